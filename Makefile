@@ -1,0 +1,34 @@
+# Everything a fresh machine with git, make and Python 3.11 needs. `make check` is what CI runs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: check demo bench format clean
+.DEFAULT_GOAL := check
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/mpsd check limits
+	$(BIN)/pytest
+
+demo: $(READY)
+	$(BIN)/mpsd demo
+
+bench: $(READY)
+	$(BIN)/python -m tests.bench
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build

@@ -1,0 +1,165 @@
+"""What pods and programs may have: the shape of `limits/policy.yaml`.
+
+One rule: a policy that loads is complete and free of contradictions; unknown, missing and wrong fields are
+refused by name, all at once (`core.limits_reading` turns pydantic's list into problems).
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
+
+STRICT = ConfigDict(extra="forbid", strict=True)
+
+Percent = Annotated[int, Field(ge=1, le=100)]
+Ordinal = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+ResourceName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+
+
+def _disjoint(domains: list[list[int]]) -> list[list[int]]:
+    named = [ordinal for domain in domains for ordinal in domain]
+    twice = sorted({ordinal for ordinal in named if named.count(ordinal) > 1})
+    if twice:
+        raise ValueError(f"GPU {', '.join(map(str, twice))} is named more than once")
+    return domains
+
+
+class HostIPC(StrEnum):
+    """What admission does about `hostIPC` on a pod that asks for a GPU."""
+
+    REQUIRE = "require"
+    INJECT = "inject"
+    OFF = "off"
+
+
+class Placement(StrEnum):
+    """Which GPU is taken of those that have room."""
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
+
+
+class Response(StrEnum):
+    """What is done about a violation."""
+
+    OBSERVE = "observe"
+    WARN = "warn"
+    KILL = "kill"
+    EVICT = "evict"
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Resources:
+    memory: ResourceName
+    memory_unit_mib: Annotated[int, Field(ge=1, le=1024 * 1024)]
+    percent: ResourceName
+    count: ResourceName
+
+    @model_validator(mode="after")
+    def names_differ(self) -> Self:
+        if len({self.memory, self.percent, self.count}) < 3:
+            raise ValueError("memory, percent and count must be three different names")
+        return self
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Requests:
+    default_thread_percent: Percent
+    minimum_thread_percent: Percent
+    thread_percent_step: Percent
+    clients_per_grant: Annotated[int, Field(ge=1, le=60)]
+
+    @model_validator(mode="after")
+    def percents_agree(self) -> Self:
+        if self.default_thread_percent < self.minimum_thread_percent:
+            raise ValueError(
+                f"default_thread_percent {self.default_thread_percent} is below "
+                f"minimum_thread_percent {self.minimum_thread_percent}"
+            )
+        if self.minimum_thread_percent % self.thread_percent_step:
+            raise ValueError(
+                f"minimum_thread_percent {self.minimum_thread_percent} is not in steps of "
+                f"thread_percent_step {self.thread_percent_step}"
+            )
+        return self
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Admission:
+    host_ipc: HostIPC
+    blocked_environment: list[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$")]]
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Oversubscription:
+    memory_percent: Annotated[int, Field(ge=1, le=1000)]
+    thread_percent: Annotated[int, Field(ge=1, le=10_000)]
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Violation:
+    action: Response
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class MemoryViolation:
+    action: Response
+    tolerance_mib: Annotated[int, Field(ge=0, le=1024 * 1024)]
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Violations:
+    memory_over_grant: MemoryViolation
+    limit_lifted: Violation
+    partitioning_enabled: Violation
+    outside_mps: Violation
+    without_grant: Violation
+    in_no_pod: Violation
+    too_many_clients: Violation
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Graces:
+    command_s: Seconds
+    start_s: Seconds
+    fault_grace_s: Seconds
+    wedged_limit_s: Seconds
+    drain_s: Seconds
+
+    @model_validator(mode="after")
+    def deadlines_nest(self) -> Self:
+        if self.start_s < self.command_s:
+            raise ValueError(f"start_s {self.start_s} is below command_s {self.command_s}: no command could ever be answered")
+        return self
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Restarts:
+    first_s: Seconds
+    longest_s: Seconds
+    stable_after_s: Seconds
+
+    @model_validator(mode="after")
+    def delays_grow(self) -> Self:
+        if self.longest_s < self.first_s:
+            raise ValueError(f"longest_s {self.longest_s} is below first_s {self.first_s}")
+        return self
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Policy:
+    """The whole of `limits/policy.yaml`."""
+
+    version: Literal["v1"]
+    resources: Resources
+    requests: Requests
+    admission: Admission
+    placement: Placement
+    oversubscription: Oversubscription
+    violations: Violations
+    graces: Graces
+    restarts: Restarts
+    exclusive_process: bool
+    domains: Annotated[list[Annotated[list[Ordinal], Field(min_length=2)]], AfterValidator(_disjoint)]

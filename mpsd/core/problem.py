@@ -1,0 +1,47 @@
+"""What is wrong with something a person wrote: the object, the field, the value, the reason and the remedy.
+
+One rule: whoever reads input reports every problem in it at once, so readers return or raise tuples of these.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault in one field.
+
+    rule: a stable id in kebab-case, for machines and for documentation.
+    where: the path of the field inside its object, such as `spec.containers[0].resources.limits`.
+    value: what was written there, shortened, as the person would recognise it.
+    message: what is wrong, one sentence without a full stop.
+    remedy: what to write instead, one sentence without a full stop.
+    """
+
+    rule: str
+    where: str
+    value: str
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        shown = f" is {self.value}" if self.value else ""
+        return f"{self.where}{shown}: {self.message}; {self.remedy}"
+
+
+class InvalidInput(Exception):
+    """An object that cannot be used as it is, with every problem found in it.
+
+    subject: the object as a person names it, such as `Job default/train` or `limits/policy.yaml`.
+    """
+
+    def __init__(self, subject: str, problems: Iterable[Problem]) -> None:
+        self.subject = subject
+        self.problems = tuple(problems)
+        super().__init__(f"{subject}: " + "; ".join(str(problem) for problem in self.problems))
+
+
+def shown(value: object, longest: int = 60) -> str:
+    """A value as it appears in a message: text in quotes, everything else bare, never longer than `longest`."""
+    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    return text if len(text) <= longest else text[: longest - 1] + "…"

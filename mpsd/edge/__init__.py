@@ -1,0 +1,1 @@
+"""Touches and decides nothing: one outside thing a file."""

@@ -1,0 +1,1 @@
+"""The long-running processes; each composes core and edge."""
