@@ -71,7 +71,9 @@ class GpuFacts:
             raise ValueError("cards give one short name to more than one card")
         for card in self.cards:
             if card.compute_capability not in known:
-                raise ValueError(f"card {card.short} has compute_capability {card.compute_capability}, which capabilities does not list")
+                raise ValueError(
+                    f"card {card.short} has compute_capability {card.compute_capability}, which capabilities does not list"
+                )
         return self
 
     def capability(self, compute_capability: str) -> Capability | None:

@@ -19,7 +19,11 @@ Shape = TypeVar("Shape", Policy, GpuFacts)
 # pydantic's error types, as (rule, message, remedy); what is not listed keeps pydantic's own message.
 _WORDS = {
     "missing": ("field-missing", "is missing", "add it; limits/ in the source tree shows every field"),
-    "unexpected_keyword_argument": ("field-unknown", "is not a field here", "remove it, or correct its spelling"),
+    "unexpected_keyword_argument": (
+        "field-unknown",
+        "is not a field here",
+        "remove it, or correct its spelling",
+    ),
     "literal_error": ("version-unknown", "is not a version this mpsd reads", 'write "v1"'),
 }
 
@@ -37,15 +41,30 @@ def read_gpu_facts(data: object, subject: str) -> GpuFacts:
 def _read(adapter: TypeAdapter[Shape], data: object, subject: str) -> Shape:
     if not isinstance(data, dict):
         found = "nothing" if data is None else type(data).__name__
-        raise InvalidInput(subject, [Problem("not-a-mapping", "the file", found, "is not a mapping of fields", "start it with version: v1")])
+        raise InvalidInput(
+            subject,
+            [
+                Problem(
+                    "not-a-mapping",
+                    "the file",
+                    found,
+                    "is not a mapping of fields",
+                    "start it with version: v1",
+                )
+            ],
+        )
     try:  # pydantic's strict mode takes enums and nested records from JSON only, hence the detour
         return adapter.validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        raise InvalidInput(subject, [_problem(details) for details in error.errors(include_url=False)]) from None
+        raise InvalidInput(
+            subject, [_problem(details) for details in error.errors(include_url=False)]
+        ) from None
 
 
 def _problem(details: ErrorDetails) -> Problem:
-    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in details["loc"]).lstrip(".")
+    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in details["loc"]).lstrip(
+        "."
+    )
     value = "" if details["type"] == "missing" else shown(details["input"])
     if words := _WORDS.get(details["type"]):
         return Problem(words[0], where, value, words[1], words[2])
@@ -53,4 +72,10 @@ def _problem(details: ErrorDetails) -> Problem:
         contradiction = details["msg"].removeprefix("Value error, ")
         return Problem("fields-contradict", where or "the file", "", contradiction, "make the two agree")
     message = details["msg"][0].lower() + details["msg"][1:]
-    return Problem("field-wrong", where, value, message, "see the comment beside this field in limits/ of the source tree")
+    return Problem(
+        "field-wrong",
+        where,
+        value,
+        message,
+        "see the comment beside this field in limits/ of the source tree",
+    )

@@ -15,7 +15,9 @@ STRICT = ConfigDict(extra="forbid", strict=True)
 Percent = Annotated[int, Field(ge=1, le=100)]
 Ordinal = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-ResourceName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+ResourceName = Annotated[
+    str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+]
 
 
 def _disjoint(domains: list[list[int]]) -> list[list[int]]:
@@ -131,7 +133,9 @@ class Graces:
     @model_validator(mode="after")
     def deadlines_nest(self) -> Self:
         if self.start_s < self.command_s:
-            raise ValueError(f"start_s {self.start_s} is below command_s {self.command_s}: no command could ever be answered")
+            raise ValueError(
+                f"start_s {self.start_s} is below command_s {self.command_s}: no command could ever be answered"
+            )
         return self
 
 
