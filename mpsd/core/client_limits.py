@@ -41,9 +41,7 @@ def problems_with(
     problems = []
     if not 1 <= limit.thread_percent <= 100:
         problems.append(
-            Problem(
-                "percent-range", where, str(limit.thread_percent), "is no thread percentage", "write 1 to 100"
-            )
+            Problem("percent-range", where, str(limit.thread_percent), "is no thread percentage", "write 1 to 100")
         )
     cost_mib = capability.context_cost_mib(capability.sms_given(min(100, max(1, limit.thread_percent)), sms))
     if limit.memory_mib <= cost_mib:

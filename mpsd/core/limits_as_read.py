@@ -76,11 +76,7 @@ def _ordinal(device: str, visible_uuids: Sequence[str]) -> int | None:
     """The position of the named device among the visible ones; None when it is not one of them."""
     if device.isascii() and device.isdigit():
         return int(device) if int(device) < len(visible_uuids) else None
-    matching = [
-        n
-        for n, uuid in enumerate(visible_uuids)
-        if len(device) >= len("GPU-") + 8 and uuid.startswith(device)
-    ]
+    matching = [n for n, uuid in enumerate(visible_uuids) if len(device) >= len("GPU-") + 8 and uuid.startswith(device)]
     return matching[0] if len(matching) == 1 else None
 
 

@@ -56,15 +56,11 @@ def _read(adapter: TypeAdapter[Shape], data: object, subject: str) -> Shape:
     try:  # pydantic's strict mode takes enums and nested records from JSON only, hence the detour
         return adapter.validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        raise InvalidInput(
-            subject, [_problem(details) for details in error.errors(include_url=False)]
-        ) from None
+        raise InvalidInput(subject, [_problem(details) for details in error.errors(include_url=False)]) from None
 
 
 def _problem(details: ErrorDetails) -> Problem:
-    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in details["loc"]).lstrip(
-        "."
-    )
+    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in details["loc"]).lstrip(".")
     value = "" if details["type"] == "missing" else shown(details["input"])
     if words := _WORDS.get(details["type"]):
         return Problem(words[0], where, value, words[1], words[2])
