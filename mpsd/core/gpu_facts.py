@@ -72,7 +72,7 @@ class GpuFacts:
         for card in self.cards:
             if card.compute_capability not in known:
                 raise ValueError(
-                    f"card {card.short} has compute_capability {card.compute_capability}, which capabilities does not list"
+                    f"card {card.short}: compute_capability {card.compute_capability} is not among the capabilities"
                 )
         return self
 
