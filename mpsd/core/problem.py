@@ -3,6 +3,7 @@
 One rule: whoever reads input reports every problem in it at once, so readers return or raise tuples of these.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -42,6 +43,19 @@ class InvalidInput(Exception):
 
 
 def shown(value: object, longest: int = 60) -> str:
-    """A value as it appears in a message: text in quotes, everything else bare, never longer than `longest`."""
-    text = f'"{value}"' if isinstance(value, str) else repr(value)
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+    """A value as a person would have written it: JSON, which YAML reads too, never longer than `longest`.
+
+    What a terminal would act on instead of printing it is escaped.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except (ValueError, TypeError, RecursionError):  # numbers of thousands of digits, nesting without end
+        text = f"a {type(value).__name__} too large to show"
+    return printable(text, longest)
+
+
+def printable(text: str, longest: int = 60) -> str:
+    """Text for one line of a message: control characters escaped, cut at `longest`."""
+    cut = text[: longest + 1]
+    escaped = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in cut)
+    return escaped if len(escaped) <= longest else escaped[: longest - 1] + "…"
