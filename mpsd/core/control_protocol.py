@@ -1,0 +1,175 @@
+"""What can be said to nvidia-cuda-mps-control, and what its answers mean.
+
+One rule: the daemon never complains (it takes an unknown device or garbage in silence, exit code 0), so an answer that
+does not have exactly the form seen on real hardware is NotUnderstood, and every setting is read back by its caller.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+Answer = TypeVar("Answer")
+
+
+class NotUnderstood(Exception):
+    """The daemon answered something that this command never answers."""
+
+    def __init__(self, command: str, answer: str) -> None:
+        self.command = command
+        self.answer = answer
+        super().__init__(
+            f'nvidia-cuda-mps-control answered "{answer[:200]}" to "{command}"; this mpsd does not know that answer'
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Generic[Answer]):
+    """One line for the daemon's standard input, and how to read what comes back."""
+
+    text: str
+    read: Callable[[str], Answer]
+
+    def answer(self, output: str) -> Answer:
+        """The answer in the daemon's output; NotUnderstood where it has another form."""
+        try:
+            return self.read(output.strip())
+        except ValueError:
+            raise NotUnderstood(self.text, output.strip()) from None
+
+
+class ServerStatus(StrEnum):
+    """`get_server_status`; GONE stands for "Server S not found"."""
+
+    ACTIVE = "ACTIVE"
+    FAULT = "FAULT"
+    GONE = "GONE"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedClient:
+    """A row of `ps`: a process on MPS. gpu_prefix is the UUID's first four groups; the pid is the host's."""
+
+    pid: int
+    server: int
+    gpu_prefix: str
+    command: str
+
+
+def server_list() -> Command[tuple[int, ...]]:
+    return Command("get_server_list", _pids)
+
+
+def server_status(server: int) -> Command[ServerStatus]:
+    def read(output: str) -> ServerStatus:
+        return ServerStatus.GONE if output == f"Server {server} not found" else ServerStatus(output)
+
+    return Command(f"get_server_status {server}", read)
+
+
+def client_list(server: int) -> Command[tuple[int, ...]]:
+    def read(output: str) -> tuple[int, ...]:
+        return () if output == f"Server {server} not found" else _pids(output)
+
+    return Command(f"get_client_list {server}", read)
+
+
+def process_snapshot() -> Command[tuple[ListedClient, ...]]:
+    return Command("ps", _listed_clients)
+
+
+def devices() -> Command[tuple[str, ...]]:
+    """The UUIDs of the daemon's GPUs, in its order."""
+    return Command("device_query --csv", _device_uuids)
+
+
+def start_server(uid: int) -> Command[None]:
+    return Command(f"start_server -uid {uid}", _silence)
+
+
+def quit_daemon(timeout_s: int) -> Command[None]:
+    """Waits up to `timeout_s` seconds for clients, then ends them and the daemon."""
+    return Command(f"quit -t {timeout_s}", _silence)
+
+
+def terminate_client(server: int, pid: int) -> Command[bool]:
+    """True: the client's work was ended; False: the server knows no such process."""
+
+    def read(output: str) -> bool:
+        if output in {"0", "1"}:
+            return output == "0"
+        if output in {f"Invalid process {pid}!\n1", f"Server {server} not found!\n1"}:
+            return False
+        raise ValueError(output)
+
+    return Command(f"terminate_client {server} {pid}", read)
+
+
+def set_server_memory_limit(server: int, ordinal: int, memory_mib: int) -> Command[None]:
+    return Command(f"set_device_pinned_mem_limit {server} {ordinal} {memory_mib}M", _silence)
+
+
+def server_memory_limit(server: int, ordinal: int) -> Command[int | None]:
+    """MiB; None where the server has no limit for that ordinal."""
+    return Command(f"get_device_pinned_mem_limit {server} {ordinal}", _memory_mib)
+
+
+def set_default_memory_limit(ordinal: int, memory_mib: int) -> Command[None]:
+    return Command(f"set_default_device_pinned_mem_limit {ordinal} {memory_mib}M", _silence)
+
+
+def default_memory_limit(ordinal: int) -> Command[int | None]:
+    """MiB for servers to come; None where there is none."""
+    return Command(f"get_default_device_pinned_mem_limit {ordinal}", _memory_mib)
+
+
+def _silence(output: str) -> None:
+    if output:
+        raise ValueError(output)
+
+
+def _pids(output: str) -> tuple[int, ...]:
+    return tuple(_pid(line) for line in output.splitlines())
+
+
+def _pid(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,9}", text):
+        raise ValueError(text)
+    return int(text)
+
+
+def _memory_mib(output: str) -> int | None:
+    if not output:
+        return None
+    match = re.fullmatch(r"([1-9][0-9]{0,9})([MG])", output)
+    if match is None:
+        raise ValueError(output)
+    return int(match[1]) * (1024 if match[2] == "G" else 1)
+
+
+def _listed_clients(output: str) -> tuple[ListedClient, ...]:
+    if output in {"", "Server not found"}:
+        return ()
+    header, *rows = output.splitlines()
+    if header.split() != ["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"]:
+        raise ValueError(header)
+    return tuple(_listed_client(row) for row in rows)
+
+
+def _listed_client(row: str) -> ListedClient:
+    pid, _context, server, gpu_prefix, _namespace, command = row.split(maxsplit=5)
+    return ListedClient(_pid(pid), _pid(server), gpu_prefix, command)
+
+
+def _device_uuids(output: str) -> tuple[str, ...]:
+    """The daemon's own table comes first (`Default`); each server's table repeats it."""
+    title, header, *rows = output.splitlines() or ["", ""]
+    if title != "Default" or not header.startswith("Device Ordinal,PCI IDs,UUID,"):
+        raise ValueError(output)
+    uuids = []
+    for row in rows:
+        if not row:
+            break
+        uuids.append(row.split(",")[2])
+    return tuple(uuids)

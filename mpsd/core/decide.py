@@ -1,0 +1,187 @@
+"""From one look at the node to what is done about it, in order.
+
+One rule: after every single action the books still hold. So grants end before others begin, a server's limit is raised
+before the program that needs it is answered, and is lowered last.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from mpsd.core.client_limits import DENY_MIB, ClientLimit, problems_with
+from mpsd.core.domain_states import ANSWERING, SERVING
+from mpsd.core.grants import Grant, Room, rooms
+from mpsd.core.node_view import DomainView, NodeView, ServerLimit, Waiting
+from mpsd.core.placement import NoRoom, Placed, place
+from mpsd.core.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class EndGrant:
+    """Take the grant off the books: its holder and all its clients are gone."""
+
+    grant: Grant
+
+
+@dataclass(frozen=True, slots=True)
+class SetLimit:
+    """Tell the domain's MPS this limit, and read it back."""
+
+    domain: str
+    limit: ServerLimit
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Write the grant down, then answer the request that has its id."""
+
+    grant: Grant
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer a request with a no. for_ever: it would not fit on empty GPUs either."""
+
+    id: str
+    reason: str
+    for_ever: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Nobody waits for an answer to this request any more."""
+
+    id: str
+
+
+Action = EndGrant | SetLimit | Admit | Refuse | Forget
+
+
+def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
+    """What to do now, in this order."""
+    ended = tuple(held.grant for held in view.grants if _is_over(held.grant, held.holder_alive, view))
+    kept = tuple(held.grant for held in view.grants if held.grant not in ended)
+    answers = tuple(_answers(view, kept, policy))
+    grants = (*kept, *(answer.grant for answer in answers if isinstance(answer, Admit)))
+    limits = tuple(limit for domain in view.domains for limit in _limits_to_set(domain, grants))
+    raised = [limit for limit in limits if limit.limit.memory_mib > DENY_MIB and not _lowers(limit, view)]
+    lowered = [limit for limit in limits if limit not in raised]
+    return (*map(EndGrant, ended), *raised, *answers, *lowered)
+
+
+def _is_over(grant: Grant, holder_alive: bool, view: NodeView) -> bool:
+    """A grant lasts as long as its holder or any client of it; while NVML cannot say, it lasts."""
+    if holder_alive or view.clients is None:
+        return False
+    return not any(client.grant == grant.id for client in view.clients)
+
+
+def _answers(view: NodeView, kept: Sequence[Grant], policy: Policy) -> Iterator[Admit | Refuse | Forget]:
+    """First come, first served: nobody overtakes a request that waits."""
+    grants = list(kept)
+    queued = 0
+    for waiting in view.waiting:
+        if not waiting.holder_alive:
+            yield Forget(waiting.id)
+            continue
+        answer = _answer(waiting, _open_rooms(view, grants, policy), view, queued, policy)
+        if answer is None:
+            queued += 1
+            continue
+        if isinstance(answer, Admit):
+            grants.append(answer.grant)
+        yield answer
+
+
+def _answer(
+    waiting: Waiting, open_rooms: Sequence[Room], view: NodeView, queued: int, policy: Policy
+) -> Admit | Refuse | None:
+    """None: the request goes on waiting."""
+    placed = place(waiting.request, open_rooms, policy)
+    if isinstance(placed, Placed) and not queued:
+        grant = _grant(waiting, placed, policy)
+        unusable = _why_unusable(grant, view)
+        return Refuse(waiting.id, unusable, for_ever=True) if unusable else Admit(grant)
+    whole_node = place(waiting.request, _all_rooms(view, (), policy), policy)
+    if isinstance(whole_node, NoRoom) and not whole_node.ever:
+        return Refuse(waiting.id, whole_node.reason, for_ever=True)
+    if waiting.deadline is not None and view.now < waiting.deadline:
+        return None
+    reason = placed.reason if isinstance(placed, NoRoom) else _queue_reason(queued)
+    return Refuse(waiting.id, "; ".join([reason, *_closed(view)]), for_ever=False)
+
+
+def _why_unusable(grant: Grant, view: NodeView) -> str:
+    """Why no program could start under this grant; empty where it could."""
+    limit = ClientLimit(grant.memory_mib, grant.thread_percent)
+    found = [
+        str(problem)
+        for gpu in view.gpus
+        if gpu.uuid in grant.gpus
+        for problem in problems_with(limit, gpu.label, gpu.capability, gpu.memory_mib, gpu.sms)
+    ]
+    return "; ".join(found)
+
+
+def _queue_reason(queued: int) -> str:
+    return "1 request waits before this one" if queued == 1 else f"{queued} requests wait before this one"
+
+
+def _closed(view: NodeView) -> Iterator[str]:
+    """Why some domains take no new programs."""
+    for domain in view.domains:
+        if domain.state not in SERVING:
+            why = f": {domain.record.reason}" if domain.record.reason else ""
+            yield f"{domain.name} is {domain.state}{why}"
+
+
+def _grant(waiting: Waiting, placed: Placed, policy: Policy) -> Grant:
+    percent = waiting.request.thread_percent
+    return Grant(
+        id=waiting.id,
+        domain=placed.domain,
+        gpus=placed.gpus,
+        memory_mib=waiting.request.memory_mib,
+        thread_percent=policy.requests.default_thread_percent if percent is None else percent,
+        reserved_percent=percent or 0,
+        clients=policy.requests.clients_per_grant,
+        holder=waiting.holder,
+        command=waiting.command,
+    )
+
+
+def _all_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[Room, ...]:
+    domain_of = {uuid: domain.name for domain in view.domains for uuid in domain.record.gpus}
+    known = [gpu for gpu in view.gpus if gpu.uuid in domain_of]
+    return rooms(known, domain_of, grants, policy)
+
+
+def _open_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[Room, ...]:
+    """The rooms of domains that serve; none where what is on the GPUs cannot be seen."""
+    serving = {domain.name for domain in view.domains if domain.state in SERVING}
+    return tuple(room for room in _all_rooms(view, grants, policy) if room.domain in serving)
+
+
+def _limits_to_set(domain: DomainView, grants: Iterable[Grant]) -> Iterator[SetLimit]:
+    """Every ordinal a client of this domain may see gets the domain's largest grant, and denial where there is none.
+
+    The ordinal is the client's own (docs/mps-observed.md, section 3), so no ordinal can have a limit of its own GPU.
+    """
+    if domain.state not in ANSWERING:
+        return
+    largest_mib = max((grant.memory_mib for grant in grants if grant.domain == domain.name), default=DENY_MIB)
+    for ordinal in range(len(domain.record.gpus)):
+        for server in (None, *domain.record.servers):
+            wanted = ServerLimit(server, ordinal, largest_mib)
+            if wanted not in domain.limits:
+                yield SetLimit(domain.name, wanted)
+
+
+def _lowers(action: SetLimit, view: NodeView) -> bool:
+    """True where a larger limit is known to be in force."""
+    domain = view.domain(action.domain)
+    known = domain.limits if domain else frozenset[ServerLimit]()
+    return any(
+        replace(limit, memory_mib=action.limit.memory_mib) == action.limit
+        and limit.memory_mib > action.limit.memory_mib
+        for limit in known
+    )

@@ -1,0 +1,137 @@
+"""The states of a domain (the GPUs of one control daemon), as a table.
+
+One rule: a transition that is not in the table does not happen; what was seen is turned into at most one event a look,
+the most serious first.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mpsd.core.control_protocol import ServerStatus
+from mpsd.core.policy import Restarts
+
+UNANSWERED_BEFORE_WEDGED = 3
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    FAULT = "fault"
+    WEDGED = "wedged"
+    DOWN = "down"
+    DRAINING = "draining"
+    DRAINED = "drained"
+    REFUSED = "refused"
+
+
+class Event(StrEnum):
+    OBSTACLE_SEEN = "something stands in the way"
+    OBSTACLE_GONE = "nothing stands in the way any more"
+    DAEMON_GONE = "the daemon's process is gone"
+    DAEMON_STARTED = "a daemon was started or adopted"
+    SETTLED = "settings read back, server up"
+    UNANSWERED = "commands not answered, three times"
+    ANSWERED = "commands answered again"
+    SERVER_FAULT = "server FAULT"
+    SERVER_ACTIVE = "server ACTIVE or none"
+    DRAIN_ASKED = "drain asked"
+    DRAIN_WITHDRAWN = "drain withdrawn"
+    NO_CLIENTS = "no clients left"
+
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (State.STARTING, Event.OBSTACLE_SEEN): State.REFUSED,
+    (State.STARTING, Event.DAEMON_GONE): State.DOWN,
+    (State.STARTING, Event.UNANSWERED): State.WEDGED,
+    (State.STARTING, Event.SETTLED): State.READY,
+    (State.READY, Event.DAEMON_GONE): State.DOWN,
+    (State.READY, Event.UNANSWERED): State.WEDGED,
+    (State.READY, Event.SERVER_FAULT): State.FAULT,
+    (State.READY, Event.DRAIN_ASKED): State.DRAINING,
+    (State.FAULT, Event.DAEMON_GONE): State.DOWN,
+    (State.FAULT, Event.UNANSWERED): State.WEDGED,
+    (State.FAULT, Event.SERVER_ACTIVE): State.READY,
+    (State.FAULT, Event.DRAIN_ASKED): State.DRAINING,
+    (State.WEDGED, Event.DAEMON_GONE): State.DOWN,
+    (State.WEDGED, Event.ANSWERED): State.READY,
+    (State.DRAINING, Event.DAEMON_GONE): State.DOWN,
+    (State.DRAINING, Event.UNANSWERED): State.WEDGED,
+    (State.DRAINING, Event.DRAIN_WITHDRAWN): State.READY,
+    (State.DRAINING, Event.NO_CLIENTS): State.DRAINED,
+    (State.DRAINED, Event.DAEMON_GONE): State.DOWN,
+    (State.DRAINED, Event.DRAIN_WITHDRAWN): State.STARTING,
+    (State.DOWN, Event.OBSTACLE_SEEN): State.REFUSED,
+    (State.DOWN, Event.DAEMON_STARTED): State.STARTING,
+    (State.REFUSED, Event.OBSTACLE_GONE): State.STARTING,
+    (State.REFUSED, Event.DAEMON_GONE): State.DOWN,
+}
+
+SERVING = frozenset({State.READY})  # new programs may start
+ANSWERING = frozenset({State.READY, State.FAULT, State.DRAINING})  # commands are answered
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one look at a domain's daemon found.
+
+    obstacle: why no daemon of ours can serve here; empty when nothing is in the way.
+    unanswered: commands in a row that got no answer within their deadline.
+    settled: every setting was read back since the daemon's start.
+    server: None while it is not known (no answer yet); GONE when there is no server, which is healthy.
+    clients: processes on MPS here; None while it is not known.
+    """
+
+    alive: bool
+    obstacle: str = ""
+    unanswered: int = 0
+    settled: bool = False
+    server: ServerStatus | None = None
+    clients: int | None = None
+    drain_asked: bool = False
+
+
+def events_of(seen: Seen) -> tuple[Event, ...]:
+    """Everything that this look says, the most serious first."""
+    if seen.obstacle:
+        return (Event.OBSTACLE_SEEN,)
+    if not seen.alive:
+        return (Event.DAEMON_GONE, Event.OBSTACLE_GONE)
+    said = [Event.OBSTACLE_GONE, Event.DAEMON_STARTED]
+    if seen.unanswered >= UNANSWERED_BEFORE_WEDGED:
+        said.append(Event.UNANSWERED)
+    elif seen.unanswered == 0 and seen.server is not None:
+        said.append(Event.ANSWERED)
+        said.extend(_events_of_answers(seen))
+    return tuple(said)
+
+
+def _events_of_answers(seen: Seen) -> list[Event]:
+    said = [Event.DRAIN_ASKED if seen.drain_asked else Event.DRAIN_WITHDRAWN]
+    if seen.settled:
+        said.append(Event.SETTLED)
+    said.append(Event.SERVER_FAULT if seen.server is ServerStatus.FAULT else Event.SERVER_ACTIVE)
+    if seen.clients == 0:
+        said.append(Event.NO_CLIENTS)
+    return said
+
+
+def next_state(state: State, seen: Seen) -> State:
+    """The state after this look: at most one step of the table."""
+    for event in events_of(seen):
+        if (state, event) in TRANSITIONS:
+            return TRANSITIONS[state, event]
+    return state
+
+
+def restart_delay_s(restarts_in_a_row: int, restarts: Restarts) -> float:
+    """Seconds to wait before the next start: none the first time, then doubling up to the longest."""
+    if restarts_in_a_row == 0:
+        return 0.0
+    doublings = min(restarts_in_a_row - 1, 32)
+    return min(restarts.longest_s, restarts.first_s * 2.0**doublings)
+
+
+def as_table() -> str:
+    """The transitions as a Markdown table, for the documentation."""
+    rows = [f"| {state} | {event} | {target} |" for (state, event), target in TRANSITIONS.items()]
+    return "\n".join(["| state | what is seen | next |", "| --- | --- | --- |", *rows])

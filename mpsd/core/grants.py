@@ -1,0 +1,102 @@
+"""The books: what a GPU has to give, what is granted of it, and what is left.
+
+One rule: what is promised never adds up to more than the policy lets a GPU promise, in memory, threads or clients.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mpsd.core.gpu_facts import Capability
+from mpsd.core.identity import ProcessIdentity
+from mpsd.core.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU of this node. memory_mib is what CUDA can use of it: NVML's total less the driver's reserve."""
+
+    uuid: str
+    ordinal: int
+    name: str
+    memory_mib: int
+    sms: int
+    capability: Capability
+
+    @property
+    def label(self) -> str:
+        return f"gpu{self.ordinal}"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a program asks for: MiB of each of `gpus` GPUs; thread_percent None asks for no share of the threads."""
+
+    memory_mib: int
+    thread_percent: int | None
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a program got: on each of `gpus` (UUIDs of one domain) so many MiB, a thread cap and so many clients.
+
+    reserved_percent: what the books hold of each GPU's threads, 0 where the program asked for no share.
+    holder: the process that the grant was given to; it and its children are the grant's clients.
+    """
+
+    id: str
+    domain: str
+    gpus: tuple[str, ...]
+    memory_mib: int
+    thread_percent: int
+    reserved_percent: int
+    clients: int
+    holder: ProcessIdentity
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a GPU has left to promise. memory_mib_total is what it could promise when nothing is granted."""
+
+    gpu: Gpu
+    domain: str
+    memory_mib_total: int
+    memory_mib: int
+    thread_percent: int
+    clients: int
+
+    def holds(self, request: Request, policy: Policy) -> bool:
+        return (
+            request.memory_mib <= self.memory_mib
+            and (request.thread_percent or 0) <= self.thread_percent
+            and policy.requests.clients_per_grant <= self.clients
+        )
+
+
+def promised_mib(gpu: Gpu, policy: Policy) -> int:
+    """MiB of one GPU that may be promised in all: what CUDA can use, less what the MPS server holds."""
+    return (gpu.memory_mib - gpu.capability.server_mib) * policy.oversubscription.memory_percent // 100
+
+
+def rooms(
+    gpus: Iterable[Gpu], domain_of: Mapping[str, str], grants: Iterable[Grant], policy: Policy
+) -> tuple[Room, ...]:
+    """What each GPU has left, in the order of `gpus`. domain_of: from UUID to the name of the GPU's domain."""
+    held: dict[str, list[Grant]] = {}
+    for grant in grants:
+        for uuid in grant.gpus:
+            held.setdefault(uuid, []).append(grant)
+    return tuple(_room(gpu, domain_of[gpu.uuid], held.get(gpu.uuid, []), policy) for gpu in gpus)
+
+
+def _room(gpu: Gpu, domain: str, grants: list[Grant], policy: Policy) -> Room:
+    total_mib = promised_mib(gpu, policy)
+    return Room(
+        gpu=gpu,
+        domain=domain,
+        memory_mib_total=total_mib,
+        memory_mib=total_mib - sum(grant.memory_mib for grant in grants),
+        thread_percent=policy.oversubscription.thread_percent - sum(grant.reserved_percent for grant in grants),
+        clients=gpu.capability.clients - sum(grant.clients for grant in grants),
+    )

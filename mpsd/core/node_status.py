@@ -1,0 +1,170 @@
+"""What operators and programs are told about a node: the shape of `GET /v1/node` and of `mpsd status -o json`.
+
+One rule: names and units here are an interface; fields are added, never renamed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mpsd.core.domain_states import State
+from mpsd.core.grants import Gpu, Grant, promised_mib
+from mpsd.core.node_view import Client, NodeView
+from mpsd.core.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class GpuStatus:
+    """promised_mib: what may be granted in all. used_mib None: NVML could not say."""
+
+    uuid: str
+    label: str
+    name: str
+    domain: str | None
+    memory_mib: int
+    sms: int
+    promised_mib: int
+    granted_mib: int
+    granted_percent: int
+    used_mib: int | None
+    clients: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DomainStatus:
+    """since: seconds since 1970. restarts: since mpsd first ran in this boot. daemon_pid None: there is none."""
+
+    name: str
+    gpus: tuple[str, ...]
+    state: State
+    since: float
+    reason: str
+    restarts: int
+    daemon_pid: int | None
+    servers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStatus:
+    """A process on a GPU. on_mps False: it runs beside MPS. grant None: it has none."""
+
+    pid: int
+    gpu: str
+    used_mib: int
+    on_mps: bool
+    grant: str | None
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class GrantStatus:
+    """used_mib: the most that its clients together use on one of its GPUs; None: NVML could not say."""
+
+    id: str
+    gpus: tuple[str, ...]
+    memory_mib: int
+    thread_percent: int
+    used_mib: int | None
+    clients: int | None
+    holder_pid: int
+    holder_alive: bool
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingStatus:
+    id: str
+    memory_mib: int
+    thread_percent: int | None
+    gpus: int
+    holder_pid: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    now: float
+    driver: str
+    gpus: tuple[GpuStatus, ...]
+    domains: tuple[DomainStatus, ...]
+    grants: tuple[GrantStatus, ...]
+    clients: tuple[ClientStatus, ...] | None
+    waiting: tuple[WaitingStatus, ...]
+    unknown: tuple[str, ...]
+
+
+def node_status(view: NodeView, policy: Policy) -> NodeStatus:
+    """The view in the words of the interface."""
+    grants = [held.grant for held in view.grants]
+    return NodeStatus(
+        now=view.now,
+        driver=view.driver,
+        gpus=tuple(_gpu(gpu, view, grants, policy) for gpu in view.gpus),
+        domains=tuple(_domain_statuses(view)),
+        grants=tuple(_grant(held.grant, held.holder_alive, view.clients) for held in view.grants),
+        clients=None if view.clients is None else tuple(map(_client, view.clients)),
+        waiting=tuple(
+            WaitingStatus(
+                id=waiting.id,
+                memory_mib=waiting.request.memory_mib,
+                thread_percent=waiting.request.thread_percent,
+                gpus=waiting.request.gpus,
+                holder_pid=waiting.holder.pid,
+                command=waiting.command,
+            )
+            for waiting in view.waiting
+        ),
+        unknown=view.unknown,
+    )
+
+
+def _gpu(gpu: Gpu, view: NodeView, grants: Sequence[Grant], policy: Policy) -> GpuStatus:
+    here = [grant for grant in grants if gpu.uuid in grant.gpus]
+    clients = None if view.clients is None else [client for client in view.clients if client.gpu == gpu.uuid]
+    return GpuStatus(
+        uuid=gpu.uuid,
+        label=gpu.label,
+        name=gpu.name,
+        domain=next((domain.name for domain in view.domains if gpu.uuid in domain.record.gpus), None),
+        memory_mib=gpu.memory_mib,
+        sms=gpu.sms,
+        promised_mib=promised_mib(gpu, policy),
+        granted_mib=sum(grant.memory_mib for grant in here),
+        granted_percent=sum(grant.reserved_percent for grant in here),
+        used_mib=None if clients is None else sum(client.used_mib for client in clients),
+        clients=None if clients is None else len(clients),
+    )
+
+
+def _domain_statuses(view: NodeView) -> list[DomainStatus]:
+    return [
+        DomainStatus(
+            name=record.domain,
+            gpus=record.gpus,
+            state=record.state,
+            since=record.since,
+            reason=record.reason,
+            restarts=record.restarts_total,
+            daemon_pid=record.daemon.pid if record.daemon else None,
+            servers=record.servers,
+        )
+        for record in (domain.record for domain in view.domains)
+    ]
+
+
+def _grant(grant: Grant, holder_alive: bool, clients: Sequence[Client] | None) -> GrantStatus:
+    own = None if clients is None else [client for client in clients if client.grant == grant.id]
+    return GrantStatus(
+        id=grant.id,
+        gpus=grant.gpus,
+        memory_mib=grant.memory_mib,
+        thread_percent=grant.thread_percent,
+        used_mib=None if own is None else max(sum(c.used_mib for c in own if c.gpu == uuid) for uuid in grant.gpus),
+        clients=None if own is None else len({client.pid for client in own}),
+        holder_pid=grant.holder.pid,
+        holder_alive=holder_alive,
+        command=grant.command,
+    )
+
+
+def _client(client: Client) -> ClientStatus:
+    return ClientStatus(client.pid, client.gpu, client.used_mib, client.on_mps, client.grant, client.command)

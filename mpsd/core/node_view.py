@@ -1,0 +1,112 @@
+"""A frozen picture of one node: everything that a decision may rest on.
+
+One rule: what could not be seen is None or said in `unknown`, never zero.
+"""
+
+from dataclasses import dataclass
+
+from mpsd.core.domain_states import State
+from mpsd.core.grants import Gpu, Grant, Request
+from mpsd.core.identity import ProcessIdentity
+
+RECORD_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DomainRecord:
+    """What `mpsd control` keeps in record.json about one domain, and everyone else reads.
+
+    daemon: None while there is none. since: seconds since 1970 when this state began. restarts: in a row, without
+    a time of stability between. restarts_total: since mpsd first ran in this boot. compute_modes: what the GPUs were
+    set to before mpsd, by UUID.
+    """
+
+    version: int
+    domain: str
+    gpus: tuple[str, ...]
+    state: State
+    since: float
+    reason: str
+    daemon: ProcessIdentity | None
+    servers: tuple[int, ...]
+    restarts: int
+    restarts_total: int
+    started_at: float
+    compute_modes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimit:
+    """A memory limit that was set and read back. server None: the default for servers to come."""
+
+    server: int | None
+    ordinal: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class DomainView:
+    """One domain as it was seen. limits: those confirmed since the daemon's and the server's start."""
+
+    record: DomainRecord
+    limits: frozenset[ServerLimit]
+
+    @property
+    def name(self) -> str:
+        return self.record.domain
+
+    @property
+    def state(self) -> State:
+        return self.record.state
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A process that holds memory of a GPU. on_mps False: it runs beside MPS. grant: the id of its grant, or None."""
+
+    pid: int
+    gpu: str
+    used_mib: int
+    on_mps: bool
+    command: str
+    grant: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request that has no answer yet. deadline None: it wants an answer now."""
+
+    id: str
+    request: Request
+    holder: ProcessIdentity
+    holder_alive: bool
+    command: str
+    deadline: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldGrant:
+    """A grant and whether the process it was given to still lives."""
+
+    grant: Grant
+    holder_alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One look at the node. now: seconds since 1970. unknown: in plain words, what could not be seen, and why.
+
+    clients None: NVML could not say, so nothing may be taken for gone.
+    """
+
+    now: float
+    driver: str
+    gpus: tuple[Gpu, ...]
+    domains: tuple[DomainView, ...]
+    grants: tuple[HeldGrant, ...]
+    clients: tuple[Client, ...] | None
+    waiting: tuple[Waiting, ...]
+    unknown: tuple[str, ...]
+
+    def domain(self, name: str) -> DomainView | None:
+        return next((domain for domain in self.domains if domain.name == name), None)

@@ -1,0 +1,110 @@
+"""The process `nvidia-cuda-mps-control -f -M` of one domain, and the files around it.
+
+One rule: the daemon outlives mpsd. It has a session of its own and writes to a file, so that nothing breaks for its
+clients when mpsd goes away; whoever comes next adopts it on proof that it is the one that listens in our directory.
+"""
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpsd.core.identity import ProcessIdentity
+from mpsd.core.limits_as_read import PIPE_DIRECTORY, VISIBLE_DEVICES
+from mpsd.edge import processes
+from mpsd.edge.control_pipe import PROGRAM
+
+LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
+LONGEST_SOCKET_PATH = 107  # sun_path of unix(7), without its closing zero
+
+
+@dataclass(frozen=True, slots=True)
+class DomainFolder:
+    """Where a domain's files are: pipe/ is mpsd's alone, client/ holds the one socket that programs may reach."""
+
+    path: Path
+
+    @property
+    def pipe(self) -> Path:
+        return self.path / "pipe"
+
+    @property
+    def client(self) -> Path:
+        return self.path / "client"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log" / "control.log"
+
+    @property
+    def record(self) -> Path:
+        return self.path / "record.json"
+
+    @property
+    def limits(self) -> Path:
+        return self.path / "limits.json"
+
+    def make(self) -> None:
+        """Makes what is not there yet, with its modes."""
+        for folder, mode in ((self.path, 0o755), (self.pipe, 0o700), (self.client, 0o755), (self.log.parent, 0o700)):
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(mode)
+
+    def longest_socket(self) -> Path:
+        return self.pipe / "control_privileged"
+
+
+def start(folder: DomainFolder, gpus: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Starts a daemon for these GPUs; multi-user where we are root, as the daemon demands. OSError if it cannot be."""
+    with folder.log.open("ab") as output:
+        return subprocess.Popen(
+            [PROGRAM, "-f", *(["-M"] if os.geteuid() == 0 else [])],
+            env={
+                **environment,
+                PIPE_DIRECTORY: str(folder.pipe),
+                LOG_DIRECTORY: str(folder.log.parent),
+                VISIBLE_DEVICES: ",".join(gpus),
+            },
+            cwd=folder.path,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def listener(folder: DomainFolder) -> ProcessIdentity | None:
+    """The process that listens on the domain's control socket, in the kernel's own word; None when none does."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1)  # a full backlog, as a stopped daemon leaves it, must not hang us
+        try:
+            probe.connect(str(folder.pipe / "control"))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return None
+        pid, _uid, _gid = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return processes.identity_of(pid) if pid else None
+
+
+def offer_to_clients(folder: DomainFolder) -> None:
+    """Puts the daemon's socket into client/, in place of an older one.
+
+    By link and rename inside client/, which itself is never replaced: mounts of running containers stay good.
+    """
+    beside = folder.client / ".control.new"
+    beside.unlink(missing_ok=True)
+    os.link(folder.pipe / "control", beside)
+    beside.replace(folder.client / "control")
+
+
+def withdraw_from_clients(folder: DomainFolder) -> None:
+    """Takes the socket out of client/."""
+    (folder.client / "control").unlink(missing_ok=True)
+
+
+def end(daemon: ProcessIdentity) -> bool:
+    """SIGKILL to this very daemon; its server and clients die with it. False when it was gone."""
+    return processes.send_signal(daemon, signal.SIGKILL)

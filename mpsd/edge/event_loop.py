@@ -1,0 +1,60 @@
+"""The event loop that every long-running process of mpsd runs in."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from mpsd.core.identity import ProcessIdentity
+from mpsd.edge import processes
+
+
+def run(main: Coroutine[Any, Any, int]) -> int:
+    """Runs `main` and gives its result. Children are awaited by pidfd, which costs no thread each."""
+    with asyncio.Runner() as runner:
+        if sys.version_info < (3, 12):
+            asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
+        return runner.run(main)
+
+
+def on_stop_signals(first: Callable[[], None], again: Callable[[], None]) -> None:
+    """Calls `first` at the first SIGINT or SIGTERM, and `again` at each one after it."""
+    received = 0
+
+    def handle() -> None:
+        nonlocal received
+        received += 1
+        (first if received == 1 else again)()
+
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signum, handle)
+
+
+class DeathWatch:
+    """Calls back, once, when a process ends: seen by pidfd within milliseconds, whoever its parent is."""
+
+    def __init__(self, process: ProcessIdentity, on_end: Callable[[], None]) -> None:
+        self._on_end = on_end
+        self._descriptor = processes.open_pidfd(process)
+        if self._descriptor is None:
+            asyncio.get_running_loop().call_soon(on_end)
+        else:
+            asyncio.get_running_loop().add_reader(self._descriptor, self._ended)
+
+    @property
+    def alive(self) -> bool:
+        return self._descriptor is not None
+
+    def _ended(self) -> None:
+        self.close()
+        self._on_end()
+
+    def close(self) -> None:
+        """Stops watching; may be called again."""
+        if self._descriptor is not None:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -1,0 +1,112 @@
+"""NVML: which GPUs there are, what is used of them and by whom.
+
+One rule: what NVML cannot say is an error (NvmlFailed), never zero. The library is pynvml, or the simulator's object
+with the same functions; nothing here knows which.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mpsd.core.gpu_facts import GpuFacts
+from mpsd.core.grants import Gpu
+
+_MIB = 1024 * 1024
+
+
+class NvmlFailed(Exception):
+    """NVML did not say; the message names the call and the remedy where one is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """A process on a GPU. used_mib None: NVML knows the process and not its memory."""
+
+    pid: int
+    used_mib: int | None
+    on_mps: bool
+
+
+class Nvml:
+    """One open NVML. `library` has pynvml's functions."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._handles: dict[str, Any] = {}
+
+    def open(self) -> None:
+        """NvmlFailed where there is no driver."""
+        self._ask("nvmlInit")
+
+    def close(self) -> None:
+        self._ask("nvmlShutdown")
+
+    def driver(self) -> str:
+        return _text(self._ask("nvmlSystemGetDriverVersion"))
+
+    def gpus(self, facts: GpuFacts) -> tuple[Gpu, ...]:
+        """Every GPU, by ordinal. NvmlFailed for one whose compute capability the facts do not list."""
+        return tuple(self._gpu(ordinal, facts) for ordinal in range(self._ask("nvmlDeviceGetCount")))
+
+    def _gpu(self, ordinal: int, facts: GpuFacts) -> Gpu:
+        handle = self._ask("nvmlDeviceGetHandleByIndex", ordinal)
+        uuid = _text(self._ask("nvmlDeviceGetUUID", handle))
+        name = _text(self._ask("nvmlDeviceGetName", handle))
+        major, minor = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
+        capability = facts.capability(f"{major}.{minor}")
+        if capability is None:
+            raise NvmlFailed(
+                f"GPU {ordinal} ({name}) has compute capability {major}.{minor}, which limits/gpus.yaml does not list; "
+                f"add a row for it under capabilities"
+            )
+        memory = self._ask("nvmlDeviceGetMemoryInfo", handle, version=self._library.nvmlMemory_v2)
+        self._handles[uuid] = handle
+        return Gpu(
+            uuid=uuid,
+            ordinal=ordinal,
+            name=name,
+            memory_mib=(memory.total - memory.reserved) // _MIB,
+            sms=self._ask("nvmlDeviceGetNumGpuCores", handle) // capability.cores_per_sm,
+            capability=capability,
+        )
+
+    def processes(self, uuid: str) -> tuple[ProcessUse, ...]:
+        """Every process on this GPU: clients of MPS, MPS servers, and whatever runs beside MPS."""
+        handle = self._handles[uuid]
+        on_mps = {use.pid for use in self._ask("nvmlDeviceGetMPSComputeRunningProcesses", handle)}
+        return tuple(
+            ProcessUse(use.pid, None if use.usedGpuMemory is None else use.usedGpuMemory // _MIB, use.pid in on_mps)
+            for use in self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
+        )
+
+    def mig_enabled(self, uuid: str) -> bool:
+        try:
+            current, _pending = self._ask("nvmlDeviceGetMigMode", self._handles[uuid])
+        except NvmlFailed as error:
+            if isinstance(error.__cause__, self._library.NVMLError_NotSupported):
+                return False
+            raise
+        return bool(current)
+
+    def compute_mode(self, uuid: str) -> int:
+        """The number that NVML gives the mode; 0 is Default, 3 EXCLUSIVE_PROCESS."""
+        return int(self._ask("nvmlDeviceGetComputeMode", self._handles[uuid]))
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        self._ask("nvmlDeviceSetComputeMode", self._handles[uuid], mode)
+
+    @property
+    def exclusive_process(self) -> int:
+        return int(self._library.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
+
+    def _ask(self, function: str, *arguments: Any, **options: Any) -> Any:
+        call: Callable[..., Any] = getattr(self._library, function)
+        try:
+            return call(*arguments, **options)
+        except self._library.NVMLError as error:
+            raise NvmlFailed(f"NVML: {function} failed: {error}") from error
+
+
+def _text(value: str | bytes) -> str:
+    """Older bindings give bytes."""
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,98 @@
+"""Processes of this machine: who one is, whether it still is, what it carries, and signals that cannot hit another.
+
+One rule: nothing is signalled without proof of identity (pid, start time, boot id), held by a pidfd while it is sent.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import psutil
+
+from mpsd.core.identity import ProcessIdentity
+
+_PROC = Path("/proc")
+_DEAD_STATES = {"Z", "X", "x"}
+
+
+@cache
+def boot_id() -> str:
+    """The kernel's random id of this boot."""
+    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def identity_of(pid: int) -> ProcessIdentity | None:
+    """Who has this pid now; None when nobody that lives."""
+    fields = _stat_fields(pid)
+    if fields is None or fields[0] in _DEAD_STATES:
+        return None
+    return ProcessIdentity(pid, int(fields[19]), boot_id())
+
+
+def _stat_fields(pid: int) -> list[str] | None:
+    """/proc/PID/stat from field 3 (state) on; the command's name before it may hold anything, brackets too."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return stat[stat.rindex(")") + 2 :].split()
+
+
+def is_alive(identity: ProcessIdentity) -> bool:
+    """Whether this very process lives; a zombie does not."""
+    return identity_of(identity.pid) == identity
+
+
+@contextmanager
+def held(identity: ProcessIdentity) -> Iterator[int | None]:
+    """A pidfd of this very process, or None when it is gone; closed at the end."""
+    descriptor = open_pidfd(identity)
+    try:
+        yield descriptor
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def open_pidfd(identity: ProcessIdentity) -> int | None:
+    """A pidfd, readable once the process has ended; None when it has. The caller closes it."""
+    try:
+        descriptor = os.pidfd_open(identity.pid)
+    except ProcessLookupError:
+        return None
+    if is_alive(identity):  # asked while the pidfd holds the pid, so that it cannot change hands in between
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def send_signal(identity: ProcessIdentity, signum: signal.Signals) -> bool:
+    """Signals this very process; False when it is gone, and then nobody is signalled."""
+    with held(identity) as descriptor:
+        if descriptor is None:
+            return False
+        try:
+            signal.pidfd_send_signal(descriptor, signum)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def environment_of(pid: int) -> dict[str, str] | None:
+    """What the process was started with; None when it is gone or not ours to read."""
+    try:
+        return psutil.Process(pid).environ()
+    except psutil.Error:
+        return None
+
+
+def command_of(pid: int) -> str:
+    """The command line, or the kernel's name for it where there is none; empty when it is gone."""
+    try:
+        process = psutil.Process(pid)
+        return " ".join(process.cmdline()) or process.name()
+    except psutil.Error:
+        return ""

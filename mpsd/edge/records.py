@@ -1,0 +1,45 @@
+"""Small files that outlive a process: one JSON value each, written whole or not at all.
+
+One rule: a file that cannot be read as what it should be is treated as absent and reported, never half used.
+"""
+
+import os
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+Value = TypeVar("Value")
+
+
+class UnreadableRecord(Exception):
+    """The file is there but is not what it should be."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}; it is ignored, remove it if this stays")
+
+
+def write(path: Path, value: object, mode: int = 0o600) -> None:
+    """Replaces the file in one step; readers see the old value or the new one."""
+    beside = path.with_name(f".{path.name}.new")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        os.fchmod(descriptor, mode)
+        os.write(descriptor, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+    finally:
+        os.close(descriptor)
+    beside.replace(path)
+
+
+def read(path: Path, kind: type[Value]) -> Value | None:
+    """The value; None where there is no file. UnreadableRecord where there is something else."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (msgspec.MsgspecError, OSError) as error:
+        raise UnreadableRecord(path, str(error)) from None
+
+
+def remove(path: Path) -> None:
+    path.unlink(missing_ok=True)

@@ -1,0 +1,99 @@
+"""How mpsd runs here: flags, else MPSD_* variables, else defaults.
+
+One rule: nobody else reads the environment for settings. What pods may have is not here but in limits/policy.yaml.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpsd.core.problem import InvalidInput, Problem
+from mpsd.edge.control_process import LONGEST_SOCKET_PATH, DomainFolder
+
+RUN_DIRECTORY = "MPSD_RUN_DIR"
+LIMITS_DIRECTORY = "MPSD_LIMITS"
+SIMULATE = "MPSD_SIMULATE"
+LOG_FORMAT = "MPSD_LOG_FORMAT"
+GRANT = "MPSD_GRANT"  # set by mpsd in every program under `mpsd run`: the id of its grant
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """run_directory: sockets, records, pipes. limits_directory None: those shipped. simulate: "" for real GPUs."""
+
+    run_directory: Path
+    limits_directory: Path | None
+    simulate: str
+    log_format: str
+
+    @property
+    def socket(self) -> Path:
+        return self.run_directory / "mpsd.sock"
+
+    @property
+    def grants(self) -> Path:
+        return self.run_directory / "grants"
+
+    @property
+    def simulation(self) -> Path:
+        """Where the simulated GPUs of this run directory are."""
+        return self.run_directory / "simulation"
+
+    def domain(self, name: str) -> DomainFolder:
+        return DomainFolder(self.run_directory / name)
+
+
+def settings(
+    *,
+    run_directory: str | None = None,
+    limits_directory: str | None = None,
+    simulate: str | None = None,
+    log_format: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Settings:
+    """The settings from flags (None where not given) and the environment. InvalidInput with every problem."""
+    directory = Path(run_directory or environment.get(RUN_DIRECTORY) or _default_run_directory(environment)).absolute()
+    limits = limits_directory or environment.get(LIMITS_DIRECTORY)
+    chosen = Settings(
+        run_directory=directory,
+        limits_directory=Path(limits) if limits else None,
+        simulate=simulate or environment.get(SIMULATE, ""),
+        log_format=log_format or environment.get(LOG_FORMAT, "auto"),
+    )
+    problems = _problems(chosen)
+    if problems:
+        raise InvalidInput("settings", problems)
+    return chosen
+
+
+def _default_run_directory(environment: Mapping[str, str]) -> str:
+    if os.geteuid() == 0:
+        return "/run/mpsd"
+    return f"{environment.get('XDG_RUNTIME_DIR') or f'/tmp/mpsd-{os.geteuid()}'}/mpsd"  # noqa: S108
+
+
+def _problems(chosen: Settings) -> list[Problem]:
+    problems = []
+    longest = chosen.domain("gpu00-00").longest_socket()
+    if len(os.fsencode(longest)) > LONGEST_SOCKET_PATH:
+        problems.append(
+            Problem(
+                "run-dir-too-long",
+                f"--run-dir ({RUN_DIRECTORY})",
+                str(chosen.run_directory),
+                f"makes socket paths longer than the {LONGEST_SOCKET_PATH} bytes that Unix allows",
+                "choose a shorter path, such as /run/mpsd",
+            )
+        )
+    if chosen.log_format not in {"auto", "json", "console"}:
+        problems.append(
+            Problem(
+                "log-format",
+                f"--log-format ({LOG_FORMAT})",
+                chosen.log_format,
+                "is unknown",
+                "write auto, json or console",
+            )
+        )
+    return problems
