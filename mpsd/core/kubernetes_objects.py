@@ -1,0 +1,120 @@
+"""Finds the pod in a decoded Kubernetes object, and the objects in a list of them.
+
+One rule: any JSON whatever is an object with its problems; nothing here raises.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from mpsd.core.pod import Pod, read_pod
+from mpsd.core.problem import Problem, printable, shown
+from mpsd.core.shape import Fields, Shape, at
+
+_LONGEST_NAME = 253  # Kubernetes' own limit on the name of an object
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """The API groups that a kind with a pod in it comes from, and the steps to the pod."""
+
+    groups: frozenset[str]
+    steps: tuple[str, ...]
+
+
+_CORE, _BATCH, _APPS = frozenset({""}), frozenset({"batch"}), frozenset({"apps", "extensions"})
+_TEMPLATE = ("spec", "template")
+_KINDS: Mapping[str, _Kind] = {
+    "Pod": _Kind(_CORE, ()),
+    "PodTemplate": _Kind(_CORE, ("template",)),
+    "ReplicationController": _Kind(_CORE, _TEMPLATE),
+    "Job": _Kind(_BATCH, _TEMPLATE),
+    "CronJob": _Kind(_BATCH, ("spec", "jobTemplate", *_TEMPLATE)),
+    "Deployment": _Kind(_APPS, _TEMPLATE),
+    "StatefulSet": _Kind(_APPS, _TEMPLATE),
+    "DaemonSet": _Kind(_APPS, _TEMPLATE),
+    "ReplicaSet": _Kind(_APPS, _TEMPLATE),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesObject:
+    """An object as far as it could be read. pod: None for a kind that holds none, or where none can be found."""
+
+    name: str
+    pod: Pod | None
+    problems: tuple[Problem, ...]
+
+
+def objects_in(document: object) -> Iterator[object]:
+    """The objects of a document: itself, or the items of a List, PodList, JobList and so on, however nested."""
+    pending = [document]
+    while pending:
+        thing = pending.pop()
+        items = _items(thing)
+        if items is None:
+            yield thing
+        else:
+            pending.extend(reversed(items))
+
+
+def _items(thing: object) -> list[object] | None:
+    """The items of a list, with the kind that a typed list says once for all of them; None for what is no list."""
+    if not isinstance(thing, dict):
+        return None
+    kind, items = thing.get("kind"), thing.get("items", False)
+    if not isinstance(kind, str) or not kind.endswith("List") or not isinstance(items, list | None):
+        return None
+    kind = kind.removesuffix("List")
+    typed = {"kind": kind, "apiVersion": thing.get("apiVersion")} if kind else {}
+    return [typed | item if isinstance(item, dict) else item for item in items or []]
+
+
+def read_object(thing: object) -> KubernetesObject:
+    """One object with the pod in it, or with every reason why it cannot be read."""
+    if not isinstance(thing, dict):
+        remedy = "start it with apiVersion and kind"
+        problem = Problem("not-an-object", "the document", shown(thing), "is not a Kubernetes object", remedy)
+        return KubernetesObject("(not an object)", None, (problem,))
+    shape = Shape()
+    kind = shape.text(thing, "kind", "")
+    shape.problems.extend(_no_single_object(kind, thing))
+    pod = _pod(shape, kind, thing)
+    return KubernetesObject(_name(kind, thing), pod, tuple(shape.problems))
+
+
+def _no_single_object(kind: str, thing: Fields) -> Iterator[Problem]:
+    if thing.get("kind") in (None, ""):
+        yield Problem("field-missing", "kind", "", "is missing", "add it, such as kind: Pod")
+    if kind == "List" or (kind.endswith("List") and "items" in thing):
+        value = shown(thing.get("items"))
+        yield Problem("wrong-type", "items", value, "is not one object", "write the items as a list of objects")
+
+
+def _pod(shape: Shape, kind: str, thing: Fields) -> Pod | None:
+    """The pod at the end of the kind's steps; None where the kind has none or something on the way is missing."""
+    known = _KINDS.get(kind)
+    version = thing.get("apiVersion")
+    if known is None or (isinstance(version, str) and version.rpartition("/")[0] not in known.groups):
+        return None
+    path, fields = "", thing
+    for step in known.steps:
+        inner = shape.needed(fields, step, path)
+        if inner is None:
+            return None
+        path, fields = at(path, step), inner
+    return read_pod(shape, fields, path)
+
+
+def _name(kind: str, thing: Fields) -> str:
+    """The object as a person names it, such as `Job default/mps-sample`, whatever its metadata holds."""
+    found = thing.get("metadata")
+    metadata = found if isinstance(found, dict) else {}
+    own, generated, namespace = (_text(metadata, key) for key in ("name", "generateName", "namespace"))
+    name = own or (f"{generated}*" if generated else "(no name)")
+    place = namespace or ("default" if kind in _KINDS else "")
+    return f"{printable(kind) or '(no kind)'} {f'{place}/' if place else ''}{name}"
+
+
+def _text(fields: Fields, key: str) -> str:
+    value = fields.get(key)
+    return printable(value, _LONGEST_NAME) if isinstance(value, str) else ""
