@@ -53,7 +53,8 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.FAULT, Event.SERVER_ACTIVE): State.READY,
     (State.FAULT, Event.DRAIN_ASKED): State.DRAINING,
     (State.WEDGED, Event.DAEMON_GONE): State.DOWN,
-    (State.WEDGED, Event.ANSWERED): State.READY,
+    (State.WEDGED, Event.SETTLED): State.READY,
+    (State.WEDGED, Event.ANSWERED): State.STARTING,
     (State.DRAINING, Event.DAEMON_GONE): State.DOWN,
     (State.DRAINING, Event.UNANSWERED): State.WEDGED,
     (State.DRAINING, Event.DRAIN_WITHDRAWN): State.READY,
@@ -100,7 +101,6 @@ def events_of(seen: Seen) -> tuple[Event, ...]:
     if seen.unanswered >= UNANSWERED_BEFORE_WEDGED:
         said.append(Event.UNANSWERED)
     elif seen.unanswered == 0 and seen.server is not None:
-        said.append(Event.ANSWERED)
         said.extend(_events_of_answers(seen))
     return tuple(said)
 
@@ -109,6 +109,7 @@ def _events_of_answers(seen: Seen) -> list[Event]:
     said = [Event.DRAIN_ASKED if seen.drain_asked else Event.DRAIN_WITHDRAWN]
     if seen.settled:
         said.append(Event.SETTLED)
+    said.append(Event.ANSWERED)
     said.append(Event.SERVER_FAULT if seen.server is ServerStatus.FAULT else Event.SERVER_ACTIVE)
     if seen.clients == 0:
         said.append(Event.NO_CLIENTS)

@@ -3,7 +3,7 @@
 One rule: names and units here are an interface; fields are added, never renamed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mpsd.core.domain_states import State
@@ -49,7 +49,7 @@ class ClientStatus:
 
     pid: int
     gpu: str
-    used_mib: int
+    used_mib: int | None
     on_mps: bool
     grant: str | None
     command: str
@@ -130,7 +130,7 @@ def _gpu(gpu: Gpu, view: NodeView, grants: Sequence[Grant], policy: Policy) -> G
         promised_mib=promised_mib(gpu, policy),
         granted_mib=sum(grant.memory_mib for grant in here),
         granted_percent=sum(grant.reserved_percent for grant in here),
-        used_mib=None if clients is None else sum(client.used_mib for client in clients),
+        used_mib=_used_mib(clients, gpu.uuid),
         clients=None if clients is None else len(clients),
     )
 
@@ -158,12 +158,24 @@ def _grant(grant: Grant, holder_alive: bool, clients: Sequence[Client] | None) -
         gpus=grant.gpus,
         memory_mib=grant.memory_mib,
         thread_percent=grant.thread_percent,
-        used_mib=None if own is None else max(sum(c.used_mib for c in own if c.gpu == uuid) for uuid in grant.gpus),
+        used_mib=_most(_used_mib(own, uuid) for uuid in grant.gpus),
         clients=None if own is None else len({client.pid for client in own}),
         holder_pid=grant.holder.pid,
         holder_alive=holder_alive,
         command=grant.command,
     )
+
+
+def _used_mib(clients: Sequence[Client] | None, gpu: str) -> int | None:
+    """What these clients use of one GPU; None as soon as the use of one of them is not known."""
+    used = [client.used_mib for client in clients or () if client.gpu == gpu]
+    known = [mib for mib in used if mib is not None]
+    return sum(known) if clients is not None and len(known) == len(used) else None
+
+
+def _most(amounts: Iterable[int | None]) -> int | None:
+    known = list(amounts)
+    return None if None in known else max(amount for amount in known if amount is not None)
 
 
 def _client(client: Client) -> ClientStatus:

@@ -62,11 +62,14 @@ class DomainView:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A process that holds memory of a GPU. on_mps False: it runs beside MPS. grant: the id of its grant, or None."""
+    """A process that holds memory of a GPU. on_mps False: it runs beside MPS. grant: the id of its grant, or None.
+
+    used_mib None: NVML knows the process and not its memory.
+    """
 
     pid: int
     gpu: str
-    used_mib: int
+    used_mib: int | None
     on_mps: bool
     command: str
     grant: str | None

@@ -5,6 +5,7 @@ clients when mpsd goes away; whoever comes next adopts it on proof that it is th
 """
 
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -58,11 +59,32 @@ class DomainFolder:
         return self.pipe / "control_privileged"
 
 
+def multi_user() -> bool:
+    """Whether the daemon can serve several users: it demands root for that."""
+    return os.geteuid() == 0
+
+
+def server_user() -> int:
+    """The uid that a server may be started for."""
+    return os.geteuid()
+
+
+def program_found(environment: Mapping[str, str]) -> bool:
+    """Whether the daemon's program is on the PATH of this environment."""
+    return shutil.which(PROGRAM, path=environment.get("PATH")) is not None
+
+
+def serves(daemon: ProcessIdentity, gpus: Sequence[str]) -> bool:
+    """Whether this daemon was started for exactly these GPUs; False too when its environment cannot be read."""
+    environment = processes.environment_of(daemon.pid)
+    return environment is not None and environment.get(VISIBLE_DEVICES) == ",".join(gpus)
+
+
 def start(folder: DomainFolder, gpus: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Starts a daemon for these GPUs; multi-user where we are root, as the daemon demands. OSError if it cannot be."""
     with folder.log.open("ab") as output:
         return subprocess.Popen(
-            [PROGRAM, "-f", *(["-M"] if os.geteuid() == 0 else [])],
+            [PROGRAM, "-f", *(["-M"] if multi_user() else [])],
             env={
                 **environment,
                 PIPE_DIRECTORY: str(folder.pipe),

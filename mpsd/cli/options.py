@@ -1,0 +1,34 @@
+"""Options that several verbs share, each with the variable that stands for it (`edge.settings` reads those)."""
+
+from typing import Annotated
+
+import typer
+
+RunDirectory = Annotated[
+    str | None,
+    typer.Option(
+        "--run-dir", metavar="DIR", help="Sockets and records (MPSD_RUN_DIR; /run/mpsd for root).", show_default=False
+    ),
+]
+LimitsDirectory = Annotated[
+    str | None,
+    typer.Option(
+        "--limits",
+        metavar="DIR",
+        help="policy.yaml and gpus.yaml (MPSD_LIMITS; else those shipped).",
+        show_default=False,
+    ),
+]
+Simulate = Annotated[
+    str | None,
+    typer.Option(
+        "--simulate",
+        metavar="MODEL×N",
+        help="Simulated GPUs, such as H200×2 or A30x2,T4 (MPSD_SIMULATE).",
+        show_default=False,
+    ),
+]
+LogFormat = Annotated[
+    str | None,
+    typer.Option("--log-format", metavar="FORMAT", help="json, console or auto (MPSD_LOG_FORMAT).", show_default=False),
+]

@@ -1,0 +1,83 @@
+"""`mpsd run`: a command under a grant."""
+
+import os
+import shlex
+import signal
+import sys
+from typing import Annotated, NoReturn
+
+import msgspec
+import typer
+
+from mpsd.cli.options import RunDirectory
+from mpsd.core.program_request import ProgramAsks
+from mpsd.edge import local_api
+from mpsd.edge.settings import settings
+from mpsd.roles.answers import GrantAnswer, Refusal
+
+_REFUSED, _MISUSE = 1, 2
+_ANSWER_GRACE_S = 30.0  # beyond --timeout: for an agent that is busy
+
+
+def run(
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- CMD [ARG]...", help="The command and its arguments.", show_default=False)
+    ],
+    gpu_mem: Annotated[
+        str, typer.Option(help="GiB of GPU memory, CUDA's own context included.", metavar="GIB", show_default=False)
+    ],
+    gpu_core: Annotated[
+        str | None,
+        typer.Option(
+            help="Percent of the GPU's threads to reserve and be held to.", metavar="PERCENT", show_default=False
+        ),
+    ] = None,
+    gpus: Annotated[str, typer.Option(help="GPUs that the request is divided over evenly.", metavar="N")] = "1",
+    wait: Annotated[bool, typer.Option("--wait", help="Queue for room instead of being refused.")] = False,
+    timeout: Annotated[
+        float, typer.Option(help="With --wait: give up after so many seconds.", metavar="SECONDS", min=1)
+    ] = 3600.0,
+    run_dir: RunDirectory = None,
+) -> None:
+    """Run a command with a share of a GPU, and give the share back however it ends.
+
+    The exit code is the command's own. mpsd refuses with 1 when there is no room (or queues, with --wait) and with 2
+    for a request that cannot be; 126 and 127 mean what they mean in a shell.
+
+        mpsd run --gpu-mem 7 -- python train.py
+        mpsd run --gpu-mem 4 --gpu-core 30 --wait -- ./infer --port 8000
+    """
+    socket = settings(run_directory=run_dir).socket
+    asks = ProgramAsks(gpu_mem, gpu_core, gpus, timeout if wait else 0.0, shlex.join(command))
+    try:
+        status, body = local_api.ask(socket, "POST", "/v1/grants", asks, (timeout if wait else 0) + _ANSWER_GRACE_S)
+    except (local_api.NotRunning, TimeoutError) as error:
+        _give_up(str(error) or f"no answer from mpsd on {socket}", _REFUSED)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    if status != 201:
+        refusal = msgspec.json.decode(body, type=Refusal)
+        remedy = "" if refusal.for_ever or wait else "; --wait queues for room"
+        _give_up("\n".join(refusal.reasons) + remedy, _MISUSE if refusal.for_ever else _REFUSED)
+    _become(command, msgspec.json.decode(body, type=GrantAnswer))
+
+
+def _become(command: list[str], answer: GrantAnswer) -> NoReturn:
+    """This process becomes the command, so the grant, its signals and its exit code are the command's own."""
+    environment = os.environ | answer.environment
+    if answer.path_first:
+        environment["PATH"] = f"{answer.path_first}{os.pathsep}{environment.get('PATH', os.defpath)}"
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(signum, signal.SIG_DFL)  # Python ignores these, and a program started from it would too
+    sys.stdout.flush()
+    try:
+        os.execvpe(command[0], command, environment)
+    except FileNotFoundError:
+        _give_up(f"{command[0]}: no such command", 127)
+    except OSError as error:
+        _give_up(f"{command[0]}: {error.strerror}", 126)
+
+
+def _give_up(message: str, code: int) -> NoReturn:
+    print(f"mpsd run: {message}", file=sys.stderr)
+    sys.exit(code)

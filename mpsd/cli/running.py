@@ -1,0 +1,102 @@
+"""What `mpsd up`, `mpsd control` and `mpsd agent` share: the parts of one node, from start to signal."""
+
+import asyncio
+import shutil
+import sys
+from mpsd.core.domains import domains
+from mpsd.core.gpu_facts import GpuFacts
+from mpsd.core.policy import Policy
+from mpsd.edge import event_loop, logs
+from mpsd.edge.limits_files import LimitsFiles
+from mpsd.edge.http_server import AlreadyServed
+from mpsd.edge.nvml import NvmlFailed
+from mpsd.edge.settings import Settings, settings
+from mpsd.roles.agent import AgentRole
+from mpsd.roles.agent_api import AgentApi
+from mpsd.roles.control import ControlRole
+from mpsd.roles.node import find_node
+
+_LIMITS_LOOK_S = 2.0
+
+
+class Parts:
+    """The roles of one node, in one event loop: control, agent or both."""
+
+    def __init__(self, settings: Settings, *, with_control: bool, with_agent: bool) -> None:
+        self._settings = settings
+        self._log = logs.logger()
+        self._files = LimitsFiles(settings.limits_directory)
+        node = find_node(settings, self._files.facts)
+        self._node = node
+        found = domains(node.gpus, self._policy())
+        self._control = (
+            ControlRole(settings, found, node.nvml, node.environment, self._policy) if with_control else None
+        )
+        self._agent = AgentRole(settings, node.nvml, node.gpus, node.environment, self._policy) if with_agent else None
+
+    def _policy(self) -> Policy:
+        return self._files.policy
+
+    def _limits(self) -> tuple[Policy, GpuFacts]:
+        return self._files.policy, self._files.facts
+
+    async def run(self) -> int:
+        """Until a signal; then the daemons are drained and stopped, and the agent after them."""
+        stop, agent_stop = asyncio.Event(), asyncio.Event()
+        event_loop.on_stop_signals(stop.set, self._hurry)
+        api = self._api()
+        if api:
+            await api.start()
+        async with asyncio.TaskGroup() as tasks:
+            if self._agent:
+                tasks.create_task(self._agent.run(agent_stop))
+            watch = tasks.create_task(self._watch_limits())
+            await (self._control.run(stop) if self._control else stop.wait())
+            agent_stop.set()
+            if self._agent:
+                self._agent.wake()
+            watch.cancel()
+        if api:
+            await api.stop()
+        self._node.nvml.close()
+        if self._control and self._settings.simulate:
+            shutil.rmtree(self._settings.simulation)
+        return 0
+
+    def _hurry(self) -> None:
+        if self._control:
+            self._control.hurry()
+
+    def _api(self) -> AgentApi | None:
+        if self._agent is None:
+            return None
+        return AgentApi(self._settings, self._agent, self._limits, self._node.extra, self._node.path_first)
+
+    async def _watch_limits(self) -> None:
+        """A changed policy counts at the next look; a bad one leaves the last good one in force."""
+        while True:
+            await asyncio.sleep(_LIMITS_LOOK_S)
+            wrong = self._files.read_again()
+            if wrong:
+                self._log.error("limits kept", reason=str(wrong))
+
+
+def serve(
+    simulate: str | None,
+    limits: str | None,
+    run_dir: str | None,
+    log_format: str | None,
+    *,
+    with_control: bool,
+    with_agent: bool,
+) -> None:
+    """Runs these parts until a signal; exits with 1 where they cannot run here, 2 for wrong input."""
+    chosen = settings(run_directory=run_dir, limits_directory=limits, simulate=simulate, log_format=log_format)
+    logs.configure(chosen.log_format)
+    try:
+        parts = Parts(chosen, with_control=with_control, with_agent=with_agent)
+        code = event_loop.run(parts.run())
+    except (NvmlFailed, AlreadyServed, PermissionError) as error:
+        print(f"mpsd: {error}", file=sys.stderr)
+        code = 1
+    sys.exit(code)

@@ -1,0 +1,22 @@
+"""`mpsd up`: control and agent in one process."""
+
+from mpsd.cli.options import LimitsDirectory, LogFormat, RunDirectory, Simulate
+from mpsd.cli.running import serve
+
+
+def up(
+    simulate: Simulate = None,
+    limits: LimitsDirectory = None,
+    run_dir: RunDirectory = None,
+    log_format: LogFormat = None,
+) -> None:
+    """Share this machine's GPUs through MPS: supervise the daemons, grant shares, in the foreground.
+
+    Ctrl-C (or SIGTERM) takes no new programs, waits for those that run, stops the daemons and puts everything back;
+    a second Ctrl-C does not wait. Killed without warning, its daemons and programs go on, and the next `mpsd up`
+    takes them over.
+
+        mpsd up
+        mpsd up --simulate H200x2     # no GPU needed
+    """
+    serve(simulate, limits, run_dir, log_format, with_control=True, with_agent=True)

@@ -1,0 +1,56 @@
+"""Looks at the processes on the GPUs: who they are, and which grant they carry.
+
+One rule: what a process was started with is read once and kept for as long as that very process lives.
+"""
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+
+from mpsd.core.identity import ProcessIdentity
+from mpsd.core.node_view import Client
+from mpsd.edge import processes
+from mpsd.edge.nvml import Nvml
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    identity: ProcessIdentity
+    mark: str | None
+    command: str
+
+
+class ClientEyes:
+    """mark: the variable in whose value a process carries the id of its grant, through every child it starts."""
+
+    def __init__(self, nvml: Nvml, mark: str) -> None:
+        self._nvml = nvml
+        self._mark = mark
+        self._known: dict[int, _Known] = {}
+
+    def look(
+        self, gpus: Iterable[str], servers: Container[int], grants: Container[str], holders: Mapping[int, str]
+    ) -> tuple[Client, ...]:
+        """Every living process on these GPUs but MPS servers. holders: from a holder's pid to its grant.
+
+        NvmlFailed where NVML does not say.
+        """
+        clients = []
+        for uuid in gpus:
+            for use in self._nvml.processes(uuid):
+                known = None if use.pid in servers else self._who(use.pid)
+                if known:
+                    grant = known.mark if known.mark in grants else holders.get(use.pid)
+                    clients.append(Client(use.pid, uuid, use.used_mib, use.on_mps, known.command, grant))
+        seen = {client.pid for client in clients}
+        self._known = {pid: known for pid, known in self._known.items() if pid in seen}
+        return tuple(clients)
+
+    def _who(self, pid: int) -> _Known | None:
+        identity = processes.identity_of(pid)
+        if identity is None:
+            return None
+        known = self._known.get(pid)
+        if known is None or known.identity != identity:
+            mark = (processes.environment_of(pid) or {}).get(self._mark)
+            known = self._known[pid] = _Known(identity, mark, processes.command_of(pid))
+        return known

@@ -1,0 +1,60 @@
+"""The records of the domains of this node, as `mpsd control` writes them.
+
+One rule: a record is read again only when its file has changed.
+"""
+
+import re
+from pathlib import Path
+
+from mpsd.core.node_view import RECORD_VERSION, DomainRecord
+from mpsd.edge import processes, records
+from mpsd.edge.logs import Logger
+
+_NUMBER = re.compile(r"[0-9]+")
+
+
+class DomainRecords:
+    """Every `<run directory>/<domain>/record.json` of this boot."""
+
+    def __init__(self, run_directory: Path, log: Logger) -> None:
+        self._run_directory = run_directory
+        self._log = log
+        self._seen: dict[Path, tuple[int, int]] = {}
+        self._records: dict[Path, DomainRecord] = {}
+
+    def changed(self) -> bool:
+        """Whether a file has come, gone or changed since `read`."""
+        return self._look() != self._seen
+
+    def read(self) -> tuple[DomainRecord, ...]:
+        """The records, by the domain's name."""
+        found = self._look()
+        for path, stamp in found.items():
+            if self._seen.get(path) != stamp:
+                self._read(path)
+        self._seen = found
+        self._records = {path: record for path, record in self._records.items() if path in found}
+        return tuple(
+            sorted(self._records.values(), key=lambda record: [int(n) for n in _NUMBER.findall(record.domain)])
+        )
+
+    def _look(self) -> dict[Path, tuple[int, int]]:
+        stamps = {}
+        for path in self._run_directory.glob("gpu*/record.json"):
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            stamps[path] = (status.st_ino, status.st_mtime_ns)
+        return stamps
+
+    def _read(self, path: Path) -> None:
+        self._records.pop(path, None)
+        try:
+            record = records.read(path, DomainRecord)
+        except records.UnreadableRecord as error:
+            self._log.warning("record ignored", reason=str(error))
+            return
+        stale = record and record.daemon and record.daemon.boot_id != processes.boot_id()
+        if record and record.version == RECORD_VERSION and not stale:
+            self._records[path] = record

@@ -1,0 +1,69 @@
+"""Serves HTTP on a Unix socket, and says which process asks.
+
+One rule: the peer's pid comes from the kernel (SO_PEERCRED), never from what the peer writes.
+"""
+
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class AlreadyServed(Exception):
+    """Another process answers on this socket."""
+
+
+class UnixServer:
+    """An HTTP server on one Unix socket. routes: from `METHOD /path` to handler."""
+
+    def __init__(self, path: Path, routes: Mapping[str, Handler], mode: int) -> None:
+        self._path = path
+        self._mode = mode
+        application = web.Application()
+        for route, handler in routes.items():
+            method, url = route.split()
+            application.router.add_route(method, url, handler)
+        # A handler whose peer hangs up is cancelled, so that nobody waits in a queue for a program that is gone.
+        self._runner = web.AppRunner(application, handler_cancellation=True, access_log=None, shutdown_timeout=2)
+
+    async def start(self) -> None:
+        """AlreadyServed where somebody answers there; a socket that nobody listens on is replaced."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if _is_served(self._path):
+            raise AlreadyServed(f"mpsd runs here already: it answers on {self._path}")
+        self._path.unlink(missing_ok=True)
+        await self._runner.setup()
+        await web.UnixSite(self._runner, str(self._path)).start()
+        self._path.chmod(self._mode)
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+        self._path.unlink(missing_ok=True)
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def peer_pid(request: web.Request) -> int | None:
+    """The asking process; None where the kernel does not say, as for one of another pid namespace."""
+    connection = request.get_extra_info("socket")
+    if connection is None:
+        return None
+    pid, _uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid) or None
+
+
+def json_answer(value: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value) + b"\n", content_type="application/json", status=status)

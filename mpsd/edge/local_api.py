@@ -1,0 +1,42 @@
+"""Asks the agent of this machine, over its Unix socket.
+
+One rule: a socket that is not there, or that nobody listens on, is NotRunning with the remedy, never a traceback.
+"""
+
+import http.client
+import socket
+from pathlib import Path
+
+import msgspec
+
+
+class NotRunning(Exception):
+    """No agent answers on the socket."""
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def ask(path: Path, method: str, url: str, body: object = None, timeout_s: float = 10.0) -> tuple[int, bytes]:
+    """The status and body of the answer. NotRunning; TimeoutError after `timeout_s`."""
+    connection = _UnixConnection(path, timeout_s)
+    try:
+        connection.request(method, url, body=None if body is None else msgspec.json.encode(body))
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise NotRunning(f"mpsd does not run here: nobody answers on {path}; start it with `mpsd up`") from None
+    except PermissionError:
+        raise NotRunning(f"you may not use {path}; ask whoever runs mpsd on this machine") from None
+    except (ConnectionError, http.client.HTTPException):
+        raise NotRunning(f"mpsd went away while it was asked on {path}; see its log") from None
+    finally:
+        connection.close()

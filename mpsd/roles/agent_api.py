@@ -1,0 +1,108 @@
+"""The agent's interface on its Unix socket: ask for a grant, look at the node.
+
+One rule: a grant goes to the process that asked, whose pid the kernel tells; nobody can ask for another or end one.
+"""
+
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from mpsd.core.client_limits import ClientLimit, environment
+from mpsd.core.decide import Refuse
+from mpsd.core.domain_states import SERVING
+from mpsd.core.gpu_facts import GpuFacts
+from mpsd.core.grants import Grant
+from mpsd.core.limits_as_read import VISIBLE_DEVICES
+from mpsd.core.node_status import node_status
+from mpsd.core.node_view import Waiting
+from mpsd.core.policy import Policy
+from mpsd.core.problem import InvalidInput
+from mpsd.core.program_request import ProgramAsks, read_program_request
+from mpsd.edge import processes
+from mpsd.edge.http_server import UnixServer, json_answer, peer_pid
+from mpsd.edge.settings import GRANT, Settings
+from mpsd.roles.agent import AgentRole
+from mpsd.roles.answers import GrantAnswer, Refusal
+
+LONGEST_WAIT_S = 7 * 86_400.0
+
+
+class AgentApi:
+    """extra: what a program needs beside its limits, such as where the simulated GPUs are."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        agent: AgentRole,
+        limits: Callable[[], tuple[Policy, GpuFacts]],
+        extra: dict[str, str],
+        path_first: str,
+    ) -> None:
+        self._settings = settings
+        self._agent = agent
+        self._limits = limits
+        self._extra = extra
+        self._path_first = path_first
+        self._server = UnixServer(
+            settings.socket,
+            {
+                "GET /healthz": self._health,
+                "GET /readyz": self._readiness,
+                "GET /v1/node": self._node,
+                "POST /v1/grants": self._grant,
+            },
+            mode=0o666,  # any user of this machine may ask for a grant, as any may use its GPUs
+        )
+
+    async def start(self) -> None:
+        """AlreadyServed where another agent answers."""
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop()
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readiness(self, _request: web.Request) -> web.Response:
+        """200 once any domain takes programs."""
+        domains = self._agent.look().domains
+        if any(domain.state in SERVING for domain in domains):
+            return web.Response(text="ok\n")
+        said = ", ".join(f"{domain.name} is {domain.state}" for domain in domains) or "no domains yet"
+        return web.Response(text=f"{said}\n", status=503)
+
+    async def _node(self, _request: web.Request) -> web.Response:
+        policy, _facts = self._limits()
+        return json_answer(node_status(self._agent.look(), policy))
+
+    async def _grant(self, request: web.Request) -> web.Response:
+        """201 with the grant; 400 for a request that cannot be read or served; 409 when there is no room."""
+        policy, facts = self._limits()
+        try:
+            asks = msgspec.json.decode(await request.read(), type=ProgramAsks)
+            wanted = read_program_request(asks, policy, facts)
+        except msgspec.MsgspecError as error:
+            return json_answer(Refusal((f"the request is not understood: {error}",), True), status=400)
+        except InvalidInput as error:
+            return json_answer(Refusal(tuple(map(str, error.problems)), True), status=400)
+        holder = processes.identity_of(peer_pid(request) or 0)
+        if holder is None:
+            reason = "the kernel does not say which process asks; run mpsd in the same pid namespace"
+            return json_answer(Refusal((reason,), True), status=400)
+        deadline = time.time() + min(asks.wait_s, LONGEST_WAIT_S) if asks.wait_s > 0 else None
+        waiting = Waiting(uuid.uuid4().hex[:12], wanted, holder, True, asks.command[:200], deadline)
+        answer = await self._agent.waiting.wait(waiting)
+        if isinstance(answer, Refuse):
+            return json_answer(Refusal((answer.reason,), answer.for_ever), status=400 if answer.for_ever else 409)
+        return json_answer(self._answer(answer.grant), status=201)
+
+    def _answer(self, grant: Grant) -> GrantAnswer:
+        pipe_directory: Path = self._settings.domain(grant.domain).client
+        variables = environment(ClientLimit(grant.memory_mib, grant.thread_percent), str(pipe_directory))
+        variables |= {VISIBLE_DEVICES: ",".join(grant.gpus), GRANT: grant.id}
+        return GrantAnswer(grant, variables | self._extra, self._path_first)

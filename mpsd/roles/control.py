@@ -1,0 +1,77 @@
+"""`mpsd control`: holds the control daemons of this node, one a domain, and outlives nothing of what it starts.
+
+One rule: its clients die with its daemons, so it stops them only when asked to, and not before the programs have ended
+or their time is over.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from mpsd.core.domain_states import State
+from mpsd.core.domains import Domain
+from mpsd.core.policy import Policy
+from mpsd.edge.logs import logger
+from mpsd.edge.nvml import Nvml
+from mpsd.edge.settings import Settings
+from mpsd.edge.waiting import until
+from mpsd.roles.domain_supervisor import DomainSupervisor
+
+_LAST_WORDS_S = 1  # what `quit` gives programs that are still there after the drain
+
+
+class ControlRole:
+    """Every domain of this node."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        domains: Sequence[Domain],
+        nvml: Nvml,
+        environment: Mapping[str, str],
+        policy: Callable[[], Policy],
+    ) -> None:
+        self._policy = policy
+        self._log = logger(role="control")
+        self._hurry = asyncio.Event()
+        self._supervisors = [
+            DomainSupervisor(domain.name, domain.gpus, settings.domain(domain.name), nvml, environment, policy)
+            for domain in domains
+        ]
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serves until `stop`, then drains, ends the daemons and puts everything back as it was found."""
+        ended = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            for supervisor in self._supervisors:
+                tasks.create_task(supervisor.run(ended))
+            await stop.wait()
+            await self._drain()
+            ended.set()
+            for supervisor in self._supervisors:
+                supervisor.wake()
+        await asyncio.gather(*(supervisor.stop(_LAST_WORDS_S) for supervisor in self._supervisors))
+
+    def hurry(self) -> None:
+        """Ends the drain that is under way: the programs that are left lose their GPU."""
+        self._hurry.set()
+
+    async def _drain(self) -> None:
+        """Waits until no domain has programs left, the policy's drain time is over, or somebody is in a hurry."""
+        drain_s = self._policy().graces.drain_s
+        for supervisor in self._supervisors:
+            supervisor.drain()
+        self._log.info("draining", deadline_s=drain_s, again="a second signal ends the programs that are left")
+        try:
+            await until(
+                lambda: self._hurry.is_set() or all(map(_is_empty, self._supervisors)), drain_s, "the drain ends"
+            )
+        except TimeoutError:
+            self._log.warning("drain given up", reason=f"programs are left after {drain_s:g} s")
+
+    def _drained(self) -> bool:
+        return self._hurry.is_set() or all(map(_is_empty, self._supervisors))
+
+
+def _is_empty(supervisor: DomainSupervisor) -> bool:
+    """Nobody can lose anything by the end of this domain's daemon."""
+    return supervisor.record.state in {State.DRAINED, State.DOWN, State.REFUSED}

@@ -1,0 +1,171 @@
+"""The control daemon of one domain, as a thing that is started or adopted, asked, settled and ended.
+
+One rule: it keeps what the daemon last said and draws no conclusion from it; `DomainSupervisor` does that by the table.
+"""
+
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+
+from mpsd.core import control_protocol
+from mpsd.core.control_log import LogEvent, read_line
+from mpsd.core.control_protocol import NotUnderstood, ServerStatus
+from mpsd.core.identity import ProcessIdentity
+from mpsd.core.node_view import ServerLimit
+from mpsd.core.policy import Graces
+from mpsd.edge import control_process, processes
+from mpsd.edge.control_pipe import ControlFailed, ControlPipe
+from mpsd.edge.control_process import DomainFolder
+from mpsd.edge.event_loop import DeathWatch
+from mpsd.edge.log_tail import LogTail
+from mpsd.edge.logs import Logger
+from mpsd.edge.waiting import until
+
+_ASKS_FOR_A_PROBE = {LogEvent.SERVER_STARTING, LogEvent.SERVER_READY, LogEvent.SERVER_EXITED, LogEvent.FAULT}
+_TROUBLES = (ControlFailed, NotUnderstood, TimeoutError, OSError)
+
+
+class DomainDaemon:
+    """identity: None while there is none. servers, server, clients: as last answered; None while not known.
+
+    unanswered: commands in a row without a proper answer, and trouble says what came instead. settled: its settings
+    were read back and its server was started.
+    """
+
+    def __init__(
+        self,
+        folder: DomainFolder,
+        gpus: Sequence[str],
+        environment: Mapping[str, str],
+        on_end: Callable[[], None],
+        log: Logger,
+    ) -> None:
+        self._folder = folder
+        self._gpus = gpus
+        self._environment = environment
+        self._on_end = on_end
+        self._log = log
+        self._tail = LogTail(folder.log, from_end=True)
+        self._watch: DeathWatch | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._last_words = ""
+        self.identity: ProcessIdentity | None = None
+        self._forget_answers()
+
+    def _forget_answers(self) -> None:
+        self.unanswered = 0
+        self.trouble = ""
+        self.settled = False
+        self.servers: tuple[int, ...] = ()
+        self.server: ServerStatus | None = None
+        self.clients: int | None = None
+
+    # -- its life ------------------------------------------------------------------------------------------------
+
+    def adopt(self, recorded: ProcessIdentity | None) -> bool:
+        """Takes over the daemon that listens in our directory, else the recorded one if that very process lives."""
+        found = control_process.listener(self._folder)
+        if found is None and recorded and processes.is_alive(recorded):
+            found = recorded
+        if found:
+            self._hold(found)
+        return found is not None
+
+    def start(self) -> None:
+        """OSError where it cannot be started."""
+        self._child = control_process.start(self._folder, self._gpus, self._environment)
+        # None: it is over already; its exit code says why at the next look.
+        self._hold(processes.identity_of(self._child.pid) or ProcessIdentity(self._child.pid, 0, processes.boot_id()))
+
+    def _hold(self, daemon: ProcessIdentity) -> None:
+        self._forget_answers()
+        self.identity = daemon
+        self._watch = DeathWatch(daemon, self._on_end)
+
+    @property
+    def alive(self) -> bool:
+        return self._watch is not None and self._watch.alive
+
+    def bury(self) -> str:
+        """Forgets a daemon that has ended; says how it ended."""
+        control_process.withdraw_from_clients(self._folder)
+        code = self._child.wait() if self._child else None
+        pid, self.identity, self._child = self.identity, None, None
+        if code is None:
+            return f"the control daemon ({pid}) is gone"
+        if code < 0:
+            return f"the control daemon ({pid}) was killed by signal {-code}"
+        return f'the control daemon ({pid}) ended with code {code}; its last words: "{self._last_words}"'
+
+    def kill(self) -> None:
+        """SIGKILL, on proof that it is the one; its clients lose it."""
+        if self.identity:
+            control_process.end(self.identity)
+
+    async def quit(self, timeout_s: int, graces: Graces) -> None:
+        """Asks it to end once its clients have, at most `timeout_s` later; SIGKILL when it does not."""
+        control_process.withdraw_from_clients(self._folder)
+        daemon, deadline_s = self.identity, timeout_s + graces.command_s
+        if daemon and self.alive:
+            try:
+                await self.pipe(deadline_s).ask(control_protocol.quit_daemon(timeout_s))
+                await until(lambda: not processes.is_alive(daemon), deadline_s, "the daemon ends")
+            except _TROUBLES as error:
+                self._log.warning("daemon killed", reason=f"it did not quit: {error}")
+                control_process.end(daemon)
+                await until(lambda: not processes.is_alive(daemon), deadline_s, "the daemon ends")
+        self.release()
+        if self._child:
+            self._child.wait()
+
+    def release(self) -> None:
+        """Stops watching; the daemon goes on."""
+        if self._watch:
+            self._watch.close()
+
+    # -- what it says --------------------------------------------------------------------------------------------
+
+    def pipe(self, deadline_s: float) -> ControlPipe:
+        return ControlPipe(self._folder.pipe, self._environment, deadline_s)
+
+    def read_log(self) -> bool:
+        """Forwards what its log says to ours; True where a line asks for a probe."""
+        asks = False
+        for text in self._tail.lines():
+            line = read_line(text)
+            if line:
+                self._last_words = line.text
+                asks = asks or line.event in _ASKS_FOR_A_PROBE
+                self._log.info("daemon says", kind=line.event.value, text=line.text)
+        return asks
+
+    async def probe(self, deadline_s: float, *, with_clients: bool) -> None:
+        """Asks it how it is. Anything but a proper answer counts as unanswered."""
+        pipe = self.pipe(deadline_s)
+        try:
+            servers = await pipe.ask(control_protocol.server_list())
+            statuses = [await pipe.ask(control_protocol.server_status(server)) for server in servers]
+            asked = servers if with_clients else ()
+            clients = [await pipe.ask(control_protocol.client_list(server)) for server in asked]
+        except _TROUBLES as error:
+            self.unanswered += 1
+            self.trouble = str(error)
+            return
+        self.unanswered, self.trouble, self.servers = 0, "", servers
+        self.server = ServerStatus.FAULT if ServerStatus.FAULT in statuses else ServerStatus.ACTIVE
+        self.clients = sum(map(len, clients)) if with_clients else None
+
+    async def settle(self, limits: Sequence[ServerLimit], graces: Graces) -> bool:
+        """Sets and reads back the limits for servers to come, starts the server, then lets clients in."""
+        pipe = self.pipe(graces.command_s)
+        try:
+            await until(lambda: control_process.listener(self._folder), graces.start_s, "the control socket listens")
+            for limit in limits:
+                await pipe.set_limit(limit)
+            await pipe.ask(control_protocol.start_server(control_process.server_user()))
+            control_process.offer_to_clients(self._folder)
+        except _TROUBLES as error:
+            self.unanswered += 1
+            self.trouble = str(error)
+            return False
+        self.settled, self.unanswered, self.trouble, self.server = True, 0, "", ServerStatus.ACTIVE
+        return True

@@ -1,0 +1,244 @@
+"""Keeps one domain served: looks at its control daemon, lets the table say the state, acts on it, writes it down.
+
+One rule: what state follows from what was seen is decided in core.domain_states, and nowhere else.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from mpsd.core.client_limits import DENY_MIB
+from mpsd.core.domain_states import Seen, State, next_state, restart_delay_s
+from mpsd.core.node_view import RECORD_VERSION, DomainRecord, ServerLimit
+from mpsd.core.policy import Policy
+from mpsd.edge import control_process, processes, records
+from mpsd.edge.control_process import DomainFolder
+from mpsd.edge.logs import logger
+from mpsd.edge.nvml import Nvml, NvmlFailed
+from mpsd.roles.compute_modes import ComputeModes
+from mpsd.roles.domain_daemon import DomainDaemon
+
+# Seconds between two probes that nothing else asked for. A death, and a line in the log, are seen long before.
+_PROBE_S = {State.READY: 5.0, State.FAULT: 0.1, State.DRAINING: 0.2, State.WEDGED: 1.0, State.DRAINED: 1.0}
+_LOOK_S = 0.25
+_LOOKS_FOR_OBSTACLES = {State.DOWN, State.STARTING, State.REFUSED}
+
+
+class DomainSupervisor:
+    """One domain, from the start or adoption of its daemon to its stop. `record` is what others read of it."""
+
+    def __init__(
+        self,
+        name: str,
+        gpus: tuple[str, ...],
+        folder: DomainFolder,
+        nvml: Nvml,
+        environment: Mapping[str, str],
+        policy: Callable[[], Policy],
+    ) -> None:
+        folder.make()
+        self._folder = folder
+        self._environment = environment
+        self._policy = policy
+        self._nvml = nvml
+        self._modes = ComputeModes(nvml)
+        self._log = logger(domain=name)
+        self._wake = asyncio.Event()
+        self._daemon = DomainDaemon(folder, gpus, environment, self._wake.set, self._log)
+        self._probe_at = 0.0
+        self._start_at = 0.0
+        self.drain_asked = False
+        self.record = DomainRecord(
+            version=RECORD_VERSION,
+            domain=name,
+            gpus=gpus,
+            state=State.DOWN,
+            since=time.time(),
+            reason="",
+            daemon=None,
+            servers=(),
+            restarts=0,
+            restarts_total=0,
+            started_at=0.0,
+            compute_modes={},
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Looks, decides and acts until `stop`; the daemon is left as it is then."""
+        self._take_over()
+        while not stop.is_set():
+            seen = await self._look()
+            state = next_state(self.record.state, seen)
+            if state is not self.record.state:
+                self._enter(state, seen)
+            else:
+                await self._act()
+                await self._pause()
+
+    def wake(self) -> None:
+        """Makes the loop look now."""
+        self._wake.set()
+
+    def drain(self) -> None:
+        """Takes no new programs from now on; the state says when the last one is gone."""
+        self.drain_asked = True
+        self._probe_at = 0.0
+        self.wake()
+
+    async def _pause(self) -> None:
+        """Until something happens, or the next look is due."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                await self._wake.wait()
+        self._wake.clear()
+
+    # -- look ----------------------------------------------------------------------------------------------------
+
+    def _take_over(self) -> None:
+        """Finds what an earlier mpsd left: its record, its daemon, or a daemon that somebody else started here."""
+        old = self._old_record()
+        if old:
+            self._change(restarts_total=old.restarts_total, started_at=old.started_at, compute_modes=old.compute_modes)
+        if self._daemon.adopt(old.daemon if old else None):
+            self._log.info("daemon adopted", pid=self._daemon.identity and self._daemon.identity.pid)
+        self._change(daemon=self._daemon.identity)
+
+    def _old_record(self) -> DomainRecord | None:
+        """What is on disk of this boot; another boot's pids and compute modes mean nothing now."""
+        try:
+            old = records.read(self._folder.record, DomainRecord)
+        except records.UnreadableRecord as error:
+            self._log.warning("record ignored", reason=str(error))
+            return None
+        stale = old is None or old.version != RECORD_VERSION or old.gpus != self.record.gpus
+        if stale or (old and old.daemon and old.daemon.boot_id != processes.boot_id()):
+            return None
+        return old
+
+    async def _look(self) -> Seen:
+        state, daemon = self.record.state, self._daemon
+        obstacle = self._obstacle() if state in _LOOKS_FOR_OBSTACLES else ""
+        if daemon.read_log():
+            self._probe_at = 0.0
+        if daemon.alive and state in _PROBE_S and time.monotonic() >= self._probe_at:
+            await daemon.probe(self._policy().graces.command_s, with_clients=self.drain_asked)
+            self._probe_at = time.monotonic() + (_LOOK_S if daemon.unanswered else _PROBE_S[state])
+            self._change(servers=daemon.servers, reason=daemon.trouble or self.record.reason)
+        return Seen(
+            alive=daemon.alive,
+            obstacle=obstacle,
+            unanswered=daemon.unanswered,
+            settled=daemon.settled,
+            server=daemon.server,
+            clients=daemon.clients,
+            drain_asked=self.drain_asked,
+        )
+
+    def _obstacle(self) -> str:
+        """Why no daemon of ours can serve here; empty when nothing is in the way."""
+        if not control_process.program_found(self._environment):
+            return "nvidia-cuda-mps-control is not on PATH; install the driver's compute utilities"
+        try:
+            for uuid in self.record.gpus:
+                if self._nvml.mig_enabled(uuid):
+                    return f"MIG is on for {uuid}; switch it off (nvidia-smi -mig 0) or leave this GPU to others"
+        except NvmlFailed as error:
+            return f"{error}; see that the driver works (nvidia-smi)"
+        daemon = self._daemon.identity
+        if daemon and self._daemon.alive and not control_process.serves(daemon, self.record.gpus):
+            return f"another control daemon ({daemon}) listens in {self._folder.pipe} for other GPUs; stop it (quit)"
+        return ""
+
+    # -- act -----------------------------------------------------------------------------------------------------
+
+    def _enter(self, state: State, seen: Seen) -> None:
+        """Goes into a new state, with its reason, and writes it down."""
+        reasons: dict[State, Callable[[], str]] = {
+            State.DOWN: self._bury,
+            State.REFUSED: lambda: seen.obstacle,
+            State.WEDGED: lambda: self._daemon.trouble,
+            State.FAULT: lambda: "a program's fault has ended every program on the GPU",
+        }
+        reason = reasons.get(state, lambda: "")()
+        self._probe_at = 0.0
+        self._change(state=state, since=time.time(), reason=reason)
+        self._log.info("state", state=state.value, reason=reason)
+
+    def _bury(self) -> str:
+        """Counts a death of the daemon; says how it ended and when it is started again."""
+        if self._daemon.identity is None:
+            return ""
+        restarts, policy = self.record.restarts, self._policy().restarts
+        if time.time() - self.record.started_at > policy.stable_after_s:
+            restarts = 0
+        delay_s = restart_delay_s(restarts, policy)
+        self._start_at = time.monotonic() + delay_s
+        how = self._daemon.bury()
+        self._change(daemon=None, servers=(), restarts=restarts + 1, restarts_total=self.record.restarts_total + 1)
+        return how if not restarts else f"{how}; {restarts + 1} times in a row, the next start is in {delay_s:g} s"
+
+    async def _act(self) -> None:
+        state, graces = self.record.state, self._policy().graces
+        if state is State.DOWN and self._daemon.identity is None and time.monotonic() >= self._start_at:
+            self._start()
+        elif state is State.STARTING and not self._daemon.settled:
+            settled = await self._daemon.settle(self._limits_to_restore(), graces)
+            self._change(reason=self._daemon.trouble)
+            if settled:
+                self.wake()
+            else:
+                self._kill_after(graces.start_s, "it could not be made ready")
+        elif state is State.WEDGED:
+            self._kill_after(graces.wedged_limit_s, "it answered nothing for too long")
+
+    def _kill_after(self, limit_s: float, why: str) -> None:
+        """Ends a daemon that has been in this state too long; its death starts the next one."""
+        if time.time() - self.record.since >= limit_s:
+            self._log.warning("daemon killed", reason=f"{why}: {self._daemon.trouble}")
+            self._daemon.kill()
+
+    def _start(self) -> None:
+        policy = self._policy()
+        try:
+            # What the modes were must be on disk before a crash can lose it.
+            self._change(compute_modes=self._modes.take(self.record, policy))
+            self._modes.apply(self.record, policy)
+            self._daemon.start()
+        except (OSError, NvmlFailed) as error:
+            self._start_at = time.monotonic() + policy.restarts.longest_s
+            self._change(reason=f"the control daemon cannot be started: {error}")
+            self._log.warning("not started", reason=self.record.reason)
+            return
+        self._change(daemon=self._daemon.identity, started_at=time.time())
+        self.wake()
+
+    def _limits_to_restore(self) -> list[ServerLimit]:
+        """What the agent last set, else denial: no program may start unlimited before the agent has looked."""
+        try:
+            memory_mib = records.read(self._folder.limits, int) or DENY_MIB
+        except records.UnreadableRecord as error:
+            self._log.warning("limits ignored", reason=str(error))
+            memory_mib = DENY_MIB
+        return [ServerLimit(None, ordinal, memory_mib) for ordinal in range(len(self.record.gpus))]
+
+    def _change(self, **fields: object) -> None:
+        """The record with these fields, on disk too where that changes anything."""
+        changed = replace(self.record, **fields)  # type: ignore[arg-type]
+        if changed != self.record or not self._folder.record.exists():
+            self.record = changed
+            records.write(self._folder.record, changed, mode=0o644)
+
+    async def stop(self, timeout_s: int) -> None:
+        """Ends the daemon, giving its clients so many seconds; puts everything back as it was found."""
+        await self._daemon.quit(timeout_s, self._policy().graces)
+        for uuid, mode in self._modes.put_back(self.record):
+            self._log.info("compute mode put back", gpu=uuid, mode=mode)
+        records.remove(self._folder.record)
+        records.remove(self._folder.limits)
+        self._log.info("stopped")
+
+    def release(self) -> None:
+        """Leaves the daemon running for the next mpsd to adopt."""
+        self._daemon.release()

@@ -1,0 +1,73 @@
+"""The grants of one machine: on disk, so that they outlive the agent, and tied to the life of their holders.
+
+One rule: a grant is written down before anybody is told of it, and is of this boot or of none.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from mpsd.core.grants import Grant
+from mpsd.core.node_view import HeldGrant
+from mpsd.edge import processes, records
+from mpsd.edge.event_loop import DeathWatch
+from mpsd.edge.logs import Logger
+
+
+class LocalGrants:
+    """The books of `mpsd up`. on_end: called when a holder's process ends."""
+
+    def __init__(self, folder: Path, on_end: Callable[[], None], log: Logger) -> None:
+        self._folder = folder
+        self._on_end = on_end
+        self._log = log
+        self._grants: dict[str, Grant] = {}
+        self._watches: dict[str, DeathWatch] = {}
+
+    def load(self) -> None:
+        """Finds what an earlier agent granted; another boot's grants are over."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in sorted(self._folder.glob("*.json")):
+            try:
+                grant = records.read(path, Grant)
+            except records.UnreadableRecord as error:
+                self._log.warning("grant ignored", reason=str(error))
+                continue
+            if grant is None or grant.holder.boot_id != processes.boot_id():
+                records.remove(path)
+            else:
+                self._keep(grant)
+        if self._grants:
+            self._log.info("grants found again", grants=len(self._grants))
+
+    def add(self, grant: Grant) -> None:
+        records.write(self._file(grant), grant)
+        self._keep(grant)
+
+    def _keep(self, grant: Grant) -> None:
+        self._grants[grant.id] = grant
+        self._watches[grant.id] = DeathWatch(grant.holder, self._on_end)
+
+    def end(self, grant: Grant) -> None:
+        records.remove(self._file(grant))
+        self._grants.pop(grant.id, None)
+        self._forget(grant.id)
+
+    def _forget(self, grant_id: str) -> None:
+        watch = self._watches.pop(grant_id, None)
+        if watch:
+            watch.close()
+
+    def held(self) -> Iterable[HeldGrant]:
+        return (HeldGrant(grant, self._watches[grant.id].alive) for grant in self._grants.values())
+
+    def holders(self) -> dict[int, str]:
+        """From the pid of each living holder to its grant."""
+        return {held.grant.holder.pid: held.grant.id for held in self.held() if held.holder_alive}
+
+    def close(self) -> None:
+        """Stops watching; the grants stay on disk for the next agent."""
+        for grant_id in tuple(self._watches):
+            self._forget(grant_id)
+
+    def _file(self, grant: Grant) -> Path:
+        return self._folder / f"{grant.id}.json"

@@ -1,0 +1,70 @@
+"""What every role on a node starts from: the GPUs, NVML, and the environment that commands and programs run in.
+
+One rule: the only place that knows whether the GPUs are real or simulated; from here on it makes no difference.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from mpsd.core.gpu_facts import GpuFacts
+from mpsd.core.grants import Gpu
+from mpsd.core.problem import InvalidInput, Problem
+from mpsd.edge.control_pipe import clean_environment
+from mpsd.edge.nvml import Nvml
+from mpsd.edge.settings import Settings
+from mpsd.sim.node import SimulatedNode, cards_asked, create_node, open_node
+from mpsd.sim.nvml import SimulatedNvml
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """environment: of control daemons and commands. extra, path_first: what programs need beside their limits."""
+
+    nvml: Nvml
+    gpus: tuple[Gpu, ...]
+    environment: Mapping[str, str]
+    extra: dict[str, str]
+    path_first: str
+
+
+def find_node(settings: Settings, facts: GpuFacts) -> Node:
+    """The node's GPUs. NvmlFailed where the driver does not answer; InvalidInput for simulated GPUs that cannot be."""
+    simulated = _simulated(settings, facts) if settings.simulate else None
+    nvml = Nvml(SimulatedNvml(simulated.folder) if simulated else _pynvml())
+    nvml.open()
+    extra = dict(simulated.environment) if simulated else {}
+    path = extra.pop("PATH", "")
+    return Node(
+        nvml=nvml,
+        gpus=nvml.gpus(facts),
+        environment=clean_environment(extra | ({"PATH": path} if path else {})),
+        extra=extra,
+        path_first=path.split(":", 1)[0],
+    )
+
+
+def _pynvml() -> ModuleType | Any:
+    import pynvml  # only where the GPUs are real
+
+    return pynvml
+
+
+def _simulated(settings: Settings, facts: GpuFacts) -> SimulatedNode:
+    """The simulated machine of this run directory, made on first use."""
+    cards = cards_asked(settings.simulate, facts)
+    if not (settings.simulation / "gpus.json").exists():
+        return create_node(settings.simulation, cards, facts.capabilities)
+    node = open_node(settings.simulation)
+    if [gpu.name for gpu in node.gpus] != [card.name for card in cards]:
+        there = ", ".join(gpu.name for gpu in node.gpus)
+        problem = Problem(
+            "simulation-differs",
+            "--simulate",
+            settings.simulate,
+            f"is not what {settings.simulation} holds: {there}",
+            "ask for the same GPUs, or stop mpsd there and remove that folder",
+        )
+        raise InvalidInput("simulated GPUs", [problem])
+    return node
