@@ -102,7 +102,7 @@ def read_share(pod: Pod, policy: Policy, facts: GpuFacts) -> Share:
 def _read(
     container: Container, gpus: int | None, policy: Policy, facts: GpuFacts
 ) -> ContainerRequest | tuple[Problem, ...]:
-    """One container's request, or its problems. gpus: None where the pod's label is unreadable, so amounts are unknown."""
+    """One container's request, or its problems. gpus: None where the pod's label cannot be read."""
     names = policy.resources
     memory_where, percent_where = (at(container.path, *_LIMITS, name) for name in (names.memory, names.percent))
     problems = list(_faults(container, names))
