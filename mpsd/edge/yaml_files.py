@@ -30,10 +30,14 @@ _CANNOT_OPEN: dict[type[Exception], tuple[str, str, str]] = {
 }
 
 
+def name_of(source: str) -> str:
+    """The file as a person names it."""
+    return "standard input" if source == STANDARD_INPUT else source
+
+
 def read_yaml(source: str) -> tuple[Document, ...]:
-    """The documents in a file, or in standard input for `-`; InvalidInput with every fault, UnreadableFile among them."""
-    subject = "standard input" if source == STANDARD_INPUT else source
-    return parse_yaml(_bytes(source, subject), subject)
+    """The documents in a file, or in standard input for `-`; raises InvalidInput, or UnreadableFile, which is one."""
+    return parse_yaml(read_bytes(source), name_of(source))
 
 
 def parse_yaml(data: bytes, subject: str) -> tuple[Document, ...]:
@@ -51,7 +55,9 @@ def parse_yaml(data: bytes, subject: str) -> tuple[Document, ...]:
     return documents
 
 
-def _bytes(source: str, subject: str) -> bytes:
+def read_bytes(source: str) -> bytes:
+    """What is in a file, or in standard input for `-`, up to the size that is read; raises as `read_yaml` does."""
+    subject = name_of(source)
     try:
         if source == STANDARD_INPUT:
             data = sys.stdin.buffer.read(LARGEST_BYTES + 1)
@@ -96,4 +102,4 @@ def _syntax(error: yaml.MarkedYAMLError) -> Problem:
     context = f" {error.context}" if error.context else ""
     tab = "tab" in message or "\\t" in message
     remedy = "indent with spaces" if tab else "check quotes, brackets, colons and indentation there"
-    return Problem("yaml-syntax", place(mark) if mark else "the file", "", f"{message}{context}", remedy)
+    return Problem("yaml-syntax", place(mark), "", f"{message}{context}", remedy)

@@ -3,15 +3,16 @@
 One rule: what a document costs is bounded while it is read: an alias counts as much as what it stands for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
+from typing import Protocol
 
 import yaml
 
-from mpsd.core.problem import Problem, printable
+from mpsd.core.problem import Problem, printable, shown
 
-MOST_NODES = 300_000  # a List of 1 000 pods as `kubectl get -o yaml` prints it has about 200 000
+MOST_NODES = 500_000  # 3 MiB of pods, the most that is read, were counted to hold 380 000
 DEEPEST = 100
 _TEXT_A_NODE = 32  # characters of text that count as one node more, so that aliases cannot multiply long text either
 _LONGEST_NUMBER = 70  # characters; what is longer stays text, as no reader could use the number
@@ -37,17 +38,24 @@ class Document:
     line: int
 
 
-def place(mark: yaml.Mark) -> str:
-    """A position for people, counted from 1."""
-    return f"line {mark.line + 1}, column {mark.column + 1}"
+class Mark(Protocol):
+    """A position, counted from 0."""
+
+    line: int
+    column: int
+
+
+def place(mark: Mark | None) -> str:
+    """A position for people, counted from 1. None: PyYAML does not know it."""
+    return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the file"
 
 
 @dataclass(slots=True)
 class _Entry:
-    """A finished node inside a collection; is_text tells `"1"` from `1`, and `"<<"` from a merge."""
+    """A finished node inside a collection; is_merge tells `<<` from `"<<"`."""
 
     value: object
-    mark: yaml.Mark
+    mark: Mark | None
     is_merge: bool = False
 
 
@@ -56,7 +64,7 @@ class _Collection:
     """A list or mapping that is still being read. anchor: None where it has none."""
 
     is_mapping: bool
-    mark: yaml.Mark
+    mark: Mark | None
     anchor: str | None
     nodes_before: int
     entries: list[_Entry] = field(default_factory=list)
@@ -84,7 +92,7 @@ class Values:
             match event:
                 case yaml.DocumentStartEvent():
                     self._anchored = {}
-                    line = event.start_mark.line + 1
+                    line = event.start_mark.line + 1 if event.start_mark else 1
                 case yaml.SequenceStartEvent() | yaml.MappingStartEvent():
                     self._start(event)
                 case yaml.SequenceEndEvent() | yaml.MappingEndEvent():
@@ -97,6 +105,8 @@ class Values:
                         yield Document(value, line)
                 case yaml.AliasEvent():
                     self._alias(event)
+                case _:  # the ends of documents and of the stream
+                    pass
 
     def _start(self, event: yaml.SequenceStartEvent | yaml.MappingStartEvent) -> None:
         if event.tag not in _COLLECTION_TAGS:
@@ -120,7 +130,7 @@ class Values:
         tag = event.tag
         if tag is None or tag == "!":
             plain = tag is None and event.implicit[0]
-            tag = _resolver.resolve(yaml.ScalarNode, event.value, (plain, not plain))
+            tag = str(_resolver.resolve(yaml.ScalarNode, event.value, (plain, not plain)))  # type: ignore[no-untyped-call]
         nodes = 1 + len(event.value) // _TEXT_A_NODE
         self._count(nodes, event.start_mark)
         value = self._value(tag, event)
@@ -130,7 +140,7 @@ class Values:
         return value
 
     def _alias(self, event: yaml.AliasEvent) -> None:
-        name = event.anchor
+        name = str(event.anchor)
         if any(collection.anchor == name for collection in self._open):
             message, remedy = "stands inside what it stands for, without end", "write out what is meant"
             raise Unreadable(Problem("yaml-alias-recursive", place(event.start_mark), f"*{name}", message, remedy))
@@ -141,7 +151,7 @@ class Values:
         self._count(anchored.nodes, event.start_mark)
         self._add(_Entry(anchored.value, event.start_mark))
 
-    def _count(self, nodes: int, mark: yaml.Mark) -> None:
+    def _count(self, nodes: int, mark: Mark | None) -> None:
         self._nodes += nodes
         if self._nodes > MOST_NODES:
             message = f"holds more than {MOST_NODES} values once its aliases are written out"
@@ -159,9 +169,11 @@ class Values:
                 merged = self._merged(value) | merged
                 continue
             name = self._key(key)
+            if name is None:
+                continue
             if name in own:
                 message, remedy = "is written twice in one mapping", "keep one of the two"
-                self.problems.append(Problem("yaml-duplicate-key", place(key.mark), printable(name), message, remedy))
+                self.problems.append(Problem("yaml-duplicate-key", place(key.mark), shown(name), message, remedy))
             own[name] = value.value
         return merged | own
 
@@ -177,8 +189,8 @@ class Values:
             merged = source | merged
         return merged
 
-    def _key(self, entry: _Entry) -> str:
-        """The key as text, as JSON has it."""
+    def _key(self, entry: _Entry) -> str | None:
+        """The key as text, as JSON has it; None, with a problem noted, where it can be none."""
         match entry.value:
             case str(text):
                 return text
@@ -189,34 +201,19 @@ class Values:
             case _:
                 message, remedy = "is a key and is not text", "write a word in front of the colon"
                 self.problems.append(Problem("yaml-key", place(entry.mark), "", message, remedy))
-                return ""
+                return None
 
     def _value(self, tag: str, event: yaml.ScalarEvent) -> object:
-        text = event.value
-        match tag.removeprefix(_TAG):
-            case "null":
-                return None
-            case "bool" if text.lower() in _BOOLEANS:
-                return _BOOLEANS[text.lower()]
-            case "int":
-                return _integer(text)
-            case "float":
-                return self._float(text, event)
-            case "str" | "timestamp" | "value" | "merge":  # Kubernetes has no dates: they stay text
-                return text
-        self._refuse_tag(event)
-        return None
-
-    def _float(self, text: str, event: yaml.ScalarEvent) -> float | str:
-        digits = text.replace("_", "")
-        try:
-            number = float(digits) if len(digits) <= _LONGEST_NUMBER else 0.0
-        except ValueError:
-            number = 0.0 if ":" in digits else float("inf")  # .inf and .nan are written with a dot in front
-        if not isfinite(number):
+        convert = _CONVERSIONS.get(tag.removeprefix(_TAG))
+        if convert is None:
+            self._refuse_tag(event)
+            return None
+        value = convert(event.value)
+        if isinstance(value, float) and not isfinite(value):
             message, remedy = "is not a number that JSON knows", "write a finite number"
-            self.problems.append(Problem("yaml-number", place(event.start_mark), printable(text), message, remedy))
-        return text if ":" in digits or len(digits) > _LONGEST_NUMBER else number
+            where = place(event.start_mark)
+            self.problems.append(Problem("yaml-number", where, printable(event.value), message, remedy))
+        return value
 
     def _refuse_tag(self, event: yaml.CollectionStartEvent | yaml.ScalarEvent) -> None:
         message, remedy = "is a tag that Kubernetes does not read", "remove it"
@@ -227,14 +224,39 @@ _BOOLEANS = {"yes": True, "true": True, "on": True, "no": False, "false": False,
 _BASES = {"0b": 2, "0x": 16, "0o": 8}
 
 
+def _boolean(text: str) -> bool | str:
+    return _BOOLEANS.get(text.lower(), text)
+
+
 def _integer(text: str) -> int | str:
     """A whole number as Kubernetes' YAML reads it: `1_000`, `0x10`, `017`; text where it is none, such as `1:30`."""
     digits = text.replace("_", "").lower()
     unsigned = digits.lstrip("+-")
     base = _BASES.get(unsigned[:2], 8 if unsigned.startswith("0") and len(unsigned) > 1 else 10)
-    if len(digits) > _LONGEST_NUMBER:
-        return text
     try:
-        return int(digits, base)
+        return int(digits, base) if len(digits) <= _LONGEST_NUMBER else text
     except ValueError:
         return text
+
+
+def _float(text: str) -> float | str:
+    """A number with a fraction, infinity (`.inf`) and no number (`.nan`) among them; text where it is none."""
+    digits = text.replace("_", "").lower()
+    if digits.lstrip("+-") in {".inf", ".nan"}:
+        digits = digits.replace(".", "")
+    try:
+        return float(digits) if len(digits) <= _LONGEST_NUMBER else text
+    except ValueError:
+        return text
+
+
+_CONVERSIONS: Mapping[str, Callable[[str], object]] = {
+    "null": lambda _: None,
+    "bool": _boolean,
+    "int": _integer,
+    "float": _float,
+    "str": str,
+    "timestamp": str,  # Kubernetes has no dates: they stay text
+    "value": str,
+    "merge": str,
+}
