@@ -1,0 +1,26 @@
+"""Options of the whole test run: what it runs on, and where it writes down what it heard."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # `tests.contract` is imported by its own files
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    parser.addoption(
+        "--gpu", action="store_true", help="run tests/contract on this machine's GPUs instead of the simulator"
+    )
+    parser.addoption(
+        "--record", type=Path, metavar="FILE", help="write what tests/contract asked and heard to this file, as JSON"
+    )
+    if not pluginmanager.hasplugin("timeout"):  # pytest-timeout; a machine with a GPU may have pytest alone
+        parser.addini("timeout", "not in force: pytest-timeout is not installed")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--gpu"):
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a real GPU: --gpu"))

@@ -1,0 +1,85 @@
+"""The card at hand, and what mpsd.core says a client on it must see.
+
+One rule: what is expected is computed from mpsd's own facts and reading of the limits, never typed a second time, so
+the same tests hold on any GPU, and a figure that is wrong in mpsd fails here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mpsd.core.gpu_facts import Capability, GpuFacts
+from mpsd.core.limits_as_read import Lifted, Limited, Unset, Unusable, memory_limit_as_read, thread_percent_as_read
+from mpsd.core.limits_reading import read_gpu_facts
+
+NEAR_MIB = 3  # what the driver rounds, in MiB
+NVML_NEAR_MIB = 8  # NVML counts a little more than the limit does
+
+
+def facts() -> GpuFacts:
+    path = Path(__file__).parents[2] / "limits" / "gpus.yaml"
+    return read_gpu_facts(yaml.safe_load(path.read_text(encoding="utf-8")), path.name)
+
+
+def near(mib: int, within: int = NEAR_MIB) -> Any:
+    """Equal to what the driver may make of this many MiB."""
+    return pytest.approx(mib, abs=within)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a client that is alone on its GPU must see."""
+
+    free_mib: int
+    sms: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """No context can be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One card; `memory_mib` is what CUDA calls its total."""
+
+    uuid: str
+    name: str
+    memory_mib: int
+    sms: int
+    capability: Capability
+
+    def context_mib(self, sms: int) -> int:
+        return self.capability.context_cost_mib(sms)
+
+    def seen(
+        self,
+        *,
+        memory: str | None = None,
+        percent: str | None = None,
+        visible: Sequence[str] = (),
+        server_mib: int | None = None,
+        server_percent: int = 100,
+    ) -> Seen | OutOfMemory:
+        """What a client sees under these values of its environment and limits of its server.
+
+        None is a variable or limit that is not set. `visible` is what the process sees when that is not this one GPU.
+        """
+        sms = self.capability.sms_given(min(int(thread_percent_as_read(percent)), server_percent), self.sms)
+        card_mib = self.memory_mib - self.capability.server_mib - self.context_mib(sms)
+        limits_mib = [] if server_mib is None else [server_mib]
+        match memory_limit_as_read(memory, visible or [self.uuid]):
+            case Unusable():
+                return OutOfMemory()
+            case Lifted():
+                limits_mib = []
+            case Limited(bytes_by_ordinal) if 0 in bytes_by_ordinal:
+                limits_mib.append(bytes_by_ordinal[0] // 1024**2)
+            case Limited() | Unset():
+                pass
+        free_mib = min([limit - self.context_mib(sms) for limit in limits_mib], default=card_mib)
+        return Seen(min(free_mib, card_mib), sms) if free_mib > 0 else OutOfMemory()
