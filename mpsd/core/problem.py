@@ -5,7 +5,7 @@ One rule: whoever reads input reports every problem in it at once, so readers re
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,10 @@ class Problem:
     value: str
     message: str
     remedy: str
+
+    def record(self) -> dict[str, str]:
+        """The problem for machines."""
+        return asdict(self)
 
     def __str__(self) -> str:
         shown = f" is {self.value}" if self.value else ""

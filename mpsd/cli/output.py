@@ -1,0 +1,76 @@
+"""How every verb speaks: exit codes, problems for people, JSON for machines.
+
+One rule: answers go to standard output, complaints to standard error, and colours only to a terminal.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from enum import IntEnum, StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mpsd.core.problem import InvalidInput, Problem
+
+
+class ExitCode(IntEnum):
+    """What a verb's exit says: the answer is yes, the answer is no, or the question was no question."""
+
+    YES = 0
+    NO = 1
+    MISUSE = 2
+
+
+class Format(StrEnum):
+    """What an answer is written in."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+OutputFormat = Annotated[
+    Format, typer.Option("-o", "--output", metavar="FORMAT", help="text for people, json for machines.")
+]
+
+
+def answers() -> Console:
+    """Standard output for people; long lines stay whole when nobody's terminal folds them."""
+    return Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
+
+
+def complaints() -> Console:
+    """Standard error for people."""
+    return Console(stderr=True, highlight=False, emoji=False, markup=False, soft_wrap=True)
+
+
+def print_json(answer: object) -> None:
+    sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+
+
+def print_invalid(error: InvalidInput) -> None:
+    """Says on standard error what is wrong with an object, one line a problem."""
+    complaints().print(Text.assemble((error.subject, "bold"), ": ", counted(error.problems, "red")))
+    for problem in error.problems:
+        complaints().print(Text.assemble("  ", problem_line(problem)))
+
+
+def problem_line(problem: Problem) -> Text:
+    """A problem in one line: where, what was written there, what is wrong with it, what to write instead."""
+    value = f" is {problem.value}" if problem.value else ""
+    return Text.assemble((f"{problem.where}{value}", "bold"), f": {problem.message}; ", (problem.remedy, "green"))
+
+
+def counted(problems: Sequence[Problem], style: str) -> Text:
+    return Text(f"{len(problems)} problem{'' if len(problems) == 1 else 's'}", style)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table without lines, so that it can be cut and searched."""
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    answers().print(table)
