@@ -1,0 +1,83 @@
+"""The GPUs of a simulated machine, as its programs read them.
+
+One rule: only the standard library, and every table worked out beforehand, because each simulated process reads this at
+its start. `node` writes the file.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = "MPSD_SIMULATION"
+DEVICE_NODES = "MPSD_SIMULATION_DEVICES"
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedGpu:
+    """One GPU.
+
+    memory_mib is what CUDA calls the total; NVML's total is that and reserved_mib. sms_by_percent[p] are the SMs that
+    an active-thread percentage of p gives, context_mib_by_sms[n] what a context on n SMs costs (index 0 is not used).
+    """
+
+    ordinal: int
+    uuid: str
+    name: str
+    pci_id: str
+    compute_capability: str
+    memory_mib: int
+    reserved_mib: int
+    sms: int
+    cores_per_sm: int
+    clients: int
+    server_mib: int
+    sms_by_percent: Sequence[int]
+    context_mib_by_sms: Sequence[int]
+
+
+def read_gpus(folder: Path) -> tuple[SimulatedGpu, ...]:
+    """Every GPU of the machine in this folder."""
+    return tuple(SimulatedGpu(**gpu) for gpu in json.loads((folder / "gpus.json").read_bytes()))
+
+
+def card_path(folder: Path, gpu: SimulatedGpu) -> Path:
+    """The file that says who holds how much of this GPU."""
+    return folder / f"card{gpu.ordinal}"
+
+
+def present_gpus(folder: Path, environment: Mapping[str, str]) -> tuple[SimulatedGpu, ...]:
+    """The GPUs whose device nodes the process has.
+
+    A container has the nodes of its own GPUs only. Whoever plays the container runtime says which, by UUID, in
+    MPSD_SIMULATION_DEVICES; where that is not set all are there.
+    """
+    nodes = environment.get(DEVICE_NODES)
+    gpus = read_gpus(folder)
+    return gpus if nodes is None else tuple(gpu for gpu in gpus if gpu.uuid in nodes.split(","))
+
+
+def visible_gpus(value: str | None, gpus: Sequence[SimulatedGpu]) -> tuple[SimulatedGpu, ...]:
+    """What CUDA_VISIBLE_DEVICES leaves of `gpus`, in its order; None stands for a variable that is not set.
+
+    As the CUDA programming guide has it: the first entry that is no device hides itself and everything after it.
+    """
+    if value is None:
+        return tuple(gpus)
+    visible: list[SimulatedGpu] = []
+    for entry in value.split(","):
+        gpu = _named(entry.strip(), gpus)
+        if gpu is None or gpu in visible:
+            break
+        visible.append(gpu)
+    return tuple(visible)
+
+
+def _named(entry: str, gpus: Sequence[SimulatedGpu]) -> SimulatedGpu | None:
+    """The GPU with this ordinal or this start of a UUID; None when there is no such one, or more than one."""
+    if entry.isascii() and entry.isdigit():
+        return gpus[int(entry)] if int(entry) < len(gpus) else None
+    matching = [gpu for gpu in gpus if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
+    return matching[0] if len(matching) == 1 else None

@@ -1,0 +1,101 @@
+"""How the simulated programs talk: one JSON object a packet, over unix sockets that keep packets apart.
+
+One rule: this format is the simulator's own. Only what the real programs print and do is copied, not what passes
+between them, which nobody has written down.
+"""
+
+import json
+import selectors
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Message = Mapping[str, Any]
+
+_LONGEST = 1 << 18
+_CREDENTIALS = struct.Struct("3i")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end, by the kernel's word."""
+
+    pid: int
+    uid: int
+
+
+def new_socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def listen(path: Path, mode: int) -> socket.socket:
+    """Listen at `path`, over whatever an earlier listener left there."""
+    path.unlink(missing_ok=True)
+    listener = new_socket()
+    listener.bind(str(path))
+    path.chmod(mode)
+    listener.listen(512)
+    return listener
+
+
+def connect(path: Path) -> socket.socket | None:
+    """A connection to whoever listens at `path`; None when nobody does, or this user may not."""
+    connection = new_socket()
+    try:
+        connection.connect(str(path))
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def send(connection: socket.socket, message: Message, files: Sequence[int] = ()) -> bool:
+    """Send one message, with open files for the other side; False when the other side has gone."""
+    packet = [json.dumps(message).encode()]
+    try:
+        if files:
+            socket.send_fds(connection, packet, files)
+        else:
+            connection.send(packet[0])
+    except (BrokenPipeError, ConnectionResetError):
+        return False
+    return True
+
+
+def receive(connection: socket.socket) -> Message | None:
+    """The next message; None when the other side has gone."""
+    try:
+        packet = connection.recv(_LONGEST)
+    except ConnectionResetError:
+        return None
+    return _message(packet)
+
+
+def receive_with_files(connection: socket.socket) -> tuple[Message | None, list[int]]:
+    """The next message as `receive` has it, and the files that came with it."""
+    try:
+        packet, files, _, _ = socket.recv_fds(connection, _LONGEST, 1)
+    except ConnectionResetError:
+        return None, []
+    return _message(packet), files
+
+
+def peer(connection: socket.socket) -> Peer:
+    """Who connected: pid and uid at the time, in this process's own namespaces."""
+    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return Peer(pid, uid)
+
+
+def still_open(key: selectors.SelectorKey) -> bool:
+    """Whether the socket of an event is open: another event of the same round may have closed it."""
+    return isinstance(key.fileobj, socket.socket) and key.fileobj.fileno() == key.fd
+
+
+def _message(packet: bytes) -> Message | None:
+    if not packet:
+        return None
+    message: Message = json.loads(packet)
+    return message

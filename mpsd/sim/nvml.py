@@ -1,0 +1,225 @@
+# ruff: noqa: N801, N802, N815  the names are pynvml's
+"""NVML on the simulated machine: an object with those functions of the module `pynvml` that mpsd uses.
+
+One rule: names, arguments, attributes and errors are pynvml's (nvidia-ml-py), so that nothing that uses it can tell
+the difference.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from mpsd.sim import card
+from mpsd.sim.card import Card, Holding
+from mpsd.sim.gpus import MIB, SimulatedGpu, card_path, read_gpus
+
+# Of the MPS server's own memory this much is in no process list: 76 MiB gone, 66 listed (driver 580.159.04).
+UNLISTED_SERVER_MIB = 10
+
+
+class NVMLError(Exception):
+    """As pynvml's: `value` is NVML's return code, and the class is the one for that code."""
+
+    value: int
+    _words: ClassVar[str] = "Unknown Error"
+
+    def __init__(self, value: int) -> None:
+        super().__init__(value)
+        self.value = value
+
+    def __str__(self) -> str:
+        return self._words
+
+
+class NVMLError_Uninitialized(NVMLError):
+    _words = "Uninitialized"
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
+class NVMLError_InvalidArgument(NVMLError):
+    _words = "Invalid Argument"
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+
+class NVMLError_NotSupported(NVMLError):
+    _words = "Not Supported"
+
+    def __init__(self) -> None:
+        super().__init__(3)
+
+
+class NVMLError_NotFound(NVMLError):
+    _words = "Not Found"
+
+    def __init__(self) -> None:
+        super().__init__(6)
+
+
+class NVMLError_GpuIsLost(NVMLError):
+    _words = "GPU is lost"
+
+    def __init__(self) -> None:
+        super().__init__(15)
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A GPU, as the functions take it."""
+
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryInfo:
+    """Bytes; in the first version of the call `used` holds what is reserved, and `reserved` is not to be relied on."""
+
+    total: int
+    free: int
+    used: int
+    reserved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """A process that holds memory of a GPU."""
+
+    pid: int
+    usedGpuMemory: int
+    gpuInstanceId: int = 0xFFFFFFFF
+    computeInstanceId: int = 0xFFFFFFFF
+
+
+class SimulatedNvml:
+    """The module `pynvml`, on the machine in `folder`."""
+
+    nvmlMemory_v2 = 0x02000028
+    NVML_COMPUTEMODE_DEFAULT = card.DEFAULT
+    NVML_COMPUTEMODE_PROHIBITED = card.PROHIBITED
+    NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = card.EXCLUSIVE_PROCESS
+    NVML_DEVICE_MIG_DISABLE = 0
+    NVML_DEVICE_MIG_ENABLE = 1
+    NVMLError = NVMLError
+    NVMLError_GpuIsLost = NVMLError_GpuIsLost
+    NVMLError_InvalidArgument = NVMLError_InvalidArgument
+    NVMLError_NotFound = NVMLError_NotFound
+    NVMLError_NotSupported = NVMLError_NotSupported
+    NVMLError_Uninitialized = NVMLError_Uninitialized
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._gpus: tuple[SimulatedGpu, ...] = ()
+        self._cards: tuple[Card, ...] = ()
+        self._users = 0
+
+    def nvmlInit(self) -> None:
+        if not self._users:
+            self._gpus = read_gpus(self._folder)
+            self._cards = tuple(Card(card_path(self._folder, gpu)) for gpu in self._gpus)
+        self._users += 1
+
+    def nvmlShutdown(self) -> None:
+        self._require_init()
+        self._users -= 1
+        if not self._users:
+            for opened in self._cards:
+                opened.close()
+            self._gpus = self._cards = ()
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        self._require_init()
+        return "580.159.04"
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        self._require_init()
+        return 13000
+
+    def nvmlDeviceGetCount(self) -> int:
+        self._require_init()
+        return len(self._gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Handle:
+        self._require_init()
+        if not 0 <= index < len(self._gpus):
+            raise NVMLError_InvalidArgument
+        return self._present(index)
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Handle:
+        self._require_init()
+        found = [gpu.ordinal for gpu in self._gpus if gpu.uuid == uuid]
+        if not found:
+            raise NVMLError_NotFound
+        return self._present(found[0])
+
+    def nvmlDeviceGetUUID(self, handle: Handle) -> str:
+        return self._gpu(handle).uuid
+
+    def nvmlDeviceGetName(self, handle: Handle) -> str:
+        return self._gpu(handle).name
+
+    def nvmlDeviceGetIndex(self, handle: Handle) -> int:
+        return self._gpu(handle).ordinal
+
+    def nvmlDeviceGetNumGpuCores(self, device: Handle) -> int:
+        gpu = self._gpu(device)
+        return gpu.sms * gpu.cores_per_sm
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: Handle) -> tuple[int, int]:
+        major, minor = self._gpu(handle).compute_capability.split(".")
+        return int(major), int(minor)
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Handle, version: int | None = None) -> MemoryInfo:
+        gpu = self._gpu(handle)
+        reserved = gpu.reserved_mib * MIB
+        free = self._card(handle).free_bytes()
+        used = gpu.memory_mib * MIB - free
+        total = gpu.memory_mib * MIB + reserved
+        if not version:
+            return MemoryInfo(total=total, free=free, used=used + reserved)
+        return MemoryInfo(total=total, free=free, used=used, reserved=reserved)
+
+    def nvmlDeviceGetComputeMode(self, handle: Handle) -> int:
+        return self._card(handle).compute_mode
+
+    def nvmlDeviceSetComputeMode(self, handle: Handle, mode: int) -> None:
+        if mode not in {card.DEFAULT, card.PROHIBITED, card.EXCLUSIVE_PROCESS}:
+            raise NVMLError_InvalidArgument
+        self._card(handle).compute_mode = mode
+
+    def nvmlDeviceGetMigMode(self, device: Handle) -> list[int]:
+        """[current, pending]; before compute capability 8.0 there is none."""
+        if self.nvmlDeviceGetCudaComputeCapability(device) < (8, 0):
+            raise NVMLError_NotSupported
+        return [int(self._card(device).mig)] * 2
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Handle) -> list[ProcessInfo]:
+        """MPS clients, MPS servers and processes outside MPS: all of them."""
+        return [_listed(holding) for holding in self._card(handle).holdings()]
+
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: Handle) -> list[ProcessInfo]:
+        return [_listed(holding) for holding in self._card(handle).holdings() if holding.kind == card.MPS_CLIENT]
+
+    def _require_init(self) -> None:
+        if not self._users:
+            raise NVMLError_Uninitialized
+
+    def _present(self, ordinal: int) -> Handle:
+        if self._cards[ordinal].lost:
+            raise NVMLError_GpuIsLost
+        return Handle(ordinal)
+
+    def _card(self, handle: Handle) -> Card:
+        self._require_init()
+        return self._cards[self._present(handle.ordinal).ordinal]
+
+    def _gpu(self, handle: Handle) -> SimulatedGpu:
+        self._card(handle)
+        return self._gpus[handle.ordinal]
+
+
+def _listed(holding: Holding) -> ProcessInfo:
+    unlisted = UNLISTED_SERVER_MIB * MIB if holding.kind == card.MPS_SERVER else 0
+    return ProcessInfo(pid=holding.pid, usedGpuMemory=holding.held_bytes - unlisted)
