@@ -19,8 +19,14 @@ from mpsd.core.problem import InvalidInput
 
 # One line a verb: mpsd.cli.<verb> has a function of that name, whose signature is the verb's options.
 VERBS = {
+    "up": "Share this machine's GPUs: supervise the MPS daemons and grant shares, in the foreground.",
+    "run": "Run a command with a share of a GPU.",
+    "status": "GPUs, domains, grants and clients of this machine.",
     "explain": "What the objects in a manifest get of a GPU, or why they are refused.",
     "check": "Whether limits files are sound, and what they put in force.",
+    "demo": "The whole way on simulated GPUs: grants, limits, a crash and a refusal. No GPU needed.",
+    "control": "Only the part of `up` that holds the MPS daemons.",
+    "agent": "Only the part of `up` that grants shares; may be killed and restarted at any time.",
 }
 
 
@@ -47,7 +53,8 @@ def _load(verb: str) -> Any:
         sys.exit(ExitCode.MISUSE)
     function = getattr(module, verb)
     alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-    alone.command(verb, help=_help(function))(function)
+    settings = getattr(module, "CONTEXT_SETTINGS", None)
+    alone.command(verb, help=_help(function), context_settings=settings)(function)
     return typer.main.get_command(alone)
 
 

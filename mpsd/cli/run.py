@@ -10,12 +10,13 @@ import msgspec
 import typer
 
 from mpsd.cli.options import RunDirectory
+from mpsd.cli.output import ExitCode, complaints
 from mpsd.core.program_request import ProgramAsks
 from mpsd.edge import local_api
 from mpsd.edge.settings import settings
 from mpsd.roles.answers import GrantAnswer, Refusal
 
-_REFUSED, _MISUSE = 1, 2
+CONTEXT_SETTINGS = {"allow_interspersed_args": False}  # options after CMD are CMD's
 _ANSWER_GRACE_S = 30.0  # beyond --timeout: for an agent that is busy
 
 
@@ -52,13 +53,13 @@ def run(
     try:
         status, body = local_api.ask(socket, "POST", "/v1/grants", asks, (timeout if wait else 0) + _ANSWER_GRACE_S)
     except (local_api.NotRunning, TimeoutError) as error:
-        _give_up(str(error) or f"no answer from mpsd on {socket}", _REFUSED)
+        _give_up(str(error) or f"no answer from mpsd on {socket}", ExitCode.NO)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     if status != 201:
         refusal = msgspec.json.decode(body, type=Refusal)
         remedy = "" if refusal.for_ever or wait else "; --wait queues for room"
-        _give_up("\n".join(refusal.reasons) + remedy, _MISUSE if refusal.for_ever else _REFUSED)
+        _give_up("\n".join(refusal.reasons) + remedy, ExitCode.MISUSE if refusal.for_ever else ExitCode.NO)
     _become(command, msgspec.json.decode(body, type=GrantAnswer))
 
 
@@ -79,5 +80,5 @@ def _become(command: list[str], answer: GrantAnswer) -> NoReturn:
 
 
 def _give_up(message: str, code: int) -> NoReturn:
-    print(f"mpsd run: {message}", file=sys.stderr)
+    complaints().print(f"mpsd run: {message}")
     sys.exit(code)

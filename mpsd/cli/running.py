@@ -3,12 +3,14 @@
 import asyncio
 import shutil
 import sys
+
+from mpsd.cli.output import ExitCode, complaints
 from mpsd.core.domains import domains
 from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.policy import Policy
 from mpsd.edge import event_loop, logs
-from mpsd.edge.limits_files import LimitsFiles
 from mpsd.edge.http_server import AlreadyServed
+from mpsd.edge.limits_files import LimitsFiles
 from mpsd.edge.nvml import NvmlFailed
 from mpsd.edge.settings import Settings, settings
 from mpsd.roles.agent import AgentRole
@@ -97,6 +99,6 @@ def serve(
         parts = Parts(chosen, with_control=with_control, with_agent=with_agent)
         code = event_loop.run(parts.run())
     except (NvmlFailed, AlreadyServed, PermissionError) as error:
-        print(f"mpsd: {error}", file=sys.stderr)
-        code = 1
+        complaints().print(f"mpsd: {error}")
+        code = ExitCode.NO
     sys.exit(code)

@@ -95,11 +95,12 @@ def quit_daemon(timeout_s: int) -> Command[None]:
 
 def terminate_client(server: int, pid: int) -> Command[bool]:
     """True: the client's work was ended; False: the server knows no such process."""
+    unknown = {f"Invalid process {pid}!", f"Server {server} not found", f"Server {server} not found!", "1"}
 
     def read(output: str) -> bool:
         if output in {"0", "1"}:
             return output == "0"
-        if output in {f"Invalid process {pid}!\n1", f"Server {server} not found!\n1"}:
+        if output.endswith("\n1") and set(output.splitlines()) <= unknown:
             return False
         raise ValueError(output)
 
@@ -111,7 +112,7 @@ def set_server_memory_limit(server: int, ordinal: int, memory_mib: int) -> Comma
 
 
 def server_memory_limit(server: int, ordinal: int) -> Command[int | None]:
-    """MiB; None where the server has no limit for that ordinal."""
+    """MiB, as `memory_mib_as_shown` rounds them; None where the server has no limit for that ordinal."""
     return Command(f"get_device_pinned_mem_limit {server} {ordinal}", _memory_mib)
 
 
@@ -120,8 +121,13 @@ def set_default_memory_limit(ordinal: int, memory_mib: int) -> Command[None]:
 
 
 def default_memory_limit(ordinal: int) -> Command[int | None]:
-    """MiB for servers to come; None where there is none."""
+    """MiB for servers to come, as `memory_mib_as_shown` rounds them; None where there is none."""
     return Command(f"get_default_device_pinned_mem_limit {ordinal}", _memory_mib)
+
+
+def memory_mib_as_shown(memory_mib: int) -> int:
+    """What a limit reads back as: the daemon keeps every byte and shows whole GiB from 1 GiB on (580.159.04)."""
+    return memory_mib if memory_mib < 1024 else memory_mib - memory_mib % 1024
 
 
 def _silence(output: str) -> None:

@@ -74,7 +74,7 @@ class ControlPipe:
         else:
             await self.ask(control_protocol.set_server_memory_limit(limit.server, limit.ordinal, limit.memory_mib))
             found = await self.ask(control_protocol.server_memory_limit(limit.server, limit.ordinal))
-        if found != limit.memory_mib:
+        if found != control_protocol.memory_mib_as_shown(limit.memory_mib):
             of_whom = "servers to come" if limit.server is None else f"server {limit.server}"
             raise SettingRefused(
                 f"the memory limit of {of_whom} for device {limit.ordinal} was set to {limit.memory_mib} MiB "

@@ -4,6 +4,7 @@ One rule: the daemon outlives mpsd. It has a session of its own and writes to a 
 clients when mpsd goes away; whoever comes next adopts it on proof that it is the one that listens in our directory.
 """
 
+import errno
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from mpsd.edge import processes
 from mpsd.edge.control_pipe import PROGRAM
 
 LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
+_SOCKET_KINDS = (socket.SOCK_SEQPACKET, socket.SOCK_STREAM)  # the driver does not say which it uses
 LONGEST_SOCKET_PATH = 107  # sun_path of unix(7), without its closing zero
 
 
@@ -54,6 +56,12 @@ class DomainFolder:
         for folder, mode in ((self.path, 0o755), (self.pipe, 0o700), (self.client, 0o755), (self.log.parent, 0o700)):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(mode)
+
+    def clear(self) -> None:
+        """Removes what a stopped daemon leaves; client/ stays for containers that have it mounted, log/ for people."""
+        shutil.rmtree(self.pipe, ignore_errors=True)
+        for file in (self.record, self.limits):
+            file.unlink(missing_ok=True)
 
     def longest_socket(self) -> Path:
         return self.pipe / "control_privileged"
@@ -101,14 +109,26 @@ def start(folder: DomainFolder, gpus: Sequence[str], environment: Mapping[str, s
 
 def listener(folder: DomainFolder) -> ProcessIdentity | None:
     """The process that listens on the domain's control socket, in the kernel's own word; None when none does."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1)  # a full backlog, as a stopped daemon leaves it, must not hang us
+    for kind in _SOCKET_KINDS:
         try:
-            probe.connect(str(folder.pipe / "control"))
+            pid = _listening_pid(folder.pipe / "control", kind)
         except (FileNotFoundError, ConnectionRefusedError):
             return None
+        except OSError as error:
+            if error.errno != errno.EPROTOTYPE:  # a socket, but of another kind
+                raise
+        else:
+            return processes.identity_of(pid) if pid else None
+    return None
+
+
+def _listening_pid(path: Path, kind: socket.SocketKind) -> int:
+    """0 where the listener is in another pid namespace."""
+    with socket.socket(socket.AF_UNIX, kind) as probe:
+        probe.settimeout(1)  # a full backlog, as a stopped daemon leaves it, must not hang us
+        probe.connect(str(path))
         pid, _uid, _gid = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return processes.identity_of(pid) if pid else None
+        return int(pid)
 
 
 def offer_to_clients(folder: DomainFolder) -> None:

@@ -15,7 +15,9 @@ def run(main: Coroutine[Any, Any, int]) -> int:
     """Runs `main` and gives its result. Children are awaited by pidfd, which costs no thread each."""
     with asyncio.Runner() as runner:
         if sys.version_info < (3, 12):
-            asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
+            watcher = asyncio.PidfdChildWatcher()
+            watcher.attach_loop(runner.get_loop())
+            asyncio.set_child_watcher(watcher)
         return runner.run(main)
 
 

@@ -63,7 +63,11 @@ class DomainDaemon:
 
     def adopt(self, recorded: ProcessIdentity | None) -> bool:
         """Takes over the daemon that listens in our directory, else the recorded one if that very process lives."""
-        found = control_process.listener(self._folder)
+        try:
+            found = control_process.listener(self._folder)
+        except OSError as error:  # it is there and does not take us in: only its record can prove it
+            self._log.warning("control socket silent", reason=str(error))
+            found = None
         if found is None and recorded and processes.is_alive(recorded):
             found = recorded
         if found:
@@ -84,6 +88,13 @@ class DomainDaemon:
     @property
     def alive(self) -> bool:
         return self._watch is not None and self._watch.alive
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it is another's: adopted, and not started for exactly our GPUs."""
+        if self._child or self.identity is None or not self.alive:
+            return False
+        return not control_process.serves(self.identity, self._gpus)
 
     def bury(self) -> str:
         """Forgets a daemon that has ended; says how it ended."""

@@ -146,9 +146,9 @@ class DomainSupervisor:
                     return f"MIG is on for {uuid}; switch it off (nvidia-smi -mig 0) or leave this GPU to others"
         except NvmlFailed as error:
             return f"{error}; see that the driver works (nvidia-smi)"
-        daemon = self._daemon.identity
-        if daemon and self._daemon.alive and not control_process.serves(daemon, self.record.gpus):
-            return f"another control daemon ({daemon}) listens in {self._folder.pipe} for other GPUs; stop it (quit)"
+        if self._daemon.foreign:
+            whose = f"another control daemon ({self._daemon.identity})"
+            return f"{whose} listens in {self._folder.pipe} for other GPUs; stop it (quit)"
         return ""
 
     # -- act -----------------------------------------------------------------------------------------------------
@@ -235,8 +235,7 @@ class DomainSupervisor:
         await self._daemon.quit(timeout_s, self._policy().graces)
         for uuid, mode in self._modes.put_back(self.record):
             self._log.info("compute mode put back", gpu=uuid, mode=mode)
-        records.remove(self._folder.record)
-        records.remove(self._folder.limits)
+        self._folder.clear()
         self._log.info("stopped")
 
     def release(self) -> None:
