@@ -1,0 +1,96 @@
+"""A policy that loads is complete and free of contradictions."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from mpsd.core.limits_reading import read_policy
+from mpsd.core.policy import HostIPC, Placement, Response
+from mpsd.core.problem import InvalidInput, Problem
+from tests.core.manifests import POLICY
+from tests.core.worlds import POLICY_DATA
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    """The tests' policy with another value at `path`, such as `requests.default_thread_percent`."""
+    data: dict[str, Any] = copy.deepcopy(POLICY_DATA)
+    *steps, last = path.split(".")
+    inner = data
+    for step in steps:
+        inner = inner[step]
+    inner[last] = value
+    return data
+
+
+def refused(path: str, value: object) -> Problem:
+    with pytest.raises(InvalidInput) as raised:
+        read_policy(changed(path, value), "policy.yaml")
+    (problem,) = raised.value.problems
+    return problem
+
+
+def test_the_shipped_policy_is_as_strict_as_ack_and_shares_nothing_twice() -> None:
+    assert POLICY.admission.host_ipc is HostIPC.REQUIRE
+    assert POLICY.placement is Placement.BINPACK
+    assert POLICY.oversubscription.memory_percent == POLICY.oversubscription.thread_percent == 100
+    assert POLICY.violations.memory_over_grant.action is Response.KILL
+    assert POLICY.exclusive_process
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where", "contradiction"),
+    [
+        (
+            "resources.percent",
+            "aliyun.com/gpu-mem",
+            "resources",
+            "memory, percent and count must be three different names",
+        ),
+        (
+            "requests.default_thread_percent",
+            4,
+            "requests",
+            "default_thread_percent 4 is below minimum_thread_percent 5",
+        ),
+        ("requests.minimum_thread_percent", 7, "requests", "minimum_thread_percent 7 is not in steps of"),
+        ("graces.start_s", 1, "graces", "start_s 1.0 is below command_s 2.0"),
+        ("restarts.longest_s", 0.5, "restarts", "longest_s 0.5 is below first_s 1.0"),
+        ("domains", [[0, 1], [1, 2]], "domains", "GPU 1 is named more than once"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_refused(
+    path: str, value: object, where: str, contradiction: str
+) -> None:
+    problem = refused(path, value)
+    assert (problem.rule, problem.where) == ("fields-contradict", where)
+    assert problem.message.startswith(contradiction)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("placement", "random"),
+        ("exclusive_process", "yes"),
+        ("exclusive_process", 1),
+        ("requests.clients_per_grant", "8"),
+        ("requests.clients_per_grant", 0),
+        ("requests.clients_per_grant", True),
+        ("requests.default_thread_percent", 101),
+        ("requests.default_thread_percent", 99.5),
+        ("resources.memory", "gpu-mem"),
+        ("resources.memory_unit_mib", 0),
+        ("admission.host_ipc", "maybe"),
+        ("admission.blocked_environment", ["A B"]),
+        ("admission.blocked_environment", "A"),
+        ("oversubscription.memory_percent", 0),
+        ("violations.in_no_pod", "warn"),
+        ("violations.memory_over_grant.tolerance_mib", -1),
+        ("graces.drain_s", 0),
+        ("graces.drain_s", float("inf")),
+        ("domains", [[0]]),
+        ("domains", [[0, -1]]),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_its_path(path: str, value: object) -> None:
+    assert refused(path, value).where.startswith(path)
