@@ -1,0 +1,265 @@
+"""`mpsd explain` as people and machines see it: the real program, its streams and its exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mpsd.cli.main import app
+
+MANIFESTS = Path(__file__).parents[1] / "data" / "manifests"
+SAMPLE, SEVERAL, TWO_GPUS = (str(MANIFESTS / f"{name}.yaml") for name in ("mps-sample", "several", "two-gpus"))
+PROGRAM = [sys.executable, "-c", "from mpsd.cli.main import main; main()"]
+
+
+def mpsd(*arguments: str, given: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("MPSD_")}
+    return subprocess.run(
+        [*PROGRAM, *arguments],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env=clean | environment,
+        check=False,
+    )
+
+
+def explained(*arguments: str, given: str = "", code: int = 0) -> list[dict[str, Any]]:
+    """What `mpsd explain -o json` says."""
+    done = mpsd("explain", "-o", "json", *arguments, given=given)
+    assert (done.returncode, done.stderr) == (code, "")
+    answer: list[dict[str, Any]] = json.loads(done.stdout)
+    return answer
+
+
+def test_the_published_sample_is_admitted_with_its_limits_and_environment() -> None:
+    assert explained("-f", SAMPLE) == [
+        {
+            "object": "Job default/mps-sample",
+            "admitted": True,
+            "problems": [],
+            "warnings": [],
+            "requests": [
+                {
+                    "container": "mps-sample",
+                    "role": "main",
+                    "memory_units": 7,
+                    "memory_mib": 7168,
+                    "thread_percent": None,
+                    "gpus": 1,
+                }
+            ],
+            "limits": [{"container": "mps-sample", "memory_mib": 7168, "thread_percent": 100}],
+            "environment": {
+                "mps-sample": {
+                    "CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client",
+                    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=7168M",
+                    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100",
+                    "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING": "0",
+                }
+            },
+        }
+    ]
+
+
+def test_the_sample_without_host_ipc_is_refused_in_words_that_name_it() -> None:
+    without = "".join(line for line in Path(SAMPLE).read_text().splitlines(keepends=True) if "hostIPC" not in line)
+    (verdict,) = explained("-f", "-", given=without, code=1)
+    assert not verdict["admitted"]
+    (problem,) = verdict["problems"]
+    assert problem.keys() == {"rule", "where", "value", "message", "remedy"}
+    assert problem["rule"] == "host-ipc-missing"
+    assert "hostIPC: true" in problem["message"]
+    assert verdict["requests"] == verdict["limits"] == []
+    assert verdict["environment"] == {}
+
+
+def test_every_object_of_every_file_is_said_and_one_refusal_is_a_no() -> None:
+    verdicts = explained("-f", SEVERAL, "-f", SAMPLE, code=1)
+    assert [(verdict["object"], verdict["admitted"]) for verdict in verdicts] == [
+        ("ConfigMap train-env", True),
+        ("Deployment prod/infer", True),
+        ("CronJob default/nightly", False),
+        ("Job default/mps-sample", True),
+    ]
+    assert [warning["rule"] for warning in verdicts[1]["warnings"]] == ["environment-unseen"]
+    assert [problem["rule"] for problem in verdicts[2]["problems"]] == [
+        "quantity-malformed",
+        "percent-step",
+        "host-ipc-missing",
+        "environment-blocked",
+    ]
+
+
+def test_a_gpu_model_says_how_many_sms_and_what_the_context_leaves() -> None:
+    (verdict,) = explained("-f", SAMPLE, "--gpu", "h200")
+    assert verdict["limits"] == [
+        {
+            "container": "mps-sample",
+            "memory_mib": 7168,
+            "thread_percent": 100,
+            "gpu": "NVIDIA H200",
+            "sms": 132,
+            "context_mib": 514,
+            "left_mib": 6654,
+        }
+    ]
+
+
+def test_a_request_is_refused_that_the_named_gpu_cannot_hold() -> None:
+    large = Path(SAMPLE).read_text().replace("gpu-mem: 7", "gpu-mem: 15")
+    (verdict,) = explained("-f", "-", "--gpu", "T4", given=large, code=1)
+    assert [problem["rule"] for problem in verdict["problems"]] == ["memory-over-card"]
+    assert explained("-f", "-", "--gpu", "A10", given=large)[0]["admitted"]
+
+
+def test_people_read_what_a_pod_gets_in_plain_words() -> None:
+    done = mpsd("explain", "-f", SAMPLE, "--gpu", "H200")
+    assert (done.returncode, done.stderr) == (0, "")
+    name, words, on_this_gpu = done.stdout.splitlines()[:3]
+    assert name == "Job default/mps-sample is admitted"
+    assert words == (
+        "  container mps-sample gets 7 GiB of one GPU, CUDA's own context included, "
+        "and all of its threads, none of them reserved"
+    )
+    assert on_this_gpu == "    on NVIDIA H200 that is 132 of 132 SMs; a context takes 514 MiB and leaves 6654 MiB"
+
+
+def test_people_read_how_a_request_is_divided() -> None:
+    done = mpsd("explain", "-f", TWO_GPUS)
+    assert done.stdout.splitlines()[1] == (
+        "  container wide gets 7 GiB of each of 2 GPUs, CUDA's own context included, and 30 % of its threads, "
+        "reserved for it"
+    )
+    assert "warning metadata.labels[aliyun.com/gpu-count]" in done.stdout
+
+
+def test_people_read_every_problem_with_place_value_and_remedy() -> None:
+    done = mpsd("explain", "-f", SEVERAL)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0] == "ConfigMap train-env is admitted: asks for no GPU"
+    assert "CronJob default/nightly is refused, 4 problems" in lines
+    template = "spec.jobTemplate.spec.template.spec"
+    assert (
+        f'  {template}.containers[train].resources.limits[aliyun.com/gpu-mem] is "40Gb": '
+        "is not a number as Kubernetes writes them; write whole GiB, such as 40"
+    ) in lines
+
+
+def test_no_colours_and_no_folding_reach_a_pipe() -> None:
+    done = mpsd("explain", "-f", SEVERAL, COLUMNS="40", TERM="xterm-256color")
+    assert "\x1b" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) > 100
+
+
+def test_what_a_manifest_says_reaches_the_terminal_as_text_only() -> None:
+    done = mpsd("explain", "-f", "-", given='{kind: "Pod", metadata: {name: "\\e[31mred [bold]x[/bold]"}, spec: {}}')
+    assert "Pod default/\\x1b[31mred [bold]x[/bold] is refused" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-f", "missing.yaml"], "missing.yaml: 1 problem\n  the file: there is no such file; check the path"),
+        (["-f", "."], "is a directory"),
+        (["-f", SAMPLE, "-f", "missing.yaml"], "there is no such file"),
+        (["-f", SAMPLE, "--gpu", "H1000"], '"H1000": is no GPU in gpus.yaml; write one of V100'),
+        (["-f", SAMPLE, "--limits", "nowhere"], "nowhere/policy.yaml"),
+        ([], "Missing option"),
+        (["-f", SAMPLE, "-o", "xml"], "'xml' is not one of"),
+        (["-f", SAMPLE, "--what"], "No such option"),
+    ],
+)
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_misuse_exits_with_2_and_says_why_on_standard_error_alone(
+    output: str, arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    done = mpsd("explain", "-o", output, *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: b: c", "standard input: 1 problem\n  line 1, column 5: "),
+        ("a: &a [*a]", "stands inside what it stands for"),
+        ("", "holds no object"),
+        ("a: 1\na: 2\n", "is written twice in one mapping"),
+    ],
+)
+def test_a_file_that_is_no_yaml_exits_with_2(text: str, said: str) -> None:
+    done = mpsd("explain", "-f", "-", given=text)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+def test_all_unreadable_files_are_named_at_once() -> None:
+    done = mpsd("explain", "-f", "one.yaml", "-f", SAMPLE, "-f", "two.yaml")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "one.yaml" in done.stderr
+    assert "two.yaml" in done.stderr
+
+
+def test_other_limits_can_be_named_by_flag_or_variable(tmp_path: Path) -> None:
+    for name in ("policy.yaml", "gpus.yaml"):
+        text = (Path("limits") / name).read_text().replace("aliyun.com/gpu-mem ", "example.com/mem ")
+        (tmp_path / name).write_text(text)
+    assert "asks for no GPU" in mpsd("explain", "-f", SAMPLE, "--limits", str(tmp_path)).stdout
+    assert "asks for no GPU" in mpsd("explain", "-f", SAMPLE, MPSD_LIMITS=str(tmp_path)).stdout
+
+
+def test_an_empty_list_is_admitted_without_a_word() -> None:
+    assert explained("-f", "-", given="{kind: List, items: []}") == []
+
+
+def test_a_document_that_is_no_object_is_refused() -> None:
+    (verdict,) = explained("-f", "-", given="- just\n- words\n", code=1)
+    assert [problem["rule"] for problem in verdict["problems"]] == ["not-an-object"]
+
+
+def test_explain_does_without_the_nodes_libraries() -> None:
+    heavy = ["aiohttp", "psutil", "structlog", "tenacity", "pynvml", "asyncio"]
+    code = (
+        "import sys\nfrom mpsd.cli.main import main\n"
+        f"sys.argv = ['mpsd', 'explain', '-f', {SAMPLE!r}]\n"
+        f"try: main()\nexcept SystemExit: print(*[name for name in {heavy} if name in sys.modules], 'end')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.splitlines()[-1].strip() == "end"
+
+
+def test_help_teaches_by_example_without_loading_any_verb() -> None:
+    overview = CliRunner().invoke(app, ["--help"])
+    assert overview.exit_code == 0
+    assert "mpsd explain -f job.yaml --gpu H200" in overview.output
+    verb = CliRunner().invoke(app, ["explain", "--help"])
+    assert "kubectl get pods -A -o yaml | mpsd explain -f - -o json" in verb.output
+
+
+def test_the_version_is_said() -> None:
+    done = mpsd("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("mpsd 0.")
+
+
+def test_a_mistyped_verb_is_recognised() -> None:
+    done = mpsd("explan")
+    assert done.returncode == 2
+    assert "'explain'" in done.stderr
+
+
+def test_a_shell_completes_verbs_and_their_options() -> None:
+    asked = {"_MPSD_COMPLETE": "complete_bash"}
+    assert "explain" in mpsd(COMP_WORDS="mpsd ", COMP_CWORD="1", **asked).stdout
+    assert "--gpu" in mpsd(COMP_WORDS="mpsd explain --g", COMP_CWORD="2", **asked).stdout
