@@ -42,7 +42,8 @@ _EVENTS = (
     (LogEvent.FATAL, re.compile(r"Server encountered a fatal exception")),
 )
 _CHATTER = re.compile(
-    r"NEW UI|UI closed|Accepting connection|Unable to accept connection|Cmd:|User did not send valid credentials|NEW CLIENT|Received new client"
+    r"NEW UI|UI closed|Accepting connection|Unable to accept connection|Cmd:"
+    r"|User did not send valid credentials|NEW CLIENT|Received new client"
     r"|Creating worker thread|is associated|connected$|disconnected$|exiting\. Number of|assuming client .* exit"
     r"|Status of client .* is ACTIVE|Received device query|^[0-9.]*[MG]?$|^(ACTIVE|FAULT)$|^PID +ID|^[0-9]+ +[0-9]+ "
 )

@@ -20,11 +20,13 @@ class DomainRecords:
         self._run_directory = run_directory
         self._log = log
         self._seen: dict[Path, tuple[int, int]] = {}
+        self._noticed: dict[Path, tuple[int, int]] = {}
         self._records: dict[Path, DomainRecord] = {}
 
     def changed(self) -> bool:
-        """Whether a file has come, gone or changed since `read`."""
-        return self._look() != self._seen
+        """Whether a file has come, gone or changed since this was last asked."""
+        before, self._noticed = self._noticed, self._look()
+        return self._noticed != before
 
     def read(self) -> tuple[DomainRecord, ...]:
         """The records, by the domain's name."""

@@ -173,6 +173,7 @@ class DomainDaemon:
             for limit in limits:
                 await pipe.set_limit(limit)
             await pipe.ask(control_protocol.start_server(control_process.server_user()))
+            self.servers = await pipe.ask(control_protocol.server_list())  # those whose limits the agent must raise
             control_process.offer_to_clients(self._folder)
         except _TROUBLES as error:
             self.unanswered += 1

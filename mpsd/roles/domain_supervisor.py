@@ -185,7 +185,7 @@ class DomainSupervisor:
             self._start()
         elif state is State.STARTING and not self._daemon.settled:
             settled = await self._daemon.settle(self._limits_to_restore(), graces)
-            self._change(reason=self._daemon.trouble)
+            self._change(reason=self._daemon.trouble, servers=self._daemon.servers)
             if settled:
                 self.wake()
             else:

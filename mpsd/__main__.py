@@ -1,0 +1,5 @@
+"""`python -m mpsd` is `mpsd`."""
+
+from mpsd.cli.main import main
+
+main()
