@@ -44,8 +44,7 @@ def explain(
 ) -> None:
     """Say of every object in a manifest what it gets of a GPU, or everything that keeps it from being admitted.
 
-    Needs no GPU and no cluster; the webhook gives the same verdicts in the same words. Exits with 1 when an object is
-    refused, with 2 when a file cannot be read.
+    Needs no GPU and no cluster. Exits with 1 when an object is refused, with 2 when a file cannot be read.
 
         mpsd explain -f job.yaml
         mpsd explain -f job.yaml --gpu H200

@@ -1,4 +1,4 @@
-"""Whether an object may have what it asks for: the one verdict of the webhook, of `mpsd explain` and of `mpsd run`.
+"""Whether an object may have what it asks for: one verdict, whoever asks.
 
 One rule: everything that is wrong with an object is said at once.
 """

@@ -87,8 +87,8 @@ def _environment_source(pod: Pod, policy: Policy) -> Iterator[Finding]:
                 yield Finding(
                     source.path,
                     f"{source.kind} {shown(source.name)}",
-                    f"every key in it becomes a variable{prefix}, and is not looked at here: {', '.join(within_reach)} "
-                    "may not be among them",
+                    f"its keys become variables{prefix} and are not looked at here; "
+                    f"it must not set {', '.join(within_reach)}",
                     "name the keys you need under env, each with valueFrom",
                 )
 

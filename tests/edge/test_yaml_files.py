@@ -225,8 +225,8 @@ def test_the_parser_in_python_reads_the_same_as_the_one_in_c(loader: str, monkey
     assert problems("a: 1\n\tb: 2\n")[0].remedy == "indent with spaces"
 
 
-# JSON writes characters beyond U+FFFF as two escapes, the one thing in JSON that is not YAML.
-TEXT = st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]))
+# What JSON has and YAML has not: a character beyond U+FFFF as two escapes, and a key of more than 1024 characters.
+TEXT = st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), max_size=100)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**64), 2**64) | TEXT,
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXT, inner, max_size=5),
