@@ -12,8 +12,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Never, Self
 
 MIB = 1024**2
@@ -156,9 +155,9 @@ def give_up(code: int, **line: object) -> Never:
 
 
 class Context:
-    """One CUDA context on the first device that this process sees."""
+    """One CUDA context on a device that this process sees, by its ordinal."""
 
-    def __init__(self, driver: Driver, started: float) -> None:
+    def __init__(self, driver: Driver, ordinal: int, started: float) -> None:
         self._driver = driver
         self._input = Input()
         self._pieces: list[int] = []
@@ -168,7 +167,7 @@ class Context:
         try:
             driver("cuInit", 0)
             driver("cuDeviceGetCount", ctypes.byref(devices))
-            driver("cuDeviceGet", ctypes.byref(self._device), 0)
+            driver("cuDeviceGet", ctypes.byref(self._device), ordinal)
         except Refused as refused:
             give_up(3, fail="cuInit", err=driver.name(refused.result))
         if result := self._create():
@@ -235,8 +234,10 @@ class Context:
         say(alloc_MiB=held_mib, rc=self._driver.name(result), free_after_MiB=free, total_after_MiB=total)
 
     def free(self, _: str) -> None:
-        while self._pieces:
-            self._driver("cuMemFree_v2", self._pieces.pop())
+        result = 0
+        while self._pieces and not result:
+            result = self._driver.result("cuMemFree_v2", self._pieces.pop())
+        say(free=self._driver.name(result))
 
     def hold(self, seconds: str) -> None:
         since = time.monotonic()
@@ -277,11 +278,11 @@ class Context:
         say(bad=self._driver.name(result or self._driver.result("cuCtxSynchronize")))
 
     def linger(self, seconds: str) -> None:
-        since = time.monotonic()
-        with Termination() as termination:
-            say(lingering=os.getpid())
-            while not termination.came and not (seconds and time.monotonic() - since >= float(seconds)):
-                time.sleep(CHECK_EVERY_S)
+        say(lingering=os.getpid())
+        if seconds:
+            time.sleep(float(seconds))
+        else:
+            signal.pause()
 
     def reconnect(self, _: str) -> None:
         destroyed = self._driver.result("cuCtxDestroy_v2", self._handle)
@@ -295,21 +296,32 @@ class Context:
             self._driver.result("cuCtxDestroy_v2", self._handle)
 
 
+ACTIONS: Mapping[str, Callable[[Context, str], None]] = {
+    "alloc": Context.alloc,
+    "free": Context.free,
+    "hold": Context.hold,
+    "step": Context.step,
+    "launch": Context.launch,
+    "fault": Context.fault,
+    "linger": Context.linger,
+    "reconnect": Context.reconnect,
+    "info": Context.info,
+}
+
+
 def main() -> int:
     started = time.monotonic()
+    words = sys.argv[1:]
+    ordinal = int(words.pop(0).removeprefix("device=")) if words and words[0].startswith("device=") else 0
+    actions = [(name, value) for name, _, value in (word.partition("=") for word in words)]
+    if unknown := [name for name, _ in actions if name not in ACTIONS]:
+        print(f"cuda_client: {unknown[0]} is not one of {', '.join(ACTIONS)}", file=sys.stderr)
+        return 2
     driver = Driver()
-    context = Context(driver, started)
-    actions: dict[str, Callable[[str], None]] = {
-        name: getattr(context, name)
-        for name in ("alloc", "free", "hold", "step", "launch", "fault", "linger", "reconnect", "info")
-    }
-    for argument in sys.argv[1:]:
-        name, _, value = argument.partition("=")
-        if name not in actions:
-            print(f"{Path(sys.argv[0]).name}: no action {name!r}; there are {', '.join(actions)}", file=sys.stderr)
-            return 2
+    context = Context(driver, ordinal, started)
+    for name, value in actions:
         try:
-            actions[name](value)
+            ACTIONS[name](context, value)
         except Refused as refused:
             give_up(4, broke=driver.name(refused.result), after_s=round(time.monotonic() - started, 3))
     context.end()

@@ -1,0 +1,78 @@
+"""Fixtures of the contract tests: a world, a daemon in it, and the journal.
+
+One rule: a class shares one world and one daemon; what a single test starts besides ends with that test.
+"""
+
+import os
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from tests.contract.journal import Journal
+from tests.contract.platforms import NotReady, Platform, Real, Simulated
+from tests.contract.world import Daemon, World, open_folder
+
+_JOURNAL = pytest.StashKey[Journal]()
+_PLATFORM = pytest.StashKey[Platform]()
+
+
+def _journal(config: pytest.Config) -> Journal:
+    return config.stash.setdefault(_JOURNAL, Journal())
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _journal(item.config).begin(item.nodeid.removeprefix("tests/contract/"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call" or report.outcome != "passed":
+        _journal(item.config).end(report.outcome)
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    file = session.config.getoption("--record")
+    if file and _PLATFORM in session.config.stash:
+        _journal(session.config).write(file, session.config.stash[_PLATFORM].described())
+
+
+@pytest.fixture(scope="session")
+def real(request: pytest.FixtureRequest) -> Real:
+    try:
+        return Real()
+    except NotReady as reason:
+        pytest.exit(f"--gpu: {reason}", returncode=1)
+
+
+@pytest.fixture(scope="class")
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    real = request.getfixturevalue("real") if request.config.getoption("--gpu") else None
+    folder = open_folder()
+    platform = real or Simulated(folder / "node")
+    request.config.stash[_PLATFORM] = platform
+    opened = World(platform, folder, _journal(request.config))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="class")
+def daemon(world: World) -> Daemon:
+    """One that every test of the class may use and none may end."""
+    return world.daemon()
+
+
+@pytest.fixture(autouse=True)
+def _clients_end_with_their_test(world: World) -> Iterator[None]:
+    before = world.clients
+    yield
+    world.end_clients(since=before)
+
+
+@pytest.fixture
+def other_user() -> int:
+    """A user who is not root and owns nothing here."""
+    if os.getuid() != 0:
+        pytest.skip("needs root, to be another user")
+    return 65534

@@ -1,0 +1,160 @@
+"""The two things the contract tests run on: the simulator, and the GPUs and the driver of this machine.
+
+One rule: this file is the only one that knows which of the two it is. Nothing here changes a card's settings.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mpsd.sim.node import create_node
+from mpsd.sim.nvml import SimulatedNvml
+from tests.contract.gpus import Gpu, facts
+
+CONTROL = "nvidia-cuda-mps-control"
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+GPUS = 2  # as many as any test needs
+SIMULATED_CARD = "H200"  # the one that the simulator was read off
+
+
+class NotReady(Exception):
+    """The real GPU cannot be tested on, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """How a program is started as some user: its argv, and what else subprocess has to be told."""
+
+    argv: tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _as_user(uid: int, *modules: str) -> Program:
+    return Program((sys.executable, str(HERE / "as_user.py"), str(uid), ",".join(modules)))
+
+
+def _base_environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "NVIDIA_"))}
+    return kept | {"PYTHONPATH": str(ROOT)}
+
+
+class Simulated:
+    """A fresh node of two simulated cards in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        rows = facts()
+        card = rows.card(SIMULATED_CARD)
+        assert card is not None
+        capability = rows.capability(card.compute_capability)
+        assert capability is not None
+        node = create_node(folder, [card] * GPUS, rows.capabilities)
+        self.nvml: Any = SimulatedNvml(folder)
+        self.nvml.nvmlInit()
+        self.environment = _base_environment() | dict(node.environment)
+        self.gpus = tuple(Gpu(gpu.uuid, card.name, card.memory_mib, card.sms, capability) for gpu in node.gpus)
+
+    def close(self) -> None:
+        self.nvml.nvmlShutdown()
+
+    def described(self) -> dict[str, Any]:
+        return {"on": "the simulator", "gpus": [gpu.name for gpu in self.gpus]}
+
+    def control(self, uid: int) -> Program:
+        return (
+            Program((CONTROL,))
+            if uid == os.getuid()
+            else _as_user(uid, "mpsd.sim.control_daemon", "mpsd.sim.control_question")
+        )
+
+    def client(self, uid: int) -> Program:
+        return Program(("sim-cuda",)) if uid == os.getuid() else _as_user(uid, "mpsd.sim.cuda_client")
+
+
+class Real:
+    """The first two GPUs of this machine, idle and in compute mode Default, and the driver's own programs."""
+
+    def __init__(self) -> None:
+        if shutil.which(CONTROL) is None:
+            raise NotReady(f"{CONTROL} is not on PATH")
+        import pynvml  # the simulator does without
+
+        self.nvml: Any = pynvml
+        # No cache of compiled kernels: nothing is to be left behind.
+        self.environment = _base_environment() | {"CUDA_CACHE_DISABLE": "1"}
+        try:
+            pynvml.nvmlInit()
+            self.gpus = tuple(self._gpu(handle) for handle in self._handles())
+        except pynvml.NVMLError as error:
+            raise NotReady(f"NVML says: {error}") from error
+        if not self.gpus:
+            raise NotReady("NVML knows no GPU")
+
+    def close(self) -> None:
+        """It is the same one for every world."""
+
+    def described(self) -> dict[str, Any]:
+        return {
+            "on": "real GPUs",
+            "gpus": [gpu.name for gpu in self.gpus],
+            "memory_mib": [gpu.memory_mib for gpu in self.gpus],
+            "sms": [gpu.sms for gpu in self.gpus],
+            "driver": _text(self.nvml.nvmlSystemGetDriverVersion()),
+            "cuda": self.nvml.nvmlSystemGetCudaDriverVersion(),
+        }
+
+    def control(self, uid: int) -> Program:
+        options = {} if uid == os.getuid() else {"user": uid, "group": uid, "extra_groups": []}
+        return Program((CONTROL,), options)
+
+    def client(self, uid: int) -> Program:
+        if uid == os.getuid():
+            return Program((sys.executable, str(HERE / "cuda_client.py")))
+        return _as_user(uid, "tests.contract.cuda_client")
+
+    def _handles(self) -> Iterator[Any]:
+        for index in range(min(GPUS, self.nvml.nvmlDeviceGetCount())):
+            handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
+            if self.nvml.nvmlDeviceGetComputeMode(handle) != self.nvml.NVML_COMPUTEMODE_DEFAULT:
+                raise NotReady(f"GPU {index} is not in compute mode Default; the tests never change it")
+            if busy := [process.pid for process in self.nvml.nvmlDeviceGetComputeRunningProcesses(handle)]:
+                raise NotReady(f"GPU {index} is in use by processes {busy}; the tests end clients and daemons")
+            yield handle
+
+    def _gpu(self, handle: Any) -> Gpu:
+        uuid, name = _text(self.nvml.nvmlDeviceGetUUID(handle)), _text(self.nvml.nvmlDeviceGetName(handle))
+        version = ".".join(str(part) for part in self.nvml.nvmlDeviceGetCudaComputeCapability(handle))
+        capability = facts().capability(version)
+        if capability is None:
+            raise NotReady(f"limits/gpus.yaml has no row for compute capability {version} of {name}")
+        shown = self._alone(uuid)
+        return Gpu(uuid, name, shown["total_MiB"], shown["sms"], capability)
+
+    def _alone(self, uuid: str) -> dict[str, Any]:
+        """What a CUDA process without MPS sees of this GPU."""
+        outside = {"CUDA_VISIBLE_DEVICES": uuid, "CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}
+        answer = subprocess.run(
+            self.client(os.getuid()).argv,
+            env=self.environment | outside,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if answer.returncode:
+            raise NotReady(f"CUDA does not work on {uuid}: {answer.stdout}{answer.stderr}")
+        first: dict[str, Any] = json.loads(answer.stdout.splitlines()[0])
+        return first
+
+
+def _text(answer: bytes | str) -> str:
+    return answer.decode() if isinstance(answer, bytes) else answer
+
+
+Platform = Simulated | Real

@@ -1,0 +1,112 @@
+"""A bad pointer in one client, `terminate_client`, and SIGKILL of a client: who is hit, and how it ends."""
+
+import re
+
+import pytest
+
+from tests.contract.gpus import NVML_NEAR_MIB, near
+from tests.contract.processes import eventually
+from tests.contract.results import ILLEGAL_ADDRESS, NOT_READY, SUCCESS, TERMINATED
+from tests.contract.world import Daemon, World
+
+MEMORY_BACK_S = 1.0  # seen: 0.05 to 0.07
+LINGER_S = 1.0  # time enough for a command or two, of 0.002 s each
+
+
+class TestABadPointer:
+    def test_hits_every_client_on_the_gpu(self, daemon: Daemon) -> None:
+        bystanders = [daemon.ready_client("hold"), daemon.ready_client("hold")]
+        culprit = daemon.client("fault").finished()
+        assert culprit.line("bad")["bad"] == culprit.line("end")["end"] == ILLEGAL_ADDRESS
+        for client in bystanders:
+            assert client.broke(ILLEGAL_ADDRESS)
+
+    def test_puts_the_server_in_fault_until_the_last_process_it_hit_is_gone(self, daemon: Daemon) -> None:
+        bystander = daemon.ready_client("hold")
+        server = daemon.server
+        assert daemon.status == "ACTIVE"
+        culprit = daemon.client("fault", "linger")
+        culprit.next_line("lingering")
+        assert bystander.broke(ILLEGAL_ADDRESS)
+        assert daemon.status == "FAULT"
+        culprit.kill()
+        eventually(lambda: daemon.status == "ACTIVE")
+        assert daemon.server == server
+
+    def test_turns_new_clients_away_until_then(self, daemon: Daemon) -> None:
+        bystander = daemon.ready_client("hold")
+        culprit = daemon.client("fault", "linger")
+        culprit.next_line("lingering")
+        assert bystander.broke(ILLEGAL_ADDRESS)
+        refused = daemon.client().finished()
+        assert (refused.line("fail")["fail"], refused.line("fail")["err"]) == ("cuInit", NOT_READY)
+        assert refused.exit_code() == 3
+        culprit.kill()
+        eventually(lambda: daemon.status == "ACTIVE")
+        assert daemon.client().finished().line("end")["end"] == SUCCESS
+
+    def test_holds_the_gpu_shut_while_a_bystander_lingers(self, daemon: Daemon) -> None:
+        bystander = daemon.client("linger")
+        bystander.next_line("lingering")
+        assert daemon.client("fault").finished().line("bad")["bad"] == ILLEGAL_ADDRESS
+        assert daemon.status == "FAULT"
+        bystander.kill()
+        eventually(lambda: daemon.status == "ACTIVE")
+
+    def test_lists_in_the_log_all_that_it_hit(self, daemon: Daemon) -> None:
+        bystander = daemon.ready_client("hold")
+        culprit = daemon.client("fault").finished()
+        assert bystander.broke(ILLEGAL_ADDRESS)
+        said = daemon.output.read_text(encoding="utf-8")
+        assert re.search(r"Client \{PID: \d+, Context: \d+\} encountered a fatal GPU error\.", said)
+        listed = said.rpartition("have a sticky error set:")[2]
+        for client in (bystander, culprit):
+            assert re.search(rf"\] {client.pid}$", listed, re.MULTILINE), said
+
+
+class TestTerminateClient:
+    def test_ends_that_clients_context_and_no_other(self, daemon: Daemon) -> None:
+        client, neighbour = daemon.ready_client("hold"), daemon.ready_client("hold", "launch=0.01")
+        server = daemon.server
+        assert daemon.command(f"terminate_client {server} {client.pid}").text == "0"
+        assert client.broke(TERMINATED)
+        assert daemon.status == "ACTIVE"
+        neighbour.terminate()
+        assert neighbour.next_line("n")["n"] > 0
+        assert neighbour.finished().line("end")["end"] == SUCCESS
+
+    def test_leaves_the_memory_until_the_context_is_destroyed_and_lets_it_connect_again(
+        self, daemon: Daemon, world: World
+    ) -> None:
+        client = daemon.client("alloc=512", f"linger={LINGER_S}", "reconnect", "launch=0.01", "step")
+        client.next_line("lingering")
+        context_mib = world.gpu.context_mib(world.gpu.sms)
+        assert daemon.command(f"terminate_client {daemon.server} {client.pid}").text == "0"
+        assert world.mib_on_mps(world.gpu)[client.pid] == near(512 + context_mib, within=NVML_NEAR_MIB)
+        assert str(client.pid) in daemon.command("ps").text
+        assert client.next_line("destroy") == {"destroy": SUCCESS, "again": SUCCESS}
+        assert client.next_line("n")["n"] > 0
+        client.next_line("ready")
+        assert world.mib_on_mps(world.gpu)[client.pid] == near(context_mib, within=NVML_NEAR_MIB)
+
+    def test_without_being_destroyed_the_context_stays_broken(self, daemon: Daemon) -> None:
+        client = daemon.client(f"linger={LINGER_S}")
+        client.next_line("lingering")
+        daemon.command(f"terminate_client {daemon.server} {client.pid}")
+        assert client.finished().line("end")["end"] == TERMINATED
+
+
+class TestSigkillOfAClient:
+    @pytest.mark.parametrize("doing", ["hold", "launch=30"])
+    def test_gives_its_memory_back_and_harms_nobody(self, daemon: Daemon, world: World, doing: str) -> None:
+        neighbour = daemon.ready_client("hold", "launch=0.01")
+        client = daemon.client("alloc=1024", doing)
+        client.next_line("rc")
+        assert world.mib_on_mps(world.gpu)[client.pid] >= 1024
+        client.kill()
+        eventually(lambda: client.pid not in world.mib_on(world.gpu), within_s=MEMORY_BACK_S)
+        assert daemon.status == "ACTIVE"
+        eventually(lambda: daemon.command(f"get_client_list {daemon.server}").pids == [neighbour.pid])
+        neighbour.terminate()
+        assert neighbour.next_line("n")["n"] > 0
+        assert neighbour.finished().line("end")["end"] == SUCCESS

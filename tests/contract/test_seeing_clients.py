@@ -1,0 +1,88 @@
+"""Who is on the GPU: as the daemon lists them, as NVML does, and what the difference says."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from mpsd.core.limits_as_read import THREAD_PERCENT
+from tests.contract.gpus import NVML_NEAR_MIB, Seen, near
+from tests.contract.processes import SOON_S, Client
+from tests.contract.world import Daemon, World
+
+
+@dataclass
+class Present:
+    """Two clients on MPS, the second on a quarter of the GPU, and a CUDA process outside it."""
+
+    one: Client
+    quarter: Client
+    outside: Client
+
+    @property
+    def on_mps(self) -> set[int]:
+        return {self.one.pid, self.quarter.pid}
+
+
+@pytest.fixture(scope="class")
+def present(daemon: Daemon, world: World) -> Present:
+    one = daemon.ready_client("alloc=512", "hold")
+    quarter = daemon.ready_client("alloc=1024", "hold", environment={THREAD_PERCENT: "25"})
+    outside = world.client("alloc=256", "hold")
+    outside.next_line("ready", SOON_S)
+    return Present(one, quarter, outside)
+
+
+class TestTheDaemonsLists:
+    def test_get_client_list_has_the_clients(self, daemon: Daemon, present: Present) -> None:
+        assert set(daemon.command(f"get_client_list {daemon.server}").pids) == present.on_mps
+
+    @pytest.mark.parametrize("command", ["ps", "ps -p {server}"])
+    def test_ps_has_a_row_for_each_client(self, daemon: Daemon, present: Present, world: World, command: str) -> None:
+        server = daemon.server
+        heading, *rows = daemon.command(command.format(server=server)).text.splitlines()
+        assert heading.split() == ["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"]
+        fields = [row.split() for row in rows]
+        assert {int(row[0]) for row in fields} == present.on_mps
+        assert len({row[1] for row in fields}) == len(fields)
+        assert {row[2] for row in fields} == {str(server)}
+        assert {row[3] for row in fields} == {"-".join(world.gpu.uuid.split("-")[:4])}
+        assert all(row[4].isdigit() and row[5] for row in fields)
+
+    @pytest.mark.parametrize("command", ["get_device_client_list", "get_device_client_list {server}"])
+    def test_get_device_client_list_has_them_under_their_gpu(
+        self, daemon: Daemon, present: Present, world: World, command: str
+    ) -> None:
+        heading, *rows = daemon.command(command.format(server=daemon.server)).text.splitlines()
+        assert heading.startswith("[0] ")
+        assert heading.endswith(f", {world.gpu.name}")
+        assert {int(row.partition(".")[0]) for row in rows} == present.on_mps
+
+
+class TestWhatNvmlLists:
+    def test_the_clients_of_mps_are_listed_as_such(self, world: World, present: Present) -> None:
+        assert set(world.mib_on_mps(world.gpu)) == present.on_mps
+
+    def test_what_else_computes_is_the_server_and_who_is_outside_mps(
+        self, daemon: Daemon, world: World, present: Present
+    ) -> None:
+        beside = world.mib_on(world.gpu).keys() - world.mib_on_mps(world.gpu).keys()
+        assert beside == {daemon.server, present.outside.pid}
+
+    def test_the_whole_list_has_the_clients_too(self, world: World, present: Present) -> None:
+        assert set(world.mib_on(world.gpu)) >= present.on_mps
+
+    def test_a_clients_figure_has_its_context_in_it(self, world: World, present: Present) -> None:
+        gpu, held = world.gpu, world.mib_on_mps(world.gpu)
+        assert held[present.one.pid] == near(512 + gpu.context_mib(gpu.sms), within=NVML_NEAR_MIB)
+        quarter_mib = gpu.context_mib(gpu.capability.sms_given(25, gpu.sms))
+        assert held[present.quarter.pid] == near(1024 + quarter_mib, within=NVML_NEAR_MIB)
+
+    def test_the_servers_own_figure_is_small(self, daemon: Daemon, world: World, present: Present) -> None:
+        assert 0 < world.mib_on(world.gpu)[daemon.server] <= world.gpu.capability.server_mib
+
+    def test_free_memory_falls_by_what_the_others_hold(self, daemon: Daemon, world: World, present: Present) -> None:
+        expected = world.gpu.seen()
+        assert isinstance(expected, Seen)
+        held_mib = sum(world.mib_on_mps(world.gpu).values()) + world.mib_on(world.gpu)[present.outside.pid]
+        free_mib = daemon.client().finished().line("pid")["meminfo_free_MiB"]
+        assert free_mib == near(expected.free_mib - held_mib, within=32)

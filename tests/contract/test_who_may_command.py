@@ -1,0 +1,242 @@
+"""Who may command the daemon: by user, and by which of its two sockets the command comes.
+
+One rule: every row is tried on a live server with two clients, one of root and one of another user, and says what it
+did to the server, to both clients, and to the next one.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mpsd.core.limits_as_read import MEMORY_LIMIT
+from tests.contract.processes import Answer, Client, eventually
+from tests.contract.results import SERVER_GONE, SUCCESS, TERMINATED
+from tests.contract.world import OTHER_UID, Daemon, World
+
+NO_QUIT = "Not enough privilege to execute quit command"
+SETTINGS = [
+    "set_default_active_thread_percentage 50",
+    "set_default_device_pinned_mem_limit 0 1G",
+    "set_default_client_priority 1",
+]
+ON_THE_SERVER = [
+    "terminate_client {server} {roots}",
+    "terminate_client {server} {others}",
+    "shutdown_server {server}",
+    "shutdown_server {server} -f",
+    "set_device_pinned_mem_limit {server} 0 1G",
+    "set_active_thread_percentage {server} 10",
+    "start_server -uid 0",
+]
+READS = [
+    "ps",
+    "get_server_list",
+    "get_server_status {server}",
+    "get_client_list {server}",
+    "get_device_client_list {server}",
+    "get_active_thread_percentage {server}",
+    "get_device_pinned_mem_limit {server} 0",
+    "get_default_active_thread_percentage",
+    "get_default_device_pinned_mem_limit 0",
+    "get_default_client_priority",
+    "device_query --csv",
+]
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be root and another user")
+
+
+def refusal(uid: int) -> str:
+    return (
+        f"Insufficient privileges for UID {uid}. Control deamon settings can only be modified by the user who started "
+        "it or by the root user."
+    )
+
+
+@dataclass
+class Shared:
+    """A daemon, its server, and two clients; `part` is a directory with the socket `control` alone."""
+
+    daemon: Daemon
+    server: int
+    part: Path
+    roots: Client
+    others: Client
+
+    def ask(self, command: str, uid: int, directory: Path) -> Answer:
+        """The command, with this server's and these clients' pids in it."""
+        text = command.format(server=self.server, roots=self.roots.pid, others=self.others.pid)
+        return self.daemon.command(text, directory=directory, uid=uid)
+
+    def settings(self) -> str:
+        """All that a command could have changed."""
+        commands = [command for command in READS if command.startswith("get_") and "client_list" not in command]
+        return self.ask("\n".join(commands), 0, self.daemon.pipe).text
+
+    def both_compute(self) -> bool:
+        return all(_computes(client) for client in (self.roots, self.others))
+
+
+def _computes(client: Client) -> bool:
+    """Has a client that waits in `step` launch kernels and wait again."""
+    client.go_on()
+    assert client.next_line("launches_per_s")["n"] > 0
+    client.next_line("ready")
+    return True
+
+
+def _stepping(daemon: Daemon, uid: int) -> Client:
+    return daemon.ready_client(*["step", "launch=0.01"] * 60, "step", uid=uid)
+
+
+@pytest.fixture(scope="class")
+def part(daemon: Daemon) -> Path:
+    return daemon.directory_with("control")
+
+
+@pytest.fixture(scope="class")
+def shared(daemon: Daemon, part: Path) -> Shared:
+    """For commands that do no harm."""
+    roots, others = _stepping(daemon, 0), _stepping(daemon, OTHER_UID)
+    return Shared(daemon, daemon.server, part, roots, others)
+
+
+@pytest.fixture
+def own(world: World) -> Iterator[Shared]:
+    """A daemon and clients of this test alone."""
+    daemon = world.daemon()
+    roots, others = _stepping(daemon, 0), _stepping(daemon, OTHER_UID)
+    yield Shared(daemon, daemon.server, daemon.directory_with("control"), roots, others)
+    daemon.stop()
+
+
+class TestCommandsThatAreRefused:
+    @pytest.mark.parametrize("way", ["only control", "the whole directory"])
+    @pytest.mark.parametrize("command", [*SETTINGS, *ON_THE_SERVER, "quit", "quit -t 1"])
+    def test_another_user_changes_nothing(self, shared: Shared, command: str, way: str) -> None:
+        directory = shared.part if way == "only control" else shared.daemon.pipe
+        self._changes_nothing(shared, command, OTHER_UID, directory)
+
+    @pytest.mark.parametrize("command", [*SETTINGS, "quit", "quit -t 1"])
+    def test_root_with_only_control_changes_no_default_and_does_not_quit(self, shared: Shared, command: str) -> None:
+        self._changes_nothing(shared, command, 0, shared.part)
+
+    def _changes_nothing(self, shared: Shared, command: str, uid: int, directory: Path) -> None:
+        before = shared.settings()
+        answer = shared.ask(command, uid, directory)
+        assert answer.text == (NO_QUIT if command.startswith("quit") else refusal(uid))
+        assert shared.settings() == before
+        assert shared.daemon.running
+        assert shared.both_compute()
+
+    def test_a_new_client_is_served_as_before_all_of_them(self, shared: Shared, world: World) -> None:
+        first = shared.daemon.client().finished().line("pid")
+        assert first["sms"] == world.gpu.sms
+        assert first["meminfo_free_MiB"] > world.gpu.memory_mib / 2
+
+
+class TestReading:
+    @pytest.mark.parametrize("uid", [0, OTHER_UID])
+    @pytest.mark.parametrize("command", READS)
+    def test_anybody_may_read_with_only_control(self, shared: Shared, command: str, uid: int) -> None:
+        by_owner = shared.ask(command, 0, shared.daemon.pipe).text
+        assert shared.ask(command, uid, shared.part).text == by_owner
+
+    @pytest.mark.parametrize("command", READS)
+    def test_another_user_may_read_in_the_whole_directory(self, shared: Shared, command: str) -> None:
+        by_owner = shared.ask(command, 0, shared.daemon.pipe).text
+        assert shared.ask(command, OTHER_UID, shared.daemon.pipe).text == by_owner
+
+
+@pytest.mark.parametrize("way", ["only control", "the whole directory"])
+class TestRootOnTheServer:
+    def _ask(self, own: Shared, command: str, way: str) -> str:
+        return own.ask(command, 0, own.part if way == "only control" else own.daemon.pipe).text
+
+    @pytest.mark.parametrize("victim", ["roots", "others"])
+    def test_ends_any_client_and_only_that_one(self, own: Shared, way: str, victim: str) -> None:
+        assert self._ask(own, f"terminate_client {{server}} {{{victim}}}", way) == "0"
+        hit, spared = (own.roots, own.others) if victim == "roots" else (own.others, own.roots)
+        assert hit.broke(TERMINATED)
+        assert _computes(spared)
+        assert own.daemon.server == own.server
+        assert own.daemon.client().finished().line("end")["end"] == SUCCESS
+
+    def test_sets_the_servers_memory_limit(self, own: Shared, way: str, world: World) -> None:
+        assert self._ask(own, "set_device_pinned_mem_limit {server} 0 1G", way) == ""
+        assert own.daemon.client().finished().saw(world.gpu.seen(server_mib=1024))
+        assert own.both_compute()
+
+    def test_sets_the_servers_percentage(self, own: Shared, way: str, world: World) -> None:
+        assert self._ask(own, "set_active_thread_percentage {server} 10", way) == "10.0"
+        expected = world.gpu.capability.sms_given(10, world.gpu.sms)
+        assert own.daemon.client().finished().line("pid")["sms"] == expected
+        assert own.both_compute()
+
+    def test_starts_no_second_server(self, own: Shared, way: str) -> None:
+        assert self._ask(own, "start_server -uid 0", way) == ""
+        assert own.daemon.server == own.server
+        assert own.both_compute()
+
+    def test_does_not_shut_a_server_down_that_has_clients(self, own: Shared, way: str) -> None:
+        assert self._ask(own, "shutdown_server {server}", way) == ""
+        assert own.daemon.server == own.server
+        assert own.both_compute()
+        assert own.daemon.client().finished().line("end")["end"] == SUCCESS
+
+    def test_shuts_it_down_by_force_and_every_client_with_it(self, own: Shared, way: str) -> None:
+        assert self._ask(own, "shutdown_server {server} -f", way) == ""
+        assert own.roots.broke(SERVER_GONE)
+        assert own.others.broke(SERVER_GONE)
+        assert own.daemon.client().finished().line("end")["end"] == SUCCESS
+        assert own.daemon.server != own.server
+
+
+class TestRootInTheWholeDirectory:
+    @pytest.mark.parametrize(("command", "answer"), list(zip(SETTINGS, ["50.0", "", ""], strict=True)))
+    def test_sets_defaults(self, daemon: Daemon, command: str, answer: str) -> None:
+        assert daemon.command(command, uid=0).text == answer
+        *words, value = command.replace("set_", "get_").split()
+        assert daemon.command(" ".join(words), uid=0).text.removesuffix(".0") == value
+
+    def test_quits(self, world: World) -> None:
+        daemon = world.daemon()
+        assert daemon.command("quit", uid=0).text == ""
+        eventually(lambda: not daemon.running)
+
+
+class TestADirectoryWithOnlyControl:
+    @pytest.mark.parametrize("uid", [0, OTHER_UID])
+    def test_is_enough_to_be_a_client_with_limits(self, daemon: Daemon, part: Path, world: World, uid: int) -> None:
+        client = daemon.client("hold", environment={MEMORY_LIMIT: "0=2G"}, uid=uid, directory=part)
+        client.next_line("ready")
+        assert client.saw(world.gpu.seen(memory="0=2G"))
+        assert client.pid in world.mib_on_mps(world.gpu)
+
+
+@pytest.fixture(scope="class")
+def privileged(daemon: Daemon) -> Path:
+    return daemon.directory_with("control_privileged")
+
+
+class TestADirectoryWithOnlyThePrivilegedSocket:
+    def test_is_enough_for_root_to_command(self, daemon: Daemon, privileged: Path) -> None:
+        assert daemon.command("set_default_active_thread_percentage 90", uid=0, directory=privileged).text == "90.0"
+        assert daemon.command("get_default_active_thread_percentage", uid=0, directory=privileged).text == "90.0"
+
+    def test_is_no_daemon_to_another_user(self, daemon: Daemon, privileged: Path) -> None:
+        answer = daemon.command("get_server_list", uid=OTHER_UID, directory=privileged)
+        assert (answer.exit_code, answer.stdout) == (1, "")
+        assert answer.stderr.strip() == "Cannot find MPS control daemon process"
+
+    @pytest.mark.parametrize("uid", [0, OTHER_UID])
+    def test_is_not_enough_to_be_a_client_which_then_runs_without_limits(
+        self, daemon: Daemon, privileged: Path, world: World, uid: int
+    ) -> None:
+        client = daemon.client("hold", environment={MEMORY_LIMIT: "0=2G"}, uid=uid, directory=privileged)
+        client.next_line("ready")
+        assert client.line("pid")["meminfo_free_MiB"] > world.gpu.memory_mib / 2
+        assert client.pid not in world.mib_on_mps(world.gpu)
+        assert client.pid in world.mib_on(world.gpu)

@@ -1,0 +1,297 @@
+"""Control daemons and CUDA clients in a folder of their own, on the simulator or on a real GPU.
+
+One rule: whatever a test does to them, when the world is closed nothing of it is left: no process, no file, nothing on
+the card, and no setting of a card was changed.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.contract.gpus import Gpu
+from tests.contract.journal import Journal
+from tests.contract.platforms import Platform
+from tests.contract.processes import SOON_S, Answer, Client, eventually
+
+OTHER_UID = 65534
+FLAGS = ("-f", "-M") if os.getuid() == 0 else ("-f",)  # only root may start a daemon for several users
+
+# A variable of None is taken out of the environment.
+Environment = Mapping[str, str | None]
+
+
+class Daemon:
+    """One `nvidia-cuda-mps-control` in the foreground, its pipe directory, and the clients that connect to it."""
+
+    def __init__(self, world: "World", process: "subprocess.Popen[bytes]", pipe: Path, output: Path) -> None:
+        self._world = world
+        self._directories = 0
+        self._clients: list[Client] = []
+        self.process = process
+        self.pipe = pipe
+        self.output = output
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def server(self) -> int:
+        """The pid of its one server."""
+        (pid,) = self.command("get_server_list").pids
+        return pid
+
+    @property
+    def status(self) -> str:
+        return self.command(f"get_server_status {self.server}").text
+
+    def command(
+        self, text: str, *, directory: Path | None = None, uid: int | None = None, deadline_s: float = SOON_S
+    ) -> Answer:
+        """Asks the daemon, through its own pipe directory or another, as this user or another."""
+        return self._world.command(text, directory=directory or self.pipe, uid=uid, deadline_s=deadline_s)
+
+    def client(
+        self,
+        *actions: str,
+        environment: Environment | None = None,
+        uid: int | None = None,
+        directory: Path | None = None,
+    ) -> Client:
+        client = self._world.client(*actions, environment=environment, uid=uid, directory=directory or self.pipe)
+        self._clients.append(client)
+        return client
+
+    def ready_client(self, *actions: str, environment: Environment | None = None, uid: int | None = None) -> Client:
+        """A client that goes through its actions up to the first `hold` or `step`; that must be one of them."""
+        client = self.client(*actions, environment=environment, uid=uid)
+        client.next_line("ready")
+        return client
+
+    def start_server(self) -> int:
+        """Has it start its server, and gives the server's pid."""
+        self.command("start_server -uid 0")
+        eventually(lambda: self.command("get_server_list").pids)
+        server = self.server
+        eventually(lambda: self.command(f"get_server_status {server}").text == "ACTIVE")
+        return server
+
+    def directory_with(self, *sockets: str) -> Path:
+        """A directory that anybody may enter and that holds hard links to these sockets of the daemon only."""
+        self._directories += 1
+        directory = self.pipe.parent / f"{self.pipe.name}-part{self._directories}"
+        directory.mkdir(mode=0o755)
+        for name in sockets:
+            (directory / name).hardlink_to(self.pipe / name)
+        return directory
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def stop(self) -> None:
+        """Ends its clients, which it would wait for, then it and its server, however they are."""
+        for client in self._clients:
+            client.close()
+        for pid in [self.pid, *self._world.processes_of(self.pipe)] if self.running else []:
+            _signal(pid, signal.SIGCONT)
+        if self.running and not self.command("quit").answered:
+            self.process.kill()
+        try:
+            self.process.wait(SOON_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class World:
+    """A folder, the GPUs, and every daemon and client that was started in it."""
+
+    def __init__(self, platform: Platform, folder: Path, journal: Journal) -> None:
+        self._platform = platform
+        self._folder = folder
+        self._journal = journal
+        self._daemons: list[Daemon] = []
+        self._clients: list[Client] = []
+        self._started = 0
+        journal.hide(str(folder))
+        self.gpus: tuple[Gpu, ...] = platform.gpus
+        self.nowhere = folder / "nowhere"  # a pipe directory in which no daemon is
+        self.nowhere.mkdir(mode=0o755)
+
+    @property
+    def gpu(self) -> Gpu:
+        return self.gpus[0]
+
+    def daemon(
+        self,
+        flags: Sequence[str] = FLAGS,
+        environment: Environment | None = None,
+        gpus: Sequence[Gpu] | None = None,
+        pipe: Path | None = None,
+    ) -> Daemon:
+        """A daemon for the first GPU or for these, that answers; in a fresh pipe directory or in this one."""
+        pipe = pipe or self._fresh("pipe")
+        pipe.mkdir(mode=0o755, exist_ok=True)
+        output = self._fresh("output")
+        with output.open("wb") as stream:
+            process = subprocess.Popen(
+                [*self._platform.control(os.getuid()).argv, *flags],
+                env=self._environment(pipe, environment, gpus),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        daemon = Daemon(self, process, pipe, output)
+        self._daemons.append(daemon)
+        eventually(lambda: self._answers(daemon))
+        return daemon
+
+    def _answers(self, daemon: Daemon) -> bool:
+        assert daemon.running, daemon.output.read_text(encoding="utf-8", errors="replace")
+        return self._ask("get_server_list", daemon.pipe, os.getuid(), SOON_S).exit_code == 0
+
+    def start_in(self, pipe: Path, flags: Sequence[str]) -> Answer:
+        """What a start of another daemon in this pipe directory says, and how it ends."""
+        argv = [*self._platform.control(os.getuid()).argv, *flags]
+        return self._run(" ".join(flags), argv, self._environment(pipe, None, None), "", SOON_S, {})
+
+    def command(self, text: str, *, directory: Path, uid: int | None = None, deadline_s: float = SOON_S) -> Answer:
+        """One command to whatever daemon listens in this directory."""
+        uid = os.getuid() if uid is None else uid
+        answer = self._ask(text, directory, uid, deadline_s)
+        self._journal.note_answer(answer, directory.name, uid)
+        return answer
+
+    def _ask(self, text: str, directory: Path, uid: int, deadline_s: float) -> Answer:
+        program = self._platform.control(uid)
+        environment = self._environment(directory, {"CUDA_VISIBLE_DEVICES": None}, None)
+        return self._run(text, program.argv, environment, text + "\n", deadline_s, program.options)
+
+    def _run(
+        self,
+        command: str,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        spoken: str,
+        deadline_s: float,
+        options: Mapping[str, Any],
+    ) -> Answer:
+        try:
+            done = subprocess.run(
+                argv,
+                env=dict(environment),
+                input=spoken,
+                capture_output=True,
+                text=True,
+                timeout=deadline_s,
+                check=False,
+                **options,
+            )
+        except subprocess.TimeoutExpired:
+            return Answer(command, None, "", "")
+        return Answer(command, done.returncode, done.stdout, done.stderr)
+
+    def client(
+        self,
+        *actions: str,
+        environment: Environment | None = None,
+        uid: int | None = None,
+        directory: Path | None = None,
+        gpus: Sequence[Gpu] | None = None,
+    ) -> Client:
+        """A CUDA client that connects through this directory; without one it finds no daemon."""
+        uid = os.getuid() if uid is None else uid
+        directory = directory or self.nowhere
+        program = self._platform.client(uid)
+        client = Client(
+            [*program.argv, *actions], self._environment(directory, environment, gpus), self._fresh("errors")
+        )
+        self._clients.append(client)
+        self._journal.note_client(client, actions, environment or {}, directory.name, uid)
+        return client
+
+    def mib_on_mps(self, gpu: Gpu) -> dict[int, int]:
+        """What NVML says of this GPU's MPS clients: MiB by pid."""
+        return self._mib_by_pid("nvmlDeviceGetMPSComputeRunningProcesses", gpu)
+
+    def mib_on(self, gpu: Gpu) -> dict[int, int]:
+        """What NVML says of every compute process on this GPU: MiB by pid."""
+        return self._mib_by_pid("nvmlDeviceGetComputeRunningProcesses", gpu)
+
+    def _mib_by_pid(self, function: str, gpu: Gpu) -> dict[int, int]:
+        nvml = self._platform.nvml
+        handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+        return {process.pid: process.usedGpuMemory // 1024**2 for process in getattr(nvml, function)(handle)}
+
+    def _environment(self, pipe: Path, changes: Environment | None, gpus: Sequence[Gpu] | None) -> dict[str, str]:
+        base: dict[str, str | None] = {
+            **self._platform.environment,
+            "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
+            "CUDA_MPS_LOG_DIRECTORY": str(self._folder),
+            "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus or self.gpus[:1]),
+            **(changes or {}),
+        }
+        return {name: value for name, value in base.items() if value is not None}
+
+    def _fresh(self, name: str) -> Path:
+        self._started += 1
+        return self._folder / f"{name}{self._started}"
+
+    def processes_of(self, folder: Path) -> list[int]:
+        """Every live process with something of this folder in its environment, whoever its parent is."""
+        return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if _mentions(path, str(folder))]
+
+    def end_clients(self, since: int = 0) -> None:
+        """Ends the clients that were started after the first `since`, and waits until the cards are rid of them."""
+        ended = self._clients[since:]
+        del self._clients[since:]
+        for client in ended:
+            client.close()
+        pids = {client.pid for client in ended}
+        eventually(lambda: not any(pids & self.mib_on(gpu).keys() for gpu in self.gpus))
+
+    @property
+    def clients(self) -> int:
+        return len(self._clients)
+
+    def close(self) -> None:
+        try:
+            self.end_clients()
+            for daemon in self._daemons:
+                daemon.stop()
+            eventually(lambda: not self.processes_of(self._folder))
+        finally:
+            for pid in self.processes_of(self._folder):
+                _signal(pid, signal.SIGKILL)
+            self._platform.close()
+            shutil.rmtree(self._folder)
+
+
+def open_folder() -> Path:
+    """A folder that any user may enter, with a name short enough for the sockets in it."""
+    folder = Path(tempfile.mkdtemp(prefix="mps-", dir="/tmp"))
+    folder.chmod(0o755)
+    return folder
+
+
+def _mentions(environ: Path, text: str) -> bool:
+    try:
+        return text.encode() in environ.read_bytes()
+    except (OSError, ProcessLookupError):  # ended meanwhile, or another user's
+        return False
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
