@@ -4,6 +4,7 @@ One rule: a verb costs what it needs, so `mpsd explain` starts no event loop and
 """
 
 import inspect
+import io
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -99,6 +100,9 @@ app.callback(help=_help(_mpsd))(_mpsd)
 
 def main() -> None:
     """The entry point: input that no verb could use ends here with every problem in it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # None where the shell closed it
+            stream.reconfigure(errors="backslashreplace")  # an ASCII terminal must not end a verb half way
     try:
         app(prog_name="mpsd")
     except InvalidInput as error:

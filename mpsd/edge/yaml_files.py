@@ -60,6 +60,8 @@ def read_bytes(source: str) -> bytes:
     subject = name_of(source)
     try:
         if source == STANDARD_INPUT:
+            if sys.stdin is None:
+                raise FileNotFoundError("closed")
             data = sys.stdin.buffer.read(LARGEST_BYTES + 1)
         else:
             with Path(source).open("rb") as file:

@@ -263,3 +263,16 @@ def test_a_shell_completes_verbs_and_their_options() -> None:
     asked = {"_MPSD_COMPLETE": "complete_bash"}
     assert "explain" in mpsd(COMP_WORDS="mpsd ", COMP_CWORD="1", **asked).stdout
     assert "--gpu" in mpsd(COMP_WORDS="mpsd explain --g", COMP_CWORD="2", **asked).stdout
+
+
+def test_a_closed_standard_input_is_an_unreadable_file() -> None:
+    command = f"exec {sys.executable} -c 'from mpsd.cli.main import main; main()' explain -f - <&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert "standard input: 1 problem" in done.stderr
+
+
+def test_a_terminal_that_knows_ascii_alone_gets_the_rest_escaped() -> None:
+    done = mpsd("explain", "-f", "-", given="{kind: Pod, metadata: {name: é}, spec: {}}", PYTHONIOENCODING="ascii")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
