@@ -62,12 +62,14 @@ class Gpu:
         memory: str | None = None,
         percent: str | None = None,
         visible: Sequence[str] = (),
+        ordinal: int = 0,
         server_mib: int | None = None,
         server_percent: int = 100,
     ) -> Seen | OutOfMemory:
         """What a client sees under these values of its environment and limits of its server.
 
-        None is a variable or limit that is not set. `visible` is what the process sees when that is not this one GPU.
+        None is a variable or limit that is not set. `visible` is what the process sees when that is not this one GPU,
+        and `ordinal` is this GPU's place in it.
         """
         sms = self.capability.sms_given(min(int(thread_percent_as_read(percent)), server_percent), self.sms)
         card_mib = self.memory_mib - self.capability.server_mib - self.context_mib(sms)
@@ -77,8 +79,8 @@ class Gpu:
                 return OutOfMemory()
             case Lifted():
                 limits_mib = []
-            case Limited(bytes_by_ordinal) if 0 in bytes_by_ordinal:
-                limits_mib.append(bytes_by_ordinal[0] // 1024**2)
+            case Limited(bytes_by_ordinal) if ordinal in bytes_by_ordinal:
+                limits_mib.append(bytes_by_ordinal[ordinal] // 1024**2)
             case Limited() | Unset():
                 pass
         free_mib = min([limit - self.context_mib(sms) for limit in limits_mib], default=card_mib)

@@ -14,7 +14,7 @@ from tests.contract.results import SERVER_GONE, SUCCESS
 from tests.contract.world import Daemon, World
 
 LIMITED = {MEMORY_LIMIT: "0=2G"}
-HANGS_S = 1.0  # a client takes 0.1 s and a command 0.002 s when nothing is in the way
+HANGS_S = 0.5  # a client takes 0.1 s and a command 0.002 s when nothing is in the way
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tests.contract.results import ILLEGAL_ADDRESS, NOT_READY, SUCCESS, TERMINAT
 from tests.contract.world import Daemon, World
 
 MEMORY_BACK_S = 1.0  # seen: 0.05 to 0.07
-LINGER_S = 1.0  # time enough for a command or two, of 0.002 s each
+LINGER_S = 1.0  # time enough for a command, of 0.002 s
 
 
 class TestABadPointer:
@@ -78,10 +78,11 @@ class TestTerminateClient:
     def test_leaves_the_memory_until_the_context_is_destroyed_and_lets_it_connect_again(
         self, daemon: Daemon, world: World
     ) -> None:
-        client = daemon.client("alloc=512", f"linger={LINGER_S}", "reconnect", "launch=0.01", "step")
+        client = daemon.ready_client("alloc=512", "step", f"linger={LINGER_S}", "reconnect", "launch=0.01", "step")
+        server, context_mib = daemon.server, world.gpu.context_mib(world.gpu.sms)
+        client.go_on()
         client.next_line("lingering")
-        context_mib = world.gpu.context_mib(world.gpu.sms)
-        assert daemon.command(f"terminate_client {daemon.server} {client.pid}").text == "0"
+        assert daemon.command(f"terminate_client {server} {client.pid}").text == "0"
         assert world.mib_on_mps(world.gpu)[client.pid] == near(512 + context_mib, within=NVML_NEAR_MIB)
         assert str(client.pid) in daemon.command("ps").text
         assert client.next_line("destroy") == {"destroy": SUCCESS, "again": SUCCESS}
@@ -90,9 +91,11 @@ class TestTerminateClient:
         assert world.mib_on_mps(world.gpu)[client.pid] == near(context_mib, within=NVML_NEAR_MIB)
 
     def test_without_being_destroyed_the_context_stays_broken(self, daemon: Daemon) -> None:
-        client = daemon.client(f"linger={LINGER_S}")
+        client = daemon.ready_client("step", f"linger={LINGER_S}")
+        server = daemon.server
+        client.go_on()
         client.next_line("lingering")
-        daemon.command(f"terminate_client {daemon.server} {client.pid}")
+        daemon.command(f"terminate_client {server} {client.pid}")
         assert client.finished().line("end")["end"] == TERMINATED
 
 

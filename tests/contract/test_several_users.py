@@ -4,7 +4,7 @@ from tests.contract.processes import eventually
 from tests.contract.results import SUCCESS
 from tests.contract.world import World
 
-QUEUES_S = 1.0  # a client that is served takes 0.1 s
+QUEUES_S = 0.5  # a client that is served takes 0.1 s
 
 
 def test_with_m_they_share_one_server(world: World, other_user: int) -> None:

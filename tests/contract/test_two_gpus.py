@@ -4,7 +4,9 @@ import signal
 
 import pytest
 
+from mpsd.core.client_limits import DENY_MIB
 from mpsd.core.limits_as_read import MEMORY_LIMIT, VISIBLE_DEVICES
+from tests.contract.gpus import OutOfMemory
 from tests.contract.processes import eventually
 from tests.contract.results import ILLEGAL_ADDRESS, SERVER_GONE, SUCCESS
 from tests.contract.world import Daemon, World
@@ -72,6 +74,27 @@ class TestOneDaemonForBoth:
             uuids = ",".join(world.gpus[n].uuid for n in visible)
             client = daemon.client(environment={VISIBLE_DEVICES: uuids}).finished()
             assert client.saw(world.gpus[visible[0]].seen(server_mib=limits_mib))
+
+    @pytest.mark.parametrize("value", [None, "0=1G", "1=2G", "0=1G,1=2G"])
+    def test_each_device_has_the_smaller_of_the_servers_limit_and_the_clients(
+        self, daemon: Daemon, server: int, world: World, value: str | None
+    ) -> None:
+        daemon.command(f"set_device_pinned_mem_limit {server} 0 3G\nset_device_pinned_mem_limit {server} 1 4G")
+        uuids = [gpu.uuid for gpu in world.gpus[:2]]
+        both = {MEMORY_LIMIT: value, VISIBLE_DEVICES: ",".join(uuids)}
+        for ordinal, server_mib in ((0, 3072), (1, 4096)):
+            client = daemon.client(f"device={ordinal}", environment=both).finished()
+            gpu = world.gpus[ordinal]
+            assert client.saw(gpu.seen(memory=value, visible=uuids, ordinal=ordinal, server_mib=server_mib))
+        alone = daemon.client(environment={MEMORY_LIMIT: value, VISIBLE_DEVICES: uuids[1]}).finished()
+        assert alone.saw(world.gpus[1].seen(memory=value, server_mib=3072))
+
+    def test_tiny_limits_for_both_turn_every_new_client_away(self, daemon: Daemon, server: int, world: World) -> None:
+        daemon.command("\n".join(f"set_device_pinned_mem_limit {server} {key} {DENY_MIB}M" for key in (0, 1)))
+        both = ",".join(gpu.uuid for gpu in world.gpus[:2])
+        assert daemon.client(environment={VISIBLE_DEVICES: both}).finished().saw(OutOfMemory())
+        assert daemon.client("device=1", environment={VISIBLE_DEVICES: both}).finished().saw(OutOfMemory())
+        assert daemon.client(environment={VISIBLE_DEVICES: world.gpus[1].uuid}).finished().saw(OutOfMemory())
 
     def test_a_servers_key_by_uuid_is_read_back_by_the_ordinal(self, daemon: Daemon, server: int, world: World) -> None:
         daemon.command(f"set_device_pinned_mem_limit {server} {world.gpus[1].uuid} 3G")
