@@ -3,6 +3,7 @@
 One rule: nothing here knows what should happen; it starts, asks and stops, and the story looks at what came of it.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -59,23 +60,27 @@ class Program:
         return self._process.wait(_DEADLINE_S)
 
     def end(self) -> None:
-        """Ends it, if it has not ended, and closes its pipes."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
+        """Ends it with every child of it, and closes its pipes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate(timeout=_DEADLINE_S)
 
 
 class DemoMachine:
     """`mpsd up` with simulated GPUs in `folder`, and programs under it."""
 
-    def __init__(self, folder: Path, gpus: str) -> None:
+    def __init__(self, folder: Path, gpus: str, limits: Path | None = None) -> None:
         self._settings = settings(run_directory=str(folder / "run"), environment={})
         self._log = folder / "mpsd.log"
         self._environment: Mapping[str, str] = os.environ | {"MPSD_RUN_DIR": str(self._settings.run_directory)}
         self._programs: list[Program] = []
+        chosen = ["--limits", str(limits)] if limits else []
         with self._log.open("wb") as log:
             self._up = subprocess.Popen(
-                [*_MPSD, "up", "--simulate", gpus, "--log-format", "json"], env=self._environment, stderr=log
+                [*_MPSD, "up", "--simulate", gpus, "--log-format", "json", *chosen],
+                env=self._environment,
+                stderr=log,
+                start_new_session=True,  # so that Ctrl-C in the terminal reaches mpsd by way of stop() alone
             )
 
     def node(self) -> NodeStatus:
@@ -100,16 +105,30 @@ class DemoMachine:
             return False
         return len(node.domains) == len(node.gpus) and all(domain.state == "ready" for domain in node.domains)
 
+    @property
+    def pid(self) -> int:
+        """Of `mpsd up`."""
+        return self._up.pid
+
+    @property
+    def run_directory(self) -> Path:
+        return self._settings.run_directory
+
     def run(self, gpu_mem: int, actions: Sequence[str], gpu_core: int | None = None) -> Program:
         """Starts the simulator's CUDA program under `mpsd run`."""
         share = [] if gpu_core is None else ["--gpu-core", str(gpu_core)]
+        return self.run_command(["--gpu-mem", str(gpu_mem), *share], ["sim-cuda", *actions])
+
+    def run_command(self, options: Sequence[str], command: Sequence[str]) -> Program:
+        """Starts any command under `mpsd run` with these options."""
         program = Program(
             subprocess.Popen(
-                [*_MPSD, "run", "--gpu-mem", str(gpu_mem), *share, "--", "sim-cuda", *actions],
+                [*_MPSD, "run", *options, "--", *command],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                start_new_session=True,
             )
         )
         self._programs.append(program)

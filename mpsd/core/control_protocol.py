@@ -68,6 +68,17 @@ def server_status(server: int) -> Command[ServerStatus]:
     return Command(f"get_server_status {server}", read)
 
 
+def health(server: int) -> Command[tuple[tuple[int, ...], ServerStatus]]:
+    """`server_list` and `server_status` of one known server, asked in one go: each costs a process."""
+    list_of_servers, status_of_one = server_list(), server_status(server)
+
+    def read(output: str) -> tuple[tuple[int, ...], ServerStatus]:
+        *servers, status = output.splitlines() or [""]
+        return list_of_servers.read("\n".join(servers)), status_of_one.read(status)
+
+    return Command(f"{list_of_servers.text}\n{status_of_one.text}", read)
+
+
 def client_list(server: int) -> Command[tuple[int, ...]]:
     def read(output: str) -> tuple[int, ...]:
         return () if output == f"Server {server} not found" else _pids(output)

@@ -22,6 +22,8 @@ class DomainRecords:
         self._seen: dict[Path, tuple[int, int]] = {}
         self._noticed: dict[Path, tuple[int, int]] = {}
         self._records: dict[Path, DomainRecord] = {}
+        self._listed = 0
+        self._candidates: list[Path] = []
 
     def changed(self) -> bool:
         """Whether a file has come, gone or changed since this was last asked."""
@@ -42,13 +44,24 @@ class DomainRecords:
 
     def _look(self) -> dict[Path, tuple[int, int]]:
         stamps = {}
-        for path in self._run_directory.glob("gpu*/record.json"):
+        for path in self._paths():
             try:
                 status = path.stat()
             except FileNotFoundError:
                 continue
             stamps[path] = (status.st_ino, status.st_mtime_ns)
         return stamps
+
+    def _paths(self) -> list[Path]:
+        """Where a record can be; listed anew when a domain's folder has come or gone."""
+        try:
+            listed = self._run_directory.stat().st_mtime_ns
+        except FileNotFoundError:
+            return []
+        if listed != self._listed:
+            self._listed = listed
+            self._candidates = [folder / "record.json" for folder in self._run_directory.glob("gpu*")]
+        return self._candidates
 
     def _read(self, path: Path) -> None:
         self._records.pop(path, None)

@@ -17,6 +17,13 @@ class LogTail:
         self._position = path.stat().st_size if from_end and path.exists() else 0
         self._rest = b""
 
+    def has_grown(self) -> bool:
+        """Whether there is anything that `lines` has not given yet."""
+        try:
+            return self._path.stat().st_size != self._position
+        except FileNotFoundError:
+            return False
+
     def lines(self) -> list[str]:
         """What was added since the last call, without the last line if it is not whole yet."""
         try:

@@ -23,9 +23,9 @@ from mpsd.roles.domain_limits import DomainLimits
 from mpsd.roles.local_grants import LocalGrants
 from mpsd.roles.waiting_room import WaitingRoom
 
-_LOOK_S = 1.0  # between two looks that nothing asked for
-_RECORDS_LOOK_S = 0.1  # between two looks for a change of the domains' records, which costs almost nothing
-_RETRY_S = 0.2  # after an action failed
+_LOOK_S = 2.0  # between two looks that nothing asked for
+_SOON_S = 0.2  # after an action failed, or while a grant has clients left and its holder is gone
+_RECORDS_LOOK_S = 0.25  # between two looks for a change of the domains' records, which costs a stat each
 
 
 class AgentRole:
@@ -62,7 +62,8 @@ class AgentRole:
         while not stop.is_set():
             self._wake.clear()
             acted = await self._act(decide(self.look(), self._policy()))
-            await self._pause(_LOOK_S if acted else _RETRY_S, stop)
+            quiet = acted and all(held.holder_alive for held in self._grants.held())
+            await self._pause(_LOOK_S if quiet else _SOON_S, stop)
         self._grants.close()
 
     async def _pause(self, longest_s: float, stop: asyncio.Event) -> None:

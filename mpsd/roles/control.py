@@ -16,6 +16,7 @@ from mpsd.edge.settings import Settings
 from mpsd.edge.waiting import until
 from mpsd.roles.domain_supervisor import DomainSupervisor
 
+_LOG_LOOK_S = 0.25
 _LAST_WORDS_S = 1  # what `quit` gives programs that are still there after the drain
 
 
@@ -44,12 +45,20 @@ class ControlRole:
         async with asyncio.TaskGroup() as tasks:
             for supervisor in self._supervisors:
                 tasks.create_task(supervisor.run(ended))
+            tasks.create_task(self._watch_logs(ended))
             await stop.wait()
             await self._drain()
             ended.set()
             for supervisor in self._supervisors:
                 supervisor.wake()
         await asyncio.gather(*(supervisor.stop(_LAST_WORDS_S) for supervisor in self._supervisors))
+
+    async def _watch_logs(self, ended: asyncio.Event) -> None:
+        """One timer for all domains, so that an idle node is seldom woken."""
+        while not ended.is_set():
+            await asyncio.sleep(_LOG_LOOK_S)
+            for supervisor in self._supervisors:
+                supervisor.look_at_log()
 
     def hurry(self) -> None:
         """Ends the drain that is under way: the programs that are left lose their GPU."""

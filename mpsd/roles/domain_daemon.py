@@ -138,6 +138,10 @@ class DomainDaemon:
     def pipe(self, deadline_s: float) -> ControlPipe:
         return ControlPipe(self._folder.pipe, self._environment, deadline_s)
 
+    def has_written(self) -> bool:
+        """Whether there is something new in its log."""
+        return self._tail.has_grown()
+
     def read_log(self) -> bool:
         """Forwards what its log says to ours; True where a line asks for a probe."""
         asks = False
@@ -153,8 +157,7 @@ class DomainDaemon:
         """Asks it how it is. Anything but a proper answer counts as unanswered."""
         pipe = self.pipe(deadline_s)
         try:
-            servers = await pipe.ask(control_protocol.server_list())
-            statuses = [await pipe.ask(control_protocol.server_status(server)) for server in servers]
+            servers, status = await self._ask_for_health(pipe)
             asked = servers if with_clients else ()
             clients = [await pipe.ask(control_protocol.client_list(server)) for server in asked]
         except _TROUBLES as error:
@@ -162,8 +165,18 @@ class DomainDaemon:
             self.trouble = str(error)
             return
         self.unanswered, self.trouble, self.servers = 0, "", servers
-        self.server = ServerStatus.FAULT if ServerStatus.FAULT in statuses else ServerStatus.ACTIVE
+        self.server = ServerStatus.FAULT if status is ServerStatus.FAULT else ServerStatus.ACTIVE
         self.clients = sum(map(len, clients)) if with_clients else None
+
+    async def _ask_for_health(self, pipe: ControlPipe) -> tuple[tuple[int, ...], ServerStatus]:
+        """The servers, and the worst status among them; without a server there is nothing wrong."""
+        if len(self.servers) == 1:
+            servers, status = await pipe.ask(control_protocol.health(self.servers[0]))
+            if servers == self.servers:
+                return servers, status
+        servers = await pipe.ask(control_protocol.server_list())
+        statuses = [await pipe.ask(control_protocol.server_status(server)) for server in servers]
+        return servers, ServerStatus.FAULT if ServerStatus.FAULT in statuses else ServerStatus.ACTIVE
 
     async def settle(self, limits: Sequence[ServerLimit], graces: Graces) -> bool:
         """Sets and reads back the limits for servers to come, starts the server, then lets clients in."""

@@ -13,7 +13,7 @@ from mpsd.edge import records
 from mpsd.edge.control_pipe import ControlPipe
 from mpsd.edge.settings import Settings
 
-_BELIEVED_S = 60.0
+_BELIEVED_S = 120.0
 
 
 class DomainLimits:

@@ -87,10 +87,16 @@ class DomainSupervisor:
         self._probe_at = 0.0
         self.wake()
 
+    def look_at_log(self) -> None:
+        """Makes the loop look if the daemon has written something; costs one stat."""
+        if self._daemon.has_written():
+            self.wake()
+
     async def _pause(self) -> None:
         """Until something happens, or the next look is due."""
+        due_s = self._probe_at - time.monotonic() if self.record.state in _PROBE_S else 0.0
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_S):
+            async with asyncio.timeout(max(due_s, _LOOK_S)):
                 await self._wake.wait()
         self._wake.clear()
 

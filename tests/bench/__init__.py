@@ -1,0 +1,1 @@
+"""`make bench`: what mpsd costs, each figure beside a baseline taken in the same run."""

@@ -1,0 +1,48 @@
+"""Runs every benchmark, prints the table, writes build/bench.json; exits with 1 where a limit does not hold."""
+
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from mpsd.cli.demo_machine import DemoMachine
+from mpsd.edge.limits_files import shipped_folder
+from tests.bench.decisions import decisions
+from tests.bench.idle import idle
+from tests.bench.reactions import reactions
+from tests.bench.rows import Row, show, write
+
+RESULT = Path("build/bench.json")
+
+
+def _limits(folder: Path) -> Path:
+    """The limits shipped, but for the back-off: killing a daemon again and again is what is measured."""
+    shutil.copytree(shipped_folder(), folder)
+    policy = folder / "policy.yaml"
+    policy.write_text(re.sub(r"stable_after_s: \d+", "stable_after_s: 0.1", policy.read_text()))
+    return folder
+
+
+def main() -> int:
+    rows: dict[str, Row] = dict(decisions())
+    for gpus, measure in (("H200×2", reactions), ("H200×8", idle)):
+        with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
+            machine = DemoMachine(Path(folder), gpus, _limits(Path(folder) / "limits"))
+            try:
+                machine.wait_until_ready()
+                for name, row in measure(machine):
+                    print(f"{name}: {row.value:.4g} {row.unit}", file=sys.stderr, flush=True)
+                    rows[name] = row
+            finally:
+                machine.stop()
+    show(rows)
+    write(rows, RESULT)
+    broken = [name for name, row in rows.items() if not row.holds]
+    if broken:
+        print(f"over its limit: {', '.join(broken)}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""What `mpsd up` costs while nothing happens: 8 simulated GPUs with 20 clients each."""
+
+import statistics
+import time
+from collections.abc import Iterator
+
+import psutil
+
+from mpsd.cli.demo_machine import DemoMachine
+from mpsd.edge.waiting import wait_until
+from tests.bench.rows import Row
+
+GPUS, GRANTS_A_GPU, CLIENTS_A_GRANT = 8, 5, 4
+_WINDOWS, _WINDOW_S = 5, 6.0
+_CLIENTS_OF_A_GRANT = " & ".join(["sim-cuda hold"] * (CLIENTS_A_GRANT - 1) + ["exec sim-cuda hold"])
+_CLIENTS = GPUS * GRANTS_A_GPU * CLIENTS_A_GRANT
+
+
+def idle(machine: DemoMachine) -> Iterator[tuple[str, Row]]:
+    """The share of a core and the memory of the one process, medians over windows."""
+    for _grant in range(GPUS * GRANTS_A_GPU):
+        machine.run_command(["--gpu-mem", "24"], ["sh", "-c", _CLIENTS_OF_A_GRANT])
+    wait_until(lambda: len(machine.node().clients or ()) == _CLIENTS, 120, f"{_CLIENTS} clients are there", 0.2)
+    process = psutil.Process(machine.pid)
+    own, commands = [], []
+    for _window in range(_WINDOWS):
+        before, began = process.cpu_times(), time.monotonic()
+        time.sleep(_WINDOW_S)
+        after, took_s = process.cpu_times(), time.monotonic() - began
+        own.append((after.user - before.user + after.system - before.system) / took_s)
+        spent_s = after.children_user - before.children_user + after.children_system - before.children_system
+        commands.append(spent_s / took_s)
+    about = f"mpsd up, {GPUS} GPUs × {_CLIENTS // GPUS} clients"
+    yield "idle_cpu", Row(statistics.median(own), "of a core", 0.015, None, about)
+    yield "idle_memory", Row(process.memory_info().rss / 1024**2, "MiB", 80, None, f"{about}, resident")
+    # A real command is a C program of about 1.5 ms; the simulator's is Python, so its cost is not judged.
+    about = "control commands it started (the simulator's, in Python)"
+    yield "idle_commands_cpu", Row(statistics.median(commands), "of a core", None, None, about)
