@@ -8,6 +8,7 @@ import fcntl
 import mmap
 import os
 import struct
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,8 +78,9 @@ class Card:
     """One process's view of a card."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("r+b")
-        self._map = mmap.mmap(self._file.fileno(), _SIZE)
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._close_file = weakref.finalize(self, os.close, self._file)
+        self._map = mmap.mmap(self._file, _SIZE)
         memory_bytes, namespace, *_ = _HEADER.unpack_from(self._map, 0)
         self.memory_bytes: int = memory_bytes
         # In a pid namespace of its own a process cannot look the others up, so it takes them to be alive. Those who
@@ -87,7 +89,7 @@ class Card:
 
     def close(self) -> None:
         self._map.close()
-        self._file.close()
+        self._close_file()
 
     @property
     def compute_mode(self) -> int:

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given and not given[0].startswith("-"):
         return _ask([" ".join(given)])
     if any(option not in _FLAGS for option in options):
-        print(f"Unrecognized option  \n{HELP}", end="")
+        print(f"Unrecognized option \0\n{HELP}", end="")  # it does print that zero
         return 1
     flags = {_FLAGS[option] for option in options}
     if "help" in flags or "version" in flags:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from mpsd.sim.cuda_driver import CudaFailure, CudaProcess
-from mpsd.sim.cuda_results import SUCCESS, shown
+from mpsd.sim.cuda_results import INVALID_DEVICE, SUCCESS, shown
 from mpsd.sim.gpus import MIB
 
 PIECE_MIB = 32
@@ -96,6 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _start(device: int) -> CudaProgram:
     cuda = CudaProcess(os.environ)
+    if device >= len(cuda.visible):
+        raise CudaFailure("cuInit", INVALID_DEVICE)
     result = cuda.create_context(device)
     if result != SUCCESS:
         raise CudaFailure("ctx", result)
@@ -128,8 +130,9 @@ def _say(line: Mapping[str, object]) -> None:
 def _alloc(program: CudaProgram, value: str) -> None:
     got, result = 0, SUCCESS
     while got < int(value) and result == SUCCESS:
-        result = program.cuda.allocate(PIECE_MIB * MIB)
-        got += PIECE_MIB if result == SUCCESS else 0
+        piece = min(PIECE_MIB, int(value) - got)
+        result = program.cuda.allocate(piece * MIB)
+        got += piece if result == SUCCESS else 0
     program.allocated_mib += got
     memory = program.cuda.memory_info()
     _say(

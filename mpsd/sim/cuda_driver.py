@@ -18,7 +18,6 @@ from mpsd.sim.control_daemon import PIPE_DIRECTORY as USUAL_PIPE_DIRECTORY
 from mpsd.sim.cuda_results import (
     ILLEGAL_ADDRESS,
     INVALID_CONTEXT,
-    INVALID_DEVICE,
     MPS_CLIENT_TERMINATED,
     MPS_CONNECTION_FAILED,
     MPS_RPC_FAILURE,
@@ -82,8 +81,6 @@ class CudaProcess:
 
     def create_context(self, ordinal: int) -> int:
         """A context on the device that this process sees as `ordinal`; the result."""
-        if ordinal >= len(self.visible):
-            return INVALID_DEVICE
         gpu = self.visible[ordinal]
         self.error = self._create_on_mps(gpu, ordinal) if self._on_mps else self._create_outside(gpu)
         return self.error

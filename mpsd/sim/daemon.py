@@ -184,6 +184,8 @@ class ControlDaemon:
             elif self.server is None:
                 self.log.control(f"{came}: Server is not ready, push client to pending list")
                 self.start_server(uid).hand_over(connection)
+            elif self.server.ending:
+                return
             elif self.server.uid == uid:
                 self.log.control(f"{came}: Server already exists")
                 self.server.hand_over(connection)

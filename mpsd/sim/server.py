@@ -212,7 +212,7 @@ class MpsServer:
         self._cards[client.context.ordinal].release(client.context.slot)
         client.context = None
         active = sum(other.context is not None for other in self._clients)
-        self._log.server(f"Server failed to recevie command with status 806, assuming client {client.shown} exit")
+        self._log_exit(client.shown)
         self._log.server(f"Client {client.shown} exiting. Number of active client contexts is {active}.")
 
     def _forget(self, client: Client) -> None:
@@ -221,10 +221,14 @@ class MpsServer:
         self._selector.unregister(client.connection)
         client.connection.close()
         self._clients.remove(client)
-        self._log.server(f"Client process {client.pid} disconnected")
         if client.torn_down and not self.in_fault:
-            self._log.server("Destroy server context on the devices that were reset")
+            self._log.server(f"Destroy server context on device {client.device} ({self._gpus[client.device].name})")
+        self._log_exit(f"{{PID: {client.pid}, Context ID: 0}}")
+        self._log.server(f"Client process {client.pid} disconnected")
         self._tell_if_idle()
+
+    def _log_exit(self, who: str) -> None:
+        self._log.server(f"Server failed to recevie command with status 806, assuming client {who} exit")
 
     def _tell_if_idle(self) -> None:
         if not self._clients:

@@ -61,7 +61,11 @@ def server_device(device: str, gpus: Sequence[SimulatedGpu]) -> str:
 
 @dataclass(eq=False, slots=True)
 class ServerLink:
-    """A server that runs. `idle` is the server's word that every client handed to it has left again."""
+    """A server that runs.
+
+    idle: the server's word that every client handed to it has left again; closing: it is to end once that is so;
+    ending: it has been told to, and takes no more clients.
+    """
 
     pid: int
     uid: int
@@ -71,6 +75,7 @@ class ServerLink:
     handed: int = 0
     idle: bool = True
     closing: bool = False
+    ending: bool = False
 
     def ask(self, asker: Asker, command: str, words: Sequence[str]) -> None:
         """Put a question; the answer comes back over the link, in order."""
@@ -89,7 +94,8 @@ class ServerLink:
 
     def close_when_idle(self) -> None:
         self.closing = True
-        if self.idle:
+        if self.idle and not self.ending:
+            self.ending = True
             messages.send(self.connection, {"exit": True})
 
     def heard_idle(self, served: int) -> None:
