@@ -35,9 +35,17 @@ def identity_of(pid: int) -> ProcessIdentity | None:
 def _stat_fields(pid: int) -> list[str] | None:
     """/proc/PID/stat from field 3 (state) on; the command's name before it may hold anything, brackets too."""
     try:
-        stat = (_PROC / str(pid) / "stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
+        descriptor = os.open(
+            f"/proc/{pid}/stat", os.O_RDONLY
+        )  # not by Path: this is read for every client at every look
+    except FileNotFoundError:
         return None
+    try:
+        stat = os.read(descriptor, 4096).decode(errors="replace")
+    except ProcessLookupError:
+        return None
+    finally:
+        os.close(descriptor)
     return stat[stat.rindex(")") + 2 :].split()
 
 
