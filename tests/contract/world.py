@@ -80,7 +80,7 @@ class Daemon:
 
     def start_server(self) -> int:
         """Has it start its server, and gives the server's pid."""
-        self.command("start_server -uid 0")
+        self.command(f"start_server -uid {os.getuid()}")
         eventually(lambda: self.command("get_server_list").pids)
         server = self.server
         eventually(lambda: self.command(f"get_server_status {server}").text == "ACTIVE")
