@@ -140,6 +140,7 @@ def offer_to_clients(folder: DomainFolder) -> None:
     beside.unlink(missing_ok=True)
     os.link(folder.pipe / "control", beside)
     beside.replace(folder.client / "control")
+    beside.unlink(missing_ok=True)  # rename does nothing where both are links to one socket already, as after adoption
 
 
 def withdraw_from_clients(folder: DomainFolder) -> None:
