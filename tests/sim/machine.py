@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import yaml
 
 from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.limits_reading import read_gpu_facts
+from mpsd.sim.card import process_start_ticks
 from mpsd.sim.node import SimulatedNode, cards_asked, create_node
 from mpsd.sim.nvml import SimulatedNvml
 
@@ -179,9 +181,11 @@ class Machine:
         environment: Mapping[str, str] | None = None,
         pipe: Path | None = None,
         uid: int | None = None,
+        through: Sequence[str] = (),
     ) -> Client:
+        """A client that runs; `through` is a command to start it with."""
         process = subprocess.Popen(
-            [*self._argv("sim-cuda", uid), *actions],
+            [*through, *self._argv("sim-cuda", uid), *actions],
             env=self.environment(pipe, environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -223,6 +227,14 @@ class Machine:
     def end(self) -> None:
         for running in reversed(self._running):
             running.end()
+        self._end_background_daemon()
+
+    def _end_background_daemon(self) -> None:
+        """One that was started with -d and has not quit; its pid file may be an earlier one's."""
+        pid_file = self.pipe / "nvidia-cuda-mps-control.pid"
+        pid = int(pid_file.read_text()) if pid_file.exists() else 0
+        if pid and process_start_ticks(pid) and "nvidia" in Path(f"/proc/{pid}/comm").read_text():
+            os.kill(pid, signal.SIGKILL)
 
     def _argv(self, program: str, uid: int | None) -> list[str]:
         if uid in {None, os.getuid()}:

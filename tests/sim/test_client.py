@@ -1,8 +1,12 @@
 """The command line of sim-cuda, which has a twin on real hardware in tests/contract."""
 
+import os
 import resource
 import signal
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from tests.sim.machine import Daemon, Machine, wait_until
 
@@ -131,6 +135,20 @@ def test_in_exclusive_mode_whoever_is_first_keeps_the_server_out(machine: Machin
 def test_in_prohibited_mode_no_context_is_made(machine: Machine) -> None:
     machine.node.card(0).compute_mode = machine.nvml.NVML_COMPUTEMODE_PROHIBITED
     assert machine.run_client().lines == [{"fail": "ctx", "err": "46:CUDA_ERROR_DEVICE_UNAVAILABLE"}]
+
+
+def test_a_client_in_a_pid_namespace_of_its_own_is_listed_by_its_host_pid(machine: Machine, daemon: Daemon) -> None:
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*unshare, "true"], capture_output=True, timeout=10).returncode != 0:
+        pytest.skip("no namespaces may be made here")
+    free = machine.free_mib()
+    client = machine.start_client("alloc=64", "step", through=unshare)
+    assert client.heard("pid")["pid"] == 1
+    client.heard("ready")
+    (pid,) = machine.mps_pids()
+    assert machine.ask(f"get_client_list {machine.server()}").output == str(pid)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: machine.free_mib() == free - machine.node.gpus[0].server_mib, "its memory is back")
 
 
 def test_starting_a_client_takes_little_processor_time(machine: Machine, daemon: Daemon) -> None:
