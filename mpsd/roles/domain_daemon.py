@@ -13,7 +13,7 @@ from mpsd.core.identity import ProcessIdentity
 from mpsd.core.node_view import ServerLimit
 from mpsd.core.policy import Graces
 from mpsd.edge import control_process, processes
-from mpsd.edge.control_pipe import ControlFailed, ControlPipe
+from mpsd.edge.control_pipe import ControlFailed, ControlPipe, NoAnswer
 from mpsd.edge.control_process import DomainFolder
 from mpsd.edge.event_loop import DeathWatch
 from mpsd.edge.log_tail import LogTail
@@ -179,18 +179,25 @@ class DomainDaemon:
         return servers, ServerStatus.FAULT if ServerStatus.FAULT in statuses else ServerStatus.ACTIVE
 
     async def settle(self, limits: Sequence[ServerLimit], graces: Graces) -> bool:
-        """Sets and reads back the limits for servers to come, starts the server, then lets clients in."""
+        """Sets and reads back the limits for servers to come, starts the server, then lets clients in.
+
+        False leaves the reason in `trouble`. Only silence counts as unanswered: a daemon that says something else than
+        it should is not wedged, it has its time to start (`start_s`) like one that does not listen yet.
+        """
         pipe = self.pipe(graces.command_s)
         try:
-            await until(lambda: control_process.listener(self._folder), graces.start_s, "the control socket listens")
+            await until(self._listens_or_ended, graces.command_s, "the control socket listens")
             for limit in limits:
                 await pipe.set_limit(limit)
             await pipe.ask(control_protocol.start_server(control_process.server_user()))
             self.servers = await pipe.ask(control_protocol.server_list())  # those whose limits the agent must raise
             control_process.offer_to_clients(self._folder)
         except _TROUBLES as error:
-            self.unanswered += 1
+            self.unanswered = self.unanswered + 1 if isinstance(error, NoAnswer) else 0
             self.trouble = str(error)
             return False
         self.settled, self.unanswered, self.trouble, self.server = True, 0, "", ServerStatus.ACTIVE
         return True
+
+    def _listens_or_ended(self) -> bool:
+        return not self.alive or control_process.listener(self._folder) is not None
