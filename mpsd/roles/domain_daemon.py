@@ -76,6 +76,7 @@ class DomainDaemon:
 
     def start(self) -> None:
         """OSError where it cannot be started."""
+        self._last_words = ""
         self._child = control_process.start(self._folder, self._gpus, self._environment)
         # None: it is over already; its exit code says why at the next look.
         self._hold(processes.identity_of(self._child.pid) or ProcessIdentity(self._child.pid, 0, processes.boot_id()))
@@ -99,6 +100,7 @@ class DomainDaemon:
     def bury(self) -> str:
         """Forgets a daemon that has ended; says how it ended."""
         control_process.withdraw_from_clients(self._folder)
+        self.read_log()
         code = self._child.wait() if self._child else None
         pid, self.identity, self._child = self.identity, None, None
         if code is None:
@@ -146,9 +148,9 @@ class DomainDaemon:
         """Forwards what its log says to ours; True where a line asks for a probe."""
         asks = False
         for text in self._tail.lines():
+            self._last_words = text.strip() or self._last_words
             line = read_line(text)
             if line:
-                self._last_words = line.text
                 asks = asks or line.event in _ASKS_FOR_A_PROBE
                 self._log.info("daemon says", kind=line.event.value, text=line.text)
         return asks
