@@ -7,7 +7,6 @@ or their time is over.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from mpsd.core.domain_states import State
 from mpsd.core.domains import Domain
 from mpsd.core.policy import Policy
 from mpsd.edge.logs import logger
@@ -71,16 +70,9 @@ class ControlRole:
             supervisor.drain()
         self._log.info("draining", deadline_s=drain_s, again="a second signal ends the programs that are left")
         try:
-            await until(
-                lambda: self._hurry.is_set() or all(map(_is_empty, self._supervisors)), drain_s, "the drain ends"
-            )
+            await until(self._is_drained, drain_s, "the drain ends")
         except TimeoutError:
             self._log.warning("drain given up", reason=f"programs are left after {drain_s:g} s")
 
-    def _drained(self) -> bool:
-        return self._hurry.is_set() or all(map(_is_empty, self._supervisors))
-
-
-def _is_empty(supervisor: DomainSupervisor) -> bool:
-    """Nobody can lose anything by the end of this domain's daemon."""
-    return supervisor.record.state in {State.DRAINED, State.DOWN, State.REFUSED}
+    def _is_drained(self) -> bool:
+        return self._hurry.is_set() or all(supervisor.is_empty for supervisor in self._supervisors)

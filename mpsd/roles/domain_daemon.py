@@ -97,6 +97,11 @@ class DomainDaemon:
             return False
         return not control_process.serves(self.identity, self._gpus)
 
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether no program can be on it: we started it, and its clients were not let in yet."""
+        return self._child is not None and not self.settled
+
     def bury(self) -> str:
         """Forgets a daemon that has ended; says how it ended."""
         control_process.withdraw_from_clients(self._folder)

@@ -23,6 +23,7 @@ from mpsd.roles.domain_daemon import DomainDaemon
 # Seconds between two probes that nothing else asked for. A death, and a line in the log, are seen long before.
 _PROBE_S = {State.READY: 5.0, State.FAULT: 0.1, State.DRAINING: 0.2, State.WEDGED: 1.0, State.DRAINED: 1.0}
 _LOOK_S = 0.25
+_WITHOUT_PROGRAMS = {State.DRAINED, State.DOWN, State.REFUSED}
 _LOOKS_FOR_OBSTACLES = {State.DOWN, State.STARTING, State.REFUSED}
 
 
@@ -86,6 +87,11 @@ class DomainSupervisor:
         self.drain_asked = True
         self._probe_at = 0.0
         self.wake()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody can lose anything by the end of this domain's daemon."""
+        return self.record.state in _WITHOUT_PROGRAMS or self._daemon.out_of_reach
 
     def look_at_log(self) -> None:
         """Makes the loop look if the daemon has written something; costs one stat."""
