@@ -57,9 +57,10 @@ class DomainFolder:
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(mode)
 
-    def clear(self) -> None:
+    def clear(self, *, with_pipe: bool) -> None:
         """Removes what a stopped daemon leaves; client/ stays for containers that have it mounted, log/ for people."""
-        shutil.rmtree(self.pipe, ignore_errors=True)
+        if with_pipe:
+            shutil.rmtree(self.pipe, ignore_errors=True)
         for file in (self.record, self.limits):
             file.unlink(missing_ok=True)
 

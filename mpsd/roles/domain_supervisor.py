@@ -243,11 +243,18 @@ class DomainSupervisor:
             records.write(self._folder.record, changed, mode=0o644)
 
     async def stop(self, timeout_s: int) -> None:
-        """Ends the daemon, giving its clients so many seconds; puts everything back as it was found."""
-        await self._daemon.quit(timeout_s, self._policy().graces)
+        """Ends the daemon, giving its clients so many seconds; puts everything back as it was found.
+
+        A daemon that is another's is left as it is, its files too.
+        """
+        foreign = self._daemon.foreign
+        if foreign:
+            self._daemon.release()
+        else:
+            await self._daemon.quit(timeout_s, self._policy().graces)
         for uuid, mode in self._modes.put_back(self.record):
             self._log.info("compute mode put back", gpu=uuid, mode=mode)
-        self._folder.clear()
+        self._folder.clear(with_pipe=not foreign)
         self._log.info("stopped")
 
     def release(self) -> None:
