@@ -115,7 +115,16 @@ class DomainSupervisor:
             self._change(restarts_total=old.restarts_total, started_at=old.started_at, compute_modes=old.compute_modes)
         if self._daemon.adopt(old.daemon if old else None):
             self._log.info("daemon adopted", pid=self._daemon.identity and self._daemon.identity.pid)
+            self._set_modes_of_adopted()
         self._change(daemon=self._daemon.identity)
+
+    def _set_modes_of_adopted(self) -> None:
+        if self._daemon.foreign:
+            return
+        try:
+            self._set_modes()
+        except NvmlFailed as error:
+            self._log.warning("compute mode not set", reason=str(error))
 
     def _old_record(self) -> DomainRecord | None:
         """What is on disk of this boot; another boot's pids and compute modes mean nothing now."""
@@ -212,19 +221,22 @@ class DomainSupervisor:
             self._daemon.kill()
 
     def _start(self) -> None:
-        policy = self._policy()
         try:
-            # What the modes were must be on disk before a crash can lose it.
-            self._change(compute_modes=self._modes.take(self.record, policy))
-            self._modes.apply(self.record, policy)
+            self._set_modes()
             self._daemon.start()
         except (OSError, NvmlFailed) as error:
-            self._start_at = time.monotonic() + policy.restarts.longest_s
+            self._start_at = time.monotonic() + self._policy().restarts.longest_s
             self._change(reason=f"the control daemon cannot be started: {error}")
             self._log.warning("not started", reason=self.record.reason)
             return
         self._change(daemon=self._daemon.identity, started_at=time.time())
         self.wake()
+
+    def _set_modes(self) -> None:
+        """Gives the GPUs the policy's compute mode; what they had is on disk before a crash can lose it."""
+        policy = self._policy()
+        self._change(compute_modes=self._modes.take(self.record, policy))
+        self._modes.apply(self.record, policy)
 
     def _limits_to_restore(self) -> list[ServerLimit]:
         """What the agent last set, else denial: no program may start unlimited before the agent has looked."""
