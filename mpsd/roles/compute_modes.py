@@ -3,8 +3,6 @@
 One rule: what was found is written down before anything is changed, and nothing is changed where the policy says no.
 """
 
-from collections.abc import Iterator
-
 from mpsd.core.node_view import DomainRecord
 from mpsd.core.policy import Policy
 from mpsd.edge.nvml import Nvml
@@ -29,9 +27,9 @@ class ComputeModes:
                 if self._nvml.compute_mode(uuid) != self._nvml.exclusive_process:
                     self._nvml.set_compute_mode(uuid, self._nvml.exclusive_process)
 
-    def put_back(self, record: DomainRecord) -> Iterator[tuple[str, int]]:
-        """Sets every GPU back to what was found on it; gives those that were changed."""
-        for uuid, mode in record.compute_modes.items():
-            if self._nvml.compute_mode(uuid) != mode:
-                self._nvml.set_compute_mode(uuid, mode)
-                yield uuid, mode
+    def put_back(self, uuid: str, mode: int) -> bool:
+        """Sets a GPU back to what was found on it; False where that is what it has."""
+        if self._nvml.compute_mode(uuid) == mode:
+            return False
+        self._nvml.set_compute_mode(uuid, mode)
+        return True

@@ -264,8 +264,12 @@ class DomainSupervisor:
             self._daemon.release()
         else:
             await self._daemon.quit(timeout_s, self._policy().graces)
-        for uuid, mode in self._modes.put_back(self.record):
-            self._log.info("compute mode put back", gpu=uuid, mode=mode)
+        for uuid, mode in self.record.compute_modes.items():
+            try:
+                if self._modes.put_back(uuid, mode):
+                    self._log.info("compute mode put back", gpu=uuid, mode=mode)
+            except NvmlFailed as error:
+                self._log.warning("compute mode not put back", gpu=uuid, mode=mode, reason=str(error))
         self._folder.clear(with_pipe=not foreign)
         self._log.info("stopped")
 
