@@ -50,6 +50,7 @@ class DomainSupervisor:
         self._daemon = DomainDaemon(folder, gpus, environment, self._wake.set, self._log)
         self._probe_at = 0.0
         self._start_at = 0.0
+        self._why = ""  # the reason of the state, which a trouble that passes must not outlive
         self.drain_asked = False
         self.record = DomainRecord(
             version=RECORD_VERSION,
@@ -146,7 +147,7 @@ class DomainSupervisor:
         if daemon.alive and state in _PROBE_S and time.monotonic() >= self._probe_at:
             await daemon.probe(self._policy().graces.command_s, with_clients=self.drain_asked)
             self._probe_at = time.monotonic() + (_LOOK_S if daemon.unanswered else _PROBE_S[state])
-            self._change(servers=daemon.servers, reason=daemon.trouble or self.record.reason)
+            self._change(servers=daemon.servers, reason=daemon.trouble or self._why)
         return Seen(
             alive=daemon.alive,
             obstacle=obstacle,
@@ -183,7 +184,7 @@ class DomainSupervisor:
             State.FAULT: lambda: "a program's fault has ended every program on the GPU",
         }
         reason = reasons.get(state, lambda: "")()
-        self._probe_at = 0.0
+        self._probe_at, self._why = 0.0, reason
         self._change(state=state, since=time.time(), reason=reason)
         self._log.info("state", state=state.value, reason=reason)
 
