@@ -57,7 +57,7 @@ class ControlPipe:
             async with asyncio.timeout(self.deadline_s):
                 output, errors = await process.communicate(f"{command.text}\n".encode())
         except TimeoutError:
-            raise NoAnswer(f'no answer to "{command.text}" within {self.deadline_s:g} s') from None
+            raise NoAnswer(f'no answer to "{_shown(command.text)}" within {self.deadline_s:g} s') from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()  # after the deadline, or when the caller was cancelled
@@ -85,7 +85,12 @@ class ControlPipe:
 def _failure(command: str, code: int, errors: str) -> ControlFailed:
     if errors.startswith("Cannot find MPS control daemon"):
         return NoDaemon("no control daemon listens here")
-    return ControlFailed(f'"{command}" ended with code {code}: {errors or "no message"}')
+    return ControlFailed(f'"{_shown(command)}" ended with code {code}: {errors or "no message"}')
+
+
+def _shown(command: str) -> str:
+    """Several commands asked in one go, in one line."""
+    return command.replace("\n", "; ")
 
 
 def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
