@@ -1,11 +1,14 @@
 """The records of the domains of this node, as `mpsd control` writes them.
 
-One rule: a record is read again only when its file has changed.
+One rule: a record is read again only when its file has changed, and believed only while its daemon lives: nobody may
+be let onto a GPU whose daemon is gone, where no limit holds.
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
+from mpsd.core.domain_states import State
 from mpsd.core.node_view import RECORD_VERSION, DomainRecord
 from mpsd.edge import processes, records
 from mpsd.edge.logs import Logger
@@ -38,9 +41,8 @@ class DomainRecords:
                 self._read(path)
         self._seen = found
         self._records = {path: record for path, record in self._records.items() if path in found}
-        return tuple(
-            sorted(self._records.values(), key=lambda record: [int(n) for n in _NUMBER.findall(record.domain)])
-        )
+        records_now = map(_as_it_is, self._records.values())
+        return tuple(sorted(records_now, key=lambda record: [int(n) for n in _NUMBER.findall(record.domain)]))
 
     def _look(self) -> dict[Path, tuple[int, int]]:
         stamps = {}
@@ -73,3 +75,11 @@ class DomainRecords:
         stale = record and record.daemon and record.daemon.boot_id != processes.boot_id()
         if record and record.version == RECORD_VERSION and not stale:
             self._records[path] = record
+
+
+def _as_it_is(record: DomainRecord) -> DomainRecord:
+    """The record, but for a daemon that has died and whose death nobody has written down yet."""
+    if record.daemon is None or processes.is_alive(record.daemon):
+        return record
+    reason = f"its control daemon ({record.daemon}) is gone, and mpsd control has not said so yet"
+    return replace(record, state=State.DOWN, reason=reason, daemon=None, servers=())
