@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from mpsd.core.client_limits import DENY_MIB, ClientLimit, problems_with
 from mpsd.core.domain_states import ANSWERING, SERVING
-from mpsd.core.grants import Grant, Room, rooms
+from mpsd.core.grants import Gpu, Grant, Room, rooms
 from mpsd.core.node_view import DomainView, NodeView, ServerLimit, Waiting
 from mpsd.core.placement import NoRoom, Placed, place
 from mpsd.core.policy import Policy
@@ -102,7 +102,7 @@ def _answer(
         unusable = _why_unusable(grant, view)
         return Refuse(waiting.id, unusable, for_ever=True) if unusable else Admit(grant)
     whole_node = place(waiting.request, _all_rooms(view, (), policy), policy)
-    if isinstance(whole_node, NoRoom) and not whole_node.ever:
+    if isinstance(whole_node, NoRoom) and not whole_node.ever and not tuple(_without_domain(view)):
         return Refuse(waiting.id, whole_node.reason, for_ever=True)
     if waiting.deadline is not None and view.now < waiting.deadline:
         return None
@@ -132,6 +132,14 @@ def _closed(view: NodeView) -> Iterator[str]:
         if domain.state not in SERVING:
             why = f": {domain.record.reason}" if domain.record.reason else ""
             yield f"{domain.name} is {domain.state}{why}"
+    for gpu in _without_domain(view):
+        yield f"{gpu.label} has no control daemon yet"
+
+
+def _without_domain(view: NodeView) -> Iterator[Gpu]:
+    """GPUs that `mpsd control` has said nothing about yet, so that nothing can be said of them for ever."""
+    known = {uuid for domain in view.domains for uuid in domain.record.gpus}
+    return (gpu for gpu in view.gpus if gpu.uuid not in known)
 
 
 def _grant(waiting: Waiting, placed: Placed, policy: Policy) -> Grant:
