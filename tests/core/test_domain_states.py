@@ -1,6 +1,7 @@
 """The states of a domain: the table is complete, reachable and walked as a daemon's life walks it."""
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -121,3 +122,8 @@ def test_no_look_is_worse_for_knowing_less_about_clients() -> None:
         unknown = Seen(alive=True, settled=True, server=server, clients=None)
         some = Seen(alive=True, settled=True, server=server, clients=1)
         assert next_state(state, unknown) is next_state(state, some)
+
+
+def test_the_documentation_prints_this_table() -> None:
+    page = Path(__file__).parents[2] / "docs" / "domain-states.md"
+    assert as_table() in page.read_text()
