@@ -1,0 +1,76 @@
+"""`mpsd control` and `mpsd agent` as two processes: either may die without the other's clients noticing."""
+
+import os
+import signal
+
+from mpsd.core.domain_states import State
+from tests.roles.machine import Machine, Service, eventually
+
+
+def start_both(machine: Machine) -> tuple[Service, Service]:
+    control, agent = machine.service("control"), machine.service("agent")
+    machine.until_ready()
+    return control, agent
+
+
+def test_a_killed_agent_loses_no_client_and_no_grant(machine: Machine) -> None:
+    _control, agent = start_both(machine)
+    lasting, ended = machine.client(7), machine.client(4)
+    grant = machine.grant_of(lasting)
+    agent.kill()
+    ended.kill()
+    assert lasting.running
+
+    again = machine.service("agent")
+
+    machine.until_ready()
+    eventually(lambda: machine.holders == {lasting.pid}, "the grant of the program that ended is given back")
+    assert machine.grant_of(lasting) == grant
+    assert again.logged("grants found again", grants=2)
+    eventually(lambda: machine.limit_mib() == 7168, "the limit is that of the grant that is left")
+    assert lasting.running
+
+
+def test_a_program_that_waits_is_told_that_the_agent_went_away(machine: Machine) -> None:
+    _control, agent = start_both(machine)
+    machine.client(20)
+    waits = machine.run("--gpu-mem 20 --wait", "true")
+    eventually(lambda: machine.queue == [waits.pid], "it waits")
+    agent.kill()
+    assert waits.exit_code() == 1
+    assert "mpsd went away while it was asked" in waits.errors
+    machine.service("agent")
+    machine.until_ready()
+
+
+def test_without_control_clients_go_on_and_nothing_is_granted_on_a_dead_daemon(machine: Machine) -> None:
+    control, _agent = start_both(machine)
+    client = machine.client(7)
+    control.kill()
+    second = machine.client(7)
+    assert client.running
+
+    os.kill(machine.daemon(), signal.SIGKILL)
+
+    assert second.exit_code() == 4
+    refused = machine.run("--gpu-mem 7", "true")
+    assert refused.exit_code() == 1
+    assert "gpu0 is down" in refused.errors
+    machine.service("control")
+    machine.in_state(State.READY)
+    machine.client(7)
+
+
+def test_without_control_programs_are_refused_or_wait(machine: Machine) -> None:
+    agent = machine.service("agent")
+    eventually(lambda: (machine.run_directory / "mpsd.sock").exists(), "the agent answers")
+    refused = machine.run("--gpu-mem 7", "true")
+    assert refused.exit_code() == 1
+    assert "gpu0 has no control daemon yet" in refused.errors
+    waits = machine.run("--gpu-mem 7 --wait", "true")
+    eventually(lambda: machine.queue == [waits.pid], "it waits for the daemon")
+    control = machine.service("control")
+    machine.until_ready()
+    assert waits.exit_code() == 0
+    assert agent.running
+    assert control.running
