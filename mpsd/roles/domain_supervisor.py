@@ -192,6 +192,10 @@ class DomainSupervisor:
         """Counts a death of the daemon; says how it ended and when it is started again."""
         if self._daemon.identity is None:
             return ""
+        if self.record.state is State.REFUSED:  # it was in the way, and its end is no loss
+            self._daemon.bury()
+            self._change(daemon=None)
+            return ""
         restarts, policy = self.record.restarts, self._policy().restarts
         if time.time() - self.record.started_at > policy.stable_after_s:
             restarts = 0
