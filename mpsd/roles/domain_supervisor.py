@@ -73,7 +73,8 @@ class DomainSupervisor:
         while not stop.is_set():
             seen = await self._look()
             state = next_state(self.record.state, seen)
-            if state is not self.record.state:
+            ended_unseen = state is State.DOWN and self._daemon.identity is not None  # between its start and this look
+            if state is not self.record.state or ended_unseen:
                 self._enter(state, seen)
             else:
                 await self._act()
