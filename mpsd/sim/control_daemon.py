@@ -6,7 +6,6 @@ One rule: a command costs a process each time, so nothing is imported that it do
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from mpsd.sim.control_help import BANNER, HELP
 
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _ask(commands: Iterable[str]) -> int:
     from mpsd.sim.control_question import ask
 
-    return ask(Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or PIPE_DIRECTORY), commands)
+    return ask(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or PIPE_DIRECTORY, commands)
 
 
 def _start(*, multiuser: bool, foreground: bool) -> int:

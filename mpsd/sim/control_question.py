@@ -5,14 +5,15 @@ One rule: no time-out of its own; a daemon that is stopped keeps its askers wait
 
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 from mpsd.sim import messages
 
 
-def ask(pipe_directory: Path, commands: Iterable[str]) -> int:
+def ask(pipe_directory: str, commands: Iterable[str]) -> int:
     """Pass each command on and print its answer; the exit code, 1 only where there is no daemon."""
-    connection = messages.connect(pipe_directory / "control_privileged") or messages.connect(pipe_directory / "control")
+    connection = messages.connect(f"{pipe_directory}/control_privileged") or messages.connect(
+        f"{pipe_directory}/control"
+    )
     if connection is None:
         print("Cannot find MPS control daemon process", file=sys.stderr)
         return 1

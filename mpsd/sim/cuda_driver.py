@@ -9,7 +9,6 @@ import select
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from mpsd.core.limits_as_read import PIPE_DIRECTORY, VISIBLE_DEVICES
 from mpsd.sim import client_share, messages
@@ -25,7 +24,7 @@ from mpsd.sim.cuda_results import (
     OUT_OF_MEMORY,
     SUCCESS,
 )
-from mpsd.sim.gpus import FOLDER, MIB, SimulatedGpu, card_path, present_gpus, visible_gpus
+from mpsd.sim.gpus import MIB, SimulatedGpu, card_path, present_gpus, simulated_folder, visible_gpus
 from mpsd.sim.messages import Message
 
 # What a context outside MPS costs beyond an MPS client's, and what the first process on an idle card costs beside:
@@ -67,9 +66,9 @@ class CudaProcess:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
-        self._folder = Path(environment[FOLDER])
+        self._folder = simulated_folder(environment)
         present = present_gpus(self._folder, environment)
-        self._connection = messages.connect(Path(environment.get(PIPE_DIRECTORY) or USUAL_PIPE_DIRECTORY) / "control")
+        self._connection = messages.connect(f"{environment.get(PIPE_DIRECTORY) or USUAL_PIPE_DIRECTORY}/control")
         if self._connection:
             present = self._greet(self._connection, present)
         self._on_mps = self._connection is not None

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mpsd.sim import daemon_commands, messages
+from mpsd.sim import daemon_commands, listening, messages
 from mpsd.sim.cuda_results import MPS_SERVER_NOT_READY
 from mpsd.sim.gpus import SimulatedGpu
-from mpsd.sim.messages import Peer
+from mpsd.sim.listening import Peer
 from mpsd.sim.mps_log import MpsLog
 from mpsd.sim.server import ServerSetup, run_server
 from mpsd.sim.server_link import Asker, ServerLink, Settings, fork_server
@@ -61,7 +61,7 @@ class ControlDaemon:
     def __enter__(self) -> Self:
         pipe = self.settings.pipe_directory
         for name, mode in (("control", 0o666), ("control_privileged", 0o755)):
-            listener = messages.listen(pipe / name, mode)
+            listener = listening.listen(pipe / name, mode)
             self._watch(listener, partial(self._accept, listener, name == "control_privileged"))
         fifo, pid_file = pipe / "log", pipe / "nvidia-cuda-mps-control.pid"
         fifo.unlink(missing_ok=True)
@@ -84,7 +84,7 @@ class ControlDaemon:
         """Serve until a `quit` has run its course."""
         while not self._finished:
             for key, _ in self._selector.select(self._patience_s()):
-                if messages.still_open(key):
+                if listening.still_open(key):
                     key.data()
             if self._quit and self._quit.deadline is not None and time.monotonic() >= self._quit.deadline:
                 self.end_server()
@@ -135,7 +135,7 @@ class ControlDaemon:
     def _accept(self, listener: socket.socket, privileged: bool) -> None:
         connection, _ = listener.accept()
         self.log.control("Accepting connection...")
-        asker = Asker(connection, messages.peer(connection), privileged)
+        asker = Asker(connection, listening.peer(connection), privileged)
         self._watch(connection, partial(self._hear_first, asker))
 
     def _hear_first(self, asker: Asker) -> None:

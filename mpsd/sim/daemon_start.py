@@ -14,7 +14,7 @@ from pathlib import Path
 from mpsd.core.limits_as_read import PIPE_DIRECTORY, THREAD_PERCENT, VISIBLE_DEVICES, thread_percent_as_read
 from mpsd.sim.control_daemon import PIPE_DIRECTORY as USUAL_PIPE_DIRECTORY
 from mpsd.sim.daemon import ControlDaemon, DaemonSettings
-from mpsd.sim.gpus import FOLDER, present_gpus, visible_gpus
+from mpsd.sim.gpus import present_gpus, simulated_folder, visible_gpus
 from mpsd.sim.mps_log import MpsLog
 
 LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
@@ -38,7 +38,7 @@ def start(environment: Mapping[str, str], *, multiuser: bool, foreground: bool) 
         print("An instance of this daemon is already running", file=sys.stderr)
         return 1
     log = MpsLog(1, 1) if foreground else _log_files(directories.log)
-    folder = Path(environment[FOLDER])
+    folder = simulated_folder(environment)
     settings = DaemonSettings(
         folder=folder,
         pipe_directory=directories.pipe,

@@ -43,6 +43,13 @@ def read_gpus(folder: Path) -> tuple[SimulatedGpu, ...]:
     return tuple(SimulatedGpu(**gpu) for gpu in json.loads((folder / "gpus.json").read_bytes()))
 
 
+def simulated_folder(environment: Mapping[str, str]) -> Path:
+    """The folder of the machine that a simulated program runs on; without one the program ends here."""
+    if FOLDER not in environment:
+        raise SystemExit(f"{FOLDER} is not set: start the program through the bin/ of a simulated machine's folder")
+    return Path(environment[FOLDER])
+
+
 def card_path(folder: Path, gpu: SimulatedGpu) -> Path:
     """The file that says who holds how much of this GPU."""
     return folder / f"card{gpu.ordinal}"

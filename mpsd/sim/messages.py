@@ -5,47 +5,24 @@ between them, which nobody has written down.
 """
 
 import json
-import selectors
 import socket
-import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 Message = Mapping[str, Any]
 
 _LONGEST = 1 << 18
-_CREDENTIALS = struct.Struct("3i")
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Who is at the other end, by the kernel's word."""
-
-    pid: int
-    uid: int
 
 
 def new_socket() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def listen(path: Path, mode: int) -> socket.socket:
-    """Listen at `path`, over whatever an earlier listener left there."""
-    path.unlink(missing_ok=True)
-    listener = new_socket()
-    listener.bind(str(path))
-    path.chmod(mode)
-    listener.listen(512)
-    return listener
-
-
-def connect(path: Path) -> socket.socket | None:
+def connect(path: str) -> socket.socket | None:
     """A connection to whoever listens at `path`; None when nobody does, or this user may not."""
     connection = new_socket()
     try:
-        connection.connect(str(path))
+        connection.connect(path)
     except OSError:
         connection.close()
         return None
@@ -81,17 +58,6 @@ def receive_with_files(connection: socket.socket) -> tuple[Message | None, list[
     except ConnectionResetError:
         return None, []
     return _message(packet), files
-
-
-def peer(connection: socket.socket) -> Peer:
-    """Who connected: pid and uid at the time, in this process's own namespaces."""
-    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return Peer(pid, uid)
-
-
-def still_open(key: selectors.SelectorKey) -> bool:
-    """Whether the socket of an event is open: another event of the same round may have closed it."""
-    return isinstance(key.fileobj, socket.socket) and key.fileobj.fileno() == key.fd
 
 
 def _message(packet: bytes) -> Message | None:

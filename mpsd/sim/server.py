@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mpsd.sim import client_share, messages, server_answers
+from mpsd.sim import client_share, listening, messages, server_answers
 from mpsd.sim.card import MPS_CLIENT, MPS_SERVER, Card, Claim, Refused
 from mpsd.sim.client_share import Share, Wish
 from mpsd.sim.cuda_results import (
@@ -83,7 +83,7 @@ class MpsServer:
         while self._running:
             # Clients before the daemon, so that a client which had gone by the time of a question is not in the answer.
             for key, _ in sorted(self._selector.select(), key=lambda event: event[0].fileobj is self._link):
-                if messages.still_open(key):
+                if listening.still_open(key):
                     key.data()
 
     def _hear_daemon(self) -> None:
@@ -132,7 +132,7 @@ class MpsServer:
         messages.send(self._link, {"answer": text})
 
     def _accept(self, connection: socket.socket) -> None:
-        peer = messages.peer(connection)
+        peer = listening.peer(connection)
         self._served += 1
         who = f"{{PID: {peer.pid}, Context ID: 0}}"
         self._log.server(f"Received new client request for {who}")

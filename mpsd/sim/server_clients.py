@@ -3,7 +3,7 @@
 import socket
 from dataclasses import dataclass
 
-from mpsd.sim.messages import Peer
+from mpsd.sim.listening import Peer
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from mpsd.sim import messages
 from mpsd.sim.client_share import server_limit_bytes
 from mpsd.sim.gpus import SimulatedGpu
-from mpsd.sim.messages import Peer
+from mpsd.sim.listening import Peer
 
 
 @dataclass(eq=False, slots=True)
