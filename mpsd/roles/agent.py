@@ -121,15 +121,16 @@ class AgentRole:
                 await self._limits.set(domain, limit, time.time())
                 self._log.info("limit set", domain=domain, server=limit.server, memory_mib=limit.memory_mib)
             case Admit(grant):
+                if not self.waiting.expects(grant.id):  # its program has gone while a limit was raised for it
+                    return
                 self._grants.add(grant)
-                told = self.waiting.answer(action)
+                self.waiting.answer(action)
                 self._log.info(
                     "granted",
                     grant=grant.id,
                     holder=grant.holder.pid,
                     gpus=grant.gpus,
                     memory_mib=grant.memory_mib,
-                    told=told,
                 )
             case Refuse(waiting, reason):
                 self.waiting.answer(action)

@@ -46,13 +46,16 @@ class WaitingRoom:
             if not seat.answer.done()
         )
 
-    def answer(self, answer: Admit | Refuse) -> bool:
-        """False when nobody waits for it any more."""
-        seat = self._seats.get(answer.grant.id if isinstance(answer, Admit) else answer.id)
-        if seat is None or seat.answer.done():
-            return False
-        seat.answer.set_result(answer)
-        return True
+    def expects(self, waiting_id: str) -> bool:
+        """Whether somebody still waits for this answer."""
+        seat = self._seats.get(waiting_id)
+        return seat is not None and not seat.answer.done()
+
+    def answer(self, answer: Admit | Refuse) -> None:
+        """Nothing happens when nobody waits for it any more."""
+        waiting_id = answer.grant.id if isinstance(answer, Admit) else answer.id
+        if self.expects(waiting_id):
+            self._seats[waiting_id].answer.set_result(answer)
 
     def forget(self, waiting_id: str) -> None:
         seat = self._seats.pop(waiting_id, None)
