@@ -3,12 +3,13 @@
 import asyncio
 import shutil
 import sys
+from contextlib import nullcontext
 
 from mpsd.cli.output import ExitCode, complaints
 from mpsd.core.domains import domains
 from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.policy import Policy
-from mpsd.edge import event_loop, logs
+from mpsd.edge import event_loop, logs, run_directory
 from mpsd.edge.http_server import AlreadyServed
 from mpsd.edge.limits_files import LimitsFiles
 from mpsd.edge.nvml import NvmlFailed
@@ -96,9 +97,10 @@ def serve(
     chosen = settings(run_directory=run_dir, limits_directory=limits, simulate=simulate, log_format=log_format)
     logs.configure(chosen.log_format)
     try:
-        parts = Parts(chosen, with_control=with_control, with_agent=with_agent)
-        code = event_loop.run(parts.run())
-    except (NvmlFailed, AlreadyServed, PermissionError) as error:
+        with run_directory.held(chosen.run_directory) if with_control else nullcontext():
+            parts = Parts(chosen, with_control=with_control, with_agent=with_agent)
+            code = event_loop.run(parts.run())
+    except (NvmlFailed, AlreadyServed, run_directory.AlreadyHeld, PermissionError) as error:
         complaints().print(f"mpsd: {error}")
         code = ExitCode.NO
     sys.exit(code)

@@ -1,0 +1,35 @@
+"""The run directory belongs to one `mpsd control` (or `mpsd up`) at a time: two would restart each other's daemons.
+
+One rule: the lock is the kernel's, on the directory itself, so it goes with its holder however that ends.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class AlreadyHeld(Exception):
+    """Another process holds the directory."""
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """Holds the directory, which is made if need be; AlreadyHeld where another process does."""
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _lock(descriptor, directory)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, directory: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise AlreadyHeld(
+            f"mpsd runs here already: another `mpsd up` or `mpsd control` holds {directory}; stop that one first"
+        ) from None
