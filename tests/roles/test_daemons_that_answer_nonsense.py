@@ -26,5 +26,5 @@ def test_a_daemon_that_never_listens_holds_up_neither_the_others_nor_the_end(pai
     pair.replace_control_program(f'[ "$CUDA_VISIBLE_DEVICES" = {uuid} ] && exec sleep 600; exec "${{0%/*}}/real" "$@"')
     pair.service("up")
     eventually(lambda: pair.run("--gpu-mem 4 --wait", "true").exit_code() == 0, "the other GPU serves")
+    eventually(lambda: "the control socket listens" in pair.domain("gpu0").reason, "what is waited for is said")
     assert pair.domain("gpu0").state is State.STARTING
-    assert "the control socket listens" in pair.domain("gpu0").reason

@@ -1,0 +1,152 @@
+"""`mpsd run`: what its command sees, how it is refused, and what its exit code says."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpsd.core import client_limits
+from mpsd.core.client_limits import ClientLimit
+from tests.roles.machine import Machine, eventually
+
+OUT_OF_MEMORY = "2:CUDA_ERROR_OUT_OF_MEMORY"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Machine]:
+    """`mpsd up` on one A30."""
+    made = Machine("A30")
+    try:
+        made.up()
+        yield made
+        made.stop()
+    finally:
+        made.destroy()
+
+
+@pytest.fixture
+def machine(shared: Machine) -> Iterator[Machine]:
+    """The shared machine, without a program before and after the test."""
+    yield shared
+    shared.end_programs()
+    shared.until_no_grants()
+
+
+def test_a_program_sees_its_grant_as_its_memory_and_its_threads(machine: Machine) -> None:
+    card = machine.facts.card("A30")
+    assert card
+    capability = machine.facts.capability(card.compute_capability)
+    assert capability
+    sms = capability.sms_given(30, card.sms)
+    program = machine.run("--gpu-mem 7 --gpu-core 30", "sim-cuda")
+    assert program.exit_code() == 0
+    assert program.heard("sms") == sms
+    assert program.heard("meminfo_free_MiB") == 7 * 1024 - capability.context_cost_mib(sms)
+
+
+def test_a_program_that_takes_more_than_its_grant_gets_out_of_memory(machine: Machine) -> None:
+    program = machine.run("--gpu-mem 7", "sim-cuda", "alloc=8000")
+    assert program.exit_code() == 0
+    assert program.heard("rc") == OUT_OF_MEMORY
+    assert 6 * 1024 < program.heard("alloc_MiB") < 7 * 1024
+
+
+def test_two_programs_share_a_gpu(machine: Machine) -> None:
+    first, second = machine.client(11, "alloc=9000"), machine.client(11, "alloc=9000")
+    assert first.heard("uuid") == second.heard("uuid")
+    assert {first.heard("rc"), second.heard("rc")} == {"0:CUDA_SUCCESS"}
+    (gpu,) = machine.node().gpus
+    assert (gpu.granted_mib, gpu.clients) == (22 * 1024, 2)
+
+
+@pytest.mark.parametrize("code", [0, 1, 7, 255])
+def test_the_exit_code_is_the_commands(machine: Machine, code: int) -> None:
+    assert machine.run("--gpu-mem 1", "sh", "-c", f"exit {code}").exit_code() == code
+
+
+def test_a_signal_to_mpsd_run_is_one_to_the_command(machine: Machine) -> None:
+    program = machine.run("--gpu-mem 1", "sh", "-c", "trap 'exit 9' INT; echo '{\"trapped\": 1}'; while :; do :; done")
+    program.heard("trapped")
+    program.send(signal.SIGINT)
+    assert program.exit_code() == 9
+
+
+def test_a_command_that_dies_of_a_signal_says_so(machine: Machine) -> None:
+    assert machine.run("--gpu-mem 1", "sh", "-c", "kill -TERM $$").exit_code() == 128 + signal.SIGTERM
+
+
+def test_a_command_that_is_not_there_or_cannot_be_run_says_so_as_a_shell_does(machine: Machine, tmp_path: Path) -> None:
+    missing = machine.run("--gpu-mem 1", "no-such-command")
+    assert missing.exit_code() == 127
+    assert missing.errors == "mpsd run: no-such-command: no such command\n"
+    (tmp_path / "text").touch(mode=0o644)
+    forbidden = machine.run("--gpu-mem 1", str(tmp_path / "text"))
+    assert forbidden.exit_code() == 126
+    assert forbidden.errors == f"mpsd run: {tmp_path / 'text'}: Permission denied\n"
+
+
+def test_the_limits_replace_whatever_the_caller_had(machine: Machine) -> None:
+    lifted = {
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100",
+        "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING": "1",
+        "CUDA_MPS_PIPE_DIRECTORY": "/nowhere",
+        "CUDA_VISIBLE_DEVICES": "7",
+        "KEPT": "yes",
+    }
+    program = machine.run("--gpu-mem 7 --gpu-core 30", "env", environment=lifted)
+    assert program.exit_code() == 0
+    seen = dict(line.split("=", 1) for line in program.output.splitlines() if "=" in line)
+    wanted = client_limits.environment(ClientLimit(7 * 1024, 30), str(machine.folder_of().client))
+    wanted |= {"CUDA_VISIBLE_DEVICES": machine.simulation.gpus[0].uuid, "KEPT": "yes"}
+    assert wanted.items() <= seen.items()
+
+
+def test_a_program_for_which_there_is_no_room_is_refused_with_the_reason_and_the_remedy(machine: Machine) -> None:
+    machine.client(20)
+    refused = machine.run("--gpu-mem 7", "true")
+    assert refused.exit_code() == 1
+    assert "no single GPU has 7 GiB: gpu0 has 3.4 of 23.4 GiB free; --wait queues for room" in refused.errors
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--gpu-mem 24", "24 GiB"),
+        ("--gpu-mem 7.5", "--gpu-mem is 7.5"),
+        ("--gpu-mem 0", "--gpu-mem is 0"),
+        ("--gpu-mem=-1", "--gpu-mem is -1"),
+        ("--gpu-mem 40Gb", "--gpu-mem is 40Gb"),
+        ("--gpu-mem 7 --gpu-core 101", "--gpu-core is 101"),
+        ("--gpu-mem 8 --gpus 2", "no domain here has 2 GPUs"),
+    ],
+)
+def test_what_can_never_be_is_refused_at_once_even_by_who_would_wait(machine: Machine, options: str, said: str) -> None:
+    refused = machine.run(f"{options} --wait", "true")
+    assert refused.exit_code() == 2
+    assert said in refused.errors.replace('"', "")
+
+
+def test_every_problem_of_a_request_is_named_at_once(machine: Machine) -> None:
+    refused = machine.run("--gpu-mem 7.5 --gpu-core x --gpus none", "true")
+    assert refused.exit_code() == 2
+    assert all(option in refused.errors for option in ("--gpu-mem", "--gpu-core", "--gpus"))
+
+
+def test_ctrl_c_ends_the_wait(machine: Machine) -> None:
+    machine.client(20)
+    waits = machine.run("--gpu-mem 7 --wait", "true")
+    eventually(lambda: machine.queue == [waits.pid], "it waits")
+    waits.send(signal.SIGINT)
+    assert waits.exit_code() == 128 + signal.SIGINT
+    assert waits.errors == ""
+    eventually(lambda: machine.queue == [], "it waits no more")
+
+
+def test_without_mpsd_the_remedy_is_said(machine: Machine, tmp_path: Path) -> None:
+    alone = machine.run("--gpu-mem 7", "true", environment={"MPSD_RUN_DIR": str(tmp_path)})
+    assert alone.exit_code() == 1
+    assert alone.errors == (
+        f"mpsd run: mpsd does not run here: nobody answers on {tmp_path}/mpsd.sock; start it with `mpsd up`\n"
+    )

@@ -1,0 +1,77 @@
+"""`mpsd status`: the node for people and for machines."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.roles.machine import MPSD, Machine, Program, eventually
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    """Two A30 on which processes may run beside MPS; nothing runs yet."""
+    made = Machine("A30×2")
+    made.set_policy(exclusive_process=False)
+    try:
+        yield made
+        made.stop()
+    finally:
+        made.destroy()
+
+
+def status(machine: Machine, *options: str) -> Program:
+    return machine.start([MPSD, "status", *options])
+
+
+def test_the_books_and_who_uses_what_are_shown(machine: Machine) -> None:
+    machine.up()
+    client = machine.client(20, "alloc=1000")
+    waits = machine.run("--gpu-mem 23 --wait", "sim-cuda", "hold")
+    waits.heard("ready")
+    queued = machine.run("--gpu-mem 23 --wait", "true")
+    eventually(lambda: machine.queue == [queued.pid], "it waits")
+    environment = {"MPSD_SIMULATION": str(machine.simulation.folder), "CUDA_VISIBLE_DEVICES": "0"}
+    stranger = machine.start([machine.program("sim-cuda"), "hold"], environment)
+    stranger.heard("ready")
+
+    as_json = status(machine, "-o", "json")
+    as_text = status(machine)
+
+    assert (as_json.exit_code(), as_text.exit_code()) == (0, 0)
+    node = json.loads(as_json.output)
+    used = {grant["holder_pid"]: grant["used_mib"] for grant in node["grants"]}
+    assert used.keys() == {client.pid, waits.pid}
+    assert 1000 < used[client.pid] < 2000
+    assert [waiting["holder_pid"] for waiting in node["waiting"]] == [queued.pid]
+    text = as_text.output
+    (gpu_row,) = (line.split() for line in text.splitlines() if line.split()[:1] == ["gpu0"])
+    assert gpu_row[:6] == ["gpu0", "A30", "gpu0", "ready", "20/23.4", "GiB"]
+    (grant_row,) = (line for line in text.splitlines() if f" {client.pid} " in line)
+    assert "20 GiB" in grant_row
+    assert "sim-cuda alloc=1000 hold" in grant_row
+    assert f"pid {queued.pid} waits for 23 GiB: true" in text
+    assert f"pid {stranger.pid} uses " in text
+    assert "beside MPS, without limits" in text
+
+
+def test_a_domain_that_does_not_serve_is_explained_and_the_answer_is_no(machine: Machine) -> None:
+    machine.up()
+    machine.replace_control_program("exit 1")
+    os.kill(machine.daemon(), signal.SIGKILL)
+    eventually(lambda: "in a row" in machine.domain().reason, "it crashes again and again")
+    shown = status(machine)
+    assert shown.exit_code() == 1
+    assert "gpu0 is down since " in shown.output
+    assert "in a row, the next start is in " in shown.output
+    machine.restore_control_program()
+    machine.until_ready()
+
+
+def test_without_mpsd_the_answer_is_no_and_the_remedy(machine: Machine) -> None:
+    alone = status(machine)
+    assert alone.exit_code() == 1
+    assert "mpsd does not run here" in alone.errors
+    assert "start it with `mpsd up`" in alone.errors

@@ -1,0 +1,92 @@
+"""`mpsd up`: where it does not start, and what it does with limits that change under it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.roles.machine import MPSD, Machine, eventually
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    """One A30, nothing running."""
+    made = Machine("A30")
+    try:
+        yield made
+        made.stop()
+    finally:
+        made.destroy()
+
+
+def test_a_second_mpsd_in_one_run_directory_leaves_the_first_alone(machine: Machine) -> None:
+    first = machine.up()
+    client = machine.client(7)
+    before = machine.node()
+
+    second = machine.service("up")
+
+    assert second.exit_code() == 1
+    assert second.errors.startswith("mpsd: mpsd runs here already: ")
+    assert str(machine.run_directory) in second.errors
+    after = machine.node()
+    assert (after.domains, after.grants) == (before.domains, before.grants)
+    assert first.running
+    assert client.running
+
+
+def test_a_second_control_in_one_run_directory_leaves_the_first_alone(machine: Machine) -> None:
+    machine.up()
+    daemon = machine.daemon()
+    second = machine.service("control")
+    assert second.exit_code() == 1
+    assert "runs here already" in second.errors
+    assert machine.daemon() == daemon
+
+
+def test_a_second_agent_in_one_run_directory_leaves_the_first_alone(machine: Machine) -> None:
+    machine.up()
+    client = machine.client(7)
+    second = machine.service("agent")
+    assert second.exit_code() == 1
+    assert second.errors == f"mpsd: mpsd runs here already: it answers on {machine.run_directory}/mpsd.sock\n"
+    assert machine.holders == {client.pid}
+
+
+def test_every_fault_of_a_malformed_policy_is_named_and_nothing_is_started(machine: Machine) -> None:
+    machine.set_policy(placement="heap", domains=[[0]], surprise=1)
+    service = machine.service("up")
+    assert service.exit_code() == 2
+    assert all(field in service.errors for field in ("placement", "domains", "surprise"))
+    assert not (machine.run_directory / "gpu0").exists()
+
+
+def test_a_policy_that_goes_bad_is_not_taken_and_one_that_is_good_again_is(machine: Machine) -> None:
+    service = machine.up()
+    machine.client(7)
+    machine.write_policy("version: v2\n")
+
+    (line,) = eventually(lambda: service.logged("limits kept"), "the bad policy is reported")
+
+    assert "v2" in line["reason"]
+    assert machine.run("--gpu-mem 12", "true").exit_code() == 0
+    machine.set_policy(oversubscription={"memory_percent": 50})
+    eventually(lambda: machine.node().gpus[0].promised_mib < 12 * 1024, "the good policy is in force")
+    assert machine.run("--gpu-mem 7", "true").exit_code() == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--simulate", "A31x2"], "A31"),
+        (["--simulate", "T4"], "ask for the same GPUs"),
+        (["--log-format", "xml"], "write auto, json or console"),
+        (["--run-dir", "/tmp/" + 90 * "x"], "choose a shorter path"),
+        (["--limits", "/nowhere"], "/nowhere/policy.yaml"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_with_the_remedy(machine: Machine, arguments: list[str], said: str) -> None:
+    refused = machine.start([MPSD, "up", *arguments])
+    assert refused.exit_code() == 2
+    assert said in refused.errors
+    assert not Path("/tmp/" + 90 * "x").exists()
