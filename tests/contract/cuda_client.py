@@ -225,11 +225,11 @@ class Context:
     def alloc(self, mib: str) -> None:
         held_mib, result = 0, 0
         while held_mib < int(mib) and not result:
-            piece = ctypes.c_uint64()
-            result = self._driver.result("cuMemAlloc_v2", ctypes.byref(piece), PIECE_MIB * MIB)
+            piece, piece_mib = ctypes.c_uint64(), min(PIECE_MIB, int(mib) - held_mib)
+            result = self._driver.result("cuMemAlloc_v2", ctypes.byref(piece), piece_mib * MIB)
             if not result:
                 self._pieces.append(piece.value)
-                held_mib += PIECE_MIB
+                held_mib += piece_mib
         free, total = self._memory_mib()
         say(alloc_MiB=held_mib, rc=self._driver.name(result), free_after_MiB=free, total_after_MiB=total)
 

@@ -51,7 +51,7 @@ class TestADaemonWithoutAServer:
             ("ps", "Server not found"),
             ("get_device_client_list", ""),
             ("get_server_status 1", "Server 1 not found"),
-            ("terminate_client 1 2", "Server 1 not found!\n1"),
+            ("terminate_client 1 2", "Server 1 not found\nServer 1 not found!\n1"),
             ("bogus", 'Unknown command "bogus"'),
             ("help", 'Unknown command "help"'),
         ],
