@@ -18,7 +18,7 @@ from mpsd.core.limits_as_read import (
     memory_limit_as_read,
     thread_percent_as_read,
 )
-from mpsd.sim.gpus import MIB, SimulatedGpu
+from mpsd.sim.gpus import GIB, MIB, SimulatedGpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +84,9 @@ def share(wish: Wish, server_bytes: int | None, server_percent: float, gpu: Simu
 def server_limit_bytes(value: str) -> int | None:
     """The bytes in a value given to `set_device_pinned_mem_limit`; None for garbage and `0`, which remove the limit."""
     return _own_bytes(memory_limit_as_read(f"0={value}", ["GPU"]), 0)
+
+
+def limit_as_shown(value: str) -> str:
+    """How a limit reads back: whole GiB from 1 GiB on, rounded down, else MiB; every byte of it counts all the same."""
+    limit = server_limit_bytes(value) or 0
+    return f"{limit // GIB}G" if limit >= GIB else f"{limit // MIB}M"

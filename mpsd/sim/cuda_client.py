@@ -52,16 +52,12 @@ class CudaProgram:
         self.read_ahead = b""
 
     def watch(self, files: Sequence[int], timeout_s: float | None) -> Sequence[int]:
-        """Sleep until one of the files can be read or the time is up; Broke when the context breaks meanwhile.
-
-        A context that was broken before, by this process's own fault, is not looked at: so a process can linger.
-        """
-        before = self.cuda.error
+        """Sleep until one of the files can be read or the time is up; Broke when the context is broken, or breaks."""
         ends = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = None if ends is None else max(0.0, ends - time.monotonic())
-            ready = self.cuda.wait(files, left)
-            if self.cuda.error != before:
+            ready = self.cuda.wait(files, left) if self.cuda.error == SUCCESS else ()
+            if self.cuda.error != SUCCESS:
                 raise Broke
             if ready or left == 0:
                 return ready

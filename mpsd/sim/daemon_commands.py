@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mpsd.core.limits_as_read import thread_percent_as_read
+from mpsd.sim.client_share import limit_as_shown
 from mpsd.sim.device_table import device_table
 from mpsd.sim.server_link import Asker, ServerLink, server_device
 
@@ -130,9 +131,10 @@ def _from_any_server(command: str, missing: str) -> Handler:
 def _terminate_client(given: Given) -> Answer:
     server = given.server
     if server is None:
-        return f"Server {given.word(0)} not found!\n1\n"
+        said_to_owners = f"Server {given.word(0)} not found\n" if given.owner_asks else ""
+        return f"{said_to_owners}Server {given.word(0)} not found!\n1\n"
     if not given.owner_asks:
-        return given.insufficient
+        return f"{given.insufficient}800\n"  # CUDA_ERROR_NOT_PERMITTED
     server.ask(given.asker, "terminate_client", given.words[1:])
     return None
 
@@ -191,7 +193,7 @@ def _get_default_memory(given: Given) -> Answer:
     if value is None:
         given.daemon.log.control("No default pinned memory limit set for the device!")
         return ""
-    return f"{value}\n"
+    return f"{limit_as_shown(value)}\n"
 
 
 def _set_memory(given: Given) -> Answer:
@@ -212,7 +214,7 @@ def _get_memory(given: Given) -> Answer:
         return f"Server {given.word(0)} not found\n"
     device = server_device(given.word(1), given.daemon.settings.gpus)
     value = server.settings.memory_limits.get(device)
-    return f"{value}\n" if value else ""
+    return f"{limit_as_shown(value)}\n" if value else ""
 
 
 def _set_priority(given: Given) -> Answer:

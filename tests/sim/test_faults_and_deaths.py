@@ -53,7 +53,8 @@ def test_a_fault_takes_every_client_of_the_gpu_and_no_other(pair: Machine, pair_
 
 
 def test_a_lingering_process_keeps_the_server_in_fault_until_it_is_killed(machine: Machine, daemon: Daemon) -> None:
-    culprit = holding(machine, "fault", "hold")
+    culprit = machine.start_client("fault", "linger")
+    culprit.heard("lingering")
     assert status(machine) == "FAULT"
     late = machine.run_client()
     assert late.process.returncode == 3
