@@ -26,7 +26,7 @@ class LocalGrants:
     def load(self) -> None:
         """Finds what an earlier agent granted; another boot's grants are over."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for path in sorted(self._folder.glob("*.json")):
+        for path in sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):  # as they were given
             try:
                 grant = records.read(path, Grant)
             except records.UnreadableRecord as error:
