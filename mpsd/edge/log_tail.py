@@ -47,4 +47,4 @@ class LogTail:
         shutil.copyfile(self._path, self._path.with_name(self._path.name + ".1"))
         with self._path.open("r+b") as file:
             file.truncate(0)
-        self._position, self._rest = 0, b""
+        self._position = 0
