@@ -51,6 +51,8 @@ class ClientEyes:
             return None
         known = self._known.get(pid)
         if known is None or known.identity != identity:
-            mark = (processes.environment_of(pid) or {}).get(self._mark)
-            known = self._known[pid] = _Known(identity, mark, processes.command_of(pid))
+            environment = processes.environment_of(pid) or {}
+            known = _Known(identity, environment.get(self._mark), processes.command_of(pid))
+            if environment:  # empty in the middle of an exec: then it is read again at the next look
+                self._known[pid] = known
         return known
