@@ -1,0 +1,48 @@
+"""Asking the agent: whatever is wrong with its socket, the answer is a sentence with a remedy."""
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from mpsd.edge import local_api
+from mpsd.edge.local_api import NotRunning
+
+
+def test_nobody_there_names_the_socket_and_the_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "mpsd.sock"
+    with pytest.raises(NotRunning, match=f"nobody answers on {path}; start it with `mpsd up`"):
+        local_api.ask(path, "GET", "/v1/node")
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    with pytest.raises(NotRunning, match="nobody answers"):
+        local_api.ask(path, "GET", "/v1/node")
+
+
+def test_an_agent_that_ends_in_the_middle_of_an_answer_is_not_running(tmp_path: Path) -> None:
+    path = tmp_path / "mpsd.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+
+        def answer_half() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+
+        answering = threading.Thread(target=answer_half)
+        answering.start()
+        with pytest.raises(NotRunning, match="went away"):
+            local_api.ask(path, "GET", "/v1/node")
+        answering.join()
+
+
+def test_an_agent_that_is_silent_is_given_up(tmp_path: Path) -> None:
+    path = tmp_path / "mpsd.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        with pytest.raises(TimeoutError):
+            local_api.ask(path, "GET", "/v1/node", timeout_s=0.2)

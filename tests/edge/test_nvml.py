@@ -1,0 +1,78 @@
+"""NVML, on the simulator's library: what it cannot say is an error."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mpsd.edge.limits_files import load_limits
+from mpsd.edge.nvml import Nvml, NvmlFailed
+from mpsd.sim.card import OUTSIDE_MPS, Card, Claim
+from mpsd.sim.gpus import MIB
+from mpsd.sim.node import SimulatedNode, cards_asked, create_node
+from mpsd.sim.nvml import SimulatedNvml
+
+FACTS = load_limits(None).facts
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> SimulatedNode:
+    return create_node(tmp_path / "node", cards_asked("A30,V100", FACTS), FACTS.capabilities)
+
+
+@pytest.fixture
+def nvml(node: SimulatedNode) -> Iterator[Nvml]:
+    opened = Nvml(SimulatedNvml(node.folder))
+    opened.open()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def card(node: SimulatedNode) -> Iterator[Card]:
+    opened = node.card(0)
+    yield opened
+    opened.close()
+
+
+def test_gpus_are_told_as_cuda_sees_them(nvml: Nvml) -> None:
+    """The driver's own reserve is not memory that can be granted, and cores are counted in multiprocessors."""
+    shown = [(gpu.label, gpu.name, gpu.memory_mib, gpu.sms) for gpu in nvml.gpus(FACTS)]
+    wanted = [FACTS.card("A30"), FACTS.card("V100")]
+    assert shown == [(f"gpu{n}", card.name, card.memory_mib, card.sms) for n, card in enumerate(wanted) if card]
+
+
+def test_a_gpu_of_which_nothing_is_known_is_refused_with_the_remedy(nvml: Nvml) -> None:
+    fewer = replace(
+        FACTS,
+        capabilities=[row for row in FACTS.capabilities if row.compute_capability != "7.0"],
+        cards=[card for card in FACTS.cards if card.compute_capability != "7.0"],
+    )
+    with pytest.raises(NvmlFailed, match=r"compute capability 7.0, which limits/gpus.yaml does not list; add a row"):
+        nvml.gpus(fewer)
+
+
+def test_a_gpu_too_old_for_mig_has_none(nvml: Nvml, card: Card) -> None:
+    a30, v100 = nvml.gpus(FACTS)
+    assert not nvml.mig_enabled(v100.uuid)
+    card.mig = True
+    assert nvml.mig_enabled(a30.uuid)
+
+
+def test_a_gpu_that_is_lost_is_an_error_and_not_idle(nvml: Nvml, card: Card) -> None:
+    gpu = nvml.gpus(FACTS)[0]
+    assert nvml.processes(gpu.uuid) == ()
+    card.lost = True
+    with pytest.raises(NvmlFailed, match="GPU is lost"):
+        nvml.processes(gpu.uuid)
+    with pytest.raises(NvmlFailed, match="GPU is lost"):
+        nvml.mig_enabled(gpu.uuid)
+
+
+def test_a_process_beside_mps_is_told_from_a_client(nvml: Nvml, card: Card) -> None:
+    gpu = nvml.gpus(FACTS)[0]
+    card.claim(Claim(os.getpid(), OUTSIDE_MPS, 300 * MIB))
+    (use,) = nvml.processes(gpu.uuid)
+    assert (use.pid, use.used_mib, use.on_mps) == (os.getpid(), 300, False)
