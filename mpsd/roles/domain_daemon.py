@@ -197,8 +197,8 @@ class DomainDaemon:
             for limit in limits:
                 await pipe.set_limit(limit)
             await pipe.ask(control_protocol.start_server(control_process.server_user()))
+            control_process.offer_to_clients(self._folder)  # at once: a client that finds no socket runs unlimited
             self.servers = await pipe.ask(control_protocol.server_list())  # those whose limits the agent must raise
-            control_process.offer_to_clients(self._folder)
         except _TROUBLES as error:
             self.unanswered = self.unanswered + 1 if isinstance(error, NoAnswer) else 0
             self.trouble = str(error)

@@ -63,7 +63,9 @@ def _restart(machine: DemoMachine) -> float:
     simulation = open_node(machine.run_directory / "simulation")
     began = time.monotonic()
     os.kill(daemon, signal.SIGKILL)
-    wait_until(lambda: socket.exists() and socket.stat().st_ctime_ns != before, _DEADLINE_S, "the new socket is offered")
+    wait_until(
+        lambda: socket.exists() and socket.stat().st_ctime_ns != before, _DEADLINE_S, "the new socket is offered"
+    )
     _program({**simulation.environment, PIPE_DIRECTORY: str(socket.parent), VISIBLE_DEVICES: simulation.gpus[0].uuid})
     return time.monotonic() - began
 
@@ -111,7 +113,9 @@ class BareDaemon:
         self._daemon.kill()
         self._daemon.wait()
         self._daemon = self._start()
-        wait_until(lambda: self._socket.exists() and self._socket.stat().st_ctime_ns != before, _DEADLINE_S, "it listens")
+        wait_until(
+            lambda: self._socket.exists() and self._socket.stat().st_ctime_ns != before, _DEADLINE_S, "it listens"
+        )
         _program(self.environment)
         return time.monotonic() - began
 
