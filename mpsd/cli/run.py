@@ -11,10 +11,9 @@ import typer
 
 from mpsd.cli.options import RunDirectory
 from mpsd.cli.output import ExitCode, complaints
-from mpsd.core.program_request import ProgramAsks
+from mpsd.core.grant_messages import GrantAnswer, ProgramAsks, Refusal
 from mpsd.edge import local_api
 from mpsd.edge.settings import settings
-from mpsd.roles.answers import GrantAnswer, Refusal
 
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}  # options after CMD are CMD's
 _ANSWER_GRACE_S = 30.0  # beyond --timeout: for an agent that is busy

@@ -3,27 +3,15 @@
 One rule: the same numbers mean the same as in a pod; with several GPUs the amounts are divided over them evenly.
 """
 
-from dataclasses import dataclass
-
 from mpsd.core.amounts import GPUS, PERCENT, Asked, each_mib, each_percent, problems_with_asked
 from mpsd.core.gpu_facts import GpuFacts
+from mpsd.core.grant_messages import ProgramAsks
 from mpsd.core.grants import Request
 from mpsd.core.policy import Policy
 from mpsd.core.problem import InvalidInput, Problem
 from mpsd.core.quantity import memory_unit, whole_units
 
 _MEMORY, _PERCENT, _GPUS = "--gpu-mem", "--gpu-core", "--gpus"
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramAsks:
-    """As it was written. gpu_core None: no share of the threads. wait_s 0: an answer now or never."""
-
-    gpu_mem: str
-    gpu_core: str | None
-    gpus: str
-    wait_s: float
-    command: str
 
 
 def read_program_request(asks: ProgramAsks, policy: Policy, facts: GpuFacts) -> Request:

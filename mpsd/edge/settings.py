@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpsd.core.problem import InvalidInput, Problem
-from mpsd.edge.control_process import LONGEST_SOCKET_PATH, DomainFolder
+from mpsd.edge.domain_folder import LONGEST_SOCKET_PATH, DomainFolder
 
 RUN_DIRECTORY = "MPSD_RUN_DIR"
 LIMITS_DIRECTORY = "MPSD_LIMITS"

@@ -15,18 +15,18 @@ from mpsd.core.client_limits import ClientLimit, environment
 from mpsd.core.decide import Refuse
 from mpsd.core.domain_states import SERVING
 from mpsd.core.gpu_facts import GpuFacts
+from mpsd.core.grant_messages import GrantAnswer, ProgramAsks, Refusal
 from mpsd.core.grants import Grant
 from mpsd.core.limits_as_read import VISIBLE_DEVICES
 from mpsd.core.node_status import node_status
 from mpsd.core.node_view import Waiting
 from mpsd.core.policy import Policy
 from mpsd.core.problem import InvalidInput
-from mpsd.core.program_request import ProgramAsks, read_program_request
+from mpsd.core.program_request import read_program_request
 from mpsd.edge import processes
 from mpsd.edge.http_server import UnixServer, json_answer, peer_pid
 from mpsd.edge.settings import GRANT, Settings
 from mpsd.roles.agent import AgentRole
-from mpsd.roles.answers import GrantAnswer, Refusal
 
 LONGEST_WAIT_S = 7 * 86_400.0
 
@@ -105,4 +105,4 @@ class AgentApi:
         pipe_directory: Path = self._settings.domain(grant.domain).client
         variables = environment(ClientLimit(grant.memory_mib, grant.thread_percent), str(pipe_directory))
         variables |= {VISIBLE_DEVICES: ",".join(grant.gpus), GRANT: grant.id}
-        return GrantAnswer(grant, variables | self._extra, self._path_first)
+        return GrantAnswer(grant.id, variables | self._extra, self._path_first)

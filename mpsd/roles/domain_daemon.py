@@ -14,7 +14,7 @@ from mpsd.core.node_view import ServerLimit
 from mpsd.core.policy import Graces
 from mpsd.edge import control_process, processes
 from mpsd.edge.control_pipe import ControlFailed, ControlPipe, NoAnswer
-from mpsd.edge.control_process import DomainFolder
+from mpsd.edge.domain_folder import DomainFolder
 from mpsd.edge.event_loop import DeathWatch
 from mpsd.edge.log_tail import LogTail
 from mpsd.edge.logs import Logger

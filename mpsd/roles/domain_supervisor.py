@@ -14,7 +14,7 @@ from mpsd.core.domain_states import Seen, State, next_state, restart_delay_s
 from mpsd.core.node_view import RECORD_VERSION, DomainRecord, ServerLimit
 from mpsd.core.policy import Policy
 from mpsd.edge import control_process, processes, records
-from mpsd.edge.control_process import DomainFolder
+from mpsd.edge.domain_folder import DomainFolder
 from mpsd.edge.logs import logger
 from mpsd.edge.nvml import Nvml, NvmlFailed
 from mpsd.roles.compute_modes import ComputeModes

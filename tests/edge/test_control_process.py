@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.edge import control_process, processes
-from mpsd.edge.control_process import DomainFolder
+from mpsd.edge.domain_folder import DomainFolder
 
 
 @pytest.fixture

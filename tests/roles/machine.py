@@ -26,7 +26,7 @@ from mpsd.core.domain_states import State
 from mpsd.core.node_status import DomainStatus, GrantStatus, NodeStatus
 from mpsd.core.node_view import DomainRecord
 from mpsd.edge import local_api, processes, records
-from mpsd.edge.control_process import DomainFolder
+from mpsd.edge.domain_folder import DomainFolder
 from mpsd.edge.limits_files import load_limits, shipped_folder
 from mpsd.sim.card import Card
 from mpsd.sim.node import cards_asked, create_node
