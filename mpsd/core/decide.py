@@ -56,6 +56,17 @@ class Forget:
 Action = EndGrant | SetLimit | Admit | Refuse | Forget
 
 
+def domain_of(action: Action) -> str:
+    """The domain whose daemon or books the action changes; empty for an answer that changes none."""
+    match action:
+        case EndGrant(grant) | Admit(grant):
+            return grant.domain
+        case SetLimit(domain, _limit):
+            return domain
+        case Refuse() | Forget():
+            return ""
+
+
 def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
     """What to do now, in this order."""
     ended = tuple(held.grant for held in view.grants if _is_over(held.grant, held.holder_alive, view))

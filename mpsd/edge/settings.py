@@ -75,7 +75,7 @@ def _default_run_directory(environment: Mapping[str, str]) -> str:
 
 def _problems(chosen: Settings) -> list[Problem]:
     problems = []
-    longest = chosen.domain("gpu00-00").longest_socket()
+    longest = chosen.domain("gpu0-1-2-3-4-5-6-7").longest_socket()
     if len(os.fsencode(longest)) > LONGEST_SOCKET_PATH:
         problems.append(
             Problem(

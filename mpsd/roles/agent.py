@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from mpsd.core.control_protocol import NotUnderstood
-from mpsd.core.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide
+from mpsd.core.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide, domain_of
 from mpsd.core.grants import Gpu
 from mpsd.core.node_view import Client, NodeView
 from mpsd.core.policy import Policy
@@ -49,7 +49,7 @@ class AgentRole:
         self._limits = DomainLimits(settings, environment, policy)
         self._eyes = ClientEyes(nvml, GRANT)
         self._grants = LocalGrants(settings.grants, self.wake, self._log)
-        self._trouble = ""
+        self._troubles: dict[str, str] = {}
         self.waiting = WaitingRoom(self.wake)
 
     def wake(self) -> None:
@@ -100,17 +100,20 @@ class AgentRole:
         )
 
     async def _act(self, actions: tuple[Action, ...]) -> bool:
-        """Does one after the other; at the first that fails the rest waits for the next look."""
+        """Does one after the other; what fails in one domain keeps the rest of that domain for the next look."""
+        troubles: dict[str, str] = {}
         for action in actions:
+            domain = domain_of(action)
+            if domain in troubles:
+                continue
             try:
                 await self._do(action)
             except (ControlFailed, NotUnderstood, OSError) as error:
-                if str(error) != self._trouble:
-                    self._trouble = str(error)
-                    self._log.warning("action failed", action=type(action).__name__, reason=self._trouble)
-                return False
-        self._trouble = ""
-        return True
+                troubles[domain] = str(error)
+                if self._troubles.get(domain) != str(error):
+                    self._log.warning("action failed", action=type(action).__name__, domain=domain, reason=str(error))
+        self._troubles = troubles
+        return not troubles
 
     async def _do(self, action: Action) -> None:
         match action:

@@ -161,10 +161,16 @@ class DomainDaemon:
         return asks
 
     async def probe(self, deadline_s: float, *, with_clients: bool) -> None:
-        """Asks it how it is. Anything but a proper answer counts as unanswered."""
+        """Asks it how it is, and has a server started where there is none, but for a drain (with_clients).
+
+        Anything but a proper answer counts as unanswered.
+        """
         pipe = self.pipe(deadline_s)
         try:
             servers, status = await self._ask_for_health(pipe)
+            if not servers and not with_clients:  # it died: at once another, so that nobody else takes the GPU
+                await pipe.ask(control_protocol.start_server(control_process.server_user()))
+                servers = await pipe.ask(control_protocol.server_list())
             asked = servers if with_clients else ()
             clients = [await pipe.ask(control_protocol.client_list(server)) for server in asked]
         except _TROUBLES as error:

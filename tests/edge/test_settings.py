@@ -21,9 +21,9 @@ def test_a_flag_counts_before_a_variable_and_that_before_the_default() -> None:
 
 
 def test_the_longest_run_directory_still_holds_the_sockets_of_every_domain() -> None:
-    longest = "/" + 73 * "r"
+    longest = "/" + 63 * "r"
     chosen = settings(run_directory=longest, environment={})
-    assert len(str(chosen.domain("gpu10-11").longest_socket())) == 107
+    assert len(str(chosen.domain("gpu0-1-2-3-4-5-6-7").longest_socket())) == 107
     with pytest.raises(InvalidInput, match="run"):
         settings(run_directory=longest + "r", environment={})
 
