@@ -18,7 +18,7 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/mpsd check limits
-	$(BIN)/pytest
+	$(BIN)/pytest -n 3 --dist loadfile  # most of the time they wait for something to happen
 
 demo: $(READY)
 	$(BIN)/mpsd demo

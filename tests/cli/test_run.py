@@ -144,8 +144,9 @@ def test_ctrl_c_ends_the_wait(machine: Machine) -> None:
     eventually(lambda: machine.queue == [], "it waits no more")
 
 
-def test_without_mpsd_the_remedy_is_said(machine: Machine, tmp_path: Path) -> None:
-    alone = machine.run("--gpu-mem 7", "true", environment={"MPSD_RUN_DIR": str(tmp_path)})
+def test_without_mpsd_the_remedy_is_said(machine: Machine) -> None:
+    elsewhere = machine.run_directory.parent / "x"
+    alone = machine.run("--gpu-mem 7", "true", environment={"MPSD_RUN_DIR": str(elsewhere)})
     assert alone.exit_code() == 1
     assert alone.errors == (
         f"mpsd run: mpsd does not run here: nobody answers on {tmp_path}/mpsd.sock; start it with `mpsd up`\n"

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.register_assert_rewrite("tests.roles.machine")  # so that its own assertions say what they saw
-
-from tests.roles.machine import Machine  # noqa: E402
+from tests.roles.machine import Machine
 
 
 @pytest.fixture
