@@ -149,5 +149,5 @@ def test_without_mpsd_the_remedy_is_said(machine: Machine) -> None:
     alone = machine.run("--gpu-mem 7", "true", environment={"MPSD_RUN_DIR": str(elsewhere)})
     assert alone.exit_code() == 1
     assert alone.errors == (
-        f"mpsd run: mpsd does not run here: nobody answers on {tmp_path}/mpsd.sock; start it with `mpsd up`\n"
+        f"mpsd run: mpsd does not run here: nobody answers on {elsewhere}/mpsd.sock; start it with `mpsd up`\n"
     )
