@@ -1,4 +1,4 @@
-"""Serves HTTP on a Unix socket, and says which process asks.
+"""Serves HTTP on a Unix socket, and says which process asks. (`https_server` serves on a TCP port.)
 
 One rule: the peer's pid comes from the kernel (SO_PEERCRED), never from what the peer writes.
 """
@@ -18,18 +18,25 @@ class AlreadyServed(Exception):
     """Another process answers on this socket."""
 
 
+def application(routes: Mapping[str, Handler], longest_body: int = 1024**2) -> web.Application:
+    """routes: from `METHOD /path` to handler; every other path is answered 404, every other method 405."""
+    built = web.Application(client_max_size=longest_body)
+    for route, handler in routes.items():
+        method, url = route.split()
+        built.router.add_route(method, url, handler)
+    return built
+
+
 class UnixServer:
     """An HTTP server on one Unix socket. routes: from `METHOD /path` to handler."""
 
     def __init__(self, path: Path, routes: Mapping[str, Handler], mode: int) -> None:
         self._path = path
         self._mode = mode
-        application = web.Application()
-        for route, handler in routes.items():
-            method, url = route.split()
-            application.router.add_route(method, url, handler)
         # A handler whose peer hangs up is cancelled, so that nobody waits in a queue for a program that is gone.
-        self._runner = web.AppRunner(application, handler_cancellation=True, access_log=None, shutdown_timeout=2)
+        self._runner = web.AppRunner(
+            application(routes), handler_cancellation=True, access_log=None, shutdown_timeout=2
+        )
 
     async def start(self) -> None:
         """AlreadyServed where somebody answers there; a socket that nobody listens on is replaced."""

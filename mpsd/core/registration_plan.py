@@ -1,0 +1,116 @@
+"""What a webhook configuration must say, and what to change where it does not.
+
+One rule: `Fail` comes last, when the API server can reach us, verify us, and leave the namespaces alone that we
+ourselves need to start. It is never taken back here, or else killing the webhook would open the door.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+EXEMPT = "mpsd.io/exempt"
+_EXEMPTION = {"key": EXEMPT, "operator": "NotIn", "values": ["true"]}
+
+
+class FailurePolicy(StrEnum):
+    """What the API server does with an object while no webhook answers."""
+
+    FAIL = "Fail"
+    IGNORE = "Ignore"
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a configuration must say.
+
+    url: empty where the webhook is reached through its Service. authorities: base64 of the PEM bundle that verifies
+    it; None where somebody else writes that, such as cert-manager. failure_policy: what the operator wants in the end.
+    """
+
+    service: str
+    namespace: str
+    path: str
+    url: str
+    authorities: str | None
+    failure_policy: FailurePolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """webhooks: the whole list as it must be. changes: what differs from what was seen, in words."""
+
+    webhooks: list[Any]
+    changes: tuple[str, ...]
+
+
+def repair(configuration: Mapping[str, Any], wanted: Registration, *, may_fail: bool) -> Repair | None:
+    """The change that a configuration needs, None where it needs none. may_fail: whether `Fail` may be set now.
+
+    Rules, timeouts and match conditions are the manifests' business and stay as they are.
+    """
+    repaired, changes = [], []
+    for webhook in configuration.get("webhooks") or []:
+        if not isinstance(webhook, dict):
+            repaired.append(webhook)
+            continue
+        differing = _differing(webhook, wanted, may_fail=may_fail)
+        changes += [f"{webhook.get('name', '')}: {field}" for field in differing]
+        repaired.append({**webhook, **differing})
+    return Repair(repaired, tuple(changes)) if changes else None
+
+
+def is_registered(configuration: Mapping[str, Any], wanted: Registration) -> bool:
+    """Whether the API server asks us, by this configuration, whatever it does when we do not answer."""
+    webhooks = [webhook for webhook in configuration.get("webhooks") or [] if isinstance(webhook, dict)]
+    return bool(webhooks) and not any(_differing(webhook, wanted, may_fail=False) for webhook in webhooks)
+
+
+def authorities_named(configuration: Mapping[str, Any]) -> tuple[str, ...]:
+    """The caBundle of each webhook, in base64, empty where there is none."""
+    return tuple(
+        str((webhook.get("clientConfig") or {}).get("caBundle") or "")
+        for webhook in configuration.get("webhooks") or []
+        if isinstance(webhook, dict)
+    )
+
+
+def exemption(namespace: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The merge patch that exempts a namespace; None where it is exempt."""
+    labels = (namespace.get("metadata") or {}).get("labels") or {}
+    return None if labels.get(EXEMPT) == "true" else {"metadata": {"labels": {EXEMPT: "true"}}}
+
+
+def _differing(webhook: Mapping[str, Any], wanted: Registration, *, may_fail: bool) -> dict[str, Any]:
+    """The fields of one webhook that must change, with their new values."""
+    differing: dict[str, Any] = {}
+    client = webhook.get("clientConfig") or {}
+    if (right := _client_config(client, wanted)) != client:
+        differing["clientConfig"] = right
+    selector = webhook.get("namespaceSelector") or {}
+    if not any(_exempts(expression) for expression in selector.get("matchExpressions") or []):
+        expressions = [*(selector.get("matchExpressions") or []), _EXEMPTION]
+        differing["namespaceSelector"] = {**selector, "matchExpressions": expressions}
+    policy = webhook.get("failurePolicy")
+    reachable = may_fail and not differing
+    if policy != wanted.failure_policy and (wanted.failure_policy is FailurePolicy.IGNORE or reachable):
+        differing["failurePolicy"] = wanted.failure_policy.value
+    return differing
+
+
+def _client_config(seen: Mapping[str, Any], wanted: Registration) -> dict[str, Any]:
+    if wanted.url:
+        right: dict[str, Any] = {"url": wanted.url.rstrip("/") + wanted.path}
+    else:
+        service = {"name": wanted.service, "namespace": wanted.namespace, "path": wanted.path}
+        right = {"service": {"port": 443, **(seen.get("service") or {}), **service}}
+    authorities = seen.get("caBundle") if wanted.authorities is None else wanted.authorities
+    return right | ({"caBundle": authorities} if authorities else {})
+
+
+def _exempts(expression: Mapping[str, Any]) -> bool:
+    """Both ways of writing it; another key's expression, or `In`, does not exempt."""
+    if expression.get("key") != EXEMPT:
+        return False
+    operator = expression.get("operator")
+    return operator == "DoesNotExist" or (operator == "NotIn" and "true" in (expression.get("values") or []))

@@ -1,0 +1,180 @@
+"""Serves HTTP on a TCP port, with TLS or without, to peers that nobody vouches for.
+
+One rule: every peer has a deadline for what it sends, and a stop loses no request that has been accepted.
+"""
+
+import asyncio
+import ssl
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from mpsd.edge.certificates import Pair, load_into
+from mpsd.edge.http_server import Handler, application
+
+_HANDSHAKE_S = 10.0
+_FIRST_REQUEST_S = 10.0
+# Go's client gives an idle connection up after 90 s; a server that is first can meet a request that is on its way.
+_IDLE_S = 120.0
+_LONGEST_FIELD = 8190  # bytes of a header's line; aiohttp answers 400 to more
+_LAST_REQUESTS_S = 10.0  # what requests under way have to finish, once nobody can connect any more
+
+
+class PortTaken(Exception):
+    """Another process listens on this port, or this one may not."""
+
+
+def tls_context() -> ssl.SSLContext:
+    """A context without a certificate yet; `certificates.load_into` gives it one, now and later."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def replace_certificate(context: ssl.SSLContext, pair: Pair) -> None:
+    """Between two handshakes, since both happen in the loop's thread: none sees half of it."""
+    load_into(context, pair)
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where and how a server listens. context: None for HTTP without TLS."""
+
+    address: str
+    port: int
+    context: ssl.SSLContext | None
+    longest_body: int
+
+
+class TcpServer:
+    """An HTTP server on one TCP port. routes: from `METHOD /path` to handler."""
+
+    def __init__(self, routes: Mapping[str, Handler], listening: Listening) -> None:
+        self._listening = listening
+        self._closing = False
+        self._have_asked: weakref.WeakSet[asyncio.BaseProtocol] = weakref.WeakSet()
+        app = application(routes, longest_body=listening.longest_body)
+        app.middlewares.append(self._note_and_close)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            keepalive_timeout=_IDLE_S,
+            max_line_size=_LONGEST_FIELD,
+            max_field_size=_LONGEST_FIELD,
+            shutdown_timeout=_LAST_REQUESTS_S,
+        )
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port in use, which the kernel chose where 0 was asked for."""
+        return int(self._server.sockets[0].getsockname()[1]) if self._server and self._server.sockets else 0
+
+    async def start(self) -> None:
+        """PortTaken where nobody can listen there."""
+        await self._runner.setup()
+        listening = self._listening
+        handshake_s = _HANDSHAKE_S if listening.context else None
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                self._protocol,
+                listening.address,
+                listening.port,
+                ssl=listening.context,
+                ssl_handshake_timeout=handshake_s,
+                backlog=1024,
+            )
+        except OSError as error:
+            await self._runner.cleanup()
+            where = f"{listening.address}:{listening.port}"
+            raise PortTaken(f"cannot listen on {where}: {error.strerror or error}") from error
+
+    def ask_to_go(self) -> None:
+        """From now on each answer asks its peer to connect anew, and thereby elsewhere; new peers are served too."""
+        self._closing = True
+
+    async def stop(self) -> None:
+        """Accepts nobody any more, finishes what is under way, then closes every connection."""
+        if self._server:
+            self._server.close()
+        await self._runner.cleanup()
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        assert server is not None
+        protocol: asyncio.BaseProtocol = server()
+        asyncio.get_running_loop().call_later(_FIRST_REQUEST_S, self._close_if_silent, weakref.ref(protocol))
+        return protocol
+
+    def _close_if_silent(self, reference: Callable[[], asyncio.BaseProtocol | None]) -> None:
+        """A peer that connects and never ends its first request holds a connection that others need."""
+        protocol = reference()
+        if protocol is None or protocol in self._have_asked:
+            return
+        transport = getattr(protocol, "transport", None)
+        if transport is not None:
+            transport.abort()
+
+    @web.middleware
+    async def _note_and_close(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        self._have_asked.add(request.protocol)
+        try:
+            answer = await handler(request)
+        except web.HTTPException as error:  # 404 and 405, which aiohttp answers from here
+            answer = web.Response(status=error.status, text=f"{error.reason}\n", headers=_allowed(error))
+        if self._closing:
+            answer.force_close()
+        return answer
+
+
+def _allowed(error: web.HTTPException) -> dict[str, str]:
+    return {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+
+
+class BodyRefused(Exception):
+    """A body that is not taken. status: the HTTP status that says why."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        self.status = status
+        super().__init__(reason)
+
+
+async def read_body(request: web.Request, content_type: str, longest: int, deadline_s: float) -> bytes:
+    """The whole body. BodyRefused with 415, 413 or 408 for another type, one too long, and one too slow."""
+    if request.content_type != content_type:
+        raise BodyRefused(415, f"the content type is {request.content_type}; send {content_type}")
+    too_long = BodyRefused(413, f"the body is longer than {longest} bytes")
+    if (request.content_length or 0) > longest:
+        raise too_long
+    try:
+        async with asyncio.timeout(deadline_s):
+            return await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise too_long from None
+    except TimeoutError:
+        raise BodyRefused(408, f"the body did not arrive within {deadline_s:g} s") from None
+
+
+async def trouble_reaching(address: str, port: int, name: str, bundle: str, deadline_s: float) -> str:
+    """Asks a server whether it is ready, as an API server would; empty where it is, else what stands in the way.
+
+    name: what its certificate must be good for. bundle: PEM of the authorities to trust, empty for the system's.
+    """
+    try:
+        context = ssl.create_default_context(cadata=bundle or None)
+        async with asyncio.timeout(deadline_s):
+            reader, writer = await asyncio.open_connection(address, port, ssl=context, server_hostname=name)
+            with closing(writer):
+                writer.write(f"GET /readyz HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode())
+                status = await reader.readline()
+    except TimeoutError:
+        return f"no answer from ourselves within {deadline_s:g} s"
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        return f"we do not reach ourselves: {error}"
+    return "" if b" 200 " in status else "we are not ready"
