@@ -1,0 +1,157 @@
+#!/usr/bin/env bash
+# Starts or stops a Kubernetes of one machine on 127.0.0.1, out of the programs that build.sh made.
+#   up.sh PROGRAMS STATE start [control-plane]    without `control-plane` also containerd and a kubelet, node `node1`
+#   up.sh PROGRAMS STATE stop
+# Then: export KUBECONFIG=STATE/kubeconfig. Logs are in STATE/*.log. Needs root for the node.
+# No service is routed: a pod that talks to the API runs with hostNetwork and KUBERNETES_SERVICE_HOST=127.0.0.1,
+# KUBERNETES_SERVICE_PORT=16443, and a webhook is registered by url. Image: local/busybox:1, imagePullPolicy: Never.
+# SCHEDULER_CONFIG=FILE configures the scheduler. NODE_LABELS=a=b,c=d labels the node.
+set -euo pipefail
+here=$(dirname "$(realpath "$0")")
+programs=$(realpath "$1")
+state=$(realpath -m "$2")
+api_port=16443
+etcd_port=23790
+mkdir -p "$state"
+cd "$state"
+export KUBECONFIG=$state/kubeconfig
+
+begin() { # NAME COMMAND…
+  local name=$1
+  shift
+  setsid nohup "$@" >>"$name.log" 2>&1 </dev/null &
+  echo $! >"$name.pid"
+}
+
+# Ends what `begin` started, and returns when it is gone.
+end() {
+  [[ -f $1.pid ]] || return 0
+  local pid
+  pid=$(<"$1.pid")
+  rm -f "$1.pid"
+  kill "$pid" 2>/dev/null || return 0
+  timeout 10 tail --pid="$pid" -f /dev/null || kill -KILL "$pid" 2>/dev/null || true
+}
+
+# await WHAT SECONDS COMMAND…
+await() {
+  local what=$1 deadline=$((SECONDS + $2))
+  shift 2
+  until "$@" >/dev/null 2>&1; do
+    ((SECONDS < deadline)) || { echo "up.sh: $what did not come up; see $state/*.log" >&2; exit 1; }
+    sleep 0.2
+  done
+}
+
+ctr_here() { ctr -a "$state/containerd.sock" -n k8s.io "$@"; }
+
+start_control_plane() {
+  [[ -f sa.key ]] || openssl genrsa -out sa.key 2048 2>/dev/null
+  echo 'admin-token,admin,1,"system:masters"' >tokens.csv
+  local etcd=http://127.0.0.1:$etcd_port peer=http://127.0.0.1:$((etcd_port + 10))
+  begin etcd etcd --data-dir etcd --listen-client-urls "$etcd" --advertise-client-urls "$etcd" \
+    --listen-peer-urls "$peer" --initial-advertise-peer-urls "$peer" --initial-cluster "default=$peer" \
+    --unsafe-no-fsync
+  begin api "$programs/kube-apiserver" --etcd-servers "$etcd" --secure-port $api_port --bind-address 127.0.0.1 \
+    --advertise-address 127.0.0.1 --endpoint-reconciler-type none --cert-dir certs --token-auth-file tokens.csv \
+    --authorization-mode RBAC --allow-privileged --service-cluster-ip-range 10.0.0.0/24 \
+    --service-account-issuer https://kubernetes.default.svc --service-account-key-file sa.key \
+    --service-account-signing-key-file sa.key
+  kubectl config set-cluster here --server "https://127.0.0.1:$api_port" --insecure-skip-tls-verify >/dev/null
+  kubectl config set-credentials admin --token admin-token >/dev/null
+  kubectl config set-context here --cluster here --user admin >/dev/null
+  kubectl config use-context here >/dev/null
+  await "the API server" 90 kubectl get --raw /readyz
+  begin scheduler "$programs/kube-scheduler" ${SCHEDULER_CONFIG:+--config "$SCHEDULER_CONFIG"} \
+    --kubeconfig kubeconfig --leader-elect=false
+  begin controllers "$programs/kube-controller-manager" --kubeconfig kubeconfig --leader-elect=false \
+    --service-account-private-key-file sa.key --root-ca-file certs/apiserver.crt
+  await "the controller manager" 60 kubectl get serviceaccount default
+}
+
+pod_networks() { find /run/netns -maxdepth 1 -name 'cni-*' -printf '%f\n' 2>/dev/null || true; }
+
+start_containerd() {
+  pod_networks >netns-before
+  mkdir -p cni
+  cat >cni/10-bridge.conflist <<-'JSON'
+	{"cniVersion": "0.4.0", "name": "b", "plugins": [{"type": "bridge", "bridge": "cni0", "isGateway": true,
+	 "ipMasq": false, "ipam": {"type": "host-local", "subnet": "10.244.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}}]}
+	JSON
+  cat >containerd.toml <<-TOML
+	version = 2
+	root = "$state/containerd/root"
+	state = "$state/containerd/state"
+	[grpc]
+	  address = "$state/containerd.sock"
+	[plugins."io.containerd.grpc.v1.cri"]
+	  sandbox_image = "docker.io/local/busybox:1"
+	  restrict_oom_score_adj = true
+	  [plugins."io.containerd.grpc.v1.cri".containerd]
+	    snapshotter = "native"
+	  [plugins."io.containerd.grpc.v1.cri".cni]
+	    bin_dir = "/usr/lib/cni"
+	    conf_dir = "$state/cni"
+	TOML
+  begin containerd containerd -c containerd.toml
+  await containerd 30 ctr_here version
+  python3 "$here/busybox_image.py" busybox.tar
+  ctr_here images import busybox.tar >/dev/null
+}
+
+start_kubelet() {
+  cat >kubelet.yaml <<-'YAML'
+	apiVersion: kubelet.config.k8s.io/v1beta1
+	kind: KubeletConfiguration
+	failSwapOn: false
+	cgroupDriver: cgroupfs
+	enforceNodeAllocatable: []
+	authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+	authorization: {mode: AlwaysAllow}
+	readOnlyPort: 0
+	evictionHard: {memory.available: 100Mi}
+	YAML
+  grep -q '\bnode1\b' /etc/hosts || echo '127.0.0.1 node1 # mpsd e2e' >>/etc/hosts
+  begin kubelet "$programs/kubelet" --kubeconfig kubeconfig --config kubelet.yaml --hostname-override node1 \
+    --root-dir /var/lib/kubelet --node-labels "${NODE_LABELS:-ack.node.gpu.schedule=mps}" --container-runtime=remote \
+    --container-runtime-endpoint "unix://$state/containerd.sock" --feature-gates LocalStorageCapacityIsolation=false
+  await "the node" 90 kubectl wait --for=condition=Ready node/node1 --timeout=0
+}
+
+start() {
+  [[ ! -f api.pid ]] || { echo "up.sh: $state is in use; stop it first" >&2; exit 1; }
+  start_control_plane
+  [[ ${1:-} == control-plane ]] && return
+  start_containerd
+  start_kubelet
+}
+
+stop() {
+  local each with_node=
+  [[ ! -f containerd.pid ]] || with_node=yes
+  end kubelet
+  if [[ $with_node ]]; then
+    ctr_here tasks ls -q 2>/dev/null | while read -r each; do ctr_here tasks rm -f "$each" >/dev/null 2>&1 || true; done
+  fi
+  for each in containerd controllers scheduler api etcd; do end "$each"; done
+  [[ ! $with_node ]] || clear_node
+}
+
+# What containerd, the network plugin and kubelet leave behind on the machine.
+clear_node() {
+  local each
+  findmnt -rno TARGET | grep -E "^($state|/var/lib/kubelet)(/|$)" | sort -r | while read -r each; do
+    umount -l "$each" || true
+  done
+  find /sys/fs/cgroup -depth -type d -path '*/kubepods*' -exec rmdir {} + 2>/dev/null || true
+  comm -13 <(sort netns-before) <(pod_networks | sort) | while read -r each; do ip netns delete "$each"; done
+  ip link delete cni0 2>/dev/null || true
+  rm -rf /var/lib/kubelet
+  sed '/# mpsd e2e$/d' /etc/hosts >hosts && cat hosts >/etc/hosts
+}
+
+case ${3:-start} in
+start) start "${4:-}" ;;
+stop) stop ;;
+*) sed -n 2,5p "$0" >&2 && exit 2 ;;
+esac

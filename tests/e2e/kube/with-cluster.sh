@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Runs a command with KUBECONFIG naming a Kubernetes 1.20.2 of its own, and takes everything down again, whatever happens.
+#   with-cluster.sh [--control-plane] COMMAND…
+# On a bare Debian 12 as root it installs what it needs. The command also finds MPSD_E2E_STATE (logs, sockets) and
+# MPSD_E2E_PROGRAMS in its environment. E2E_KEEP_LOGS=FOLDER keeps the logs.
+set -euo pipefail
+here=$(dirname "$(realpath "$0")")
+part=
+if [[ ${1:-} == --control-plane ]]; then
+  part=control-plane
+  shift
+fi
+
+packages=(etcd-server openssl)
+[[ $part ]] || packages+=(containerd runc containernetworking-plugins iptables conntrack busybox-static)
+is_there() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q '^install ok installed$'; }
+missing=()
+for package in "${packages[@]}"; do is_there "$package" || missing+=("$package"); done
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/kube-1.20.2
+[[ -x $cache/kubelet ]] || is_there dpkg-dev || missing+=(dpkg-dev)
+if ((${#missing[@]})); then
+  apt-get -qq -o APT::Sandbox::User=root update
+  DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends "${missing[@]}" >/dev/null
+fi
+command -v kubectl >/dev/null || { echo "with-cluster.sh: kubectl is not on PATH" >&2; exit 1; }
+
+programs=$("$here/build.sh")
+state=$(mktemp -d /tmp/mpsd-e2e.XXXX)
+down() {
+  "$here/up.sh" "$programs" "$state" stop || true
+  if [[ ${E2E_KEEP_LOGS:-} ]]; then
+    mkdir -p "$E2E_KEEP_LOGS"
+    cp "$state"/*.log "$E2E_KEEP_LOGS" || true
+  fi
+  rm -rf "$state"
+}
+trap down EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+"$here/up.sh" "$programs" "$state" start $part
+export KUBECONFIG=$state/kubeconfig MPSD_E2E_STATE=$state MPSD_E2E_PROGRAMS=$programs
+"$@"
