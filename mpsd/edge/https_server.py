@@ -5,7 +5,6 @@ One rule: every peer has a deadline for what it sends, and a stop loses no reque
 
 import asyncio
 import ssl
-import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -56,7 +55,7 @@ class TcpServer:
     def __init__(self, routes: Mapping[str, Handler], listening: Listening) -> None:
         self._listening = listening
         self._closing = False
-        self._have_asked: weakref.WeakSet[asyncio.BaseProtocol] = weakref.WeakSet()
+        self._silent: set[asyncio.BaseProtocol] = set()  # peers that have not asked anything yet
         app = application(routes, longest_body=listening.longest_body)
         app.middlewares.append(self._note_and_close)
         self._runner = web.AppRunner(
@@ -107,23 +106,22 @@ class TcpServer:
         server = self._runner.server
         assert server is not None
         protocol: asyncio.BaseProtocol = server()
-        asyncio.get_running_loop().call_later(_FIRST_REQUEST_S, self._close_if_silent, weakref.ref(protocol))
+        self._silent.add(protocol)
+        asyncio.get_running_loop().call_later(_FIRST_REQUEST_S, self._close_if_silent, protocol)
         return protocol
 
-    def _close_if_silent(self, reference: Callable[[], asyncio.BaseProtocol | None]) -> None:
+    def _close_if_silent(self, protocol: asyncio.BaseProtocol) -> None:
         """A peer that connects and never ends its first request holds a connection that others need."""
-        protocol = reference()
-        if protocol is None or protocol in self._have_asked:
-            return
-        transport = getattr(protocol, "transport", None)
-        if transport is not None:
+        transport = getattr(protocol, "transport", None)  # None once it has gone by itself
+        if protocol in self._silent and transport is not None:
             transport.abort()
+        self._silent.discard(protocol)
 
     @web.middleware
     async def _note_and_close(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        self._have_asked.add(request.protocol)
+        self._silent.discard(request.protocol)
         try:
             answer = await handler(request)
         except web.HTTPException as error:  # 404 and 405, which aiohttp answers from here
