@@ -19,6 +19,7 @@ _FIRST_REQUEST_S = 10.0
 # Go's client gives an idle connection up after 90 s; a server that is first can meet a request that is on its way.
 _IDLE_S = 120.0
 _LONGEST_FIELD = 8190  # bytes of a header's line; aiohttp answers 400 to more
+_REST_OF_BODY_S = 2.0  # how long a body that is refused is read on, so that its sender sees the answer
 _LAST_REQUESTS_S = 10.0  # what requests under way have to finish, once nobody can connect any more
 
 
@@ -64,6 +65,7 @@ class TcpServer:
             keepalive_timeout=_IDLE_S,
             max_line_size=_LONGEST_FIELD,
             max_field_size=_LONGEST_FIELD,
+            lingering_time=_REST_OF_BODY_S,
             shutdown_timeout=_LAST_REQUESTS_S,
         )
         self._server: asyncio.Server | None = None
