@@ -11,9 +11,9 @@ from rich.text import Text
 from mpsd.cli.output import ExitCode, Format, OutputFormat, answers, counted, print_invalid, print_json, problem_line
 from mpsd.core.admission import Verdict, review_all
 from mpsd.core.client_limits import environment
+from mpsd.core.container import Role
 from mpsd.core.gpu_facts import Card, GpuFacts
 from mpsd.core.placement import gib
-from mpsd.core.pod import Role
 from mpsd.core.policy import Policy
 from mpsd.core.problem import InvalidInput, Problem, shown
 from mpsd.core.share_request import ContainerRequest, client_limit
@@ -108,6 +108,7 @@ def _record(verdict: Verdict, scene: _Scene) -> dict[str, object]:
         "admitted": verdict.admitted,
         "problems": [problem.record() for problem in verdict.problems],
         "warnings": [warning.record() for warning in verdict.warnings],
+        "noted": [noted.record() for noted in verdict.noted],
         "requests": [_request_record(request) for request in verdict.requests],
         "limits": [_limit_record(request, scene) for request in verdict.requests],
         "environment": {request.container: _environment(request, policy) for request in verdict.requests},
@@ -180,8 +181,9 @@ def _print(verdict: Verdict, scene: _Scene) -> None:
             out.print(f"    {_given_words(request, scene.card, scene.limits)}")
         for name, value in _environment(request, scene.limits.policy).items():
             out.print(Text(f"    {name}={value}", "dim"))
-    for warning in verdict.warnings:
-        out.print(Text.assemble("  ", ("warning ", "yellow"), problem_line(warning)))
+    for word, style, problems in (("warning", "yellow", verdict.warnings), ("note", "dim", verdict.noted)):
+        for problem in problems:
+            out.print(Text.assemble("  ", (f"{word} ", style), problem_line(problem)))
 
 
 _ROLES = {Role.MAIN: "container", Role.INIT: "init container", Role.SIDECAR: "sidecar", Role.EPHEMERAL: "container"}

@@ -3,27 +3,32 @@
 One rule: everything that is wrong with an object is said at once.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mpsd.core.admission_rules import RULES
+from mpsd.core.admission_case import Circumstances, case_of
+from mpsd.core.admission_modes import Modes
+from mpsd.core.admission_rules import Finding, findings
 from mpsd.core.gpu_facts import GpuFacts
-from mpsd.core.kubernetes_objects import objects_in, read_object
-from mpsd.core.policy import Policy
+from mpsd.core.kubernetes_objects import KubernetesObject, objects_in, read_object
+from mpsd.core.policy import Mode, Policy, RuleId
 from mpsd.core.problem import Problem
-from mpsd.core.share_request import ContainerRequest, asks_for_gpu, read_share
+from mpsd.core.share_request import ContainerRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What is said about one object.
 
-    problems: what refuses it. warnings: what does not. requests: what its containers get, empty when it is refused.
+    problems: what refuses it. warnings: what does not. noted: what only the audit log would say.
+    requests: what its containers get, empty when it is refused.
     remark: one sentence for people about an object that gets nothing and need not, else empty.
     """
 
     object_name: str
     problems: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
+    noted: tuple[Problem, ...] = ()
     requests: tuple[ContainerRequest, ...] = ()
     remark: str = ""
 
@@ -32,23 +37,58 @@ class Verdict:
         return not self.problems
 
 
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What was found in one object, before anybody says how hard it is taken."""
+
+    found: tuple[Finding, ...]
+    requests: tuple[ContainerRequest, ...] = ()
+
+
 def review_all(document: object, policy: Policy, facts: GpuFacts) -> tuple[Verdict, ...]:
     """A verdict on each object of a decoded document, which may be a List of them."""
     return tuple(review(thing, policy, facts) for thing in objects_in(document))
 
 
 def review(thing: object, policy: Policy, facts: GpuFacts) -> Verdict:
-    """The verdict on one decoded object, whatever JSON it is."""
+    """The verdict on one decoded object, whatever JSON it is, as if an unknown person created it now.
+
+    A pod that a node runs already keeps the place that it was given.
+    """
     found = read_object(thing)
-    pod = found.pod
-    if pod is None or not asks_for_gpu(pod, policy.resources):
-        return Verdict(found.name, found.problems, remark="" if found.problems else "asks for no GPU")
-    share = read_share(pod, policy, facts)
-    refused = (problem for rule in RULES if rule.refuses for problem in rule.problems(pod, policy))
-    problems = (*found.problems, *share.problems, *refused)
+    if is_exempt(found, policy):
+        return Verdict(found.name, remark=f"namespace {found.namespace} is exempt")
+    placed = found.pod is not None and found.pod.is_placed
+    annotations = found.pod.annotations if found.pod and placed else {}
+    judged = judge(found, policy, facts, Circumstances(annotations_before=annotations, is_placed=placed))
+    problems, warnings, noted = (of_mode(mode, judged.found, policy.admission.rules) for mode in Mode)
     return Verdict(
         found.name,
-        problems,
-        warnings=tuple(problem for rule in RULES if not rule.refuses for problem in rule.problems(pod, policy)),
-        requests=() if problems else share.requests,
+        problems=_problems(problems),
+        warnings=_problems(warnings),
+        noted=_problems(noted),
+        requests=() if problems else judged.requests,
+        remark="" if problems or judged.requests else "asks for no GPU",
     )
+
+
+def judge(found: KubernetesObject, policy: Policy, facts: GpuFacts, circumstances: Circumstances) -> Judgement:
+    """What the rules find in an object; exemptions are the caller's."""
+    if found.pod is None:
+        return Judgement(tuple(Finding(RuleId.OBJECT_MALFORMED, problem) for problem in found.problems))
+    case = case_of(found.pod, found.problems, policy, facts, circumstances)
+    return Judgement(tuple(findings(case)), case.share.requests)
+
+
+def is_exempt(found: KubernetesObject, policy: Policy) -> bool:
+    """Whether nothing is said about an object because of where it is."""
+    return found.namespace in policy.admission.exempt_namespaces
+
+
+def of_mode(mode: Mode, found: Iterable[Finding], modes: Modes) -> tuple[Finding, ...]:
+    """The findings of rules that are taken this hard."""
+    return tuple(finding for finding in found if modes.get(finding.rule) is mode)
+
+
+def _problems(found: Iterable[Finding]) -> tuple[Problem, ...]:
+    return tuple(finding.problem for finding in found)

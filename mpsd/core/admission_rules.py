@@ -1,134 +1,218 @@
-"""The rules for a pod that asks for a GPU, beyond what it may ask for: one row a rule.
+"""The rules of admission: one row a rule.
 
-One rule: a row says why it is there, and what it finds carries the row's name, which never changes.
+One rule: a row says why it is there and what to do about it; how hard it is taken is the policy's.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
-from mpsd.core.pod import Pod, VariableSource
-from mpsd.core.policy import HostIPC, Policy
-from mpsd.core.problem import Problem, shown
-from mpsd.core.shape import at
-
-VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
-
-# Values that give a container no GPU, so they take nothing from anybody.
-_HARMLESS: Mapping[str, frozenset[str]] = {VISIBLE_DEVICES: frozenset({"", "none", "void"})}
+from mpsd.core import admission_books as books
+from mpsd.core import admission_environment as environment
+from mpsd.core import admission_host as host
+from mpsd.core.admission_case import Case
+from mpsd.core.policy import RuleId
+from mpsd.core.problem import Problem
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Where a rule is broken: a `Problem` that lacks the rule's name."""
+class Scope(StrEnum):
+    """Which pods a rule is for."""
 
-    where: str
-    value: str
-    message: str
-    remedy: str
+    ASKING = "asks for a GPU"
+    EVERY = "any"
+    NOT_ASKING = "asks for none"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule. refuses: False gives a warning. reason: why the rule is there, for documentation and `--help`."""
+    """A rule. reason, remedy: for people who read about it; what it finds says both of the case at hand."""
 
-    name: str
-    refuses: bool
+    id: RuleId
+    scope: Scope
     reason: str
-    look: Callable[[Pod, Policy], Iterator[Finding]]
-
-    def problems(self, pod: Pod, policy: Policy) -> tuple[Problem, ...]:
-        return tuple(
-            Problem(self.name, found.where, found.value, found.message, found.remedy)
-            for found in self.look(pod, policy)
-        )
+    remedy: str
+    look: Callable[[Case], Iterable[Problem]]
 
 
-def _host_ipc_missing(pod: Pod, policy: Policy) -> Iterator[Finding]:
-    if policy.admission.host_ipc is HostIPC.REQUIRE and not pod.host_ipc:
-        yield Finding(
-            at(pod.path, "spec", "hostIPC"),
-            "",
-            "a pod that asks for a GPU needs hostIPC: true, without which its programs do not reach MPS",
-            "add hostIPC: true beside containers",
-        )
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem and the rule that found it. A rule about amounts has finer names for its problems."""
 
-
-def _host_ipc_added(pod: Pod, policy: Policy) -> Iterator[Finding]:
-    if policy.admission.host_ipc is HostIPC.INJECT and not pod.host_ipc:
-        yield Finding(
-            at(pod.path, "spec", "hostIPC"),
-            "",
-            "hostIPC: true is added when the pod is created",
-            "add hostIPC: true beside containers to have no surprise",
-        )
-
-
-def _environment(pod: Pod, policy: Policy) -> Iterator[Finding]:
-    for container in pod.containers:
-        for variable in container.variables:
-            pattern = _blocking(variable.name, policy)
-            if pattern is None or variable.value in _HARMLESS.get(variable.name, ()):
-                continue
-            value = "taken from elsewhere" if variable.value is None else shown(variable.value)
-            yield Finding(
-                f"{container.path}.env[{variable.name}]",
-                value,
-                "a pod may not set this itself: it would lift limits or take a GPU that nobody counts",
-                "remove it; the node sets what the container needs",
-            )
-
-
-def _environment_source(pod: Pod, policy: Policy) -> Iterator[Finding]:
-    for container in pod.containers:
-        for source in container.sources:
-            within_reach = _within_reach(source, policy)
-            if within_reach:
-                prefix = f" behind the prefix {shown(source.prefix)}" if source.prefix else ""
-                yield Finding(
-                    source.path,
-                    f"{source.kind} {shown(source.name)}",
-                    f"its keys become variables{prefix} and are not looked at here; "
-                    f"it must not set {', '.join(within_reach)}",
-                    "name the keys you need under env, each with valueFrom",
-                )
-
-
-def _gpus_together(pod: Pod, policy: Policy) -> Iterator[Finding]:
-    label = pod.labels.get(policy.resources.count)
-    gpus = int(label) if isinstance(label, str) and label.isascii() and label.isdigit() else 1
-    if gpus > max([1, *map(len, policy.domains)]):
-        yield Finding(
-            at(pod.path, "metadata", "labels", policy.resources.count),
-            shown(label),
-            f"no {gpus} GPUs share a control daemon, so the pod would wait",
-            "list GPUs that belong together under domains in the policy",
-        )
+    rule: RuleId
+    problem: Problem
 
 
 # In the order in which they are reported.
 RULES: tuple[Rule, ...] = (
-    Rule("host-ipc-missing", True, "without the host's IPC, older drivers let no program reach MPS", _host_ipc_missing),
-    Rule("host-ipc-added", False, "a pod that is changed should say so", _host_ipc_added),
-    Rule("environment-blocked", True, "a variable of its own lifts a container's limits", _environment),
-    Rule("environment-unseen", False, "a ConfigMap or Secret can hold such a variable too", _environment_source),
-    Rule("gpus-not-together", False, "a request for several GPUs needs one control daemon for them", _gpus_together),
+    Rule(
+        RuleId.OBJECT_MALFORMED,
+        Scope.EVERY,
+        "a field of the wrong type is read by nobody in the way that was meant",
+        "write the type that Kubernetes wants",
+        books.malformed,
+    ),
+    Rule(
+        RuleId.REQUEST_IMPOSSIBLE,
+        Scope.ASKING,
+        "a request that no GPU can serve waits for ever, or fails on the node",
+        "ask for whole GiB that a card has and a CUDA context fits in, and for 5 to 100 percent in steps of 5",
+        books.impossible_requests,
+    ),
+    Rule(
+        RuleId.OTHER_GPU_TOO,
+        Scope.ASKING,
+        "whole GPUs and MIG devices are counted in other books, and a pod has one NVIDIA_VISIBLE_DEVICES",
+        "ask for one of the two",
+        books.other_gpus,
+    ),
+    Rule(
+        RuleId.GPUS_NOT_TOGETHER,
+        Scope.ASKING,
+        "a request over several GPUs needs one control daemon for them",
+        "list GPUs that belong together under domains in the policy",
+        books.gpus_apart,
+    ),
+    Rule(
+        RuleId.HOST_IPC_MISSING,
+        Scope.ASKING,
+        "without the host's IPC, older drivers let no program reach MPS",
+        "add hostIPC: true",
+        host.missing_host_ipc,
+    ),
+    Rule(
+        RuleId.HOST_IPC_ADDED,
+        Scope.ASKING,
+        "a pod that is changed should say so",
+        "add hostIPC: true",
+        host.added_host_ipc,
+    ),
+    Rule(
+        RuleId.ENVIRONMENT_BLOCKED,
+        Scope.ASKING,
+        "a variable of its own lifts a container's limits, or gives it another GPU",
+        "remove it; the node sets what the container needs",
+        environment.blocked_variables,
+    ),
+    Rule(
+        RuleId.ENVIRONMENT_SECRET,
+        Scope.ASKING,
+        "a Secret can hold such a variable, and mpsd reads no Secrets",
+        "name the keys under env, each with valueFrom",
+        environment.secrets,
+    ),
+    Rule(
+        RuleId.ENVIRONMENT_UNSEEN,
+        Scope.ASKING,
+        "a ConfigMap that is not there yet, or cannot be looked at, can hold such a variable",
+        "create it first, or name the keys under env, each with valueFrom",
+        environment.unseen_config_maps,
+    ),
+    Rule(
+        RuleId.PRIVILEGED,
+        Scope.ASKING,
+        "a privileged container sees every GPU, and no limit holds it",
+        "remove it",
+        host.privileged,
+    ),
+    Rule(
+        RuleId.CAPABILITIES,
+        Scope.ASKING,
+        "some capabilities amount to being privileged",
+        "remove them",
+        host.capabilities,
+    ),
+    Rule(
+        RuleId.HOST_PID,
+        Scope.ASKING,
+        "a pod that sees its neighbours' processes can read and signal them",
+        "remove hostPID; MPS works without",
+        host.host_pid,
+    ),
+    Rule(
+        RuleId.HOST_ROOT,
+        Scope.ASKING,
+        "root on the host can end its neighbours' programs through MPS's own socket",
+        "set runAsUser, or runAsNonRoot: true, or hostUsers: false",
+        host.host_root,
+    ),
+    Rule(
+        RuleId.HOST_PATH,
+        Scope.ASKING,
+        "device nodes, runtime sockets and device plugins' folders are ways to a GPU past the limits",
+        "mount a narrower path, or another kind of volume",
+        host.host_paths,
+    ),
+    Rule(
+        RuleId.SCHEDULER_NAME,
+        Scope.ASKING,
+        "another scheduler does not know what each GPU has left",
+        "remove schedulerName",
+        books.scheduler_name,
+    ),
+    Rule(
+        RuleId.NODE_NAME,
+        Scope.ASKING,
+        "a pod that names its node goes past the scheduler",
+        "choose nodes by nodeSelector or affinity",
+        books.node_name,
+    ),
+    Rule(
+        RuleId.RUNTIME_CLASS,
+        Scope.ASKING,
+        "another runtime may set up GPUs in a way of its own",
+        "remove runtimeClassName, or have the class allowed in the policy",
+        books.runtime_class,
+    ),
+    Rule(
+        RuleId.PLACEMENT_ANNOTATION,
+        Scope.ASKING,
+        "the books are read back from these annotations, so only schedulers may write them",
+        "leave them alone",
+        books.placement_annotations,
+    ),
+    Rule(
+        RuleId.MOUNT_PATH,
+        Scope.EVERY,
+        "a volume there hides what the node mounts, or asks NVIDIA's runtime for a GPU",
+        "mount it elsewhere",
+        host.mount_paths,
+    ),
+    Rule(
+        RuleId.MPSD_FILES,
+        Scope.EVERY,
+        "whoever has mpsd's files commands its daemons",
+        "remove the volume; the node mounts what a container needs",
+        host.mpsd_files,
+    ),
+    Rule(
+        RuleId.UNASKED_VISIBLE_DEVICES,
+        Scope.NOT_ASKING,
+        "NVIDIA's runtime gives the GPUs that this variable names, and no books see it",
+        "ask for GPU memory under resources.limits",
+        environment.visible_devices_unasked,
+    ),
+    Rule(
+        RuleId.UNASKED_PRIVILEGED,
+        Scope.NOT_ASKING,
+        "a privileged container sees every GPU of its node, and no books see it",
+        "remove it, or run such pods in an exempt namespace",
+        host.privileged_unasked,
+    ),
+    Rule(
+        RuleId.UNASKED_HOST_PATH,
+        Scope.NOT_ASKING,
+        "device nodes and runtime sockets are ways to a GPU that no books see",
+        "mount a narrower path, or run such pods in an exempt namespace",
+        host.host_paths_unasked,
+    ),
 )
 
-
-def _blocking(name: str, policy: Policy) -> str | None:
-    """The pattern that a variable's name matches; None when it may be set."""
-    patterns = policy.admission.blocked_environment
-    return next((pattern for pattern in patterns if _matches(name, pattern)), None)
+_FOR_ASKING = tuple(rule for rule in RULES if rule.scope is not Scope.NOT_ASKING)
+_FOR_OTHERS = tuple(rule for rule in RULES if rule.scope is not Scope.ASKING)
 
 
-def _matches(name: str, pattern: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
-
-
-def _within_reach(source: VariableSource, policy: Policy) -> tuple[str, ...]:
-    """The patterns that some key behind the source's prefix would match."""
-    return tuple(
-        pattern
-        for pattern in policy.admission.blocked_environment
-        if pattern.removesuffix("*").startswith(source.prefix) or _matches(source.prefix, pattern)
-    )
+def findings(case: Case) -> Iterator[Finding]:
+    """What every rule that is for this pod finds, in the order of the table."""
+    for rule in _FOR_ASKING if case.asking else _FOR_OTHERS:
+        for problem in rule.look(case):
+            yield Finding(rule.id, problem)

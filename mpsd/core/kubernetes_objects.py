@@ -38,9 +38,13 @@ _KINDS: Mapping[str, _Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class KubernetesObject:
-    """An object as far as it could be read. pod: None for a kind that holds none, or where none can be found."""
+    """An object as far as it could be read. pod: None for a kind that holds none, or where none can be found.
+
+    name: kind, namespace and name in one. namespace: empty for a kind without a pod that names none.
+    """
 
     name: str
+    namespace: str
     pod: Pod | None
     problems: tuple[Problem, ...]
 
@@ -69,17 +73,23 @@ def _items(thing: object) -> list[object] | None:
     return [typed | item if isinstance(item, dict) else item for item in items or []]
 
 
-def read_object(thing: object) -> KubernetesObject:
-    """One object with the pod in it, or with every reason why it cannot be read."""
+def read_object(thing: object, namespace: str = "") -> KubernetesObject:
+    """One object with the pod in it, or with every reason why it cannot be read.
+
+    namespace: the one it is created in, empty for the one that it names itself.
+    """
     if not isinstance(thing, dict):
         remedy = "start it with apiVersion and kind"
         problem = Problem("not-an-object", "the document", shown(thing), "is not a Kubernetes object", remedy)
-        return KubernetesObject("(not an object)", None, (problem,))
+        return KubernetesObject("(not an object)", namespace, None, (problem,))
     shape = Shape()
     kind = shape.text(thing, "kind", "")
     shape.problems.extend(_no_single_object(kind, thing))
     pod = _pod(shape, kind, thing)
-    return KubernetesObject(_name(kind, thing), pod, tuple(shape.problems))
+    found = thing.get("metadata")
+    metadata = found if isinstance(found, dict) else {}
+    place = namespace or _text(metadata, "namespace") or ("default" if kind in _KINDS else "")
+    return KubernetesObject(_name(kind, place, metadata), place, pod, tuple(shape.problems))
 
 
 def _no_single_object(kind: str, thing: Fields) -> Iterator[Problem]:
@@ -105,13 +115,10 @@ def _pod(shape: Shape, kind: str, thing: Fields) -> Pod | None:
     return read_pod(shape, fields, path)
 
 
-def _name(kind: str, thing: Fields) -> str:
+def _name(kind: str, place: str, metadata: Fields) -> str:
     """The object as a person names it, such as `Job default/mps-sample`, whatever its metadata holds."""
-    found = thing.get("metadata")
-    metadata = found if isinstance(found, dict) else {}
-    own, generated, namespace = (_text(metadata, key) for key in ("name", "generateName", "namespace"))
+    own, generated = _text(metadata, "name"), _text(metadata, "generateName")
     name = own or (f"{generated}*" if generated else "(no name)")
-    place = namespace or ("default" if kind in _KINDS else "")
     return f"{printable(kind) or '(no kind)'} {f'{place}/' if place else ''}{name}"
 
 

@@ -16,14 +16,13 @@ from mpsd.core.problem import InvalidInput, Problem, shown
 
 Shape = TypeVar("Shape", Policy, GpuFacts)
 
+_UNKNOWN = ("field-unknown", "is not a field here", "remove it, or correct its spelling")
+
 # pydantic's error types, as (rule, message, remedy); what is not listed keeps pydantic's own message.
 _WORDS = {
     "missing": ("field-missing", "is missing", "add it; limits/ in the source tree shows every field"),
-    "unexpected_keyword_argument": (
-        "field-unknown",
-        "is not a field here",
-        "remove it, or correct its spelling",
-    ),
+    "unexpected_keyword_argument": _UNKNOWN,
+    "extra_forbidden": _UNKNOWN,
     "literal_error": ("version-unknown", "is not a version this mpsd reads", 'write "v1"'),
 }
 

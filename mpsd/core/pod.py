@@ -3,129 +3,90 @@
 One rule: reading never raises; what has the wrong shape is noted by `Shape` with its path.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
-from mpsd.core.problem import Problem
+from mpsd.core.container import Container, Role, RunAs, read_container, read_run_as
+from mpsd.core.problem import Problem, printable
 from mpsd.core.shape import Fields, Shape, at
 
-_CONTAINER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # a DNS label, as Kubernetes asks
-
-
-class Role(StrEnum):
-    """When a container runs: beside the others, before them, before and beside them, or added while they run."""
-
-    MAIN = "main"
-    INIT = "init"
-    SIDECAR = "sidecar"
-    EPHEMERAL = "ephemeral"
-
 
 @dataclass(frozen=True, slots=True)
-class Variable:
-    """One entry of `env`. value: None when it comes from somewhere else (`valueFrom`)."""
+class HostVolume:
+    """A volume that is a path of the host. path: leads to that path in the object."""
 
-    name: str
-    value: str | None
+    host_path: str
     path: str
-
-
-@dataclass(frozen=True, slots=True)
-class VariableSource:
-    """One entry of `envFrom`: every key of a ConfigMap or Secret becomes a variable, behind the prefix."""
-
-    kind: str
-    name: str
-    prefix: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Container:
-    """A container. path: leads to it from the object's root, with its name in place of its position.
-
-    limits, requests: its resources, as they were written.
-    """
-
-    name: str
-    role: Role
-    path: str
-    limits: Fields
-    requests: Fields
-    variables: tuple[Variable, ...]
-    sources: tuple[VariableSource, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod, or the template of one. path: leads to it from the object's root, empty for a bare pod."""
+    """A pod, or the template of one. path: leads to it from the object's root, empty for a bare pod.
+
+    host_users: whether uid 0 inside is uid 0 on the host. scheduler, node, runtime_class: empty where not named.
+    is_placed: a node has taken it already, so that where it runs is no longer its own wish.
+    """
 
     path: str
     labels: Fields
+    annotations: Fields
     host_ipc: bool
+    host_pid: bool
+    host_users: bool
+    scheduler: str
+    node: str
+    runtime_class: str
+    is_placed: bool
+    host_volumes: tuple[HostVolume, ...]
     containers: tuple[Container, ...]
 
 
-_FIELDS = {"initContainers": Role.INIT, "containers": Role.MAIN, "ephemeralContainers": Role.EPHEMERAL}
-_SOURCES = {"configMapRef": "ConfigMap", "secretRef": "Secret"}
+CONTAINER_FIELDS = {"initContainers": Role.INIT, "containers": Role.MAIN, "ephemeralContainers": Role.EPHEMERAL}
 
 
 def read_pod(shape: Shape, fields: Fields, path: str) -> Pod:
     """The pod whose `metadata` and `spec` are in `fields`."""
-    metadata = shape.mapping(fields, "metadata", path)
-    spec = shape.needed(fields, "spec", path)
-    spec_path = at(path, "spec")
+    metadata, metadata_path = shape.mapping(fields, "metadata", path), at(path, "metadata")
+    spec, spec_path = shape.needed(fields, "spec", path), at(path, "spec")
     if spec is None:
         spec = {}
     elif spec.get("containers") in (None, []):
         problem = Problem("field-missing", at(spec_path, "containers"), "", "holds no container", "add a container")
         shape.problems.append(problem)
-    containers = [
-        _container(shape, entry, entry_path, role)
-        for key, role in _FIELDS.items()
-        for entry_path, entry in shape.entries(spec, key, spec_path)
-    ]
     return Pod(
         path=path,
-        labels=shape.mapping(metadata, "labels", at(path, "metadata")),
+        labels=shape.mapping(metadata, "labels", metadata_path),
+        annotations=shape.mapping(metadata, "annotations", metadata_path),
         host_ipc=shape.flag(spec, "hostIPC", spec_path),
-        containers=tuple(containers),
+        host_pid=shape.flag(spec, "hostPID", spec_path),
+        host_users=shape.flag(spec, "hostUsers", spec_path, absent=True),
+        scheduler=shape.text(spec, "schedulerName", spec_path),
+        node=shape.text(spec, "nodeName", spec_path),
+        runtime_class=shape.text(spec, "runtimeClassName", spec_path),
+        is_placed=_is_placed(fields),
+        host_volumes=tuple(_host_volumes(shape, spec, spec_path)),
+        containers=tuple(_containers(shape, spec, spec_path)),
     )
 
 
-def _container(shape: Shape, fields: Fields, path: str, role: Role) -> Container:
-    name = shape.text(fields, "name", path)
-    if _CONTAINER_NAME.fullmatch(name):
-        path = f"{path.rpartition('[')[0]}[{name}]"
-    if role is Role.INIT and shape.text(fields, "restartPolicy", path) == "Always":
-        role = Role.SIDECAR
-    resources = shape.mapping(fields, "resources", path)
-    resources_path = at(path, "resources")
-    return Container(
-        name=name or "(no name)",
-        role=role,
-        path=path,
-        limits=shape.mapping(resources, "limits", resources_path),
-        requests=shape.mapping(resources, "requests", resources_path),
-        variables=tuple(_variables(shape, fields, path)),
-        sources=tuple(_sources(shape, fields, path)),
-    )
+def _containers(shape: Shape, spec: Fields, path: str) -> Iterator[Container]:
+    security = shape.mapping(spec, "securityContext", path)
+    run_as = read_run_as(shape, security, at(path, "securityContext"), RunAs(uid=None, non_root=False))
+    for key, role in CONTAINER_FIELDS.items():
+        for entry_path, entry in shape.entries(spec, key, path):
+            yield read_container(shape, entry, entry_path, role, run_as)
 
 
-def _variables(shape: Shape, container: Fields, path: str) -> Iterator[Variable]:
-    for entry_path, entry in shape.entries(container, "env", path):
-        value = shape.text(entry, "value", entry_path)
-        elsewhere = entry.get("valueFrom") is not None
-        yield Variable(shape.text(entry, "name", entry_path), None if elsewhere else value, entry_path)
+def _host_volumes(shape: Shape, spec: Fields, path: str) -> Iterator[HostVolume]:
+    for entry_path, entry in shape.entries(spec, "volumes", path):
+        source = shape.mapping(entry, "hostPath", entry_path)
+        if source:
+            name = printable(shape.text(entry, "name", entry_path))
+            source_path = f"{path}.volumes[{name}].hostPath"
+            yield HostVolume(shape.text(source, "path", source_path), at(source_path, "path"))
 
 
-def _sources(shape: Shape, container: Fields, path: str) -> Iterator[VariableSource]:
-    for entry_path, entry in shape.entries(container, "envFrom", path):
-        prefix = shape.text(entry, "prefix", entry_path)
-        for key, kind in _SOURCES.items():
-            reference = shape.mapping(entry, key, entry_path)
-            if reference:
-                name = shape.text(reference, "name", at(entry_path, key))
-                yield VariableSource(kind, name or "(no name)", prefix, entry_path)
+def _is_placed(fields: Fields) -> bool:
+    """A kubelet has written into the status. The API server empties the status of every pod that is created."""
+    status = fields.get("status")
+    return isinstance(status, dict) and bool(status.get("startTime"))

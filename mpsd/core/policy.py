@@ -4,11 +4,13 @@ One rule: a policy that loads is complete and free of contradictions; unknown, m
 refused by name, all at once (`core.limits_reading` turns pydantic's list into problems).
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, GetCoreSchemaHandler, model_validator
 from pydantic.dataclasses import dataclass
+from pydantic_core import CoreSchema, core_schema
 
 STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -18,6 +20,11 @@ Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 ResourceName = Annotated[
     str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
 ]
+Text = Annotated[str, Field(min_length=1)]
+Pattern = Annotated[str, Field(pattern=r"^[^*]+\*?$")]  # * at the end stands for any ending
+VariablePattern = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$")]
+PathPattern = Annotated[str, Field(pattern=r"^(/|(/[^/*]+)+\*?)$")]
+CapabilityName = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]*$")]
 
 
 def _disjoint(domains: list[list[int]]) -> list[list[int]]:
@@ -34,6 +41,51 @@ class HostIPC(StrEnum):
     REQUIRE = "require"
     INJECT = "inject"
     OFF = "off"
+
+
+class Mode(StrEnum):
+    """What a broken rule does: it refuses, it warns whoever asks, or it is noted in the audit log."""
+
+    ENFORCE = "enforce"
+    WARN = "warn"
+    AUDIT = "audit"
+
+
+class RuleId(StrEnum):
+    """The name of each rule of admission, which never changes. `core.admission_rules` says what each is for."""
+
+    OBJECT_MALFORMED = "object-malformed"
+    REQUEST_IMPOSSIBLE = "request-impossible"
+    OTHER_GPU_TOO = "other-gpu-too"
+    GPUS_NOT_TOGETHER = "gpus-not-together"
+    HOST_IPC_MISSING = "host-ipc-missing"
+    HOST_IPC_ADDED = "host-ipc-added"
+    ENVIRONMENT_BLOCKED = "environment-blocked"
+    ENVIRONMENT_SECRET = "environment-secret"  # noqa: S105 (a rule, not a password)
+    ENVIRONMENT_UNSEEN = "environment-unseen"
+    PRIVILEGED = "privileged"
+    CAPABILITIES = "capabilities"
+    HOST_PID = "host-pid"
+    HOST_ROOT = "host-root"
+    HOST_PATH = "host-path"
+    SCHEDULER_NAME = "scheduler-name"
+    NODE_NAME = "node-name"
+    RUNTIME_CLASS = "runtime-class"
+    PLACEMENT_ANNOTATION = "placement-annotation"
+    MOUNT_PATH = "mount-path"
+    MPSD_FILES = "mpsd-files"
+    UNASKED_VISIBLE_DEVICES = "unasked-visible-devices"
+    UNASKED_PRIVILEGED = "unasked-privileged"
+    UNASKED_HOST_PATH = "unasked-host-path"
+
+
+class _EveryRule:
+    """A mode for each rule, no more and no less, so that each one missing or unknown is refused by its own name."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(_source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        mode = core_schema.typed_dict_field(handler.generate_schema(Mode))
+        return core_schema.typed_dict_schema(dict.fromkeys(RuleId, mode), extra_behavior="forbid")
 
 
 class Placement(StrEnum):
@@ -90,8 +142,21 @@ class Requests:
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class Admission:
+    """What the rules of admission go by. Tuples, so that what is made of them can be kept."""
+
     host_ipc: HostIPC
-    blocked_environment: list[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$")]]
+    rules: Annotated[Mapping[RuleId, Mode], _EveryRule]
+    exempt_namespaces: tuple[Text, ...]
+    blocked_environment: tuple[VariablePattern, ...]
+    blocked_capabilities: tuple[CapabilityName, ...]
+    blocked_host_paths: tuple[PathPattern, ...]
+    blocked_mount_paths: tuple[PathPattern, ...]
+    other_gpus: tuple[Pattern, ...]
+    schedulers: tuple[Text, ...]
+    runtime_classes: tuple[Text, ...]
+    placement_accounts: tuple[Text, ...]
+    void_visible_devices: bool
+    visible_devices_kept_for: tuple[Pattern, ...]
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)

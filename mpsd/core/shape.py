@@ -5,6 +5,7 @@ One rule: null is absent, as in Kubernetes; a field of another type is a problem
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TypeVar
 
 from mpsd.core.problem import Problem, printable, shown
@@ -18,15 +19,20 @@ _WORDS: Mapping[type, tuple[str, str]] = {
     list: ("a list", "write its entries below it, each with a dash"),
     str: ("text", "write it in quotes"),
     bool: ("true or false", "write true or false, without quotes"),
+    int: ("a whole number", "write it without quotes"),
 }
 
 
 def at(path: str, *keys: str) -> str:
     """The path of a field below `path`, in the way Kubernetes writes paths: `spec.limits[aliyun.com/gpu-mem]`."""
     for key in keys:
-        step = f".{key}" if _PLAIN_KEY.fullmatch(key) else f"[{printable(key)}]"
-        path = (path + step).removeprefix(".")
-    return path
+        path += _step(key)
+    return path.removeprefix(".")
+
+
+@lru_cache(maxsize=1024)
+def _step(key: str) -> str:
+    return f".{key}" if _PLAIN_KEY.fullmatch(key) else f"[{printable(key)}]"
 
 
 class Shape:
@@ -51,8 +57,9 @@ class Shape:
         """The mappings of the list at `key`, each with its path by position."""
         found: list[object] = self._read(fields, key, path, list) or []
         entries: list[tuple[str, Fields]] = []
+        list_path = at(path, key) if found else ""
         for position, entry in enumerate(found):
-            entry_path = f"{at(path, key)}[{position}]"
+            entry_path = f"{list_path}[{position}]"
             if isinstance(entry, dict):
                 entries.append((entry_path, entry))
             else:
@@ -61,16 +68,35 @@ class Shape:
 
     def text(self, fields: Fields, key: str, path: str) -> str:
         """The text at `key`, empty where there is none."""
+        found = fields.get(key)
+        if type(found) is str:  # what nearly every call finds
+            return found
         return self._read(fields, key, path, str) or ""
 
-    def flag(self, fields: Fields, key: str, path: str) -> bool:
-        """The flag at `key`, false where there is none."""
-        return self._read(fields, key, path, bool) or False
+    def texts(self, fields: Fields, key: str, path: str) -> tuple[str, ...]:
+        """The texts of the list at `key`."""
+        found: list[object] = self._read(fields, key, path, list) or []
+        for position, entry in enumerate(found):
+            if not isinstance(entry, str):
+                self._note(f"{at(path, key)}[{position}]", entry, str)
+        return tuple(entry for entry in found if isinstance(entry, str))
+
+    def flag(self, fields: Fields, key: str, path: str, *, absent: bool = False) -> bool:
+        """The flag at `key`, `absent` where there is none."""
+        found = self._read(fields, key, path, bool)
+        return absent if found is None else found
+
+    def number(self, fields: Fields, key: str, path: str, *, absent: int | None) -> int | None:
+        """The whole number at `key`, `absent` where there is none."""
+        found = self._read(fields, key, path, int)
+        return absent if found is None else found
 
     def _read(self, fields: Fields, key: str, path: str, wanted: type[Wanted]) -> Wanted | None:
         """The value at `key`; None where it is absent or of another type."""
         value = fields.get(key)
-        if value is None or isinstance(value, wanted):
+        if value is None:
+            return None
+        if isinstance(value, wanted) and (wanted is not int or not isinstance(value, bool)):
             return value
         self._note(at(path, key), value, wanted)
         return None

@@ -17,8 +17,9 @@ from mpsd.core.amounts import (
     room_mib,
 )
 from mpsd.core.client_limits import ClientLimit
+from mpsd.core.container import Container, Role
 from mpsd.core.gpu_facts import GpuFacts
-from mpsd.core.pod import Container, Pod, Role
+from mpsd.core.pod import Pod
 from mpsd.core.policy import Policy, Resources
 from mpsd.core.problem import Problem, shown
 from mpsd.core.quantity import Unit, memory_unit, whole_units

@@ -39,12 +39,16 @@ def explained(*arguments: str, given: str = "", code: int = 0) -> list[dict[str,
 
 
 def test_the_published_sample_is_admitted_with_its_limits_and_environment() -> None:
-    assert explained("-f", SAMPLE) == [
+    answer = explained("-f", SAMPLE)
+    warnings = answer[0]["warnings"]
+    assert [warning["rule"] for warning in warnings] == ["host-pid", "host-root"]
+    assert answer == [
         {
             "object": "Job default/mps-sample",
             "admitted": True,
             "problems": [],
-            "warnings": [],
+            "warnings": warnings,
+            "noted": [],
             "requests": [
                 {
                     "container": "mps-sample",
@@ -88,7 +92,7 @@ def test_every_object_of_every_file_is_said_and_one_refusal_is_a_no() -> None:
         ("CronJob default/nightly", False),
         ("Job default/mps-sample", True),
     ]
-    assert [warning["rule"] for warning in verdicts[1]["warnings"]] == ["environment-unseen"]
+    assert [warning["rule"] for warning in verdicts[1]["warnings"]] == ["environment-unseen", "host-root"]
     assert [problem["rule"] for problem in verdicts[2]["problems"]] == [
         "quantity-malformed",
         "percent-step",

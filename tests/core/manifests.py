@@ -34,8 +34,11 @@ def container(name: object = "main", limits: object = None, **fields: object) ->
 
 
 def pod(*containers: Fields, labels: object = None, **spec: object) -> Fields:
-    """A bare pod; hostIPC is true unless said otherwise, and None leaves a field out."""
-    fields = {"hostIPC": True, "containers": list(containers), **spec}
+    """A bare pod that no rule speaks of: hostIPC is true and nobody is root, unless said otherwise.
+
+    None leaves a field out.
+    """
+    fields = {"hostIPC": True, "securityContext": {"runAsUser": 1000}, "containers": list(containers), **spec}
     metadata = {"name": "train", "labels": labels} if labels is not None else {"name": "train"}
     return {
         "apiVersion": "v1",

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from mpsd.core.admission import Verdict, review, review_all
 from mpsd.core.admission_rules import RULES
-from mpsd.core.policy import HostIPC, Policy
+from mpsd.core.policy import HostIPC, Policy, RuleId
 from mpsd.core.problem import Problem
 from tests.core.manifests import (
     ANY_JSON,
@@ -132,26 +132,35 @@ def test_asking_for_no_device_is_harmless(value: str) -> None:
 
 
 def test_blocked_environment_in_a_pod_without_a_gpu_is_not_ours_to_judge() -> None:
-    assert judge(pod(container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]))).admitted
+    assert judge(pod(container(env=[{"name": "CUDA_MPS_PIPE_DIRECTORY", "value": "/tmp"}]))).admitted
+
+
+@pytest.mark.parametrize("beside", ["containers", "initContainers"])
+@pytest.mark.parametrize(
+    ("source", "rule", "value", "named"),
+    [
+        ({"configMapRef": {"name": "train"}}, "environment-unseen", 'ConfigMap "train"', "EGPU"),
+        ({"secretRef": {"name": "keys"}}, "environment-secret", 'Secret "keys"', "EGPU"),
+        ({"prefix": "CUDA_", "secretRef": {"name": "x"}}, "environment-secret", 'Secret "x"', "CUDA_MPS_*"),
+        ({"prefix": "CUDA_MPS_P", "configMapRef": {"name": "x"}}, "environment-unseen", 'ConfigMap "x"', "CUDA_MPS_*"),
+    ],
+)
+def test_environment_that_is_not_seen_is_warned_of(
+    beside: str, source: Fields, rule: str, value: str, named: str
+) -> None:
+    asking = container("asks", limits={MEMORY: 7}, envFrom=[source])
+    verdict = judge(pod(container(), **{beside: [asking]}))
+    assert verdict.admitted
+    (found,) = verdict.warnings
+    assert (found.rule, found.value) == (rule, value)
+    assert found.where == f"spec.{beside}[asks].envFrom[0]"
+    assert named in found.message
 
 
 @pytest.mark.parametrize("beside", KINDS)
-@pytest.mark.parametrize(
-    ("source", "value", "named"),
-    [
-        ({"configMapRef": {"name": "train"}}, 'ConfigMap "train"', "EGPU"),
-        ({"secretRef": {"name": "keys"}}, 'Secret "keys"', "EGPU"),
-        ({"prefix": "CUDA_", "configMapRef": {"name": "train"}}, 'ConfigMap "train"', "CUDA_MPS_*"),
-        ({"prefix": "CUDA_MPS_PIPE_", "configMapRef": {"name": "train"}}, 'ConfigMap "train"', "CUDA_MPS_*"),
-    ],
-)
-def test_environment_that_is_not_seen_is_warned_of(beside: str, source: Fields, value: str, named: str) -> None:
-    verdict = judge(gpu_pod(beside, envFrom=[source]))
-    assert verdict.admitted
-    (found,) = verdict.warnings
-    assert (found.rule, found.value) == ("environment-unseen", value)
-    assert found.where == f"spec.{beside}[other].envFrom[0]"
-    assert named in found.message
+def test_what_a_container_without_a_gpu_takes_from_elsewhere_is_no_matter(beside: str) -> None:
+    sources = [{"configMapRef": {"name": "train"}}, {"secretRef": {"name": "keys"}}]
+    assert not judge(gpu_pod(beside, envFrom=sources)).warnings
 
 
 def test_a_prefix_that_leads_to_no_blocked_name_is_no_matter() -> None:
@@ -178,8 +187,8 @@ def test_each_object_of_a_list_has_its_own_verdict() -> None:
 
 
 def test_rules_have_one_name_each_and_a_reason() -> None:
-    assert len({rule.name for rule in RULES}) == len(RULES)
-    assert all(rule.reason for rule in RULES)
+    assert [rule.id for rule in RULES] == list(RuleId)
+    assert all(rule.reason and rule.remedy for rule in RULES)
 
 
 @given(ANY_JSON)

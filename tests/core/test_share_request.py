@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 
 from mpsd.core.client_limits import ClientLimit
+from mpsd.core.container import Role
 from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.kubernetes_objects import objects_in, read_object
-from mpsd.core.pod import Role
 from mpsd.core.policy import Policy
 from mpsd.core.problem import Problem
 from mpsd.core.share_request import ContainerRequest, Share, asks_for_gpu, client_limit, read_share

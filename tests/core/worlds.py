@@ -17,7 +17,7 @@ from mpsd.core.node_view import (
     ServerLimit,
     Waiting,
 )
-from mpsd.core.policy import Placement
+from mpsd.core.policy import Placement, RuleId
 
 _PLAIN_VIOLATIONS = (
     "limit_lifted",
@@ -41,7 +41,21 @@ POLICY_DATA = {
         "thread_percent_step": 5,
         "clients_per_grant": 8,
     },
-    "admission": {"host_ipc": "require", "blocked_environment": ["CUDA_MPS_*"]},
+    "admission": {
+        "host_ipc": "require",
+        "rules": {rule.value: "enforce" for rule in RuleId},
+        "exempt_namespaces": ["kube-system"],
+        "blocked_environment": ["CUDA_MPS_*"],
+        "blocked_capabilities": ["SYS_ADMIN"],
+        "blocked_host_paths": ["/dev/nvidia*"],
+        "blocked_mount_paths": ["/run/mpsd"],
+        "other_gpus": ["nvidia.com/gpu*"],
+        "schedulers": ["default-scheduler"],
+        "runtime_classes": [],
+        "placement_accounts": ["system:kube-scheduler"],
+        "void_visible_devices": True,
+        "visible_devices_kept_for": ["nvidia.com/*"],
+    },
     "placement": "binpack",
     "oversubscription": {"memory_percent": 100, "thread_percent": 100},
     "violations": {

@@ -1,0 +1,110 @@
+"""The answer to an AdmissionReview, as Kubernetes reads it.
+
+One rule: the sentences are those of `mpsd explain`; only their lines are cut to the length that Kubernetes asks for.
+"""
+
+import base64
+import json
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from mpsd.core.admission import of_mode
+from mpsd.core.admission_modes import Modes, NamespaceModes
+from mpsd.core.admission_patch import Change
+from mpsd.core.admission_request import API_VERSION, KIND
+from mpsd.core.admission_rules import Finding
+from mpsd.core.policy import Mode
+from mpsd.core.problem import Problem
+
+# Kubernetes asks for warnings of at most 120 characters, and cuts them once all together pass 4096.
+_WARNING_LENGTH = 119
+_MOST_WARNINGS = 30
+_MOST_PROBLEMS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionAnswer:
+    """One answer. message: every problem, empty where it is allowed. audit: rules by mode, for the audit log.
+
+    verdicts: each rule that found something, and how hard it is taken, for metrics.
+    """
+
+    uid: str
+    allowed: bool = True
+    code: int = 200
+    message: str = ""
+    warnings: tuple[str, ...] = ()
+    audit: Mapping[str, str] = field(default_factory=dict)
+    patch: tuple[Change, ...] = ()
+    verdicts: tuple[tuple[str, str], ...] = ()
+
+    def record(self) -> dict[str, object]:
+        """The AdmissionReview that is sent back."""
+        response: dict[str, object] = {"uid": self.uid, "allowed": self.allowed}
+        if not self.allowed:
+            response["status"] = {"code": self.code, "reason": "Forbidden", "message": self.message}
+        if self.warnings:
+            response["warnings"] = list(self.warnings)
+        if self.audit:
+            response["auditAnnotations"] = dict(self.audit)
+        if self.patch:
+            encoded = base64.b64encode(json.dumps(self.patch).encode()).decode()
+            response |= {"patchType": "JSONPatch", "patch": encoded}
+        return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
+
+
+def answer_to(uid: str, name: str, found: Iterable[Finding], there: NamespaceModes) -> AdmissionAnswer:
+    """What is said about the findings in an object of this name, in a namespace where these modes count."""
+    taken = tuple(finding for finding in found if finding.rule in there.modes)
+    refused = of_mode(Mode.ENFORCE, taken, there.modes)
+    return AdmissionAnswer(
+        uid,
+        allowed=not refused,
+        code=403 if refused else 200,
+        message=refusal(name, [finding.problem for finding in refused]) if refused else "",
+        warnings=warnings_of(taken, there),
+        audit=_audit(taken, there.modes),
+        verdicts=tuple(dict.fromkeys((str(finding.rule), str(there.modes[finding.rule])) for finding in taken)),
+    )
+
+
+def warnings_of(found: Iterable[Finding], there: NamespaceModes) -> tuple[str, ...]:
+    """The lines for the findings that only warn, and for labels of the namespace that say nothing."""
+    return tuple(_few(_warnings(of_mode(Mode.WARN, found, there.modes), there.remarks), _MOST_WARNINGS))
+
+
+def refusal(name: str, problems: Iterable[Problem]) -> str:
+    """Every problem of an object, a line each."""
+    lines = list(map(str, problems))
+    counted = f"{len(lines)} problem{'' if len(lines) == 1 else 's'}"
+    return "\n  ".join([f"{name} is refused, {counted}", *_few(lines, _MOST_PROBLEMS)])
+
+
+def _warnings(found: Iterable[Finding], remarks: Iterable[str]) -> Iterator[str]:
+    """What is wrong and what to do, each led by the rule: kubectl shows a line that comes twice once."""
+    for finding in found:
+        problem = finding.problem
+        remedy = f"; {problem.remedy}"
+        for sentence in (str(problem).removesuffix(remedy), problem.remedy):
+            yield from _lines(f"{finding.rule}: {sentence}")
+    for remark in remarks:
+        yield from _lines(remark)
+
+
+def _lines(sentence: str) -> list[str]:
+    return [sentence] if len(sentence) <= _WARNING_LENGTH else textwrap.wrap(sentence, _WARNING_LENGTH)
+
+
+def _few(lines: Iterable[str], most: int) -> Iterator[str]:
+    shown = list(lines)
+    yield from shown[:most]
+    if len(shown) > most:
+        yield f"and {len(shown) - most} more"
+
+
+def _audit(found: Iterable[Finding], modes: Modes) -> dict[str, str]:
+    """The rules by mode; the API server puts the webhook's name before each key."""
+    rules = dict.fromkeys(finding.rule for finding in found)
+    by_mode = {mode: ",".join(rule for rule in rules if modes[rule] is mode) for mode in Mode}
+    return {str(mode): named for mode, named in by_mode.items() if named}

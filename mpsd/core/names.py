@@ -1,0 +1,28 @@
+"""Whether a name matches a list of patterns, in which * at the end stands for any ending.
+
+One rule: a list of patterns is read once, however many names are held against it.
+"""
+
+import re
+from functools import lru_cache
+
+
+def matches(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether the name matches one of the patterns."""
+    return _together(patterns).fullmatch(name) is not None
+
+
+def within_reach(prefix: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """The patterns that some name with this prefix matches."""
+    return tuple(
+        pattern for pattern in patterns if pattern.removesuffix("*").startswith(prefix) or matches(prefix, (pattern,))
+    )
+
+
+@lru_cache(maxsize=256)
+def _together(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(_expression, patterns)) or "(?!)", re.DOTALL)
+
+
+def _expression(pattern: str) -> str:
+    return re.escape(pattern.removesuffix("*")) + (".*" if pattern.endswith("*") else "")
