@@ -10,7 +10,23 @@ import sys
 import tarfile
 from pathlib import Path
 
-_APPLETS = "sh sleep env cat ls mount ps id chroot kill ln mkdir grep nc wget".split()
+_APPLETS = [
+    "sh",
+    "sleep",
+    "env",
+    "cat",
+    "ls",
+    "mount",
+    "ps",
+    "id",
+    "chroot",
+    "kill",
+    "ln",
+    "mkdir",
+    "grep",
+    "nc",
+    "wget",
+]
 _SLEEPS = ["/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"]
 
 

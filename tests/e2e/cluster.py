@@ -1,0 +1,79 @@
+"""The cluster under test, through kubectl as a person uses it."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from tests.e2e.waiting import eventually
+
+Object = dict[str, Any]
+
+
+def kubectl_program() -> str:
+    """The one that this project installs beside its Python, else the machine's."""
+    beside = Path(sys.executable).parent / "kubectl"
+    found = str(beside) if beside.exists() else shutil.which("kubectl")
+    assert found, "kubectl is not on PATH"
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """How a kubectl ended. warnings: the lines that an API server's warnings became."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+    @property
+    def warnings(self) -> list[str]:
+        return [line for line in self.err.splitlines() if line.startswith("Warning:")]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    kubeconfig: Path
+
+    def kubectl(self, *arguments: str, given: Object | str | None = None, within_s: float = 60.0) -> Said:
+        """given: what is piped in. Never raises for what kubectl says."""
+        text = json.dumps(given) if isinstance(given, dict) else given
+        command = [kubectl_program(), "--kubeconfig", str(self.kubeconfig), *arguments]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=within_s, check=False)
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def do(self, *arguments: str, given: Object | str | None = None) -> Said:
+        """What must succeed."""
+        said = self.kubectl(*arguments, given=given)
+        assert said.ok, f"kubectl {' '.join(arguments)}: {said.err or said.out}"
+        return said
+
+    def apply(self, thing: Object | str, namespace: str, *options: str) -> Said:
+        return self.kubectl("apply", "-n", namespace, "-f", "-", *options, given=thing)
+
+    def get(self, *arguments: str) -> Object:
+        found: Object = json.loads(self.do("get", *arguments, "-o", "json").out)
+        return found
+
+    @contextmanager
+    def namespace(self, *, exempt: bool = False) -> Iterator[str]:
+        """A namespace of its own; that it goes away again in time is part of every test."""
+        name = f"e2e-{uuid4().hex[:8]}"
+        metadata = {"name": name, "labels": {"mpsd.io/exempt": "true"} if exempt else {}}
+        self.do("create", "-f", "-", given={"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        try:
+            eventually(lambda: self.kubectl("get", "-n", name, "serviceaccount", "default").ok, "a service account")
+            yield name
+        finally:
+            self.do("delete", "namespace", name, "--wait=false")
+            eventually(lambda: "NotFound" in self.kubectl("get", "namespace", name).err, f"{name} gone", within_s=60.0)

@@ -1,0 +1,147 @@
+"""Two replicas of `mpsd webhook` beside the cluster, with the rights of their service account and nothing more."""
+
+import base64
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+from tests.e2e.balancer import Backend, balancing
+from tests.e2e.cluster import Cluster, Object
+from tests.e2e.waiting import eventually
+
+NAME, SYSTEM = "mpsd-webhook", "mpsd-system"
+KINDS = ("validatingwebhookconfiguration", "mutatingwebhookconfiguration")
+_MANIFESTS = Path(__file__).parent / "manifests"
+# Certificates live for seconds here, so that every test runs through their renewals.
+_LIVES = ("--serving-life", "15s", "--authority-life", "45s", "--settle", "2s", "--drain", "2s")
+
+
+@dataclass(slots=True)
+class Replica:
+    """One process."""
+
+    process: subprocess.Popen[bytes]
+    backend: Backend
+    log: Path
+
+    def stop(self) -> None:
+        """As kubelet does."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(timeout=30) == 0, self.log.read_text()[-2000:]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(timeout=10)
+
+
+@dataclass(slots=True)
+class Webhook:
+    cluster: Cluster
+    folder: Path
+    url: str = ""
+    replicas: list[Replica] = field(default_factory=list)
+    _started: int = 0
+
+    def start(self) -> Replica:
+        """One more replica, when it is ready."""
+        self._started += 1
+        port, probes = _free_port(), _free_port()
+        log = self.folder / f"replica{self._started}.log"
+        command = [
+            *(sys.executable, "-m", "mpsd", "webhook", "--kubeconfig", str(self.folder / "kubeconfig")),
+            *("--address", "127.0.0.1", "--port", str(port), "--metrics-port", str(probes), "--url", self.url, *_LIVES),
+        ]
+        with log.open("wb") as out:
+            process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        replica = Replica(process, Backend(port, probes), log)
+        self.replicas.append(replica)
+
+        def is_ready() -> bool:
+            if process.poll() is not None:
+                raise RuntimeError(f"the replica ended by itself: {log.read_text()[-4000:]}")
+            return replica.backend.is_ready
+
+        try:
+            eventually(is_ready, "the replica is ready")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{log.read_text()[-4000:]}") from None
+        return replica
+
+    def backends(self) -> list[Backend]:
+        return [replica.backend for replica in self.replicas if replica.process.poll() is None]
+
+    def roll(self) -> None:
+        """Replaces every replica, the new one first."""
+        for old in list(self.replicas):
+            self.start()
+            old.stop()
+            self.replicas.remove(old)
+
+    def kill_all(self) -> None:
+        for replica in self.replicas:
+            replica.kill()
+        self.replicas.clear()
+
+    def configurations(self) -> list[Object]:
+        return [self.cluster.get(kind, NAME)["webhooks"][0] for kind in KINDS]
+
+    def secret(self) -> dict[str, bytes]:
+        data = self.cluster.get("secret", f"{NAME}-certificates", "-n", SYSTEM)["data"]
+        return {name: base64.b64decode(value) for name, value in data.items()}
+
+    def fingerprint(self, part: str) -> str:
+        """part: tls, authority or another certificate of the Secret."""
+        return x509.load_pem_x509_certificate(self.secret()[f"{part}.crt"]).fingerprint(hashes.SHA256()).hex()
+
+    def wait_until_registered(self) -> None:
+        def fails_closed() -> bool:
+            return [webhook["failurePolicy"] for webhook in self.configurations()] == ["Fail", "Fail"]
+
+        try:
+            eventually(fails_closed, "both configurations fail closed")
+        except AssertionError as error:
+            logs = "\n".join(replica.log.read_text()[-4000:] for replica in self.replicas)
+            raise AssertionError(f"{error}\n{logs}") from None
+
+
+@contextmanager
+def running_webhook(cluster: Cluster, folder: Path, host: str) -> Iterator[Webhook]:
+    """The manifests applied, two replicas registered; afterwards everything is taken away again."""
+    webhook = Webhook(cluster, folder)
+    with ExitStack() as undo:
+        undo.callback(cluster.kubectl, "delete", "-k", str(_MANIFESTS), "--ignore-not-found", within_s=120)
+        cluster.do("apply", "-k", str(_MANIFESTS))
+        shipped = [configuration["failurePolicy"] for configuration in webhook.configurations()]
+        assert shipped == ["Ignore", "Ignore"], "nothing depends on the webhook before it serves"
+        (folder / "kubeconfig").write_text(_as_service_account(cluster))
+        port = undo.enter_context(balancing(host, webhook.backends))
+        undo.callback(webhook.kill_all)
+        webhook.url = f"https://{host}:{port}"
+        for _each in range(2):
+            webhook.start()
+        webhook.wait_until_registered()
+        yield webhook
+
+
+def _as_service_account(cluster: Cluster) -> str:
+    """A kubeconfig with the token of the webhook's service account in place of the admin's."""
+    view = json.loads(cluster.do("config", "view", "--raw", "--minify", "-o", "json").out)
+    eventually(lambda: cluster.kubectl("get", "serviceaccount", NAME, "-n", SYSTEM).ok, "the service account")
+    token = cluster.do("create", "token", NAME, "-n", SYSTEM, "--duration", "2h").out.strip()
+    view["users"] = [{"name": view["users"][0]["name"], "user": {"token": token}}]
+    return yaml.safe_dump(view)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])

