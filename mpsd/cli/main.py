@@ -28,6 +28,7 @@ VERBS = {
     "demo": "The whole way on simulated GPUs: grants, limits, a crash and a refusal. No GPU needed.",
     "control": "Only the part of `up` that holds the MPS daemons.",
     "agent": "Only the part of `up` that grants shares; may be killed and restarted at any time.",
+    "webhook": "Answer Kubernetes admission reviews: refuse what breaks sharing, in words that help.",
 }
 
 
@@ -91,7 +92,7 @@ def _mpsd(
         mpsd explain -f job.yaml --gpu H200    and what that is on this GPU
         mpsd check limits                      whether limits files are sound
 
-    Every verb has --help with examples of its own. The exit code is 0 for yes, 1 for no, 2 for a wrong question.
+    Every verb has a --help of its own. The exit code is 0 for yes, 1 for no, 2 for a wrong question.
     """
 
 

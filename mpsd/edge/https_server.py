@@ -4,6 +4,7 @@ One rule: every peer has a deadline for what it sends, and a stop loses no reque
 """
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
@@ -13,7 +14,10 @@ from aiohttp import web
 
 from mpsd.edge.certificates import Pair, load_into
 from mpsd.edge.http_server import Handler, application
+from mpsd.edge.logs import logger
 
+# aiohttp would log a traceback for every peer that speaks no HTTP; such a peer is answered 400 and no more.
+_SILENT = logging.Logger("aiohttp", logging.CRITICAL + 1)
 _HANDSHAKE_S = 10.0
 _FIRST_REQUEST_S = 10.0
 # Go's client gives an idle connection up after 90 s; a server that is first can meet a request that is on its way.
@@ -56,12 +60,14 @@ class TcpServer:
     def __init__(self, routes: Mapping[str, Handler], listening: Listening) -> None:
         self._listening = listening
         self._closing = False
+        self._log = logger()
         self._silent: set[asyncio.BaseProtocol] = set()  # peers that have not asked anything yet
         app = application(routes, longest_body=listening.longest_body)
         app.middlewares.append(self._note_and_close)
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=_SILENT,
             keepalive_timeout=_IDLE_S,
             max_line_size=_LONGEST_FIELD,
             max_field_size=_LONGEST_FIELD,
@@ -128,6 +134,9 @@ class TcpServer:
             answer = await handler(request)
         except web.HTTPException as error:  # 404 and 405, which aiohttp answers from here
             answer = web.Response(status=error.status, text=f"{error.reason}\n", headers=_allowed(error))
+        except Exception as error:  # a fault of ours, which may cost this request and no other
+            self._log.exception("request failed", path=request.path, error=type(error).__name__)
+            answer = web.Response(status=500, text="mpsd failed; its log says why\n")
         if self._closing:
             answer.force_close()
         return answer

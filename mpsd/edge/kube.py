@@ -174,7 +174,7 @@ class Kube:
 def _read(ask: _Ask, status: int, body: bytes) -> Object:
     try:
         answer = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         answer = None
     if 200 <= status < 300:
         if isinstance(answer, dict):

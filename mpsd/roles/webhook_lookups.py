@@ -57,12 +57,12 @@ class Lookups:
             return known.labels
         return labels
 
-    async def config_map_keys(self, names: Iterable[Name]) -> dict[Name, tuple[str, ...]]:
+    async def config_map_keys(self, names: Iterable[Name]) -> dict[Name, frozenset[str]]:
         """The keys of those that are known; one that does not exist is not."""
         if self._kube is None:
             return {}
         wanted = list(dict.fromkeys(names))[:_MOST_CONFIG_MAPS]
-        tasks = {name: asyncio.create_task(self._ask_keys(self._kube, name)) for name in wanted}
+        tasks = {name: asyncio.create_task(self._ask_keys(self._kube, *name)) for name in wanted}
         if not tasks:
             return {}
         _done, late = await asyncio.wait(tasks.values(), timeout=LONGEST_S)
@@ -78,25 +78,18 @@ class Lookups:
             self._metrics.looked_up("namespace", found=isinstance(error, NotFound))
             return None
         self._metrics.looked_up("namespace", found=True)
-        labels = _text((found.get("metadata") or {}).get("labels"))
+        labels: Labels = (found.get("metadata") or {}).get("labels") or {}
         self._known[name] = _Known(labels, time.monotonic())
         self._known.move_to_end(name)
         while len(self._known) > _MOST_NAMESPACES:
             self._known.popitem(last=False)
         return labels
 
-    async def _ask_keys(self, kube: Kube, name: Name) -> tuple[str, ...] | None:
+    async def _ask_keys(self, kube: Kube, namespace: str, name: str) -> frozenset[str] | None:
         try:
-            found = await kube.get(CONFIG_MAPS, name[1], name[0], deadline_s=LONGEST_S)
+            found = await kube.get(CONFIG_MAPS, name, namespace, deadline_s=LONGEST_S)
         except KubeError as error:
             self._metrics.looked_up("config map", found=isinstance(error, NotFound))
             return None
         self._metrics.looked_up("config map", found=True)
-        return (*_text(found.get("data"), values=False), *_text(found.get("binaryData"), values=False))
-
-
-def _text(found: object, *, values: bool = True) -> Labels:
-    """A mapping of text to text; without the values where they are not needed, since a ConfigMap may be large."""
-    if not isinstance(found, dict):
-        return {}
-    return {str(key): str(value) if values else "" for key, value in found.items()}
+        return frozenset({**(found.get("data") or {}), **(found.get("binaryData") or {})})

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
+from mpsd.core.admission_review import AdmissionAnswer
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -51,12 +53,11 @@ class WebhookMetrics:
             "mpsd_admission_registered", "1 while API servers are known to ask this webhook.", registry=registry
         )
 
-    def reviewed(self, webhook: str, verdict: str, findings: Mapping[tuple[str, str], int], took_s: float) -> None:
-        """findings: from rule and mode to how often."""
-        self._reviews.labels(webhook, verdict).inc()
+    def reviewed(self, webhook: str, answer: AdmissionAnswer, took_s: float) -> None:
+        self._reviews.labels(webhook, _verdict(answer)).inc()
         self._seconds.labels(webhook).observe(took_s)
-        for (rule, mode), times in findings.items():
-            self._findings.labels(rule, mode).inc(times)
+        for rule, mode in answer.verdicts:
+            self._findings.labels(rule, mode).inc()
 
     def refused(self, webhook: str, status: int) -> None:
         self._refused.labels(webhook, str(status)).inc()
@@ -78,3 +79,11 @@ class WebhookMetrics:
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
+
+
+def _verdict(answer: AdmissionAnswer) -> str:
+    if not answer.allowed:
+        return "refused"
+    if answer.patch:
+        return "patched"
+    return "warned" if answer.warnings else "allowed"

@@ -16,6 +16,7 @@ Rights, with the default name mpsd-webhook in the namespace mpsd-system:
 
 import base64
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 from mpsd.core.registration_plan import (
     FailurePolicy,
@@ -38,6 +39,21 @@ CONFIGURATIONS: Mapping[str, Resource] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a look led to. troubles: what stands in the way, in words. changed: whether to look again at once."""
+
+    troubles: tuple[str, ...] = ()
+    changed: bool = False
+
+    @property
+    def is_settled(self) -> bool:
+        return not self.troubles and not self.changed
+
+
+_SETTLED, _CHANGED = Outcome(), Outcome(changed=True)
+
+
 class Registrar:
     """check: asks the webhook itself for its certificate, given the authorities (PEM) to trust; empty when all is well,
     else the reason."""
@@ -55,50 +71,50 @@ class Registrar:
             return frozenset()
         return frozenset.intersection(*self._named.values())
 
-    async def look(self, authorities: bytes | None) -> tuple[str, ...]:
-        """Repairs what differs. Gives what still stands in the way, in words; nothing once all is as it must be."""
-        troubles = [await self._exempt(name) for name in dict.fromkeys(("kube-system", self._settings.namespace))]
-        exempt = not any(troubles)
-        for path in CONFIGURATIONS:
-            try:
-                troubles.append(await self._register(path, authorities, exempt=exempt))
-            except KubeError as error:
-                self._named.pop(path, None)
-                troubles.append(str(error))
-        return tuple(trouble for trouble in troubles if trouble)
+    async def look(self, authorities: bytes | None) -> Outcome:
+        """Repairs what differs, one change of each object at a time. authorities: None where somebody else's count."""
+        names = dict.fromkeys(("kube-system", self._settings.namespace))
+        exempted = [await self._tried(self._exempt(name)) for name in names]
+        may_fail = all(outcome.is_settled for outcome in exempted)
+        registered = [
+            await self._tried(self._register(path, authorities, may_fail=may_fail)) for path in CONFIGURATIONS
+        ]
+        outcomes = [*exempted, *registered]
+        troubles = (trouble for outcome in outcomes for trouble in outcome.troubles)
+        return Outcome(tuple(troubles), any(outcome.changed for outcome in outcomes))
 
-    async def _exempt(self, name: str) -> str:
+    async def _tried(self, attempt: Awaitable[Outcome]) -> Outcome:
         try:
-            patch = exemption(await self._kube.get(NAMESPACES, name))
-            if patch:
-                await self._kube.patch(NAMESPACES, name, patch, PatchKind.MERGE)
-                self._log.info("namespace exempted", namespace=name, reason="the webhook could not start without it")
+            return await attempt
+        except Conflict:
+            return _CHANGED  # by somebody else; what they made of it is seen at the next look
         except KubeError as error:
-            return str(error)
-        return ""
+            return Outcome((str(error),))
 
-    async def _register(self, path: str, authorities: bytes | None, *, exempt: bool) -> str:
-        """One change of one configuration; what still stands in the way."""
+    async def _exempt(self, name: str) -> Outcome:
+        patch = exemption(await self._kube.get(NAMESPACES, name))
+        if patch is None:
+            return _SETTLED
+        await self._kube.patch(NAMESPACES, name, patch, PatchKind.MERGE)
+        self._log.info("namespace exempted", namespace=name, reason="the webhook could not start without it")
+        return _CHANGED
+
+    async def _register(self, path: str, authorities: bytes | None, *, may_fail: bool) -> Outcome:
         resource, name = CONFIGURATIONS[path], self._settings.service
+        self._named.pop(path, None)
         wanted = self._wanted(path, authorities)
         seen = await self._kube.get(resource, name)
-        reached = ""
-        if is_registered(seen, wanted):
-            reached = await self._reached(seen)
-        change = repair(seen, wanted, may_fail=exempt and not reached)
+        trouble = await self._unreached(seen) if is_registered(seen, wanted) else ""
+        change = repair(seen, wanted, may_fail=may_fail and not trouble)
         if change is None:
             self._named[path] = _named_by_all(seen)
-            return reached and f"{resource.plural} {name}: {reached}"
+            return Outcome((f"{resource.plural} {name}: {trouble}",)) if trouble else _SETTLED
         metadata = {"resourceVersion": seen["metadata"]["resourceVersion"]}
-        patch = {"metadata": metadata, "webhooks": change.webhooks}
-        try:
-            await self._kube.patch(resource, name, patch, PatchKind.MERGE)
-        except Conflict:
-            return f"{resource.plural} {name} has just been changed by somebody else"
+        await self._kube.patch(resource, name, {"metadata": metadata, "webhooks": change.webhooks}, PatchKind.MERGE)
         self._log.info("configuration changed", configuration=resource.plural, name=name, changes=list(change.changes))
-        return f"{resource.plural} {name} has just been changed"  # the next look says whether that was all
+        return _CHANGED
 
-    async def _reached(self, seen: Object) -> str:
+    async def _unreached(self, seen: Object) -> str:
         """Why we do not answer as this configuration would have it; empty when we do."""
         for bundle in dict.fromkeys(authorities_named(seen)):
             try:

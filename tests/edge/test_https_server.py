@@ -45,7 +45,11 @@ async def ready(_request: web.Request) -> web.Response:
     return web.Response(text="ok")
 
 
-ROUTES = {"POST /echo": echo, "POST /slow": slow, "GET /readyz": ready}
+async def broken(_request: web.Request) -> web.Response:
+    raise ValueError("a fault of ours")
+
+
+ROUTES = {"POST /echo": echo, "POST /slow": slow, "POST /broken": broken, "GET /readyz": ready}
 
 
 def server_context() -> ssl.SSLContext:
@@ -187,6 +191,17 @@ def test_a_body_that_does_not_come_has_a_deadline() -> None:
             await one.send(*header, body=b"half")
             status, _headers, body = await one.answer()
             assert (status, body) == (408, b"the body did not arrive within 0.3 s")
+
+    play(scene)
+
+
+def test_a_fault_of_ours_costs_one_request_and_shows_nothing() -> None:
+    async def scene(server: TcpServer) -> None:
+        async with peer(server) as one:
+            status, _headers, body = await one.post("/broken", b"")
+            assert status == 500
+            assert b"a fault" not in body
+            assert (await one.post("/echo", b"1"))[0] == 200
 
     play(scene)
 

@@ -1,0 +1,222 @@
+"""A webhook that runs as it would in a cluster: the real command, TLS, and an API server to register with."""
+
+import base64
+import http.client
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from mpsd.edge.waiting import wait_until
+from tests.roles_webhook.api_server import ApiServer
+
+NAMESPACE, SERVICE = "mpsd-system", "mpsd-webhook"
+HOST = f"{SERVICE}.{NAMESPACE}.svc"
+SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/{SERVICE}-certificates"
+_GROUP = "/apis/admissionregistration.k8s.io/v1"
+VALIDATING = f"{_GROUP}/validatingwebhookconfigurations/{SERVICE}"
+MUTATING = f"{_GROUP}/mutatingwebhookconfigurations/{SERVICE}"
+CONFIGURATIONS = {"ValidatingWebhookConfiguration": VALIDATING, "MutatingWebhookConfiguration": MUTATING}
+SYSTEM, OWN = "/api/v1/namespaces/kube-system", f"/api/v1/namespaces/{NAMESPACE}"
+DEADLINE_S = 20.0
+_SHIPPED = Path(__file__).parents[2] / "manifests" / "base" / "webhook" / "configurations.yaml"
+Object = dict[str, Any]
+
+
+def put_shipped_objects(api: ApiServer) -> None:
+    """What `kubectl apply` of the manifests leaves in a cluster, as far as the webhook touches it."""
+    for path in (SYSTEM, "/api/v1/namespaces/default"):
+        api.put(path, {"metadata": {"name": path.rsplit("/", 1)[1]}})
+    api.put(OWN, {"metadata": {"name": NAMESPACE, "labels": {"team": "gpu"}}})
+    for document in yaml.safe_load_all(_SHIPPED.read_text()):
+        api.put(CONFIGURATIONS[document["kind"]], document)
+
+
+def webhooks(api: ApiServer) -> list[Object]:
+    """Every webhook of both configurations, as they are now."""
+    return [webhook for path in CONFIGURATIONS.values() for webhook in api.get(path)["webhooks"]]
+
+
+def bundles(api: ApiServer) -> list[str]:
+    return [base64.b64decode(webhook["clientConfig"].get("caBundle", "")).decode() for webhook in webhooks(api)]
+
+
+def is_registered(api: ApiServer) -> bool:
+    return all(webhook["failurePolicy"] == "Fail" for webhook in webhooks(api))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    @property
+    def response(self) -> Object:
+        """The response of an AdmissionReview."""
+        review = json.loads(self.body)
+        assert (review["apiVersion"], review["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+        found: Object = review["response"]
+        return found
+
+
+class Webhook:
+    """One `mpsd webhook`. flags: such as `drain="0s"` for --drain 0s."""
+
+    def __init__(self, folder: Path, flags: Mapping[str, str]) -> None:
+        self.port, self.metrics_port = free_port(), free_port()
+        folder.mkdir(exist_ok=True)
+        self._log = folder / f"webhook-{self.port}.log"
+        ours = {"port": self.port, "metrics-port": self.metrics_port, "address": "127.0.0.1", "log-format": "json"}
+        given = [f"--{name}={value}" for name, value in {**ours, "namespace": NAMESPACE, **flags}.items()]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen([sys.executable, "-m", "mpsd", "webhook", *given], stderr=log)
+
+    def log(self, event: str | None = None) -> list[Object]:
+        """What it said so far; None for everything."""
+        lines: list[Object] = [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if event in (None, line["event"])]
+
+    @property
+    def log_text(self) -> str:
+        return self._log.read_text()
+
+    def public(self, path: str) -> Answer:
+        """Asks the port without TLS; status 0 where nobody listens yet."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.metrics_port, timeout=5)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return Answer(answer.status, dict(answer.headers), answer.read())
+        except ConnectionRefusedError:
+            return Answer(0, {}, b"")
+        finally:
+            connection.close()
+
+    def wait_until_ready(self) -> None:
+        wait_until(lambda: self.public("/readyz").status == 200, DEADLINE_S, f"ready:\n{self.log_text}", 0.02)
+
+    def metric(self, name: str) -> float:
+        """The value of a metric with its labels, written as Prometheus does; 0 where there is none yet."""
+        lines = [line for line in self.public("/metrics").text.splitlines() if line.startswith(f"{name} ")]
+        return float(lines[0].rsplit(" ", 1)[1]) if lines else 0.0
+
+    @contextmanager
+    def connect(self, bundle: str) -> Iterator["Client"]:
+        """As an API server would; ssl.SSLError where it would not believe us."""
+        client = Client(self.port, bundle)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def serial_number(self, bundle: str) -> str:
+        """Of the certificate that is shown now."""
+        with self.connect(bundle) as client:
+            return client.serial_number
+
+    def review(self, path: str, review: object, bundle: str) -> Object:
+        """The response to one review over a connection of its own."""
+        with self.connect(bundle) as client:
+            return client.review(path, review).response
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(DEADLINE_S)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+
+
+class Client:
+    """A connection that verifies the webhook as an API server does."""
+
+    def __init__(self, port: int, bundle: str) -> None:
+        context = ssl.create_default_context(cadata=bundle)
+        self._socket = context.wrap_socket(socket.create_connection(("127.0.0.1", port), 10), server_hostname=HOST)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        self._connection.sock = self._socket
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        self._connection.request(method, path, body, dict(headers or {"Content-Type": "application/json"}))
+        answer = self._connection.getresponse()
+        return Answer(answer.status, dict(answer.headers), answer.read())
+
+    def review(self, path: str, review: object) -> Answer:
+        return self.ask("POST", path, msgspec.json.encode(review))
+
+    @property
+    def serial_number(self) -> str:
+        certificate = self._socket.getpeercert()
+        assert certificate
+        return str(certificate["serialNumber"])
+
+    def close(self) -> None:
+        self._connection.close()
+        self._socket.close()
+
+
+@contextmanager
+def webhook(folder: Path, **flags: str) -> Iterator[Webhook]:
+    """Runs one; flags with _ for -. Killed at the end unless it has ended before."""
+    running = Webhook(folder, {"drain": "0s", **{name.replace("_", "-"): value for name, value in flags.items()}})
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            os.kill(running.process.pid, signal.SIGKILL)
+        running.process.wait(DEADLINE_S)
+
+
+def review_of(thing: object, *, namespace: str = "default", operation: str = "CREATE", **fields: object) -> Object:
+    """An AdmissionReview about an object, as an API server sends it."""
+    kind = thing.get("kind", "Pod") if isinstance(thing, dict) else "Pod"
+    version = str(thing.get("apiVersion", "v1")) if isinstance(thing, dict) else "v1"
+    group, _slash, version = version.rpartition("/")
+    request = {
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+        "kind": {"group": group, "version": version, "kind": kind},
+        "resource": {"group": group, "version": version, "resource": f"{str(kind).lower()}s"},
+        "name": "thing",
+        "namespace": namespace,
+        "operation": operation,
+        "userInfo": {"username": "someone"},
+        "object": thing,
+        "oldObject": None,
+        "dryRun": False,
+        **fields,
+    }
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+def gpu_pod(*, host_ipc: bool = True) -> Object:
+    container = {"name": "main", "image": "i", "resources": {"limits": {"aliyun.com/gpu-mem": 7}}}
+    spec = {"containers": [container], **({"hostIPC": True} if host_ipc else {})}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train", "namespace": "default"}, "spec": spec}
