@@ -221,7 +221,7 @@ def test_a_changed_policy_counts_without_a_restart(tmp_path: Path, shared_api: A
         wait_until(lambda: one.log("limits kept"), DEADLINE_S, "it says so", 0.05)
         assert one.metric("mpsd_limits_wrong") == 1
         assert not one.review("/validate", refused, mine)["allowed"]
-        policy.write_text(good.replace("host_ipc: require", "host_ipc: inject"))
+        policy.write_text(good.replace("host-ipc-missing: enforce", "host-ipc-missing: warn"))
         wait_until(lambda: one.review("/validate", refused, mine)["allowed"], DEADLINE_S, "the new one counts", 0.05)
         assert one.metric("mpsd_limits_wrong") == 0
 
