@@ -37,6 +37,12 @@ def host_ipc_is_added(pod: Pod) -> Problem:
     return Problem(RuleId.HOST_IPC_ADDED, at(pod.path, "spec", "hostIPC"), "", message, remedy)
 
 
+def unneeded_host_ipc(case: Case) -> Iterator[Problem]:
+    if case.pod.host_ipc and case.policy.admission.host_ipc is HostIPC.OFF:
+        message = "shares memory with every pod on the node that has it too, and MPS does not need it here"
+        yield Problem(RuleId.HOST_IPC_UNNEEDED, at(case.pod.path, "spec", "hostIPC"), "true", message, "remove it")
+
+
 def _adds_host_ipc(case: Case) -> bool:
     """Whether it is still to be added: pods are changed, and the pods of a template are created later."""
     is_late = case.circumstances.is_changed and not case.pod.path

@@ -87,6 +87,13 @@ RULES: tuple[Rule, ...] = (
         host.added_host_ipc,
     ),
     Rule(
+        RuleId.HOST_IPC_UNNEEDED,
+        Scope.ASKING,
+        "where the drivers do without (host_ipc is off), it only shares memory with every neighbour",
+        "remove hostIPC",
+        host.unneeded_host_ipc,
+    ),
+    Rule(
         RuleId.ENVIRONMENT_BLOCKED,
         Scope.ASKING,
         "a variable of its own lifts a container's limits, or gives it another GPU",

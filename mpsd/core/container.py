@@ -56,10 +56,18 @@ class RunAs:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A place inside a container where a volume appears, as a folder, a file or a raw device."""
+    """A place inside a container where a volume appears, as a folder, a file or a raw device.
+
+    entry, key: lead to it in the object.
+    """
 
     inside: str
-    path: str
+    entry: str
+    key: str
+
+    @property
+    def path(self) -> str:
+        return at(self.entry, self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,4 +153,4 @@ def _sources(shape: Shape, container: Fields, path: str) -> Iterator[VariableSou
 def _mounts(shape: Shape, container: Fields, path: str) -> Iterator[Mount]:
     for key, place in _PLACES.items():
         for entry_path, entry in shape.entries(container, key, path):
-            yield Mount(shape.text(entry, place, entry_path), at(entry_path, place))
+            yield Mount(shape.text(entry, place, entry_path), entry_path, place)

@@ -60,6 +60,7 @@ class RuleId(StrEnum):
     GPUS_NOT_TOGETHER = "gpus-not-together"
     HOST_IPC_MISSING = "host-ipc-missing"
     HOST_IPC_ADDED = "host-ipc-added"
+    HOST_IPC_UNNEEDED = "host-ipc-unneeded"
     ENVIRONMENT_BLOCKED = "environment-blocked"
     ENVIRONMENT_SECRET = "environment-secret"  # noqa: S105 (a rule, not a password)
     ENVIRONMENT_UNSEEN = "environment-unseen"

@@ -56,14 +56,16 @@ class Shape:
     def entries(self, fields: Fields, key: str, path: str) -> list[tuple[str, Fields]]:
         """The mappings of the list at `key`, each with its path by position."""
         found: list[object] = self._read(fields, key, path, list) or []
-        entries: list[tuple[str, Fields]] = []
-        list_path = at(path, key) if found else ""
-        for position, entry in enumerate(found):
-            entry_path = f"{list_path}[{position}]"
-            if isinstance(entry, dict):
-                entries.append((entry_path, entry))
-            else:
-                self._note(entry_path, entry, dict)
+        if not found:
+            return []
+        listed = at(path, key)
+        entries: list[tuple[str, Fields]] = [
+            (f"{listed}[{position}]", entry) for position, entry in enumerate(found) if isinstance(entry, dict)
+        ]
+        if len(entries) < len(found):
+            for position, entry in enumerate(found):
+                if not isinstance(entry, dict):
+                    self._note(f"{listed}[{position}]", entry, dict)
         return entries
 
     def text(self, fields: Fields, key: str, path: str) -> str:

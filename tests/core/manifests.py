@@ -53,7 +53,8 @@ def inside(version: str, kind: str, template: Fields) -> Fields:
     steps = STEPS[version, kind]
     if not steps:
         return template
-    thing: Fields = {"metadata": {"labels": template["metadata"].get("labels")}, "spec": template["spec"]}
+    described = {key: template["metadata"].get(key) for key in ("labels", "annotations")}
+    thing: Fields = {"metadata": described, "spec": template["spec"]}
     for step in reversed(steps):
         thing = {step: thing}
     return {"apiVersion": version, "kind": kind, "metadata": {"name": "train"}, **thing}
