@@ -21,6 +21,7 @@ _CHANGES = (
     ("host_ipc", "require", '"off"', "drivers of 580 and later need none, and it shares memory with every neighbour"),
     ("host-pid", "warn", "enforce", "it shows the neighbours' processes"),
     ("host-root", "warn", "enforce", "root on the host can end its neighbours' programs"),
+    ("host-ipc-unneeded", "warn", "enforce", "the same"),
     ("environment-secret", "warn", "enforce", "a Secret can hold what lifts a limit"),
     ("environment-unseen", "warn", "enforce", "so can a ConfigMap that is made afterwards"),
     ("unasked-privileged", "warn", "enforce", "daemons that need it belong in exempt namespaces"),

@@ -1,0 +1,311 @@
+"""The CEL in the manifests says what `core.admission` says, on any pod that an API server could hand it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mpsd.core.admission import judge
+from mpsd.core.admission_case import Circumstances
+from mpsd.core.admission_patch import patch_for_debugging, patch_for_pod
+from mpsd.core.kubernetes_objects import read_object
+from mpsd.core.policy import Mode, RuleId
+from tests.core.manifests import FACTS, MEMORY, PERCENT, POLICY, container, inside, pod
+from tests.manifests.cel import Object, apply_configuration, broken, evaluate, is_asked
+from tests.manifests.rendering import of_kind, only
+
+_POLICIES, _MUTATIONS = "overlays/policies", "overlays/policies-mutating"
+# What the policies leave out, because CEL sees the object alone.
+_LEFT_OUT = {
+    RuleId.OBJECT_MALFORMED: "the API server's own schema refuses it first",
+    RuleId.GPUS_NOT_TOGETHER: "depends on the domains in the policy",
+    RuleId.HOST_IPC_ADDED: "nothing is injected there",
+    RuleId.HOST_IPC_UNNEEDED: "said only where the policy needs no hostIPC, and the one that is shipped does",
+}
+_KINDS = [
+    ("v1", "Pod"),
+    ("batch/v1", "Job"),
+    ("batch/v1", "CronJob"),
+    ("apps/v1", "Deployment"),
+    ("apps/v1", "DaemonSet"),
+]
+
+_NAMES = [
+    *("PATH", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES_", "CUDA_MPS_", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS"),
+    *("NVIDIA_MPSX", "ALIYUN_COM_GPU_MEM_DEV", "GPU_MEM_PER_DEVICE", "GPU_MEM_PER_DEVICE2", "EGPU", "cuda_mps_x"),
+]
+_VALUES = [{"value": "all"}, {"value": "void"}, {"value": "none"}, {}, {"valueFrom": {"fieldRef": {"fieldPath": "x"}}}]
+_PREFIXES = [{}, {"prefix": ""}, {"prefix": "CUDA_"}, {"prefix": "CUDA_MPS_X"}, {"prefix": "APP_"}, {"prefix": "EGPU"}]
+_SOURCES = [{"secretRef": {"name": "a"}}, {"configMapRef": {"name": "a"}}]
+_AMOUNTS = [
+    *({}, {"cpu": "1", "hugepages-2Mi": "2Mi"}, {MEMORY: "8"}, {MEMORY: "8", PERCENT: "30"}, {MEMORY: 8, PERCENT: 100}),
+    *({"nvidia.com/gpu": "1"}, {MEMORY: "8", "nvidia.com/gpu": "1"}, {MEMORY: "8", "nvidia.com/gpu": "0"}),
+    *({"nvidia.com/mig-1g.5gb": "1"}, {"example.com/gpu": "1"}, {PERCENT: "30"}, {MEMORY: "0"}, {MEMORY: "8k"}),
+    *({MEMORY: "8", PERCENT: "33"}, {MEMORY: "8", PERCENT: "0"}, {MEMORY: "8", PERCENT: "105"}),
+]
+_PATHS = [
+    *("/", "/dev", "/dev/nvidia0", "/dev/nvidiactl/", "/dev/shm", "/dev/char/195:0", "/run", "/var/run", "/run/mpsd"),
+    *("/var/run//mpsd/gpu0", "/run/./mpsd", "/run/mpsd2", "/var/lib", "/var/lib/kubelet/device-plugins", "/home"),
+    *("/run/docker.sock", "/run/dockerd", "/run/containerd/containerd.sock", "/var", "/etc", "/etc/ssl", "/proc/1"),
+    *("/run/nvidia-container-devices/all", "/run/nvidia", "/data/nvidia", "/opt/mpsd"),
+]
+
+
+def _some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Object]:
+    """Any of these fields, each there or not."""
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+def _environment() -> st.SearchStrategy[list[Object]]:
+    entry = st.builds(lambda name, value: {"name": name, **value}, st.sampled_from(_NAMES), st.sampled_from(_VALUES))
+    return st.lists(entry, max_size=2, unique_by=lambda found: found["name"])
+
+
+_SECURITY = _some(
+    privileged=st.booleans(),
+    runAsUser=st.sampled_from([0, 1000]),
+    runAsNonRoot=st.booleans(),
+    capabilities=st.sampled_from([{}, {"add": ["NET_ADMIN"]}, {"add": ["cap_sys_admin"]}, {"add": ["MKNOD", "BPF"]}]),
+)
+_CONTAINER = _some(
+    env=_environment(),
+    envFrom=st.lists(
+        st.builds(lambda a, b: {**a, **b}, st.sampled_from(_PREFIXES), st.sampled_from(_SOURCES)), max_size=2
+    ),
+    resources=_some(
+        limits=st.sampled_from(_AMOUNTS), requests=st.sampled_from(_AMOUNTS), claims=st.just([{"name": "gpu"}])
+    ),
+    securityContext=_SECURITY,
+    volumeMounts=st.lists(
+        st.builds(lambda path: {"name": "v", "mountPath": path}, st.sampled_from(_PATHS)), max_size=2
+    ),
+    volumeDevices=st.lists(
+        st.builds(lambda path: {"name": "v", "devicePath": path}, st.sampled_from(_PATHS)), max_size=1
+    ),
+)
+
+
+def _volumes() -> st.SearchStrategy[list[Object]]:
+    host = st.builds(lambda path: {"hostPath": {"path": path}}, st.sampled_from(_PATHS))
+    volumes = st.lists(host | st.just({"emptyDir": {}}), max_size=2)
+    return volumes.map(lambda found: [{"name": f"v{number}", **each} for number, each in enumerate(found)])
+
+
+@st.composite
+def _pods(draw: st.DrawFn) -> Object:
+    def several(name: str, most: int, least: int = 0) -> list[Object]:
+        found = draw(st.lists(_CONTAINER, min_size=least, max_size=most))
+        return [container(f"{name}{number}", **each) for number, each in enumerate(found)]
+
+    fields = draw(
+        _some(
+            hostIPC=st.booleans(),
+            hostPID=st.booleans(),
+            hostUsers=st.booleans(),
+            schedulerName=st.sampled_from(["default-scheduler", "mpsd-scheduler", "volcano"]),
+            nodeName=st.just("node1"),
+            runtimeClassName=st.sampled_from(["nvidia", "kata"]),
+            volumes=_volumes(),
+            securityContext=_some(runAsUser=st.sampled_from([0, 1000]), runAsNonRoot=st.booleans()),
+        )
+    )
+    spec = {"hostIPC": None, **fields}
+    made = pod(*several("main", 2, 1), **spec)
+    first = several("first", 1)
+    if first:
+        made["spec"]["initContainers"] = first
+    return made
+
+
+@st.composite
+def _objects(draw: st.DrawFn) -> Object:
+    version, kind = draw(st.sampled_from(_KINDS))
+    return inside(version, kind, draw(_pods()))
+
+
+_THOROUGH = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_CREATES = {"userInfo": {"username": "someone"}, "subResource": ""}
+
+
+def _by_the_core(thing: Object, writer: str = "someone") -> set[RuleId]:
+    found = judge(read_object(thing), POLICY, FACTS, Circumstances(writer=writer)).found
+    return {finding.rule for finding in found}
+
+
+def _by_policies(thing: Object, before: Object | None = None, request: Object = _CREATES) -> set[RuleId]:
+    return {
+        RuleId(message.partition(":")[0])
+        for policy in of_kind(_POLICIES, "ValidatingAdmissionPolicy")
+        if policy["metadata"]["name"] != "mpsd-placement"
+        for message in broken(policy, object=thing, oldObject=before, request=request)
+    }
+
+
+@_THOROUGH
+@given(_objects())
+def test_policies_find_what_the_core_finds(thing: Object) -> None:
+    core, cel = _by_the_core(thing), _by_policies(thing)
+    differ = (core ^ cel) - set(_LEFT_OUT)
+    assert RuleId.REQUEST_IMPOSSIBLE not in cel - core, "never stricter"
+    assert differ <= {RuleId.REQUEST_IMPOSSIBLE}, f"core alone {core - cel}, policies alone {cel - core}"
+
+
+@pytest.mark.parametrize("amounts", [{MEMORY: "0"}, {MEMORY: "8k"}, {MEMORY: "8", PERCENT: "33"}, {PERCENT: "30"}])
+def test_policies_find_the_usual_impossible_requests(amounts: Object) -> None:
+    thing = pod(container(limits=amounts), securityContext={"runAsUser": 1})
+    assert _by_policies(thing) == _by_the_core(thing) == {RuleId.REQUEST_IMPOSSIBLE}
+
+
+def test_every_rule_is_in_a_policy_or_left_out_for_a_reason() -> None:
+    said = {}
+    for policy in of_kind(_POLICIES, "ValidatingAdmissionPolicy"):
+        for validation in policy["spec"]["validations"]:
+            said[RuleId(validation["message"].partition(":")[0])] = policy["metadata"]["name"]
+    assert said.keys() | _LEFT_OUT.keys() == set(RuleId)
+    bindings = {
+        thing["metadata"]["name"]: thing["spec"] for thing in of_kind(_POLICIES, "ValidatingAdmissionPolicyBinding")
+    }
+    for rule, name in said.items():
+        wanted = {Mode.ENFORCE: "Deny", Mode.WARN: "Warn", Mode.AUDIT: "Audit"}[POLICY.admission.rules[rule]]
+        assert bindings[name]["validationActions"] == [wanted], rule
+
+
+def _lists(name: str) -> Iterator[object]:
+    for policy in of_kind(_POLICIES, "ValidatingAdmissionPolicy"):
+        for variable in policy["spec"].get("variables", ()):
+            if variable["name"] == name:
+                yield evaluate(variable["expression"])
+
+
+@pytest.mark.parametrize(
+    ("name", "shipped"),
+    [
+        ("blockedEnvironment", POLICY.admission.blocked_environment),
+        ("blockedCapabilities", POLICY.admission.blocked_capabilities),
+        ("blockedHostPaths", POLICY.admission.blocked_host_paths),
+        ("blockedMountPaths", POLICY.admission.blocked_mount_paths),
+    ],
+)
+def test_lists_in_the_policies_are_those_of_the_shipped_policy(name: str, shipped: tuple[str, ...]) -> None:
+    found = list(_lists(name))
+    assert found
+    assert all(each == list(shipped) for each in found)
+
+
+def test_what_was_wrong_before_never_holds_up_an_update() -> None:
+    bad = inside("apps/v1", "Deployment", pod(container(limits={MEMORY: "8"}), hostIPC=None))
+    assert _by_policies(bad)
+    relabelled = bad | {"metadata": {"name": "train", "labels": {"new": "label"}}}
+    assert not _by_policies(relabelled, bad)
+    going = bad | {"metadata": {"name": "train", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"template": {}}}
+    assert not _by_policies(going, bad)
+
+
+def test_a_running_pod_may_get_a_debugging_container() -> None:
+    running = pod(container(limits={MEMORY: "8"}), nodeName="node1", securityContext={"runAsUser": 1})
+    debugged = running | {"spec": running["spec"] | {"ephemeralContainers": [{"name": "debug"}]}}
+    assert not _by_policies(debugged, running, _CREATES | {"subResource": "ephemeralcontainers"})
+
+
+@pytest.mark.parametrize("name", ["mpsd.io/gpu", "ALIYUN_COM_GPU_MEM_IDX", "gpushare.alibabacloud.com/x", "note"])
+@pytest.mark.parametrize("writer", ["someone", *POLICY.admission.placement_accounts])
+@pytest.mark.parametrize("before", [None, {}, "same", "other"])
+@pytest.mark.parametrize("asks", [True, False])
+def test_placement_is_written_by_those_who_place(name: str, writer: str, before: object, asks: bool) -> None:
+    (policy,) = [
+        thing
+        for thing in of_kind(_POLICIES, "ValidatingAdmissionPolicy")
+        if thing["metadata"]["name"] == "mpsd-placement"
+    ]
+    plain = pod(container(limits={MEMORY: "8"} if asks else None), securityContext={"runAsUser": 1})
+    thing = plain | {"metadata": {"name": "train", "annotations": {name: "1"}}}
+    annotations = {"same": {name: "1"}, "other": {name: "2"}}.get(str(before), {})
+    old = None if before is None else plain | {"metadata": {"name": "train", "annotations": annotations}}
+    request = {"userInfo": {"username": writer}}
+    circumstances = Circumstances(writer=writer, annotations_before=annotations)
+    core = {finding.rule for finding in judge(read_object(thing), POLICY, FACTS, circumstances).found}
+    found = set(broken(policy, object=thing, oldObject=old, request=request))
+    assert bool(found) == (RuleId.PLACEMENT_ANNOTATION in core)
+
+
+@_THOROUGH
+@given(_objects())
+def test_no_object_that_breaks_a_rule_is_kept_from_the_webhook(thing: Object) -> None:
+    (webhook,) = only("overlays/modern", "ValidatingWebhookConfiguration")["webhooks"]
+    if _by_the_core(thing):
+        assert is_asked(webhook, object=thing)
+
+
+@pytest.mark.parametrize(("version", "kind"), _KINDS)
+def test_pods_that_touch_no_gpu_cost_no_call(version: str, kind: str) -> None:
+    (webhook,) = only("overlays/modern", "ValidatingWebhookConfiguration")["webhooks"]
+    token = {"name": "token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True}
+    usual = container(
+        env=[{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
+        envFrom=[{"configMapRef": {"name": "settings"}}],
+        resources={"requests": {"cpu": "1"}, "limits": {"memory": "1Gi", "hugepages-2Mi": "2Mi"}},
+        securityContext={"runAsNonRoot": True},
+        volumeMounts=[token, {"name": "data", "mountPath": "/run"}],
+    )
+    volumes = [{"name": "token", "projected": {}}, {"name": "data", "emptyDir": {}}]
+    assert not is_asked(webhook, object=inside(version, kind, pod(usual, hostIPC=None, volumes=volumes)))
+
+
+def _merged(thing: Object, applied: Object) -> Object:
+    """As an apply merges: lists of containers and of variables by name."""
+    spec = dict(thing["spec"])
+    for field, entries in applied["spec"].items():
+        added = {entry["name"]: entry["env"] for entry in entries}
+        spec[field] = [
+            each | {"env": [*each.get("env", ()), *added[each["name"]]]} if each["name"] in added else each
+            for each in spec.get(field, ())
+        ]
+    return thing | {"spec": {key: value for key, value in spec.items() if value}}
+
+
+def _patched(thing: Object, patch: tuple[Any, ...]) -> Object:
+    """The core's patch, which only adds variables."""
+    spec = {
+        key: [dict(each) for each in value] if "ontainers" in key else value for key, value in thing["spec"].items()
+    }
+    for change in patch:
+        _empty, _spec, field, position, *_rest = change["path"].split("/")
+        each = spec[field][int(position)]
+        value = change["value"]
+        each["env"] = [*(each.get("env") or ()), *(value if isinstance(value, list) else [value])]
+    return thing | {"spec": {key: value for key, value in spec.items() if value}}
+
+
+def _mutation(name: str) -> str:
+    (found,) = [thing for thing in of_kind(_MUTATIONS, "MutatingAdmissionPolicy") if thing["metadata"]["name"] == name]
+    expression: str = found["spec"]["mutations"][0]["applyConfiguration"]["expression"]
+    return expression
+
+
+@_THOROUGH
+@given(_pods())
+def test_the_mutating_policy_changes_what_the_core_changes(thing: Object) -> None:
+    read = read_object(thing).pod
+    assert read
+    wanted = _patched(thing, patch_for_pod(thing, read, POLICY))
+    changed = _merged(thing, apply_configuration(_mutation("mpsd-void"), object=thing, oldObject=None))
+    assert changed == wanted
+    again = _merged(changed, apply_configuration(_mutation("mpsd-void"), object=changed, oldObject=None))
+    assert again == changed, "twice is once"
+
+
+@_THOROUGH
+@given(_pods(), st.lists(_CONTAINER, min_size=1, max_size=2), st.integers(0, 1))
+def test_debugging_containers_are_changed_as_the_core_changes_them(
+    thing: Object, added: list[Object], running: int
+) -> None:
+    debugging = [container(f"debug{number}", **each) for number, each in enumerate(added)]
+    before = thing | {"spec": thing["spec"] | ({"ephemeralContainers": debugging[:running]} if running else {})}
+    now = thing | {"spec": thing["spec"] | {"ephemeralContainers": debugging}}
+    read, read_before = read_object(now).pod, read_object(before).pod
+    assert read
+    wanted = _patched(now, patch_for_debugging(now, read, POLICY, read_before))
+    changed = _merged(now, apply_configuration(_mutation("mpsd-void-ephemeral"), object=now, oldObject=before))
+    assert changed == wanted
