@@ -75,6 +75,8 @@ def demo(
         mpsd demo --json | jq -r .text
     """
     story = Story(as_json=as_json)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, _end_as_if_by_ctrl_c)
     try:
         with tempfile.TemporaryDirectory(prefix="mpsd-") as folder:
             code = _play(story, Path(folder))
@@ -87,6 +89,11 @@ def demo(
         complaints().print("mpsd demo: stopped, and everything it had started with it")
         code = 128 + signal.SIGINT
     sys.exit(code)
+
+
+def _end_as_if_by_ctrl_c(_signum: int, _frame: object) -> None:
+    """A closed terminal, too, leaves nothing behind."""
+    raise KeyboardInterrupt
 
 
 def _play(story: Story, folder: Path) -> int:

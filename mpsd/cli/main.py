@@ -5,6 +5,7 @@ One rule: a verb costs what it needs, so `mpsd explain` starts no event loop and
 
 import inspect
 import io
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -109,3 +110,6 @@ def main() -> None:
     except InvalidInput as error:
         print_invalid(error)
         sys.exit(ExitCode.MISUSE)
+    except OSError as error:  # such as a full disk under standard output: no answer is not "no"
+        complaints().print(f"mpsd: {error}")
+        os._exit(ExitCode.MISUSE)

@@ -4,9 +4,10 @@ import os
 import shlex
 import signal
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, NoReturn
 
-import msgspec
 import typer
 
 from mpsd.cli.options import RunDirectory
@@ -16,6 +17,7 @@ from mpsd.edge import local_api
 from mpsd.edge.settings import settings
 
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}  # options after CMD are CMD's
+_CREATED = 201
 _ANSWER_GRACE_S = 30.0  # beyond --timeout: for an agent that is busy
 
 
@@ -47,19 +49,32 @@ def run(
         mpsd run --gpu-mem 7 -- python train.py
         mpsd run --gpu-mem 4 --gpu-core 30 --wait -- ./infer --port 8000
     """
-    socket = settings(run_directory=run_dir).socket
-    asks = ProgramAsks(gpu_mem, gpu_core, gpus, timeout if wait else 0.0, shlex.join(command))
+    if not command[0]:
+        _give_up("the command is empty; name a program after --", ExitCode.MISUSE)
+    socket = settings(run_directory=run_dir).socket_to_ask
+    asks = ProgramAsks(gpu_mem, gpu_core, gpus, 0.0, shlex.join(command))
     try:
-        status, body = local_api.ask(socket, "POST", "/v1/grants", asks, (timeout if wait else 0) + _ANSWER_GRACE_S)
+        answer = _ask(socket, asks)
+        if isinstance(answer, Refusal) and wait and not answer.for_ever:
+            reasons = "; ".join(answer.reasons)
+            complaints().print(f"mpsd run: waits for room, at most {timeout:g} s (Ctrl-C gives up): {reasons}")
+            answer = _ask(socket, replace(asks, wait_s=timeout))
     except (local_api.NotRunning, TimeoutError) as error:
         _give_up(str(error) or f"no answer from mpsd on {socket}", ExitCode.NO)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    if status != 201:
-        refusal = msgspec.json.decode(body, type=Refusal)
-        remedy = "" if refusal.for_ever or wait else "; --wait queues for room"
-        _give_up("\n".join(refusal.reasons) + remedy, ExitCode.MISUSE if refusal.for_ever else ExitCode.NO)
-    _become(command, msgspec.json.decode(body, type=GrantAnswer))
+    if isinstance(answer, Refusal):
+        after = f"gave up after {timeout:g} s: " if wait and not answer.for_ever else ""
+        remedy = "" if answer.for_ever or wait else "; --wait queues for room"
+        reasons = "\n".join(answer.reasons)
+        _give_up(f"{after}{reasons}{remedy}", ExitCode.MISUSE if answer.for_ever else ExitCode.NO)
+    _become(command, answer)
+
+
+def _ask(socket: Path, asks: ProgramAsks) -> GrantAnswer | Refusal:
+    """NotRunning, TimeoutError."""
+    status, body = local_api.ask(socket, "POST", "/v1/grants", asks, asks.wait_s + _ANSWER_GRACE_S)
+    return local_api.read(body, GrantAnswer) if status == _CREATED else local_api.read(body, Refusal)
 
 
 def _become(command: list[str], answer: GrantAnswer) -> NoReturn:

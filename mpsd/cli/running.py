@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from mpsd.cli.output import ExitCode, complaints
 from mpsd.core.domains import domains
 from mpsd.core.gpu_facts import GpuFacts
+from mpsd.core.grants import facts_here
 from mpsd.core.policy import Policy
 from mpsd.edge import event_loop, logs, run_directory
 from mpsd.edge.http_server import AlreadyServed
@@ -41,7 +42,7 @@ class Parts:
         return self._files.policy
 
     def _limits(self) -> tuple[Policy, GpuFacts]:
-        return self._files.policy, self._files.facts
+        return self._files.policy, facts_here(self._node.gpus, self._files.facts)
 
     async def run(self) -> int:
         """Until a signal; then the daemons are drained and stopped, and the agent after them."""
@@ -100,7 +101,7 @@ def serve(
         with run_directory.held(chosen.run_directory) if with_control else nullcontext():
             parts = Parts(chosen, with_control=with_control, with_agent=with_agent)
             code = event_loop.run(parts.run())
-    except (NvmlFailed, AlreadyServed, run_directory.AlreadyHeld, PermissionError) as error:
+    except (NvmlFailed, AlreadyServed, run_directory.AlreadyHeld, OSError) as error:
         complaints().print(f"mpsd: {error}")
         code = ExitCode.NO
     sys.exit(code)

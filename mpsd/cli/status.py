@@ -8,6 +8,7 @@ import msgspec
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from mpsd.cli.options import RunDirectory
 from mpsd.cli.output import ExitCode, Format, OutputFormat, complaints, print_json
@@ -29,28 +30,29 @@ def status(
 ) -> None:
     """Show who has what of the GPUs here: granted and used memory, threads, domain states, and who waits.
 
-    Exits with 0 when every domain is ready, 1 when one is not or mpsd does not run here.
+    Exits with 0 when every GPU's domain is ready, 1 when one is not or mpsd does not run here.
 
         mpsd status
         mpsd status -o json | jq .grants
     """
-    socket = settings(run_directory=run_dir).socket
+    socket = settings(run_directory=run_dir).socket_to_ask
     try:
         _code, body = local_api.ask(socket, "GET", "/v1/node")
+        node = local_api.read(body, NodeStatus)
     except (local_api.NotRunning, TimeoutError) as error:
         complaints().print(f"mpsd status: {str(error) or f'no answer from mpsd on {socket}'}")
         sys.exit(ExitCode.NO)
-    node = msgspec.json.decode(body, type=NodeStatus)
     if output is Format.JSON:
         print_json(msgspec.json.decode(body))
     else:
         show(node, console())
-    sys.exit(ExitCode.YES if all(domain.state is State.READY for domain in node.domains) else ExitCode.NO)
+    ready = {domain.name for domain in node.domains if domain.state is State.READY}
+    sys.exit(ExitCode.YES if node.gpus and all(gpu.domain in ready for gpu in node.gpus) else ExitCode.NO)
 
 
 def console() -> Console:
     """A terminal as wide as it is; wide enough for everything where there is none to read the width of."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _WIDE)
 
 
 def show(node: NodeStatus, to: Console) -> None:
@@ -88,7 +90,7 @@ def _gpu_table(node: NodeStatus) -> Table:
             gpu.label,
             gpu.name.removeprefix("NVIDIA "),
             gpu.domain or "",
-            f"[{colour}]{state}[/]",
+            Text(state, colour),
             f"{gib(gpu.granted_mib)}/{gib(gpu.promised_mib)} GiB",
             f"{gpu.granted_percent} %",
             _known_gib(gpu.used_mib),
@@ -111,7 +113,7 @@ def _grant_table(node: NodeStatus) -> Table:
             _known_gib(grant.used_mib),
             _known(grant.clients),
             str(grant.holder_pid),
-            grant.command if grant.holder_alive else f"(ended, programs of it are left) {grant.command}",
+            Text(grant.command if grant.holder_alive else f"(ended, programs of it are left) {grant.command}"),
         )
     return table
 

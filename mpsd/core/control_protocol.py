@@ -63,7 +63,7 @@ def server_list() -> Command[tuple[int, ...]]:
 
 def server_status(server: int) -> Command[ServerStatus]:
     def read(output: str) -> ServerStatus:
-        return ServerStatus.GONE if output == f"Server {server} not found" else ServerStatus(output)
+        return ServerStatus.GONE if output == _gone(server) else ServerStatus(output)
 
     return Command(f"get_server_status {server}", read)
 
@@ -81,7 +81,7 @@ def health(server: int) -> Command[tuple[tuple[int, ...], ServerStatus]]:
 
 def client_list(server: int) -> Command[tuple[int, ...]]:
     def read(output: str) -> tuple[int, ...]:
-        return () if output == f"Server {server} not found" else _pids(output)
+        return () if output == _gone(server) else _pids(output)
 
     return Command(f"get_client_list {server}", read)
 
@@ -119,12 +119,19 @@ def terminate_client(server: int, pid: int) -> Command[bool]:
 
 
 def set_server_memory_limit(server: int, ordinal: int, memory_mib: int) -> Command[None]:
-    return Command(f"set_device_pinned_mem_limit {server} {ordinal} {memory_mib}M", _silence)
+    def read(output: str) -> None:
+        _silence("" if output == _gone(server) else output)  # reading it back finds no limit then
+
+    return Command(f"set_device_pinned_mem_limit {server} {ordinal} {memory_mib}M", read)
 
 
 def server_memory_limit(server: int, ordinal: int) -> Command[int | None]:
     """MiB, as `memory_mib_as_shown` rounds them; None where the server has no limit for that ordinal."""
-    return Command(f"get_device_pinned_mem_limit {server} {ordinal}", _memory_mib)
+
+    def read(output: str) -> int | None:
+        return None if output == _gone(server) else _memory_mib(output)
+
+    return Command(f"get_device_pinned_mem_limit {server} {ordinal}", read)
 
 
 def set_default_memory_limit(ordinal: int, memory_mib: int) -> Command[None]:
@@ -139,6 +146,10 @@ def default_memory_limit(ordinal: int) -> Command[int | None]:
 def memory_mib_as_shown(memory_mib: int) -> int:
     """What a limit reads back as: the daemon keeps every byte and shows whole GiB from 1 GiB on (580.159.04)."""
     return memory_mib if memory_mib < 1024 else memory_mib - memory_mib % 1024
+
+
+def _gone(server: int) -> str:
+    return f"Server {server} not found"
 
 
 def _silence(output: str) -> None:

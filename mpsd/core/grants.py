@@ -4,9 +4,9 @@ One rule: what is promised never adds up to more than the policy lets a GPU prom
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mpsd.core.gpu_facts import Capability
+from mpsd.core.gpu_facts import Capability, Card, GpuFacts
 from mpsd.core.identity import ProcessIdentity
 from mpsd.core.policy import Policy
 
@@ -72,6 +72,23 @@ class Room:
             and (request.thread_percent or 0) <= self.thread_percent
             and policy.requests.clients_per_grant <= self.clients
         )
+
+
+def facts_here(gpus: Iterable[Gpu], facts: GpuFacts) -> GpuFacts:
+    """The facts with this node's GPUs for cards, so that the largest is the largest here."""
+    cards = [
+        Card(
+            name=gpu.name,
+            short=gpu.label,
+            compute_capability=gpu.capability.compute_capability,
+            memory_mib=gpu.memory_mib,
+            sms=gpu.sms,
+            measured=True,
+            source="NVML of this node",
+        )
+        for gpu in gpus
+    ]
+    return replace(facts, cards=cards or facts.cards)
 
 
 def promised_mib(gpu: Gpu, policy: Policy) -> int:

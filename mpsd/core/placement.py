@@ -4,7 +4,7 @@ One rule: the same rooms and the same request always give the same GPUs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mpsd.core import policy as policies
 from mpsd.core.grants import Request, Room
@@ -61,10 +61,16 @@ def _reason(request: Request, rooms: Sequence[Room], policy: Policy) -> str:
     if request.thread_percent:
         wanted += f" and {request.thread_percent} % of the threads"
     if request.gpus == 1:
-        together = sum(room.memory_mib for room in rooms)
-        remark = "; together they would do, but a grant lies on one GPU" if together >= request.memory_mib else ""
-        return f"no single GPU has {wanted}: {each}{remark if len(rooms) > 1 else ''}"
+        remark = "; together they would do, but a grant lies on one GPU" if _together(request, rooms, policy) else ""
+        return f"no single GPU has {wanted}: {each}{remark}"
     return f"no domain has {wanted} on each of {request.gpus} GPUs: {each}"
+
+
+def _together(request: Request, rooms: Sequence[Room], policy: Policy) -> bool:
+    """Whether memory is all that each of several GPUs lacks, and their sum would do."""
+    nothing = replace(request, memory_mib=0)
+    only_memory = all(room.holds(nothing, policy) for room in rooms)
+    return len(rooms) > 1 and only_memory and sum(room.memory_mib for room in rooms) >= request.memory_mib
 
 
 def _left(request: Request, room: Room, policy: Policy) -> str:

@@ -4,14 +4,27 @@ One rule: a socket that is not there, or that nobody listens on, is NotRunning w
 """
 
 import http.client
+import os
 import socket
+import struct
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
+
+Value = TypeVar("Value")
 
 
 class NotRunning(Exception):
     """No agent answers on the socket."""
+
+
+def read(body: bytes, kind: type[Value]) -> Value:
+    """What an answer holds; NotRunning where it is not of the form that this version knows."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError:
+        raise NotRunning("mpsd answers in a form that this version does not know; use the version it has") from None
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -23,6 +36,9 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
+        _pid, uid, _gid = struct.unpack("3i", self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid not in {0, os.geteuid()}:  # what it answers would be run in our name
+            raise NotRunning(f"user {uid} answers on {self._path}, who is neither root nor you; not asked")
 
 
 def ask(path: Path, method: str, url: str, body: object = None, timeout_s: float = 10.0) -> tuple[int, bytes]:

@@ -36,7 +36,11 @@ class Nvml:
 
     def open(self) -> None:
         """NvmlFailed where there is no driver."""
-        self._ask("nvmlInit")
+        try:
+            self._ask("nvmlInit")
+        except NvmlFailed as error:
+            remedy = "no NVIDIA driver answers here; install one, or try mpsd up --simulate H200x2"
+            raise NvmlFailed(f"{error}; {remedy}") from None
 
     def close(self) -> None:
         self._ask("nvmlShutdown")

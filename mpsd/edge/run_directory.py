@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mpsd.core.problem import InvalidInput, Problem
+
 
 class AlreadyHeld(Exception):
     """Another process holds the directory."""
@@ -16,14 +18,27 @@ class AlreadyHeld(Exception):
 
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Holds the directory, which is made if need be; AlreadyHeld where another process does."""
-    directory.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    """Holds the directory, which is made if need be; AlreadyHeld where another process does.
+
+    InvalidInput where it cannot be made, or belongs to another user, who could then answer in our name.
+    """
     try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise _unusable(directory, f"cannot be used: {error.strerror}") from None
+    try:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise _unusable(directory, "belongs to another user")
         _lock(descriptor, directory)
         yield
     finally:
         os.close(descriptor)
+
+
+def _unusable(directory: Path, message: str) -> InvalidInput:
+    problem = Problem("run-dir-unusable", "--run-dir", str(directory), message, "name a folder of your own")
+    return InvalidInput("settings", [problem])
 
 
 def _lock(descriptor: int, directory: Path) -> None:

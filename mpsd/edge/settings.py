@@ -15,21 +15,32 @@ RUN_DIRECTORY = "MPSD_RUN_DIR"
 LIMITS_DIRECTORY = "MPSD_LIMITS"
 SIMULATE = "MPSD_SIMULATE"
 LOG_FORMAT = "MPSD_LOG_FORMAT"
+SYSTEM_DIRECTORY = Path("/run/mpsd")
 GRANT = "MPSD_GRANT"  # set by mpsd in every program under `mpsd run`: the id of its grant
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """run_directory: sockets, records, pipes. limits_directory None: those shipped. simulate: "" for real GPUs."""
+    """run_directory: sockets, records, pipes; by_default: nobody chose it. limits_directory None: those shipped.
+
+    simulate: "" for real GPUs.
+    """
 
     run_directory: Path
     limits_directory: Path | None
     simulate: str
     log_format: str
+    by_default: bool = False
 
     @property
     def socket(self) -> Path:
         return self.run_directory / "mpsd.sock"
+
+    @property
+    def socket_to_ask(self) -> Path:
+        """The socket of an mpsd of one's own, else the one of root's, which serves every user of the machine."""
+        system = SYSTEM_DIRECTORY / self.socket.name
+        return system if self.by_default and not self.socket.exists() and system.exists() else self.socket
 
     @property
     def grants(self) -> Path:
@@ -53,13 +64,15 @@ def settings(
     environment: Mapping[str, str] = os.environ,
 ) -> Settings:
     """The settings from flags (None where not given) and the environment. InvalidInput with every problem."""
-    directory = Path(run_directory or environment.get(RUN_DIRECTORY) or _default_run_directory(environment)).absolute()
+    asked = run_directory or environment.get(RUN_DIRECTORY)
+    directory = Path(asked or _default_run_directory(environment)).absolute()
     limits = limits_directory or environment.get(LIMITS_DIRECTORY)
     chosen = Settings(
         run_directory=directory,
         limits_directory=Path(limits) if limits else None,
         simulate=simulate or environment.get(SIMULATE, ""),
         log_format=log_format or environment.get(LOG_FORMAT, "auto"),
+        by_default=not asked,
     )
     problems = _problems(chosen)
     if problems:
@@ -69,8 +82,9 @@ def settings(
 
 def _default_run_directory(environment: Mapping[str, str]) -> str:
     if os.geteuid() == 0:
-        return "/run/mpsd"
-    return f"{environment.get('XDG_RUNTIME_DIR') or f'/tmp/mpsd-{os.geteuid()}'}/mpsd"  # noqa: S108
+        return str(SYSTEM_DIRECTORY)
+    own = environment.get("XDG_RUNTIME_DIR")
+    return f"{own}/mpsd" if own else f"/tmp/mpsd-{os.geteuid()}"  # noqa: S108 - whose it is, is checked
 
 
 def _problems(chosen: Settings) -> list[Problem]:

@@ -121,8 +121,9 @@ class AgentRole:
                 self._grants.end(grant)
                 self._log.info("grant ended", grant=grant.id, holder=grant.holder.pid)
             case SetLimit(domain, limit):
-                await self._limits.set(domain, limit, time.time())
-                self._log.info("limit set", domain=domain, server=limit.server, memory_mib=limit.memory_mib)
+                if await self._limits.set(domain, limit, time.time()):
+                    of_whom = limit.server or "servers to come"
+                    self._log.info("limit set", domain=domain, server=of_whom, memory_mib=limit.memory_mib)
             case Admit(grant):
                 if not self.waiting.expects(grant.id):  # its program has gone while a limit was raised for it
                     return

@@ -14,6 +14,7 @@ from mpsd.edge.nvml import Nvml
 from mpsd.edge.settings import Settings
 from mpsd.edge.waiting import until
 from mpsd.roles.domain_supervisor import DomainSupervisor
+from mpsd.roles.local_grants import living
 
 _LOG_LOOK_S = 0.25
 _LAST_WORDS_S = 1  # what `quit` gives programs that are still there after the drain
@@ -31,6 +32,7 @@ class ControlRole:
         policy: Callable[[], Policy],
     ) -> None:
         self._policy = policy
+        self._grants = settings.grants
         self._log = logger(role="control")
         self._hurry = asyncio.Event()
         self._supervisors = [
@@ -70,9 +72,15 @@ class ControlRole:
             supervisor.drain()
         self._log.info("draining", deadline_s=drain_s, again="a second signal ends the programs that are left")
         try:
-            await until(self._is_drained, drain_s, "the drain ends")
+            await until(self._is_drained, drain_s, "the drain ends", look_again_s=0.05)
         except TimeoutError:
             self._log.warning("drain given up", reason=f"programs are left after {drain_s:g} s")
+        left = [f"pid {grant.holder.pid}: {grant.command}" for grant in living(self._grants)]
+        if left:
+            self._log.warning("programs lose their GPU", programs=left)
 
     def _is_drained(self) -> bool:
-        return self._hurry.is_set() or all(supervisor.is_empty for supervisor in self._supervisors)
+        """A granted program counts as long as it lives: without mpsd it would come to its GPU unlimited."""
+        if self._hurry.is_set():
+            return True
+        return all(supervisor.is_empty for supervisor in self._supervisors) and not living(self._grants)

@@ -36,13 +36,14 @@ class DomainLimits:
         fresh = (limit for limit, at in confirmed.values() if limit.server in here and now - at < _BELIEVED_S)
         return DomainView(record, frozenset(fresh))
 
-    async def set(self, domain: str, limit: ServerLimit, now: float) -> None:
-        """ControlFailed or NotUnderstood where it cannot be set and read back."""
+    async def set(self, domain: str, limit: ServerLimit, now: float) -> bool:
+        """False where it was only set again. ControlFailed or NotUnderstood where it cannot be set and read back."""
         folder = self._settings.domain(domain)
         if limit.server is None:  # first, so that a daemon that is started meanwhile gets it too
             records.write(folder.limits, limit.memory_mib)
         pipe = ControlPipe(folder.pipe, self._environment, self._policy().graces.command_s)
         confirmed = self._confirmed.setdefault(domain, {})
-        confirmed.pop((limit.server, limit.ordinal), None)
+        before = confirmed.pop((limit.server, limit.ordinal), None)
         await pipe.set_limit(limit)
         confirmed[limit.server, limit.ordinal] = (limit, now)
+        return before is None or before[0] != limit

@@ -23,6 +23,7 @@ from mpsd.roles.domain_daemon import DomainDaemon
 # Seconds between two probes that nothing else asked for. A death, and a line in the log, are seen long before.
 _PROBE_S = {State.READY: 5.0, State.FAULT: 0.1, State.DRAINING: 0.2, State.WEDGED: 1.0, State.DRAINED: 1.0}
 _LOOK_S = 0.25
+_TROUBLED = {State.DOWN, State.WEDGED, State.FAULT, State.REFUSED}
 _WITHOUT_PROGRAMS = {State.DRAINED, State.DOWN, State.REFUSED}
 _LOOKS_FOR_OBSTACLES = {State.DOWN, State.STARTING, State.REFUSED}
 
@@ -183,11 +184,13 @@ class DomainSupervisor:
             State.REFUSED: lambda: seen.obstacle,
             State.WEDGED: lambda: self._daemon.trouble,
             State.FAULT: lambda: "a program's fault has ended every program on the GPU",
+            State.DRAINING: lambda: "mpsd is stopping, and waits for the programs that have a grant",
         }
         reason = reasons.get(state, lambda: "")()
         self._probe_at, self._why = 0.0, reason
         self._change(state=state, since=time.time(), reason=reason)
-        self._log.info("state", state=state.value, reason=reason)
+        say = self._log.warning if state in _TROUBLED else self._log.info
+        say("state", state=state.value, reason=reason)
 
     def _bury(self) -> str:
         """Counts a death of the daemon; says how it ended and when it is started again."""

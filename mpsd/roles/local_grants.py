@@ -3,6 +3,7 @@
 One rule: a grant is written down before anybody is told of it, and is of this boot or of none.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -11,6 +12,17 @@ from mpsd.core.node_view import HeldGrant
 from mpsd.edge import processes, records
 from mpsd.edge.event_loop import DeathWatch
 from mpsd.edge.logs import Logger
+
+
+def living(folder: Path) -> list[Grant]:
+    """The grants on disk whose holders live: programs that may come to their GPU yet."""
+    found = []
+    for path in folder.glob("*.json"):
+        with contextlib.suppress(records.UnreadableRecord):  # `load` says so
+            grant = records.read(path, Grant)
+            if grant and processes.is_alive(grant.holder):
+                found.append(grant)
+    return found
 
 
 class LocalGrants:

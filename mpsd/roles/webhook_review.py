@@ -97,6 +97,8 @@ class ReviewApi:
         """Everything at once; nothing for an object that needs nothing."""
         if not needs.namespace and not needs.config_maps:
             return _NOTHING_SEEN
+        if not needs.config_maps:  # the labels are known most of the time, and then nothing is waited for
+            return AdmissionContext(await self._lookups.namespace_labels(needs.namespace))
         labels, config_maps = await asyncio.gather(
             self._lookups.namespace_labels(needs.namespace), self._lookups.config_map_keys(needs.config_maps)
         )

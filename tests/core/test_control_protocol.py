@@ -125,3 +125,8 @@ def test_any_text_is_an_answer_or_not_understood(command: Command[object], outpu
 def test_a_memory_limit_always_carries_its_unit() -> None:
     assert protocol.set_server_memory_limit(5, 1, 7168).text == "set_device_pinned_mem_limit 5 1 7168M"
     assert protocol.set_default_memory_limit(0, 8).text == "set_default_device_pinned_mem_limit 0 8M"
+
+
+def test_a_server_that_is_gone_has_no_limit_and_takes_none() -> None:
+    protocol.set_server_memory_limit(5, 0, 7168).answer("Server 5 not found")
+    assert protocol.server_memory_limit(5, 0).answer("Server 5 not found") is None

@@ -75,3 +75,10 @@ def test_every_gpu_has_a_domain_of_its_own_unless_the_policy_groups_it() -> None
     assert [(one.name, one.gpus) for one in domains(GPUS, POLICY)] == [("gpu0", UUIDS[:1]), ("gpu1", UUIDS[1:])]
     grouped = domains(GPUS, replace(POLICY, domains=[[1, 0]]))
     assert [(one.name, one.gpus) for one in grouped] == [("gpu0-1", UUIDS)]
+
+
+def test_gpus_that_lack_threads_would_not_do_together_either() -> None:
+    held = [grant("a", 20, 0, reserved_percent=100), grant("b", 20, 1, reserved_percent=100)]
+    refused = place(Request(5 * 1024, 5, 1), rooms(GPUS, APART, held, POLICY), POLICY)
+    assert isinstance(refused, NoRoom)
+    assert "together" not in refused.reason

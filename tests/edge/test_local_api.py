@@ -1,5 +1,6 @@
 """Asking the agent: whatever is wrong with its socket, the answer is a sentence with a remedy."""
 
+import os
 import socket
 import threading
 from pathlib import Path
@@ -46,3 +47,22 @@ def test_an_agent_that_is_silent_is_given_up(tmp_path: Path) -> None:
         server.listen()
         with pytest.raises(TimeoutError):
             local_api.ask(path, "GET", "/v1/node", timeout_s=0.2)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_another_user_s_socket_is_not_asked_for_it_would_be_obeyed(tmp_path: Path) -> None:
+    path = tmp_path / "mpsd.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        os.seteuid(65534)  # the kernel names whoever listens
+        try:
+            server.listen()
+        finally:
+            os.seteuid(0)
+        with pytest.raises(NotRunning, match="user 65534 answers on .*; not asked"):
+            local_api.ask(path, "GET", "/v1/node")
+
+
+def test_an_answer_of_another_version_is_a_sentence() -> None:
+    with pytest.raises(NotRunning, match="in a form that this version does not know"):
+        local_api.read(b'{"nodes": 3}', int)

@@ -28,6 +28,23 @@ def test_a_stop_waits_for_the_programs_and_takes_no_new_ones(machine: Machine) -
     assert machine.files_left() == []
 
 
+def test_a_stop_waits_for_a_granted_program_that_is_not_on_its_gpu_yet(machine: Machine) -> None:
+    service = machine.up()
+    go = machine.run_directory.parent / "go"
+    wait = f"while ! test -e {go}; do sleep 0.05; done; exec sim-cuda alloc=20000"
+    program = machine.run("--gpu-mem 1", "sh", "-c", wait)
+    eventually(lambda: machine.holders == {program.pid}, "it has its grant")
+
+    service.send(signal.SIGTERM)
+
+    machine.in_state(State.DRAINED)
+    assert service.running
+    go.touch()
+    assert program.heard("alloc_MiB") < 1024
+    assert program.exit_code() == 0
+    assert service.exit_code() == 0
+
+
 def test_a_second_signal_does_not_wait(machine: Machine) -> None:
     service = machine.up()
     client = machine.client(7)
