@@ -59,7 +59,7 @@ def test_another_user_s_socket_is_not_asked_for_it_would_be_obeyed(tmp_path: Pat
             server.listen()
         finally:
             os.seteuid(0)
-        with pytest.raises(NotRunning, match="user 65534 answers on .*; not asked"):
+        with pytest.raises(NotRunning, match=r"user 65534 answers on .*; not asked"):
             local_api.ask(path, "GET", "/v1/node")
 
 
