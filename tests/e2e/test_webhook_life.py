@@ -78,3 +78,10 @@ def test_a_registration_that_somebody_spoiled_is_repaired(cluster: Cluster, webh
     patch = '[{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}]'
     cluster.do("patch", "validatingwebhookconfiguration", "mpsd-webhook", "--type=json", "-p", patch)
     webhook.wait_until_registered()
+
+
+def test_applying_the_manifests_again_ends_in_the_same_registration(webhook: Webhook) -> None:
+    webhook.apply()
+    webhook.wait_until_registered()
+    for configuration in webhook.configurations():
+        assert configuration["clientConfig"]["caBundle"]

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -21,7 +22,7 @@ from tests.e2e.waiting import eventually
 
 NAME, SYSTEM = "mpsd-webhook", "mpsd-system"
 KINDS = ("validatingwebhookconfiguration", "mutatingwebhookconfiguration")
-_MANIFESTS = Path(__file__).parent / "manifests"
+_MANIFESTS = Path(__file__).parents[2] / "manifests"
 # Certificates live for seconds here, so that every test runs through their renewals.
 _LIVES = ("--serving-life", "15s", "--authority-life", "45s", "--settle", "2s", "--drain", "2s")
 
@@ -51,6 +52,14 @@ class Webhook:
     url: str = ""
     replicas: list[Replica] = field(default_factory=list)
     _started: int = 0
+
+    @property
+    def overlay(self) -> Path:
+        return self.folder / "overlay"
+
+    def apply(self) -> None:
+        """The manifests, as a person applies them."""
+        self.cluster.do("apply", "-k", str(self.overlay))
 
     def start(self) -> Replica:
         """One more replica, when it is ready."""
@@ -119,18 +128,42 @@ def running_webhook(cluster: Cluster, folder: Path, host: str) -> Iterator[Webho
     """The manifests applied, two replicas registered; afterwards everything is taken away again."""
     webhook = Webhook(cluster, folder)
     with ExitStack() as undo:
-        undo.callback(cluster.kubectl, "delete", "-k", str(_MANIFESTS), "--ignore-not-found", within_s=120)
-        cluster.do("apply", "-k", str(_MANIFESTS))
+        port = undo.enter_context(balancing(host, webhook.backends))
+        webhook.url = f"https://{host}:{port}"
+        _write_overlay(webhook)
+        undo.callback(cluster.kubectl, "delete", "-k", str(webhook.overlay), "--ignore-not-found", within_s=120)
+        undo.callback(webhook.kill_all)
+        webhook.apply()
         shipped = [configuration["failurePolicy"] for configuration in webhook.configurations()]
         assert shipped == ["Ignore", "Ignore"], "nothing depends on the webhook before it serves"
         (folder / "kubeconfig").write_text(_as_service_account(cluster))
-        port = undo.enter_context(balancing(host, webhook.backends))
-        undo.callback(webhook.kill_all)
-        webhook.url = f"https://{host}:{port}"
         for _each in range(2):
             webhook.start()
         webhook.wait_until_registered()
         yield webhook
+
+
+def _write_overlay(webhook: Webhook) -> None:
+    """The manifests as shipped, but asked by url, and with no pods: here the replicas are programs of the test."""
+    webhook.overlay.mkdir()
+    patches = [
+        {
+            "target": {"kind": kind, "name": NAME},
+            "patch": json.dumps(
+                [
+                    {"op": "remove", "path": "/webhooks/0/clientConfig/service"},
+                    {"op": "add", "path": "/webhooks/0/clientConfig/url", "value": f"{webhook.url}{path}"},
+                ]
+            ),
+        }
+        for kind, path in (("ValidatingWebhookConfiguration", "/validate"), ("MutatingWebhookConfiguration", "/mutate"))
+    ]
+    kustomization = {
+        "resources": [os.path.relpath(_MANIFESTS, webhook.overlay)],  # kustomize takes no absolute ones
+        "replicas": [{"name": NAME, "count": 0}],
+        "patches": patches,
+    }
+    (webhook.overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
 
 
 def _as_service_account(cluster: Cluster) -> str:
