@@ -4,6 +4,7 @@ One rule: labels come from closed sets (rules, modes, parts, statuses), never fr
 """
 
 from collections.abc import Mapping
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
@@ -35,6 +36,10 @@ class WebhookMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
+        # Finding a metric by its labels costs more than counting; there are few labels, so each is found once.
+        self._reviews_of = cache(self._reviews.labels)
+        self._seconds_of = cache(self._seconds.labels)
+        self._findings_of = cache(self._findings.labels)
         self._lookups = Counter(
             "mpsd_admission_lookups", "Questions to the Kubernetes API.", ["what", "outcome"], registry=registry
         )
@@ -54,10 +59,10 @@ class WebhookMetrics:
         )
 
     def reviewed(self, webhook: str, answer: AdmissionAnswer, took_s: float) -> None:
-        self._reviews.labels(webhook, _verdict(answer)).inc()
-        self._seconds.labels(webhook).observe(took_s)
+        self._reviews_of(webhook, _verdict(answer)).inc()
+        self._seconds_of(webhook).observe(took_s)
         for rule, mode in answer.verdicts:
-            self._findings.labels(rule, mode).inc()
+            self._findings_of(rule, mode).inc()
 
     def refused(self, webhook: str, status: int) -> None:
         self._refused.labels(webhook, str(status)).inc()

@@ -36,7 +36,7 @@ from tests.roles_webhook.api_server import ApiServer, api_server
 from tests.roles_webhook.world import NAMESPACE, put_shipped_objects
 
 RATE, HELD_S, WARM_S, ROUNDS, CONNECTIONS = 500, 30.0, 2.0, 3, 20
-_OBJECT_BYTES = 10_000
+_OBJECT_BYTES, _VARIABLES = 10_000, 16
 _NAME = "mpsd-webhook.mpsd-system.svc"
 _FIRST_LINES = "Host: x\r\nContent-Type: application/json\r\n"
 
@@ -99,15 +99,20 @@ def _load(server: psutil.Process, port: int, bundle: Path, path: str, held_s: fl
 
 
 def review() -> bytes:
-    """A review of the sample Job, with what a client writes beside it up to the size that is measured."""
+    """A review of the sample Job as a cluster has it: with some options, what kubectl notes down beside every object
+    (the whole of it again, and who owns which field), and annotations up to the size that is measured."""
     job: Any = yaml.safe_load((Path(mpsd.cli.__file__).parent / "mps-sample.yaml").read_text())
-    container = job["spec"]["template"]["spec"]["containers"][0]
-    container["env"] = [{"name": f"OPTION_{number:03}", "value": "x" * 40} for number in range(60)]
-    owned = {"manager": "kubectl", "operation": "Update", "fieldsV1": {}}
-    job["metadata"] |= {"namespace": "default", "annotations": {"note": ""}, "managedFields": [owned]}
-    while len(json.dumps(job)) < _OBJECT_BYTES - 100:
-        owned["fieldsV1"][f"f:field-{len(owned['fieldsV1'])}"] = {"f:value": {}}  # type: ignore[index]
-    job["metadata"]["annotations"]["note"] = "x" * (_OBJECT_BYTES - len(json.dumps(job)))
+    template = job["spec"]["template"]
+    template["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    (container,) = template["spec"]["containers"]
+    container["env"] = [{"name": f"OPTION_{number}", "value": "x" * 40} for number in range(_VARIABLES)]
+    container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+    owned = {f"f:{path}": {} for path in _paths(job)}
+    applied = {"kubectl.kubernetes.io/last-applied-configuration": json.dumps(job)}
+    job["metadata"] |= {"namespace": "default", "annotations": applied, "uid": "0" * 36}
+    job["metadata"]["managedFields"] = [{"manager": "kubectl", "operation": "Update", "fieldsV1": owned}]
+    applied["note"] = "x" * (_OBJECT_BYTES - len(json.dumps(job)) - len(', "note": ""'))
+    assert len(json.dumps(job)) == _OBJECT_BYTES
     request = {
         "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
         "kind": {"group": "batch", "version": "v1", "kind": "Job"},
@@ -122,6 +127,14 @@ def review() -> bytes:
         "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
     }
     return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+
+
+def _paths(thing: Any, path: str = "") -> Iterator[str]:
+    """Every field below a thing."""
+    for key, value in thing.items() if isinstance(thing, dict) else enumerate(thing):
+        yield f"{path}.{key}"
+        if isinstance(value, dict | list):
+            yield from _paths(value, f"{path}.{key}")
 
 
 class _Server(WebhookRole):
