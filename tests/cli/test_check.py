@@ -58,6 +58,14 @@ def test_every_fault_of_both_files_is_said_and_the_answer_is_no(folder: Path) ->
         assert said in done.stderr
 
 
+def test_a_rule_of_admission_that_is_left_out_or_misspelt_is_named(folder: Path) -> None:
+    change(folder / "policy.yaml", "host-pid: warn", "host-pids: warn")
+    done = check(str(folder))
+    assert done.returncode == 1
+    assert "admission.rules.host-pid: is missing" in done.stderr
+    assert "admission.rules.host-pids is" in done.stderr
+
+
 def test_one_bad_file_does_not_hide_what_the_other_puts_in_force(folder: Path) -> None:
     change(folder / "policy.yaml", "version: v1", "version: v1\n\tx: 1")
     done = check(str(folder))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -221,6 +222,20 @@ def test_other_limits_can_be_named_by_flag_or_variable(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     assert "asks for no GPU" in mpsd("explain", "-f", SAMPLE, "--limits", str(tmp_path)).stdout
     assert "asks for no GPU" in mpsd("explain", "-f", SAMPLE, MPSD_LIMITS=str(tmp_path)).stdout
+
+
+def test_an_exempt_namespace_and_a_rule_that_only_notes_are_said(tmp_path: Path) -> None:
+    shutil.copy("limits/gpus.yaml", tmp_path)
+    (tmp_path / "policy.yaml").write_text(
+        Path("limits/policy.yaml").read_text().replace("host-pid: warn ", "host-pid: audit")
+    )
+    sample = Path(SAMPLE).read_text()
+    said = mpsd("explain", "-f", "-", "--limits", str(tmp_path), given=sample).stdout
+    assert "\n  note spec.template.spec.hostPID is true: shows the pod its neighbours' processes" in said
+    exempt = sample.replace("metadata:\n", "metadata:\n  namespace: kube-system\n", 1)
+    assert mpsd("explain", "-f", "-", given=exempt).stdout == (
+        "Job kube-system/mps-sample is admitted: namespace kube-system is exempt\n"
+    )
 
 
 def test_an_empty_list_is_admitted_without_a_word() -> None:

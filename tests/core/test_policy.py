@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mpsd.core.limits_reading import read_policy
-from mpsd.core.policy import HostIPC, Placement, Response
+from mpsd.core.policy import HostIPC, Mode, Placement, Response, RuleId
 from mpsd.core.problem import InvalidInput, Problem
 from tests.core.manifests import POLICY
 from tests.core.worlds import POLICY_DATA
@@ -83,6 +83,16 @@ def test_fields_that_contradict_each_other_are_refused(
         ("admission.host_ipc", "maybe"),
         ("admission.blocked_environment", ["A B"]),
         ("admission.blocked_environment", "A"),
+        ("admission.blocked_environment", ["*"]),
+        ("admission.rules", []),
+        ("admission.rules.host-pid", "off"),
+        ("admission.blocked_host_paths", ["dev"]),
+        ("admission.blocked_host_paths", ["/dev/"]),
+        ("admission.blocked_host_paths", ["/dev/*/x"]),
+        ("admission.blocked_capabilities", ["cap_sys_admin"]),
+        ("admission.other_gpus", ["*/gpu"]),
+        ("admission.schedulers", [""]),
+        ("admission.void_visible_devices", "void"),
         ("oversubscription.memory_percent", 0),
         ("violations.in_no_pod", "warn"),
         ("violations.memory_over_grant.tolerance_mib", -1),
@@ -94,3 +104,29 @@ def test_fields_that_contradict_each_other_are_refused(
 )
 def test_a_value_that_cannot_be_is_refused_by_its_path(path: str, value: object) -> None:
     assert refused(path, value).where.startswith(path)
+
+
+def test_each_rule_that_is_missing_or_unknown_is_refused_by_its_name() -> None:
+    rules = {rule.value: "warn" for rule in RuleId if rule not in {RuleId.HOST_PID, RuleId.HOST_ROOT}}
+    with pytest.raises(InvalidInput) as raised:
+        read_policy(changed("admission.rules", {**rules, "host-pids": "warn"}), "policy.yaml")
+    assert {(problem.rule, problem.where) for problem in raised.value.problems} == {
+        ("field-missing", "admission.rules.host-pid"),
+        ("field-missing", "admission.rules.host-root"),
+        ("field-unknown", "admission.rules.host-pids"),
+    }
+
+
+def test_the_shipped_policy_warns_only_of_what_the_published_sample_or_a_daemon_has() -> None:
+    relaxed = {rule for rule, mode in POLICY.admission.rules.items() if mode is not Mode.ENFORCE}
+    assert relaxed == {
+        RuleId.GPUS_NOT_TOGETHER,
+        RuleId.HOST_IPC_ADDED,
+        RuleId.HOST_IPC_UNNEEDED,
+        RuleId.ENVIRONMENT_SECRET,
+        RuleId.ENVIRONMENT_UNSEEN,
+        RuleId.HOST_PID,
+        RuleId.HOST_ROOT,
+        RuleId.UNASKED_PRIVILEGED,
+        RuleId.UNASKED_HOST_PATH,
+    }
