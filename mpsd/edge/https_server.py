@@ -6,6 +6,7 @@ One rule: every peer has a deadline for what it sends, and a stop loses no reque
 import asyncio
 import logging
 import ssl
+from asyncio import sslproto
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from mpsd.edge.logs import logger
 
 # aiohttp would log a traceback for every peer that speaks no HTTP; such a peer is answered 400 and no more.
 _SILENT = logging.Logger("aiohttp", logging.CRITICAL + 1)
+# asyncio takes 256 KiB for each TLS connection, 20 MiB for the idle ones that three API servers keep.
+_TLS_BUFFER = 32 * 1024
 _HANDSHAKE_S = 10.0
 _FIRST_REQUEST_S = 10.0
 # Go's client gives an idle connection up after 90 s; a server that is first can meet a request that is on its way.
@@ -61,7 +64,8 @@ class TcpServer:
         self._listening = listening
         self._closing = False
         self._log = logger()
-        self._silent: set[asyncio.BaseProtocol] = set()  # peers that have not asked anything yet
+        # Peers that have not asked anything yet. Their timers go when they ask, or closed connections would stay.
+        self._silent: dict[asyncio.BaseProtocol, asyncio.TimerHandle] = {}
         app = application(routes, longest_body=listening.longest_body)
         app.middlewares.append(self._note_and_close)
         self._runner = web.AppRunner(
@@ -85,6 +89,8 @@ class TcpServer:
         """PortTaken where nobody can listen there."""
         await self._runner.setup()
         listening = self._listening
+        if listening.context:
+            sslproto.SSLProtocol.max_size = _TLS_BUFFER
         handshake_s = _HANDSHAKE_S if listening.context else None
         try:
             self._server = await asyncio.get_running_loop().create_server(
@@ -114,22 +120,27 @@ class TcpServer:
         server = self._runner.server
         assert server is not None
         protocol: asyncio.BaseProtocol = server()
-        self._silent.add(protocol)
-        asyncio.get_running_loop().call_later(_FIRST_REQUEST_S, self._close_if_silent, protocol)
+        loop = asyncio.get_running_loop()
+        self._silent[protocol] = loop.call_later(_FIRST_REQUEST_S, self._close_silent, protocol)
         return protocol
 
-    def _close_if_silent(self, protocol: asyncio.BaseProtocol) -> None:
+    def _close_silent(self, protocol: asyncio.BaseProtocol) -> None:
         """A peer that connects and never ends its first request holds a connection that others need."""
+        del self._silent[protocol]
         transport = getattr(protocol, "transport", None)  # None once it has gone by itself
-        if protocol in self._silent and transport is not None:
+        if transport is not None:
             transport.abort()
-        self._silent.discard(protocol)
+
+    def _has_asked(self, protocol: asyncio.BaseProtocol) -> None:
+        timer = self._silent.pop(protocol, None)
+        if timer:
+            timer.cancel()
 
     @web.middleware
     async def _note_and_close(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        self._silent.discard(request.protocol)
+        self._has_asked(request.protocol)
         try:
             answer = await handler(request)
         except web.HTTPException as error:  # 404 and 405, which aiohttp answers from here
