@@ -146,9 +146,9 @@ def test_a_certificate_is_replaced_on_a_live_context_and_a_bad_one_changes_nothi
     context, client = serving(SERVING), strict_client(AUTHORITY)
     first = handshake(context, client, NAMES[0])
     with pytest.raises(UnusableCertificate):
-        load_into(context, Pair(issue(AUTHORITY, NAMES, NOW, 60).certificate, SERVING.key))
+        load_into(context, Pair(issue(AUTHORITY, NAMES, NOW, 600).certificate, SERVING.key))
     assert handshake(context, client, NAMES[0]) == first
-    load_into(context, issue(AUTHORITY, NAMES, NOW, 60))
+    load_into(context, issue(AUTHORITY, NAMES, NOW, 600))
     assert handshake(context, client, NAMES[0]) != first
 
 
