@@ -70,6 +70,9 @@ _KEYS = st.sampled_from(
         *("kind", "apiVersion", "metadata", "name", "labels", "spec", "template", "jobTemplate", "items", "hostIPC"),
         *("containers", "initContainers", "ephemeralContainers", "resources", "limits", "requests", "restartPolicy"),
         *("env", "envFrom", "value", "valueFrom", "prefix", "configMapRef", MEMORY, PERCENT, COUNT),
+        *("securityContext", "privileged", "capabilities", "add", "runAsUser", "runAsNonRoot", "volumes", "hostPath"),
+        *("path", "volumeMounts", "mountPath", "claims", "annotations", "mpsd.io/gpu", "nodeName", "schedulerName"),
+        *("hostPID", "hostUsers", "runtimeClassName", "status", "startTime", "deletionTimestamp", "namespace"),
     ]
 )
 _LEAVES = (
@@ -79,6 +82,7 @@ _LEAVES = (
     | st.floats()
     | st.text(max_size=8)
     | st.sampled_from(["Pod", "Job", "CronJob", "List", "PodList", "v1", "batch/v1", "Always", "7", "2", "CUDA_MPS_X"])
+    | st.sampled_from(["NVIDIA_VISIBLE_DEVICES", "all", "/", "/dev/../nvidia0", "SYS_ADMIN", "kube-system", "nvidia"])
 )
 ANY_JSON = st.recursive(
     _LEAVES,
@@ -91,8 +95,20 @@ ANY_JSON = st.recursive(
 def broken_objects(draw: st.DrawFn) -> Fields:
     """A good object with any JSON in place of one of its parts, however deep."""
     (version, kind), label = draw(st.sampled_from(list(STEPS))), draw(st.sampled_from([None, "2", 2]))
-    sound = container(limits={MEMORY: 8, PERCENT: 40}, env=[{"name": "A", "value": "b"}], envFrom=[{"prefix": "A"}])
-    thing = inside(version, kind, pod(sound, labels={COUNT: label}, initContainers=[container("first")]))
+    sound = container(
+        limits={MEMORY: 8, PERCENT: 40},
+        env=[{"name": "A", "value": "b"}],
+        envFrom=[{"prefix": "A", "configMapRef": {"name": "train"}}],
+        securityContext={"privileged": False, "runAsUser": 1, "capabilities": {"add": ["NET_RAW"]}},
+        volumeMounts=[{"name": "data", "mountPath": "/data"}],
+        volumeDevices=[{"name": "disk", "devicePath": "/dev/xvda"}],
+    )
+    first = container("first", resources={"claims": [{"name": "nic"}]}, restartPolicy="Always")
+    volumes = [{"name": "data", "hostPath": {"path": "/data"}}]
+    names = {"schedulerName": "default-scheduler", "nodeName": "", "runtimeClassName": "nvidia"}
+    template = pod(sound, labels={COUNT: label}, initContainers=[first], volumes=volumes, hostUsers=False, **names)
+    template["metadata"] |= {"annotations": {"mpsd.io/gpu": "x"}, "namespace": "team"}
+    thing = inside(version, kind, template)
     place: Any = thing
     while True:
         key = draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
