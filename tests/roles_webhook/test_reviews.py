@@ -147,6 +147,23 @@ def test_many_at_once_are_each_answered_with_their_own(served: Webhook, bundle: 
         assert all(pool.map(ask, range(60)))
 
 
+def test_a_huge_object_holds_no_small_one_up(served: Webhook, bundle: str) -> None:
+    huge = gpu_pod()
+    sources = [{"configMapRef": {"name": f"m{number}"}} for number in range(60_000)]
+    huge["spec"]["containers"][0]["envFrom"] = sources
+    with ThreadPoolExecutor(1) as pool, served.connect(bundle) as client:
+        began = time.monotonic()
+        answer = pool.submit(served.review, "/validate", review_of(huge), bundle)
+        slowest_s = turns = 0.0
+        while not answer.done():
+            asked = time.monotonic()
+            assert client.review("/validate", GOOD).response["allowed"]
+            slowest_s, turns = max(slowest_s, time.monotonic() - asked), turns + 1
+        assert answer.result()["allowed"]
+        assert turns > 5
+        assert slowest_s < (time.monotonic() - began) / 2
+
+
 def test_labels_of_the_namespace_choose_the_mode(served: Webhook, bundle: str, shared_api: ApiServer) -> None:
     shared_api.put("/api/v1/namespaces/lax", {"metadata": {"name": "lax", "labels": {"mpsd.io/enforce": "none"}}})
     pod = gpu_pod(host_ipc=False)
