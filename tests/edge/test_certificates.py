@@ -24,7 +24,7 @@ from mpsd.edge.https_server import tls_context
 NAMES = ["webhook.mpsd.svc", "127.0.0.1", "::1"]
 NOW = time.time()
 AUTHORITY = new_authority("mpsd-webhook.mpsd-system", NOW, 3600)
-SERVING = issue(AUTHORITY, NAMES, NOW, 600)
+SERVING = issue(AUTHORITY, NAMES, NOW, 3000)
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> str:
@@ -85,7 +85,7 @@ def test_two_authorities_of_the_same_name_are_told_apart() -> None:
     second = new_authority("mpsd-webhook.mpsd-system", NOW, 3600)
     both = strict_client(second, AUTHORITY)
     assert handshake(serving(SERVING), both, NAMES[0])
-    assert handshake(serving(issue(second, NAMES, NOW, 600)), both, NAMES[0])
+    assert handshake(serving(issue(second, NAMES, NOW, 3000)), both, NAMES[0])
 
 
 def test_clocks_a_little_behind_take_it() -> None:
@@ -100,7 +100,7 @@ def test_what_is_written_is_read_back() -> None:
     found = read_serving(SERVING, [new_authority("another", NOW, 60).certificate, AUTHORITY.certificate])
     assert found.signed_by == authority.id
     assert found.names == frozenset(NAMES)
-    assert abs(found.not_after - (NOW + 600)) < 1
+    assert abs(found.not_after - (NOW + 3000)) < 1
     assert fingerprints(AUTHORITY.certificate + SERVING.certificate) >= {authority.id}
 
 
@@ -146,9 +146,9 @@ def test_a_certificate_is_replaced_on_a_live_context_and_a_bad_one_changes_nothi
     context, client = serving(SERVING), strict_client(AUTHORITY)
     first = handshake(context, client, NAMES[0])
     with pytest.raises(UnusableCertificate):
-        load_into(context, Pair(issue(AUTHORITY, NAMES, NOW, 600).certificate, SERVING.key))
+        load_into(context, Pair(issue(AUTHORITY, NAMES, NOW, 3000).certificate, SERVING.key))
     assert handshake(context, client, NAMES[0]) == first
-    load_into(context, issue(AUTHORITY, NAMES, NOW, 600))
+    load_into(context, issue(AUTHORITY, NAMES, NOW, 3000))
     assert handshake(context, client, NAMES[0]) != first
 
 
