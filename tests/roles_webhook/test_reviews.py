@@ -243,7 +243,7 @@ def test_a_changed_policy_counts_without_a_restart(tmp_path: Path, shared_api: A
         assert one.metric("mpsd_limits_wrong") == 0
 
 
-FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 _SOME_REQUEST = st.dictionaries(st.sampled_from([*GOOD["request"], "subResource", "x"]), ANY_JSON, max_size=4)
 
 
