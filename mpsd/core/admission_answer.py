@@ -5,7 +5,6 @@ One rule: the sentences are those of `mpsd explain`; only their lines are cut to
 
 import base64
 import json
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -92,8 +91,14 @@ def _warnings(found: Iterable[Finding], remarks: Iterable[str]) -> Iterator[str]
         yield from _lines(remark)
 
 
-def _lines(sentence: str) -> list[str]:
-    return [sentence] if len(sentence) <= _WARNING_LENGTH else textwrap.wrap(sentence, _WARNING_LENGTH)
+def _lines(sentence: str) -> Iterator[str]:
+    """The sentence in lines that are short enough, cut between words where there are any; textwrap takes 40 µs."""
+    while len(sentence) > _WARNING_LENGTH:
+        blank = sentence.rfind(" ", 1, _WARNING_LENGTH + 1)
+        end = blank if blank > 0 else _WARNING_LENGTH
+        yield sentence[:end]
+        sentence = sentence[end:].lstrip()
+    yield sentence
 
 
 def _few(lines: Iterable[str], most: int) -> Iterator[str]:
