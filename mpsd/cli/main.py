@@ -52,7 +52,8 @@ def _load(verb: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("mpsd"):
             raise
-        complaints().print(f"mpsd {verb} needs the module {error.name}; install it with: pip install 'mpsd[agent]'")
+        extra = "webhook" if verb == "webhook" else "agent"
+        complaints().print(f"mpsd {verb} needs the module {error.name}; install it with: pip install 'mpsd[{extra}]'")
         sys.exit(ExitCode.MISUSE)
     function = getattr(module, verb)
     alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
