@@ -196,6 +196,7 @@ def test_what_somebody_changes_is_put_right_and_said_once(
 ) -> None:
     with webhook(tmp_path, **flags) as one:
         until_registered(api)
+        wait_until(lambda: one.log("all is as it must be"), DEADLINE_S, "it has said all of its own changes", 0.02)
         before = api.get(VALIDATING)["webhooks"]
         said = len(one.log("configuration changed"))
         api.put(VALIDATING, broken(api.get(VALIDATING), **fields))
