@@ -5,13 +5,12 @@ One rule: answers go to standard output, complaints to standard error, and colou
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from mpsd.core.problem import InvalidInput, Problem
@@ -66,11 +65,3 @@ def problem_line(problem: Problem) -> Text:
 
 def counted(problems: Sequence[Problem], style: str) -> Text:
     return Text(f"{len(problems)} problem{'' if len(problems) == 1 else 's'}", style)
-
-
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table without lines, so that it can be cut and searched."""
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    answers().print(table)

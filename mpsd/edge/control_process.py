@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from mpsd.core.limits_as_read import PIPE_DIRECTORY, VISIBLE_DEVICES
 from mpsd.edge import processes
 from mpsd.edge.control_pipe import PROGRAM
 from mpsd.edge.domain_folder import DomainFolder
+from mpsd.edge.peer import peer_of
 
 LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
 _SOCKET_KINDS = (socket.SOCK_SEQPACKET, socket.SOCK_STREAM)  # the driver does not say which it uses
@@ -84,8 +84,7 @@ def _listening_pid(path: Path, kind: socket.SocketKind) -> int:
     with socket.socket(socket.AF_UNIX, kind) as probe:
         probe.settimeout(1)  # a full backlog, as a stopped daemon leaves it, must not hang us
         probe.connect(str(path))
-        pid, _uid, _gid = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        return int(pid)
+        return peer_of(probe).pid
 
 
 def offer_to_clients(folder: DomainFolder) -> None:

@@ -4,12 +4,13 @@ One rule: the peer's pid comes from the kernel (SO_PEERCRED), never from what th
 """
 
 import socket
-import struct
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import msgspec
 from aiohttp import web
+
+from mpsd.edge.peer import peer_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -68,8 +69,7 @@ def peer_pid(request: web.Request) -> int | None:
     connection = request.get_extra_info("socket")
     if connection is None:
         return None
-    pid, _uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(pid) or None
+    return peer_of(connection).pid or None
 
 
 def json_answer(value: object, status: int = 200) -> web.Response:

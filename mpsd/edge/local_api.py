@@ -6,11 +6,12 @@ One rule: a socket that is not there, or that nobody listens on, is NotRunning w
 import http.client
 import os
 import socket
-import struct
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+
+from mpsd.edge.peer import peer_of
 
 Value = TypeVar("Value")
 
@@ -36,7 +37,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
-        _pid, uid, _gid = struct.unpack("3i", self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        uid = peer_of(self.sock).uid
         if uid not in {0, os.geteuid()}:  # what it answers would be run in our name
             raise NotRunning(f"user {uid} answers on {self._path}, who is neither root nor you; not asked")
 
