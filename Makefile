@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: check e2e demo bench format clean
+.PHONY: check e2e demo bench proto format clean
 .DEFAULT_GOAL := check
 
 $(READY): pyproject.toml
@@ -30,6 +30,15 @@ demo: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench
+
+# Made with the last grpcio-tools whose output asks for no particular runtime: later ones refuse older protobufs.
+PROTOC := build/protoc-1.62.3
+proto: $(PROTOC)
+	$(PROTOC)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. mpsd/kubelet_api/*.proto
+
+$(PROTOC):
+	$(PYTHON) -m venv $@
+	$@/bin/pip install --quiet --disable-pip-version-check --only-binary :all: grpcio-tools==1.62.3
 
 format: $(READY)
 	$(BIN)/ruff format .
