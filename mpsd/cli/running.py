@@ -18,6 +18,7 @@ from mpsd.edge.settings import Settings, settings
 from mpsd.roles.agent import AgentRole
 from mpsd.roles.agent_api import AgentApi
 from mpsd.roles.control import ControlRole
+from mpsd.roles.local_grants import LocalGrants
 from mpsd.roles.node import find_node
 
 _LIMITS_LOOK_S = 2.0
@@ -36,7 +37,9 @@ class Parts:
         self._control = (
             ControlRole(settings, found, node.nvml, node.environment, self._policy) if with_control else None
         )
-        self._agent = AgentRole(settings, node.nvml, node.gpus, node.environment, self._policy) if with_agent else None
+        self._wake = asyncio.Event()
+        books = LocalGrants(settings.grants, self._wake.set, self._log)
+        self._agent = AgentRole(settings, node, self._policy, books, self._wake) if with_agent else None
 
     def _policy(self) -> Policy:
         return self._files.policy
@@ -58,7 +61,7 @@ class Parts:
             await (self._control.run(stop) if self._control else stop.wait())
             agent_stop.set()
             if self._agent:
-                self._agent.wake()
+                self._wake.set()
             watch.cancel()
         if api:
             await api.stop()

@@ -73,7 +73,8 @@ def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
     kept = tuple(held.grant for held in view.grants if held.grant not in ended)
     answers = tuple(_answers(view, kept, policy))
     grants = (*kept, *(answer.grant for answer in answers if isinstance(answer, Admit)))
-    limits = tuple(limit for domain in view.domains for limit in _limits_to_set(domain, grants))
+    domains = view.domains if view.grants_known else ()  # a limit for some of the grants would shut the others out
+    limits = tuple(limit for domain in domains for limit in _limits_to_set(domain, grants))
     raised = [limit for limit in limits if limit.limit.memory_mib > DENY_MIB and not _lowers(limit, view)]
     lowered = [limit for limit in limits if limit not in raised]
     return (*map(EndGrant, ended), *raised, *answers, *lowered)

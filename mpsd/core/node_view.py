@@ -59,6 +59,14 @@ class DomainView:
     def state(self) -> State:
         return self.record.state
 
+    @property
+    def allowed_mib(self) -> int:
+        """The largest client that every server, now and to come, is known to let in; 0 while one is not known to."""
+        confirmed = {(limit.server, limit.ordinal): limit.memory_mib for limit in self.limits}
+        servers = (None, *self.record.servers)
+        ordinals = range(len(self.record.gpus))
+        return min(confirmed.get((server, ordinal), 0) for server in servers for ordinal in ordinals)
+
 
 @dataclass(frozen=True, slots=True)
 class Client:
@@ -99,7 +107,7 @@ class HeldGrant:
 class NodeView:
     """One look at the node. now: seconds since 1970. unknown: in plain words, what could not be seen, and why.
 
-    clients None: NVML could not say, so nothing may be taken for gone.
+    clients None: NVML could not say, so nothing may be taken for gone. grants_known: whether `grants` are all of them.
     """
 
     now: float
@@ -110,6 +118,7 @@ class NodeView:
     clients: tuple[Client, ...] | None
     waiting: tuple[Waiting, ...]
     unknown: tuple[str, ...]
+    grants_known: bool = True
 
     def domain(self, name: str) -> DomainView | None:
         return next((domain for domain in self.domains if domain.name == name), None)

@@ -6,21 +6,23 @@ One rule: everything it knows can be found again on the node, so it may be kille
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from mpsd.core.control_protocol import NotUnderstood
 from mpsd.core.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide, domain_of
-from mpsd.core.grants import Gpu
+from mpsd.core.domain_states import SERVING
 from mpsd.core.node_view import Client, NodeView
 from mpsd.core.policy import Policy
 from mpsd.edge.client_eyes import ClientEyes
 from mpsd.edge.control_pipe import ControlFailed
 from mpsd.edge.domain_records import DomainRecords
 from mpsd.edge.logs import logger
-from mpsd.edge.nvml import Nvml, NvmlFailed
+from mpsd.edge.nvml import NvmlFailed
 from mpsd.edge.settings import GRANT, Settings
+from mpsd.roles.books import Books
 from mpsd.roles.domain_limits import DomainLimits
-from mpsd.roles.local_grants import LocalGrants
+from mpsd.roles.node import Node
+from mpsd.roles.turns import Turns
 from mpsd.roles.waiting_room import WaitingRoom
 
 _LOOK_S = 2.0  # between two looks that nothing asked for
@@ -29,42 +31,69 @@ _RECORDS_LOOK_S = 0.25  # between two looks for a change of the domains' records
 
 
 class AgentRole:
-    """One node's agent. gpus, driver: as NVML gave them at the start; they do not change while a driver is loaded."""
+    """One node's agent. wake: makes its loop look, now; the books set it too."""
 
     def __init__(
-        self,
-        settings: Settings,
-        nvml: Nvml,
-        gpus: tuple[Gpu, ...],
-        environment: Mapping[str, str],
-        policy: Callable[[], Policy],
+        self, settings: Settings, node: Node, policy: Callable[[], Policy], books: Books, wake: asyncio.Event
     ) -> None:
         self._policy = policy
-        self._nvml = nvml
-        self._gpus = gpus
-        self._driver = nvml.driver()
+        self._node = node
+        self._driver = node.nvml.driver()
         self._log = logger(role="agent")
-        self._wake = asyncio.Event()
+        self._wake = wake
+        self._turns = Turns()
         self._records = DomainRecords(settings.run_directory, self._log)
-        self._limits = DomainLimits(settings, environment, policy)
-        self._eyes = ClientEyes(nvml, GRANT)
-        self._grants = LocalGrants(settings.grants, self.wake, self._log)
+        self._limits = DomainLimits(settings, node.environment, policy)
+        self._eyes = ClientEyes(node.nvml, GRANT)
+        self._books = books
         self._troubles: dict[str, str] = {}
-        self.waiting = WaitingRoom(self.wake)
-
-    def wake(self) -> None:
-        """Makes the loop look now."""
-        self._wake.set()
+        self.waiting = WaitingRoom(self._wake.set)
+        self.on_view: Callable[[NodeView], None] | None = None  # told each view, once it was acted upon
+        self.view: NodeView | None = None  # None before the first look
 
     async def run(self, stop: asyncio.Event) -> None:
         """Looks, decides and acts until `stop`; grants, limits and clients are left as they are then."""
-        self._grants.load()
+        self._books.load()
         while not stop.is_set():
             self._wake.clear()
-            acted = await self._act(decide(self.look(), self._policy()))
-            quiet = acted and all(held.holder_alive for held in self._grants.held())
+            self._turns.begin()
+            acted = await self._turn()
+            self._turns.end()
+            quiet = acted and all(held.holder_alive for held in self._books.held())
             await self._pause(_LOOK_S if quiet else _SOON_S, stop)
-        self._grants.close()
+        self._books.close()
+
+    async def _turn(self) -> bool:
+        """One look and everything that follows from it; False where something failed."""
+        await self._books.refresh()
+        view = self.look()
+        actions = decide(view, self._policy())
+        acted = await self._act(actions)
+        self.view = self.look() if actions else view
+        if self.on_view:
+            self.on_view(self.view)
+        return acted
+
+    async def until_allowed(self, domain: str, memory_mib: int, deadline_s: float) -> str:
+        """Waits until the domain's servers are known to let a client of this size in; else says why they do not."""
+        why = f"{domain} has no control daemon yet"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                self._wake.set()
+                while why:
+                    await self._turns.next()
+                    why = self._why_not(domain, memory_mib)
+        return why
+
+    def _why_not(self, name: str, memory_mib: int) -> str:
+        domain = self.view.domain(name) if self.view else None
+        if domain is None:
+            return f"{name} has no control daemon yet"
+        if domain.state not in SERVING:
+            return f"{name} is {domain.state}{f': {domain.record.reason}' if domain.record.reason else ''}"
+        if domain.allowed_mib < memory_mib:
+            return f"{name} has not confirmed a limit of {memory_mib} MiB: {self._troubles.get(name, 'not yet')}"
+        return ""
 
     async def _pause(self, longest_s: float, stop: asyncio.Event) -> None:
         """Until something asks for a look: a program, a death, a domain's record; at most `longest_s`."""
@@ -78,24 +107,26 @@ class AgentRole:
 
     def look(self) -> NodeView:
         """The node as it is now."""
-        now, unknown = time.time(), []
-        held = tuple(self._grants.held())
+        now, unknown = time.time(), list(self._books.unknown)
+        held = tuple(self._books.held())
         domains = tuple(self._limits.view(record, now) for record in self._records.read())
         servers = {server for domain in domains for server in domain.record.servers}
         clients: tuple[Client, ...] | None = None
         try:
             grants = {one.grant.id for one in held}
-            clients = self._eyes.look((gpu.uuid for gpu in self._gpus), servers, grants, self._grants.holders())
+            gpus = (gpu.uuid for gpu in self._node.gpus)
+            clients = self._eyes.look(gpus, servers, grants, self._books.holders())
         except NvmlFailed as error:
             unknown.append(str(error))
         return NodeView(
             now=now,
             driver=self._driver,
-            gpus=self._gpus,
+            gpus=self._node.gpus,
             domains=domains,
             grants=held,
             clients=clients,
             waiting=self.waiting.everyone(),
+            grants_known=not self._books.unknown,
             unknown=tuple(unknown),
         )
 
@@ -118,7 +149,7 @@ class AgentRole:
     async def _do(self, action: Action) -> None:
         match action:
             case EndGrant(grant):
-                self._grants.end(grant)
+                self._books.end(grant)
                 self._log.info("grant ended", grant=grant.id, holder=grant.holder.pid)
             case SetLimit(domain, limit):
                 if await self._limits.set(domain, limit, time.time()):
@@ -127,7 +158,7 @@ class AgentRole:
             case Admit(grant):
                 if not self.waiting.expects(grant.id):  # its program has gone while a limit was raised for it
                     return
-                self._grants.add(grant)
+                self._books.add(grant)
                 self.waiting.answer(action)
                 self._log.info(
                     "granted",

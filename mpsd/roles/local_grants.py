@@ -4,7 +4,7 @@ One rule: a grant is written down before anybody is told of it, and is of this b
 """
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from mpsd.core.grants import Grant
@@ -50,6 +50,16 @@ class LocalGrants:
                 self._keep(grant)
         if self._grants:
             self._log.info("grants found again", grants=len(self._grants))
+
+    async def refresh(self) -> None:
+        """Nobody else gives grants here."""
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        return ()
+
+    def pods(self) -> Mapping[str, str]:
+        return {}
 
     def add(self, grant: Grant) -> None:
         records.write(self._file(grant), grant)

@@ -1,0 +1,38 @@
+"""Who holds what of this node's GPUs: what the agent asks, whoever keeps the books.
+
+One rule: books that cannot be read now keep what they said last, and say so; nothing is taken for free meanwhile.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from mpsd.core.grants import Grant
+from mpsd.core.node_view import HeldGrant
+
+
+class Books(Protocol):
+    """`LocalGrants` on one machine, `KubeletGrants` beside a kubelet."""
+
+    def load(self) -> None:
+        """Finds again what an earlier agent knew."""
+
+    async def refresh(self) -> None:
+        """Asks whoever gives the grants; what could not be learned is in `unknown`."""
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """In plain words, why the books may be incomplete; empty when they are not."""
+
+    def held(self) -> Iterable[HeldGrant]: ...
+
+    def holders(self) -> Mapping[int, str]:
+        """From the pid of each living holder to its grant."""
+
+    def pods(self) -> Mapping[str, str]:
+        """From the uid of each pod that holds a grant to that grant."""
+
+    def add(self, grant: Grant) -> None: ...
+
+    def end(self, grant: Grant) -> None: ...
+
+    def close(self) -> None: ...
