@@ -6,58 +6,56 @@ a right is missing, which one.
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
 
-import msgspec
-import urllib3
+from mpsd.edge.kube_transport import (
+    Ask,
+    Away,
+    Conflict,
+    Expired,
+    Forbidden,
+    KubeError,
+    NotFound,
+    NotNow,
+    Object,
+    Rejected,
+    Resource,
+    Transport,
+    read_answer,
+)
+from mpsd.edge.kube_watch import Change, ChangeKind, Watch
 
-Object = dict[str, Any]
+__all__ = [
+    "Away",
+    "Change",
+    "ChangeKind",
+    "Conflict",
+    "Expired",
+    "Forbidden",
+    "Kube",
+    "KubeError",
+    "Listing",
+    "NotFound",
+    "NotNow",
+    "Object",
+    "PatchKind",
+    "Rejected",
+    "Resource",
+    "open_kube",
+]
 
+PODS = Resource("v1", "pods")
 _PAGE = 500  # objects a page of a list, as kubectl asks
-
-
-class KubeError(Exception):
-    """The API server did not do what was asked."""
-
-
-class NotFound(KubeError):
-    """There is no such object."""
-
-
-class Conflict(KubeError):
-    """Somebody else was first: the object exists already, or has changed since it was read."""
-
-
-class Forbidden(KubeError):
-    """A right is missing."""
-
-
-class Rejected(KubeError):
-    """The API server, or an admission webhook, finds something wrong with what was sent."""
-
-
-class Away(KubeError):
-    """No answer in time, no connection, or a server that cannot answer now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """A kind of object. api: group and version, `v1` for the core group."""
-
-    api: str
-    plural: str
-
-    def path(self, name: str = "", namespace: str = "") -> str:
-        parts = ["apis" if "/" in self.api else "api", self.api]
-        parts += ["namespaces", quote(namespace, safe="")] if namespace else []
-        parts += [self.plural, quote(name, safe="")] if name else [self.plural]
-        return "/" + "/".join(parts)
+_WATCH_S = (240, 300)  # what a watch is asked to last: not the same for all, or all would come again together
+_SILENCE_S = 90.0  # servers send a bookmark about once a minute
+_EVICTIONS = ("policy/v1", "policy/v1beta1")  # the second for Kubernetes before 1.22
 
 
 class PatchKind(StrEnum):
@@ -69,24 +67,11 @@ class PatchKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Ask:
-    """One request. verb: as RBAC names it. path_query: with what follows the question mark."""
+class Listing:
+    """Objects, and the resourceVersion of which a watch may start."""
 
-    verb: str
-    resource: Resource
-    name: str
-    namespace: str
-    query: Mapping[str, str]
-    body: bytes | None = None  # None: the request has none
-    content_type: str = "application/json"
-
-    def __str__(self) -> str:
-        name = f" {self.name}" if self.name else ""
-        return f"{self.verb} {self.resource.plural}{name}" + (f" in {self.namespace}" if self.namespace else "")
-
-
-_METHODS = {"get": "GET", "list": "GET", "create": "POST", "update": "PUT", "patch": "PATCH"}
-_ERRORS: Mapping[int, type[KubeError]] = {404: NotFound, 409: Conflict, 429: Away}
+    items: Sequence[Object]
+    version: str
 
 
 class Kube:
@@ -95,97 +80,125 @@ class Kube:
     def __init__(self, client: Any, *, deadline_s: float = 5.0, threads: int = 4) -> None:
         """client: an ApiClient of the `kubernetes` package, of which the address, the TLS pool and the token are used:
         its typed objects cost three times the time and memory of raw ones."""
-        self._configuration = client.configuration
-        self._pool: urllib3.PoolManager = client.rest_client.pool_manager
+        self._transport = Transport(client)
         self._deadline_s = deadline_s
         self._threads = ThreadPoolExecutor(threads, "kube")
+        self._watches: set[Watch] = set()
+        self._eviction = _EVICTIONS[0]
 
     async def get(self, resource: Resource, name: str, namespace: str = "", deadline_s: float | None = None) -> Object:
-        return await self._object(_Ask("get", resource, name, namespace, {}), deadline_s)
+        return await self._object(Ask("get", resource, name, namespace), deadline_s)
 
     async def list(
         self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None
     ) -> Sequence[Object]:
         """All objects of this kind. query: such as `{"labelSelector": "a=b"}`."""
+        return (await self.listing(resource, namespace, query)).items
+
+    async def listing(self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None) -> Listing:
+        """As `list`. Expired where the server cannot go on with many pages, or lacks the version asked for."""
         found: list[Object] = []
         page = {**(query or {}), "limit": str(_PAGE)}
         while True:
-            answer = await self._object(_Ask("list", resource, "", namespace, page), None)
+            answer = await self._object(Ask("list", resource, "", namespace, query=page), None)
             found += answer.get("items") or []
-            more = (answer.get("metadata") or {}).get("continue")
-            if not more:
-                return found
-            page["continue"] = more
+            metadata = answer.get("metadata") or {}
+            if not metadata.get("continue"):
+                return Listing(found, str(metadata.get("resourceVersion", "")))
+            page["continue"] = metadata["continue"]
+            page.pop("resourceVersion", None)  # said by the token; servers refuse both
 
-    async def create(self, resource: Resource, value: Object, namespace: str = "") -> Object:
-        """Conflict where it exists already."""
+    @asynccontextmanager
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        query: Mapping[str, str] | None = None,
+        since: str = "",
+        silence_s: float = _SILENCE_S,
+    ) -> AsyncIterator[AsyncIterator[Change]]:
+        """The changes after the resourceVersion `since`, once the server has agreed to tell them.
+
+        They end when the server ends them; Expired: list again; Away: nothing came for `silence_s`, or it broke.
+        """
+        lasting_s = str(random.randint(*_WATCH_S))  # noqa: S311 - no secret
+        wanted = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": lasting_s, "resourceVersion": since}
+        ask = Ask("watch", resource, "", namespace, query={**(query or {}), **wanted})
+        watch = Watch(self._transport, ask, self._deadline_s, silence_s)
+        self._watches.add(watch)
+        try:
+            await watch.open()
+            yield watch.changes()
+        finally:
+            watch.close()
+            self._watches.discard(watch)
+
+    async def create(self, resource: Resource, value: Object, namespace: str = "", subresource: str = "") -> Object:
+        """Conflict where it exists already. subresource: such as a pod's `binding`."""
         name = value["metadata"].get("name", "")
-        return await self._object(_Ask("create", resource, name, namespace, {}, json.dumps(value).encode()), None)
+        body = json.dumps(value).encode()
+        return await self._object(Ask("create", resource, name, namespace, subresource, body=body))
 
-    async def replace(self, resource: Resource, value: Object, namespace: str = "") -> Object:
+    async def replace(self, resource: Resource, value: Object, namespace: str = "", subresource: str = "") -> Object:
         """Conflict where the object has changed since the resourceVersion in `value`."""
         name = value["metadata"]["name"]
-        return await self._object(_Ask("update", resource, name, namespace, {}, json.dumps(value).encode()), None)
+        body = json.dumps(value).encode()
+        return await self._object(Ask("update", resource, name, namespace, subresource, body=body))
 
-    async def patch(self, resource: Resource, name: str, patch: object, kind: PatchKind, namespace: str = "") -> Object:
-        """Conflict where the patch names a resourceVersion and the object has another."""
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: object,
+        kind: PatchKind,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> Object:
+        """Conflict where the patch names a resourceVersion or a uid and the object has another."""
         body = json.dumps(patch).encode()
-        return await self._object(_Ask("patch", resource, name, namespace, {}, body, kind.value), None)
+        return await self._object(
+            Ask("patch", resource, name, namespace, subresource, body=body, content_type=kind.value)
+        )
+
+    async def delete(self, resource: Resource, name: str, namespace: str = "", uid: str = "") -> Object:
+        """uid: of the one that is meant, Conflict where another has its name by now; empty for whichever is there."""
+        options = {"kind": "DeleteOptions", "apiVersion": "v1"} | ({"preconditions": {"uid": uid}} if uid else {})
+        return await self._object(Ask("delete", resource, name, namespace, body=json.dumps(options).encode()))
+
+    async def evict(self, name: str, namespace: str, uid: str = "") -> None:
+        """Asks for the end of a pod as a drain does. NotNow where a disruption budget forbids it for the time being."""
+        options = {"preconditions": {"uid": uid}} if uid else {}
+        for api in _EVICTIONS[_EVICTIONS.index(self._eviction) :]:
+            eviction = {
+                "apiVersion": api,
+                "kind": "Eviction",
+                "metadata": {"name": name, "namespace": namespace},
+                "deleteOptions": options,
+            }
+            try:
+                await self.create(PODS, eviction, namespace, "eviction")
+            except Rejected:  # a version that this server does not know
+                if api == _EVICTIONS[-1]:
+                    raise
+            else:
+                self._eviction = api
+                return
 
     def close(self) -> None:
+        for watch in self._watches:
+            watch.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._pool.clear()
+        self._transport.close()
 
-    async def _object(self, ask: _Ask, deadline_s: float | None) -> Object:
+    async def _object(self, ask: Ask, deadline_s: float | None = None) -> Object:
         deadline_s = deadline_s or self._deadline_s
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(deadline_s):
-                status, body = await loop.run_in_executor(self._threads, self._exchange, ask, deadline_s)
+                status, body = await loop.run_in_executor(self._threads, self._transport.exchange, ask, deadline_s)
         except TimeoutError:
             raise Away(f"{ask}: no answer from the Kubernetes API in {deadline_s:g} s") from None
-        return _read(ask, status, body)
-
-    def _exchange(self, ask: _Ask, deadline_s: float) -> tuple[int, bytes]:
-        """Blocks; runs in a thread."""
-        collection = "" if ask.verb == "create" else ask.name
-        query = f"?{urlencode(ask.query)}" if ask.query else ""
-        url = f"{self._configuration.host}{ask.resource.path(collection, ask.namespace)}{query}"
-        try:
-            answer = self._pool.request(
-                _METHODS[ask.verb],
-                url,
-                body=ask.body,
-                headers={"Accept": "application/json", "Content-Type": ask.content_type, **self._authorization()},
-                timeout=urllib3.Timeout(connect=deadline_s, read=deadline_s),
-                retries=False,
-                redirect=False,
-            )
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Away(f"{ask}: the Kubernetes API does not answer: {error}") from None
-        return answer.status, answer.data
-
-    def _authorization(self) -> dict[str, str]:
-        """The token as it is now: a pod's is replaced every hour."""
-        settings = self._configuration.auth_settings().values()
-        return {entry["key"]: entry["value"] for entry in settings if entry["in"] == "header" and entry["value"]}
-
-
-def _read(ask: _Ask, status: int, body: bytes) -> Object:
-    try:
-        answer = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        answer = None
-    if 200 <= status < 300:
-        if isinstance(answer, dict):
-            return answer
-        raise Away(f"{ask}: the answer is not a JSON object")
-    said = answer.get("message", "") if isinstance(answer, dict) else ""
-    if status in {401, 403}:
-        who = "is not known to the API server" if status == 401 else f"lacks the right to {ask}"
-        raise Forbidden(f"mpsd {who}: {said}")
-    error = Away if status >= 500 else _ERRORS.get(status, Rejected)
-    raise error(f"{ask}: {said or f'HTTP {status}'}")
+        return read_answer(ask, status, body)
 
 
 def open_kube(kubeconfig: Path | None) -> Kube:
