@@ -1,0 +1,86 @@
+"""What the image promises before it is built; tests/e2e runs the built one."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+_TOP = Path(__file__).parents[2]
+_DOCKERFILE = _TOP / "images" / "Dockerfile"
+
+
+def _instructions(stage: int) -> list[str]:
+    """The lines of a stage, counted from 0, -1 for the last: comments left out, continued lines joined."""
+    text = re.sub(r"^#.*\n", "", _DOCKERFILE.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    return re.split(r"^FROM ", text, flags=re.MULTILINE)[1:][stage].splitlines()
+
+
+def test_hadolint_finds_nothing() -> None:
+    program = Path(sys.executable).parent / "hadolint"
+    done = subprocess.run([program, _DOCKERFILE], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_stage_starts_from_the_base_that_the_builder_chose() -> None:
+    stages = re.findall(r"^FROM (\S+)", _DOCKERFILE.read_text(), flags=re.MULTILINE)
+    assert set(stages) == {"${BASE}"}
+    assert re.search(r"^ARG BASE=\S+:[0-9]\S+$", _DOCKERFILE.read_text(), flags=re.MULTILINE), "a version, not latest"
+
+
+def test_it_is_nobody_by_default_and_asks_for_no_gpu() -> None:
+    last = _instructions(-1)
+    assert "USER 65532:65532" in last
+    assert not any("NVIDIA_VISIBLE_DEVICES" in line for line in last), "which GPUs is for the manifests to say"
+    assert any("NVIDIA_DRIVER_CAPABILITIES=compute,utility" in line for line in last)
+
+
+def test_the_last_stage_runs_nothing_so_that_no_compiler_cache_or_package_list_is_left_in_it() -> None:
+    assert not any(line.startswith("RUN") for line in _instructions(-1))
+    (entrypoint,) = [line for line in _instructions(-1) if line.startswith("ENTRYPOINT")]
+    assert entrypoint == 'ENTRYPOINT ["/usr/bin/tini", "-s", "--", "mpsd"]'
+
+
+def test_what_pip_must_know_is_a_secret_of_the_build() -> None:
+    text = _DOCKERFILE.read_text()
+    assert not re.search(r"^(ARG|ENV) .*(PIP_|INDEX|PROXY)", text, flags=re.MULTILINE)
+    for line in _instructions(0):
+        if "/pip " in line:
+            assert "--no-cache-dir" in line
+            assert "id=pip,target=/etc/pip.conf" in line
+
+
+def test_the_builder_sees_nothing_that_the_image_is_not_made_of() -> None:
+    lines = [line for line in (_TOP / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    assert lines[0] == "*"
+    copied = {word for line in _instructions(0) if line.startswith("COPY") for word in line.split()[1:-1]}
+    assert {line.removeprefix("!") for line in lines if line.startswith("!")} == copied | {"LICENSE"}
+
+
+def test_it_installs_what_the_node_and_the_webhook_need_and_nothing_of_the_tests() -> None:
+    command = [sys.executable, "images/requirements.py", "agent", "webhook"]
+    printed = subprocess.run(command, cwd=_TOP, capture_output=True, text=True, timeout=30, check=True).stdout
+    names = {re.split(r"[\[<>=~! ]", line)[0] for line in printed.split()}
+    assert {"aiohttp", "cryptography", "kubernetes", "msgspec", "nvidia-ml-py", "typer"} <= names
+    assert not names & {"mpsd", "pytest", "hypothesis", "mypy", "ruff"}
+    assert printed.splitlines() == sorted(set(printed.splitlines()))
+
+
+@pytest.mark.parametrize("place", ["base", "components", "overlays"])
+def test_the_manifests_name_one_image_and_never_latest(place: str) -> None:
+    for file in (_TOP / "manifests" / place).rglob("*.yaml"):
+        text = file.read_text()
+        assert ":latest" not in text, file
+        for image in re.findall(r"^\s+(?:- )?image: *(\S+)", text, flags=re.MULTILINE):
+            assert image == "mpsd", file
+
+
+def test_the_tag_is_the_version_of_the_package() -> None:
+    said = yaml.safe_load((_TOP / "manifests" / "base" / "kustomization.yaml").read_text())
+    (image,) = said["images"]
+    version = re.search(r'^version = "(.+)"', (_TOP / "pyproject.toml").read_text(), flags=re.MULTILINE)
+    assert version
+    assert image == {"name": "mpsd", "newTag": version[1]}
+    assert f"ARG VERSION={version[1]}" in _DOCKERFILE.read_text()
