@@ -213,7 +213,7 @@ def _take_too_much(story: Story, machine: DemoMachine) -> None:
     story.tell("given-back", "It ended, and its 2 GiB are free again.", pid=greedy.pid)
 
 
-def _holders(machine: DemoMachine) -> set[int]:
+def _holders(machine: DemoMachine) -> set[int | None]:
     return {grant.holder_pid for grant in machine.node().grants}
 
 

@@ -112,7 +112,7 @@ def _grant_table(node: NodeStatus) -> Table:
             f"{grant.thread_percent} %",
             _known_gib(grant.used_mib),
             _known(grant.clients),
-            str(grant.holder_pid),
+            _known(grant.holder_pid) if grant.pod is None else "",
             Text(grant.command if grant.holder_alive else f"(ended, programs of it are left) {grant.command}"),
         )
     return table

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mpsd.core.gpu_facts import Capability, Card, GpuFacts
-from mpsd.core.identity import ProcessIdentity
+from mpsd.core.identity import PodName, ProcessIdentity
 from mpsd.core.policy import Policy
 
 
@@ -41,7 +41,7 @@ class Grant:
     """What a program got: on each of `gpus` (UUIDs of one domain) so many MiB, a thread cap and so many clients.
 
     reserved_percent: what the books hold of each GPU's threads, 0 where the program asked for no share.
-    holder: the process that the grant was given to; it and its children are the grant's clients.
+    holder: the process that the grant was given to, whose children are its clients too, or the pod whose processes are.
     """
 
     id: str
@@ -51,7 +51,7 @@ class Grant:
     thread_percent: int
     reserved_percent: int
     clients: int
-    holder: ProcessIdentity
+    holder: ProcessIdentity | PodName
     command: str
 
 

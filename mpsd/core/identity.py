@@ -16,3 +16,15 @@ class ProcessIdentity:
 
     def __str__(self) -> str:
         return f"pid {self.pid}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodName:
+    """One pod for ever: its name may be used again, its uid is not. uid: empty where it is not known."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"

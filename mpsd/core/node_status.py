@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mpsd.core.domain_states import State
 from mpsd.core.grants import Gpu, Grant, promised_mib
+from mpsd.core.identity import PodName, ProcessIdentity
 from mpsd.core.node_view import Client, NodeView
 from mpsd.core.policy import Policy
 
@@ -57,7 +58,10 @@ class ClientStatus:
 
 @dataclass(frozen=True, slots=True)
 class GrantStatus:
-    """used_mib: the most that its clients together use on one of its GPUs; None: NVML could not say."""
+    """used_mib: the most that its clients together use on one of its GPUs; None: NVML could not say.
+
+    holder_pid None: a pod holds it, the one that namespace and pod name; else those are None.
+    """
 
     id: str
     gpus: tuple[str, ...]
@@ -65,9 +69,11 @@ class GrantStatus:
     thread_percent: int
     used_mib: int | None
     clients: int | None
-    holder_pid: int
+    holder_pid: int | None
     holder_alive: bool
     command: str
+    namespace: str | None = None
+    pod: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +166,11 @@ def _grant(grant: Grant, holder_alive: bool, clients: Sequence[Client] | None) -
         thread_percent=grant.thread_percent,
         used_mib=_most(_used_mib(own, uuid) for uuid in grant.gpus),
         clients=None if own is None else len({client.pid for client in own}),
-        holder_pid=grant.holder.pid,
+        holder_pid=grant.holder.pid if isinstance(grant.holder, ProcessIdentity) else None,
         holder_alive=holder_alive,
         command=grant.command,
+        namespace=grant.holder.namespace if isinstance(grant.holder, PodName) else None,
+        pod=grant.holder.name if isinstance(grant.holder, PodName) else None,
     )
 
 

@@ -150,7 +150,7 @@ class AgentRole:
         match action:
             case EndGrant(grant):
                 self._books.end(grant)
-                self._log.info("grant ended", grant=grant.id, holder=grant.holder.pid)
+                self._log.info("grant ended", grant=grant.id, holder=str(grant.holder))
             case SetLimit(domain, limit):
                 if await self._limits.set(domain, limit, time.time()):
                     of_whom = limit.server or "servers to come"
@@ -163,7 +163,7 @@ class AgentRole:
                 self._log.info(
                     "granted",
                     grant=grant.id,
-                    holder=grant.holder.pid,
+                    holder=str(grant.holder),
                     gpus=grant.gpus,
                     memory_mib=grant.memory_mib,
                 )

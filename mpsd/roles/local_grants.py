@@ -5,21 +5,30 @@ One rule: a grant is written down before anybody is told of it, and is of this b
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from mpsd.core.grants import Grant
+from mpsd.core.identity import ProcessIdentity
 from mpsd.core.node_view import HeldGrant
 from mpsd.edge import processes, records
 from mpsd.edge.event_loop import DeathWatch
 from mpsd.edge.logs import Logger
 
 
-def living(folder: Path) -> list[Grant]:
+@dataclass(frozen=True, slots=True)
+class ProgramGrant(Grant):
+    """A grant to a program of this machine, the only kind that is kept on disk: a pod's is for kubelet to keep."""
+
+    holder: ProcessIdentity
+
+
+def living(folder: Path) -> list[ProgramGrant]:
     """The grants on disk whose holders live: programs that may come to their GPU yet."""
     found = []
     for path in folder.glob("*.json"):
         with contextlib.suppress(records.UnreadableRecord):  # `load` says so
-            grant = records.read(path, Grant)
+            grant = records.read(path, ProgramGrant)
             if grant and processes.is_alive(grant.holder):
                 found.append(grant)
     return found
@@ -32,7 +41,7 @@ class LocalGrants:
         self._folder = folder
         self._on_end = on_end
         self._log = log
-        self._grants: dict[str, Grant] = {}
+        self._grants: dict[str, ProgramGrant] = {}
         self._watches: dict[str, DeathWatch] = {}
 
     def load(self) -> None:
@@ -40,7 +49,7 @@ class LocalGrants:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):  # as they were given
             try:
-                grant = records.read(path, Grant)
+                grant = records.read(path, ProgramGrant)
             except records.UnreadableRecord as error:
                 self._log.warning("grant ignored", reason=str(error))
                 continue
@@ -62,10 +71,12 @@ class LocalGrants:
         return {}
 
     def add(self, grant: Grant) -> None:
+        if not isinstance(grant.holder, ProcessIdentity):
+            raise TypeError(f"{grant.holder} is no program of this machine")
         records.write(self._file(grant), grant)
-        self._keep(grant)
+        self._keep(ProgramGrant(**{field.name: getattr(grant, field.name) for field in fields(grant)}))
 
-    def _keep(self, grant: Grant) -> None:
+    def _keep(self, grant: ProgramGrant) -> None:
         self._grants[grant.id] = grant
         self._watches[grant.id] = DeathWatch(grant.holder, self._on_end)
 
@@ -84,7 +95,7 @@ class LocalGrants:
 
     def holders(self) -> dict[int, str]:
         """From the pid of each living holder to its grant."""
-        return {held.grant.holder.pid: held.grant.id for held in self.held() if held.holder_alive}
+        return {grant.holder.pid: grant.id for grant in self._grants.values() if self._watches[grant.id].alive}
 
     def close(self) -> None:
         """Stops watching; the grants stay on disk for the next agent."""
