@@ -1,0 +1,205 @@
+"""What the manifests of a node's pods promise: nothing restarts the daemons, nobody may do more than it does."""
+
+import pytest
+
+from mpsd.core.limits_reading import read_policy
+from mpsd.core.policy import Policy
+from mpsd.edge.kubelet_settings import kubelet_settings
+from mpsd.edge.yaml_files import parse_yaml
+from tests.manifests.generic_policy import TARGET, generic_policy
+from tests.manifests.rendering import ALL, Object, of_kind, only, rendered
+
+_WITH_PODS = [place for place in ALL if "policies" not in place]
+_CONTROL, _AGENT = "mps-control-daemon", "mpsd-agent"
+
+
+def _daemon_set(place: str, name: str) -> Object:
+    (found,) = [thing for thing in of_kind(place, "DaemonSet") if thing["metadata"]["name"] == name]
+    spec: Object = found["spec"]
+    return spec
+
+
+def _pod(place: str, name: str) -> Object:
+    pod: Object = _daemon_set(place, name)["template"]["spec"]
+    return pod
+
+
+def _container(place: str, name: str) -> Object:
+    (container,) = _pod(place, name)["containers"]
+    found: Object = container
+    return found
+
+
+def _environment(place: str, name: str) -> dict[str, str]:
+    return {entry["name"]: entry.get("value", "") for entry in _container(place, name)["env"]}
+
+
+def _policy(text: str) -> Policy:
+    policy = read_policy(parse_yaml(text.encode(), "policy.yaml")[0].value, "policy.yaml")
+    assert isinstance(policy, Policy)
+    return policy
+
+
+def _policy_of(place: str) -> Policy:
+    return _policy(only(place, "ConfigMap")["data"]["policy.yaml"])
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+def test_the_control_daemon_is_as_the_published_guide_says(place: str) -> None:
+    """Its label, its privileges, its priority: what existing tools and queries look for."""
+    pod = _pod(place, _CONTROL)
+    labels = _daemon_set(place, _CONTROL)["template"]["metadata"]["labels"]
+    assert labels["app.aliyun.com/name"] == "mps-control-daemon"
+    assert (pod["hostIPC"], pod["hostPID"]) == (True, True)
+    assert pod["priorityClassName"] == "system-node-critical"
+    assert _container(place, _CONTROL)["securityContext"]["privileged"] is True
+    assert len(pod["nodeSelector"]) == 1
+    assert "mps" in pod["nodeSelector"].values()
+
+
+def test_both_run_on_nodes_labelled_for_mps_and_nowhere_else() -> None:
+    for name in (_CONTROL, _AGENT):
+        assert _pod("base", name)["nodeSelector"] == {"ack.node.gpu.schedule": "mps"}
+        assert _pod("overlays/generic", name)["nodeSelector"] == {"mpsd.io/share": "mps"}
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+def test_nothing_restarts_the_daemons_by_itself(place: str) -> None:
+    container = _container(place, _CONTROL)
+    assert not {"livenessProbe", "startupProbe", "lifecycle"} & container.keys()
+    assert "limits" not in container["resources"], "a limit of memory is a way to be killed"
+    assert _daemon_set(place, _CONTROL)["updateStrategy"] == {"type": "OnDelete"}
+    (toleration,) = _pod(place, _CONTROL)["tolerations"]
+    assert toleration == {"operator": "Exists"}, "no taint evicts it, NoExecute neither"
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+def test_kubelet_waits_longer_for_the_daemons_than_they_for_their_clients(place: str) -> None:
+    assert _pod(place, _CONTROL)["terminationGracePeriodSeconds"] >= _policy_of(place).graces.drain_s + 30
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+def test_an_agent_is_wherever_a_control_daemon_is(place: str) -> None:
+    control, agent = _pod(place, _CONTROL), _pod(place, _AGENT)
+    for key in ("nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName"):
+        assert control.get(key) == agent.get(key), key
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+def test_the_agent_has_no_more_privileges_than_those_that_it_gives_a_reason_for(place: str) -> None:
+    pod, security = _pod(place, _AGENT), _container(place, _AGENT)["securityContext"]
+    assert not any(pod.get(key) for key in ("hostNetwork", "hostIPC"))
+    assert "privileged" not in security
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["capabilities"] == {"drop": ["ALL"], "add": ["KILL", "SYS_PTRACE"]}
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    paths = {volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    assert paths == {"/run/mpsd", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"}
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+def test_the_control_daemon_sees_of_the_host_its_folder_and_the_cgroups(place: str) -> None:
+    pod = _pod(place, _CONTROL)
+    paths = {volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    assert paths == {"/run/mpsd", "/sys/fs/cgroup"}
+    assert pod["automountServiceAccountToken"] is False, "it never talks to the API"
+    assert "hostNetwork" not in pod
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("name", [_CONTROL, _AGENT])
+def test_run_mpsd_is_one_mount_at_the_path_of_the_host(place: str, name: str) -> None:
+    """Of one mount, as a hard link needs; at the host's path, as kubelet is told of what is in it."""
+    mounts = [mount for mount in _container(place, name)["volumeMounts"] if mount["name"] == "run"]
+    assert mounts == [{"name": "run", "mountPath": "/run/mpsd"}]
+    assert _environment(place, name)["MPSD_RUN_DIR"] == "/run/mpsd"
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+def test_the_agents_settings_are_its_own(place: str) -> None:
+    container = _container(place, _AGENT)
+    settings = kubelet_settings({}, {**_environment(place, _AGENT), "MPSD_NODE_NAME": "node1"})
+    assert settings
+    mounted = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert str(settings.device_plugins) in mounted
+    assert str(settings.pod_resources.parent) in mounted
+    assert container["ports"] == [{"name": "metrics", "containerPort": settings.port}]
+    assert settings.kubeconfig is None
+    (node,) = [entry for entry in container["env"] if entry["name"] == "MPSD_NODE_NAME"]
+    assert node["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+def test_every_component_has_a_service_account_of_its_own(place: str) -> None:
+    accounts = {thing["metadata"]["name"] for thing in of_kind(place, "ServiceAccount")}
+    pods = [thing["spec"]["template"]["spec"] for kind in ("DaemonSet", "Deployment") for thing in of_kind(place, kind)]
+    used = [pod["serviceAccountName"] for pod in pods]
+    assert sorted(used) == sorted(accounts)
+    for binding in (*of_kind(place, "ClusterRoleBinding"), *of_kind(place, "RoleBinding")):
+        (subject,) = binding["subjects"]
+        assert subject["name"] == binding["roleRef"]["name"] == binding["metadata"]["name"]
+    bound = {thing["metadata"]["name"] for thing in of_kind(place, "ClusterRoleBinding")}
+    assert "mpsd-control" not in bound
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+def test_no_right_is_a_wildcard_deletes_or_reaches_further_than_its_reason(place: str) -> None:
+    for role in (*of_kind(place, "ClusterRole"), *of_kind(place, "Role")):
+        for rule in role["rules"]:
+            assert not any("*" in part for key in ("verbs", "resources", "apiGroups") for part in rule[key])
+            assert not {"delete", "deletecollection", "escalate", "bind", "impersonate"} & {*rule["verbs"]}
+
+
+def test_the_agent_may_do_what_it_does_and_nothing_else() -> None:
+    (role,) = [role for role in of_kind("base", "ClusterRole") if role["metadata"]["name"] == _AGENT]
+    found = {
+        f"{group}/{resource}".lstrip("/"): sorted(rule["verbs"])
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert found == {
+        "pods": ["list", "patch", "watch"],
+        "pods/eviction": ["create"],
+        "nodes": ["get"],
+        "nodes/status": ["patch"],
+        "events": ["create", "patch"],
+        "mpsd.io/mpsnodes": ["create", "get", "list", "watch"],
+        "mpsd.io/mpsnodes/status": ["patch"],
+    }
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+def test_every_pod_runs_the_same_image_of_a_version(place: str) -> None:
+    pods = [thing["spec"]["template"]["spec"] for kind in ("DaemonSet", "Deployment") for thing in of_kind(place, kind)]
+    assert len(pods) == 3
+    (image,) = {container["image"] for pod in pods for container in pod["containers"]}
+    _name, tag = image.split(":")
+    assert tag[0].isdigit()
+    assert {tuple(container["args"]) for pod in pods for container in pod["containers"]} == {
+        ("control",),
+        ("agent",),
+        ("webhook",),
+    }
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+def test_the_namespace_lets_privileged_pods_in(place: str) -> None:
+    assert only(place, "Namespace")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+
+
+def test_the_runtime_class_is_named_for_the_nodes_pods_and_not_for_the_webhook() -> None:
+    named = {
+        thing["metadata"]["name"]
+        for thing in rendered("overlays/nvidia-runtime")
+        if "template" in thing.get("spec", {}) and "runtimeClassName" in thing["spec"]["template"]["spec"]
+    }
+    assert named == {_CONTROL, _AGENT}
+
+
+def test_the_policy_with_other_names_is_the_shipped_one_but_for_the_names() -> None:
+    assert TARGET.read_text() == generic_policy(), "make it anew: python -m tests.manifests.generic_policy"
+    policy = _policy_of("overlays/generic")
+    assert "aliyun" not in str(policy.resources)
+    assert _policy(generic_policy("aliyun.com")) == _policy_of("base")
