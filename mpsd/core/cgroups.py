@@ -1,21 +1,97 @@
 """Which pod a process belongs to, by its cgroup.
 
-One rule: the outermost pod counts. A container that may make cgroups of its own (Docker or kind inside a pod) writes
-whatever names it likes below its pod, and nothing above it.
+One rule: the outermost pod of this node counts. A container that may make cgroups of its own (Docker or kind in a pod)
+writes whatever names it likes below its pod, and nothing above it.
+
+The forms that are read, of kubelet's own code and of what people saw on nodes:
+- cgroupfs driver: `kubepods[/burstable|/besteffort]/pod<uid>/<container>`, below kubelet's --cgroup-root
+  (https://kubernetes.io/docs/concepts/architecture/cgroups/, kubelet's cgroup_manager_linux.go).
+- systemd driver: `kubepods-burstable-pod<uid with _>.slice/cri-containerd-<container>.scope`, or crio-, docker-
+  (github.com/cryptnono/cryptnono/issues/47, github.com/iovisor/kubectl-trace/issues/174).
+- kubelet on systemd, containerd on cgroupfs: `….slice:cri-containerd:<container>` as one name
+  (github.com/elastic/apm-agent-nodejs/issues/3550).
+- seen from a cgroup namespace, as an unprivileged agent on v2 sees: `/../../pod<uid>/…` (cgroup_namespaces(7)).
+- static pods: the uid is 32 hexadecimal digits, a hash of the file.
 """
 
+import re
 from dataclasses import dataclass
+
+_UID = r"(?P<uid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
+_SLICE = re.compile(rf"(?:.*-)?kubepods(?:-burstable|-besteffort)?-pod{_UID}\.slice(?P<container>:.*)?", re.DOTALL)
+_FOLDER = re.compile(rf"pod{_UID}")
+_PARENTS = frozenset({"kubepods", "burstable", "besteffort", ".."})
+_CONTAINER = re.compile(r":?(?:[a-z]+(?:-[a-z]+)*[-:])?(?P<id>[0-9a-f]{64})(?:\.scope)?")
+_MONITOR = "crio-conmon-"  # watches a container of CRI-O from outside
+_REMOVED = " (deleted)"  # what the kernel puts behind a cgroup that is gone while a process of it ends
 
 
 @dataclass(frozen=True, slots=True)
 class PodCgroup:
-    """uid: of the pod, in the API's form; of a static pod, 32 hexadecimal digits. container_id: empty where the
-    process is in none of the pod's containers."""
+    """uid: of the pod, in the API's form; of a static pod, 32 hexadecimal digits (NodePod.cgroup_uid).
+
+    container_id: empty where the process is in none of the pod's containers.
+    """
 
     uid: str
     container_id: str
 
 
-def pod_of_cgroup(text: str) -> PodCgroup | None:
-    """The pod in the text of /proc/PID/cgroup (v1 or v2); None for a process of the host, or one nobody can place."""
-    raise NotImplementedError
+def pod_of_cgroup(text: str, node: str = "") -> PodCgroup | None:
+    """The pod in the text of /proc/PID/cgroup (v1 or v2); None for a process of the host, or one nobody can place.
+
+    node: the cgroup that this node lives in, where it is a container itself (`node_cgroup`). Where the hierarchies of
+    v1 name different pods, none is believed.
+    """
+    found = [pod for pod in (_pod(path.removeprefix(node)) for path in _paths(text)) if pod]
+    if len({pod.uid for pod in found}) != 1:
+        return None
+    return next((pod for pod in found if pod.container_id), found[0])
+
+
+def node_cgroup(own: str) -> str:
+    """The cgroup that this node lives in, by the text of the agent's own /proc/self/cgroup; mostly empty.
+
+    Where the agent is in a pod of a node that is in a pod, and sees the whole path, its own pod is the innermost.
+    """
+    for path in _paths(own):
+        steps = path.split("/")
+        pods = [position for position in range(len(steps)) if _uid(steps, position)]
+        if len(pods) > 1:
+            outer = pods[-2]
+            inner = next(n for n in range(outer + 1, len(steps)) if "kubepods" in steps[n] or n == pods[-1])
+            return "/".join(steps[:inner])
+    return ""
+
+
+def _paths(text: str) -> list[str]:
+    """The paths of all hierarchies: each line is `number:controllers:path`.
+
+    A name may hold every other character that Python ends lines at, and whoever may make cgroups would use them.
+    """
+    return [line.split(":", 2)[2].removesuffix(_REMOVED) for line in text.split("\n") if line.count(":") >= 2]
+
+
+def _pod(path: str) -> PodCgroup | None:
+    steps = path.split("/")
+    for position, step in enumerate(steps):
+        uid = _uid(steps, position)
+        if uid:
+            joined = _SLICE.fullmatch(step)
+            beside = joined["container"] if joined else None
+            return PodCgroup(uid, _container(beside or "/".join(steps[position + 1 : position + 2])))
+    return None
+
+
+def _uid(steps: list[str], position: int) -> str:
+    """The uid of the pod whose cgroup the step at this position is; empty for any other cgroup."""
+    step = steps[position]
+    found = _SLICE.fullmatch(step)
+    if found is None and position and steps[position - 1] in _PARENTS:
+        found = _FOLDER.fullmatch(step)
+    return found["uid"].replace("_", "-") if found else ""
+
+
+def _container(step: str) -> str:
+    found = _CONTAINER.fullmatch(step)
+    return found["id"] if found and not step.startswith(_MONITOR) else ""
