@@ -4,11 +4,20 @@ One rule: kubelet names no pod when it allocates, so what is said here of "the" 
 checked when the container starts, where kubelet does name it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from mpsd.core.amounts import PERCENT, Asked, each_mib, each_percent
+from mpsd.core.container import Container, Role
+from mpsd.core.pod import Pod, read_pod
 from mpsd.core.policy import Policy
-from mpsd.core.share_request import ContainerRequest
+from mpsd.core.problem import Problem
+from mpsd.core.quantity import Unit, memory_unit, whole_units
+from mpsd.core.shape import Fields, Shape
+from mpsd.core.share_request import ContainerRequest, gpu_count
+
+_FINISHED = frozenset({"Succeeded", "Failed"})
+_MIRROR = "kubernetes.io/config.mirror"  # on the API's copy of a static pod: the hash that kubelet knows it by
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +53,20 @@ class NodePod:
 
     @property
     def is_finished(self) -> bool:
-        raise NotImplementedError
+        return self.phase in _FINISHED
 
     @property
     def cgroup_uid(self) -> str:
         """The uid that kubelet names the pod's cgroups by; for a static pod it is not the API's."""
-        raise NotImplementedError
+        return self.annotations.get(_MIRROR, self.uid)
 
     def request(self, container: str) -> ContainerRequest | None:
         """What the container of this name asks for; None where it asks for nothing."""
-        raise NotImplementedError
+        return next((request for request in self.requests if request.container == container), None)
 
     def container(self, request: ContainerRequest) -> ContainerName:
         """The name of the container that has this request."""
-        raise NotImplementedError
+        return ContainerName(self.namespace, self.name, request.container)
 
 
 def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
@@ -65,17 +74,70 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
 
     Whatever kubelet would allocate is read, also where admission would refuse it: kubelet has taken the pod already.
     """
-    raise NotImplementedError
+    if not isinstance(thing, dict) or thing.get("kind", "Pod") != "Pod":
+        return None
+    shape = Shape()
+    pod = read_pod(shape, thing, "")
+    metadata = shape.mapping(thing, "metadata", "")
+    requests = tuple(_requests(pod, policy))
+    names = [shape.text(metadata, key, "metadata") for key in ("namespace", "name", "uid", "creationTimestamp")]
+    if not requests or not all(names):
+        return None
+    namespace, name, uid, created = names
+    return NodePod(
+        namespace=namespace,
+        name=name,
+        uid=uid,
+        created=created,
+        requests=requests,
+        main_containers=tuple(container.name for container in pod.containers if container.role is Role.MAIN),
+        annotations=_texts(pod.annotations),
+        labels=_texts(pod.labels),
+        phase=shape.text(shape.mapping(thing, "status", ""), "phase", "status"),
+        terminating=metadata.get("deletionTimestamp") is not None,
+    )
+
+
+def _texts(fields: Fields) -> dict[str, str]:
+    return {key: value for key, value in fields.items() if isinstance(value, str)}
+
+
+def _requests(pod: Pod, policy: Policy) -> Iterator[ContainerRequest]:
+    """Every request that kubelet could allocate for. A number of GPUs that is none counts as one GPU."""
+    count = gpu_count(pod, policy.resources)
+    gpus = 1 if isinstance(count, Problem) else count
+    for container in pod.containers:
+        request = None if container.role is Role.EPHEMERAL else _request(container, gpus, policy)
+        if request:
+            yield request
+
+
+def _request(container: Container, gpus: int, policy: Policy) -> ContainerRequest | None:
+    names = policy.resources
+    units = _devices(container, names.memory, memory_unit(names.memory_unit_mib))
+    percent = _devices(container, names.percent, PERCENT)
+    if not units and not percent:
+        return None
+    asked = Asked(units, percent or None, gpus, "", "")
+    return ContainerRequest(container.name, container.role, units, each_mib(asked, policy), each_percent(asked), gpus)
+
+
+def _devices(container: Container, resource: str, unit: Unit) -> int:
+    """How many devices of this resource kubelet allocates for the container."""
+    if resource not in container.limits:
+        return 0
+    units = whole_units(container.limits[resource], container.path, unit)
+    return 0 if isinstance(units, Problem) else units
 
 
 def memory_units(request: ContainerRequest) -> int:
     """Devices of the memory resource that kubelet allocates for this."""
-    raise NotImplementedError
+    return request.memory_units
 
 
 def percents(request: ContainerRequest) -> int:
     """Devices of the percent resource that kubelet allocates for this; 0 where no share is asked for."""
-    raise NotImplementedError
+    return (request.thread_percent or 0) * request.gpus
 
 
 def expected(
@@ -83,11 +145,45 @@ def expected(
     served: Collection[ContainerName],
     amount: Callable[[ContainerRequest], int],
     count: int,
+    *,
     gpus: int | None = None,
+    begun: Collection[ContainerName] = (),
 ) -> tuple[NodePod, ContainerRequest] | None:
     """The container that kubelet most likely allocates `count` devices for: the oldest that waits for exactly so many.
 
     pods: those bound to this node. served: the containers that have their devices of this resource. gpus: the number
-    of GPUs that the devices lie on, where it is known: pods that ask for as many come first then.
+    of GPUs that the devices lie on, where it is known: pods that ask for as many come first then. begun: containers
+    that have devices of the other resource; kubelet finishes one before it begins the next, so these come first.
     """
-    raise NotImplementedError
+    candidates = [
+        (
+            pod.container(request) not in begun,
+            gpus is not None and request.gpus != gpus,
+            not is_next,
+            pod.created,
+            pod.uid,
+            position,
+            pod,
+        )
+        for pod in pods
+        if not pod.is_finished and not pod.terminating
+        for position, request, is_next in _waiting(pod, served, amount)
+        if amount(request) == count
+    ]
+    if not candidates:
+        return None
+    *_order, position, pod = min(candidates, key=lambda candidate: candidate[:-1])
+    return pod, pod.requests[position]
+
+
+def _waiting(
+    pod: NodePod, served: Collection[ContainerName], amount: Callable[[ContainerRequest], int]
+) -> Iterator[tuple[int, ContainerRequest, bool]]:
+    """The pod's containers that wait for devices, and whether kubelet comes to this one first.
+
+    kubelet goes through a pod in order, so one before a served one has been served too, whatever is known of it.
+    """
+    asking = [(position, request) for position, request in enumerate(pod.requests) if amount(request)]
+    last = max((n for n, (_, request) in enumerate(asking) if pod.container(request) in served), default=-1)
+    for n, (position, request) in enumerate(asking[last + 1 :]):
+        yield position, request, n == 0

@@ -85,7 +85,7 @@ def read_share(pod: Pod, policy: Policy, facts: GpuFacts) -> Share:
     asking = [container for container in pod.containers if asks(container, policy.resources)]
     if not asking:
         return Share((), ())
-    gpus = _gpus(pod, policy.resources)
+    gpus = gpu_count(pod, policy.resources)
     problems = [gpus] if isinstance(gpus, Problem) else []
     requests = []
     for container in asking:
@@ -118,7 +118,7 @@ def _read(
     return tuple(problems)
 
 
-def _gpus(pod: Pod, resources: Resources) -> int | Problem:
+def gpu_count(pod: Pod, resources: Resources) -> int | Problem:
     """The number of GPUs that the pod's label divides its requests over; 1 without the label."""
     label = pod.labels.get(resources.count)
     if label is None:
