@@ -15,6 +15,7 @@ from mpsd.edge.http_server import AlreadyServed
 from mpsd.edge.limits_files import LimitsFiles
 from mpsd.edge.nvml import NvmlFailed
 from mpsd.edge.settings import Settings, settings
+from mpsd.roles import stale_gates
 from mpsd.roles.agent import AgentRole
 from mpsd.roles.agent_api import AgentApi
 from mpsd.roles.control import ControlRole
@@ -102,6 +103,8 @@ def serve(
     logs.configure(chosen.log_format)
     try:
         with run_directory.held(chosen.run_directory) if with_control else nullcontext():
+            if with_control:  # before anything that can fail, such as NVML
+                stale_gates.close_before_start(chosen.run_directory, logs.logger())
             parts = Parts(chosen, with_control=with_control, with_agent=with_agent)
             code = event_loop.run(parts.run())
     except (NvmlFailed, AlreadyServed, run_directory.AlreadyHeld, OSError) as error:

@@ -36,13 +36,15 @@ class Event(StrEnum):
     SERVER_ACTIVE = "server ACTIVE or none"
     DRAIN_ASKED = "drain asked"
     DRAIN_WITHDRAWN = "drain withdrawn"
-    NO_CLIENTS = "no clients left"
+    NO_CLIENTS = "no clients and no grants left"
+    CLIENTS_AGAIN = "clients or grants again"
 
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.STARTING, Event.OBSTACLE_SEEN): State.REFUSED,
     (State.STARTING, Event.DAEMON_GONE): State.DOWN,
     (State.STARTING, Event.UNANSWERED): State.WEDGED,
+    (State.STARTING, Event.DRAIN_ASKED): State.DRAINING,
     (State.STARTING, Event.SETTLED): State.READY,
     (State.READY, Event.DAEMON_GONE): State.DOWN,
     (State.READY, Event.UNANSWERED): State.WEDGED,
@@ -53,6 +55,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.FAULT, Event.SERVER_ACTIVE): State.READY,
     (State.FAULT, Event.DRAIN_ASKED): State.DRAINING,
     (State.WEDGED, Event.DAEMON_GONE): State.DOWN,
+    (State.WEDGED, Event.DRAIN_ASKED): State.DRAINING,
     (State.WEDGED, Event.SETTLED): State.READY,
     (State.WEDGED, Event.ANSWERED): State.STARTING,
     (State.DRAINING, Event.DAEMON_GONE): State.DOWN,
@@ -61,6 +64,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.DRAINING, Event.NO_CLIENTS): State.DRAINED,
     (State.DRAINED, Event.DAEMON_GONE): State.DOWN,
     (State.DRAINED, Event.DRAIN_WITHDRAWN): State.STARTING,
+    (State.DRAINED, Event.CLIENTS_AGAIN): State.DRAINING,
     (State.DOWN, Event.OBSTACLE_SEEN): State.REFUSED,
     (State.DOWN, Event.DAEMON_STARTED): State.STARTING,
     (State.REFUSED, Event.OBSTACLE_GONE): State.STARTING,
@@ -80,6 +84,7 @@ class Seen:
     settled: every setting was read back since the daemon's start.
     server: None while it is not known (no answer yet); GONE when there is no server, which is healthy.
     clients: processes on MPS here; None while it is not known.
+    granted: somebody holds a grant here, and may come to the GPU yet.
     """
 
     alive: bool
@@ -88,6 +93,7 @@ class Seen:
     settled: bool = False
     server: ServerStatus | None = None
     clients: int | None = None
+    granted: bool = False
     drain_asked: bool = False
 
 
@@ -106,13 +112,19 @@ def events_of(seen: Seen) -> tuple[Event, ...]:
 
 
 def _events_of_answers(seen: Seen) -> list[Event]:
-    said = [Event.DRAIN_ASKED if seen.drain_asked else Event.DRAIN_WITHDRAWN]
+    said = []
+    if not seen.drain_asked:
+        said.append(Event.DRAIN_WITHDRAWN)
+    elif seen.settled:  # before SETTLED, so that a domain that comes up does not serve for a moment
+        said.append(Event.DRAIN_ASKED)
     if seen.settled:
         said.append(Event.SETTLED)
     said.append(Event.ANSWERED)
     said.append(Event.SERVER_FAULT if seen.server is ServerStatus.FAULT else Event.SERVER_ACTIVE)
-    if seen.clients == 0:
+    if seen.clients == 0 and not seen.granted:
         said.append(Event.NO_CLIENTS)
+    elif seen.clients is not None:
+        said.append(Event.CLIENTS_AGAIN)
     return said
 
 

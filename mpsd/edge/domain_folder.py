@@ -12,7 +12,10 @@ LONGEST_SOCKET_PATH = 107  # sun_path of unix(7), without its closing zero
 
 @dataclass(frozen=True, slots=True)
 class DomainFolder:
-    """Where a domain's files are: pipe/ is mpsd's alone, client/ holds the one socket that programs may reach."""
+    """Where a domain's files are: pipe/ is mpsd's alone, client/ holds the one socket that programs may reach.
+
+    gate: there while the domain serves. drain: there while the agent asks for a drain; it outlives a stop of mpsd.
+    """
 
     path: Path
 
@@ -35,6 +38,14 @@ class DomainFolder:
     @property
     def limits(self) -> Path:
         return self.path / "limits.json"
+
+    @property
+    def gate(self) -> Path:
+        return self.path / "gate"
+
+    @property
+    def drain(self) -> Path:
+        return self.path / "drain.json"
 
     def make(self) -> None:
         """Makes what is not there yet, with its modes."""

@@ -23,15 +23,20 @@ class DomainRecords:
         self._run_directory = run_directory
         self._log = log
         self._seen: dict[Path, tuple[int, int]] = {}
-        self._noticed: dict[Path, tuple[int, int]] = {}
+        self._noticed: tuple[object, ...] = ()
         self._records: dict[Path, DomainRecord] = {}
         self._listed = 0
         self._candidates: list[Path] = []
 
     def changed(self) -> bool:
-        """Whether a file has come, gone or changed since this was last asked."""
-        before, self._noticed = self._noticed, self._look()
+        """Whether a file has come, gone or changed, or a daemon has died, since this was last asked."""
+        before, self._noticed = self._noticed, (self._look(), self._bereft())
         return self._noticed != before
+
+    def _bereft(self) -> list[str]:
+        """The domains whose daemons are gone, as far as the records were read."""
+        everyone = self._records.values()
+        return [one.domain for one in everyone if one.daemon and not processes.is_alive(one.daemon)]
 
     def read(self) -> tuple[DomainRecord, ...]:
         """The records, by the domain's name."""

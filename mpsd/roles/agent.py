@@ -19,6 +19,7 @@ from mpsd.edge.domain_records import DomainRecords
 from mpsd.edge.logs import logger
 from mpsd.edge.nvml import NvmlFailed
 from mpsd.edge.settings import GRANT, Settings
+from mpsd.roles import stale_gates
 from mpsd.roles.books import Books
 from mpsd.roles.domain_limits import DomainLimits
 from mpsd.roles.node import Node
@@ -42,6 +43,7 @@ class AgentRole:
         self._log = logger(role="agent")
         self._wake = wake
         self._turns = Turns()
+        self._run_directory = settings.run_directory
         self._records = DomainRecords(settings.run_directory, self._log)
         self._limits = DomainLimits(settings, node.environment, policy)
         self._eyes = ClientEyes(node.nvml, GRANT)
@@ -109,7 +111,9 @@ class AgentRole:
         """The node as it is now."""
         now, unknown = time.time(), list(self._books.unknown)
         held = tuple(self._books.held())
-        domains = tuple(self._limits.view(record, now) for record in self._records.read())
+        records = self._records.read()
+        stale_gates.close_unguarded(self._run_directory, records, self._log)
+        domains = tuple(self._limits.view(record, now) for record in records)
         servers = {server for domain in domains for server in domain.record.servers}
         clients: tuple[Client, ...] | None = None
         try:

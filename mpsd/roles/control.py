@@ -9,14 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mpsd.core.domains import Domain
 from mpsd.core.policy import Policy
+from mpsd.edge import gate
 from mpsd.edge.logs import logger
 from mpsd.edge.nvml import Nvml
 from mpsd.edge.settings import Settings
 from mpsd.edge.waiting import until
+from mpsd.roles.domain_daemon import Place
 from mpsd.roles.domain_supervisor import DomainSupervisor
 from mpsd.roles.local_grants import living
 
-_LOG_LOOK_S = 0.25
+_FILES_LOOK_S = 0.25
 _LAST_WORDS_S = 1  # what `quit` gives programs that are still there after the drain
 
 
@@ -35,8 +37,14 @@ class ControlRole:
         self._grants = settings.grants
         self._log = logger(role="control")
         self._hurry = asyncio.Event()
+        gate.remove_all_but(settings.run_directory, {domain.name for domain in domains})
+        no_gate = gate.why_impossible(settings.run_directory)
+        if no_gate:
+            self._log.info("no gates", reason=f"{no_gate}; a container would not wait for its domain to serve")
         self._supervisors = [
-            DomainSupervisor(domain.name, domain.gpus, settings.domain(domain.name), nvml, environment, policy)
+            DomainSupervisor(
+                domain, Place(settings.domain(domain.name), environment, with_gate=not no_gate), nvml, policy
+            )
             for domain in domains
         ]
 
@@ -46,7 +54,7 @@ class ControlRole:
         async with asyncio.TaskGroup() as tasks:
             for supervisor in self._supervisors:
                 tasks.create_task(supervisor.run(ended))
-            tasks.create_task(self._watch_logs(ended))
+            tasks.create_task(self._watch_files(ended))
             await stop.wait()
             await self._drain()
             ended.set()
@@ -54,12 +62,12 @@ class ControlRole:
                 supervisor.wake()
         await asyncio.gather(*(supervisor.stop(_LAST_WORDS_S) for supervisor in self._supervisors))
 
-    async def _watch_logs(self, ended: asyncio.Event) -> None:
+    async def _watch_files(self, ended: asyncio.Event) -> None:
         """One timer for all domains, so that an idle node is seldom woken."""
         while not ended.is_set():
-            await asyncio.sleep(_LOG_LOOK_S)
+            await asyncio.sleep(_FILES_LOOK_S)
             for supervisor in self._supervisors:
-                supervisor.look_at_log()
+                supervisor.look_at_files()
 
     def hurry(self) -> None:
         """Ends the drain that is under way: the programs that are left lose their GPU."""

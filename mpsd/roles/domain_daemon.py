@@ -5,6 +5,7 @@ One rule: it keeps what the daemon last said and draws no conclusion from it; `D
 
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from mpsd.core import control_protocol
 from mpsd.core.control_log import LogEvent, read_line
@@ -24,6 +25,15 @@ _ASKS_FOR_A_PROBE = {LogEvent.SERVER_STARTING, LogEvent.SERVER_READY, LogEvent.S
 _TROUBLES = (ControlFailed, NotUnderstood, TimeoutError, OSError)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a domain's daemon lives. environment: of its programs. with_gate: whether gates can be made here."""
+
+    folder: DomainFolder
+    environment: Mapping[str, str]
+    with_gate: bool
+
+
 class DomainDaemon:
     """identity: None while there is none. servers, server, clients: as last answered; None while not known.
 
@@ -33,18 +43,17 @@ class DomainDaemon:
 
     def __init__(
         self,
-        folder: DomainFolder,
+        place: Place,
         gpus: Sequence[str],
-        environment: Mapping[str, str],
         on_end: Callable[[], None],
         log: Logger,
     ) -> None:
-        self._folder = folder
+        self._folder = place.folder
         self._gpus = gpus
-        self._environment = environment
+        self._environment = place.environment
         self._on_end = on_end
         self._log = log
-        self._tail = LogTail(folder.log, from_end=True)
+        self._tail = LogTail(place.folder.log, from_end=True)
         self._watch: DeathWatch | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._last_words = ""

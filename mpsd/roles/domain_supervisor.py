@@ -6,22 +6,24 @@ One rule: what state follows from what was seen is decided in core.domain_states
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from mpsd.core.client_limits import DENY_MIB
-from mpsd.core.domain_states import Seen, State, next_state, restart_delay_s
+from mpsd.core.domain_states import SERVING, Seen, State, next_state, restart_delay_s
+from mpsd.core.domains import Domain
 from mpsd.core.node_view import RECORD_VERSION, DomainRecord, ServerLimit
 from mpsd.core.policy import Policy
-from mpsd.edge import control_process, processes, records
-from mpsd.edge.domain_folder import DomainFolder
+from mpsd.edge import control_process, gate, processes, records
 from mpsd.edge.logs import logger
 from mpsd.edge.nvml import Nvml, NvmlFailed
 from mpsd.roles.compute_modes import ComputeModes
-from mpsd.roles.domain_daemon import DomainDaemon
+from mpsd.roles.domain_daemon import DomainDaemon, Place
+from mpsd.roles.domain_drain import DomainDrain, limit_mib
 
 # Seconds between two probes that nothing else asked for. A death, and a line in the log, are seen long before.
-_PROBE_S = {State.READY: 5.0, State.FAULT: 0.1, State.DRAINING: 0.2, State.WEDGED: 1.0, State.DRAINED: 1.0}
+_PROBE_S = {State.READY: 5.0, State.FAULT: 0.1, State.DRAINING: 1.0, State.WEDGED: 1.0, State.DRAINED: 1.0}
+_STOPPING_PROBE_S = 0.2
 _LOOK_S = 0.25
 _TROUBLED = {State.DOWN, State.WEDGED, State.FAULT, State.REFUSED}
 _WITHOUT_PROGRAMS = {State.DRAINED, State.DOWN, State.REFUSED}
@@ -31,32 +33,24 @@ _LOOKS_FOR_OBSTACLES = {State.DOWN, State.STARTING, State.REFUSED}
 class DomainSupervisor:
     """One domain, from the start or adoption of its daemon to its stop. `record` is what others read of it."""
 
-    def __init__(
-        self,
-        name: str,
-        gpus: tuple[str, ...],
-        folder: DomainFolder,
-        nvml: Nvml,
-        environment: Mapping[str, str],
-        policy: Callable[[], Policy],
-    ) -> None:
-        folder.make()
-        self._folder = folder
-        self._environment = environment
+    def __init__(self, domain: Domain, place: Place, nvml: Nvml, policy: Callable[[], Policy]) -> None:
+        place.folder.make()
+        self._place = place
+        self._folder = place.folder
         self._policy = policy
         self._nvml = nvml
         self._modes = ComputeModes(nvml)
-        self._log = logger(domain=name)
+        self._log = logger(domain=domain.name)
         self._wake = asyncio.Event()
-        self._daemon = DomainDaemon(folder, gpus, environment, self._wake.set, self._log)
+        self._daemon = DomainDaemon(place, domain.gpus, self._wake.set, self._log)
+        self._drain = DomainDrain(place.folder)
         self._probe_at = 0.0
         self._start_at = 0.0
         self._why = ""  # the reason of the state, which a trouble that passes must not outlive
-        self.drain_asked = False
         self.record = DomainRecord(
             version=RECORD_VERSION,
-            domain=name,
-            gpus=gpus,
+            domain=domain.name,
+            gpus=domain.gpus,
             state=State.DOWN,
             since=time.time(),
             reason="",
@@ -86,8 +80,8 @@ class DomainSupervisor:
         self._wake.set()
 
     def drain(self) -> None:
-        """Takes no new programs from now on; the state says when the last one is gone."""
-        self.drain_asked = True
+        """Takes no new programs from now on, for mpsd stops; the state says when the last one is gone."""
+        self._drain.stopping = True
         self._probe_at = 0.0
         self.wake()
 
@@ -96,9 +90,12 @@ class DomainSupervisor:
         """Whether nobody can lose anything by the end of this domain's daemon."""
         return self.record.state in _WITHOUT_PROGRAMS or self._daemon.out_of_reach
 
-    def look_at_log(self) -> None:
-        """Makes the loop look if the daemon has written something; costs one stat."""
+    def look_at_files(self) -> None:
+        """Makes the loop look if the daemon has written something or the agent has asked; costs two stats."""
         if self._daemon.has_written():
+            self.wake()
+        if self._drain.is_news():
+            self._probe_at = 0.0
             self.wake()
 
     async def _pause(self) -> None:
@@ -144,11 +141,12 @@ class DomainSupervisor:
     async def _look(self) -> Seen:
         state, daemon = self.record.state, self._daemon
         obstacle = self._obstacle() if state in _LOOKS_FOR_OBSTACLES else ""
+        self._drain.look()
         if daemon.read_log():
             self._probe_at = 0.0
         if daemon.alive and state in _PROBE_S and time.monotonic() >= self._probe_at:
-            await daemon.probe(self._policy().graces.command_s, with_clients=self.drain_asked)
-            self._probe_at = time.monotonic() + (_LOOK_S if daemon.unanswered else _PROBE_S[state])
+            await daemon.probe(self._policy().graces.command_s, with_clients=self._drain.asked)
+            self._probe_at = time.monotonic() + self._probe_pause_s()
             self._change(servers=daemon.servers, reason=daemon.trouble or self._why)
         return Seen(
             alive=daemon.alive,
@@ -157,12 +155,18 @@ class DomainSupervisor:
             settled=daemon.settled,
             server=daemon.server,
             clients=daemon.clients,
-            drain_asked=self.drain_asked,
+            granted=self._drain.asked and self._drain.granted,
+            drain_asked=self._drain.asked,
         )
+
+    def _probe_pause_s(self) -> float:
+        if self._daemon.unanswered:
+            return _LOOK_S
+        return _STOPPING_PROBE_S if self._drain.stopping else _PROBE_S[self.record.state]
 
     def _obstacle(self) -> str:
         """Why no daemon of ours can serve here; empty when nothing is in the way."""
-        if not control_process.program_found(self._environment):
+        if not control_process.program_found(self._place.environment):
             return "nvidia-cuda-mps-control is not on PATH; install the driver's compute utilities"
         try:
             for uuid in self.record.gpus:
@@ -179,18 +183,30 @@ class DomainSupervisor:
 
     def _enter(self, state: State, seen: Seen) -> None:
         """Goes into a new state, with its reason, and writes it down."""
+        self._set_gate(state)
         reasons: dict[State, Callable[[], str]] = {
             State.DOWN: self._bury,
             State.REFUSED: lambda: seen.obstacle,
             State.WEDGED: lambda: self._daemon.trouble,
             State.FAULT: lambda: "a program's fault has ended every program on the GPU",
-            State.DRAINING: lambda: "mpsd is stopping, and waits for the programs that have a grant",
+            State.DRAINING: lambda: self._drain.reason,
+            State.DRAINED: lambda: self._drain.reason,
         }
         reason = reasons.get(state, lambda: "")()
         self._probe_at, self._why = 0.0, reason
         self._change(state=state, since=time.time(), reason=reason)
         say = self._log.warning if state in _TROUBLED else self._log.info
         say("state", state=state.value, reason=reason)
+
+    def _set_gate(self, state: State) -> None:
+        """Before the record says so, so that who reads `ready` there finds the gate. Again at every look: it must hold.
+
+        It stays as it is while starting: the clients of an adopted daemon that served go on being served.
+        """
+        if state in SERVING and self._place.with_gate:
+            gate.make(self._folder)
+        elif state is not State.STARTING:
+            gate.remove(self._folder)
 
     def _bury(self) -> str:
         """Counts a death of the daemon; says how it ended and when it is started again."""
@@ -222,6 +238,8 @@ class DomainSupervisor:
                 self._kill_after(graces.start_s, "it could not be made ready")
         elif state is State.WEDGED:
             self._kill_after(graces.wedged_limit_s, "it answered nothing for too long")
+        else:
+            self._set_gate(state)
 
     def _kill_after(self, limit_s: float, why: str) -> None:
         """Ends a daemon that has been in this state too long; its death starts the next one."""
@@ -230,6 +248,7 @@ class DomainSupervisor:
             self._daemon.kill()
 
     def _start(self) -> None:
+        gate.remove(self._folder)
         try:
             self._set_modes()
             self._daemon.start()
@@ -250,7 +269,7 @@ class DomainSupervisor:
     def _limits_to_restore(self) -> list[ServerLimit]:
         """What the agent last set, else denial: no program may start unlimited before the agent has looked."""
         try:
-            memory_mib = records.read(self._folder.limits, int) or DENY_MIB
+            memory_mib = limit_mib(self._folder)
         except records.UnreadableRecord as error:
             self._log.warning("limits ignored", reason=str(error))
             memory_mib = DENY_MIB
@@ -268,6 +287,7 @@ class DomainSupervisor:
 
         A daemon that is another's is left as it is, its files too.
         """
+        gate.remove(self._folder)
         foreign = self._daemon.foreign
         if foreign:
             self._daemon.release()

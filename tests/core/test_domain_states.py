@@ -1,7 +1,9 @@
 """The states of a domain: the table is complete, reachable and walked as a daemon's life walks it."""
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from mpsd.core.domain_states import TRANSITIONS, Event, Seen, State, as_table, e
 from tests.core.worlds import POLICY
 
 HEALTHY = Seen(alive=True, settled=True, server=ServerStatus.ACTIVE, clients=2)
+EMPTY = Seen(alive=True, settled=True, server=ServerStatus.ACTIVE, clients=0, drain_asked=True)
 SEEN = st.builds(
     Seen,
     alive=st.booleans(),
@@ -20,6 +23,7 @@ SEEN = st.builds(
     settled=st.booleans(),
     server=st.sampled_from([None, *ServerStatus]),
     clients=st.sampled_from([None, 0, 3]),
+    granted=st.booleans(),
     drain_asked=st.booleans(),
 )
 
@@ -62,15 +66,37 @@ def test_a_daemon_that_wedged_before_it_was_settled_is_settled_first() -> None:
 
 
 def test_a_drain_waits_for_the_last_client() -> None:
-    draining = Seen(alive=True, settled=True, server=ServerStatus.ACTIVE, clients=1, drain_asked=True)
-    empty = Seen(alive=True, settled=True, server=ServerStatus.ACTIVE, clients=0, drain_asked=True)
+    draining = replace(EMPTY, clients=1)
     assert walk(State.READY, draining, draining) is State.DRAINING
-    assert walk(State.READY, draining, empty) is State.DRAINED
+    assert walk(State.READY, draining, EMPTY) is State.DRAINED
+
+
+def test_a_drain_waits_for_the_last_grant() -> None:
+    granted = replace(EMPTY, granted=True)
+    assert walk(State.READY, granted, granted) is State.DRAINING
+    assert walk(State.READY, granted, EMPTY) is State.DRAINED
 
 
 def test_unknown_clients_are_not_no_clients() -> None:
-    unknown = Seen(alive=True, settled=True, server=ServerStatus.ACTIVE, clients=None, drain_asked=True)
+    unknown = replace(EMPTY, clients=None)
     assert walk(State.READY, unknown, unknown) is State.DRAINING
+
+
+@pytest.mark.parametrize("changes", [{"clients": 1}, {"granted": True}])
+def test_a_drained_domain_to_which_somebody_came_is_not_drained(changes: dict[str, Any]) -> None:
+    assert next_state(State.DRAINED, replace(EMPTY, **changes)) is State.DRAINING
+    assert next_state(State.DRAINED, replace(EMPTY, clients=None)) is State.DRAINED
+
+
+@pytest.mark.parametrize("state", [State.STARTING, State.WEDGED])
+def test_a_domain_that_comes_back_while_a_drain_is_asked_does_not_serve_in_between(state: State) -> None:
+    assert next_state(state, EMPTY) is State.DRAINING
+
+
+def test_a_drain_does_not_begin_before_the_settings_were_read_back() -> None:
+    unsettled = replace(EMPTY, settled=False)
+    assert walk(State.STARTING, unsettled) is State.STARTING
+    assert walk(State.WEDGED, unsettled) is State.STARTING
 
 
 def test_a_withdrawn_drain_serves_again() -> None:

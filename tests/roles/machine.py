@@ -22,12 +22,14 @@ import msgspec
 import yaml
 
 from mpsd.core import control_protocol
+from mpsd.core.client_limits import DENY_MIB
 from mpsd.core.domain_states import State
 from mpsd.core.node_status import DomainStatus, GrantStatus, NodeStatus
 from mpsd.core.node_view import DomainRecord
 from mpsd.edge import local_api, processes, records
 from mpsd.edge.domain_folder import DomainFolder
 from mpsd.edge.limits_files import load_limits, shipped_folder
+from mpsd.roles.domain_drain import limit_mib
 from mpsd.sim.card import Card
 from mpsd.sim.node import cards_asked, create_node
 
@@ -189,6 +191,12 @@ class Machine:
         self.until_ready()
         return service
 
+    def apart(self) -> tuple[Service, Service]:
+        """`mpsd control` and `mpsd agent`, once every domain is ready."""
+        control, agent = self.service("control"), self.service("agent")
+        self.until_ready()
+        return control, agent
+
     def run(self, options: str, *command: str, environment: Mapping[str, str] | None = None) -> Program:
         """`mpsd run OPTIONS -- COMMAND`."""
         return self.start([MPSD, "run", *shlex.split(options), "--", *command], environment)
@@ -227,11 +235,20 @@ class Machine:
         """Until the agent answers and every domain serves."""
         eventually(self._is_ready, "every domain is ready")
 
+    def until_known(self) -> None:
+        """Until the agent answers and knows every domain."""
+        eventually(self._known, "every domain is known")
+
     def _is_ready(self) -> bool:
+        known = self._known()
+        return bool(known) and all(domain.state is State.READY for domain in known)
+
+    def _known(self) -> Sequence[DomainStatus]:
+        """The domains, once there is one a GPU."""
         with suppress(local_api.NotRunning):
             domains = self.node().domains
-            return len(domains) == len(self.simulation.gpus) and all(one.state is State.READY for one in domains)
-        return False
+            return domains if len(domains) == len(self.simulation.gpus) else ()
+        return ()
 
     def daemon(self, name: str = "gpu0") -> int:
         """The pid of the domain's control daemon, which it must have."""
@@ -337,6 +354,7 @@ class Machine:
         services = [program for program in self._programs if isinstance(program, Service) and program.running]
         if any(self._answers(service) for service in services):
             self.until_no_grants()
+            eventually(self._denied, "nobody is let onto a GPU")
         for service in services:
             service.send(signal.SIGTERM)
         for service in services:
@@ -344,6 +362,11 @@ class Machine:
         assert self.processes_left() == {}
         if services:
             assert self.files_left() == []
+
+    def _denied(self) -> bool:
+        """Whether no domain that serves lets anybody in: the agent has done what followed from the last grant's end."""
+        names = [domain.name for domain in self.node().domains if domain.state is State.READY]
+        return all(limit_mib(self.folder_of(name)) == DENY_MIB for name in names)
 
     def end_programs(self) -> None:
         """SIGKILL for whatever is no part of mpsd."""

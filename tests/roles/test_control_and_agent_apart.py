@@ -4,17 +4,11 @@ import os
 import signal
 
 from mpsd.core.domain_states import State
-from tests.roles.machine import Machine, Service, eventually
-
-
-def start_both(machine: Machine) -> tuple[Service, Service]:
-    control, agent = machine.service("control"), machine.service("agent")
-    machine.until_ready()
-    return control, agent
+from tests.roles.machine import Machine, eventually
 
 
 def test_a_killed_agent_loses_no_client_and_no_grant(machine: Machine) -> None:
-    _control, agent = start_both(machine)
+    _control, agent = machine.apart()
     lasting, ended = machine.client(7), machine.client(4)
     grant = machine.grant_of(lasting)
     agent.kill()
@@ -32,7 +26,7 @@ def test_a_killed_agent_loses_no_client_and_no_grant(machine: Machine) -> None:
 
 
 def test_a_program_that_waits_is_told_that_the_agent_went_away(machine: Machine) -> None:
-    _control, agent = start_both(machine)
+    _control, agent = machine.apart()
     machine.client(20)
     waits = machine.run("--gpu-mem 20 --wait", "true")
     eventually(lambda: machine.queue == [waits.pid], "it waits")
@@ -44,7 +38,7 @@ def test_a_program_that_waits_is_told_that_the_agent_went_away(machine: Machine)
 
 
 def test_without_control_clients_go_on_and_nothing_is_granted_on_a_dead_daemon(machine: Machine) -> None:
-    control, _agent = start_both(machine)
+    control, _agent = machine.apart()
     client = machine.client(7)
     control.kill()
     second = machine.client(7)

@@ -16,7 +16,7 @@ from mpsd.core.domain_states import State
 from mpsd.core.grants import Grant
 from mpsd.core.identity import ProcessIdentity
 from mpsd.core.node_view import RECORD_VERSION, DomainRecord
-from mpsd.edge import local_api, processes, records
+from mpsd.edge import drain_requests, local_api, processes, records
 from tests.roles.machine import Machine, Program, eventually
 
 _SEQUENCES = int(os.environ.get("MPSD_SOAK", "3"))
@@ -32,7 +32,7 @@ class Sequence:
         self._chance = chance
         self._stopped: list[int] = []
         self.programs: list[Program] = []
-        machine.service("control")
+        self._control = machine.service("control")
         self._agent = machine.service("agent")
         machine.until_ready()
 
@@ -46,6 +46,9 @@ class Sequence:
             self.stop_daemon,
             self.let_daemon_go_on,
             self.restart_agent,
+            self.restart_control,
+            self.cordon,
+            self.uncordon,
             self.fault,
         ]
         deed = self._chance.choice(deeds)
@@ -91,6 +94,25 @@ class Sequence:
         self._agent.kill()
         self._agent = self._machine.service("agent")
         eventually(self._answers, "the agent answers")
+
+    def restart_control(self) -> None:
+        """Not waited for: what comes next may come while it adopts."""
+        self._control.kill()
+        self._control = self._machine.service("control")
+
+    @property
+    def control_has_looked(self) -> bool:
+        return {line["domain"] for line in self._control.logged("state")} == {"gpu0", "gpu1"}
+
+    def cordon(self) -> None:
+        drain_requests.ask(self._machine.folder_of(self._domain()), "chance has it")
+
+    def uncordon(self) -> None:
+        drain_requests.withdraw(self._machine.folder_of(self._domain()))
+
+    def uncordon_all(self) -> None:
+        for domain in ("gpu0", "gpu1"):
+            drain_requests.withdraw(self._machine.folder_of(domain))
 
     def _answers(self) -> bool:
         with suppress(local_api.NotRunning):
@@ -141,17 +163,21 @@ def test_after_any_sequence_of_faults_the_books_hold_exactly_the_living_programs
         sequence.step()
 
     sequence.let_daemon_go_on()
+    sequence.uncordon_all()
 
     eventually(lambda: is_quiet(pair, sequence), f"the end of it: {pair.node()}", _IN_THE_END_S)
     node = pair.node()
     holders = [grant.holder_pid for grant in node.grants]
     assert len(holders) == len(set(holders))
     assert all(gpu.granted_mib <= gpu.promised_mib for gpu in node.gpus)
+    assert [pair.folder_of(domain.name).gate.exists() for domain in node.domains] == [os.geteuid() == 0] * 2
     assert bystander.running
 
 
 def is_quiet(machine: Machine, sequence: Sequence) -> bool:
     """Whether every domain serves and everyone who lives has what it asked for, or waits for room."""
+    if not sequence.control_has_looked:
+        return False
     node = machine.node()
     served = {grant.holder_pid for grant in node.grants} | {waiting.holder_pid for waiting in node.waiting}
     return all(domain.state is State.READY for domain in node.domains) and served == {

@@ -37,7 +37,7 @@ def test_a_stop_waits_for_a_granted_program_that_is_not_on_its_gpu_yet(machine: 
 
     service.send(signal.SIGTERM)
 
-    machine.in_state(State.DRAINED)
+    machine.in_state(State.DRAINING)
     assert service.running
     go.touch()
     assert program.heard("alloc_MiB") < 1024

@@ -1,0 +1,104 @@
+"""The gate of a domain: there while it serves, and whoever is left removes it when that is over."""
+
+import os
+import signal
+
+import pytest
+
+from mpsd.core.domain_states import State
+from mpsd.edge import gate
+from tests.roles.machine import Machine, eventually
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+
+
+def is_open(machine: Machine, name: str = "gpu0") -> bool:
+    return machine.folder_of(name).gate.exists()
+
+
+def test_it_is_there_once_the_domain_is_ready_and_gone_when_mpsd_stops(machine: Machine) -> None:
+    service = machine.up()
+    eventually(lambda: is_open(machine), "the gate is open")
+    client = machine.client(7)
+    service.send(signal.SIGTERM)
+    machine.in_state(State.DRAINING)
+    assert not is_open(machine)
+    client.kill()
+    assert service.exit_code() == 0
+
+
+def test_it_closes_for_a_fault_and_opens_after_it(pair: Machine) -> None:
+    pair.up()
+    lingers = pair.run("--gpu-mem 2", "sim-cuda", "fault", "linger")
+    lingers.heard("lingering")
+    faulty = pair.gpu_of(lingers)
+    pair.in_state(State.FAULT, faulty)
+    assert not is_open(pair, faulty)
+    assert is_open(pair, "gpu1" if faulty == "gpu0" else "gpu0")
+    lingers.kill()
+    pair.in_state(State.READY, faulty)
+    eventually(lambda: is_open(pair, faulty), "the gate is open again")
+
+
+def test_it_closes_for_a_wedged_daemon(machine: Machine) -> None:
+    machine.up()
+    daemon = machine.daemon()
+    os.kill(daemon, signal.SIGSTOP)
+    machine.in_state(State.WEDGED)
+    assert not is_open(machine)
+    os.kill(daemon, signal.SIGCONT)
+    machine.in_state(State.READY)
+    eventually(lambda: is_open(machine), "the gate is open again")
+
+
+def test_a_killed_mpsd_leaves_it_open_and_the_next_never_closes_it(machine: Machine) -> None:
+    machine.up().kill()
+    before = machine.folder_of().gate.stat().st_ino
+
+    machine.up()
+
+    assert machine.folder_of().gate.stat().st_ino == before
+
+
+def test_a_gate_whose_daemon_died_with_mpsd_is_closed_before_anything_else(machine: Machine) -> None:
+    machine.up().kill()
+    machine.kill(machine.recorded_daemon())
+    assert is_open(machine)
+    machine.replace_control_program("exit 1")
+
+    service = machine.service("up")
+
+    eventually(lambda: service.logged("state", domain="gpu0", state="down"), "it tries, and fails")
+    assert service.logged("gate closed", domain="gpu0")
+    assert not is_open(machine)
+
+
+def test_a_gate_is_closed_even_where_mpsd_cannot_start(machine: Machine) -> None:
+    machine.up().kill()
+    machine.kill(machine.recorded_daemon())
+    machine.write_policy("version: v2")
+    service = machine.service("control")
+    assert service.exit_code() != 0
+    assert not is_open(machine)
+
+
+def test_without_control_the_agent_closes_the_gate_of_a_daemon_that_dies(pair: Machine) -> None:
+    control, agent = pair.apart()
+    eventually(lambda: is_open(pair, "gpu0") and is_open(pair, "gpu1"), "both gates are open")
+    control.kill()
+
+    pair.kill(pair.recorded_daemon("gpu1"))
+
+    eventually(lambda: not is_open(pair, "gpu1"), "its gate is closed", within_s=2)
+    assert is_open(pair, "gpu0")
+    assert agent.logged("gate closed", domain="gpu1")
+    pair.service("control")
+    pair.until_ready()
+
+
+def test_the_gate_of_a_domain_that_is_no_more_is_closed(machine: Machine) -> None:
+    stranger = machine.folder_of("gpu7")
+    stranger.make()
+    gate.make(stranger)
+    machine.up()
+    assert not is_open(machine, "gpu7")
