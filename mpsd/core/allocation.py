@@ -3,16 +3,21 @@
 One rule: the ids alone say which GPU and how much memory, so a wrong guess at the pod can never lift a memory limit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from mpsd.core.devices import gpu_of, is_percent, not_ours, units_by_gpu
 from mpsd.core.domains import Domain
 from mpsd.core.node_pods import ContainerName, NodePod
-from mpsd.core.policy import Policy
+from mpsd.core.policy import Policy, Resources
+from mpsd.core.problem import InvalidInput, Problem
 from mpsd.core.share_request import ContainerRequest
 
 Asking = tuple[NodePod, ContainerRequest]
+
+_ANEW = "delete the pod, so that it is placed anew"
+_ROOM = "no single GPU here has so much left: ask for less, or wait until one has"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,21 @@ def allocate_memory(ids: Sequence[str], pod: Asking | None, domains: Sequence[Do
 
     pod None: nobody knows whom they are for.
     """
-    raise NotImplementedError
+    wrong = tuple(device_id for device_id in ids if gpu_of(device_id) is None)
+    units = units_by_gpu(device_id for device_id in ids if device_id not in wrong)
+    domain = next((domain for domain in domains if units and units.keys() <= set(domain.gpus)), None)
+    problems = [not_ours(wrong)] if wrong else []
+    problems += _unusable(ids, units, domains, policy.resources)
+    problems += _wrong_number(units, pod, policy.resources)
+    if problems or domain is None:
+        raise InvalidInput(_subject(pod), problems)
+    asks_percent = pod is not None and pod[1].thread_percent is not None
+    return Allocation(
+        domain=domain.name,
+        gpus=tuple(uuid for uuid in domain.gpus if uuid in units),
+        memory_mib=len(ids) * policy.resources.memory_unit_mib // len(units),
+        thread_percent=None if asks_percent else policy.requests.default_thread_percent,
+    )
 
 
 def allocate_percent(ids: Sequence[str], pod: Asking | None, policy: Policy) -> int:
@@ -58,4 +77,61 @@ def allocate_percent(ids: Sequence[str], pod: Asking | None, policy: Policy) -> 
 
     pod None: nobody knows whom it is for; then it has one GPU.
     """
-    raise NotImplementedError
+    wrong = tuple(device_id for device_id in ids if not is_percent(device_id))
+    problems = [not_ours(wrong)] if wrong else []
+    gpus = pod[1].gpus if pod else 1
+    percent = len(ids) // gpus
+    if not 1 <= percent <= 100 or len(ids) % gpus:
+        names = policy.resources
+        message = f"{len(ids)} percent over {_gpus(gpus)} is no share of a GPU's threads"
+        remedy = f"ask for 1 to 100 percent of each GPU, the same of each; the label {names.count} says how many"
+        problems.append(Problem("percent-range", names.percent, "", message, remedy))
+    if problems:
+        raise InvalidInput(_subject(pod), problems)
+    return percent
+
+
+def _subject(pod: Asking | None) -> str:
+    return str(pod[0].container(pod[1])) if pod else "a container that kubelet did not name"
+
+
+def _unusable(
+    ids: Sequence[str], units: dict[str, int], domains: Sequence[Domain], resources: Resources
+) -> Iterator[Problem]:
+    """Why these devices can be no one container's, whoever asks."""
+    where = resources.memory
+    if not ids:
+        yield Problem("no-devices", where, "", "kubelet names no device", "see kubelet's log")
+    if len(set(ids)) < len(ids):
+        yield Problem("device-twice", where, "", "kubelet names a device more than once", "see kubelet's log")
+    known = {uuid for domain in domains for uuid in domain.gpus}
+    gone = [uuid for uuid in units if uuid not in known]
+    if gone:
+        yield Problem("device-gone", where, "", f"{', '.join(gone)} is in no domain of this node now", _ANEW)
+    here = [domain.name for domain in domains if units.keys() & set(domain.gpus)]
+    if len(here) > 1:
+        message = f"kubelet took {spread(units)}, of the domains {', '.join(here)}, and a container lies in one"
+        yield Problem("devices-of-domains", where, "", message, f"{_ROOM}; `domains` in the policy says what is one")
+    if len(set(units.values())) > 1:
+        message = f"kubelet took {spread(units)}, which is not the same of each GPU"
+        yield Problem("devices-uneven", where, "", message, _ROOM)
+
+
+def _wrong_number(units: dict[str, int], pod: Asking | None, resources: Resources) -> Iterator[Problem]:
+    """Why the number of GPUs is not the one that was asked for; one GPU is right for a pod that nobody knows."""
+    where, label = resources.memory, resources.count
+    if pod is None and len(units) > 1:
+        message = f"kubelet took {spread(units)}, and no pod that waits here asks for so much over {_gpus(len(units))}"
+        yield Problem("gpu-count", where, "", message, f"{_ROOM}, or name the number of GPUs in the label {label}")
+    if pod is not None and units and len(units) != pod[1].gpus:
+        message = f"kubelet took {spread(units)}, and the pod asks for {_gpus(pod[1].gpus)}"
+        yield Problem("gpu-count", where, "", message, f"{_ROOM}, or change the label {label}")
+
+
+def spread(units: dict[str, int]) -> str:
+    """How many devices lie on which GPU, for people."""
+    return " and ".join(f"{count} of {uuid}" for uuid, count in units.items())
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
