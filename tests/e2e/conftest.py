@@ -1,15 +1,17 @@
 """End-to-end tests: `make e2e` on a machine of one's own, `pytest tests/e2e --kubeconfig FILE` on any cluster.
 
-On a cluster that is not on this machine the API server must reach this machine: `--webhook-host ADDRESS`.
+tests/e2e/admission runs the webhook beside the cluster: on a cluster that is not on this machine the API server must
+reach this machine (`--webhook-host ADDRESS`). tests/e2e/node installs everything as pods: `--image NAME:TAG` says what of,
+and one node must be labelled ack.node.gpu.schedule=mps. Its GPUs are simulated, whatever there is; never point it at a
+node in use.
 """
 
-from collections.abc import Iterator
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.webhook import Webhook, running_webhook
 
 _HERE = Path(__file__).parent
 
@@ -22,6 +24,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="ADDRESS",
         help="where the API server reaches the webhooks that tests/e2e start",
     )
+    parser.addoption(
+        "--image",
+        default=os.environ.get("MPSD_E2E_IMAGE", ""),
+        metavar="NAME:TAG",
+        help="mpsd's image, as nodes of the cluster find it (MPSD_E2E_IMAGE)",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -30,25 +38,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(300))
             if not config.getoption("--kubeconfig", default=None):
                 item.add_marker(pytest.mark.skip(reason="needs a cluster: make e2e, or --kubeconfig FILE"))
+            elif _HERE / "node" in item.path.parents and not config.getoption("--image"):
+                item.add_marker(pytest.mark.skip(reason="needs an image on the nodes: make e2e, or --image NAME:TAG"))
 
 
 @pytest.fixture(scope="session")
 def cluster(pytestconfig: pytest.Config) -> Cluster:
     return Cluster(pytestconfig.getoption("--kubeconfig").absolute())
-
-
-@pytest.fixture(scope="session")
-def webhook(
-    cluster: Cluster, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Webhook]:
-    """Two replicas that serve, with the manifests applied as shipped."""
-    host = pytestconfig.getoption("--webhook-host")
-    with running_webhook(cluster, tmp_path_factory.mktemp("webhook"), host) as running:
-        yield running
-
-
-@pytest.fixture
-def namespace(cluster: Cluster, webhook: Webhook) -> Iterator[str]:
-    """A namespace that the webhook looks after."""
-    with cluster.namespace() as name:
-        yield name

@@ -144,9 +144,12 @@ def running_webhook(cluster: Cluster, folder: Path, host: str) -> Iterator[Webho
 
 
 def _write_overlay(webhook: Webhook) -> None:
-    """The manifests as shipped, but asked by url, and with no pods: here the replicas are programs of the test."""
+    """The manifests as shipped, but asked by url, and with no pods: here the replicas are programs of the test.
+
+    tests/e2e/node runs all of them as pods.
+    """
     webhook.overlay.mkdir()
-    patches = [
+    patches: list[Object] = [
         {
             "target": {"kind": kind, "name": NAME},
             "patch": json.dumps(
@@ -158,6 +161,8 @@ def _write_overlay(webhook: Webhook) -> None:
         }
         for kind, path in (("ValidatingWebhookConfiguration", "/validate"), ("MutatingWebhookConfiguration", "/mutate"))
     ]
+    nowhere = [{"op": "replace", "path": "/spec/template/spec/nodeSelector", "value": {"mpsd.io/e2e": "nowhere"}}]
+    patches.append({"target": {"kind": "DaemonSet"}, "patch": json.dumps(nowhere)})
     kustomization = {
         "resources": [os.path.relpath(_MANIFESTS, webhook.overlay)],  # kustomize takes no absolute ones
         "replicas": [{"name": NAME, "count": 0}],

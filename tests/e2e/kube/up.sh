@@ -2,16 +2,21 @@
 # Starts or stops a Kubernetes of one machine on 127.0.0.1, out of the programs that build.sh made.
 #   up.sh PROGRAMS STATE start [control-plane]    without `control-plane` also containerd and a kubelet, node `node1`
 #   up.sh PROGRAMS STATE stop
-# Then: export KUBECONFIG=STATE/kubeconfig. Logs are in STATE/*.log. Needs root for the node.
-# No service is routed: a pod that talks to the API runs with hostNetwork and KUBERNETES_SERVICE_HOST=127.0.0.1,
-# KUBERNETES_SERVICE_PORT=16443, and a webhook is registered by url. Image: local/busybox:1, imagePullPolicy: Never.
-# SCHEDULER_CONFIG=FILE configures the scheduler. NODE_LABELS=a=b,c=d labels the node.
+#   up.sh PROGRAMS STATE kubelet stop|start|kill  pods go on
+#   up.sh PROGRAMS STATE import FILE              an image, for pods with imagePullPolicy Never or IfNotPresent
+# Then: export KUBECONFIG=STATE/kubeconfig. Logs are in STATE/*.log. Needs root for the node. Image: local/busybox:1.
+# There is no kube-proxy. With a node, pods reach the API as in any cluster (the service `kubernetes` has its address on
+# this machine), and the API server reaches a webhook's pods by its service; no other service is routed.
+# SCHEDULER_CONFIG=FILE configures the scheduler. NODE_LABELS=a=b,c=d labels the node. E2E_PORTS=N adds N to the ports of
+# etcd and the API, so that a second control plane may run; of nodes there can be one.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 programs=$(realpath "$1")
 state=$(realpath -m "$2")
-api_port=16443
-etcd_port=23790
+api_port=$((16443 + ${E2E_PORTS:-0}))
+etcd_port=$((23790 + ${E2E_PORTS:-0}))
+service_range=10.244.255.0/24
+api_service=10.244.255.1
 mkdir -p "$state"
 cd "$state"
 export KUBECONFIG=$state/kubeconfig
@@ -54,7 +59,7 @@ start_control_plane() {
     --unsafe-no-fsync
   begin api "$programs/kube-apiserver" --etcd-servers "$etcd" --secure-port $api_port --bind-address 127.0.0.1 \
     --advertise-address 127.0.0.1 --endpoint-reconciler-type none --cert-dir certs --token-auth-file tokens.csv \
-    --authorization-mode RBAC --allow-privileged --service-cluster-ip-range 10.0.0.0/24 \
+    --authorization-mode RBAC --allow-privileged --service-cluster-ip-range $service_range --enable-aggregator-routing \
     --service-account-issuer https://kubernetes.default.svc --service-account-key-file sa.key \
     --service-account-signing-key-file sa.key
   kubectl config set-cluster here --server "https://127.0.0.1:$api_port" --insecure-skip-tls-verify >/dev/null
@@ -63,13 +68,32 @@ start_control_plane() {
   kubectl config use-context here >/dev/null
   await "the API server" 90 kubectl get --raw /readyz
   begin scheduler "$programs/kube-scheduler" ${SCHEDULER_CONFIG:+--config "$SCHEDULER_CONFIG"} \
-    --kubeconfig kubeconfig --leader-elect=false
+    --kubeconfig kubeconfig --leader-elect=false --port 0 --secure-port 0
   begin controllers "$programs/kube-controller-manager" --kubeconfig kubeconfig --leader-elect=false \
+    --port 0 --secure-port 0 \
     --service-account-private-key-file sa.key --root-ca-file certs/apiserver.crt
   await "the controller manager" 60 kubectl get serviceaccount default
 }
 
 pod_networks() { find /run/netns -maxdepth 1 -name 'cni-*' -printf '%f\n' 2>/dev/null || true; }
+
+# What kube-proxy does for the service `kubernetes`.
+route_api() {
+  ip address add $api_service/32 dev lo 2>/dev/null || true
+  begin service python3 "$here/forward.py" $api_service 443 127.0.0.1 $api_port
+}
+
+# overlayfs where it works here: native copies an image for every container.
+snapshotter() {
+  mkdir -p try/{lower,upper,work,merged}
+  if mount -t overlay overlay -o lowerdir=try/lower,upperdir=try/upper,workdir=try/work try/merged 2>/dev/null; then
+    umount try/merged
+    echo overlayfs
+  else
+    echo native
+  fi
+  rm -rf try
+}
 
 start_containerd() {
   pod_networks >netns-before
@@ -88,7 +112,7 @@ start_containerd() {
 	  sandbox_image = "docker.io/local/busybox:1"
 	  restrict_oom_score_adj = true
 	  [plugins."io.containerd.grpc.v1.cri".containerd]
-	    snapshotter = "native"
+	    snapshotter = "$(snapshotter)"
 	  [plugins."io.containerd.grpc.v1.cri".cni]
 	    bin_dir = "/usr/lib/cni"
 	    conf_dir = "$state/cni"
@@ -96,10 +120,12 @@ start_containerd() {
   begin containerd containerd -c containerd.toml
   await containerd 30 ctr_here version
   python3 "$here/busybox_image.py" busybox.tar
-  ctr_here images import busybox.tar >/dev/null
+  import_image busybox.tar
 }
 
-start_kubelet() {
+import_image() { ctr_here images import --snapshotter "$(snapshotter)" "$1" >/dev/null; }
+
+configure_kubelet() {
   cat >kubelet.yaml <<-'YAML'
 	apiVersion: kubelet.config.k8s.io/v1beta1
 	kind: KubeletConfiguration
@@ -112,18 +138,36 @@ start_kubelet() {
 	evictionHard: {memory.available: 100Mi}
 	YAML
   grep -q '\bnode1\b' /etc/hosts || echo '127.0.0.1 node1 # mpsd e2e' >>/etc/hosts
+}
+
+start_kubelet() {
   begin kubelet "$programs/kubelet" --kubeconfig kubeconfig --config kubelet.yaml --hostname-override node1 \
     --root-dir /var/lib/kubelet --node-labels "${NODE_LABELS:-ack.node.gpu.schedule=mps}" --container-runtime=remote \
     --container-runtime-endpoint "unix://$state/containerd.sock" --feature-gates LocalStorageCapacityIsolation=false
-  await "the node" 90 kubectl wait --for=condition=Ready node/node1 --timeout=0
+}
+
+# The process alone, as a restart of its service does.
+kubelet_is_asked_to() {
+  case $1 in
+  start) start_kubelet ;;
+  stop) end kubelet ;;
+  kill) kill -KILL "$(<kubelet.pid)" && end kubelet ;;
+  esac
 }
 
 start() {
   [[ ! -f api.pid ]] || { echo "up.sh: $state is in use; stop it first" >&2; exit 1; }
+  if (: </dev/tcp/127.0.0.1/$api_port) 2>/dev/null; then
+    echo "up.sh: somebody listens on port $api_port, perhaps another one of these" >&2
+    exit 1
+  fi
   start_control_plane
   [[ ${1:-} == control-plane ]] && return
+  route_api
   start_containerd
+  configure_kubelet
   start_kubelet
+  await "the node" 90 kubectl wait --for=condition=Ready node/node1 --timeout=0
 }
 
 stop() {
@@ -133,7 +177,7 @@ stop() {
   if [[ $with_node ]]; then
     ctr_here tasks ls -q 2>/dev/null | while read -r each; do ctr_here tasks rm -f "$each" >/dev/null 2>&1 || true; done
   fi
-  for each in containerd controllers scheduler api etcd; do end "$each"; done
+  for each in containerd service controllers scheduler api etcd; do end "$each"; done
   [[ ! $with_node ]] || clear_node
 }
 
@@ -146,6 +190,7 @@ clear_node() {
   find /sys/fs/cgroup -depth -type d -path '*/kubepods*' -exec rmdir {} + 2>/dev/null || true
   comm -13 <(sort netns-before) <(pod_networks | sort) | while read -r each; do ip netns delete "$each"; done
   ip link delete cni0 2>/dev/null || true
+  ip address delete $api_service/32 dev lo 2>/dev/null || true
   rm -rf /var/lib/kubelet
   sed '/# mpsd e2e$/d' /etc/hosts >hosts && cat hosts >/etc/hosts
 }
@@ -153,5 +198,7 @@ clear_node() {
 case ${3:-start} in
 start) start "${4:-}" ;;
 stop) stop ;;
-*) sed -n 2,5p "$0" >&2 && exit 2 ;;
+kubelet) kubelet_is_asked_to "$4" ;;
+import) import_image "$(cd "$OLDPWD" && realpath "$4")" ;;
+*) sed -n 2,6p "$0" >&2 && exit 2 ;;
 esac

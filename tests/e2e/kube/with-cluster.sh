@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs a command with KUBECONFIG naming a Kubernetes 1.20.2 of its own, and takes everything down again, whatever happens.
 #   with-cluster.sh [--control-plane] COMMAND…
-# On a bare Debian 12 as root it installs what it needs. The command also finds MPSD_E2E_STATE (logs, sockets) and
-# MPSD_E2E_PROGRAMS in its environment. E2E_KEEP_LOGS=FOLDER keeps the logs.
+# With a node, unless --control-plane, and with mpsd's image on it, built from this checkout. On a bare Debian 12 as root it
+# installs what it needs. The command also finds in its environment MPSD_E2E_STATE (logs, sockets), MPSD_E2E_PROGRAMS and
+# MPSD_E2E_IMAGE (the image's name). E2E_KEEP_LOGS=FOLDER keeps the logs.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 part=
@@ -12,7 +13,7 @@ if [[ ${1:-} == --control-plane ]]; then
 fi
 
 packages=(etcd-server openssl)
-[[ $part ]] || packages+=(containerd runc containernetworking-plugins iptables conntrack busybox-static)
+[[ $part ]] || packages+=(containerd runc containernetworking-plugins iptables conntrack busybox-static buildah debootstrap)
 is_there() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q '^install ok installed$'; }
 missing=()
 for package in "${packages[@]}"; do is_there "$package" || missing+=("$package"); done
@@ -25,6 +26,7 @@ fi
 command -v kubectl >/dev/null || { echo "with-cluster.sh: kubectl is not on PATH" >&2; exit 1; }
 
 programs=$("$here/build.sh")
+[[ $part ]] || read -r archive MPSD_E2E_IMAGE < <("$here/../image/build.sh") || { echo "with-cluster.sh: no image" >&2; exit 1; }
 state=$(mktemp -d /tmp/mpsd-e2e.XXXX)
 down() {
   "$here/up.sh" "$programs" "$state" stop || true
@@ -38,5 +40,6 @@ trap down EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 "$here/up.sh" "$programs" "$state" start $part
-export KUBECONFIG=$state/kubeconfig MPSD_E2E_STATE=$state MPSD_E2E_PROGRAMS=$programs
+[[ $part ]] || "$here/up.sh" "$programs" "$state" import "$archive"
+export KUBECONFIG=$state/kubeconfig MPSD_E2E_STATE=$state MPSD_E2E_PROGRAMS=$programs MPSD_E2E_IMAGE
 "$@"
