@@ -15,6 +15,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import urllib3
+
 from mpsd.edge.kube_transport import (
     Ask,
     Away,
@@ -219,4 +221,6 @@ def open_kube(kubeconfig: Path | None) -> Kube:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     except Exception as error:  # the package lets through whatever a file that is no kubeconfig makes it stumble over
         raise Away(f"the Kubernetes API cannot be reached: {error}") from error
+    if not configuration.verify_ssl:  # chosen in the kubeconfig, and not to be said anew at every request
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     return Kube(ApiClient(configuration))

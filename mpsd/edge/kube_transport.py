@@ -176,7 +176,16 @@ def refusal(ask: Ask, status: int, answer: object) -> KubeError:
     if status == 504 and _TOO_NEW in str(answer):
         return Expired(f"{ask}: {said}")
     error = _ERRORS.get(status, Away if status >= 500 else Rejected)
+    if error is Rejected and _is_of_another(answer):
+        error = Conflict
     return error(f"{ask}: {said or f'HTTP {status}'}")
+
+
+def _is_of_another(answer: object) -> bool:
+    """Whether a patch named a uid and another object has the name: servers call that an attempt to change the uid."""
+    details = answer.get("details") if isinstance(answer, dict) else None
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return any(isinstance(cause, dict) and cause.get("field") == "metadata.uid" for cause in causes or ())
 
 
 def _decoded(body: bytes) -> object:

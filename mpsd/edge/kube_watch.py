@@ -30,6 +30,9 @@ class ChangeKind(StrEnum):
     BOOKMARK = "BOOKMARK"
 
 
+_KINDS = frozenset(kind.value for kind in ChangeKind)
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     kind: ChangeKind
@@ -54,7 +57,7 @@ class Watch:
         self._silence_s = silence_s
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
-        self._pieces: asyncio.Queue[list[Change] | KubeError | None] = asyncio.Queue()
+        self._pieces: asyncio.Queue[list[Change] | Exception | None] = asyncio.Queue()
         self._room = threading.Semaphore(_AHEAD)
         self._closed = threading.Event()
         self._answer: urllib3.BaseHTTPResponse | None = None
@@ -83,7 +86,7 @@ class Watch:
             self._room.release()
             if piece is None:
                 return
-            if isinstance(piece, KubeError):
+            if isinstance(piece, Exception):
                 raise piece
             for change in piece:
                 yield change
@@ -96,19 +99,23 @@ class Watch:
         except KubeError as error:
             self._say(_fail, self._opened, error)
             return
+        self._say(_succeed, self._opened)
+        self._give(self._pass_on(self._answer))
+
+    def _pass_on(self, answer: urllib3.BaseHTTPResponse) -> Exception | None:
+        """Gives every change until the answer ends; what went wrong, None where nothing did."""
         try:
-            self._say(_succeed, self._opened)
-            ended: KubeError | None = None
-            for piece in self._read(self._answer):
+            for piece in self._read(answer):
                 self._give(piece)
-        except KubeError as error:
-            ended = error
         except UNREACHED as error:
-            why = f"nothing came for {self._silence_s:g} s" if "timed out" in str(error).lower() else str(error)
-            ended = Away(f"{self._ask}: the connection is lost: {why}")
+            late = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+            why = f"nothing came for {self._silence_s:g} s" if late else str(error)
+            return Away(f"{self._ask}: the connection is lost: {why}")
+        except Exception as error:  # also a fault of ours, or nobody would hear of it in this thread
+            return error
         finally:
-            self._answer.close()
-        self._give(ended)
+            answer.close()
+        return None
 
     def _read(self, answer: urllib3.BaseHTTPResponse) -> Iterator[list[Change]]:
         rest = b""
@@ -129,9 +136,9 @@ class Watch:
             raise Away(f"{self._ask}: a line of the answer cannot be read: {error}") from None
         if kind == "ERROR":
             raise refusal(self._ask, int(found.get("code") or 500), found)
-        return Change(ChangeKind(kind), found) if kind in ChangeKind else None
+        return Change(ChangeKind(kind), found) if kind in _KINDS else None
 
-    def _give(self, piece: list[Change] | KubeError | None) -> None:
+    def _give(self, piece: list[Change] | Exception | None) -> None:
         """Waits for room; gives nothing to nobody."""
         self._room.acquire()
         if not self._closed.is_set():

@@ -1,0 +1,233 @@
+"""MPSNode: what the API server is told of a node, and when it is told again.
+
+A list that is not known is left out, and a merge patch then leaves the one that was told last.
+
+One rule: whatever happens on the node, its status is written at most once a second, what its programs use (which never
+stands still) at most twice a minute, and the last state is always told in the end. The shape is that of
+manifests/base/crd/mpsnode.yaml.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mpsd.core.domain_states import State
+from mpsd.core.grants import Gpu, promised_mib
+from mpsd.core.identity import PodName
+from mpsd.core.node_view import Client, DomainView, HeldGrant, NodeView
+from mpsd.core.policy import Policy
+
+API = "mpsd.io/v1alpha1"
+KIND = "MPSNode"
+
+CHANGE_S = 1.0  # between two writes, at least
+USE_S = 30.0  # the same where only what programs use has changed
+HEARTBEAT_S = 300.0  # between two writes, at most
+USE_STEP_MIB = 256  # less than this is no change
+_USE = frozenset({"usedMiB", "used", "clients", "toldAt"})
+
+Object = dict[str, Any]
+Stamp = Callable[[float], str]  # seconds since 1970 in RFC 3339
+
+
+def mpsnode_status(view: NodeView, policy: Policy, condition: Object, stamp: Stamp) -> Object:
+    """The whole status, less what nobody knows. condition: as `mps_ready.condition_object` makes it."""
+    use = _Use(view.clients)
+    return _known(
+        toldAt=stamp(view.now),
+        driver=view.driver,
+        summary=_summary(view, policy, use),
+        gpus=[_gpu(gpu, view, policy, use) for gpu in view.gpus],
+        domains=[_domain(domain, stamp) for domain in view.domains],
+        grants=[_grant(held, pod, use) for held, pod in _pods(view)] if view.grants_known else None,
+        conditions=[condition],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A status as it was written, and when, on a clock that never goes back."""
+
+    status: Object
+    at: float
+
+
+def write_due(status: Object, written: Written | None) -> float:
+    """When this status is to be written, on the clock of `written`; in the past where it should have been by now."""
+    if written is None:
+        return float("-inf")
+    if _without_use(status) != _without_use(written.status):
+        return written.at + CHANGE_S
+    return written.at + (USE_S if _use_differs(status, written.status) else HEARTBEAT_S)
+
+
+def mpsnode_for(node: str, node_uid: str) -> Object:
+    """A new MPSNode, which Kubernetes deletes with its Node."""
+    metadata = {"name": node, "labels": dict(_LABELS), "ownerReferences": [_owner(node, node_uid)]}
+    return {"apiVersion": API, "kind": KIND, "metadata": metadata, "spec": {}}
+
+
+def belonging_patch(thing: Mapping[str, Any], node: str, node_uid: str) -> Object | None:
+    """The merge patch that makes an MPSNode somebody else made belong to its Node; None where it does already."""
+    metadata = thing.get("metadata") or {}
+    owners = metadata.get("ownerReferences") or []
+    labels = metadata.get("labels") or {}
+    if any(owner.get("uid") == node_uid for owner in owners) and labels.items() >= _LABELS.items():
+        return None
+    others = [owner for owner in owners if owner.get("kind") != "Node"]
+    changed = {"labels": dict(_LABELS), "ownerReferences": [*others, _owner(node, node_uid)]}
+    return {"metadata": {"resourceVersion": metadata.get("resourceVersion"), **changed}}
+
+
+_LABELS = {"app.kubernetes.io/name": "mpsnode", "app.kubernetes.io/part-of": "mpsd"}
+
+
+def _owner(node: str, node_uid: str) -> Object:
+    return {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}
+
+
+# -- the parts of a status -----------------------------------------------------------------------------------------
+
+
+class _Use:
+    """What programs use, counted once for all GPUs and grants. Every answer is None where NVML could not say."""
+
+    def __init__(self, clients: Iterable[Client] | None) -> None:
+        self._known = clients is not None
+        self._mib: Counter[tuple[str | None, str]] = Counter()  # by grant (None: all) and GPU
+        self._unsure: set[tuple[str | None, str]] = set()
+        self._pids: dict[tuple[str | None, str], set[int]] = {}
+        for client in clients or ():
+            for key in {(None, client.gpu), (client.grant, client.gpu)}:
+                self._pids.setdefault(key, set()).add(client.pid)
+                if client.used_mib is None:
+                    self._unsure.add(key)
+                else:
+                    self._mib[key] += client.used_mib
+
+    def of_gpu(self, gpu: str) -> int | None:
+        return self._of(None, gpu)
+
+    def of_grant(self, grant: str, gpus: Iterable[str]) -> int | None:
+        """The most on one of its GPUs."""
+        used = [self._of(grant, gpu) for gpu in gpus]
+        known = [mib for mib in used if mib is not None]
+        return max(known, default=0) if len(known) == len(used) else None
+
+    def clients(self, grant: str | None, gpus: Iterable[str]) -> int | None:
+        if not self._known:
+            return None
+        none: set[int] = set()
+        return len(set().union(*(self._pids.get((grant, gpu), none) for gpu in gpus)))
+
+    def _of(self, grant: str | None, gpu: str) -> int | None:
+        return self._mib[grant, gpu] if self._known and (grant, gpu) not in self._unsure else None
+
+
+def _pods(view: NodeView) -> list[tuple[HeldGrant, PodName]]:
+    """The grants that pods hold, by name; programs of `mpsd run` are nobody's business in a cluster."""
+    held: list[tuple[HeldGrant, object]] = [(one, one.grant.holder) for one in view.grants]
+    return sorted(((one, holder) for one, holder in held if isinstance(holder, PodName)), key=lambda pair: str(pair[1]))
+
+
+def _gpu(gpu: Gpu, view: NodeView, policy: Policy, use: _Use) -> Object:
+    grants = [held.grant for held in view.grants if gpu.uuid in held.grant.gpus]
+    domain = next((domain.name for domain in view.domains if gpu.uuid in domain.record.gpus), None)
+    return _known(
+        uuid=gpu.uuid,
+        index=gpu.ordinal,
+        model=gpu.name,
+        domain=domain,
+        memoryMiB=gpu.memory_mib,
+        promisedMiB=promised_mib(gpu, policy),
+        grantedMiB=sum(grant.memory_mib for grant in grants) if view.grants_known else None,
+        grantedPercent=sum(grant.reserved_percent for grant in grants) if view.grants_known else None,
+        usedMiB=use.of_gpu(gpu.uuid),
+        clients=use.clients(None, [gpu.uuid]),
+    )
+
+
+def _domain(domain: DomainView, stamp: Stamp) -> Object:
+    record = domain.record
+    return {
+        "name": record.domain,
+        "gpus": list(record.gpus),
+        "state": record.state.value,
+        "since": stamp(record.since),
+        "restarts": record.restarts_total,
+        "reason": record.reason,
+    }
+
+
+def _grant(held: HeldGrant, pod: PodName, use: _Use) -> Object:
+    grant = held.grant
+    return _known(
+        pod=str(pod),
+        uid=pod.uid or None,
+        gpus=list(grant.gpus),
+        memoryMiB=grant.memory_mib,
+        threadPercent=grant.thread_percent,
+        reservedPercent=grant.reserved_percent,
+        usedMiB=use.of_grant(grant.id, grant.gpus),
+        clients=use.clients(grant.id, grant.gpus),
+    )
+
+
+def _summary(view: NodeView, policy: Policy, use: _Use) -> Object:
+    uuids = [gpu.uuid for gpu in view.gpus]
+    used = [use.of_gpu(uuid) for uuid in uuids]
+    used_mib = [mib for mib in used if mib is not None]
+    clients = use.clients(None, uuids)
+    granted_mib = sum(held.grant.memory_mib * len(held.grant.gpus) for held in view.grants)
+    granted = _gib(granted_mib) if view.grants_known else "?"
+    promised = _gib(sum(promised_mib(gpu, policy) for gpu in view.gpus))
+    return _known(
+        gpus=_models(view.gpus),
+        domains=f"{sum(domain.state is State.READY for domain in view.domains)}/{len(view.domains)}",
+        granted=f"{granted}/{promised}Gi",
+        used=f"{_gib(sum(used_mib))}Gi" if len(used_mib) == len(used) else "?",
+        clients="?" if clients is None else str(clients),
+        pods=len(_pods(view)) if view.grants_known else None,
+    )
+
+
+def _models(gpus: Sequence[Gpu]) -> str:
+    return ", ".join(f"{number}x {name}" for name, number in Counter(gpu.name for gpu in gpus).items())
+
+
+def _gib(mib: int) -> str:
+    """Rounded down, as units are."""
+    return str(mib // 1024)
+
+
+def _known(**fields: object) -> Object:
+    """The fields without those that nobody knows."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+# -- what counts as a change ---------------------------------------------------------------------------------------
+
+
+def _without_use(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_use(inner) for name, inner in value.items() if name not in _USE}
+    return [_without_use(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _use_differs(status: Object, written: Object) -> bool:
+    """Whether what programs use has moved enough; the two differ in nothing else."""
+    pairs = [
+        *zip(status["gpus"], written["gpus"], strict=True),
+        *zip(status.get("grants", ()), written.get("grants", ()), strict=True),
+    ]
+    return any(_moved(one, other) for one, other in pairs)
+
+
+def _moved(one: Object, other: Object) -> bool:
+    if one.get("clients") != other.get("clients"):
+        return True
+    used, before = one.get("usedMiB"), other.get("usedMiB")
+    if used is None or before is None:
+        return used is not before
+    return bool(abs(used - before) >= USE_STEP_MIB)

@@ -1,0 +1,78 @@
+"""Tells what happened, as Kubernetes Events.
+
+One rule: `core.event_book` says what is told and when; an event that the API server will not have is dropped, so that
+it keeps no other from being told.
+
+Rights: create, get, patch events.
+"""
+
+import asyncio
+import time
+
+from mpsd.core.event_book import EventBook, Writing, dropped_happening
+from mpsd.core.events import Happening, count_in, event_object, event_patch, node_subject
+from mpsd.edge.kube import Away, Conflict, Kube, KubeError, NotFound, PatchKind, Resource
+from mpsd.edge.kube_time import stamp
+from mpsd.edge.logs import logger
+
+EVENTS = Resource("v1", "events")
+
+
+class EventsDuty:
+    name = "events"
+
+    def __init__(self, kube: Kube, node: str) -> None:
+        self.changed = asyncio.Event()
+        self._kube = kube
+        self._node = node
+        self._book = EventBook()
+        self._dropped = 0
+        self._log = logger(role="agent", part="report")
+
+    def note(self, happening: Happening) -> None:
+        self._book.note(happening, time.time())
+        if self._book.dropped > self._dropped:
+            self._dropped = self._book.dropped
+            self._book.note(dropped_happening(node_subject(self._node)), time.time())
+        self.changed.set()
+
+    def due_in_s(self) -> float | None:
+        now = time.time()
+        due = self._book.next_due(now)
+        return None if due is None else due - now
+
+    async def tell(self) -> None:
+        while writing := self._book.take(time.time()):
+            try:
+                await self._write(writing)
+            except Away:
+                raise
+            except KubeError as error:  # its namespace is being deleted, or a right is missing
+                self._book.refused(writing.told)
+                self._dropped = self._book.dropped
+                self._log.warning("event dropped", subject=str(writing.told.happening.subject), reason=str(error))
+
+    async def _write(self, writing: Writing) -> None:
+        told = writing.told
+        namespace = told.happening.subject.event_namespace
+        if writing.is_new:
+            try:
+                await self._kube.create(EVENTS, event_object(told, self._node, stamp), namespace)
+            except Conflict:  # an agent before this one told it
+                found = await self._kube.get(EVENTS, told.name, namespace)
+                self._book.wrote(told, time.time(), await self._count_on(writing, count_in(found)))
+                return
+        else:
+            try:
+                await self._kube.patch(EVENTS, told.name, event_patch(told, stamp), PatchKind.MERGE, namespace)
+            except NotFound:  # the API server keeps events for an hour
+                self._book.gone(told)
+                return
+        self._book.wrote(told, time.time())
+
+    async def _count_on(self, writing: Writing, counted: int) -> int:
+        """Adds our count to the one that is there; gives the sum."""
+        told = writing.told
+        patch = event_patch(told, stamp) | {"count": counted + told.count}
+        await self._kube.patch(EVENTS, told.name, patch, PatchKind.MERGE, told.happening.subject.event_namespace)
+        return counted + told.count

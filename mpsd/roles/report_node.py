@@ -1,0 +1,178 @@
+"""Keeps the API server informed of a node as a whole: its MPSNode, its condition MPSReady, its number of GPUs.
+
+One rule: of the Node only our condition and our resource are touched; of the MPSNode never the spec, which is the
+operator's.
+
+Rights: get nodes; patch nodes/status; get, create, patch mpsnodes; patch mpsnodes/status.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mpsd.core.mps_ready import Condition, condition_in, condition_object, mps_ready, node_status_patch
+from mpsd.core.mpsnode import (
+    API,
+    CHANGE_S,
+    HEARTBEAT_S,
+    Written,
+    belonging_patch,
+    mpsnode_for,
+    mpsnode_status,
+    write_due,
+)
+from mpsd.core.node_view import NodeView
+from mpsd.core.policy import Policy
+from mpsd.edge.kube import Kube, NotFound, Object, PatchKind, Resource
+from mpsd.edge.kube_time import stamp
+
+NODES = Resource("v1", "nodes")
+MPS_NODES = Resource(API, "mpsnodes")
+
+
+class ReadyCondition:
+    """The condition since when it is so, also across restarts of the agent."""
+
+    def __init__(self) -> None:
+        self._condition: Condition | None = None
+        self._object: Object = {}
+        self._ours = False  # whether it has changed since we look, so that the time of the change is ours
+
+    def see(self, view: NodeView) -> None:
+        condition = mps_ready(view)
+        self._ours = self._ours or (self._condition is not None and condition.status is not self._condition.status)
+        self._condition = condition
+        self._object = condition_object(condition, self._object, stamp(view.now))
+
+    def adopt(self, node: Object) -> None:
+        """Takes over since when it is so from what an earlier agent told."""
+        if self._condition and not self._ours:
+            self._object = condition_object(self._condition, condition_in(node), self._object["lastTransitionTime"])
+
+    def object(self) -> Object:
+        return dict(self._object)
+
+
+class ThisNode:
+    """The Node that this agent runs on, looked up when something of it is needed that does not change."""
+
+    def __init__(self, kube: Kube, name: str, ready: ReadyCondition) -> None:
+        self.name = name
+        self._kube = kube
+        self._ready = ready
+        self._uid = ""
+
+    async def uid(self, *, afresh: bool = False) -> str:
+        if afresh or not self._uid:
+            node = await self._kube.get(NODES, self.name)
+            self._ready.adopt(node)
+            self._uid = str(node["metadata"]["uid"])
+        return self._uid
+
+
+class NodeConditionDuty:
+    """The Node's condition and its number of GPUs."""
+
+    name = "the node's condition"
+
+    def __init__(self, kube: Kube, node: ThisNode, ready: ReadyCondition, policy: Callable[[], Policy]) -> None:
+        self.changed = asyncio.Event()
+        self._kube = kube
+        self._node = node
+        self._ready = ready
+        self._policy = policy
+        self._view: NodeView | None = None
+        self._told: Any = None
+        self._told_at = float("-inf")
+        self._count = ""
+
+    def offer(self, view: NodeView) -> None:
+        self._view = view
+        self.changed.set()
+
+    def due_in_s(self) -> float | None:
+        if self._view is None:
+            return None
+        pause_s = HEARTBEAT_S if self._told == self._to_tell(self._view) else CHANGE_S
+        return self._told_at + pause_s - time.monotonic()
+
+    async def tell(self) -> None:
+        await self._node.uid()
+        view = self._view
+        assert view, "it is not due before the first view"
+        told = condition, count, gpus = self._to_tell(view)
+        patch = node_status_patch(condition, count, gpus, stamp(time.time()), self._count)
+        await self._kube.patch(NODES, self._node.name, patch, PatchKind.STRATEGIC, subresource="status")
+        self._told, self._told_at, self._count = told, time.monotonic(), count
+
+    def _to_tell(self, view: NodeView) -> tuple[Object, str, int]:
+        return self._ready.object(), self._policy().resources.count, len(view.gpus)
+
+
+class MPSNodeDuty:
+    """The status of this node's MPSNode, which is made where it is missing."""
+
+    name = "the MPSNode"
+
+    def __init__(self, kube: Kube, node: ThisNode, ready: ReadyCondition, policy: Callable[[], Policy]) -> None:
+        self.changed = asyncio.Event()
+        self._kube = kube
+        self._node = node
+        self._ready = ready
+        self._policy = policy
+        self._view: NodeView | None = None
+        self._written: Written | None = None
+        self._looked_at = float("-inf")  # making a status of hundreds of grants is not free
+        self._belongs = False  # whether there is an MPSNode that belongs to its Node
+
+    def offer(self, view: NodeView) -> None:
+        self._view = view
+        self.changed.set()
+
+    def due_in_s(self) -> float | None:
+        if self._view is None:
+            return None
+        now = time.monotonic()
+        rest_s = self._looked_at + CHANGE_S - now
+        if rest_s > 0:
+            return rest_s
+        self._looked_at = now
+        return write_due(self._status(self._view), self._written) - now
+
+    async def tell(self) -> None:
+        if not self._belongs:
+            await self._make_belong()
+        view = self._view
+        assert view, "it is not due before the first view"
+        status = self._status(view)
+        try:
+            await self._patch({"status": status}, "status")
+        except NotFound:  # somebody deleted it
+            self._belongs = False
+            raise
+        self._written = Written(status, time.monotonic())
+
+    async def _make_belong(self) -> None:
+        uid = await self._node.uid(afresh=True)
+        try:
+            found = await self._kube.get(MPS_NODES, self._node.name)
+        except NotFound:
+            await self._create(uid)
+        else:
+            patch = belonging_patch(found, self._node.name, uid)
+            if patch:
+                await self._patch(patch, "")
+        self._belongs = True
+
+    async def _create(self, node_uid: str) -> None:
+        try:
+            await self._kube.create(MPS_NODES, mpsnode_for(self._node.name, node_uid))
+        except NotFound as error:
+            raise NotFound(f"{error}; this cluster does not know MPSNode: kubectl apply -k manifests") from None
+
+    async def _patch(self, patch: Object, subresource: str) -> None:
+        await self._kube.patch(MPS_NODES, self._node.name, patch, PatchKind.MERGE, subresource=subresource)
+
+    def _status(self, view: NodeView) -> Object:
+        return mpsnode_status(view, self._policy(), self._ready.object(), stamp)
