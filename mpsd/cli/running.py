@@ -97,9 +97,16 @@ def serve(
     *,
     with_control: bool,
     with_agent: bool,
+    daemon_cgroup: str | None = None,
 ) -> None:
     """Runs these parts until a signal; exits with 1 where they cannot run here, 2 for wrong input."""
-    chosen = settings(run_directory=run_dir, limits_directory=limits, simulate=simulate, log_format=log_format)
+    chosen = settings(
+        run_directory=run_dir,
+        limits_directory=limits,
+        simulate=simulate,
+        log_format=log_format,
+        daemon_cgroup=daemon_cgroup,
+    )
     logs.configure(chosen.log_format)
     try:
         with run_directory.held(chosen.run_directory) if with_control else nullcontext():

@@ -104,3 +104,11 @@ def command_of(pid: int) -> str:
         return " ".join(process.cmdline()) or process.name()
     except psutil.Error:
         return ""
+
+
+def descendants_of(pid: int) -> tuple[int, ...]:
+    """The processes that it has started, and theirs, as long as each one's parent lives; empty when it is gone."""
+    try:
+        return tuple(child.pid for child in psutil.Process(pid).children(recursive=True))
+    except psutil.Error:
+        return ()

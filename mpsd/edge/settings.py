@@ -15,6 +15,7 @@ RUN_DIRECTORY = "MPSD_RUN_DIR"
 LIMITS_DIRECTORY = "MPSD_LIMITS"
 SIMULATE = "MPSD_SIMULATE"
 LOG_FORMAT = "MPSD_LOG_FORMAT"
+DAEMON_CGROUP = "MPSD_DAEMON_CGROUP"
 SYSTEM_DIRECTORY = Path("/run/mpsd")
 GRANT = "MPSD_GRANT"  # set by mpsd in every program under `mpsd run`: the id of its grant
 
@@ -23,7 +24,8 @@ GRANT = "MPSD_GRANT"  # set by mpsd in every program under `mpsd run`: the id of
 class Settings:
     """run_directory: sockets, records, pipes; by_default: nobody chose it. limits_directory None: those shipped.
 
-    simulate: "" for real GPUs.
+    simulate: "" for real GPUs. daemon_cgroup: where the host's cgroups are mounted, among which each daemon gets one
+    of its own, so that it outlives the container of `mpsd control`; None where it stays in mpsd's.
     """
 
     run_directory: Path
@@ -31,6 +33,7 @@ class Settings:
     simulate: str
     log_format: str
     by_default: bool = False
+    daemon_cgroup: Path | None = None
 
     @property
     def socket(self) -> Path:
@@ -61,18 +64,21 @@ def settings(
     limits_directory: str | None = None,
     simulate: str | None = None,
     log_format: str | None = None,
+    daemon_cgroup: str | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Settings:
     """The settings from flags (None where not given) and the environment. InvalidInput with every problem."""
     asked = run_directory or environment.get(RUN_DIRECTORY)
     directory = Path(asked or _default_run_directory(environment)).absolute()
     limits = limits_directory or environment.get(LIMITS_DIRECTORY)
+    cgroup = daemon_cgroup or environment.get(DAEMON_CGROUP)
     chosen = Settings(
         run_directory=directory,
         limits_directory=Path(limits) if limits else None,
         simulate=simulate or environment.get(SIMULATE, ""),
         log_format=log_format or environment.get(LOG_FORMAT, "auto"),
         by_default=not asked,
+        daemon_cgroup=Path(cgroup) if cgroup else None,
     )
     problems = _problems(chosen)
     if problems:

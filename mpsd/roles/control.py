@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from mpsd.core.domains import Domain
 from mpsd.core.policy import Policy
 from mpsd.edge import gate
+from mpsd.edge.daemon_cgroup import DaemonCgroup
 from mpsd.edge.logs import logger
 from mpsd.edge.nvml import Nvml
 from mpsd.edge.settings import Settings
@@ -42,11 +43,13 @@ class ControlRole:
         if no_gate:
             self._log.info("no gates", reason=f"{no_gate}; a container would not wait for its domain to serve")
         self._supervisors = [
-            DomainSupervisor(
-                domain, Place(settings.domain(domain.name), environment, with_gate=not no_gate), nvml, policy
-            )
+            DomainSupervisor(domain, self._place(domain.name, settings, environment, not no_gate), nvml, policy)
             for domain in domains
         ]
+
+    def _place(self, name: str, settings: Settings, environment: Mapping[str, str], with_gate: bool) -> Place:
+        tree = settings.daemon_cgroup
+        return Place(settings.domain(name), environment, with_gate, DaemonCgroup(tree, name) if tree else None)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop`, then drains, ends the daemons and puts everything back as it was found."""

@@ -3,6 +3,7 @@
 One rule: it keeps what the daemon last said and draws no conclusion from it; `DomainSupervisor` does that by the table.
 """
 
+import contextlib
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from mpsd.core.node_view import ServerLimit
 from mpsd.core.policy import Graces
 from mpsd.edge import control_process, processes
 from mpsd.edge.control_pipe import ControlFailed, ControlPipe, NoAnswer
+from mpsd.edge.daemon_cgroup import CgroupRefused, DaemonCgroup
 from mpsd.edge.domain_folder import DomainFolder
 from mpsd.edge.event_loop import DeathWatch
 from mpsd.edge.log_tail import LogTail
@@ -27,11 +29,15 @@ _TROUBLES = (ControlFailed, NotUnderstood, TimeoutError, OSError)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a domain's daemon lives. environment: of its programs. with_gate: whether gates can be made here."""
+    """Where a domain's daemon lives. environment: of its programs. with_gate: whether gates can be made here.
+
+    cgroup: None where the daemon stays in mpsd's own.
+    """
 
     folder: DomainFolder
     environment: Mapping[str, str]
     with_gate: bool
+    cgroup: DaemonCgroup | None
 
 
 class DomainDaemon:
@@ -49,6 +55,7 @@ class DomainDaemon:
         log: Logger,
     ) -> None:
         self._folder = place.folder
+        self._cgroup = place.cgroup
         self._gpus = gpus
         self._environment = place.environment
         self._on_end = on_end
@@ -57,6 +64,7 @@ class DomainDaemon:
         self._watch: DeathWatch | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._last_words = ""
+        self._refused = ""
         self.identity: ProcessIdentity | None = None
         self._forget_answers()
 
@@ -81,6 +89,8 @@ class DomainDaemon:
             found = recorded
         if found:
             self._hold(found)
+            if not self.foreign:
+                self._move(found.pid, *processes.descendants_of(found.pid))
         return found is not None
 
     def start(self) -> None:
@@ -89,6 +99,18 @@ class DomainDaemon:
         self._child = control_process.start(self._folder, self._gpus, self._environment)
         # None: it is over already; its exit code says why at the next look.
         self._hold(processes.identity_of(self._child.pid) or ProcessIdentity(self._child.pid, 0, processes.boot_id()))
+        self._move(self._child.pid)
+
+    def _move(self, *pids: int) -> None:
+        """To a cgroup of its own, before it has a server; a daemon that cannot be moved serves all the same."""
+        if self._cgroup is None:
+            return
+        try:
+            self._cgroup.take_in(pids)
+        except CgroupRefused as refused:
+            if str(refused) != self._refused:
+                self._log.warning("daemon ends with this container", reason=str(refused))
+            self._refused = str(refused)
 
     def _hold(self, daemon: ProcessIdentity) -> None:
         self._forget_answers()
@@ -143,6 +165,9 @@ class DomainDaemon:
         self.release()
         if self._child:
             self._child.wait()
+        if self._cgroup:
+            with contextlib.suppress(TimeoutError):  # an empty cgroup that is left behind harms nobody
+                await until(self._cgroup.remove, graces.command_s, "the daemon's server has left its cgroup")
 
     def release(self) -> None:
         """Stops watching; the daemon goes on."""

@@ -181,9 +181,9 @@ class Machine:
             Program([str(word) for word in argv], self.environment | dict(environment or {}), self._said)
         )
 
-    def service(self, verb: str) -> Service:
+    def service(self, verb: str, environment: Mapping[str, str] | None = None) -> Service:
         """`mpsd up`, `control` or `agent`, not waited for."""
-        return self._started(Service([str(MPSD), verb], self.environment, self._said))
+        return self._started(Service([str(MPSD), verb], self.environment | dict(environment or {}), self._said))
 
     def up(self) -> Service:
         """`mpsd up`, once every domain is ready."""

@@ -1,0 +1,85 @@
+"""A cgroup of its own for each control daemon, beside those of all containers.
+
+One rule: a container that shares the host's pids is ended by its cgroup: whoever is in it, or below it, is killed with
+its first process. So a daemon that is to outlive the container of `mpsd control` must be in none of its cgroups.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_OURS = "mpsd"
+_MEMBERS = "cgroup.procs"
+_OF_CPUSETS = ("cpuset.cpus", "cpuset.mems")
+
+
+class CgroupRefused(Exception):
+    """The daemon is where it was, and ends with the container of `mpsd control`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonCgroup:
+    """The cgroup mpsd/<name>, of v2 or in every hierarchy of v1. tree: where the host's cgroups are mounted."""
+
+    tree: Path
+    name: str
+
+    def take_in(self, pids: Iterable[int]) -> None:
+        """Moves these processes; those that have ended are left out. CgroupRefused where it cannot be done."""
+        hierarchies = tuple(self._hierarchies())
+        if all(_is_only_ours(hierarchy) for hierarchy in hierarchies):
+            what = "shows a container its own cgroup" if hierarchies else "has no cgroups"
+            raise CgroupRefused(f"{self.tree} {what}; mount the host's /sys/fs/cgroup there, writable")
+        try:
+            for hierarchy in hierarchies:
+                _take_in(self._make(hierarchy), pids)
+        except OSError as error:
+            raise CgroupRefused(f"{error}; it takes a privileged container and the host's cgroups, writable") from None
+
+    def remove(self) -> bool:
+        """Removes the cgroups that nobody is in; False where one is left."""
+        for hierarchy in self._hierarchies():
+            for folder in (hierarchy / _OURS / self.name, hierarchy / _OURS):
+                with suppress(OSError):
+                    folder.rmdir()
+        return not any((hierarchy / _OURS / self.name).exists() for hierarchy in self._hierarchies())
+
+    def _hierarchies(self) -> Iterator[Path]:
+        if (self.tree / "cgroup.controllers").exists():
+            yield self.tree
+        elif self.tree.is_dir():
+            folders = (folder for folder in self.tree.iterdir() if not folder.is_symlink())  # cpu -> cpu,cpuacct
+            yield from (folder for folder in folders if (folder / _MEMBERS).exists())
+
+    def _make(self, hierarchy: Path) -> Path:
+        folder = hierarchy
+        for name in (_OURS, self.name):
+            above, folder = folder, folder / name
+            folder.mkdir(exist_ok=True)
+            for setting in _OF_CPUSETS:
+                _inherit(folder / setting, above / setting)
+        return folder
+
+
+def _take_in(folder: Path, pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            (folder / _MEMBERS).write_text(str(pid))
+
+
+def _inherit(setting: Path, above: Path) -> None:
+    """A new cpuset of v1 is empty and takes nobody in; one of v2 inherits by itself."""
+    if setting.exists() and not setting.read_text().strip() and above.exists():
+        setting.write_text(above.read_text())
+
+
+def _is_only_ours(hierarchy: Path) -> bool:
+    """Whether this is not the host's hierarchy, but the part that a container sees of it: it is at the top of that.
+
+    The top of a whole hierarchy has files of its own in v1, and lacks some in v2 (cgroups(7), cgroup-v2 of the kernel).
+    """
+    v2 = (hierarchy / "cgroup.controllers").exists()
+    whole = not (hierarchy / "cgroup.type").exists() if v2 else (hierarchy / "release_agent").exists()
+    return not whole and str(os.getpid()) in (hierarchy / _MEMBERS).read_text().split()
