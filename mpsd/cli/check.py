@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from mpsd.cli.output import ExitCode, Format, OutputFormat, answers, print_invalid, print_json
-from mpsd.core.amounts import room_mib
 from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.policy import Policy
 from mpsd.core.problem import InvalidInput
@@ -82,12 +81,12 @@ def _policy_words(policy: Policy) -> str:
 
 
 def _facts_words(facts: GpuFacts) -> str:
-    largest = facts.largest_card
+    largest = facts.largest_room
     measured = sum(row.measured for row in facts.capabilities)
     return ", ".join(
         [
             f"{len(facts.capabilities)} compute capabilities ({measured} measured)",
             f"{len(facts.cards)} cards ({sum(card.measured for card in facts.cards)} measured)",
-            f"the largest is {largest.name} with {room_mib(largest, facts)} MiB for programs",
+            f"the largest is {largest.card.name} with {largest.mib} MiB for programs",
         ]
     )

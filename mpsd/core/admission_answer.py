@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mpsd.core.admission import of_mode
-from mpsd.core.admission_modes import Modes, NamespaceModes
+from mpsd.core.admission_modes import NamespaceModes
 from mpsd.core.admission_patch import Change
 from mpsd.core.admission_request import API_VERSION, KIND
 from mpsd.core.admission_rules import Finding
@@ -57,14 +57,15 @@ def answer_to(uid: str, name: str, found: Iterable[Finding], there: NamespaceMod
     """What is said about the findings in an object of this name, in a namespace where these modes count."""
     taken = tuple(finding for finding in found if finding.rule in there.modes)
     refused = of_mode(Mode.ENFORCE, taken, there.modes)
+    verdicts = tuple(dict.fromkeys((str(finding.rule), str(there.modes[finding.rule])) for finding in taken))
     return AdmissionAnswer(
         uid,
         allowed=not refused,
         code=403 if refused else 200,
         message=refusal(name, [finding.problem for finding in refused]) if refused else "",
         warnings=warnings_of(taken, there),
-        audit=_audit(taken, there.modes),
-        verdicts=tuple(dict.fromkeys((str(finding.rule), str(there.modes[finding.rule])) for finding in taken)),
+        audit=_audit(verdicts),
+        verdicts=verdicts,
     )
 
 
@@ -83,9 +84,7 @@ def refusal(name: str, problems: Iterable[Problem]) -> str:
 def _warnings(found: Iterable[Finding], remarks: Iterable[str]) -> Iterator[str]:
     """What is wrong and what to do, each led by the rule: kubectl shows a line that comes twice once."""
     for finding in found:
-        problem = finding.problem
-        remedy = f"; {problem.remedy}"
-        for sentence in (str(problem).removesuffix(remedy), problem.remedy):
+        for sentence in (finding.problem.fault, finding.problem.remedy):
             yield from _lines(f"{finding.rule}: {sentence}")
     for remark in remarks:
         yield from _lines(remark)
@@ -108,8 +107,7 @@ def _few(lines: Iterable[str], most: int) -> Iterator[str]:
         yield f"and {len(shown) - most} more"
 
 
-def _audit(found: Iterable[Finding], modes: Modes) -> dict[str, str]:
+def _audit(verdicts: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The rules by mode; the API server puts the webhook's name before each key."""
-    rules = dict.fromkeys(finding.rule for finding in found)
-    by_mode = {mode: ",".join(rule for rule in rules if modes[rule] is mode) for mode in Mode}
-    return {str(mode): named for mode, named in by_mode.items() if named}
+    by_mode = {mode: ",".join(rule for rule, taken in verdicts if taken == mode) for mode in map(str, Mode)}
+    return {mode: named for mode, named in by_mode.items() if named}

@@ -6,7 +6,7 @@ One rule: a request is refused here only if no GPU in the facts could ever hold 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mpsd.core.gpu_facts import Card, GpuFacts
+from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.policy import Policy
 from mpsd.core.problem import Problem
 from mpsd.core.quantity import Unit, memory_unit
@@ -39,12 +39,6 @@ def each_percent(asked: Asked) -> int | None:
     return None if asked.percent is None else asked.percent // asked.gpus
 
 
-def room_mib(card: Card, facts: GpuFacts) -> int:
-    """MiB that one client can have of an empty card: what CUDA can use, less what the MPS server holds."""
-    capability = facts.capability(card.compute_capability)
-    return max(0, card.memory_mib - (capability.server_mib if capability else 0))
-
-
 def problems_with_asked(asked: Asked, policy: Policy, facts: GpuFacts) -> tuple[Problem, ...]:
     """Every reason why no GPU could ever serve this."""
     percent = (
@@ -73,33 +67,34 @@ def _nearest(value: int, step: int, least: int, most: int) -> str:
 
 
 def _memory(asked: Asked, policy: Policy, facts: GpuFacts) -> Iterator[Problem]:
-    unit_mib, gpus = policy.resources.memory_unit_mib, asked.gpus
-    where, value = asked.memory_where, str(asked.memory_units)
-    unit, each = memory_unit(unit_mib).name, " on each GPU" if gpus > 1 else ""
-    if asked.memory_units % gpus:
-        message = f"{unit} cannot be divided evenly over {gpus} GPUs"
-        remedy = _nearest(asked.memory_units, gpus, gpus, asked.memory_units + gpus)
-        yield Problem("memory-uneven", where, value, message, remedy)
+    if asked.memory_units % asked.gpus:
+        yield _uneven(asked, policy)
         return
     memory_mib = each_mib(asked, policy)
-    large_enough = [card for card in facts.cards if room_mib(card, facts) >= memory_mib]
+    # A percentage that cannot be is a problem of its own; here the nearest that could be counts.
+    percent = min(100, max(1, each_percent(asked) or policy.requests.default_thread_percent))
+    if not any(room.context_mib(percent) < memory_mib <= room.mib for room in facts.rooms):
+        yield _out_of_bounds(asked, memory_mib, percent, policy, facts)
+
+
+def _uneven(asked: Asked, policy: Policy) -> Problem:
+    unit, gpus = memory_unit(policy.resources.memory_unit_mib).name, asked.gpus
+    message = f"{unit} cannot be divided evenly over {gpus} GPUs"
+    remedy = _nearest(asked.memory_units, gpus, gpus, asked.memory_units + gpus)
+    return Problem("memory-uneven", asked.memory_where, str(asked.memory_units), message, remedy)
+
+
+def _out_of_bounds(asked: Asked, memory_mib: int, percent: int, policy: Policy, facts: GpuFacts) -> Problem:
+    """What is said of memory that no card has, or that no card's context leaves anything of."""
+    where, value, gpus = asked.memory_where, str(asked.memory_units), asked.gpus
+    unit_mib, each = policy.resources.memory_unit_mib, " on each GPU" if gpus > 1 else ""
+    large_enough = [room for room in facts.rooms if memory_mib <= room.mib]
     if not large_enough:
-        largest = facts.largest_card
-        most = room_mib(largest, facts) // unit_mib
-        message = f"is more than any GPU has{each}: {largest.name}, the largest known, has {most} {unit}"
-        yield Problem("memory-over-card", where, value, message, f"ask for at most {most * gpus}")
-        return
-    cost_mib = min(_context_mib(asked, card, policy, facts) for card in large_enough)
-    if memory_mib <= cost_mib:
-        least = (cost_mib // unit_mib + 1) * gpus
-        message = f"is {memory_mib} MiB{each} and does not hold a CUDA context, which takes {cost_mib} MiB at least"
-        yield Problem("memory-below-context", where, value, message, f"ask for {least} or more")
-
-
-def _context_mib(asked: Asked, card: Card, policy: Policy, facts: GpuFacts) -> int:
-    """What a context of this request takes on this card; its threads are counted as the policy could allow them."""
-    capability = facts.capability(card.compute_capability)
-    if capability is None:  # GpuFacts does not load without a row for every card
-        return 0
-    percent = each_percent(asked) or policy.requests.default_thread_percent
-    return capability.context_cost_mib(capability.sms_given(min(100, max(1, percent)), card.sms))
+        largest = facts.largest_room
+        most, unit = largest.mib // unit_mib, memory_unit(unit_mib).name
+        message = f"is more than any GPU has{each}: {largest.card.name}, the largest known, has {most} {unit}"
+        return Problem("memory-over-card", where, value, message, f"ask for at most {most * gpus}")
+    cost_mib = min(room.context_mib(percent) for room in large_enough)
+    least = (cost_mib // unit_mib + 1) * gpus
+    message = f"is {memory_mib} MiB{each} and does not hold a CUDA context, which takes {cost_mib} MiB at least"
+    return Problem("memory-below-context", where, value, message, f"ask for {least} or more")

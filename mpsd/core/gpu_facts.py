@@ -3,6 +3,8 @@
 One rule: a number about hardware lives in that file with its source, never here.
 """
 
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -53,9 +55,22 @@ class Card:
     source: Annotated[str, Field(min_length=1)]
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one client can have of an empty card: mib is what CUDA can use, less what the MPS server holds."""
+
+    card: Card
+    capability: Capability
+    mib: int
+
+    def context_mib(self, thread_percent: int) -> int:
+        """MiB of it that a CUDA context takes on this share of the threads, 1 to 100."""
+        return self.capability.context_cost_mib(self.capability.sms_given(thread_percent, self.card.sms))
+
+
+@dataclass(frozen=True, config=STRICT)
 class GpuFacts:
-    """The whole of `limits/gpus.yaml`."""
+    """The whole of `limits/gpus.yaml`. Without slots, so that what follows from it is worked out once."""
 
     version: Literal["v1"]
     capabilities: Annotated[list[Capability], Field(min_length=1)]
@@ -78,12 +93,25 @@ class GpuFacts:
 
     def capability(self, compute_capability: str) -> Capability | None:
         """The facts for one compute capability; None where the file has no row for it."""
-        return next((row for row in self.capabilities if row.compute_capability == compute_capability), None)
+        return self._by_compute_capability.get(compute_capability)
 
     def card(self, short: str) -> Card | None:
         """The card with this short name; None where the file has none."""
         return next((card for card in self.cards if card.short == short), None)
 
-    @property
-    def largest_card(self) -> Card:
-        return max(self.cards, key=lambda card: card.memory_mib)
+    @cached_property
+    def largest_room(self) -> Room:
+        return max(self.rooms, key=lambda room: room.mib)
+
+    @cached_property
+    def rooms(self) -> tuple[Room, ...]:
+        """What one client finds on each card."""
+        return tuple(map(self._room, self.cards))
+
+    def _room(self, card: Card) -> Room:
+        capability = self._by_compute_capability[card.compute_capability]  # `rows_agree` has seen a row for every card
+        return Room(card, capability, max(0, card.memory_mib - capability.server_mib))
+
+    @cached_property
+    def _by_compute_capability(self) -> Mapping[str, Capability]:
+        return {row.compute_capability: row for row in self.capabilities}

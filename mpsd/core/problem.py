@@ -30,8 +30,13 @@ class Problem:
         return asdict(self)
 
     def __str__(self) -> str:
+        return f"{self.fault}; {self.remedy}"
+
+    @property
+    def fault(self) -> str:
+        """The problem without its remedy."""
         shown = f" is {self.value}" if self.value else ""
-        return f"{self.where}{shown}: {self.message}; {self.remedy}"
+        return f"{self.where}{shown}: {self.message}"
 
 
 class InvalidInput(Exception):
@@ -61,5 +66,6 @@ def shown(value: object, longest: int = 60) -> str:
 def printable(text: str, longest: int = 60) -> str:
     """Text for one line of a message: control characters escaped, cut at `longest`."""
     cut = text[: longest + 1]
-    escaped = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in cut)
-    return escaped if len(escaped) <= longest else escaped[: longest - 1] + "…"
+    if not cut.isprintable():
+        cut = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in cut)
+    return cut if len(cut) <= longest else cut[: longest - 1] + "…"

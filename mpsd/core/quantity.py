@@ -5,8 +5,10 @@ One rule: Kubernetes' own grammar decides what a number is, and no number, howev
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from mpsd.core.problem import Problem, shown
 
@@ -18,12 +20,12 @@ _MIB = 1024**2
 _BYTES = {f"{prefix}i": 1024**power for power, prefix in enumerate("KMGTPE", 1)} | {
     prefix: 1000**power for power, prefix in enumerate("MGTPE", 2)
 }
-_COUNTS = {
+_COUNTS: Mapping[str, Fraction | int] = {
     "n": Fraction(1, 10**9),
     "u": Fraction(1, 10**6),
     "m": Fraction(1, 1000),
-    "": Fraction(1),
-    "k": Fraction(1000),
+    "": 1,
+    "k": 1000,
 }
 
 _GRAMMAR = re.compile(
@@ -44,6 +46,7 @@ class Unit:
     mib: int | None = None
 
 
+@lru_cache(maxsize=16)
 def memory_unit(mib: int) -> Unit:
     """The unit of a memory resource whose one is `mib` MiB."""
     name = f"{mib // 1024} GiB" if mib % 1024 == 0 else f"{mib} MiB"
@@ -78,15 +81,16 @@ def whole_units(value: object, where: str, unit: Unit) -> int | Problem:
 class _Size:
     """A number that was written with a suffix for bytes."""
 
-    bytes: Fraction
+    bytes: Fraction | int
 
 
-def _amount(value: object) -> Fraction | _Size | None:
+def _amount(value: object) -> Fraction | int | _Size | None:
     """The number that a quantity stands for; None when it is no quantity."""
     match = _GRAMMAR.fullmatch(_text(value))
     if match is None:
         return None
-    number = Fraction(match["number"])
+    digits = match["number"]
+    number = int(digits) if digits.isdigit() else Fraction(digits)  # int is a tenth of the cost, and most have no more
     if match["exponent"] is not None:
         exponent = int(match["exponent"])
         held = max(-_LARGEST_EXPONENT, min(_LARGEST_EXPONENT, exponent))

@@ -13,6 +13,7 @@ from mpsd.core.problem import Problem, printable, shown
 Fields = Mapping[str, object]
 Wanted = TypeVar("Wanted")
 
+_LONGEST_KEPT = 256  # characters; longer keys are cut wherever they are shown, and take no memory
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WORDS: Mapping[type, tuple[str, str]] = {
     dict: ("a mapping", "write fields below it"),
@@ -30,8 +31,12 @@ def at(path: str, *keys: str) -> str:
     return path.removeprefix(".")
 
 
-@lru_cache(maxsize=1024)
 def _step(key: str) -> str:
+    return _known_step(key) if len(key) <= _LONGEST_KEPT else f"[{printable(key)}]"
+
+
+@lru_cache(maxsize=1024)
+def _known_step(key: str) -> str:
     return f".{key}" if _PLAIN_KEY.fullmatch(key) else f"[{printable(key)}]"
 
 
@@ -96,9 +101,7 @@ class Shape:
     def _read(self, fields: Fields, key: str, path: str, wanted: type[Wanted]) -> Wanted | None:
         """The value at `key`; None where it is absent or of another type."""
         value = fields.get(key)
-        if value is None:
-            return None
-        if isinstance(value, wanted) and (wanted is not int or not isinstance(value, bool)):
+        if value is None or type(value) is wanted:  # exactly: true is a whole number to Python, and is none here
             return value
         self._note(at(path, key), value, wanted)
         return None

@@ -14,7 +14,6 @@ from mpsd.core.amounts import (
     each_percent,
     problems_with_asked,
     problems_with_percent,
-    room_mib,
 )
 from mpsd.core.client_limits import ClientLimit
 from mpsd.core.container import Container, Role
@@ -107,8 +106,8 @@ def _read(
     names = policy.resources
     memory_where, percent_where = (at(container.path, *_LIMITS, name) for name in (names.memory, names.percent))
     problems = list(_faults(container, names))
-    memory_units = _number(container, names.memory, memory_unit(names.memory_unit_mib), problems)
-    percent = _number(container, names.percent, PERCENT, problems)
+    memory_units = _number(container, names.memory, memory_where, memory_unit(names.memory_unit_mib), problems)
+    percent = _number(container, names.percent, percent_where, PERCENT, problems)
     if gpus is not None and memory_units is not None:
         asked = Asked(memory_units, percent, gpus, memory_where, percent_where)
         problems.extend(problems_with_asked(asked, policy, facts))
@@ -136,40 +135,51 @@ def gpu_count(pod: Pod, resources: Resources) -> int | Problem:
 def _faults(container: Container, resources: Resources) -> Iterator[Problem]:
     """What is wrong with the way a container asks, whatever the numbers are."""
     named = container.limits.keys() | container.requests.keys()
-    limits = at(container.path, *_LIMITS)
     if container.role is Role.EPHEMERAL:
         message = "an ephemeral container can ask for no resources"
         remedy = "remove them; it sees the GPU of no other container"
         yield Problem("ephemeral-asks", at(container.path, "resources"), "", message, remedy)
     if resources.count in named:
+        where = at(container.path, *_LIMITS, resources.count)
         message = "is a label of the pod, and no resource to ask for"
         remedy = f"write {resources.memory} here, and the number of GPUs under metadata.labels"
-        yield Problem("count-is-a-label", at(limits, resources.count), "", message, remedy)
+        yield Problem("count-is-a-label", where, "", message, remedy)
     if resources.percent in named and resources.memory not in named:
+        where = at(container.path, *_LIMITS, resources.percent)
         message, remedy = "asks for threads of a GPU and for no memory", f"add {resources.memory} beside it"
-        yield Problem("percent-without-memory", at(limits, resources.percent), "", message, remedy)
+        yield Problem("percent-without-memory", where, "", message, remedy)
 
 
-def _number(container: Container, name: str, unit: Unit, problems: list[Problem]) -> int | None:
-    """The number of one resource; None, with `problems` longer where it is none, when there is no such number."""
-    limits, requests = at(container.path, *_LIMITS, name), at(container.path, *_REQUESTS, name)
+def _number(container: Container, name: str, where: str, unit: Unit, problems: list[Problem]) -> int | None:
+    """The number of one resource; None, with `problems` longer where it is none, when there is no such number.
+
+    where: leads to its limit.
+    """
     if name not in container.limits:
         if name in container.requests:
             value = shown(container.requests[name])
             message = "is asked for under requests alone, which Kubernetes refuses for such a resource"
+            requests = at(container.path, *_REQUESTS, name)
             problems.append(Problem("limit-missing", requests, value, message, "write it under limits instead"))
         return None
-    limit = whole_units(container.limits[name], limits, unit)
-    request = whole_units(container.requests[name], requests, unit) if name in container.requests else limit
+    limit = whole_units(container.limits[name], where, unit)
     if isinstance(limit, Problem):
         problems.append(limit)
         return None
+    if name in container.requests:
+        problems.extend(_request_problems(container, name, limit, unit))
+    return limit
+
+
+def _request_problems(container: Container, name: str, limit: int, unit: Unit) -> Iterator[Problem]:
+    """What is wrong with the number under `requests`, which Kubernetes itself fills in from the limit."""
+    where = at(container.path, *_REQUESTS, name)
+    request = whole_units(container.requests[name], where, unit)
     if isinstance(request, Problem):
-        problems.append(request)
+        yield request
     elif request != limit:
         message = f"is not the limit, which is {limit}, and Kubernetes wants the two alike"
-        problems.append(Problem("request-not-limit", requests, str(request), message, "remove it; limits is enough"))
-    return limit
+        yield Problem("request-not-limit", where, str(request), message, "remove it; limits is enough")
 
 
 def _request(container: Container, asked: Asked, policy: Policy) -> ContainerRequest:
@@ -187,7 +197,7 @@ def _pod_problems(pod: Pod, share: Share, policy: Policy, facts: GpuFacts) -> It
     """Why containers that could each be served cannot all be: a pod lives on one GPU, or on one set of them."""
     where = at(pod.path, "spec")
     promised = policy.oversubscription
-    most_mib = max(room_mib(card, facts) for card in facts.cards) * promised.memory_percent // 100
+    most_mib = facts.largest_room.mib * promised.memory_percent // 100
     if share.memory_mib > most_mib:
         message = f"its containers ask for more of one GPU than any can promise, {most_mib} MiB"
         yield Problem(

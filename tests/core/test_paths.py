@@ -49,3 +49,10 @@ def test_a_path_of_the_host_leads_to_what_is_above_and_below_it(path: str, place
 )
 def test_a_path_inside_a_container_is_read_to_its_end(path: str, place: str) -> None:
     assert inside(path, PATTERNS) == place
+
+
+def test_a_path_of_megabytes_is_followed_as_a_short_one_is() -> None:
+    there_and_back = "/a" * 500_000 + "/.." * 500_000
+    assert inside(f"{there_and_back}/dev/nvidia0", PATTERNS) == "/dev/nvidia*"
+    assert inside(f"{there_and_back}/data", PATTERNS) == ""
+    assert reached("/dev/" + "./" * 500_000 + "nvidia0", PATTERNS) == ("/dev/nvidia*",)
