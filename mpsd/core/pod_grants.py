@@ -3,14 +3,19 @@
 One rule: a device counts for one pod at most, and kubelet's word goes before the journal's.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from mpsd.core.allocation import Held
+from mpsd.core.devices import gpu_of, is_percent
 from mpsd.core.domains import Domain
 from mpsd.core.grants import Grant
+from mpsd.core.identity import PodName
 from mpsd.core.node_pods import ContainerName, NodePod
 from mpsd.core.policy import Policy
+
+_Key = tuple[str, str]  # namespace and name: all that kubelet says of a pod here
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,11 @@ class ContainerDevices:
     container: ContainerName
     memory: tuple[str, ...] = ()
     percent: tuple[str, ...] = ()
+
+    @property
+    def pod(self) -> tuple[str, str]:
+        """The namespace and the name of its pod."""
+        return self.container.namespace, self.container.pod
 
 
 def pod_grants(
@@ -32,6 +42,114 @@ def pod_grants(
     """One grant for each pod that holds memory devices, in the order of their ids.
 
     held: what kubelet's PodResources say, which leave out init containers. journal: of this boot, for init containers
-    and for what was allocated since kubelet was asked.
+    and for what was allocated since kubelet was asked. Where a pod's devices lie in two domains, or not evenly, its
+    grant is the least that is true of all its GPUs: Allocate and PreStartContainer let no such pod run.
     """
-    raise NotImplementedError
+    known = {(pod.namespace, pod.name): pod for pod in pods}
+    grants = (
+        _grant(_name(key, known), holding, domains, policy) for key, holding in _holdings(held, journal, known).items()
+    )
+    return tuple(sorted((grant for grant in grants if grant), key=lambda grant: grant.id))
+
+
+@dataclass(slots=True)
+class _Holding:
+    """What one pod holds: its devices, and the containers and answers that they came with."""
+
+    ids: set[str] = field(default_factory=set)
+    containers: list[ContainerDevices] = field(default_factory=list)
+    caps: list[int] = field(default_factory=list)
+
+
+def _holdings(
+    held: Sequence[ContainerDevices], journal: Sequence[Held], known: Mapping[_Key, NodePod]
+) -> dict[_Key, _Holding]:
+    holdings: dict[_Key, _Holding] = {}
+    owners: dict[str, _Key] = {}
+    for one in held:
+        holding = holdings.setdefault(one.pod, _Holding())
+        holding.containers.append(one)
+        holding.ids.update(_claimed(one.pod, (*one.memory, *one.percent), owners))
+    guesses = _Guesses(dict(owners), known, frozenset(_listed(held)))
+    for entry in sorted(journal, key=lambda entry: entry.at, reverse=True):
+        key = guesses.whose(entry)
+        if key:
+            holding = holdings.setdefault(key, _Holding())
+            holding.ids.update(_claimed(key, entry.ids, owners))
+            holding.caps.extend([] if entry.thread_percent is None else [entry.thread_percent])
+    return holdings
+
+
+def _listed(held: Iterable[ContainerDevices]) -> Iterator[tuple[ContainerName, str]]:
+    for one in held:
+        for resource, ids in (("memory", one.memory), ("percent", one.percent)):
+            if ids:
+                yield one.container, resource
+
+
+def _claimed(key: _Key, ids: Iterable[str], owners: dict[str, _Key]) -> list[str]:
+    """Those of the devices that nobody had before this pod."""
+    return [device_id for device_id in ids if owners.setdefault(device_id, key) == key]
+
+
+@dataclass(slots=True)
+class _Guesses:
+    """Puts right whom the entries of the journal name, the newest entry first.
+
+    owners: by kubelet's word. listed: the containers that kubelet lists, with the resources they hold.
+    """
+
+    owners: Mapping[str, _Key]
+    known: Mapping[_Key, NodePod]
+    listed: frozenset[tuple[ContainerName, str]]
+    seen: set[tuple[ContainerName, str]] = field(default_factory=set)
+
+    def whose(self, entry: Held) -> _Key | None:
+        """The pod that has this entry's devices; None where it ended, or nobody can say.
+
+        kubelet gives a device to no second pod while the first is there, so whoever it says holds one of them holds
+        all of them, and the journal's guess at a pod that is there too was wrong.
+        """
+        named = (entry.pod.namespace, entry.pod.pod) if entry.pod else None
+        if named and not self._is_there(entry, named):
+            return None
+        holders = {self.owners[device_id] for device_id in entry.ids if device_id in self.owners}
+        if holders:
+            return holders.pop() if len(holders) == 1 else None
+        if entry.pod is None or (entry.pod, entry.resource) in self.listed | self.seen:
+            return None
+        self.seen.add((entry.pod, entry.resource))
+        return named
+
+    def _is_there(self, entry: Held, named: _Key) -> bool:
+        """Whether the pod that the entry names is still on this node, as far as anybody says."""
+        pod = self.known.get(named)
+        if pod is None:  # the API may be away; kubelet lists what runs
+            return any((one.namespace, one.pod) == named for one, _ in self.listed)
+        return not pod.is_finished and entry.uid in ("", pod.uid)
+
+
+def _name(key: _Key, known: Mapping[_Key, NodePod]) -> PodName:
+    return PodName(*key, known[key].uid if key in known else "")
+
+
+def _grant(name: PodName, holding: _Holding, domains: Sequence[Domain], policy: Policy) -> Grant | None:
+    """The pod's grant; None where it holds no memory of a GPU that is there."""
+    units = Counter(gpu for gpu in map(gpu_of, holding.ids) if gpu)
+    domain = max(domains, key=lambda domain: sum(units[uuid] for uuid in domain.gpus), default=None)
+    gpus = tuple(uuid for uuid in domain.gpus if units[uuid]) if domain else ()
+    if not domain or not gpus:
+        return None
+    default = policy.requests.default_thread_percent
+    caps = [len(one.percent) // len(gpus) or default for one in holding.containers]
+    return Grant(
+        id=name.uid or str(name),
+        domain=domain.name,
+        gpus=gpus,
+        memory_mib=min(units[uuid] for uuid in gpus) * policy.resources.memory_unit_mib,
+        thread_percent=min(100, max([*caps, *holding.caps], default=default)),
+        reserved_percent=sum(map(is_percent, holding.ids)) // len(gpus),
+        clients=policy.requests.clients_per_grant,
+        holder=name,
+        command=str(name),
+    )
