@@ -3,7 +3,7 @@
 One rule: the same rooms and the same request always give the same GPUs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mpsd.core import policy as policies
@@ -33,10 +33,14 @@ class NoRoom:
     ever: bool
 
 
+def by_preference(rooms: Iterable[Room], policy: Policy) -> list[Room]:
+    """The rooms in the order in which the policy takes them."""
+    return sorted(rooms, key=_PREFERENCE[policy.placement])
+
+
 def place(request: Request, rooms: Sequence[Room], policy: Policy) -> Placed | NoRoom:
     """The GPUs for this request, or the reason in plain words why it has none."""
-    preference = _PREFERENCE[policy.placement]
-    fitting = sorted((room for room in rooms if room.holds(request, policy)), key=preference)
+    fitting = by_preference((room for room in rooms if room.holds(request, policy)), policy)
     for room in fitting:
         beside = [other for other in fitting if other.domain == room.domain]
         if len(beside) >= request.gpus:

@@ -4,10 +4,15 @@ One rule: whatever is available, the answer has the size that kubelet asked for 
 where nothing fits one domain it is no good selection, and Allocate refuses it with the reason.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mpsd.core.allocation import Asking
-from mpsd.core.grants import Gpu, Grant
+from mpsd.core.devices import gpu_of, number_of
+from mpsd.core.grants import Gpu, Grant, Request, Room, rooms
+from mpsd.core.placement import by_preference
+from mpsd.core.placement_annotations import chosen_gpus
 from mpsd.core.policy import Policy
 
 
@@ -28,4 +33,73 @@ def preferred(
     those that the scheduler wrote on the pod, then the policy's placement. grants: everybody's, so that a GPU whose
     threads or clients are promised is passed over where another one would do.
     """
-    raise NotImplementedError
+    count, percent = (pod[1].gpus, pod[1].thread_percent) if pod else (1, None)
+    offer = _Offer.of(available, must_include, size, count)
+    request = Request(offer.each * policy.resources.memory_unit_mib, percent, count)
+    known = rooms([gpu for gpu in gpus if gpu.uuid in domain_of], domain_of, grants, policy)
+    fitting = by_preference(
+        (
+            replace(room, memory_mib=offer.units(room.gpu.uuid) * policy.resources.memory_unit_mib)
+            for room in known
+            if offer.fits(room.gpu.uuid)
+        ),
+        policy,
+    )
+    roomy = [room for room in fitting if room.holds(request, policy)]
+    beside = frozenset(gpu for gpu in map(gpu_of, held) if gpu)
+    chosen = frozenset(chosen_gpus(pod[0].annotations, gpus)) if pod else frozenset[str]()
+    for among, wish in ((fitting, beside), (fitting, chosen), (roomy, None), (fitting, None)):
+        selected = offer.select(among, wish)
+        if selected:
+            return offer.taken_from(selected)
+    return offer.anything()
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """What kubelet lets us choose from. must, free: ids, in order. each: units on each of `gpus` GPUs."""
+
+    must: tuple[str, ...]
+    free: tuple[str, ...]
+    size: int
+    gpus: int
+    each: int
+    inside: Counter[str | None]
+    left: Counter[str | None]
+
+    @classmethod
+    def of(cls, available: Sequence[str], must_include: Sequence[str], size: int, gpus: int) -> "_Offer":
+        must = tuple(dict.fromkeys(must_include))
+        free = tuple(sorted(set(available).difference(must), key=lambda one: (number_of(one), one)))
+        return cls(must, free, size, gpus, size // gpus, Counter(map(gpu_of, must)), Counter(map(gpu_of, free)))
+
+    def units(self, uuid: str) -> int:
+        return self.inside[uuid] + self.left[uuid]
+
+    def fits(self, uuid: str) -> bool:
+        """Whether this GPU could be one of the container's."""
+        return self.size % self.gpus == 0 and self.inside[uuid] <= self.each <= self.units(uuid)
+
+    def select(self, among: Sequence[Room], wish: frozenset[str] | None) -> tuple[str, ...]:
+        """GPUs of one domain that hold what must be included, and are of the wish or hold all of it; () for none."""
+        needed = {uuid for uuid in self.inside if uuid}
+        for domain in dict.fromkeys(room.domain for room in among):
+            here = [room.gpu.uuid for room in among if room.domain == domain]
+            here.sort(key=lambda uuid: (uuid not in needed, uuid not in (wish or ())))
+            selected = set(here[: self.gpus])
+            wished = wish is None or (wish and (selected <= wish or wish <= selected))
+            if len(selected) == self.gpus and needed <= selected and wished:
+                return tuple(here[: self.gpus])
+        return ()
+
+    def taken_from(self, selected: Sequence[str]) -> tuple[str, ...]:
+        """The ids of the container on these GPUs, the same number on each."""
+        rest = [
+            device_id
+            for uuid in selected
+            for device_id in [one for one in self.free if gpu_of(one) == uuid][: self.each - self.inside[uuid]]
+        ]
+        return (*self.must, *rest)
+
+    def anything(self) -> tuple[str, ...]:
+        return (*self.must, *self.free)[: max(0, self.size)]
