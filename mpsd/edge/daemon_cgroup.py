@@ -4,14 +4,16 @@ One rule: a container that shares the host's pids is ended by its cgroup: whoeve
 its first process. So a daemon that is to outlive the container of `mpsd control` must be in none of its cgroups.
 """
 
+import ctypes
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 _OURS = "mpsd"
 _MEMBERS = "cgroup.procs"
+_CLONE_NEWCGROUP = 0x02000000  # linux/sched.h; os.setns is of Python 3.12
 _OF_CPUSETS = ("cpuset.cpus", "cpuset.mems")
 
 
@@ -21,22 +23,42 @@ class CgroupRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DaemonCgroup:
-    """The cgroup mpsd/<name>, of v2 or in every hierarchy of v1. tree: where the host's cgroups are mounted."""
+    """The cgroup mpsd/<name>, of v2 or in every hierarchy of v1. tree: where the host's cgroups are mounted.
+
+    host: the pid of a process of the host; with its pids, that of its first.
+    """
 
     tree: Path
     name: str
+    host: int = 1
 
-    def take_in(self, pids: Iterable[int]) -> None:
+    def take_in(self, pids: Sequence[int]) -> None:
         """Moves these processes; those that have ended are left out. CgroupRefused where it cannot be done."""
         hierarchies = tuple(self._hierarchies())
         if all(_is_only_ours(hierarchy) for hierarchy in hierarchies):
             what = "shows a container its own cgroup" if hierarchies else "has no cgroups"
             raise CgroupRefused(f"{self.tree} {what}; mount the host's /sys/fs/cgroup there, writable")
         try:
-            for hierarchy in hierarchies:
-                _take_in(self._make(hierarchy), pids)
+            try:
+                self._move(hierarchies, pids)
+            except FileNotFoundError:  # what the kernel says to a move out of a cgroup namespace
+                self._leave_namespace()
+                self._move(hierarchies, pids)
         except OSError as error:
             raise CgroupRefused(f"{error}; it takes a privileged container and the host's cgroups, writable") from None
+
+    def _move(self, hierarchies: Iterable[Path], pids: Sequence[int]) -> None:
+        for hierarchy in hierarchies:
+            members = self._make(hierarchy) / _MEMBERS
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    members.write_text(str(pid))
+
+    def _leave_namespace(self) -> None:
+        """Goes to the host's cgroup namespace: some runtimes give even privileged containers one of their own."""
+        with Path(f"/proc/{self.host}/ns/cgroup").open("rb") as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWCGROUP):
+                raise OSError(ctypes.get_errno(), "the host's cgroup namespace cannot be joined")
 
     def remove(self) -> bool:
         """Removes the cgroups that nobody is in; False where one is left."""
@@ -61,12 +83,6 @@ class DaemonCgroup:
             for setting in _OF_CPUSETS:
                 _inherit(folder / setting, above / setting)
         return folder
-
-
-def _take_in(folder: Path, pids: Iterable[int]) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            (folder / _MEMBERS).write_text(str(pid))
 
 
 def _inherit(setting: Path, above: Path) -> None:

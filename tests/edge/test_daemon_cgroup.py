@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,29 @@ def test_a_daemon_leaves_every_cgroup_of_ours(sleeper: subprocess.Popen[bytes]) 
     sleeper.wait()
     eventually(cgroup.remove, "the empty cgroups can be removed")
     assert list(TREE.rglob(f"mpsd/test{os.getpid()}")) == []
+
+
+@needs_cgroups
+def test_a_cgroup_namespace_keeps_no_daemon_in(sleeper: subprocess.Popen[bytes]) -> None:
+    """As some runtimes give one to every container; where cgroup2 is mounted with nsdelegate it would."""
+    container = DaemonCgroup(TREE, f"container{os.getpid()}")
+    script = f"""
+from pathlib import Path
+from mpsd.edge.daemon_cgroup import DaemonCgroup
+DaemonCgroup(Path("{TREE}"), "test{os.getpid()}", host={os.getpid()}).take_in([{sleeper.pid}])
+"""
+    container.take_in([sleeper.pid])
+    namespaced = subprocess.Popen(
+        ["sh", "-c", 'read go; exec unshare --cgroup "$0" -c "$1"', sys.executable, script], stdin=subprocess.PIPE
+    )
+    container.take_in([namespaced.pid])
+    namespaced.communicate(b"go\n", timeout=20)
+    assert namespaced.returncode == 0
+    assert cgroups_of(sleeper.pid) == {f"/mpsd/test{os.getpid()}"}
+    sleeper.kill()
+    sleeper.wait()
+    for cgroup in (container, DaemonCgroup(TREE, f"test{os.getpid()}")):
+        eventually(cgroup.remove, "the empty cgroups can be removed")
 
 
 @needs_cgroups
