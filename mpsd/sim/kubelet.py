@@ -1,0 +1,169 @@
+"""A simulated kubelet: it speaks with device plugins as a real one does, and runs containers as processes.
+
+One rule: everything that a real kubelet survives a restart with is on disk, and nothing else is.
+What is left out: images, networks, volumes, probes, CPU and memory, the topology manager.
+"""
+
+import asyncio
+import random
+import signal
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mpsd.sim.kubelet_containers import Containers, Running
+from mpsd.sim.kubelet_devices import DeviceManager
+from mpsd.sim.kubelet_plugins import PluginFailed
+from mpsd.sim.kubelet_pod import SimPod, read_pod
+from mpsd.sim.kubelet_pod_resources import PodResources
+from mpsd.sim.kubelet_pod_worker import Pace, PodWorker
+from mpsd.sim.kubelet_source import PodSource, SourceAway
+from mpsd.sim.kubelet_status import rejection
+from mpsd.sim.kubelet_version import OLDEST, Version
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletSettings:
+    """folder: kubelet's root. command: what every container runs in place of its own; empty: its own.
+
+    seed: of whatever kubelet leaves to chance. forget_after_s: how long a plugin that is gone counts as the node's.
+    """
+
+    folder: Path
+    version: Version = OLDEST
+    command: tuple[str, ...] = ()
+    pace: Pace = field(default_factory=Pace)
+    seed: int | None = None
+    forget_after_s: float = 300.0
+
+
+@dataclass(slots=True)
+class _Known:
+    """A pod that this kubelet has seen. worker: None where it was refused, or had ended before."""
+
+    pod: SimPod
+    worker: PodWorker | None
+    refusal: Mapping[str, Any] = field(default_factory=dict)
+    written: Mapping[str, Any] = field(default_factory=dict)
+    ending: asyncio.Task[None] | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.worker.has_ended if self.worker else self.refusal.get("phase") != "Pending"
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        return self.worker.status if self.worker else self.refusal
+
+
+class Kubelet:
+    """Serves until `stop`. Nothing happens to pods but in `sync`, which one task at a time may call."""
+
+    def __init__(self, settings: KubeletSettings, source: PodSource) -> None:
+        self._settings = settings
+        self._source = source
+        self._pods: dict[str, _Known] = {}
+        self._written_amounts: object = None
+        self.containers = Containers(settings.folder / "containers")
+        self.devices = DeviceManager(
+            settings.folder / "device-plugins",
+            settings.version,
+            self._active,
+            random.Random(settings.seed),  # noqa: S311
+            settings.forget_after_s,
+        )
+        self._resources = PodResources(
+            settings.folder / "pod-resources" / "kubelet.sock", settings.version, self.devices, self._listed
+        )
+
+    async def start(self) -> None:
+        await self.devices.start()
+        await self._resources.start()
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Looks at the pods again and again."""
+        while not stopping.is_set():
+            await self.sync()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), self._settings.pace.look_s)
+
+    async def stop(self) -> None:
+        """As a kubelet that is stopped: its containers go on."""
+        for known in self._pods.values():
+            if known.ending:
+                known.ending.cancel()
+            if known.worker:
+                await known.worker.leave()
+        await self._resources.stop()
+        await self.devices.stop()
+
+    async def sync(self) -> None:
+        """Admits the pods that are new, one after the other, ends those that go, and says how all of them are."""
+        with suppress(SourceAway):
+            wanted = {pod.uid: pod for pod in map(read_pod, await self._source.pods())}
+            for uid, pod in wanted.items():
+                if uid in self._pods:
+                    self._pods[uid].pod = pod
+                elif not pod.is_deleted or self.containers.all_runs(uid):
+                    self._pods[uid] = await self._admit(pod)
+                else:
+                    await self._source.remove(pod)
+            self._end_those_that_go(wanted)
+            await self._say_all()
+
+    async def _admit(self, pod: SimPod) -> _Known:
+        if pod.has_ended:
+            return _Known(pod, None)
+        self._pods[pod.uid] = _Known(pod, None, {"phase": "Pending"})  # it counts as active from now on
+        try:
+            for container in pod.containers:
+                last = self.containers.last_run(pod, container)
+                runs = last is not None and isinstance(last.state(), Running)
+                await self.devices.allocate(pod, container, runs=runs)
+        except PluginFailed as error:
+            words = f"{self._settings.version.rejected}Allocate failed due to {error}, which is unexpected"
+            return _Known(pod, None, rejection("UnexpectedAdmissionError", words))
+        worker = PodWorker(pod, self.devices, self.containers, self._settings.pace, self._settings.command)
+        return _Known(pod, worker)
+
+    def _end_those_that_go(self, wanted: Mapping[str, SimPod]) -> None:
+        for uid, known in self._pods.items():
+            if known.ending is None and (uid not in wanted or known.pod.is_deleted):
+                known.ending = asyncio.create_task(self._end(known))
+        for orphan in self.containers.pods() - wanted.keys() - self._pods.keys():  # deleted while no kubelet ran
+            for run in self.containers.all_runs(orphan):
+                run.signal(signal.SIGKILL)
+            if not any(isinstance(run.state(), Running) for run in self.containers.all_runs(orphan)):
+                self.containers.forget(orphan)
+
+    async def _end(self, known: _Known) -> None:
+        if known.worker:
+            await known.worker.kill(known.pod.grace_s)
+        while True:
+            with suppress(SourceAway):
+                await self._source.remove(known.pod)
+                break
+            await asyncio.sleep(self._settings.pace.retry_s)
+        self.containers.forget(known.pod.uid)
+        del self._pods[known.pod.uid]
+
+    async def _say_all(self) -> None:
+        """Writes what is new."""
+        for known in list(self._pods.values()):
+            status = known.status
+            if status and status != known.written:
+                await self._source.write_status(known.pod, status)
+                known.written = status
+        amounts = self.devices.amounts()
+        if amounts != self._written_amounts:
+            await self._source.write_amounts(*amounts)
+            self._written_amounts = amounts
+
+    def _active(self) -> set[str]:
+        return {uid for uid, known in self._pods.items() if not known.has_ended}
+
+    def _listed(self) -> Iterable[SimPod]:
+        ended_too = self._settings.version.lists_ended_pods
+        return [known.pod for known in self._pods.values() if ended_too or not known.has_ended]

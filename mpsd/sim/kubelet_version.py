@@ -1,0 +1,51 @@
+"""In what the kubelets differ that the simulated one can be.
+
+One rule: a difference is in here only where kubelet's code was read, and `mpsd` could notice it.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One release of kubelet.
+
+    dials_before_it_answers: Register fails where the plugin's socket does not answer; otherwise nobody tells.
+    deletes_files: what is left in the device-plugins folder at its start goes, not only sockets.
+    checks_held_devices: a pod that holds devices already is refused at a restart of kubelet when they are not healthy
+    and its containers do not run. entry_a_device: PodResources gives each device an entry of its own.
+    lists_ended_pods, lists_sidecars: PodResources names them, too.
+    rejected: how the message of a pod begins that is refused.
+    """
+
+    name: str
+    dials_before_it_answers: bool
+    deletes_files: bool
+    checks_held_devices: bool
+    entry_a_device: bool
+    lists_ended_pods: bool
+    lists_sidecars: bool
+    rejected: str
+
+
+OLDEST = Version(
+    "1.20",
+    dials_before_it_answers=False,
+    deletes_files=True,
+    checks_held_devices=False,
+    entry_a_device=False,
+    lists_ended_pods=True,
+    lists_sidecars=False,
+    rejected="Pod ",
+)
+NEWEST = Version(
+    "1.36",
+    dials_before_it_answers=True,
+    deletes_files=False,
+    checks_held_devices=True,
+    entry_a_device=True,
+    lists_ended_pods=False,
+    lists_sidecars=True,
+    rejected="Pod was rejected: ",
+)
+VERSIONS = {version.name: version for version in (OLDEST, NEWEST)}
