@@ -3,7 +3,7 @@
 One rule: the ids alone say which GPU and how much memory, so a wrong guess at the pod can never lift a memory limit.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -128,7 +128,7 @@ def _wrong_number(units: dict[str, int], pod: Asking | None, resources: Resource
         yield Problem("gpu-count", where, "", message, f"{_ROOM}, or change the label {label}")
 
 
-def spread(units: dict[str, int]) -> str:
+def spread(units: Mapping[str, int]) -> str:
     """How many devices lie on which GPU, for people."""
     return " and ".join(f"{count} of {uuid}" for uuid, count in units.items())
 

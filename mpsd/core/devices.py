@@ -7,6 +7,7 @@ what is over after the last whole unit of a card has no id.
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from mpsd.core.domain_states import State
 from mpsd.core.grants import Gpu, promised_mib
@@ -33,21 +34,28 @@ def percent_devices(gpus: Sequence[Gpu], policy: Policy) -> tuple[str, ...]:
     return tuple(f"{PERCENT}/{n}" for n in range(policy.oversubscription.thread_percent * len(gpus)))
 
 
+@lru_cache(maxsize=16_384)  # the same few thousand ids are asked about at every look
+def _read(device_id: str) -> tuple[str, int] | None:
+    """What an id is of, a UUID or PERCENT, and its number there; None for an id that is not ours."""
+    found = _ID.fullmatch(device_id)
+    return (found["of"], int(found["number"])) if found else None
+
+
 def gpu_of(device_id: str) -> str | None:
     """The UUID of the GPU that a memory device is of; None for an id that is no memory device's."""
-    found = _ID.fullmatch(device_id)
-    return found["of"] if found and found["of"] != PERCENT else None
+    found = _read(device_id)
+    return found[0] if found and found[0] != PERCENT else None
 
 
 def is_percent(device_id: str) -> bool:
-    found = _ID.fullmatch(device_id)
-    return found is not None and found["of"] == PERCENT
+    found = _read(device_id)
+    return found is not None and found[0] == PERCENT
 
 
 def number_of(device_id: str) -> int:
     """The number within its GPU, or among the percents; 0 for an id that is not ours."""
-    found = _ID.fullmatch(device_id)
-    return int(found["number"]) if found else 0
+    found = _read(device_id)
+    return found[1] if found else 0
 
 
 def units_by_gpu(ids: Iterable[str]) -> dict[str, int]:
@@ -62,12 +70,12 @@ def units_by_gpu(ids: Iterable[str]) -> dict[str, int]:
 
 def not_ours(wrong: Sequence[str]) -> Problem:
     """What to say of ids that mpsd never offered."""
-    value = ", ".join(printable(device_id) for device_id in wrong[:_SHOWN])
+    names = ", ".join(printable(device_id) for device_id in wrong[:_SHOWN])
     if len(wrong) > _SHOWN:
-        value += f" and {len(wrong) - _SHOWN} more"
+        names += f" and {len(wrong) - _SHOWN} more"
     message = "no device of this resource has such a name"
     remedy = "see that no other device plugin of this node registers the same resource"
-    return Problem("device-unknown", "devices", value, message, remedy)
+    return Problem("device-unknown", names, "", message, remedy)
 
 
 def healthy(state: State | None, was_ready: bool) -> bool:

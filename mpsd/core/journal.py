@@ -24,11 +24,9 @@ def served(
     return frozenset(listed | noted)
 
 
-def newest(ids: Iterable[str], journal: Iterable[Held]) -> Held | None:
-    """The last answer that was given for exactly these devices; None where there is none."""
-    wanted = frozenset(ids)
-    same = (entry for entry in journal if wanted == frozenset(entry.ids))
-    return max(same, key=lambda entry: entry.at, default=None) if wanted else None
+def by_devices(journal: Iterable[Held]) -> dict[frozenset[str], Held]:
+    """The last answer that was given for exactly these devices."""
+    return {frozenset(entry.ids): entry for entry in sorted(journal, key=lambda entry: entry.at)}
 
 
 def still_needed(

@@ -57,12 +57,13 @@ def _ordinals(text: str) -> Iterator[str]:
 
 
 def annotations_for(
-    pod: NodePod, held: Sequence[ContainerDevices], gpus: Sequence[Gpu], policy: Policy, now_ns: int
+    pod: NodePod, held: Sequence[ContainerDevices], gpus: Sequence[Gpu], policy: Policy, at_ns: int
 ) -> dict[str, str]:
-    """What is to be written on a pod that holds these devices; {} when all of it is there.
+    """Everything of ours that a pod which holds these devices is to have written on it; {} for one that holds none.
 
-    held: of any containers; those of other pods are passed over. now_ns: nanoseconds since 1970, used where the pod
-    has no time of its own yet. v1 knows one GPU a pod, so it says nothing of a pod that has several.
+    held: of any containers; those of other pods are passed over. at_ns: nanoseconds since 1970 when the devices were
+    allocated, used where the pod has no time of its own yet. v1 knows one GPU a pod, so it says nothing of a pod that
+    has several.
     """
     own = [one for one in held if one.pod == (pod.namespace, pod.name)]
     units = _by_gpu({device_id for one in own for device_id in one.memory}, gpus)
@@ -72,8 +73,8 @@ def annotations_for(
     if len(units) == 1:
         wanted |= _in_v1(*units.popitem(), policy)
     for time in (f"{_V1}ASSUME_TIME", f"{_V1}ASSIGN_TIME", f"{_V2}assume-time"):
-        wanted[time] = pod.annotations.get(time, str(now_ns))
-    return {key: value for key, value in wanted.items() if pod.annotations.get(key) != value}
+        wanted[time] = pod.annotations.get(time, str(at_ns))
+    return wanted
 
 
 def _by_gpu(ids: Iterable[str], gpus: Sequence[Gpu]) -> dict[Gpu, int]:

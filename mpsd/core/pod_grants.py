@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mpsd.core.allocation import Held
-from mpsd.core.devices import gpu_of, is_percent
+from mpsd.core.devices import gpu_of
 from mpsd.core.domains import Domain
 from mpsd.core.grants import Grant
 from mpsd.core.identity import PodName
@@ -46,9 +46,9 @@ def pod_grants(
     grant is the least that is true of all its GPUs: Allocate and PreStartContainer let no such pod run.
     """
     known = {(pod.namespace, pod.name): pod for pod in pods}
-    grants = (
-        _grant(_name(key, known), holding, domains, policy) for key, holding in _holdings(held, journal, known).items()
-    )
+    domain_of = {uuid: domain for domain in domains for uuid in domain.gpus}
+    holdings = _holdings(held, journal, known)
+    grants = (_grant(_name(key, known), holding, domain_of, policy) for key, holding in holdings.items())
     return tuple(sorted((grant for grant in grants if grant), key=lambda grant: grant.id))
 
 
@@ -56,7 +56,8 @@ def pod_grants(
 class _Holding:
     """What one pod holds: its devices, and the containers and answers that they came with."""
 
-    ids: set[str] = field(default_factory=set)
+    memory: set[str] = field(default_factory=set)
+    percent: set[str] = field(default_factory=set)
     containers: list[ContainerDevices] = field(default_factory=list)
     caps: list[int] = field(default_factory=list)
 
@@ -69,13 +70,15 @@ def _holdings(
     for one in held:
         holding = holdings.setdefault(one.pod, _Holding())
         holding.containers.append(one)
-        holding.ids.update(_claimed(one.pod, (*one.memory, *one.percent), owners))
+        holding.memory.update(_claimed(one.pod, one.memory, owners))
+        holding.percent.update(_claimed(one.pod, one.percent, owners))
     guesses = _Guesses(dict(owners), known, frozenset(_listed(held)))
     for entry in sorted(journal, key=lambda entry: entry.at, reverse=True):
         key = guesses.whose(entry)
         if key:
             holding = holdings.setdefault(key, _Holding())
-            holding.ids.update(_claimed(key, entry.ids, owners))
+            ids = holding.memory if entry.resource == "memory" else holding.percent
+            ids.update(_claimed(key, entry.ids, owners))
             holding.caps.extend([] if entry.thread_percent is None else [entry.thread_percent])
     return holdings
 
@@ -88,8 +91,10 @@ def _listed(held: Iterable[ContainerDevices]) -> Iterator[tuple[ContainerName, s
 
 
 def _claimed(key: _Key, ids: Iterable[str], owners: dict[str, _Key]) -> list[str]:
-    """Those of the devices that nobody had before this pod."""
-    return [device_id for device_id in ids if owners.setdefault(device_id, key) == key]
+    """Those of the devices that nobody had before, which become this pod's."""
+    new = [device_id for device_id in ids if device_id not in owners]
+    owners.update(dict.fromkeys(new, key))
+    return new
 
 
 @dataclass(slots=True)
@@ -111,15 +116,22 @@ class _Guesses:
         all of them, and the journal's guess at a pod that is there too was wrong.
         """
         named = (entry.pod.namespace, entry.pod.pod) if entry.pod else None
-        if named and not self._is_there(entry, named):
+        if named and (self._is_known(entry, named) or not self._is_there(entry, named)):
             return None
         holders = {self.owners[device_id] for device_id in entry.ids if device_id in self.owners}
         if holders:
             return holders.pop() if len(holders) == 1 else None
-        if entry.pod is None or (entry.pod, entry.resource) in self.listed | self.seen:
+        if entry.pod is None:
             return None
-        self.seen.add((entry.pod, entry.resource))
+        told = (entry.pod, entry.resource)
+        if told in self.listed or told in self.seen:
+            return None
+        self.seen.add(told)
         return named
+
+    def _is_known(self, entry: Held, named: _Key) -> bool:
+        """Whether kubelet says by itself what the entry says: nearly all of them, at every look."""
+        return (entry.pod, entry.resource) in self.listed and self.owners.get(next(iter(entry.ids), "")) == named
 
     def _is_there(self, entry: Held, named: _Key) -> bool:
         """Whether the pod that the entry names is still on this node, as far as anybody says."""
@@ -133,13 +145,13 @@ def _name(key: _Key, known: Mapping[_Key, NodePod]) -> PodName:
     return PodName(*key, known[key].uid if key in known else "")
 
 
-def _grant(name: PodName, holding: _Holding, domains: Sequence[Domain], policy: Policy) -> Grant | None:
+def _grant(name: PodName, holding: _Holding, domain_of: Mapping[str, Domain], policy: Policy) -> Grant | None:
     """The pod's grant; None where it holds no memory of a GPU that is there."""
-    units = Counter(gpu for gpu in map(gpu_of, holding.ids) if gpu)
-    domain = max(domains, key=lambda domain: sum(units[uuid] for uuid in domain.gpus), default=None)
-    gpus = tuple(uuid for uuid in domain.gpus if units[uuid]) if domain else ()
-    if not domain or not gpus:
+    units = Counter(gpu for gpu in map(gpu_of, holding.memory) if gpu in domain_of)
+    if not units:
         return None
+    domain = _fullest(units, domain_of)
+    gpus = tuple(uuid for uuid in domain.gpus if uuid in units)
     default = policy.requests.default_thread_percent
     caps = [len(one.percent) // len(gpus) or default for one in holding.containers]
     return Grant(
@@ -148,8 +160,18 @@ def _grant(name: PodName, holding: _Holding, domains: Sequence[Domain], policy: 
         gpus=gpus,
         memory_mib=min(units[uuid] for uuid in gpus) * policy.resources.memory_unit_mib,
         thread_percent=min(100, max([*caps, *holding.caps], default=default)),
-        reserved_percent=sum(map(is_percent, holding.ids)) // len(gpus),
+        reserved_percent=len(holding.percent) // len(gpus),
         clients=policy.requests.clients_per_grant,
         holder=name,
         command=str(name),
     )
+
+
+def _fullest(units: Counter[str | None], domain_of: Mapping[str, Domain]) -> Domain:
+    """The domain with most of these units; the first of their UUIDs decides between equals."""
+    if len(units) == 1:
+        return domain_of[next(filter(None, units))]
+    total: Counter[Domain] = Counter()
+    for uuid, count in sorted((uuid, count) for uuid, count in units.items() if uuid):
+        total[domain_of[uuid]] += count
+    return total.most_common(1)[0][0]
