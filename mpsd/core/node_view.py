@@ -18,7 +18,7 @@ class DomainRecord:
 
     daemon: None while there is none. since: seconds since 1970 when this state began. restarts: in a row, without
     a time of stability between. restarts_total: since mpsd first ran in this boot. compute_modes: what the GPUs were
-    set to before mpsd, by UUID.
+    set to before mpsd, by UUID. served: whether it has ever been ready in this boot.
     """
 
     version: int
@@ -33,6 +33,7 @@ class DomainRecord:
     restarts_total: int
     started_at: float
     compute_modes: dict[str, int]
+    served: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ class DomainView:
 class Client:
     """A process that holds memory of a GPU. on_mps False: it runs beside MPS. grant: the id of its grant, or None.
 
-    used_mib None: NVML knows the process and not its memory.
+    used_mib None: NVML knows the process and not its memory. pod: the uid in its pod's cgroup; None where it is in no
+    pod that anybody can tell.
     """
 
     pid: int
@@ -81,6 +83,7 @@ class Client:
     on_mps: bool
     command: str
     grant: str | None
+    pod: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Looking at the processes on the GPUs: whose they are, by the mark they carry."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,10 +10,12 @@ from mpsd.edge import processes
 from mpsd.edge.client_eyes import ClientEyes
 from mpsd.edge.limits_files import load_limits
 from mpsd.edge.nvml import Nvml
+from mpsd.edge.pod_processes import PodProcesses
 from mpsd.sim.card import MPS_CLIENT, MPS_SERVER, OUTSIDE_MPS, Card, Claim
 from mpsd.sim.gpus import MIB
 from mpsd.sim.node import cards_asked, create_node
 from mpsd.sim.nvml import SimulatedNvml
+from tests.edge.pod_cgroup import PodCgroupHere, needs_cgroups, pod_cgroup
 from tests.roles.machine import eventually
 
 MARK = "MPSD_GRANT"
@@ -26,6 +28,7 @@ class World:
         self._uuid = uuid
         self._card = card
         self._eyes = ClientEyes(nvml, MARK)
+        self._eyes_beside_kubelet = ClientEyes(nvml, MARK, PodProcesses())
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def put(self, kind: int, mark: str | None = None) -> int:
@@ -41,6 +44,17 @@ class World:
         """Of every client that is seen, where `a` and `b` are the grants there are."""
         seen = self._eyes.look([self._uuid], servers, {"a", "b"}, holders or {})
         return {client.pid: client.grant for client in seen}
+
+    def beside_kubelet(self, pods: Mapping[str, str]) -> dict[int, tuple[str | None, str | None]]:
+        """Pod and grant of every client, where a kubelet gives these pods their grants."""
+        seen = self._eyes_beside_kubelet.look([self._uuid], (), {"a", "b"}, {}, pods)
+        return {client.pid: (client.pod, client.grant) for client in seen}
+
+
+@pytest.fixture
+def pod() -> Iterator[PodCgroupHere]:
+    with pod_cgroup() as made:
+        yield made
 
 
 @pytest.fixture
@@ -80,3 +94,27 @@ def test_servers_and_the_dead_are_no_clients(world: World) -> None:
     world.processes[1].kill()
     world.processes[1].wait()
     assert world.grants(servers=(server,)) == {}
+
+
+@needs_cgroups
+def test_beside_a_kubelet_a_client_belongs_to_the_pod_whose_cgroup_it_is_in(pod: PodCgroupHere, world: World) -> None:
+    inside, outside = world.put(MPS_CLIENT), world.put(MPS_CLIENT)
+    pod.take_in(inside)
+    assert world.beside_kubelet({pod.uid: "a"}) == {inside: (pod.uid, "a"), outside: (None, None)}
+    assert world.beside_kubelet({}) == {inside: (pod.uid, None), outside: (None, None)}
+
+
+@needs_cgroups
+def test_beside_a_kubelet_a_mark_counts_for_nothing(pod: PodCgroupHere, world: World) -> None:
+    hides, stranger = world.put(MPS_CLIENT, "b"), world.put(MPS_CLIENT, "b")
+    pod.take_in(hides)
+    assert world.beside_kubelet({pod.uid: "a"}) == {hides: (pod.uid, "a"), stranger: (None, None)}
+
+
+@needs_cgroups
+def test_the_cgroup_is_read_once(pod: PodCgroupHere, world: World) -> None:
+    client = world.put(MPS_CLIENT)
+    pod.take_in(client)
+    before = world.beside_kubelet({pod.uid: "a"})
+    pod.let_out(client)
+    assert world.beside_kubelet({pod.uid: "a"}) == before
