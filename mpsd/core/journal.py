@@ -29,6 +29,11 @@ def by_devices(journal: Iterable[Held]) -> dict[frozenset[str], Held]:
     return {frozenset(entry.ids): entry for entry in sorted(journal, key=lambda entry: entry.at)}
 
 
+def newest(ids: Iterable[str], journal: Iterable[Held]) -> Held | None:
+    """The last answer that was given for exactly these devices; None where there is none."""
+    return by_devices(journal).get(frozenset(ids))
+
+
 def still_needed(
     journal: Iterable[Held], held: Iterable[ContainerDevices], pods: Iterable[NodePod], not_before: float
 ) -> tuple[Held, ...]:

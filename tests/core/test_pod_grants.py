@@ -12,7 +12,7 @@ from mpsd.core.devices import gpu_of, memory_devices
 from mpsd.core.domains import Domain
 from mpsd.core.grants import Grant, promised_mib
 from mpsd.core.identity import PodName
-from mpsd.core.journal import by_devices, served, still_needed
+from mpsd.core.journal import newest, served, still_needed
 from mpsd.core.node_pods import ContainerName, NodePod
 from mpsd.core.pod_grants import ContainerDevices, pod_grants
 from tests.core.node_worlds import container, devices, entry, mem_ids, named, node_pod, percent_ids
@@ -148,9 +148,8 @@ def test_who_is_listed_or_noted_has_been_served() -> None:
 
 def test_the_newest_answer_for_exactly_these_devices_is_found() -> None:
     old, new, other = entry(mem_ids(2), at=1.0), entry(mem_ids(2)[::-1], at=2.0), entry(mem_ids(3), at=3.0)
-    found = by_devices([new, old, other])
-    assert found[frozenset(mem_ids(2))] is new
-    assert frozenset(mem_ids(1)) not in found
+    assert newest(mem_ids(2), [new, old, other]) is new
+    assert newest(mem_ids(1), [new, old, other]) is None
 
 
 def test_the_journal_forgets_what_says_nothing_any_more() -> None:
