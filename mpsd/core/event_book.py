@@ -18,6 +18,7 @@ LONGEST_REPEAT_S = 600.0
 REMEMBERED = 1000  # happenings
 FORGET_S = 3600.0  # as long as the API server keeps an event by default
 MESSAGES = 10  # different messages of one reason about one object in FORGET_S; further ones are counted as one
+_ROUNDING = 1e-6  # of fractions that add up to one write
 SIMILAR = "(combined from similar events) "
 
 
@@ -66,12 +67,12 @@ class EventBook:
         due = min((entry.due for entry in self._entries.values() if _is_untold(entry)), default=None)
         if due is None:
             return None
-        return max(due, now + (1.0 - self._tokens_at(now)) * EVERY_S)
+        return max(due, now + max(0.0, 1.0 - self._tokens_at(now)) * EVERY_S)
 
     def take(self, now: float) -> Writing | None:
         """The write that is to be made now, the one that has waited longest; None where none may be."""
         ready = [entry for entry in self._entries.values() if _is_untold(entry) and entry.due <= now]
-        if not ready or self._tokens_at(now) < 1.0:
+        if not ready or self._tokens_at(now) < 1.0 - _ROUNDING:
             return None
         self._tokens, self._counted_at = self._tokens_at(now) - 1.0, now
         entry = min(ready, key=lambda entry: entry.due)

@@ -127,8 +127,8 @@ class _Use:
 
 def _pods(view: NodeView) -> list[tuple[HeldGrant, PodName]]:
     """The grants that pods hold, by name; programs of `mpsd run` are nobody's business in a cluster."""
-    held: list[tuple[HeldGrant, object]] = [(one, one.grant.holder) for one in view.grants]
-    return sorted(((one, holder) for one, holder in held if isinstance(holder, PodName)), key=lambda pair: str(pair[1]))
+    held = [(one, one.grant.holder) for one in view.grants if isinstance(one.grant.holder, PodName)]
+    return sorted(held, key=lambda pair: (str(pair[1]), pair[1].uid))
 
 
 def _gpu(gpu: Gpu, view: NodeView, policy: Policy, use: _Use) -> Object:

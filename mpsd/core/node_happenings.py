@@ -89,7 +89,7 @@ def _on_pods(before: NodeView, domain: DomainView, reason: Reason) -> Iterator[H
 def _pods_on(view: NodeView, gpus: Iterable[str]) -> Iterator[tuple[Grant, PodName]]:
     here = set(gpus)
     for held in view.grants:
-        holder: object = held.grant.holder
+        holder = held.grant.holder
         if isinstance(holder, PodName) and not here.isdisjoint(held.grant.gpus):
             yield held.grant, holder
 
