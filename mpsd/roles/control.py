@@ -87,6 +87,7 @@ class ControlRole:
         except TimeoutError:
             self._log.warning("drain given up", reason=f"programs are left after {drain_s:g} s")
         left = [f"pid {grant.holder.pid}: {grant.command}" for grant in living(self._grants)]
+        left += [supervisor.left for supervisor in self._supervisors if not supervisor.is_empty]
         if left:
             self._log.warning("programs lose their GPU", programs=left)
 

@@ -90,6 +90,12 @@ class DomainSupervisor:
         """Whether nobody can lose anything by the end of this domain's daemon."""
         return self.record.state in _WITHOUT_PROGRAMS or self._daemon.out_of_reach
 
+    @property
+    def left(self) -> str:
+        """Who would lose something by it, in words."""
+        clients = "unknown" if self._daemon.clients is None else self._daemon.clients
+        return f"{self.record.domain}, clients: {clients}{', and the holders of grants' if self._drain.granted else ''}"
+
     def look_at_files(self) -> None:
         """Makes the loop look if the daemon has written something or the agent has asked; costs two stats."""
         if self._daemon.has_written():
@@ -112,7 +118,12 @@ class DomainSupervisor:
         """Finds what an earlier mpsd left: its record, its daemon, or a daemon that somebody else started here."""
         old = self._old_record()
         if old:
-            self._change(restarts_total=old.restarts_total, started_at=old.started_at, compute_modes=old.compute_modes)
+            self._change(
+                restarts_total=old.restarts_total,
+                started_at=old.started_at,
+                compute_modes=old.compute_modes,
+                served=old.served,
+            )
         if self._daemon.adopt(old.daemon if old else None):
             self._log.info("daemon adopted", pid=self._daemon.identity and self._daemon.identity.pid)
             self._set_modes_of_adopted()
@@ -194,7 +205,8 @@ class DomainSupervisor:
         }
         reason = reasons.get(state, lambda: "")()
         self._probe_at, self._why = 0.0, reason
-        self._change(state=state, since=time.time(), reason=reason)
+        served = self.record.served or state is State.READY
+        self._change(state=state, since=time.time(), reason=reason, served=served)
         say = self._log.warning if state in _TROUBLED else self._log.info
         say("state", state=state.value, reason=reason)
 

@@ -3,7 +3,9 @@
 import os
 import signal
 
+from mpsd.core.client_limits import DENY_MIB
 from mpsd.core.domain_states import State
+from mpsd.edge import records
 from mpsd.sim.card import DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED
 from tests.roles.machine import Machine, eventually
 
@@ -45,6 +47,22 @@ def test_a_stop_waits_for_a_granted_program_that_is_not_on_its_gpu_yet(machine: 
     assert service.exit_code() == 0
 
 
+def test_a_stop_of_control_waits_for_grants_that_only_the_agent_knows(machine: Machine) -> None:
+    """As those of pods: their programs may come to the GPU as long as they hold one."""
+    control = machine.service("control")
+    eventually(lambda: control.logged("state", state="ready"), "it serves")
+    records.write(machine.folder_of().limits, 1024)  # what an agent says of the largest grant
+
+    control.send(signal.SIGTERM)
+
+    eventually(lambda: control.logged("state", state="draining"), "it drains")
+    assert control.running
+    records.write(machine.folder_of().limits, DENY_MIB)
+    assert control.exit_code() == 0
+    assert control.logged("state", state="drained")
+    assert not control.logged("programs lose their GPU")
+
+
 def test_a_second_signal_does_not_wait(machine: Machine) -> None:
     service = machine.up()
     client = machine.client(7)
@@ -53,6 +71,8 @@ def test_a_second_signal_does_not_wait(machine: Machine) -> None:
     service.send(signal.SIGINT)
     assert service.exit_code() == 0
     assert client.heard("broke").startswith("806:")
+    (said,) = service.logged("programs lose their GPU")
+    assert "gpu0, clients: 1, and the holders of grants" in said["programs"]
 
 
 def test_a_stop_gives_up_when_the_drain_time_is_over(machine: Machine) -> None:
