@@ -1,17 +1,46 @@
 """`mpsd agent`: the part that grants and watches."""
 
-from mpsd.cli.options import LimitsDirectory, LogFormat, RunDirectory, Simulate
+from typing import Annotated
+
+from mpsd.cli.options import LimitsDirectory, LogFormat, RunDirectory, Simulate, setting
 from mpsd.cli.running import serve
+from mpsd.edge.kubelet_settings import ROWS, kubelet_settings
+
+Text = str | None
 
 
 def agent(
     simulate: Simulate = None,
     limits: LimitsDirectory = None,
     run_dir: RunDirectory = None,
+    node: Annotated[Text, setting(ROWS["node"], "NAME", "This node of a cluster: serve its kubelet")] = None,
+    kubelet_dir: Annotated[Text, setting(ROWS["kubelet_directory"], "DIR", "Kubelet's root")] = None,
+    pod_resources: Annotated[
+        Text, setting(ROWS["pod_resources"], "SOCKET", "Where kubelet says who holds what; else below its root")
+    ] = None,
+    kubeconfig: Annotated[Text, setting(ROWS["kubeconfig"], "FILE", "The API server; else that of this pod")] = None,
+    device_list_strategy: Annotated[
+        Text, setting(ROWS["device_list_strategy"], "HOW", "How containers get their GPU, in NVIDIA's words")
+    ] = None,
+    address: Annotated[Text, setting(ROWS["address"], "IP", "Where to listen for probes")] = None,
+    metrics_port: Annotated[Text, setting(ROWS["port"], "PORT", "Probes, without TLS")] = None,
     log_format: LogFormat = None,
 ) -> None:
     """Grant shares of this node's GPUs and keep the limits of `mpsd control`'s daemons, in the foreground.
 
-    It may be killed or restarted at any time: no program notices, and grants are found again.
+    With --node it is the device plugin of that node: kubelet gives the shares to pods, and nobody else gets any. It may
+    be killed or restarted at any time: no program notices, and grants are found again.
+
+        mpsd agent
+        mpsd agent --node "$(hostname)" --kubeconfig ~/.kube/config
     """
-    serve(simulate, limits, run_dir, log_format, with_control=False, with_agent=True)
+    given = {
+        "node": node,
+        "kubelet_directory": kubelet_dir,
+        "pod_resources": pod_resources,
+        "kubeconfig": kubeconfig,
+        "device_list_strategy": device_list_strategy,
+        "address": address,
+        "port": metrics_port,
+    }
+    serve(simulate, limits, run_dir, log_format, with_control=False, with_agent=True, kubelet=kubelet_settings(given))

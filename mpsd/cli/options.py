@@ -1,8 +1,10 @@
 """Options that several verbs share, each with the variable that stands for it (`edge.settings` reads those)."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from mpsd.edge.setting_rows import Row
 
 RunDirectory = Annotated[
     str | None,
@@ -32,3 +34,9 @@ LogFormat = Annotated[
     str | None,
     typer.Option("--log-format", metavar="FORMAT", help="json, console or auto (MPSD_LOG_FORMAT).", show_default=False),
 ]
+
+
+def setting(row: Row, metavar: str, text: str) -> Any:
+    """The flag of a setting that has a row; its help says the variable and the default too."""
+    default = f"; {row.default}" if row.default else ""
+    return typer.Option(row.flag, metavar=metavar, help=f"{text} ({row.variable}{default}).", show_default=False)

@@ -12,6 +12,9 @@ from mpsd.core.grants import facts_here
 from mpsd.core.policy import Policy
 from mpsd.edge import event_loop, logs, run_directory
 from mpsd.edge.http_server import AlreadyServed
+from mpsd.edge.https_server import PortTaken
+from mpsd.edge.kube import Away
+from mpsd.edge.kubelet_settings import KubeletSettings
 from mpsd.edge.limits_files import LimitsFiles
 from mpsd.edge.nvml import NvmlFailed
 from mpsd.edge.settings import Settings, settings
@@ -19,6 +22,7 @@ from mpsd.roles import stale_gates
 from mpsd.roles.agent import AgentRole
 from mpsd.roles.agent_api import AgentApi
 from mpsd.roles.control import ControlRole
+from mpsd.roles.kubelet_node import KubeletNode
 from mpsd.roles.local_grants import LocalGrants
 from mpsd.roles.node import find_node
 
@@ -28,7 +32,10 @@ _LIMITS_LOOK_S = 2.0
 class Parts:
     """The roles of one node, in one event loop: control, agent or both."""
 
-    def __init__(self, settings: Settings, *, with_control: bool, with_agent: bool) -> None:
+    def __init__(
+        self, settings: Settings, kubelet: KubeletSettings | None, *, with_control: bool, with_agent: bool
+    ) -> None:
+        """kubelet: None on a machine of its own."""
         self._settings = settings
         self._log = logs.logger()
         self._files = LimitsFiles(settings.limits_directory)
@@ -39,7 +46,8 @@ class Parts:
             ControlRole(settings, found, node.nvml, node.environment, self._policy) if with_control else None
         )
         self._wake = asyncio.Event()
-        books = LocalGrants(settings.grants, self._wake.set, self._log)
+        self._cluster = KubeletNode(settings, kubelet, node, found, self._policy, self._wake.set) if kubelet else None
+        books = self._cluster.books if self._cluster else LocalGrants(settings.grants, self._wake.set, self._log)
         self._agent = AgentRole(settings, node, self._policy, books, self._wake) if with_agent else None
 
     def _policy(self) -> Policy:
@@ -58,6 +66,8 @@ class Parts:
         async with asyncio.TaskGroup() as tasks:
             if self._agent:
                 tasks.create_task(self._agent.run(agent_stop))
+            if self._cluster and self._agent:
+                tasks.create_task(self._cluster.run(self._agent, agent_stop))
             watch = tasks.create_task(self._watch_limits())
             await (self._control.run(stop) if self._control else stop.wait())
             agent_stop.set()
@@ -78,7 +88,8 @@ class Parts:
     def _api(self) -> AgentApi | None:
         if self._agent is None:
             return None
-        return AgentApi(self._settings, self._agent, self._limits, self._node.extra, self._node.path_first)
+        grants_by = "kubelet gives this node's GPUs to pods; write a pod" if self._cluster else ""
+        return AgentApi(self._settings, self._agent, self._limits, self._node, refuses=grants_by)
 
     async def _watch_limits(self) -> None:
         """A changed policy counts at the next look; a bad one leaves the last good one in force."""
@@ -98,6 +109,7 @@ def serve(
     with_control: bool,
     with_agent: bool,
     daemon_cgroup: str | None = None,
+    kubelet: KubeletSettings | None = None,
 ) -> None:
     """Runs these parts until a signal; exits with 1 where they cannot run here, 2 for wrong input."""
     chosen = settings(
@@ -112,9 +124,9 @@ def serve(
         with run_directory.held(chosen.run_directory) if with_control else nullcontext():
             if with_control:  # before anything that can fail, such as NVML
                 stale_gates.close_before_start(chosen.run_directory, logs.logger())
-            parts = Parts(chosen, with_control=with_control, with_agent=with_agent)
+            parts = Parts(chosen, kubelet, with_control=with_control, with_agent=with_agent)
             code = event_loop.run(parts.run())
-    except (NvmlFailed, AlreadyServed, run_directory.AlreadyHeld, OSError) as error:
+    except (NvmlFailed, AlreadyServed, PortTaken, Away, run_directory.AlreadyHeld, OSError) as error:
         complaints().print(f"mpsd: {error}")
         code = ExitCode.NO
     sys.exit(code)

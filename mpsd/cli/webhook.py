@@ -2,11 +2,9 @@
 
 import asyncio
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
-
-from mpsd.cli.options import LimitsDirectory, LogFormat
+from mpsd.cli.options import LimitsDirectory, LogFormat, setting
 from mpsd.cli.output import ExitCode, complaints
 from mpsd.edge import event_loop, logs
 from mpsd.edge.https_server import PortTaken
@@ -15,36 +13,30 @@ from mpsd.edge.limits_files import LimitsFiles
 from mpsd.edge.webhook_settings import ROWS, WebhookSettings, webhook_settings
 from mpsd.roles.webhook import WebhookRole
 
-
-def _option(name: str, metavar: str, text: str) -> Any:
-    """The flag of a setting; its help says the variable and the default too."""
-    row = ROWS[name]
-    default = f"; {row.default}" if row.default else ""
-    return typer.Option(row.flag, metavar=metavar, help=f"{text} ({row.variable}{default}).", show_default=False)
-
-
 Text = str | None
 
 
 def webhook(
-    port: Annotated[Text, _option("port", "PORT", "Reviews, over TLS")] = None,
-    metrics_port: Annotated[Text, _option("metrics_port", "PORT", "Probes and metrics, without TLS")] = None,
-    address: Annotated[Text, _option("address", "IP", "Where to listen")] = None,
+    port: Annotated[Text, setting(ROWS["port"], "PORT", "Reviews, over TLS")] = None,
+    metrics_port: Annotated[Text, setting(ROWS["metrics_port"], "PORT", "Probes and metrics, without TLS")] = None,
+    address: Annotated[Text, setting(ROWS["address"], "IP", "Where to listen")] = None,
     limits: LimitsDirectory = None,
-    namespace: Annotated[Text, _option("namespace", "NAME", "Where the Service and the Secret are")] = None,
-    service: Annotated[Text, _option("service", "NAME", "The name of the Service and of both configurations")] = None,
-    kubeconfig: Annotated[Text, _option("kubeconfig", "FILE", "The API server; else that of this pod")] = None,
+    namespace: Annotated[Text, setting(ROWS["namespace"], "NAME", "Where the Service and the Secret are")] = None,
+    service: Annotated[
+        Text, setting(ROWS["service"], "NAME", "The name of the Service and of both configurations")
+    ] = None,
+    kubeconfig: Annotated[Text, setting(ROWS["kubeconfig"], "FILE", "The API server; else that of this pod")] = None,
     cert_dir: Annotated[
-        Text, _option("certificate_directory", "DIR", "tls.crt and tls.key, as cert-manager has them mounted")
+        Text, setting(ROWS["certificate_directory"], "DIR", "tls.crt and tls.key, as cert-manager has them mounted")
     ] = None,
-    url: Annotated[Text, _option("url", "URL", "Be registered by this address instead of the Service")] = None,
+    url: Annotated[Text, setting(ROWS["url"], "URL", "Be registered by this address instead of the Service")] = None,
     failure_policy: Annotated[
-        Text, _option("failure_policy", "POLICY", "What API servers do while no replica answers: Fail or Ignore")
+        Text, setting(ROWS["failure_policy"], "POLICY", "What API servers do while no replica answers: Fail or Ignore")
     ] = None,
-    authority_life: Annotated[Text, _option("authority_life", "TIME", "How long a CA lasts")] = None,
-    serving_life: Annotated[Text, _option("serving_life", "TIME", "How long a serving certificate lasts")] = None,
-    settle: Annotated[Text, _option("settle", "TIME", "From naming a new CA until it signs")] = None,
-    drain: Annotated[Text, _option("drain", "TIME", "How long to serve on after SIGTERM")] = None,
+    authority_life: Annotated[Text, setting(ROWS["authority_life"], "TIME", "How long a CA lasts")] = None,
+    serving_life: Annotated[Text, setting(ROWS["serving_life"], "TIME", "How long a serving certificate lasts")] = None,
+    settle: Annotated[Text, setting(ROWS["settle"], "TIME", "From naming a new CA until it signs")] = None,
+    drain: Annotated[Text, setting(ROWS["drain"], "TIME", "How long to serve on after SIGTERM")] = None,
     log_format: LogFormat = None,
 ) -> None:
     """Answer admission reviews: refuse what breaks sharing, in words that help.

@@ -6,20 +6,11 @@ One rule: an agent that was given the name of a node serves that node's kubelet,
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
+from mpsd.core.device_answer import DeviceListStrategy
 from mpsd.core.problem import InvalidInput
 from mpsd.edge.setting_rows import Row, address, path, port, problem_with, read_rows
-
-
-class DeviceListStrategy(StrEnum):
-    """How a container gets the nodes of its GPU, in the words of NVIDIA's device plugin."""
-
-    ENVVAR = "envvar"
-    VOLUME_MOUNTS = "volume-mounts"
-    CDI_CRI = "cdi-cri"
-    CDI_ANNOTATIONS = "cdi-annotations"
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class AgentRole:
         self._run_directory = settings.run_directory
         self._records = DomainRecords(settings.run_directory, self._log)
         self._limits = DomainLimits(settings, node.environment, policy)
-        self._eyes = ClientEyes(node.nvml, GRANT)
+        self._eyes = ClientEyes(node.nvml, GRANT, books.pod_processes)
         self._books = books
         self._troubles: dict[str, str] = {}
         self.waiting = WaitingRoom(self._wake.set)
@@ -119,7 +119,7 @@ class AgentRole:
         try:
             grants = {one.grant.id for one in held}
             gpus = (gpu.uuid for gpu in self._node.gpus)
-            clients = self._eyes.look(gpus, servers, grants, self._books.holders())
+            clients = self._eyes.look(gpus, servers, grants, self._books.holders(), self._books.pods())
         except NvmlFailed as error:
             unknown.append(str(error))
         return NodeView(

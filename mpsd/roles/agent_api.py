@@ -27,26 +27,29 @@ from mpsd.edge import processes
 from mpsd.edge.http_server import UnixServer, json_answer, peer_pid
 from mpsd.edge.settings import GRANT, Settings
 from mpsd.roles.agent import AgentRole
+from mpsd.roles.node import Node
 
 LONGEST_WAIT_S = 7 * 86_400.0
 
 
 class AgentApi:
-    """extra: what a program needs beside its limits, such as where the simulated GPUs are."""
+    """refuses: why no program gets a grant here; empty where programs do."""
 
     def __init__(
         self,
         settings: Settings,
         agent: AgentRole,
         limits: Callable[[], tuple[Policy, GpuFacts]],
-        extra: dict[str, str],
-        path_first: str,
+        node: Node,
+        *,
+        refuses: str = "",
     ) -> None:
         self._settings = settings
         self._agent = agent
         self._limits = limits
-        self._extra = extra
-        self._path_first = path_first
+        self._extra = node.extra
+        self._path_first = node.path_first
+        self._refuses = refuses
         self._server = UnixServer(
             settings.socket,
             {
@@ -82,6 +85,8 @@ class AgentApi:
 
     async def _grant(self, request: web.Request) -> web.Response:
         """201 with the grant; 400 for a request that cannot be read or served; 409 when there is no room."""
+        if self._refuses:
+            return json_answer(Refusal((self._refuses,), True), status=400)
         policy, facts = self._limits()
         try:
             asks = msgspec.json.decode(await request.read(), type=ProgramAsks)

@@ -8,10 +8,15 @@ from typing import Protocol
 
 from mpsd.core.grants import Grant
 from mpsd.core.node_view import HeldGrant
+from mpsd.edge.pod_processes import PodProcesses
 
 
 class Books(Protocol):
     """`LocalGrants` on one machine, `KubeletGrants` beside a kubelet."""
+
+    @property
+    def pod_processes(self) -> PodProcesses | None:
+        """What tells a process's pod; None where no kubelet is served, and then nobody is in a pod."""
 
     def load(self) -> None:
         """Finds again what an earlier agent knew."""
@@ -29,7 +34,7 @@ class Books(Protocol):
         """From the pid of each living holder to its grant."""
 
     def pods(self) -> Mapping[str, str]:
-        """From the uid of each pod that holds a grant to that grant."""
+        """From the uid in the cgroups of each pod that holds a grant to that grant."""
 
     def add(self, grant: Grant) -> None: ...
 

@@ -67,6 +67,10 @@ class LocalGrants:
     def unknown(self) -> tuple[str, ...]:
         return ()
 
+    @property
+    def pod_processes(self) -> None:
+        return None
+
     def pods(self) -> Mapping[str, str]:
         return {}
 

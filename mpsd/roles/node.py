@@ -14,19 +14,26 @@ from mpsd.core.problem import InvalidInput, Problem
 from mpsd.edge.control_pipe import clean_environment
 from mpsd.edge.nvml import Nvml
 from mpsd.edge.settings import Settings
+from mpsd.sim.gpus import DEVICE_NODES
 from mpsd.sim.node import SimulatedNode, cards_asked, create_node, open_node
 from mpsd.sim.nvml import SimulatedNvml
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """environment: of control daemons and commands. extra, path_first: what programs need beside their limits."""
+    """environment: of control daemons and commands. extra, path_first: what programs need beside their limits.
+
+    shared, device_lists: what containers need too: folders of the host, and variables that take the UUIDs of their GPUs
+    in place of device nodes; none where GPUs are real.
+    """
 
     nvml: Nvml
     gpus: tuple[Gpu, ...]
     environment: Mapping[str, str]
     extra: dict[str, str]
     path_first: str
+    shared: tuple[str, ...] = ()
+    device_lists: tuple[str, ...] = ()
 
 
 def find_node(settings: Settings, facts: GpuFacts) -> Node:
@@ -42,6 +49,8 @@ def find_node(settings: Settings, facts: GpuFacts) -> Node:
         environment=clean_environment(extra | ({"PATH": path} if path else {})),
         extra=extra,
         path_first=path.split(":", 1)[0],
+        shared=(str(simulated.folder),) if simulated else (),
+        device_lists=(DEVICE_NODES,) if simulated else (),
     )
 
 

@@ -1,0 +1,132 @@
+"""The books of a node whose GPUs kubelet gives: its word on who holds which device, joined with what mpsd answered it.
+
+One rule: kubelet's word wins, and while it says nothing, what it said last stands. The journal adds what kubelet leaves
+out (init containers) or does not say yet, and is of this boot or of none.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from mpsd.core.allocation import Held
+from mpsd.core.domains import Domain
+from mpsd.core.grants import Grant
+from mpsd.core.identity import PodName
+from mpsd.core.journal import still_needed
+from mpsd.core.node_pods import NodePod
+from mpsd.core.node_view import HeldGrant
+from mpsd.core.pod_grants import ContainerDevices, pod_grants
+from mpsd.core.policy import Policy
+from mpsd.edge import processes, records
+from mpsd.edge.kube_mirror import Mirror
+from mpsd.edge.kubelet_socket import KubeletAway
+from mpsd.edge.logs import Logger
+from mpsd.edge.pod_processes import PodProcesses
+from mpsd.edge.pod_resources import Kind, held_devices
+
+_NEWS_S = 30.0  # what was answered in this time, kubelet and the API may not know of yet
+_DEADLINE_S = 5.0
+
+
+class KubeletGrants:
+    """pods: those of this node that ask for a GPU. domains: of this node. socket: of kubelet's PodResources."""
+
+    def __init__(
+        self,
+        socket: Path,
+        journal: Path,
+        pods: Mirror[NodePod],
+        domains: tuple[Domain, ...],
+        policy: Callable[[], Policy],
+        log: Logger,
+    ) -> None:
+        self._socket = socket
+        self._journal = journal
+        self._pods = pods
+        self._domains = domains
+        self._policy = policy
+        self._log = log
+        self._heard = False  # whether kubelet has ever told this agent who holds what
+        self._away = ""
+        self.pod_processes = PodProcesses()
+        self._grants: tuple[Grant, ...] = ()
+        self.held_devices: tuple[ContainerDevices, ...] = ()
+        self.entries: tuple[Held, ...] = ()
+
+    @property
+    def pods_seen(self) -> tuple[NodePod, ...]:
+        return self._pods.objects()
+
+    def load(self) -> None:
+        """Finds what an earlier agent answered in this boot."""
+        try:
+            found = records.read(self._journal, list[Held]) or []
+        except records.UnreadableRecord as error:
+            self._log.warning("journal ignored", reason=str(error))
+            found = []
+        self.entries = tuple(entry for entry in found if entry.boot_id == processes.boot_id())
+        self._count()
+
+    async def refresh(self) -> None:
+        """Asks kubelet; forgets what nobody holds any more."""
+        await self._ask()
+        self._count()
+
+    async def _ask(self) -> None:
+        resources = self._policy().resources
+        try:
+            names: Mapping[str, Kind] = {resources.memory: "memory", resources.percent: "percent"}
+            self.held_devices = await held_devices(self._socket, names, _DEADLINE_S)
+        except KubeletAway as error:
+            if not self._away:
+                self._log.warning("kubelet does not say who holds what", reason=str(error))
+            self._away = str(error)
+            return
+        if self._away:
+            self._log.info("kubelet says again who holds what")
+        self._away, self._heard = "", True
+        if self._pods.synced:
+            self._keep(still_needed(self.entries, self.held_devices, self.pods_seen, time.time() - _NEWS_S))
+
+    def note(self, entry: Held) -> None:
+        """Writes down an answer, before it is given."""
+        self._keep((*self.entries, entry))
+        self._count()
+
+    def _keep(self, entries: tuple[Held, ...]) -> None:
+        if entries != self.entries:
+            self._journal.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            records.write(self._journal, entries)
+            self.entries = entries
+
+    def _count(self) -> None:
+        self._grants = pod_grants(self.held_devices, self.entries, self.pods_seen, self._domains, self._policy())
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Kubelet's silence counts only where it has never spoken: its last word stands, since pods outlive it."""
+        return () if self._heard else (self._away or "kubelet has not said yet who holds what",)
+
+    def held(self) -> Iterable[HeldGrant]:
+        return (HeldGrant(grant, holder_alive=True) for grant in self._grants)
+
+    def holders(self) -> Mapping[int, str]:
+        return {}
+
+    def pods(self) -> Mapping[str, str]:
+        """By the uid that the pod's cgroups have."""
+        cgroup_uids = {(pod.namespace, pod.name): pod.cgroup_uid for pod in self.pods_seen}
+        found = {}
+        for grant in self._grants:
+            assert isinstance(grant.holder, PodName), "kubelet gives grants to pods"
+            found[cgroup_uids.get((grant.holder.namespace, grant.holder.name), grant.holder.uid)] = grant.id
+        return found
+
+    def add(self, grant: Grant) -> None:
+        raise NotImplementedError("kubelet gives the grants here")
+
+    def end(self, grant: Grant) -> None:
+        """Kubelet ends them too."""
+
+    def close(self) -> None:
+        """The journal stays for the next agent."""

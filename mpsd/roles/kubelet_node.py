@@ -1,0 +1,174 @@
+"""The part of the agent that exists beside a kubelet: its books, the device plugin, and what the cluster is told.
+
+One rule: everything here may be away (kubelet, the API server) without the node's limits changing.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from aiohttp import web
+
+from mpsd.core.cordon import drains, read_cordoned, unknown_cordons
+from mpsd.core.device_answer import Surroundings
+from mpsd.core.domains import Domain
+from mpsd.core.events import Happening, Reason, node_subject, pod_subject
+from mpsd.core.identity import PodName
+from mpsd.core.mpsnode import API
+from mpsd.core.node_pods import NodePod, read_node_pod
+from mpsd.core.node_view import NodeView
+from mpsd.core.placement_annotations import annotations_for
+from mpsd.core.pod_marks import PodMarks
+from mpsd.core.policy import Policy
+from mpsd.edge import drain_requests
+from mpsd.edge.http_server import Handler
+from mpsd.edge.https_server import Listening, TcpServer
+from mpsd.edge.kube import PODS, KubeError, Resource, open_kube
+from mpsd.edge.kube_mirror import Mirror, Selection
+from mpsd.edge.kubelet_settings import KubeletSettings
+from mpsd.edge.logs import logger
+from mpsd.edge.settings import Settings
+from mpsd.roles.agent import AgentRole
+from mpsd.roles.kubelet_grants import KubeletGrants
+from mpsd.roles.memory_plugin import MemoryPlugin
+from mpsd.roles.node import Node
+from mpsd.roles.node_devices import NodeDevices
+from mpsd.roles.node_report import NodeReport
+from mpsd.roles.percent_plugin import PercentPlugin
+from mpsd.roles.plugin_service import PluginService
+
+_LONGEST_BODY = 4096
+MPSNODES = Resource(API, "mpsnodes")
+
+
+class KubeletNode:
+    """One node of a cluster. It makes the books that its agent goes by, and follows what the agent sees.
+
+    Away where it is not said how the API server is reached.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        kubelet: KubeletSettings,
+        node: Node,
+        domains: tuple[Domain, ...],
+        policy: Callable[[], Policy],
+        wake: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._kubelet = kubelet
+        self._node = node
+        self._kube = kube = open_kube(kubelet.kubeconfig)
+        self._domains = domains
+        self._policy = policy
+        self._log = logger(role="kubelet node")
+        self._pods = Mirror(kube, self._selected(PODS, "spec.nodeName"), self._read_pod, wake)
+        self._cordons = Mirror(kube, self._selected(MPSNODES, "metadata.name"), read_cordoned, self._cordon)
+        self._report = NodeReport(kube, kubelet.node, policy)
+        self._services: tuple[PluginService, ...] = ()
+        self._since_ns: dict[str, int] = {}  # by the uid of each pod that holds devices
+        journal = settings.run_directory / "agent" / "journal.json"
+        self.books = KubeletGrants(kubelet.pod_resources, journal, self._pods, domains, policy, self._log)
+
+    def _selected(self, resource: Resource, field: str) -> Selection:
+        return Selection(resource, query={"fieldSelector": f"{field}={self._kubelet.node}"})
+
+    def _read_pod(self, thing: object) -> NodePod | None:
+        return read_node_pod(thing, self._policy())
+
+    async def run(self, agent: AgentRole, stop: asyncio.Event) -> None:
+        """Until `stop`. The device plugin registers once the agent has looked for the first time. PortTaken."""
+        devices = NodeDevices(self._node, self._domains, agent, self.books, self._policy)
+        seen = asyncio.Event()
+
+        def on_view(view: NodeView) -> None:
+            devices.see(view)
+            self._report.report(view, self._marks(view))
+            seen.set()
+
+        agent.on_view = on_view
+        resources = self._policy().resources
+        memory = MemoryPlugin(devices, self._surroundings(), self._report.happened, self._evict)
+        self._services = (
+            PluginService(resources.memory, "mpsd-memory.sock", memory, self._kubelet),
+            PluginService(resources.percent, "mpsd-percent.sock", PercentPlugin(devices), self._kubelet),
+        )
+        probes = TcpServer(self._routes(), Listening(self._kubelet.address, self._kubelet.port, None, _LONGEST_BODY))
+        await probes.start()
+        try:
+            await self._run(stop, seen)
+        finally:
+            await probes.stop()
+            self._kube.close()
+
+    async def _run(self, stop: asyncio.Event, seen: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._report.run(stop))
+            loops = [tasks.create_task(mirror.run()) for mirror in (self._pods, self._cordons)]
+            loops += [tasks.create_task(_after(seen, service)) for service in self._services]
+            await stop.wait()
+            for loop in loops:
+                loop.cancel()
+
+    def _surroundings(self) -> Surroundings:
+        node = self._node
+        directory, strategy = str(self._settings.run_directory), self._kubelet.device_list_strategy
+        return Surroundings(directory, strategy, node.extra, node.shared, node.device_lists)
+
+    def _routes(self) -> Mapping[str, Handler]:
+        return {"GET /healthz": self._health, "GET /readyz": self._readiness}
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readiness(self, _request: web.Request) -> web.Response:
+        """200 while kubelet has both resources from us."""
+        missing = [service.resource for service in self._services if not service.registered]
+        if self._services and not missing:
+            return web.Response(text="ok\n")
+        said = f"kubelet does not have {' and '.join(missing)} from us" if missing else "not looked yet"
+        return web.Response(text=f"{said}\n", status=503)
+
+    def _marks(self, view: NodeView) -> list[PodMarks]:
+        """What must be written on each pod that holds devices."""
+        marks = []
+        pods = {(pod.namespace, pod.name): pod for pod in self.books.pods_seen}
+        for key in {one.pod for one in self.books.held_devices}:
+            pod = pods.get(key)
+            if pod:
+                since_ns = self._since_ns.setdefault(pod.uid, int(view.now * 1e9))
+                wants = annotations_for(pod, self.books.held_devices, self._node.gpus, self._policy(), since_ns)
+                marks.append(PodMarks(PodName(pod.namespace, pod.name, pod.uid), pod.annotations, wants))
+        here = {mark.pod.uid for mark in marks}
+        self._since_ns = {uid: since_ns for uid, since_ns in self._since_ns.items() if uid in here}
+        return marks
+
+    def _cordon(self) -> None:
+        """Asks `mpsd control` to drain what is cordoned, and lets the rest serve."""
+        cordoned = frozenset[str]().union(*self._cordons.objects())
+        asked = drains(cordoned, self._domains)
+        for domain in self._domains:
+            folder = self._settings.domain(domain.name)
+            if domain.name in asked and drain_requests.ask(folder, asked[domain.name]):
+                self._log.info("drain asked", domain=domain.name, reason=asked[domain.name])
+            elif domain.name not in asked and drain_requests.withdraw(folder):
+                self._log.info("drain withdrawn", domain=domain.name)
+        for wrong in unknown_cordons(cordoned, self._domains):
+            message = f"spec.cordoned of the MPSNode names {wrong}, which is no GPU of this node"
+            self._report.happened(Happening(node_subject(self._kubelet.node), Reason.CORDON_UNKNOWN, message))
+
+    async def _evict(self, pod: PodName, why: str) -> None:
+        """Asks for the end of a pod; where that fails, kubelet asks for the start again, and so do we for the end."""
+        try:
+            await self._kube.evict(pod.name, pod.namespace, pod.uid)
+        except KubeError as error:
+            self._log.warning("not evicted", pod=str(pod), reason=str(error))
+            return
+        self._log.info("evicted", pod=str(pod), reason=why)
+        self._report.happened(Happening(pod_subject(pod), Reason.EVICTED, why))
+
+
+async def _after(seen: asyncio.Event, service: PluginService) -> None:
+    """No device is offered before it is known what serves."""
+    await seen.wait()
+    await service.run()

@@ -1,0 +1,144 @@
+"""The device plugin of the memory resource: its devices say which GPU a container gets, and how much of it.
+
+One rule: what is allocated is in the journal before kubelet is answered, and no container starts before its domain's
+servers are known to let a client of its size in.
+"""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from mpsd.core.allocation import Allocation, Asking, Held, allocate_memory
+from mpsd.core.device_answer import Surroundings, memory_answer
+from mpsd.core.devices import gpu_of
+from mpsd.core.events import Happening, Reason, pod_subject
+from mpsd.core.identity import PodName
+from mpsd.core.kubelet_words import Answer, Device
+from mpsd.core.node_pods import ContainerName, NodePod
+from mpsd.core.pod_grants import ContainerDevices
+from mpsd.core.preferred_devices import preferred
+from mpsd.core.problem import InvalidInput
+from mpsd.core.start_problems import StartProblem, start_problems, starting_container
+from mpsd.edge import processes
+from mpsd.edge.logs import logger
+from mpsd.roles.node_devices import NodeDevices
+
+# While kubelet waits for Allocate it takes no other pod. PreStartContainer holds up one container alone, for 30 s at
+# most (KubeletPreStartContainerRPCTimeoutInSecs of k8s.io/kubelet's deviceplugin v1beta1).
+_RAISE_S = 3.0
+_START_S = 20.0
+
+_NOBODY = ContainerName("", "(unknown)", "(unknown)")
+
+
+class StartHeldBack(Exception):
+    """The container may not start, now or at all; the message says why."""
+
+
+class MemoryPlugin:
+    """tell: makes an event. evict: ends a pod that can never start as it is."""
+
+    def __init__(
+        self,
+        devices: NodeDevices,
+        around: Surroundings,
+        tell: Callable[[Happening], None],
+        evict: Callable[[PodName, str], Awaitable[None]],
+    ) -> None:
+        self._node = devices
+        self._around = around
+        self._tell = tell
+        self._evict = evict
+        self._log = logger(role="device plugin")
+
+    def devices(self) -> AsyncIterator[tuple[Device, ...]]:
+        return self._node.memory.follow()
+
+    async def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        node = self._node
+        asking = await node.whose("memory", size)
+        held = self._held_by(asking[0]) if asking else ()
+        grants = tuple(held.grant for held in node.books.held())
+        return preferred(
+            available, must_include, size, asking, node.node.gpus, node.domain_of, node.policy(), held, grants
+        )
+
+    def _held_by(self, pod: NodePod) -> tuple[str, ...]:
+        """The memory devices that containers of this pod have already."""
+        listed = (one for one in self._node.books.held_devices if one.pod == (pod.namespace, pod.name))
+        noted = (entry for entry in self._node.books.entries if entry.resource == "memory" and entry.uid == pod.uid)
+        return tuple({*(i for one in listed for i in one.memory), *(i for entry in noted for i in entry.ids)})
+
+    async def allocate(self, ids: Sequence[str]) -> Answer:
+        """InvalidInput where no container can have these devices together; the pod is told too."""
+        async with self._node.one_at_a_time:
+            asking = await self._node.whose("memory", len(ids), len(set(map(gpu_of, ids))))
+            try:
+                allocation = allocate_memory(ids, asking, self._node.domains, self._node.policy())
+            except InvalidInput as error:
+                if asking:
+                    self._tell(Happening(pod_subject(_name_of(asking)), Reason.ALLOCATION_REFUSED, str(error)))
+                self._log.warning("allocation refused", devices=len(ids), reason=str(error))
+                raise
+            self._note(ids, asking, allocation)
+        why = await self._node.agent.until_allowed(allocation.domain, allocation.memory_mib, _RAISE_S)
+        whose = str(asking[0].container(asking[1])) if asking else "unknown"
+        self._log.info(
+            "allocated",
+            container=whose,
+            gpus=allocation.gpus,
+            memory_mib=allocation.memory_mib,
+            **({"starts_later": why} if why else {}),
+        )
+        return memory_answer(allocation, self._around)
+
+    def _note(self, ids: Sequence[str], asking: Asking | None, allocation: Allocation) -> None:
+        container = asking[0].container(asking[1]) if asking else None
+        uid = asking[0].uid if asking else ""
+        percent = allocation.thread_percent
+        boot = processes.boot_id()
+        self._node.books.note(Held("memory", tuple(ids), container, percent, boot, time.time(), uid))
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        """StartHeldBack with the reason; kubelet tries again, unless the pod has been evicted."""
+        await self._node.books.refresh()
+        starting = self._starting(ids)
+        problems = self._problems(starting)
+        if wrong := [problem.sentence for problem in problems if not problem.waits]:
+            await self._end(starting.container, "; ".join(wrong))
+        allocation = allocate_memory(ids, self._asking(starting), self._node.domains, self._node.policy())
+        why = await self._node.agent.until_allowed(allocation.domain, allocation.memory_mib, _START_S)
+        waits = [f"{starting.container} waits: {why}"] if why else [left.sentence for left in self._problems(starting)]
+        if waits:
+            self._log.warning("start held back", container=str(starting.container), reason="; ".join(waits))
+            raise StartHeldBack("; ".join(waits))
+
+    def _problems(self, starting: ContainerDevices) -> Sequence[StartProblem]:
+        return start_problems(starting, self._node.holdings(), self._node.policy())
+
+    def _starting(self, ids: Sequence[str]) -> ContainerDevices:
+        """The container that kubelet starts; after a reboot an init container's is a guess, which is written down."""
+        found = starting_container(tuple(ids), self._node.holdings())
+        if found is None and (asking := self._node.guess("memory", len(ids), len(set(map(gpu_of, ids))))):
+            self._note(ids, asking, allocate_memory(ids, asking, self._node.domains, self._node.policy()))
+            found = starting_container(tuple(ids), self._node.holdings())
+        return found or ContainerDevices(_NOBODY, tuple(ids), ())
+
+    def _asking(self, starting: ContainerDevices) -> Asking | None:
+        name = starting.container
+        pod = self._node.holdings().pod(name.namespace, name.pod)
+        request = pod.request(name.container) if pod else None
+        return (pod, request) if pod and request else None
+
+    async def _end(self, name: ContainerName, why: str) -> None:
+        """Evicts the pod, and refuses the start."""
+        pod = self._node.holdings().pod(name.namespace, name.pod)
+        if pod:
+            whose = PodName(pod.namespace, pod.name, pod.uid)
+            self._tell(Happening(pod_subject(whose), Reason.LIMITS_MISMATCH, why))
+            await self._evict(whose, why)
+        raise StartHeldBack(why)
+
+
+def _name_of(asking: Asking) -> PodName:
+    pod = asking[0]
+    return PodName(pod.namespace, pod.name, pod.uid)
