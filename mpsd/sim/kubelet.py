@@ -15,10 +15,11 @@ from typing import Any
 
 from mpsd.sim.kubelet_containers import Containers, Running
 from mpsd.sim.kubelet_devices import DeviceManager
+from mpsd.sim.kubelet_pace import Pace
 from mpsd.sim.kubelet_plugins import PluginFailed
 from mpsd.sim.kubelet_pod import SimPod, read_pod
 from mpsd.sim.kubelet_pod_resources import PodResources
-from mpsd.sim.kubelet_pod_worker import Pace, PodWorker
+from mpsd.sim.kubelet_pod_worker import PodWorker
 from mpsd.sim.kubelet_source import PodSource, SourceAway
 from mpsd.sim.kubelet_status import rejection
 from mpsd.sim.kubelet_version import OLDEST, Version
@@ -28,7 +29,7 @@ from mpsd.sim.kubelet_version import OLDEST, Version
 class KubeletSettings:
     """folder: kubelet's root. command: what every container runs in place of its own; empty: its own.
 
-    seed: of whatever kubelet leaves to chance. forget_after_s: how long a plugin that is gone counts as the node's.
+    seed: of whatever kubelet leaves to chance.
     """
 
     folder: Path
@@ -36,7 +37,6 @@ class KubeletSettings:
     command: tuple[str, ...] = ()
     pace: Pace = field(default_factory=Pace)
     seed: int | None = None
-    forget_after_s: float = 300.0
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Kubelet:
             settings.version,
             self._active,
             random.Random(settings.seed),  # noqa: S311
-            settings.forget_after_s,
+            settings.pace,
         )
         self._resources = PodResources(
             settings.folder / "pod-resources" / "kubelet.sock", settings.version, self.devices, self._listed
@@ -98,6 +98,15 @@ class Kubelet:
                 await known.worker.leave()
         await self._resources.stop()
         await self.devices.stop()
+
+    async def switch_off(self) -> None:
+        """As a machine that loses its power: nothing runs any more, and what is on disk stays."""
+        await self.stop()
+        runs = [run for uid in self.containers.pods() for run in self.containers.all_runs(uid)]
+        while any(run.may_run for run in runs):
+            for run in runs:
+                run.signal(signal.SIGKILL)
+            await asyncio.sleep(self._settings.pace.look_s)
 
     async def sync(self) -> None:
         """Admits the pods that are new, one after the other, ends those that go, and says how all of them are."""
@@ -133,9 +142,10 @@ class Kubelet:
             if known.ending is None and (uid not in wanted or known.pod.is_deleted):
                 known.ending = asyncio.create_task(self._end(known))
         for orphan in self.containers.pods() - wanted.keys() - self._pods.keys():  # deleted while no kubelet ran
-            for run in self.containers.all_runs(orphan):
+            runs = self.containers.all_runs(orphan)
+            for run in runs:
                 run.signal(signal.SIGKILL)
-            if not any(isinstance(run.state(), Running) for run in self.containers.all_runs(orphan)):
+            if not any(run.may_run for run in runs):
                 self.containers.forget(orphan)
 
     async def _end(self, known: _Known) -> None:

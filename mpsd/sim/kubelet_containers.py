@@ -8,7 +8,6 @@ import os
 import secrets
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -81,11 +80,20 @@ class Run:
             return {}
         return known
 
-    def signal(self, number: signal.Signals) -> None:
+    @property
+    def may_run(self) -> bool:
+        """Whether it runs, or is about to."""
+        state = self.state()
+        return isinstance(state, Running) or state == NotStarted("")
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Whether there was somebody to send it to."""
         state = self.state()
         if isinstance(state, Running):
             with suppress(ProcessLookupError):
                 os.kill(state.pid, number)
+                return True
+        return False
 
 
 class Containers:
@@ -93,7 +101,7 @@ class Containers:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._shims: list[subprocess.Popen[bytes]] = []  # children must be waited for
+        self._shims: list[int] = []  # pids of children, which must be waited for
 
     def last_run(self, pod: SimPod, container: SimContainer) -> Run | None:
         """The newest; None where it never ran."""
@@ -126,7 +134,7 @@ class Containers:
         (run.folder / "spec.json").write_text(json.dumps(spec))
         arguments = [sys.executable, "-P", "-m", "mpsd.sim.kubelet_shim", str(run.folder)]
         self._reap()
-        self._shims.append(subprocess.Popen(arguments, stdin=subprocess.DEVNULL, start_new_session=True))
+        self._shims.append(os.posix_spawn(sys.executable, arguments, os.environ))
         return run
 
     def spec(self, run: Run) -> Mapping[str, Any]:
@@ -137,8 +145,8 @@ class Containers:
     def forget(self, pod_uid: str) -> None:
         """Removes all traces of a pod whose containers have ended."""
         for run in self.all_runs(pod_uid):
-            if cgroup := self.spec(run)["cgroup"]:
-                _remove_cgroup(Path(cgroup))
+            with suppress(FileNotFoundError):
+                _remove_cgroup(self.spec(run)["cgroup"])
         shutil.rmtree(self._folder / pod_uid, ignore_errors=True)
         self._reap()
 
@@ -173,7 +181,7 @@ class Containers:
         return next((each for each in usable if os.access(each / "cgroup.procs", os.W_OK)), None)
 
     def _reap(self) -> None:
-        self._shims = [shim for shim in self._shims if shim.poll() is None]
+        self._shims = [shim for shim in self._shims if os.waitpid(shim, os.WNOHANG) == (0, 0)]
 
 
 def _names(folder: Path) -> list[str]:
@@ -188,8 +196,8 @@ def _lives(pid: int, start_ticks: int) -> bool:
     return int(fields[19]) == start_ticks
 
 
-def _remove_cgroup(cgroup: Path) -> None:
+def _remove_cgroup(cgroup: str) -> None:
     """The container's, and the pod's once it is the last."""
-    for each in (cgroup, cgroup.parent):
+    for each in (Path(cgroup), Path(cgroup).parent) if cgroup else ():
         with suppress(OSError):
             each.rmdir()

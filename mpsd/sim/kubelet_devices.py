@@ -11,6 +11,7 @@ from pathlib import Path
 from mpsd.core.container import Role
 from mpsd.core.kubelet_words import Answer
 from mpsd.sim.kubelet_holdings import Holding, Holdings, merged
+from mpsd.sim.kubelet_pace import Pace
 from mpsd.sim.kubelet_plugin_table import PluginTable
 from mpsd.sim.kubelet_plugins import PluginFailed, Registration
 from mpsd.sim.kubelet_pod import SimContainer, SimPod
@@ -29,13 +30,13 @@ class DeviceManager:
         version: Version,
         active: Callable[[], Collection[str]],
         chance: random.Random,
-        forget_after_s: float,
+        pace: Pace,
     ) -> None:
         self._folder = folder
         self._version = version
         self._active = active
         self._chance = chance
-        self._plugins = PluginTable(version, self._save, forget_after_s)
+        self._plugins = PluginTable(version, self._save, pace)
         self._registration = Registration(folder / KUBELET_SOCKET, self._plugins.register)
         self._holdings = Holdings(folder / CHECKPOINT)
         self._in_use: dict[str, set[str]] = {}

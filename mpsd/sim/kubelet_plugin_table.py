@@ -12,17 +12,18 @@ from typing import Any
 
 from mpsd.core.kubelet_words import Device
 from mpsd.kubelet_api import deviceplugin_pb2 as wire
+from mpsd.sim.kubelet_pace import Pace
 from mpsd.sim.kubelet_plugins import Endpoint, PluginFailed
 from mpsd.sim.kubelet_version import Version
 
 
 class PluginTable:
-    """By resource. changed: called when a list of devices has come. forget_after_s: endpointStopGracePeriod."""
+    """By resource. changed: called when a list of devices has come."""
 
-    def __init__(self, version: Version, changed: Callable[[], None], forget_after_s: float) -> None:
+    def __init__(self, version: Version, changed: Callable[[], None], pace: Pace) -> None:
         self._version = version
         self._changed = changed
-        self._forget_after_s = forget_after_s
+        self._pace = pace
         self._endpoints: dict[str, Endpoint] = {}
         self._clients: dict[str, list[Endpoint]] = {}  # of 1.36: those whose stream has not ended, the oldest first
         self._streams: set[asyncio.Task[None]] = set()
@@ -61,7 +62,7 @@ class PluginTable:
     async def _add(self, endpoint: Endpoint) -> None:
         """Of 1.20. [addEndpoint, runEndpoint]"""
         try:
-            await endpoint.dial()
+            await endpoint.dial(self._pace.dial_s)
         except PluginFailed:
             return
         old = self._endpoints.get(endpoint.resource)
@@ -78,7 +79,7 @@ class PluginTable:
         clients = self._clients.setdefault(endpoint.resource, [])
         clients.append(endpoint)
         try:
-            await endpoint.dial()
+            await endpoint.dial(self._pace.dial_s)
             await endpoint.ask_options()
         except PluginFailed:
             clients.remove(endpoint)
@@ -133,7 +134,7 @@ class PluginTable:
 
     def _is_long_gone(self, resource: str) -> bool:
         stopped = self._endpoints[resource].stopped
-        return stopped is not None and time.monotonic() - stopped > self._forget_after_s
+        return stopped is not None and time.monotonic() - stopped > self._pace.forget_plugin_s
 
     async def stop(self) -> None:
         for task in list(self._streams):

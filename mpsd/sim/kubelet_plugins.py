@@ -16,7 +16,6 @@ from mpsd.kubelet_api import deviceplugin_pb2 as wire
 from mpsd.kubelet_api import deviceplugin_pb2_grpc as services
 
 _VERSION = "v1beta1"
-_DIAL_S = 10.0
 _PRE_START_S = 30.0
 
 Value = TypeVar("Value")
@@ -37,12 +36,12 @@ class Endpoint:
         self.stopped: float | None = None if socket else time.monotonic()
         self._channel: grpc.aio.Channel | None = None
 
-    async def dial(self) -> None:
+    async def dial(self, deadline_s: float) -> None:
         """PluginFailed where nobody answers."""
         options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
         self._channel = grpc.aio.insecure_channel(f"unix:{self.socket}", options=options)
         try:
-            async with asyncio.timeout(_DIAL_S):
+            async with asyncio.timeout(deadline_s):
                 await self._channel.channel_ready()
         except TimeoutError:
             await self.hang_up()

@@ -8,26 +8,19 @@ import asyncio
 import signal
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mpsd.core.container import Role
 from mpsd.sim.kubelet_containers import CannotCreate, Containers, Ended, NotStarted, Run, Running
 from mpsd.sim.kubelet_devices import DeviceManager
+from mpsd.sim.kubelet_pace import Pace
 from mpsd.sim.kubelet_plugins import PluginFailed
 from mpsd.sim.kubelet_pod import SimContainer, SimPod
 from mpsd.sim.kubelet_status import ContainerStatus, Waiting, pod_status
 
 _CANNOT_START = 128  # the exit code of a container whose command is none
 _LONGEST_WAIT = 30  # times the first
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long the kubelet waits, in seconds: before it tries the same again at first, and between two looks."""
-
-    retry_s: float = 1.0
-    look_s: float = 0.02
+_LONGEST_KILL_S = 10.0
 
 
 class PodWorker:
@@ -136,14 +129,9 @@ class PodWorker:
 
     async def _end(self, containers: Iterable[SimContainer], grace_s: float) -> None:
         runs = [run for each in containers if (run := self._containers.last_run(self.pod, each))]
-        for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10.0)):
-            for run in runs:
-                run.signal(number)
+        for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _LONGEST_KILL_S)):
             ends = time.monotonic() + wait_s
-            while any(_may_run(run) for run in runs) and time.monotonic() < ends:  # noqa: ASYNC110  they are files
+            told: set[Run] = set()
+            while any(run.may_run for run in runs) and time.monotonic() < ends:
+                told.update(run for run in runs if run not in told and run.signal(number))
                 await asyncio.sleep(self._pace.look_s)
-
-
-def _may_run(run: Run) -> bool:
-    state = run.state()
-    return isinstance(state, Running) or (isinstance(state, NotStarted) and not state.reason)

@@ -30,7 +30,18 @@ Spec = Mapping[str, Any]
 
 def main() -> int:
     folder = Path(sys.argv[1])
-    spec = json.loads((folder / "spec.json").read_text())
+    try:
+        return _run(folder, json.loads((folder / "spec.json").read_text()))
+    except Exception as error:
+        if folder.is_dir():
+            _say(folder, {"failed": f"{type(error).__name__}: {error}"})
+        raise
+
+
+def _run(folder: Path, spec: Spec) -> int:
+    os.setsid()
+    os.closerange(3, 1024)  # what kubelet had open
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 1)
     os.dup2(1, 2)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
