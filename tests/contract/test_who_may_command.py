@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from mpsd.core.limits_as_read import MEMORY_LIMIT
+from tests.contract.platforms import Program
 from tests.contract.processes import Answer, Client, eventually
 from tests.contract.results import SERVER_GONE, SUCCESS, TERMINATED
-from tests.contract.world import OTHER_UID, Daemon, World
+from tests.contract.tenants import ReadOnlyMount
+from tests.contract.world import OTHER_UID, Daemon, Directory, World, child_of
 
 NO_QUIT = "Not enough privilege to execute quit command"
 SETTINGS = [
@@ -61,6 +63,10 @@ def _code(command: str) -> str:
     return "\n800" if command.startswith("terminate_client") else ""
 
 
+def _no(command: str, uid: int) -> str:
+    return NO_QUIT if command.startswith("quit") else refusal(uid) + _code(command)
+
+
 @dataclass
 class Shared:
     """A daemon, its server, and two clients; `part` is a directory with the socket `control` alone."""
@@ -80,7 +86,7 @@ class Shared:
     def read_by_owner(self) -> dict[str, str]:
         return {command: self.ask(command, 0, self.daemon.pipe).text for command in READS}
 
-    def ask(self, command: str, uid: int, directory: Path) -> Answer:
+    def ask(self, command: str, uid: int, directory: Directory) -> Answer:
         """The command, with this server's and these clients' pids in it."""
         text = command.format(server=self.server, roots=self.roots.pid, others=self.others.pid)
         return self.daemon.command(text, directory=directory, uid=uid)
@@ -141,8 +147,7 @@ class TestCommandsThatAreRefused:
         self._changes_nothing(shared, command, 0, shared.part)
 
     def _changes_nothing(self, shared: Shared, command: str, uid: int, directory: Path) -> None:
-        answer = shared.ask(command, uid, directory)
-        assert answer.text == (NO_QUIT if command.startswith("quit") else refusal(uid) + _code(command))
+        assert shared.ask(command, uid, directory).text == _no(command, uid)
         assert shared.settings() == shared.at_first
         assert shared.daemon.running
         assert shared.both_compute()
@@ -254,3 +259,63 @@ class TestADirectoryWithOnlyThePrivilegedSocket:
         assert client.line("pid")["meminfo_free_MiB"] > world.gpu.memory_mib / 2
         assert client.pid not in world.mib_on_mps(world.gpu)
         assert client.pid in world.mib_on(world.gpu)
+
+
+@pytest.fixture(scope="class")
+def mount(daemon: Daemon, part: Path) -> ReadOnlyMount:
+    """What a pod has: docs/security.md says what follows from this for its neighbours."""
+    try:
+        answer = daemon.command("get_server_list", directory=daemon.mounted(part))
+    except FileNotFoundError:
+        pytest.skip("needs util-linux, to make a container's namespaces")
+    if "unshare" in answer.stderr or "mount" in answer.stderr:
+        pytest.skip(f"no namespaces may be made here: {answer.stderr.strip()}")
+    return daemon.mounted(part)
+
+
+class TestAReadOnlyMountInAContainer:
+    @pytest.mark.parametrize("uid", [0, OTHER_UID])
+    def test_is_enough_to_be_a_client_with_limits(
+        self, daemon: Daemon, mount: ReadOnlyMount, world: World, uid: int
+    ) -> None:
+        client = daemon.client("step", environment={MEMORY_LIMIT: "0=2G"}, uid=uid, directory=mount)
+        client.next_line("ready")
+        assert client.saw(world.gpu.seen(memory="0=2G"))
+        assert child_of(client.pid) in world.mib_on_mps(world.gpu)
+        client.go_on()
+        assert client.exit_code() == 0
+
+    @pytest.mark.parametrize(
+        ("uid", "commands"),
+        [
+            pytest.param(OTHER_UID, [*SETTINGS, *ON_THE_SERVER, "quit", "quit -t 1"], id="another user: no command"),
+            pytest.param(0, [*SETTINGS, "quit", "quit -t 1"], id="root: no default, no quit"),
+        ],
+    )
+    def test_lets_nobody_quit_or_set_defaults_and_no_other_user_command_anything(
+        self, shared: Shared, mount: ReadOnlyMount, uid: int, commands: list[str]
+    ) -> None:
+        answers = {command: shared.ask(command, uid, mount).text for command in commands}
+        assert answers == {command: _no(command, uid) for command in commands}
+        assert shared.settings() == shared.at_first
+        assert shared.daemon.running
+        assert shared.both_compute()
+
+    def test_lets_root_raise_the_servers_limit_end_a_neighbour_and_the_server(
+        self, own: Shared, mount: ReadOnlyMount, world: World
+    ) -> None:
+        inside = own.daemon.mounted(own.part)
+        assert own.ask("set_device_pinned_mem_limit {server} 0 3G", 0, inside).text == ""
+        assert own.daemon.client(directory=inside).finished().saw(world.gpu.seen(server_mib=3072))
+        assert own.ask("terminate_client {server} {others}", 0, inside).text == "0"
+        assert own.others.broke(TERMINATED)
+        assert own.ask("shutdown_server {server} -f", 0, inside).text == ""
+        assert own.roots.broke(SERVER_GONE)
+        assert own.daemon.running
+
+    def test_keeps_root_from_putting_another_socket_there(self, mount: ReadOnlyMount, world: World) -> None:
+        before = [path.name for path in mount.source.iterdir()]
+        tries = f"rm {mount.target}/control; touch {mount.target}/control_privileged"
+        done = world.run(mount.inside(Program(("sh", "-c", tries))))
+        assert done.stderr.count("Read-only file system") == 2
+        assert [path.name for path in mount.source.iterdir()] == before

@@ -16,14 +16,16 @@ from typing import Any
 
 from tests.contract.gpus import Gpu
 from tests.contract.journal import Journal
-from tests.contract.platforms import Platform
+from tests.contract.platforms import Platform, Program
 from tests.contract.processes import SOON_S, Answer, Client, eventually
+from tests.contract.tenants import ReadOnlyMount
 
 OTHER_UID = 65534
 FLAGS = ("-f", "-M") if os.getuid() == 0 else ("-f",)  # only root may start a daemon for several users
 
 # A variable of None is taken out of the environment.
 Environment = Mapping[str, str | None]
+Directory = Path | ReadOnlyMount
 
 
 class Daemon:
@@ -56,7 +58,7 @@ class Daemon:
         return self.command(f"get_server_status {self.server}").text
 
     def command(
-        self, text: str, *, directory: Path | None = None, uid: int | None = None, deadline_s: float = SOON_S
+        self, text: str, *, directory: Directory | None = None, uid: int | None = None, deadline_s: float = SOON_S
     ) -> Answer:
         """Asks the daemon, through its own pipe directory or another, as this user or another."""
         return self._world.command(text, directory=directory or self.pipe, uid=uid, deadline_s=deadline_s)
@@ -66,7 +68,7 @@ class Daemon:
         *actions: str,
         environment: Environment | None = None,
         uid: int | None = None,
-        directory: Path | None = None,
+        directory: Directory | None = None,
     ) -> Client:
         client = self._world.client(*actions, environment=environment, uid=uid, directory=directory or self.pipe)
         self._clients.append(client)
@@ -94,6 +96,12 @@ class Daemon:
         for name in sockets:
             (directory / name).hardlink_to(self.pipe / name)
         return directory
+
+    def mounted(self, directory: Path) -> ReadOnlyMount:
+        """The directory as a pod has it."""
+        target = directory.with_name(f"{directory.name}-mount")
+        target.mkdir(mode=0o755, exist_ok=True)
+        return ReadOnlyMount(directory, target)
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -166,17 +174,22 @@ class World:
         argv = [*self._platform.control(os.getuid()).argv, *flags]
         return self._run(" ".join(flags), argv, self._environment(pipe, None, None), "", SOON_S, {})
 
-    def command(self, text: str, *, directory: Path, uid: int | None = None, deadline_s: float = SOON_S) -> Answer:
+    def command(self, text: str, *, directory: Directory, uid: int | None = None, deadline_s: float = SOON_S) -> Answer:
         """One command to whatever daemon listens in this directory."""
         uid = os.getuid() if uid is None else uid
         answer = self._ask(text, directory, uid, deadline_s)
         self._journal.note_answer(answer, directory.name, uid)
         return answer
 
-    def _ask(self, text: str, directory: Path, uid: int, deadline_s: float) -> Answer:
-        program = self._platform.control(uid)
-        environment = self._environment(directory, {"CUDA_VISIBLE_DEVICES": None}, None)
+    def _ask(self, text: str, directory: Directory, uid: int, deadline_s: float) -> Answer:
+        program, pipe = _seen_from(directory, self._platform.control(uid))
+        environment = self._environment(pipe, {"CUDA_VISIBLE_DEVICES": None}, None)
         return self._run(text, program.argv, environment, text + "\n", deadline_s, program.options)
+
+    def run(self, program: Program) -> Answer:
+        """Any other program, to its end."""
+        environment = self._environment(self.nowhere, None, None)
+        return self._run(program.argv[0], program.argv, environment, "", SOON_S, program.options)
 
     def _run(
         self,
@@ -207,16 +220,14 @@ class World:
         *actions: str,
         environment: Environment | None = None,
         uid: int | None = None,
-        directory: Path | None = None,
+        directory: Directory | None = None,
         gpus: Sequence[Gpu] | None = None,
     ) -> Client:
         """A CUDA client that connects through this directory; without one it finds no daemon."""
         uid = os.getuid() if uid is None else uid
         directory = directory or self.nowhere
-        program = self._platform.client(uid)
-        client = Client(
-            [*program.argv, *actions], self._environment(directory, environment, gpus), self._fresh("errors")
-        )
+        program, pipe = _seen_from(directory, self._platform.client(uid))
+        client = Client([*program.argv, *actions], self._environment(pipe, environment, gpus), self._fresh("errors"))
         self._clients.append(client)
         self._journal.note_client(client, actions, environment or {}, directory.name, uid)
         return client
@@ -276,6 +287,33 @@ class World:
                 _signal(pid, signal.SIGKILL)
             self._platform.close()
             shutil.rmtree(self._folder)
+
+
+def _seen_from(directory: Directory, program: Program) -> tuple[Program, Path]:
+    """The program, inside a container where the directory is in one, and where the directory is for it."""
+    if isinstance(directory, ReadOnlyMount):
+        return directory.inside(program), directory.target
+    return program, directory
+
+
+def child_of(pid: int) -> int:
+    """The only child of a process, once it has one: the container's first process, as the host sees it."""
+    children: list[int] = []
+
+    def found() -> bool:
+        parents = {path.parent.name: _parent(path) for path in Path("/proc").glob("[0-9]*/stat")}
+        children[:] = [int(child) for child, parent in parents.items() if parent == pid]
+        return len(children) == 1
+
+    eventually(found)
+    return children[0]
+
+
+def _parent(stat: Path) -> int | None:
+    try:
+        return int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
+    except (OSError, ProcessLookupError):  # ended meanwhile
+        return None
 
 
 def open_folder() -> Path:
