@@ -10,7 +10,7 @@ Rights of the agent's service account, none of which can be limited to its own n
     get, create, patch    mpsnodes.mpsd.io (list, watch too for spec.cordoned)
     patch                 mpsnodes.mpsd.io/status
     patch                 pods (list, watch too for the pods of the node)
-    create, get, patch    events
+    create, patch         events
     create                pods/eviction (for whoever evicts, not here)
 """
 

@@ -3,15 +3,15 @@
 One rule: `core.event_book` says what is told and when; an event that the API server will not have is dropped, so that
 it keeps no other from being told.
 
-Rights: create, get, patch events.
+Rights: create, patch events.
 """
 
 import asyncio
 import time
 
 from mpsd.core.event_book import EventBook, Writing, dropped_happening
-from mpsd.core.events import Happening, count_in, event_object, event_patch, node_subject
-from mpsd.edge.kube import Away, Conflict, Kube, KubeError, NotFound, PatchKind, Resource
+from mpsd.core.events import Happening, Told, count_in, event_object, event_patch, node_subject
+from mpsd.edge.kube import Away, Conflict, Kube, KubeError, NotFound, Object, PatchKind, Resource
 from mpsd.edge.kube_time import stamp
 from mpsd.edge.logs import logger
 
@@ -59,20 +59,23 @@ class EventsDuty:
             try:
                 await self._kube.create(EVENTS, event_object(told, self._node, stamp), namespace)
             except Conflict:  # an agent before this one told it
-                found = await self._kube.get(EVENTS, told.name, namespace)
-                self._book.wrote(told, time.time(), await self._count_on(writing, count_in(found)))
+                self._book.wrote(told, time.time(), await self._count_on(told, namespace))
                 return
         else:
             try:
-                await self._kube.patch(EVENTS, told.name, event_patch(told, stamp), PatchKind.MERGE, namespace)
+                await self._patch(told, event_patch(told, stamp), namespace)
             except NotFound:  # the API server keeps events for an hour
                 self._book.gone(told)
                 return
         self._book.wrote(told, time.time())
 
-    async def _count_on(self, writing: Writing, counted: int) -> int:
-        """Adds our count to the one that is there; gives the sum."""
-        told = writing.told
-        patch = event_patch(told, stamp) | {"count": counted + told.count}
-        await self._kube.patch(EVENTS, told.name, patch, PatchKind.MERGE, told.happening.subject.event_namespace)
-        return counted + told.count
+    async def _count_on(self, told: Told, namespace: str) -> int:
+        """Adds our count to the one that is there; gives the sum. The first patch is what reads it."""
+        seen = event_patch(told, stamp)
+        found = await self._patch(told, {"lastTimestamp": seen["lastTimestamp"]}, namespace)
+        count = count_in(found) + told.count
+        await self._patch(told, seen | {"count": count}, namespace)
+        return count
+
+    async def _patch(self, told: Told, patch: Object, namespace: str) -> Object:
+        return await self._kube.patch(EVENTS, told.name, patch, PatchKind.MERGE, namespace)
