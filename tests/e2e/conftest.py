@@ -1,9 +1,9 @@
 """End-to-end tests: `make e2e` on a machine of one's own, `pytest tests/e2e --kubeconfig FILE` on any cluster.
 
 tests/e2e/admission runs the webhook beside the cluster: on a cluster that is not on this machine the API server must
-reach this machine (`--webhook-host ADDRESS`). tests/e2e/node installs everything as pods: `--image NAME:TAG` says what of,
-and one node must be labelled ack.node.gpu.schedule=mps. Its GPUs are simulated, whatever there is; never point it at a
-node in use.
+reach this machine (`--webhook-host ADDRESS`). tests/e2e/node installs everything as pods of the image that `--image
+NAME:TAG` names, on a node labelled ack.node.gpu.schedule=mps. Its GPUs are simulated, whatever there is: never point it
+at a node in use.
 """
 
 import os

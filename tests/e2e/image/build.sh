@@ -3,7 +3,7 @@
 #   build.sh        prints FILE TAG: a docker archive and the image's name in it
 # Needs root, Debian 12's buildah and debootstrap, python3 with pip. What was made before of the same files is used again:
 # the base for as long as build.sh says the same, the image while nothing that reaches it changes.
-# E2E_CACHE=FOLDER (~/.cache/mpsd-e2e) holds it all; about 1 GiB.
+# E2E_CACHE=FOLDER (~/.cache/mpsd-e2e) holds it all, in about 1 GiB.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 top=$(realpath "$here/../../..")
@@ -17,24 +17,8 @@ trap 'rm -rf "$work"' EXIT
 say() { echo "image/build.sh: $*" >&2; }
 key_of() { sha256sum | cut -c1-12; }
 
-# chroot: no user namespace, no network of its own, so it works in a container too. vfs needs nothing of the kernel.
-buildah_here() {
-  buildah --root "$cache/storage" --runroot "$cache/runroot" --storage-driver "$driver" "$@"
-}
-
-# overlay where the kernel and this folder's file system can do it: vfs copies the whole image for every step
-driver_here() {
-  mkdir -p "$cache"/try/{lower,upper,work,merged}
-  if mount -t overlay overlay \
-    -o "lowerdir=$cache/try/lower,upperdir=$cache/try/upper,workdir=$cache/try/work" "$cache/try/merged" 2>/dev/null
-  then
-    umount "$cache/try/merged"
-    echo overlay
-  else
-    echo vfs
-  fi
-  rm -rf "$cache/try"
-}
+# vfs, and below chroot: neither needs namespaces, mounts or anything else of the kernel that a container may lack.
+buildah_here() { buildah --root "$cache/storage" --runroot "$cache/runroot" --storage-driver vfs "$@"; }
 
 # Where this machine gets Debian from.
 mirror() {
@@ -65,7 +49,6 @@ tag=localhost/mpsd:$image_key
 archive=$cache/mpsd-$image_key.tar
 
 if [[ ! -f $archive ]]; then
-  driver=$(driver_here)
   if [[ ! -f $base ]]; then
     say "base"
     make_base "$base"
@@ -82,15 +65,16 @@ if [[ ! -f $archive ]]; then
   mapfile -t folders <"$work/folders"
   volumes=()
   for folder in "${folders[@]}"; do volumes+=(--volume "$folder:$folder:ro"); done
-  buildah_here build --isolation chroot --layers --pull-never --quiet --file "$top/images/Dockerfile" \
+  # without layers: vfs copies everything for each, which takes longer than to do all steps again
+  buildah_here build --isolation chroot --layers=false --pull-never --file "$top/images/Dockerfile" \
     --build-arg "BASE=$from" --build-arg "REVISION=$(git -C "$top" rev-parse HEAD 2>/dev/null || echo unknown)" \
     --secret "id=pip,src=$work/pip.conf" --secret "id=ca,src=/etc/ssl/certs/ca-certificates.crt" \
     "${volumes[@]}" --tag "$tag" "$top" >"$work/build.log" 2>&1 || { tail -40 "$work/build.log" >&2; exit 1; }
   buildah_here push --quiet "$tag" "docker-archive:$archive.part:$tag"
   mv "$archive.part" "$archive"
+  buildah_here rmi --force "$tag" >/dev/null
   # the newest two, so that going back and forth between two states costs nothing
   ls -t "$cache"/mpsd-*.tar | tail -n +3 | xargs -r rm -f
-  buildah_here rmi --prune >/dev/null 2>&1 || true
 fi
 touch "$archive"
 echo "$archive $tag"
