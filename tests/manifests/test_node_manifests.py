@@ -165,7 +165,7 @@ def test_the_agent_may_do_what_it_does_and_nothing_else() -> None:
         "nodes": ["get"],
         "nodes/status": ["patch"],
         "events": ["create", "patch"],
-        "mpsd.io/mpsnodes": ["create", "get", "list", "watch"],
+        "mpsd.io/mpsnodes": ["create", "get", "list", "patch", "watch"],
         "mpsd.io/mpsnodes/status": ["patch"],
     }
 
