@@ -7,6 +7,7 @@ What is left out: images, networks, volumes, probes, CPU and memory, the topolog
 import asyncio
 import random
 import signal
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -66,6 +67,7 @@ class Kubelet:
         self._source = source
         self._pods: dict[str, _Known] = {}
         self._written_amounts: object = None
+        self._is_away = False
         self.containers = Containers(settings.folder / "containers")
         self.devices = DeviceManager(
             settings.folder / "device-plugins",
@@ -87,7 +89,7 @@ class Kubelet:
         while not stopping.is_set():
             await self.sync()
             with suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), self._settings.pace.look_s)
+                await asyncio.wait_for(stopping.wait(), self._settings.pace.list_s)
 
     async def stop(self) -> None:
         """As a kubelet that is stopped: its containers go on."""
@@ -110,17 +112,25 @@ class Kubelet:
 
     async def sync(self) -> None:
         """Admits the pods that are new, one after the other, ends those that go, and says how all of them are."""
-        with suppress(SourceAway):
-            wanted = {pod.uid: pod for pod in map(read_pod, await self._source.pods())}
-            for uid, pod in wanted.items():
-                if uid in self._pods:
-                    self._pods[uid].pod = pod
-                elif not pod.is_deleted or self.containers.all_runs(uid):
-                    self._pods[uid] = await self._admit(pod)
-                else:
-                    await self._source.remove(pod)
-            self._end_those_that_go(wanted)
-            await self._say_all()
+        try:
+            await self._sync({pod.uid: pod for pod in map(read_pod, await self._source.pods())})
+        except SourceAway as away:
+            if not self._is_away:
+                print(f"kubelet goes on alone: {away}", file=sys.stderr, flush=True)
+            self._is_away = True
+        else:
+            self._is_away = False
+
+    async def _sync(self, wanted: Mapping[str, SimPod]) -> None:
+        for uid, pod in wanted.items():
+            if uid in self._pods:
+                self._pods[uid].pod = pod
+            elif not pod.is_deleted or self.containers.all_runs(uid):
+                self._pods[uid] = await self._admit(pod)
+            else:
+                await self._source.remove(pod)
+        self._end_those_that_go(wanted)
+        await self._say_all()
 
     async def _admit(self, pod: SimPod) -> _Known:
         if pod.has_ended:
@@ -177,3 +187,9 @@ class Kubelet:
     def _listed(self) -> Iterable[SimPod]:
         ended_too = self._settings.version.lists_ended_pods
         return [known.pod for known in self._pods.values() if ended_too or not known.has_ended]
+
+
+if __name__ == "__main__":
+    from mpsd.sim.kubelet_program import main
+
+    raise SystemExit(main())

@@ -1,7 +1,6 @@
 """A simulated kubelet, device plugins that write down what they are asked, and pods."""
 
 import asyncio
-import os
 import signal
 import tempfile
 import uuid
@@ -11,6 +10,7 @@ from typing import Any
 
 from mpsd.core.kubelet_words import Answer, Device
 from mpsd.core.pod_grants import ContainerDevices
+from mpsd.edge import processes
 from mpsd.edge.device_plugin import PluginServer, register
 from mpsd.edge.pod_resources import held_devices
 from mpsd.edge.waiting import until
@@ -97,7 +97,8 @@ class World:
         return self._kubelet
 
     async def start_kubelet(self) -> None:
-        settings = KubeletSettings(self.folder, self.version, pace=Pace(retry_s=0.05, look_s=0.01, dial_s=0.5))
+        pace = Pace(retry_s=0.05, list_s=0.01, look_s=0.01, dial_s=0.5)
+        settings = KubeletSettings(self.folder, self.version, pace=pace)
         self._kubelet = Kubelet(settings, self.pods)
         await self._kubelet.start()
         self._stopping.clear()
@@ -200,11 +201,7 @@ def container(name: str, limits: Mapping[str, int], command: str, **more: Any) -
 
 
 def lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    return processes.identity_of(pid) is not None  # a zombie does not
 
 
 def play(version: Version, story: Callable[[World], Coroutine[Any, Any, None]]) -> None:
