@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mpsd.core.admission_case import VISIBLE_DEVICES
 from mpsd.core.allocation import Allocation
 from mpsd.core.client_limits import ClientLimit, environment
 from mpsd.core.kubelet_words import Answer, DeviceNode, Mount
-from mpsd.core.limits_as_read import THREAD_PERCENT, VISIBLE_DEVICES
+from mpsd.core.limits_as_read import THREAD_PERCENT
 
 CLIENT_INSIDE = "/run/mpsd/client"
 GATE_INSIDE = "/dev/mpsd-gate"
