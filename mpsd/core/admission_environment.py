@@ -11,6 +11,7 @@ from mpsd.core.names import matches, within_reach
 from mpsd.core.pod import Pod
 from mpsd.core.policy import Policy, RuleId
 from mpsd.core.problem import Problem, shown
+from mpsd.core.share_request import asks
 
 _REMOVE = "remove it; the node sets what the container needs"
 
@@ -80,7 +81,7 @@ def _keys(source: VariableSource, case: Case) -> frozenset[str]:
 
 
 def _is_harmless(variable: Variable, container: Container, case: Case) -> bool:
-    return _gives_nothing(variable) and container not in case.asking
+    return _gives_nothing(variable) and not asks(container, case.policy.resources)
 
 
 def _gives_nothing(variable: Variable) -> bool:

@@ -85,8 +85,9 @@ def read_review(review: object) -> Review:
         found=read_object(thing, namespace) if thing else KubernetesObject("", namespace, None, ()),
         old=old,
     )
-    if shape.problems:
-        raise MalformedReview("; ".join(map(str, shape.problems)))
+    problems = [*shape.problems, *([shape.too_many] if shape.too_many else [])]
+    if problems:
+        raise MalformedReview("; ".join(map(str, problems)))
     return question
 
 

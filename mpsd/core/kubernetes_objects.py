@@ -89,6 +89,8 @@ def read_object(thing: object, namespace: str = "") -> KubernetesObject:
     found = thing.get("metadata")
     metadata = found if isinstance(found, dict) else {}
     place = namespace or _text(metadata, "namespace") or ("default" if kind in _KINDS else "")
+    if shape.too_many:
+        return KubernetesObject(_name(kind, place, metadata), place, None, (shape.too_many,))
     return KubernetesObject(_name(kind, place, metadata), place, pod, tuple(shape.problems))
 
 

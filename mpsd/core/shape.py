@@ -1,6 +1,7 @@
 """Reads the fields of a decoded object, and notes what has the wrong shape instead of raising.
 
 One rule: null is absent, as in Kubernetes; a field of another type is a problem, and reads as absent from there on.
+An object of so many fields that reading them would take seconds is not read to its end, which is a problem too.
 """
 
 import re
@@ -13,6 +14,8 @@ from mpsd.core.problem import Problem, printable, shown
 Fields = Mapping[str, object]
 Wanted = TypeVar("Wanted")
 
+MOST_FIELDS = 10_000  # in all mappings and lists that are read of one object; the largest pods have hundreds
+TOO_MANY_FIELDS = "too-many-fields"
 _LONGEST_KEPT = 256  # characters; longer keys are cut wherever they are shown, and take no memory
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WORDS: Mapping[type, tuple[str, str]] = {
@@ -27,24 +30,25 @@ _WORDS: Mapping[type, tuple[str, str]] = {
 def at(path: str, *keys: str) -> str:
     """The path of a field below `path`, in the way Kubernetes writes paths: `spec.limits[aliyun.com/gpu-mem]`."""
     for key in keys:
-        path += _step(key)
+        path += _step(key) if len(key) <= _LONGEST_KEPT else f"[{printable(key)}]"
     return path.removeprefix(".")
 
 
-def _step(key: str) -> str:
-    return _known_step(key) if len(key) <= _LONGEST_KEPT else f"[{printable(key)}]"
-
-
 @lru_cache(maxsize=1024)
-def _known_step(key: str) -> str:
+def _step(key: str) -> str:
     return f".{key}" if _PLAIN_KEY.fullmatch(key) else f"[{printable(key)}]"
 
 
 class Shape:
-    """Reads one object; `problems` grows by what was found wrong on the way."""
+    """Reads one object; `problems` grows by what was found wrong on the way.
+
+    too_many: None while every mapping and list was read; once not, nothing of the object may be believed.
+    """
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
+        self.too_many: Problem | None = None
+        self._fields_left = MOST_FIELDS
 
     def mapping(self, fields: Fields, key: str, path: str) -> Fields:
         """The mapping at `key` of the mapping at `path`, empty where there is none."""
@@ -101,10 +105,22 @@ class Shape:
     def _read(self, fields: Fields, key: str, path: str, wanted: type[Wanted]) -> Wanted | None:
         """The value at `key`; None where it is absent or of another type."""
         value = fields.get(key)
-        if value is None or type(value) is wanted:  # exactly: true is a whole number to Python, and is none here
-            return value
-        self._note(at(path, key), value, wanted)
-        return None
+        if value is None:
+            return None
+        if type(value) is not wanted:  # exactly: true is a whole number to Python, and is none here
+            self._note(at(path, key), value, wanted)
+            return None
+        if isinstance(value, dict | list) and not self._counts(len(value), path, key):
+            return None
+        return value
+
+    def _counts(self, fields: int, path: str, key: str) -> bool:
+        """Whether so many more may be read."""
+        self._fields_left -= fields
+        if self._fields_left < 0 and self.too_many is None:
+            message = f"takes the object over {MOST_FIELDS} fields, and no more than those are read"
+            self.too_many = Problem(TOO_MANY_FIELDS, at(path, key), "", message, "write fewer, or several objects")
+        return self._fields_left >= 0
 
     def _note(self, where: str, value: object, wanted: type) -> None:
         name, remedy = _WORDS[wanted]

@@ -34,7 +34,7 @@ from mpsd.roles.webhook_metrics import WebhookMetrics
 
 LONGEST_BODY = 3 * 1024**2  # the API server's own limit on a request
 _BODY_S = 3.0  # an API server waits 5 s for all of it
-_LARGE_BODY = 128 * 1024  # of this size a review takes 0.2 s at the very worst; of 3 MiB, seconds
+_LARGE_BODY = 128 * 1024  # of this size a review takes 0.2 s at the very worst; of 3 MiB, half a second
 _NOTHING_SEEN = AdmissionContext()
 
 
@@ -105,7 +105,7 @@ class ReviewApi:
         return review, webhook.needed(review, limits)
 
     async def _think(self, body: bytes, decide: Callable[[], Said]) -> Said:
-        """Decides at once, or beside the loop where that may take seconds and small reviews would wait for it."""
+        """Decides at once, or beside the loop where that may take long and small reviews would wait for it."""
         if len(body) <= _LARGE_BODY:
             return decide()
         return await asyncio.get_running_loop().run_in_executor(self._aside, decide)

@@ -9,6 +9,7 @@ from mpsd.core.admission import Verdict, review, review_all
 from mpsd.core.admission_rules import RULES
 from mpsd.core.policy import HostIPC, Policy, RuleId
 from mpsd.core.problem import Problem
+from mpsd.core.shape import MOST_FIELDS
 from tests.core.manifests import (
     ANY_JSON,
     COUNT,
@@ -55,6 +56,31 @@ def test_what_asks_for_no_gpu_is_admitted_with_a_word_that_says_so(thing: Fields
     verdict = judge(thing)
     assert verdict.admitted
     assert verdict.remark == "asks for no GPU"
+
+
+HUGE = {
+    "containers": pod(*[container(f"c{number}", {MEMORY: 7}) for number in range(30_000)]),
+    "what is no container": pod(*[7] * 700_000),  # type: ignore[arg-type]
+    "variables": pod(container(limits={MEMORY: 7}, env=[{"name": "EGPU"}] * 100_000)),
+    "resources": pod(container(limits={MEMORY: 7, **{f"nvidia.com/gpu{number}": 1 for number in range(80_000)}})),
+    "labels": pod(container(limits={MEMORY: 7}), labels={f"a{number}": "b" for number in range(80_000)}),
+    "volumes": pod(container(), volumes=[{"name": "dev", "hostPath": {"path": "/dev"}}] * 50_000),
+}
+
+
+@pytest.mark.parametrize("thing", HUGE.values(), ids=HUGE)
+def test_an_object_of_too_many_fields_is_refused_in_one_sentence(thing: Fields) -> None:
+    (problem,) = judge(thing).problems
+    assert problem.rule == "too-many-fields"
+    assert f"over {MOST_FIELDS} fields" in problem.message
+    assert len(str(problem)) < 300
+
+
+def test_every_container_of_a_large_pod_is_judged() -> None:
+    hidden = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+    many = [container(f"c{number}", {MEMORY: 1}, env=[hidden]) for number in range(2000)]
+    found = judge(pod(*many)).problems
+    assert rules(found).count("environment-blocked") == 2000
 
 
 @pytest.mark.parametrize("spec", [{"hostIPC": None}, {"hostIPC": False}])

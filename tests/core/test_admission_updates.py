@@ -38,6 +38,13 @@ def test_what_was_wrong_before_stops_no_update() -> None:
         assert validated(review_of(now, old=BAD)) == ALLOWED
 
 
+def test_an_object_of_too_many_fields_is_not_changed_because_it_was_so_before() -> None:
+    many = [{"name": f"A{number}"} for number in range(20_000)]
+    old, now = template(env=many), template(env=many, securityContext={"privileged": True})
+    assert rules_refusing(validated(review_of(now, old=old))) == ["object-malformed"]
+    assert validated(review_of(changed(old, finalizers=[]), old=old)) == ALLOWED
+
+
 @pytest.mark.parametrize(
     ("now", "rules"),
     [
