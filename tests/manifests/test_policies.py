@@ -26,6 +26,7 @@ _LEFT_OUT = {
 }
 _KINDS = [
     ("v1", "Pod"),
+    ("v1", "PodTemplate"),
     ("batch/v1", "Job"),
     ("batch/v1", "CronJob"),
     ("apps/v1", "Deployment"),
@@ -194,12 +195,15 @@ def test_lists_in_the_policies_are_those_of_the_shipped_policy(name: str, shippe
     assert all(each == list(shipped) for each in found)
 
 
-def test_what_was_wrong_before_never_holds_up_an_update() -> None:
-    bad = inside("apps/v1", "Deployment", pod(container(limits={MEMORY: "8"}), hostIPC=None))
+@pytest.mark.parametrize(("version", "kind"), [("apps/v1", "Deployment"), ("v1", "PodTemplate")])
+def test_what_was_wrong_before_never_holds_up_an_update(version: str, kind: str) -> None:
+    bad = inside(version, kind, pod(container(limits={MEMORY: "8"}), hostIPC=None))
     assert _by_policies(bad)
+    worse = inside(version, kind, pod(container(limits={MEMORY: "8"}), hostIPC=None, hostPID=True))
+    assert _by_policies(worse, bad)
     relabelled = bad | {"metadata": {"name": "train", "labels": {"new": "label"}}}
     assert not _by_policies(relabelled, bad)
-    going = bad | {"metadata": {"name": "train", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"template": {}}}
+    going = worse | {"metadata": {"name": "train", "deletionTimestamp": "2026-01-01T00:00:00Z"}}
     assert not _by_policies(going, bad)
 
 

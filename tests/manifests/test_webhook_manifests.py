@@ -135,7 +135,7 @@ def test_validation_covers_every_kind_that_makes_pods() -> None:
     (webhook,) = only("base", "ValidatingWebhookConfiguration")["webhooks"]
     asked = {resource for rule in webhook["rules"] for resource in rule["resources"]}
     workloads = {"deployments", "statefulsets", "daemonsets", "replicasets", "jobs", "cronjobs"}
-    assert asked == {"pods", "pods/ephemeralcontainers", "replicationcontrollers", *workloads}
+    assert asked == {"pods", "pods/ephemeralcontainers", "podtemplates", "replicationcontrollers", *workloads}
     assert all("DELETE" not in rule["operations"] for rule in webhook["rules"]), "deletion is never stuck"
 
 
