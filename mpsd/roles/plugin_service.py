@@ -1,13 +1,15 @@
 """Keeps one resource registered with kubelet, whatever kubelet or anybody does to the sockets.
 
-One rule: a resource is registered only while its socket answers, and anew as soon as either socket is another one.
+One rule: a resource is registered only while its socket answers, and anew as soon as either socket is another one or
+kubelet asks for its devices no more. Kubelet 1.26 to 1.35 may hang up on a plugin when another one of the same resource
+ends, since it knows plugins by resource only (kubernetes issues 121994 and 127803).
 """
 
 import asyncio
 
 from mpsd.edge.device_plugin import KUBELET_SOCKET, Plugin, PluginServer, register
 from mpsd.edge.kubelet_settings import KubeletSettings
-from mpsd.edge.kubelet_socket import KubeletAway, KubeletRefused, identity_of
+from mpsd.edge.kubelet_socket import KubeletAway, KubeletRefused, SocketIdentity, identity_of
 from mpsd.edge.logs import logger
 from mpsd.edge.waiting import until
 
@@ -50,11 +52,21 @@ class PluginService:
         await self._until_watched(server)
         self.registered = True
         self._say("")
-        while True:
+        while not (reason := self._lost(server, before)):  # noqa: ASYNC110  mostly files of another process
             await asyncio.sleep(_LOOK_S)
-            if not server.reachable or identity_of(kubelet) != before:
-                break
-        self._log.info("registering again", reason="kubelet has started anew" if server.reachable else "socket gone")
+        self.registered = False
+        self._log.info("registering again", reason=reason)
+        if identity_of(kubelet) == before:
+            await server.stop()
+            await asyncio.sleep(_RETRY_S)  # kubelet is to see the end of this one before it hears of the next
+
+    def _lost(self, server: PluginServer, kubelet: SocketIdentity | None) -> str:
+        """Why kubelet has to be told of us again; empty while it need not."""
+        if identity_of(self._folder / KUBELET_SOCKET) != kubelet:
+            return "kubelet has started anew"
+        if not server.reachable:
+            return "socket gone"
+        return "" if server.watchers else "kubelet asks for our devices no more"
 
     async def _until_watched(self, server: PluginServer) -> None:
         what = f"kubelet, which has registered {self.resource}, asks for its devices"

@@ -3,7 +3,7 @@
 One rule: a difference is in here only where kubelet's code was read, and `mpsd` could notice it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +11,7 @@ class Version:
     """One release of kubelet.
 
     dials_before_it_answers: Register fails where the plugin's socket does not answer; otherwise nobody tells.
+    knows_plugins_by_socket: where one ends, it can tell which of those of the same resource it was.
     deletes_files: what is left in the device-plugins folder at its start goes, not only sockets.
     checks_held_devices: a pod that holds devices already is refused at a restart of kubelet when they are not healthy
     and its containers do not run. entry_a_device: PodResources gives each device an entry of its own.
@@ -20,6 +21,7 @@ class Version:
 
     name: str
     dials_before_it_answers: bool
+    knows_plugins_by_socket: bool
     deletes_files: bool
     checks_held_devices: bool
     entry_a_device: bool
@@ -31,6 +33,7 @@ class Version:
 OLDEST = Version(
     "1.20",
     dials_before_it_answers=False,
+    knows_plugins_by_socket=True,
     deletes_files=True,
     checks_held_devices=False,
     entry_a_device=False,
@@ -41,6 +44,7 @@ OLDEST = Version(
 NEWEST = Version(
     "1.36",
     dials_before_it_answers=True,
+    knows_plugins_by_socket=True,
     deletes_files=False,
     checks_held_devices=True,
     entry_a_device=True,
@@ -48,4 +52,5 @@ NEWEST = Version(
     lists_sidecars=True,
     rejected="Pod was rejected: ",
 )
-VERSIONS = {version.name: version for version in (OLDEST, NEWEST)}
+CONFUSED = replace(NEWEST, name="1.30", knows_plugins_by_socket=False)
+VERSIONS = {version.name: version for version in (OLDEST, CONFUSED, NEWEST)}

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from mpsd.sim.kubelet_version import VERSIONS, Version
+from mpsd.sim.kubelet_version import NEWEST, OLDEST, Version
 from tests.kubelet.world import World, play
 
 Story = Callable[[World], Coroutine[Any, Any, None]]
 
 
-@pytest.fixture(params=VERSIONS.values(), ids=VERSIONS)
+@pytest.fixture(params=[OLDEST, NEWEST], ids=lambda version: version.name)
 def version(request: pytest.FixtureRequest) -> Version:
     kubelet: Version = request.param
     return kubelet

@@ -35,6 +35,7 @@ class Plugin:
         self.answer = Answer({"GOT": resource})
         self.prefers: Sequence[str] = ()
         self.refuses: dict[str, Exception] = {}  # by the name of the call
+        self.streams = 0  # that were ever asked for
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self._devices = tuple(Device(f"{resource}/{number}", True) for number in range(count))
@@ -49,6 +50,7 @@ class Plugin:
         return sum(made[:2] == (call, self.resource) for made in self.calls)
 
     async def devices(self) -> AsyncIterator[tuple[Device, ...]]:
+        self.streams += 1
         while True:
             yield self._devices
             async with self._changed:
