@@ -68,6 +68,7 @@ class Kubelet:
         self._pods: dict[str, _Known] = {}
         self._written_amounts: object = None
         self._is_away = False
+        self.has_heard = False  # kubelet's sourcesReady
         self.containers = Containers(settings.folder / "containers")
         self.devices = DeviceManager(
             settings.folder / "device-plugins",
@@ -129,6 +130,7 @@ class Kubelet:
                 self._pods[uid] = await self._admit(pod)
             else:
                 await self._source.remove(pod)
+        self.has_heard = True
         self._end_those_that_go(wanted)
         await self._say_all()
 
@@ -181,7 +183,9 @@ class Kubelet:
             await self._source.write_amounts(*amounts)
             self._written_amounts = amounts
 
-    def _active(self) -> set[str]:
+    def _active(self) -> set[str] | None:
+        if not self.has_heard:
+            return None
         return {uid for uid, known in self._pods.items() if not known.has_ended}
 
     def _listed(self) -> Iterable[SimPod]:

@@ -22,13 +22,13 @@ KUBELET_SOCKET = "kubelet.sock"
 
 
 class DeviceManager:
-    """folder: device-plugins. active: the uids of the pods that have not ended."""
+    """folder: device-plugins. active: the uids of the pods that have not ended; None while nobody has told of any."""
 
     def __init__(
         self,
         folder: Path,
         version: Version,
-        active: Callable[[], Collection[str]],
+        active: Callable[[], Collection[str] | None],
         chance: random.Random,
         pace: Pace,
     ) -> None:
@@ -66,7 +66,8 @@ class DeviceManager:
 
     def free_ended(self) -> None:
         """[UpdateAllocatedDevices]"""
-        if self._holdings.keep_only(self._active()):
+        active = self._active()
+        if active is not None and self._holdings.keep_only(active):
             self._in_use = self._holdings.in_use()
 
     async def allocate(self, pod: SimPod, container: SimContainer, *, runs: bool) -> None:
@@ -100,9 +101,11 @@ class DeviceManager:
         self._holdings.add(pod.uid, container.name, resource, Holding(tuple(self._any_order(ids)), answer))
 
     def _check_health(self, resource: str, held: Holding | None) -> None:
-        healthy = self._plugins.healthy(resource)
+        if resource not in self._plugins.resources:
+            raise PluginFailed(f"cannot allocate unregistered device {resource}")
         if not self._version.checks_held_devices:
             return
+        healthy = self._plugins.healthy(resource)
         if not healthy:
             raise PluginFailed(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
         if held and not healthy.issuperset(held.ids):

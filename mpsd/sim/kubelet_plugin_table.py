@@ -26,6 +26,7 @@ class PluginTable:
         self._pace = pace
         self._endpoints: dict[str, Endpoint] = {}
         self._clients: dict[str, list[Endpoint]] = {}  # of 1.36: those whose stream has not ended, the oldest first
+        self._watched: set[Endpoint] = set()  # of 1.20
         self._streams: set[asyncio.Task[None]] = set()
         self._healthy: dict[str, set[str]] = {}
         self._unhealthy: dict[str, set[str]] = {}
@@ -60,16 +61,15 @@ class PluginTable:
             self._in_background(self._add(endpoint))
 
     async def _add(self, endpoint: Endpoint) -> None:
-        """Of 1.20. [addEndpoint, runEndpoint]"""
+        """Of 1.20: an older plugin of the resource goes on listing its devices, too. [addEndpoint, runEndpoint]"""
         try:
             await endpoint.dial(self._pace.dial_s)
         except PluginFailed:
             return
-        old = self._endpoints.get(endpoint.resource)
+        self._watched.add(endpoint)
         self._endpoints[endpoint.resource] = endpoint
-        if old:
-            await old.hang_up()
         await self._watch(endpoint)
+        self._watched.discard(endpoint)
         await endpoint.hang_up()
         if self._endpoints.get(endpoint.resource) is endpoint:
             self._mark_unhealthy(endpoint.resource)
@@ -145,5 +145,6 @@ class PluginTable:
         for task in list(self._streams):
             task.cancel()
         await asyncio.gather(*self._streams, return_exceptions=True)
-        for endpoint in [*self._endpoints.values(), *(each for some in self._clients.values() for each in some)]:
+        clients = (client for some in self._clients.values() for client in some)
+        for endpoint in {*self._endpoints.values(), *self._watched, *clients}:
             await endpoint.hang_up()

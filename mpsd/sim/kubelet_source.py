@@ -35,9 +35,10 @@ class PodSource(Protocol):
 
 
 class PodsInMemory:
-    """A list of pods, for tests and for whoever feeds a kubelet in the same process."""
+    """A list of pods, for tests and for whoever feeds a kubelet in the same process. away: as an API server may be."""
 
     def __init__(self) -> None:
+        self.away = False
         self._pods: dict[str, dict[str, Any]] = {}
         self.capacity: Mapping[str, int] = {}
         self.allocatable: Mapping[str, int] = {}
@@ -62,6 +63,8 @@ class PodsInMemory:
         return status
 
     async def pods(self) -> Sequence[Json]:
+        if self.away:
+            raise SourceAway("away")
         return list(self._pods.values())
 
     async def write_status(self, pod: SimPod, status: Json) -> None:

@@ -98,12 +98,12 @@ def test_an_old_plugin_that_ends_late_takes_a_new_one_with_it_which_can_be_notic
     play(NEWEST, story)
 
 
-def test_the_oldest_kubelet_keeps_to_the_newest_plugin() -> None:
+def test_the_oldest_kubelet_keeps_to_the_newest_plugin_when_an_older_one_ends() -> None:
     async def story(world: World) -> None:
         plugin = await world.plugin()
         [old] = world.servers
         new = await world.serve(plugin, "another.sock")
-        await world.until(lambda: (old.watchers, new.watchers) == (0, 1), "kubelet watches the new one alone")
+        await world.until(lambda: (old.watchers, new.watchers) == (1, 1), "kubelet watches both")
         await old.stop()
         uid = world.pod({MEMORY: 1})
         await world.phase(uid, "Running")

@@ -100,6 +100,25 @@ def test_after_a_restart_of_kubelet_a_container_starts_unasked_until_the_plugin_
     tell(story)
 
 
+def test_a_kubelet_that_has_just_started_lists_nothing_until_it_has_heard_of_its_pods(tell: Tell) -> None:
+    """It answers from its list of pods, which comes from the API server; its checkpoint has only their uids."""
+
+    async def story(world: World) -> None:
+        await world.plugin()
+        uid = world.pod({MEMORY: 2})
+        await world.phase(uid, "Running")
+        before = await world.held()
+        world.pods.away = True
+        await world.restart_kubelet()
+        assert await world.held() == ()
+        assert lives(world.pid(uid))
+        world.pods.away = False
+        await world.until(lambda: world.kubelet.has_heard, "kubelet has heard of its pods")
+        assert await world.held() == before
+
+    tell(story)
+
+
 def test_a_pod_that_comes_while_its_plugin_is_away_has_failed_for_good(tell: Tell) -> None:
     async def story(world: World) -> None:
         plugin = await world.plugin()
