@@ -44,7 +44,8 @@ def explain(
 ) -> None:
     """Say of every object in a manifest what it gets of a GPU, or everything that keeps it from being admitted.
 
-    Needs no GPU and no cluster. Exits with 1 when an object is refused, with 2 when a file cannot be read.
+    Needs no GPU and no cluster. Exits with 1 when an object is refused, with 2 when a file cannot be read; what is in
+    the others is said all the same.
 
         mpsd explain -f job.yaml
         mpsd explain -f job.yaml --gpu H200
@@ -53,12 +54,17 @@ def explain(
     in_force = load_limits(limits)
     card = _card(gpu, in_force.facts) if gpu else None
     scene = _Scene(in_force if card is None else replace(in_force, facts=replace(in_force.facts, cards=[card])), card)
-    verdicts = _verdicts(files, scene.limits)
+    verdicts, unreadable = _verdicts(files, scene.limits)
     if output is Format.JSON:
-        print_json([_record(verdict, scene) for verdict in verdicts])
+        unread = [Verdict(wrong.subject, wrong.problems) for wrong in unreadable]
+        print_json([_record(verdict, scene) for verdict in [*verdicts, *unread]])
     else:
         for verdict in verdicts:
             _print(verdict, scene)
+    for wrong in unreadable:
+        print_invalid(wrong)
+    if unreadable:
+        raise typer.Exit(ExitCode.MISUSE)
     raise typer.Exit(ExitCode.YES if all(verdict.admitted for verdict in verdicts) else ExitCode.NO)
 
 
@@ -79,8 +85,8 @@ def _card(model: str, facts: GpuFacts) -> Card:
     return found
 
 
-def _verdicts(files: Sequence[str], limits: Limits) -> list[Verdict]:
-    """The verdicts on all files, or an end with 2 once every file that cannot be read has been named."""
+def _verdicts(files: Sequence[str], limits: Limits) -> tuple[list[Verdict], list[InvalidInput]]:
+    """The verdicts on what is in all files, and what is wrong with the files that cannot be read."""
     verdicts: list[Verdict] = []
     unreadable = []
     for file in files:
@@ -94,11 +100,7 @@ def _verdicts(files: Sequence[str], limits: Limits) -> list[Verdict]:
             continue
         for document in documents:
             verdicts.extend(review_all(document.value, limits.policy, limits.facts))
-    for wrong in unreadable:
-        print_invalid(wrong)
-    if unreadable:
-        raise typer.Exit(ExitCode.MISUSE)
-    return verdicts
+    return verdicts, unreadable
 
 
 def _record(verdict: Verdict, scene: _Scene) -> dict[str, object]:
@@ -106,6 +108,7 @@ def _record(verdict: Verdict, scene: _Scene) -> dict[str, object]:
     return {
         "object": verdict.object_name,
         "admitted": verdict.admitted,
+        "remark": verdict.remark,
         "problems": [problem.record() for problem in verdict.problems],
         "warnings": [warning.record() for warning in verdict.warnings],
         "noted": [noted.record() for noted in verdict.noted],

@@ -80,7 +80,7 @@ _LEFT = {"GPU", "MODEL", "DOMAIN", "STATE", "GRANT", "COMMAND"}
 
 
 def _gpu_table(node: NodeStatus) -> Table:
-    table = _table("GPU", "MODEL", "DOMAIN", "STATE", "GRANTED", "THREADS", "USED", "CLIENTS", "RESTARTS")
+    table = _table("GPU", "MODEL", "DOMAIN", "STATE", "GRANTED", "RESERVED", "USED", "CLIENTS", "RESTARTS")
     domains = {domain.name: domain for domain in node.domains}
     for gpu in node.gpus:
         domain = domains.get(gpu.domain or "")

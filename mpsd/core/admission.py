@@ -68,7 +68,7 @@ def review(thing: object, policy: Policy, facts: GpuFacts) -> Verdict:
         warnings=_problems(warnings),
         noted=_problems(noted),
         requests=() if problems else judged.requests,
-        remark="" if problems or judged.requests else "asks for no GPU",
+        remark="" if problems or judged.requests else found.unread or "asks for no GPU",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from mpsd.core.policy import STRICT
@@ -55,6 +55,18 @@ class Card:
     source: Annotated[str, Field(min_length=1)]
 
 
+def _each_once(capabilities: list[Capability]) -> list[Capability]:
+    if len({row.compute_capability for row in capabilities}) < len(capabilities):
+        raise ValueError("capabilities name one compute_capability more than once")
+    return capabilities
+
+
+def _each_named_once(cards: list[Card]) -> list[Card]:
+    if len({card.short for card in cards}) < len(cards):
+        raise ValueError("cards give one short name to more than one card")
+    return cards
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """What one client can have of an empty card: mib is what CUDA can use, less what the MPS server holds."""
@@ -73,17 +85,12 @@ class GpuFacts:
     """The whole of `limits/gpus.yaml`. Without slots, so that what follows from it is worked out once."""
 
     version: Literal["v1"]
-    capabilities: Annotated[list[Capability], Field(min_length=1)]
-    cards: Annotated[list[Card], Field(min_length=1)]
+    capabilities: Annotated[list[Capability], Field(min_length=1), AfterValidator(_each_once)]
+    cards: Annotated[list[Card], Field(min_length=1), AfterValidator(_each_named_once)]
 
     @model_validator(mode="after")
     def rows_agree(self) -> Self:
-        known = [row.compute_capability for row in self.capabilities]
-        if len(set(known)) < len(known):
-            raise ValueError("capabilities name one compute_capability more than once")
-        shorts = [card.short for card in self.cards]
-        if len(set(shorts)) < len(shorts):
-            raise ValueError("cards give one short name to more than one card")
+        known = {row.compute_capability for row in self.capabilities}
         for card in self.cards:
             if card.compute_capability not in known:
                 raise ValueError(

@@ -34,6 +34,7 @@ _KINDS: Mapping[str, _Kind] = {
     "DaemonSet": _Kind(_APPS, _TEMPLATE),
     "ReplicaSet": _Kind(_APPS, _TEMPLATE),
 }
+_READ = f"{', '.join(_KINDS)} of Kubernetes itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,14 @@ class KubernetesObject:
     """An object as far as it could be read. pod: None for a kind that holds none, or where none can be found.
 
     name: kind, namespace and name in one. namespace: empty for a kind without a pod that names none.
+    unread: why nobody has looked for a pod in it, empty where somebody has.
     """
 
     name: str
     namespace: str
     pod: Pod | None
     problems: tuple[Problem, ...]
+    unread: str = ""
 
 
 def objects_in(document: object) -> Iterator[object]:
@@ -91,7 +94,8 @@ def read_object(thing: object, namespace: str = "") -> KubernetesObject:
     place = namespace or _text(metadata, "namespace") or ("default" if kind in _KINDS else "")
     if shape.too_many:
         return KubernetesObject(_name(kind, place, metadata), place, None, (shape.too_many,))
-    return KubernetesObject(_name(kind, place, metadata), place, pod, tuple(shape.problems))
+    unread = "" if pod else _unread(kind, thing)
+    return KubernetesObject(_name(kind, place, metadata), place, pod, tuple(shape.problems), unread)
 
 
 def _no_single_object(kind: str, thing: Fields) -> Iterator[Problem]:
@@ -105,8 +109,8 @@ def _no_single_object(kind: str, thing: Fields) -> Iterator[Problem]:
 def _pod(shape: Shape, kind: str, thing: Fields) -> Pod | None:
     """The pod at the end of the kind's steps; None where the kind has none or something on the way is missing."""
     known = _KINDS.get(kind)
-    version = thing.get("apiVersion")
-    if known is None or (isinstance(version, str) and version.rpartition("/")[0] not in known.groups):
+    group = _group(thing)
+    if known is None or (group is not None and group not in known.groups):
         return None
     path, fields = "", thing
     for step in known.steps:
@@ -115,6 +119,28 @@ def _pod(shape: Shape, kind: str, thing: Fields) -> Pod | None:
             return None
         path, fields = at(path, step), inner
     return read_pod(shape, fields, path)
+
+
+def _group(thing: Fields) -> str | None:
+    """The API group of an object; None where it names no version."""
+    version = thing.get("apiVersion")
+    return version.rpartition("/")[0] if isinstance(version, str) else None
+
+
+def _unread(kind: str, thing: Fields) -> str:
+    """What is said of a kind that somebody else has made, and that may make pods."""
+    known, group = _KINDS.get(kind), _group(thing)
+    if (known and (group is None or group in known.groups)) or _is_of_kubernetes(kind, group):
+        return ""
+    version = printable(str(thing.get("apiVersion") or "no apiVersion"))
+    return f"mpsd does not know {printable(kind)} of {version}, and has looked for no pods in it; it reads {_READ}"
+
+
+def _is_of_kubernetes(kind: str, group: str | None) -> bool:
+    """Whether Kubernetes itself has such a group, and this kind of it holds no pods, as all those not in `_KINDS`."""
+    if kind in _KINDS or group is None:
+        return False
+    return "." not in group or (group.endswith(".k8s.io") and not group.endswith(".x-k8s.io"))
 
 
 def _name(kind: str, place: str, metadata: Fields) -> str:

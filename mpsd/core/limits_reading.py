@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.policy import Policy
 from mpsd.core.problem import InvalidInput, Problem, shown
+from mpsd.core.shape import Fields
 
 Shape = TypeVar("Shape", Policy, GpuFacts)
 
@@ -25,6 +26,8 @@ _WORDS = {
     "extra_forbidden": _UNKNOWN,
     "literal_error": ("version-unknown", "is not a version this mpsd reads", 'write "v1"'),
 }
+
+_TEXTS = {"enum", "string_type"}  # pydantic's errors where text is wanted
 
 
 def read_policy(data: object, subject: str) -> Policy:
@@ -39,23 +42,41 @@ def read_gpu_facts(data: object, subject: str) -> GpuFacts:
 
 def _read(adapter: TypeAdapter[Shape], data: object, subject: str) -> Shape:
     if not isinstance(data, dict):
-        found = "nothing" if data is None else type(data).__name__
-        raise InvalidInput(
-            subject,
-            [
-                Problem(
-                    "not-a-mapping",
-                    "the file",
-                    found,
-                    "is not a mapping of fields",
-                    "start it with version: v1",
-                )
-            ],
-        )
-    try:  # pydantic's strict mode takes enums and nested records from JSON only, hence the detour
-        return adapter.validate_json(json.dumps(data, default=str), strict=True)
+        value = "nothing" if data is None else type(data).__name__
+        message, remedy = "is not a mapping of fields", "start it with version: v1"
+        raise InvalidInput(subject, [Problem("not-a-mapping", "the file", value, message, remedy)])
+    fields: Fields = data
+    try:
+        return _validated(adapter, fields)
     except ValidationError as error:
-        raise InvalidInput(subject, [_problem(details) for details in error.errors(include_url=False)]) from None
+        found: list[ErrorDetails] = error.errors(include_url=False)
+        raise InvalidInput(subject, map(_problem, [*found, *_hidden(adapter, fields, found)])) from None
+
+
+def _validated(adapter: TypeAdapter[Shape], data: Fields) -> Shape:
+    """pydantic's strict mode takes enums and nested records from JSON only, hence the detour."""
+    return adapter.validate_json(json.dumps(data, default=str), strict=True)
+
+
+def _hidden(adapter: TypeAdapter[Shape], data: Fields, found: list[ErrorDetails]) -> list[ErrorDetails]:
+    """The contradictions in lists, which pydantic looks for only where no entry is wrong in itself."""
+    lists = {details["loc"][0] for details in found if len(details["loc"]) > 1 and isinstance(details["loc"][1], int)}
+    wrong = {details["loc"][:2] for details in found}
+    sound = {
+        key: [entry for position, entry in enumerate(value) if (key, position) not in wrong]
+        if key in lists and isinstance(value, list)
+        else value
+        for key, value in data.items()
+    }
+    try:
+        _validated(adapter, sound)
+    except ValidationError as error:
+        return [
+            details
+            for details in error.errors(include_url=False)
+            if details["type"] == "value_error" and len(details["loc"]) == 1 and details["loc"][0] in lists
+        ]
+    return []
 
 
 def _problem(details: ErrorDetails) -> Problem:
@@ -67,10 +88,12 @@ def _problem(details: ErrorDetails) -> Problem:
         contradiction = details["msg"].removeprefix("Value error, ")
         return Problem("fields-contradict", where or "the file", "", contradiction, "make the two agree")
     message = details["msg"][0].lower() + details["msg"][1:]
-    return Problem(
-        "field-wrong",
-        where,
-        value,
-        message,
-        "see the comment beside this field in limits/ of the source tree",
-    )
+    return Problem("field-wrong", where, value, message, _remedy(details))
+
+
+def _remedy(details: ErrorDetails) -> str:
+    if details["type"] in _TEXTS and isinstance(details["input"], bool):
+        return "write it in quotes; without, YAML reads on, off, yes and no as true or false"
+    if details["type"] in _TEXTS and isinstance(details["input"], int | float):
+        return "write it in quotes"
+    return "see the comment beside this field in limits/ of the source tree"

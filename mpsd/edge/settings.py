@@ -81,6 +81,9 @@ def settings(
         daemon_cgroup=Path(cgroup) if cgroup else None,
     )
     problems = _problems(chosen)
+    if simulate is not None and not simulate.strip():
+        remedy = "write a card and how many, such as H200x2, or leave it out for real GPUs"
+        problems.append(Problem("simulates-nothing", "--simulate", '""', "names no GPUs", remedy))
     if problems:
         raise InvalidInput("settings", problems)
     return chosen

@@ -25,7 +25,7 @@ RESERVED_MIB = 616
 MOST_GPUS = 16
 
 _PROGRAMS = {"nvidia-cuda-mps-control": "mpsd.sim.control_daemon", "sim-cuda": "mpsd.sim.cuda_client"}
-_ASKED = re.compile(r"(?P<short>[A-Za-z0-9-]+?)(?:[×xX*](?P<count>[0-9]{1,3}))?")
+_ASKED = re.compile(r"(?P<short>[A-Za-z0-9-]+?)(?:[×xX*](?P<count>[0-9]{1,9}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def cards_asked(text: str, facts: GpuFacts) -> tuple[Card, ...]:
         else:
             cards += found
     if not problems and len(cards) > MOST_GPUS:
-        problems.append(_problem("too-many-gpus", text, f"is {len(cards)} GPUs", f"ask for at most {MOST_GPUS}"))
+        problems.append(_too_many(text, len(cards)))
     if problems:
         raise InvalidInput("simulated GPUs", problems)
     return tuple(cards)
@@ -68,11 +68,18 @@ def _cards_of_entry(entry: str, facts: GpuFacts) -> list[Card] | Problem:
     count = int(match["count"] or 1) if match else 0
     if match is None or count == 0:
         return _problem("gpus-unreadable", entry, "is not a card and a count", "write it like H200×2 or A30x2,T4")
+    if count > MOST_GPUS:
+        return _too_many(entry, count)
     named = [known for known in facts.cards if known.short.lower() == match["short"].lower()]
     if not named:
         names = ", ".join(known.short for known in facts.cards)
         return _problem("gpu-unknown", match["short"], "is not a card the simulator can play", f"write one of {names}")
     return named * count
+
+
+def _too_many(asked: str, count: int) -> Problem:
+    message = f"is {count} GPUs, and a simulated machine has at most {MOST_GPUS}"
+    return _problem("too-many-gpus", asked, message, f"ask for {MOST_GPUS} or fewer")
 
 
 def _problem(rule: str, value: str, message: str, remedy: str) -> Problem:

@@ -47,6 +47,7 @@ def test_the_published_sample_is_admitted_with_its_limits_and_environment() -> N
         {
             "object": "Job default/mps-sample",
             "admitted": True,
+            "remark": "",
             "problems": [],
             "warnings": warnings,
             "noted": [],
@@ -172,9 +173,6 @@ def test_what_a_manifest_says_reaches_the_terminal_as_text_only() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-f", "missing.yaml"], "missing.yaml: 1 problem\n  the file: there is no such file; check the path"),
-        (["-f", "."], "is a directory"),
-        (["-f", SAMPLE, "-f", "missing.yaml"], "there is no such file"),
         (["-f", SAMPLE, "--gpu", "H1000"], '"H1000": is no GPU in gpus.yaml; write one of V100'),
         (["-f", SAMPLE, "--limits", "nowhere"], "nowhere/policy.yaml"),
         ([], "Missing option"),
@@ -208,12 +206,36 @@ def test_a_file_that_is_no_yaml_exits_with_2(text: str, said: str) -> None:
     assert said in done.stderr
 
 
-def test_all_unreadable_files_are_named_at_once() -> None:
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("missing.yaml", "missing.yaml: 1 problem\n  the file: there is no such file; check the path"),
+        (".", "is a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_opened_exits_with_2_and_says_why(file: str, said: str) -> None:
+    done = mpsd("explain", "-f", file)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+def test_all_unreadable_files_are_named_at_once_and_the_others_are_explained() -> None:
     done = mpsd("explain", "-f", "one.yaml", "-f", SAMPLE, "-f", "two.yaml")
     assert done.returncode == 2
-    assert done.stdout == ""
+    assert done.stdout.startswith("Job default/mps-sample is admitted\n")
     assert "one.yaml" in done.stderr
     assert "two.yaml" in done.stderr
+
+
+def test_machines_read_of_unreadable_files_beside_the_verdicts_on_the_others() -> None:
+    done = mpsd("explain", "-o", "json", "-f", "one.yaml", "-f", SAMPLE)
+    assert done.returncode == 2
+    assert "one.yaml" in done.stderr
+    sample, unread = json.loads(done.stdout)
+    assert (sample["object"], sample["admitted"]) == ("Job default/mps-sample", True)
+    assert (unread["object"], unread["admitted"]) == ("one.yaml", False)
+    assert [problem["rule"] for problem in unread["problems"]] == ["file-missing"]
+    assert unread.keys() == sample.keys()
 
 
 def test_other_limits_can_be_named_by_flag_or_variable(tmp_path: Path) -> None:

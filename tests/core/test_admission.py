@@ -51,11 +51,35 @@ def test_a_sound_pod_is_admitted_with_its_requests() -> None:
     assert not verdict.remark
 
 
-@pytest.mark.parametrize("thing", [pod(container()), {"kind": "ConfigMap"}, {"kind": "Job", "apiVersion": "x.io/v1"}])
+@pytest.mark.parametrize(
+    "thing",
+    [
+        pod(container()),
+        {"kind": "ConfigMap", "apiVersion": "v1"},
+        {"kind": "Ingress", "apiVersion": "networking.k8s.io/v1"},
+    ],
+)
 def test_what_asks_for_no_gpu_is_admitted_with_a_word_that_says_so(thing: Fields) -> None:
     verdict = judge(thing)
     assert verdict.admitted
     assert verdict.remark == "asks for no GPU"
+
+
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [
+        ("ray.io/v1", "RayJob"),
+        ("jobset.x-k8s.io/v1alpha2", "JobSet"),
+        ("x.io/v1", "Job"),
+        ("v1", "Job"),
+        (None, "RayJob"),
+    ],
+)
+def test_of_a_kind_that_is_not_read_nobody_says_that_it_asks_for_no_gpu(version: str | None, kind: str) -> None:
+    verdict = judge({"apiVersion": version, "kind": kind, "spec": {"template": pod(container(limits={MEMORY: 7}))}})
+    assert verdict.admitted
+    named = f"{kind} of {version or 'no apiVersion'}"
+    assert verdict.remark.startswith(f"mpsd does not know {named}, and has looked for no pods in it; it reads Pod, ")
 
 
 HUGE = {

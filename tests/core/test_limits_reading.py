@@ -97,17 +97,53 @@ def test_a_field_in_a_list_is_found_by_its_position() -> None:
 @pytest.mark.parametrize(
     ("facts", "contradiction"),
     [
-        ({"cards": [CARD, CARD]}, "cards give one short name to more than one card"),
-        ({"capabilities": [CAPABILITY, CAPABILITY]}, "capabilities name one compute_capability more than once"),
+        ({"cards": [CARD, CARD]}, ("cards", "cards give one short name to more than one card")),
+        (
+            {"capabilities": [CAPABILITY, CAPABILITY]},
+            ("capabilities", "capabilities name one compute_capability more than once"),
+        ),
         (
             {"cards": [{**CARD, "compute_capability": "8.0"}]},
-            "card H200: compute_capability 8.0 is not among the capabilities",
+            ("the file", "card H200: compute_capability 8.0 is not among the capabilities"),
         ),
     ],
 )
-def test_rows_that_do_not_agree_are_refused(facts: dict[str, object], contradiction: str) -> None:
+def test_rows_that_do_not_agree_are_refused(facts: dict[str, object], contradiction: tuple[str, str]) -> None:
     (problem,) = problems_of_facts({**FACTS_DATA, **facts})
-    assert (problem.rule, problem.where, problem.message) == ("fields-contradict", "the file", contradiction)
+    assert (problem.rule, problem.where, problem.message) == ("fields-contradict", *contradiction)
+
+
+def test_rows_that_do_not_agree_are_named_beside_a_row_that_is_wrong_in_itself() -> None:
+    found = problems_of_facts({**FACTS_DATA, "cards": [CARD, {**CARD, "short": "A", "sms": "1"}, CARD]})
+    assert [(problem.rule, problem.where) for problem in found] == [
+        ("field-wrong", "cards[1].sms"),
+        ("fields-contradict", "cards"),
+    ]
+    found = problems_of_facts({**FACTS_DATA, "capabilities": [{**CAPABILITY, "clients": "1"}]})
+    assert [problem.where for problem in found] == ["capabilities[0].clients"], "no card is said to lack that row"
+
+
+def test_a_gpu_named_twice_is_said_beside_a_domain_that_is_wrong_in_itself() -> None:
+    found = problems_of_policy({**POLICY_DATA, "domains": [[0, 1], ["2", 3], [1, 4]]})
+    assert [(problem.where, problem.message) for problem in found][1:] == [("domains", "GPU 1 is named more than once")]
+    assert found[0].where == "domains[1][0]"
+
+
+@pytest.mark.parametrize("value", [False, True])
+def test_a_word_that_yaml_reads_as_true_or_false_is_to_be_quoted(value: bool) -> None:
+    data: dict[str, Any] = copy.deepcopy(POLICY_DATA)
+    data["admission"]["host_ipc"] = value
+    (problem,) = problems_of_policy(data)
+    assert (problem.where, problem.value) == ("admission.host_ipc", str(value).lower())
+    assert "off" in problem.message
+    assert problem.remedy == "write it in quotes; without, YAML reads on, off, yes and no as true or false"
+
+
+def test_a_number_where_text_belongs_is_to_be_quoted() -> None:
+    data: dict[str, Any] = copy.deepcopy(POLICY_DATA)
+    data["admission"]["schedulers"] = [7]
+    (problem,) = problems_of_policy(data)
+    assert (problem.where, problem.remedy) == ("admission.schedulers[0]", "write it in quotes")
 
 
 @pytest.mark.parametrize("key", ["sms", "memory_mib", "measured", "source"])

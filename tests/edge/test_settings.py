@@ -20,6 +20,13 @@ def test_a_flag_counts_before_a_variable_and_that_before_the_default() -> None:
     assert settings(environment={}).simulate == ""
 
 
+@pytest.mark.parametrize("nothing", ["", " "])
+def test_simulating_nothing_is_refused_and_not_taken_for_real_gpus(nothing: str) -> None:
+    with pytest.raises(InvalidInput, match="leave it out for real GPUs") as raised:
+        settings(simulate=nothing, environment={})
+    assert [problem.rule for problem in raised.value.problems] == ["simulates-nothing"]
+
+
 def test_the_longest_run_directory_still_holds_the_sockets_of_every_domain() -> None:
     longest = "/" + 63 * "r"
     chosen = settings(run_directory=longest, environment={})

@@ -41,9 +41,13 @@ def test_unknown_cards_are_refused_with_the_known_names_all_at_once() -> None:
         assert card.short in refused.value.problems[0].remedy
 
 
-def test_more_gpus_than_a_machine_has_places_are_refused() -> None:
-    with pytest.raises(InvalidInput):
-        cards_asked(f"T4×{MOST_GPUS + 1}", FACTS)
+@pytest.mark.parametrize("text", [f"T4×{MOST_GPUS + 1}", "H200x1000", "T4×8,H200×9", "T4×999999999"])
+def test_more_gpus_than_a_machine_has_places_are_refused_with_the_limit(text: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        cards_asked(text, FACTS)
+    (problem,) = refused.value.problems
+    assert (problem.rule, problem.remedy) == ("too-many-gpus", f"ask for {MOST_GPUS} or fewer")
+    assert f"at most {MOST_GPUS}" in problem.message
 
 
 def test_a_machine_is_the_same_when_it_is_opened_again(tmp_path: Path) -> None:
