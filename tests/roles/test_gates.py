@@ -2,11 +2,13 @@
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 
 from mpsd.core.domain_states import State
-from mpsd.edge import gate
+from mpsd.core.node_view import RECORD_VERSION, DomainRecord
+from mpsd.edge import gate, processes, records
 from tests.roles.machine import Machine, eventually
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
@@ -102,3 +104,22 @@ def test_the_gate_of_a_domain_that_is_no_more_is_closed(machine: Machine) -> Non
     gate.make(stranger)
     machine.up()
     assert not is_open(machine, "gpu7")
+
+
+def test_a_gate_of_another_boot_is_closed(machine: Machine) -> None:
+    """Where the run directory outlives a reboot: the recorded pid may be anybody's now."""
+    alive = processes.identity_of(os.getpid())
+    assert alive
+    folder, gpu = machine.folder_of(), machine.simulation.gpus[0].uuid
+    folder.make()
+    gate.make(folder)
+    daemon = replace(alive, boot_id="another")
+    records.write(
+        folder.record, DomainRecord(RECORD_VERSION, "gpu0", (gpu,), State.READY, 0.0, "", daemon, (), 0, 0, 0.0, {})
+    )
+    machine.replace_control_program("exit 1")
+
+    service = machine.service("up")
+
+    eventually(lambda: service.logged("state", domain="gpu0", state="down"), "it tries, and fails")
+    assert not is_open(machine)
