@@ -7,13 +7,12 @@ import argparse
 import asyncio
 import shlex
 import signal
-import ssl
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from mpsd.sim.kubelet import Kubelet, KubeletSettings
-from mpsd.sim.kubelet_api_source import ApiServer
+from mpsd.sim.kubelet_api_source import Access, ApiServer, read_kubeconfig
 from mpsd.sim.kubelet_version import OLDEST, VERSIONS
 
 
@@ -26,12 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m mpsd.sim.kubelet", description="A simulated kubelet.")
     parser.add_argument(
-        "--dir", type=Path, required=True, help="kubelet's root; pods, sockets and checkpoint lie there"
+        "--dir", type=Path, required=True, help="kubelet's root, for sockets, checkpoint and containers"
     )
     parser.add_argument("--node", required=True, help="the name of the node")
-    parser.add_argument("--api", required=True, metavar="URL", help="the API server")
-    parser.add_argument("--ca", type=Path, help="the certificate that the API server is known by")
-    parser.add_argument("--token-file", type=Path, help="what is said to the API server to be let in")
+    api = parser.add_mutually_exclusive_group(required=True)
+    api.add_argument("--api", metavar="URL", help="the API server")
+    api.add_argument("--kubeconfig", type=Path, help="a file that names the API server and a token")
+    parser.add_argument("--node-labels", default="", metavar="KEY=VALUE,…", help="of a node that is made")
     parser.add_argument("--version", choices=VERSIONS, default=OLDEST.name, help="the kubelet that is played")
     parser.add_argument("--run", default="", metavar="COMMAND", help="what every container runs in place of its own")
     parser.add_argument("--seed", type=int, help="of what a kubelet leaves to chance")
@@ -42,9 +42,9 @@ async def _serve(settings: KubeletSettings, given: argparse.Namespace) -> int:
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    token = given.token_file.read_text().strip() if given.token_file else ""
-    trusted = ssl.create_default_context(cafile=given.ca) if given.ca else None
-    api = ApiServer(given.api, given.node, token, trusted)
+    access = read_kubeconfig(given.kubeconfig) if given.kubeconfig else Access(given.api)
+    labels = dict(label.split("=", 1) for label in given.node_labels.split(",") if label)
+    api = ApiServer(access, given.node, labels)
     kubelet = Kubelet(settings, api)
     await kubelet.start()
     print(f"kubelet {settings.version.name} of {given.node} serves in {settings.folder}", file=sys.stderr, flush=True)

@@ -63,7 +63,7 @@ class Asked(BaseHTTPRequestHandler):
     def do_PATCH(self) -> None:
         body, path = self._body(), self.path.removesuffix("/status")
         found = self.server.objects.get(path)
-        if found and self.headers["Content-Type"] == "application/merge-patch+json":
+        if found and self.headers["Content-Type"] == "application/strategic-merge-patch+json":
             found.setdefault("status", {}).update(body["status"])
         self._answer(200 if found else 404, found or {})
 
