@@ -20,6 +20,12 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     parser.addoption(
         "--record", type=Path, metavar="FILE", help="write what tests/contract asked and heard to this file, as JSON"
     )
+    parser.addoption(
+        "--kubeconfig",
+        type=Path,
+        metavar="FILE",
+        help="run tests/e2e, and tests/kube_contract in place of the simulator, on this cluster, as its admin",
+    )
     if not pluginmanager.hasplugin("timeout"):  # pytest-timeout; a machine with a GPU may have pytest alone
         parser.addini("timeout", "not in force: pytest-timeout is not installed")
 

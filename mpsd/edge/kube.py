@@ -163,8 +163,10 @@ class Kube:
         )
 
     async def delete(self, resource: Resource, name: str, namespace: str = "", uid: str = "") -> Object:
-        """uid: of the one that is meant, Conflict where another has its name by now; empty for whichever is there."""
-        options = {"kind": "DeleteOptions", "apiVersion": "v1"} | ({"preconditions": {"uid": uid}} if uid else {})
+        """With what belongs to it. uid: of the one that is meant, Conflict where another has its name by now; empty for
+        whichever is there."""
+        options: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+        options |= {"preconditions": {"uid": uid}} if uid else {}
         return await self._object(Ask("delete", resource, name, namespace, body=json.dumps(options).encode()))
 
     async def evict(self, name: str, namespace: str, uid: str = "") -> None:

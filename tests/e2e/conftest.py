@@ -17,7 +17,6 @@ _HERE = Path(__file__).parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--kubeconfig", type=Path, metavar="FILE", help="run tests/e2e on this cluster, as its admin")
     parser.addoption(
         "--webhook-host",
         default="127.0.0.1",

@@ -1,0 +1,142 @@
+"""The kinds of objects that the simulated API server keeps, those of custom resource definitions among them.
+
+One rule: a kind that is not in the table does not exist, and asking for it is 404, as in Kubernetes.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """group: empty for the core group. has_status: the status is written through a subresource alone.
+
+    counts: `metadata.generation` counts the changes of what is neither metadata nor status. custom: of a custom
+    resource definition. schema: what an object of it may say; None where everything is taken as it comes.
+    """
+
+    group: str
+    versions: tuple[str, ...]
+    name: str
+    plural: str
+    namespaced: bool = True
+    has_status: bool = False
+    counts: bool = False
+    custom: bool = False
+    short_names: tuple[str, ...] = ()
+    subresources: tuple[str, ...] = ()
+    schema: Mapping[str, Any] | None = None
+
+    def api(self, version: str = "") -> str:
+        """Group and version, as in apiVersion."""
+        version = version or self.versions[0]
+        return f"{self.group}/{version}" if self.group else version
+
+
+def _spec(group: str, name: str, plural: str, *short: str, **more: Any) -> Kind:
+    """A kind with a spec, a status and a generation."""
+    return Kind(group, ("v1",), name, plural, has_status=True, counts=True, short_names=short, **more)
+
+
+_RBAC, _WEBHOOKS = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
+CRDS = Kind(
+    "apiextensions.k8s.io",
+    ("v1",),
+    "CustomResourceDefinition",
+    "customresourcedefinitions",
+    namespaced=False,
+    has_status=True,
+    counts=True,
+    short_names=("crd",),
+)
+PODS = Kind("", ("v1",), "Pod", "pods", has_status=True, short_names=("po",), subresources=("binding", "eviction"))
+NODES = Kind("", ("v1",), "Node", "nodes", namespaced=False, has_status=True, short_names=("no",))
+NAMESPACES = Kind("", ("v1",), "Namespace", "namespaces", namespaced=False, has_status=True, short_names=("ns",))
+EVENTS = Kind("", ("v1",), "Event", "events", short_names=("ev",))
+JOBS = _spec("batch", "Job", "jobs")
+BUDGETS = Kind(
+    "policy",
+    ("v1", "v1beta1"),
+    "PodDisruptionBudget",
+    "poddisruptionbudgets",
+    has_status=True,
+    counts=True,
+    short_names=("pdb",),
+)
+VALIDATING = Kind(_WEBHOOKS, ("v1",), "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False)
+MUTATING = Kind(_WEBHOOKS, ("v1",), "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False)
+
+_BUILT_IN = (
+    PODS,
+    NODES,
+    NAMESPACES,
+    EVENTS,
+    Kind("", ("v1",), "ConfigMap", "configmaps", short_names=("cm",)),
+    Kind("", ("v1",), "Secret", "secrets"),
+    Kind("", ("v1",), "ServiceAccount", "serviceaccounts", short_names=("sa",)),
+    Kind("", ("v1",), "Service", "services", has_status=True, short_names=("svc",)),
+    _spec("apps", "Deployment", "deployments", "deploy"),
+    _spec("apps", "DaemonSet", "daemonsets", "ds"),
+    _spec("apps", "StatefulSet", "statefulsets", "sts"),
+    _spec("apps", "ReplicaSet", "replicasets", "rs"),
+    JOBS,
+    Kind("batch", ("v1", "v1beta1"), "CronJob", "cronjobs", has_status=True, counts=True),
+    BUDGETS,
+    VALIDATING,
+    MUTATING,
+    CRDS,
+    Kind("coordination.k8s.io", ("v1",), "Lease", "leases"),
+    Kind("scheduling.k8s.io", ("v1",), "PriorityClass", "priorityclasses", False),
+    Kind(_RBAC, ("v1",), "ClusterRole", "clusterroles", False),
+    Kind(_RBAC, ("v1",), "ClusterRoleBinding", "clusterrolebindings", False),
+    Kind(_RBAC, ("v1",), "Role", "roles"),
+    Kind(_RBAC, ("v1",), "RoleBinding", "rolebindings"),
+)
+
+
+class Kinds:
+    """Every kind there is now."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[str, str], Kind] = {(kind.group, kind.plural): kind for kind in _BUILT_IN}
+
+    def __iter__(self) -> Iterator[Kind]:
+        return iter(self._kinds.values())
+
+    def find(self, group: str, version: str, plural: str) -> Kind | None:
+        kind = self._kinds.get((group, plural))
+        return kind if kind and version in kind.versions else None
+
+    def named(self, api: str, name: str) -> Kind | None:
+        """By apiVersion and kind, as owner references have them."""
+        return next((kind for kind in self if kind.name == name and api in map(kind.api, kind.versions)), None)
+
+    def define(self, definition: Mapping[str, Any]) -> None:
+        """Adds the kind of a custom resource definition, or what is new of it."""
+        kind = kind_of_definition(definition)
+        self._kinds[kind.group, kind.plural] = kind
+
+    def drop(self, definition: Mapping[str, Any]) -> None:
+        kind = kind_of_definition(definition)
+        self._kinds.pop((kind.group, kind.plural), None)
+
+
+def kind_of_definition(definition: Mapping[str, Any]) -> Kind:
+    spec = definition["spec"]
+    names, served = spec["names"], [version for version in spec["versions"] if version.get("served")]
+    stored = next(version for version in spec["versions"] if version.get("storage"))
+    return Kind(
+        group=spec["group"],
+        versions=tuple(version["name"] for version in served),
+        name=names["kind"],
+        plural=names["plural"],
+        namespaced=spec["scope"] == "Namespaced",
+        has_status="status" in (stored.get("subresources") or {}),
+        counts=True,
+        custom=True,
+        short_names=tuple(names.get("shortNames") or ()),
+        schema=(stored.get("schema") or {}).get("openAPIV3Schema"),
+    )

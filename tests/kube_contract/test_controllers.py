@@ -1,0 +1,109 @@
+"""What happens by itself: pods find a node, Jobs make pods."""
+
+import pytest
+
+from mpsd.edge.kube import Conflict, Kube, Object, PatchKind, Resource
+from tests.kube_contract.conftest import World, eventually, make_node, pod
+
+PODS, JOBS = Resource("v1", "pods"), Resource("batch/v1", "jobs")
+
+
+def on_our_node(world: World, thing: Object) -> Object:
+    thing["spec"]["nodeSelector"] = {"contract": world.node}
+    return thing
+
+
+def condition(pod: Object, kind: str) -> Object | None:
+    return next((one for one in pod["status"].get("conditions") or () if one["type"] == kind), None)
+
+
+def test_a_pod_is_bound_where_there_are_devices_enough_and_waits_where_there_are_not(world: World) -> None:
+    async def questions(kube: Kube) -> None:
+        await make_node(kube, world, example_com__gpu=0, **{"example.com__gpu-mem": 10})
+        for name, amount in (("first", "7"), ("second", "7"), ("third", "3")):
+            thing = on_our_node(world, pod(name, **{"example.com__gpu-mem": amount}))
+            await kube.create(PODS, thing, world.namespace)
+
+        async def node_of(name: str) -> str:
+            return str((await kube.get(PODS, name, world.namespace))["spec"].get("nodeName", ""))
+
+        for name in ("first", "third"):
+            assert await eventually(lambda name=name: node_of(name), f"{name} bound") == world.node
+
+        async def says_why() -> Object | None:
+            found = condition(await kube.get(PODS, "second", world.namespace), "PodScheduled")
+            return found if found and "Insufficient example.com/gpu-mem" in found.get("message", "") else None
+
+        found = await eventually(says_why, "the second pod told why it waits")
+        assert (found["status"], found["reason"]) == ("False", "Unschedulable")
+        done = {"status": {"phase": "Succeeded"}}
+        await kube.patch(PODS, "first", done, PatchKind.STRATEGIC, world.namespace, "status")
+        assert await eventually(lambda: node_of("second"), "the second pod bound in its place") == world.node
+
+    world.run(questions)
+
+
+def test_a_pod_is_bound_once(world: World) -> None:
+    async def questions(kube: Kube) -> None:
+        await make_node(kube, world)
+        await kube.create(PODS, pod("a", world.node), world.namespace)
+        target = {"kind": "Node", "name": "another"}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "a"}, "target": target}
+        with pytest.raises(Conflict, match="already assigned"):
+            await kube.create(PODS, binding, world.namespace, "binding")
+
+    world.run(questions)
+
+
+def job(name: str, completions: int, parallelism: int, node_selector: dict[str, str]) -> Object:
+    spec = pod("")["spec"] | {"restartPolicy": "Never", "nodeSelector": node_selector}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {"completions": completions, "parallelism": parallelism, "template": {"spec": spec}},
+    }
+
+
+def test_a_job_makes_its_pods_one_after_the_other_until_enough_have_succeeded(world: World) -> None:
+    async def questions(kube: Kube) -> None:
+        await kube.create(JOBS, job("train", 2, 1, {"contract": "nowhere"}), world.namespace)
+        ended: set[str] = set()
+
+        async def running() -> list[Object]:
+            pods = await kube.list(PODS, world.namespace, {"labelSelector": "job-name=train"})
+            return [one for one in pods if one["metadata"]["name"] not in ended]
+
+        for _ in range(2):
+            (one,) = await eventually(running, "a pod of the Job")
+            (owner,) = one["metadata"]["ownerReferences"]
+            assert (owner["kind"], owner["name"], owner["controller"]) == ("Job", "train", True)
+            ended.add(one["metadata"]["name"])
+            status = {"status": {"phase": "Succeeded"}}
+            await kube.patch(PODS, one["metadata"]["name"], status, PatchKind.STRATEGIC, world.namespace, "status")
+
+        async def is_complete() -> bool:
+            found = await kube.get(JOBS, "train", world.namespace)
+            conditions = found["status"].get("conditions") or ()
+            return any((one["type"], one["status"]) == ("Complete", "True") for one in conditions)
+
+        await eventually(is_complete, "the Job complete")
+        assert (await kube.get(JOBS, "train", world.namespace))["status"]["succeeded"] == 2
+
+    world.run(questions)
+
+
+def test_a_job_that_is_deleted_takes_its_pods_with_it(world: World) -> None:
+    async def questions(kube: Kube) -> None:
+        await kube.create(JOBS, job("train", 2, 2, {"contract": "nowhere"}), world.namespace)
+        await eventually(lambda: kube.list(PODS, world.namespace), "pods of the Job")
+        uid = (await kube.get(JOBS, "train", world.namespace))["metadata"]["uid"]
+        await kube.patch(JOBS, "train", {"metadata": {"annotations": {"a": "b"}}}, PatchKind.MERGE, world.namespace)
+        await kube.delete(JOBS, "train", world.namespace, uid=uid)
+
+        async def are_gone() -> bool:
+            return not await kube.list(PODS, world.namespace)
+
+        await eventually(are_gone, "the pods gone")
+
+    world.run(questions)

@@ -1,0 +1,155 @@
+"""Lists and watches of some objects."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from mpsd.edge.kube import Change, ChangeKind, Kube, PatchKind, Rejected, Resource
+from tests.kube_contract.conftest import World, config_map, make_node, pod
+
+MAPS, PODS = Resource("v1", "configmaps"), Resource("v1", "pods")
+_DEADLINE_S = 20.0
+
+
+async def next_change(changes: AsyncIterator[Change]) -> tuple[ChangeKind, str]:
+    """The next one that is no bookmark, with the name of its object."""
+    async with asyncio.timeout(_DEADLINE_S):
+        async for change in changes:
+            if change.kind is not ChangeKind.BOOKMARK:
+                return change.kind, change.object["metadata"]["name"]
+    raise AssertionError("the watch has ended")
+
+
+async def labelled(kube: Kube, world: World, name: str, **labels: str) -> None:
+    await kube.create(MAPS, {"metadata": {"name": name, "labels": labels}}, world.namespace)
+
+
+SELECTORS = {
+    "a=1": {"one"},
+    "a==1,b": set[str](),
+    "a!=1": {"two", "none"},
+    "a in (1, 2)": {"one", "two"},
+    "a notin (1)": {"two", "none"},
+    "a": {"one", "two"},
+    "!a": {"none"},
+}
+
+
+def test_labels_select(world: World) -> None:
+    async def questions(kube: Kube) -> None:
+        await labelled(kube, world, "one", a="1")
+        await labelled(kube, world, "two", a="2")
+        await labelled(kube, world, "none")
+        for selector, names in SELECTORS.items():
+            found = await kube.list(MAPS, world.namespace, {"labelSelector": selector})
+            ours = {one["metadata"]["name"] for one in found} - {"kube-root-ca.crt"}
+            assert ours == names, selector
+
+    world.run(questions)
+
+
+def test_fields_select_and_others_are_refused(world: World) -> None:
+    async def questions(kube: Kube) -> None:
+        await make_node(kube, world)
+        await kube.create(PODS, pod("here", world.node), world.namespace)
+        await kube.create(
+            PODS, pod("nowhere") | {"spec": pod("")["spec"] | {"schedulerName": "nobody"}}, world.namespace
+        )
+        for selector, names in {
+            f"spec.nodeName={world.node}": ["here"],
+            "spec.nodeName=": ["nowhere"],
+            f"spec.nodeName!={world.node}": ["nowhere"],
+            "metadata.name=here": ["here"],
+            f"metadata.name=here,spec.nodeName={world.node},status.phase=Pending": ["here"],
+            "status.phase=Running": [],
+        }.items():
+            found = await kube.list(PODS, world.namespace, {"fieldSelector": selector})
+            assert [one["metadata"]["name"] for one in found] == names, selector
+        for resource, selector in ((PODS, "spec.hostname=a"), (MAPS, "data.a=1")):
+            with pytest.raises(Rejected):
+                await kube.list(resource, world.namespace, {"fieldSelector": selector})
+
+    world.run(questions)
+
+
+def test_a_list_in_pages_is_of_one_version(world: World) -> None:
+    async def questions(kube: Kube) -> None:
+        for number in range(5):
+            await kube.create(MAPS, config_map(f"m{number}"), world.namespace)
+        whole = await kube.listing(MAPS, world.namespace, {"labelSelector": "", "limit": "500"})
+        names = [one["metadata"]["name"] for one in whole.items]
+        assert names == sorted(names)
+        assert whole.version.isdecimal()
+
+    world.run(questions)
+
+
+def test_a_watch_tells_every_change_after_the_list_in_order(world: World) -> None:
+    async def questions(kube: Kube) -> None:
+        await kube.create(MAPS, config_map("before"), world.namespace)
+        since = (await kube.listing(MAPS, world.namespace)).version
+        await kube.create(MAPS, config_map("a", key="1"), world.namespace)
+        async with kube.watch(MAPS, world.namespace, {"fieldSelector": "metadata.name=a"}, since=since) as changes:
+            assert await next_change(changes) == (ChangeKind.ADDED, "a")
+            await kube.patch(MAPS, "a", {"data": {"key": "2"}}, PatchKind.MERGE, world.namespace)
+            assert await next_change(changes) == (ChangeKind.MODIFIED, "a")
+            await kube.create(MAPS, config_map("another"), world.namespace)  # of no concern
+            await kube.delete(MAPS, "a", world.namespace)
+            assert await next_change(changes) == (ChangeKind.DELETED, "a")
+
+    world.run(questions)
+
+
+def test_a_watch_goes_on_from_any_change_it_told(world: World) -> None:
+    async def questions(kube: Kube) -> None:
+        since = (await kube.listing(MAPS, world.namespace)).version
+        for name in "abc":
+            await kube.create(MAPS, config_map(name), world.namespace)
+        query = {"fieldSelector": "metadata.name!=kube-root-ca.crt"}
+        async with kube.watch(MAPS, world.namespace, query, since=since) as changes:
+            async for change in changes:
+                first = change
+                break
+        async with kube.watch(MAPS, world.namespace, query, since=first.version) as changes:
+            assert [await next_change(changes) for _ in range(2)] == [(ChangeKind.ADDED, "b"), (ChangeKind.ADDED, "c")]
+
+    world.run(questions)
+
+
+def test_what_comes_into_a_selection_is_added_and_what_leaves_it_is_deleted(world: World) -> None:
+    async def questions(kube: Kube) -> None:
+        await labelled(kube, world, "a")
+        since = (await kube.listing(MAPS, world.namespace)).version
+        async with kube.watch(MAPS, world.namespace, {"labelSelector": "mine=yes"}, since=since) as changes:
+            for value, kind in (("yes", ChangeKind.ADDED), ("no", ChangeKind.DELETED)):
+                patch = {"metadata": {"labels": {"mine": value}}}
+                await kube.patch(MAPS, "a", patch, PatchKind.MERGE, world.namespace)
+                assert await next_change(changes) == (kind, "a")
+
+    world.run(questions)
+
+
+def test_pods_of_a_node_are_watched_from_their_binding_to_their_end(world: World) -> None:
+    async def questions(kube: Kube) -> None:
+        await make_node(kube, world)
+        query = {"fieldSelector": f"spec.nodeName={world.node}"}
+        since = (await kube.listing(PODS, query=query)).version
+        async with kube.watch(PODS, query=query, since=since) as changes:
+            await kube.create(PODS, pod("a") | {"spec": pod("")["spec"] | {"schedulerName": "nobody"}}, world.namespace)
+            binding = {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"name": "a", "annotations": {"mpsd.io/gpu": "GPU-0"}},
+                "target": {"kind": "Node", "name": world.node},
+            }
+            await kube.create(PODS, binding, world.namespace, "binding")
+            async with asyncio.timeout(_DEADLINE_S):
+                change = await anext(changes)
+            assert change.kind is ChangeKind.ADDED
+            assert change.object["metadata"]["annotations"]["mpsd.io/gpu"] == "GPU-0"
+            await kube.delete(PODS, "a", world.namespace)
+            kind, _name = await next_change(changes)  # its kubelet has to end it first
+            assert kind is ChangeKind.MODIFIED
+
+    world.run(questions)

@@ -1,0 +1,111 @@
+"""Status subresources, conditions, and MPSNode as its definition describes it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mpsd.edge.kube import Kube, NotFound, PatchKind, Rejected, Resource
+from tests.kube_contract.conftest import NODES, World, define, make_node, pod
+
+PODS, MPS_NODES = Resource("v1", "pods"), Resource("mpsd.io/v1alpha1", "mpsnodes")
+_DEFINITION = Path(__file__).parents[2] / "manifests" / "base" / "crd" / "mpsnode.yaml"
+
+
+def test_a_status_changes_through_its_subresource_and_nothing_else_does(world: World) -> None:
+    async def questions(kube: Kube) -> None:
+        await kube.create(PODS, pod("a") | {"status": {"phase": "Running"}}, world.namespace)
+        seen = await kube.get(PODS, "a", world.namespace)
+        assert seen["status"]["phase"] == "Pending"
+        patch = {"status": {"phase": "Running"}, "spec": {"activeDeadlineSeconds": 100}}
+        patched = await kube.patch(PODS, "a", patch, PatchKind.MERGE, world.namespace, "status")
+        assert patched["status"]["phase"] == "Running"
+        assert "activeDeadlineSeconds" not in patched["spec"]
+        unmoved = await kube.patch(PODS, "a", {"status": {"phase": "Failed"}}, PatchKind.MERGE, world.namespace)
+        assert unmoved["status"]["phase"] == "Running"
+
+    world.run(questions)
+
+
+def test_a_condition_that_is_added_leaves_the_others(world: World) -> None:
+    async def questions(kube: Kube) -> None:
+        await make_node(kube, world)
+        ours: dict[str, Any] = {"type": "MPSReady", "status": "True", "reason": "AllServe", "message": "m"}
+        amount = {"aliyun.com/gpu-count": "2"}
+        patch = {"status": {"conditions": [ours], "capacity": amount, "allocatable": amount}}
+        await kube.patch(NODES, world.node, patch, PatchKind.STRATEGIC, subresource="status")
+        changed = {"status": {"conditions": [ours | {"status": "False"}]}}
+        node = await kube.patch(NODES, world.node, changed, PatchKind.STRATEGIC, subresource="status")
+        conditions = {one["type"]: one["status"] for one in node["status"]["conditions"]}
+        assert conditions["MPSReady"] == "False"
+        assert "Ready" in conditions
+        assert node["status"]["capacity"].keys() >= {"cpu", "aliyun.com/gpu-count"}
+        gone = {"status": {"capacity": {"aliyun.com/gpu-count": None}}}
+        node = await kube.patch(NODES, world.node, gone, PatchKind.STRATEGIC, subresource="status")
+        assert "aliyun.com/gpu-count" not in node["status"]["capacity"]
+
+    world.run(questions)
+
+
+def mps_node(name: str, **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "mpsd.io/v1alpha1", "kind": "MPSNode", "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.fixture
+def defined(world: World) -> World:
+    world.run(lambda kube: define(kube, yaml.safe_load(_DEFINITION.read_text())))
+    return world
+
+
+def test_a_custom_resource_keeps_what_its_definition_names_and_loses_the_rest(defined: World) -> None:
+    async def questions(kube: Kube) -> None:
+        made = await kube.create(
+            MPS_NODES, mps_node(defined.node, cordoned=["all"], other=1) | {"status": {"driver": "1"}}
+        )
+        assert made["spec"] == {"cordoned": ["all"]}
+        assert "status" not in made
+        assert made["metadata"]["generation"] == 1
+
+    defined.run(questions)
+
+
+def test_a_status_of_a_custom_resource_does_not_count_as_a_change_and_its_spec_does(defined: World) -> None:
+    async def questions(kube: Kube) -> None:
+        await kube.create(MPS_NODES, mps_node(defined.node))
+        patch = {"status": {"driver": "580", "unknown": 1}, "spec": {"cordoned": ["all"]}}
+        told = await kube.patch(MPS_NODES, defined.node, patch, PatchKind.MERGE, subresource="status")
+        assert (told["status"], told["spec"], told["metadata"]["generation"]) == ({"driver": "580"}, {}, 1)
+        cordon = {"spec": {"cordoned": ["all"]}, "status": {"driver": "581"}}
+        cordoned = await kube.patch(MPS_NODES, defined.node, cordon, PatchKind.MERGE)
+        assert (cordoned["status"], cordoned["metadata"]["generation"]) == ({"driver": "580"}, 2)
+
+    defined.run(questions)
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "no list": {"cordoned": "all"},
+    "no UUID": {"cordoned": ["gpu0"]},
+    "named twice": {"cordoned": ["GPU-1", "GPU-1"]},
+    "a number": {"cordoned": [1]},
+}
+
+
+@pytest.mark.parametrize("spec", WRONG.values(), ids=WRONG.keys())
+def test_what_a_definition_forbids_is_rejected(defined: World, spec: dict[str, Any]) -> None:
+    async def questions(kube: Kube) -> None:
+        with pytest.raises(Rejected, match=r"spec\.cordoned"):
+            await kube.create(MPS_NODES, mps_node(defined.node, **spec))
+        with pytest.raises(NotFound):
+            await kube.get(MPS_NODES, defined.node)
+
+    defined.run(questions)
+
+
+def test_a_strategic_patch_of_a_custom_resource_is_rejected(defined: World) -> None:
+    async def questions(kube: Kube) -> None:
+        await kube.create(MPS_NODES, mps_node(defined.node))
+        with pytest.raises(Rejected):
+            await kube.patch(MPS_NODES, defined.node, {"spec": {}}, PatchKind.STRATEGIC)
+
+    defined.run(questions)

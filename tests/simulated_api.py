@@ -1,0 +1,72 @@
+"""The simulated API server in a thread of its own, which a test can take away and bring back."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mpsd.sim.api_cluster import Cluster
+from mpsd.sim.api_kinds import Kind, Object
+from mpsd.sim.api_server import ApiServer, write_kubeconfig
+
+T = TypeVar("T")
+
+_DEADLINE_S = 10.0
+
+
+class SimulatedApi:
+    """bookmark_s: between two bookmarks of a watch."""
+
+    def __init__(self, bookmark_s: float) -> None:
+        self.cluster = Cluster()
+        self._server = ApiServer(self.cluster, bookmark_s=bookmark_s)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def start(self) -> None:
+        self._run(self._server.start())
+
+    def stop(self) -> None:
+        """Nobody answers from now on; what is stored stays."""
+        self._run(self._server.stop())
+
+    def forget_history(self) -> None:
+        """No watch can go on from where it was."""
+        self.do(self.cluster.store.forget)
+
+    def do(self, action: Callable[[], T]) -> T:
+        """Runs something where the server runs."""
+
+        async def run() -> T:
+            return action()
+
+        return self._run(run())
+
+    def all(self, kind: Kind, namespace: str = "") -> list[Object]:
+        return self.do(lambda: [thing for _key, thing in self.cluster.store.all(kind, namespace)])
+
+    def kubeconfig(self, folder: Path) -> Path:
+        return write_kubeconfig(self._server, folder)
+
+    def close(self) -> None:
+        self.stop()
+        self._run(asyncio.sleep(0.01))  # for transports to close
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_DEADLINE_S)
+        self._loop.close()
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_DEADLINE_S)
+
+
+@contextmanager
+def simulated_api(bookmark_s: float = 0.2) -> Iterator[SimulatedApi]:
+    api = SimulatedApi(bookmark_s)
+    api.start()
+    try:
+        yield api
+    finally:
+        api.close()
