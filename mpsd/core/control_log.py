@@ -30,12 +30,12 @@ class LogLine:
     text: str
 
 
-_LINE = re.compile(r"\[[0-9-]+ [0-9:.]+ (?P<writer>\w+) +(?P<pid>[0-9]+)\] (?P<text>.*)")
-_CLIENT = r"\{PID: (?P<pid>[0-9]+), Context ID: [0-9]+\}"
+_LINE = re.compile(r"\[[0-9-]+ [0-9:.]+ (?P<writer>\w+) +(?P<pid>[0-9]{1,10})\] (?P<text>.*)")
+_CLIENT = r"\{PID: (?P<pid>[0-9]{1,10}), Context ID: [0-9]+\}"
 _EVENTS = (
-    (LogEvent.SERVER_STARTING, re.compile(r"Starting new server (?P<pid>[0-9]+) for user")),
-    (LogEvent.SERVER_READY, re.compile(r"NEW SERVER (?P<pid>[0-9]+): Ready")),
-    (LogEvent.SERVER_EXITED, re.compile(r"Server (?P<pid>[0-9]+) exited with status")),
+    (LogEvent.SERVER_STARTING, re.compile(r"Starting new server (?P<pid>[0-9]{1,10}) for user")),
+    (LogEvent.SERVER_READY, re.compile(r"NEW SERVER (?P<pid>[0-9]{1,10}): Ready")),
+    (LogEvent.SERVER_EXITED, re.compile(r"Server (?P<pid>[0-9]{1,10}) exited with status")),
     (LogEvent.FAULT, re.compile(r"Server is handling a fatal GPU error")),
     (LogEvent.CLIENT_TORN_DOWN, re.compile(rf"Client {_CLIENT} on device [0-9]+ to be torn down")),
     (LogEvent.CLIENT_REFUSED, re.compile(rf"Failed to accept client {_CLIENT} with status")),

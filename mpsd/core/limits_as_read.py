@@ -15,6 +15,7 @@ PARTITIONING = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING"
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 _UNLIMITED_BYTES = 2**64 - 1
+_MOST_DIGITS = 20  # of a number below that
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Unusable:
 MemoryReading = Unset | Limited | Lifted | Unusable
 
 _ENTRY = re.compile(r"(?P<device>\S+?) *= *(?P<amount>.*)", re.DOTALL)
-_AMOUNT = re.compile(r"(?P<number>-?[0-9]+)(?P<unit>.?)", re.DOTALL)
+_AMOUNT = re.compile(r"(?P<minus>-?)(?P<digits>[0-9]+)(?P<unit>.?)", re.DOTALL)
 _UNIT_BYTES = {"g": 1024**3, "m": 1024**2}
 
 
@@ -75,22 +76,28 @@ def memory_limit_as_read(value: str | None, visible_uuids: Sequence[str]) -> Mem
 def _ordinal(device: str, visible_uuids: Sequence[str]) -> int | None:
     """The position of the named device among the visible ones; None when it is not one of them."""
     if device.isascii() and device.isdigit():
-        return int(device) if int(device) < len(visible_uuids) else None
+        ordinal = _whole(device)
+        return ordinal if ordinal < len(visible_uuids) else None
     matching = [n for n, uuid in enumerate(visible_uuids) if len(device) >= len("GPU-") + 8 and uuid.startswith(device)]
     return matching[0] if len(matching) == 1 else None
 
 
 def _amount_bytes(amount: str) -> int | Lifted | Unusable:
     match = _AMOUNT.match(amount)
-    if match is None or int(match["number"]) == 0:
+    number = _whole(match["digits"]) if match else 0
+    if match is None or number == 0:
         return Lifted(f'the amount "{amount}" is none')
     if match["unit"] in {".", "t", "T"}:
         return Unusable(f'the amount "{amount}" leaves no room for a context')
     unit_bytes = _UNIT_BYTES.get(match["unit"].lower())
     if unit_bytes is None:
         return Lifted(f'the amount "{amount}" has no unit that counts; M and G do')
-    number = int(match["number"])
-    return _UNLIMITED_BYTES if number < 0 else min(number * unit_bytes, _UNLIMITED_BYTES)
+    return _UNLIMITED_BYTES if match["minus"] else min(number * unit_bytes, _UNLIMITED_BYTES)
+
+
+def _whole(digits: str) -> int:
+    """The number; those beyond 64 bits are all alike, so that one of thousands of digits is read like any other."""
+    return int(digits.lstrip("0")[:_MOST_DIGITS] or "0")
 
 
 def thread_percent_as_read(value: str | None) -> float:

@@ -61,3 +61,8 @@ def test_no_line_about_a_command_is_forwarded() -> None:
 def test_any_line_is_read(line: str) -> None:
     read = read_line(line)
     assert read is None or isinstance(read, LogLine)
+
+
+def test_a_pid_of_thousands_of_digits_is_none() -> None:
+    assert read_line(f"[2026-01-01 00:00:00.000 Control {'9' * 5000}] x") is None
+    assert read_line(f"NEW SERVER {'9' * 5000}: Ready") is None

@@ -99,3 +99,15 @@ def test_any_text_reads_as_one_of_the_four(value: str) -> None:
     reading: MemoryReading = memory_limit_as_read(value, [A, B])
     assert isinstance(reading, Unset | Limited | Lifted | Unusable)
     assert 0 < thread_percent_as_read(value) <= 100
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "0" * 5000 + "9" * 30])
+def test_a_number_of_thousands_of_digits_is_beyond_every_limit(digits: str) -> None:
+    assert memory_limit_as_read(f"0={digits}M", [A]) == memory_limit_as_read("0=-1G", [A])
+    assert isinstance(memory_limit_as_read(f"{digits}=1G", [A]), Lifted)
+
+
+def test_zeros_before_a_number_count_for_nothing() -> None:
+    zeros = "0" * 5000
+    assert memory_limit_as_read(f"{zeros}0={zeros}1G", [A]) == Limited({0: GIB})
+    assert isinstance(memory_limit_as_read(f"0={zeros}G", [A]), Lifted)
