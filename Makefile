@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: check e2e demo bench proto format clean
+.PHONY: check e2e demo bench proto fuzz format clean
 .DEFAULT_GOAL := check
 
 $(READY): pyproject.toml
@@ -39,6 +39,12 @@ proto: $(PROTOC)
 $(PROTOC):
 	$(PYTHON) -m venv $@
 	$@/bin/pip install --quiet --disable-pip-version-check --only-binary :all: grpcio-tools==1.62.3
+
+# FUZZ_S seconds a target; FUZZ names the targets, and none means all. What breaks one is kept in build/fuzz.
+FUZZ_S ?= 60
+fuzz: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	$(BIN)/python -m tests.fuzz $(FUZZ_S) $(FUZZ)
 
 format: $(READY)
 	$(BIN)/ruff format .
