@@ -23,7 +23,7 @@ check: $(READY)
 # A real Kubernetes 1.20.2 of its own, on Debian 12 as root: 8 minutes to build it the first time, then 3.
 e2e: $(READY)
 	PATH="$(CURDIR)/$(BIN):$$PATH" tests/e2e/kube/with-cluster.sh --control-plane \
-		sh -c 'pytest tests/e2e -s --kubeconfig "$$KUBECONFIG"'
+		sh -c 'pytest tests/kube_contract tests/e2e -s --kubeconfig "$$KUBECONFIG"'
 
 demo: $(READY)
 	$(BIN)/mpsd demo

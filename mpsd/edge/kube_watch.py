@@ -99,6 +99,9 @@ class Watch:
         except KubeError as error:
             self._say(_fail, self._opened, error)
             return
+        if self._closed.is_set():  # by somebody who did not see the answer come
+            self._answer.close()
+            return
         self._say(_succeed, self._opened)
         self._give(self._pass_on(self._answer))
 
