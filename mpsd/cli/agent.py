@@ -4,7 +4,8 @@ from typing import Annotated
 
 from mpsd.cli.options import LimitsDirectory, LogFormat, RunDirectory, Simulate, setting
 from mpsd.cli.running import serve
-from mpsd.edge.kubelet_settings import ROWS, kubelet_settings
+from mpsd.edge.kubelet_settings import ROWS, KubeletSettings, kubelet_settings
+from mpsd.roles.cluster_part import MakeClusterPart
 
 Text = str | None
 
@@ -43,4 +44,12 @@ def agent(
         "address": address,
         "port": metrics_port,
     }
-    serve(simulate, limits, run_dir, log_format, with_control=False, with_agent=True, kubelet=kubelet_settings(given))
+    kubelet = kubelet_settings(given)
+    part = _kubelet_part(kubelet) if kubelet else None
+    serve(simulate, limits, run_dir, log_format, with_control=False, with_agent=True, make_cluster_part=part)
+
+
+def _kubelet_part(kubelet: KubeletSettings) -> MakeClusterPart:
+    from mpsd.roles.kubelet_node import KubeletNode  # half of what the agent needs in memory, and only beside a kubelet
+
+    return lambda around: KubeletNode(kubelet, around)

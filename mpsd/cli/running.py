@@ -12,17 +12,14 @@ from mpsd.core.grants import facts_here
 from mpsd.core.policy import Policy
 from mpsd.edge import event_loop, logs, run_directory
 from mpsd.edge.http_server import AlreadyServed
-from mpsd.edge.https_server import PortTaken
-from mpsd.edge.kube import Away
-from mpsd.edge.kubelet_settings import KubeletSettings
 from mpsd.edge.limits_files import LimitsFiles
 from mpsd.edge.nvml import NvmlFailed
 from mpsd.edge.settings import Settings, settings
 from mpsd.roles import stale_gates
 from mpsd.roles.agent import AgentRole
 from mpsd.roles.agent_api import AgentApi
+from mpsd.roles.cluster_part import CannotServe, MakeClusterPart, Surrounding
 from mpsd.roles.control import ControlRole
-from mpsd.roles.kubelet_node import KubeletNode
 from mpsd.roles.local_grants import LocalGrants
 from mpsd.roles.node import find_node
 
@@ -33,9 +30,9 @@ class Parts:
     """The roles of one node, in one event loop: control, agent or both."""
 
     def __init__(
-        self, settings: Settings, kubelet: KubeletSettings | None, *, with_control: bool, with_agent: bool
+        self, settings: Settings, make_cluster_part: MakeClusterPart | None, *, with_control: bool, with_agent: bool
     ) -> None:
-        """kubelet: None on a machine of its own."""
+        """make_cluster_part: None on a machine of its own."""
         self._settings = settings
         self._log = logs.logger()
         self._files = LimitsFiles(settings.limits_directory)
@@ -46,7 +43,8 @@ class Parts:
             ControlRole(settings, found, node.nvml, node.environment, self._policy) if with_control else None
         )
         self._wake = asyncio.Event()
-        self._cluster = KubeletNode(settings, kubelet, node, found, self._policy, self._wake.set) if kubelet else None
+        here = Surrounding(settings, node, found, self._policy, self._wake.set)
+        self._cluster = make_cluster_part(here) if make_cluster_part else None
         books = self._cluster.books if self._cluster else LocalGrants(settings.grants, self._wake.set, self._log)
         self._agent = AgentRole(settings, node, self._policy, books, self._wake) if with_agent else None
 
@@ -63,6 +61,8 @@ class Parts:
         api = self._api()
         if api:
             await api.start()
+        if self._cluster:
+            await self._cluster.start()
         async with asyncio.TaskGroup() as tasks:
             if self._agent:
                 tasks.create_task(self._agent.run(agent_stop))
@@ -109,9 +109,12 @@ def serve(
     with_control: bool,
     with_agent: bool,
     daemon_cgroup: str | None = None,
-    kubelet: KubeletSettings | None = None,
+    make_cluster_part: MakeClusterPart | None = None,
 ) -> None:
-    """Runs these parts until a signal; exits with 1 where they cannot run here, 2 for wrong input."""
+    """Runs these parts until a signal; exits with 1 where they cannot run here, 2 for wrong input.
+
+    make_cluster_part: makes what only an agent of a cluster's node has, which costs the others nothing.
+    """
     chosen = settings(
         run_directory=run_dir,
         limits_directory=limits,
@@ -124,9 +127,9 @@ def serve(
         with run_directory.held(chosen.run_directory) if with_control else nullcontext():
             if with_control:  # before anything that can fail, such as NVML
                 stale_gates.close_before_start(chosen.run_directory, logs.logger())
-            parts = Parts(chosen, kubelet, with_control=with_control, with_agent=with_agent)
+            parts = Parts(chosen, make_cluster_part, with_control=with_control, with_agent=with_agent)
             code = event_loop.run(parts.run())
-    except (NvmlFailed, AlreadyServed, PortTaken, Away, run_directory.AlreadyHeld, OSError) as error:
+    except (NvmlFailed, AlreadyServed, CannotServe, run_directory.AlreadyHeld, OSError) as error:
         complaints().print(f"mpsd: {error}")
         code = ExitCode.NO
     sys.exit(code)

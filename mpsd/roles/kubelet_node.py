@@ -4,13 +4,12 @@ One rule: everything here may be away (kubelet, the API server) without the node
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from aiohttp import web
 
 from mpsd.core.cordon import drains, read_cordoned, unknown_cordons
 from mpsd.core.device_answer import Surroundings
-from mpsd.core.domains import Domain
 from mpsd.core.events import Happening, Reason, node_subject, pod_subject
 from mpsd.core.identity import PodName
 from mpsd.core.mpsnode import API
@@ -18,19 +17,17 @@ from mpsd.core.node_pods import NodePod, read_node_pod
 from mpsd.core.node_view import NodeView
 from mpsd.core.placement_annotations import annotations_for
 from mpsd.core.pod_marks import PodMarks
-from mpsd.core.policy import Policy
 from mpsd.edge import drain_requests
 from mpsd.edge.http_server import Handler
-from mpsd.edge.https_server import Listening, TcpServer
-from mpsd.edge.kube import PODS, KubeError, Resource, open_kube
+from mpsd.edge.https_server import Listening, PortTaken, TcpServer
+from mpsd.edge.kube import PODS, Away, Kube, KubeError, Resource, open_kube
 from mpsd.edge.kube_mirror import Mirror, Selection
 from mpsd.edge.kubelet_settings import KubeletSettings
 from mpsd.edge.logs import logger
-from mpsd.edge.settings import Settings
 from mpsd.roles.agent import AgentRole
+from mpsd.roles.cluster_part import CannotServe, Surrounding
 from mpsd.roles.kubelet_grants import KubeletGrants
 from mpsd.roles.memory_plugin import MemoryPlugin
-from mpsd.roles.node import Node
 from mpsd.roles.node_devices import NodeDevices
 from mpsd.roles.node_report import NodeReport
 from mpsd.roles.percent_plugin import PercentPlugin
@@ -43,27 +40,21 @@ MPSNODES = Resource(API, "mpsnodes")
 class KubeletNode:
     """One node of a cluster. It makes the books that its agent goes by, and follows what the agent sees.
 
-    Away where it is not said how the API server is reached.
+    CannotServe where it is not said how the API server is reached.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        kubelet: KubeletSettings,
-        node: Node,
-        domains: tuple[Domain, ...],
-        policy: Callable[[], Policy],
-        wake: Callable[[], None],
-    ) -> None:
+    def __init__(self, kubelet: KubeletSettings, around: Surrounding) -> None:
+        settings, domains, policy = around.settings, around.domains, around.policy
         self._settings = settings
         self._kubelet = kubelet
-        self._node = node
-        self._kube = kube = open_kube(kubelet.kubeconfig)
+        self._node = around.node
+        self._kube = kube = _connected(kubelet)
         self._domains = domains
         self._policy = policy
         self._log = logger(role="kubelet node")
-        self._pods = Mirror(kube, self._selected(PODS, "spec.nodeName"), self._read_pod, wake)
+        self._pods = Mirror(kube, self._selected(PODS, "spec.nodeName"), self._read_pod, around.wake)
         self._cordons = Mirror(kube, self._selected(MPSNODES, "metadata.name"), read_cordoned, self._cordon)
+        self._probes = TcpServer(self._routes(), Listening(kubelet.address, kubelet.port, None, _LONGEST_BODY))
         self._report = NodeReport(kube, kubelet.node, policy)
         self._services: tuple[PluginService, ...] = ()
         self._since_ns: dict[str, int] = {}  # by the uid of each pod that holds devices
@@ -76,8 +67,15 @@ class KubeletNode:
     def _read_pod(self, thing: object) -> NodePod | None:
         return read_node_pod(thing, self._policy())
 
+    async def start(self) -> None:
+        """CannotServe where another process has the port."""
+        try:
+            await self._probes.start()
+        except PortTaken as error:
+            raise CannotServe(str(error)) from None
+
     async def run(self, agent: AgentRole, stop: asyncio.Event) -> None:
-        """Until `stop`. The device plugin registers once the agent has looked for the first time. PortTaken."""
+        """Until `stop`. The device plugin registers once the agent has looked for the first time."""
         devices = NodeDevices(self._node, self._domains, agent, self.books, self._policy)
         seen = asyncio.Event()
 
@@ -93,15 +91,13 @@ class KubeletNode:
             PluginService(resources.memory, "mpsd-memory.sock", memory, self._kubelet),
             PluginService(resources.percent, "mpsd-percent.sock", PercentPlugin(devices), self._kubelet),
         )
-        probes = TcpServer(self._routes(), Listening(self._kubelet.address, self._kubelet.port, None, _LONGEST_BODY))
-        await probes.start()
         try:
-            await self._run(stop, seen)
+            await self._follow(stop, seen)
         finally:
-            await probes.stop()
+            await self._probes.stop()
             self._kube.close()
 
-    async def _run(self, stop: asyncio.Event, seen: asyncio.Event) -> None:
+    async def _follow(self, stop: asyncio.Event, seen: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._report.run(stop))
             loops = [tasks.create_task(mirror.run()) for mirror in (self._pods, self._cordons)]
@@ -166,6 +162,13 @@ class KubeletNode:
             return
         self._log.info("evicted", pod=str(pod), reason=why)
         self._report.happened(Happening(pod_subject(pod), Reason.EVICTED, why))
+
+
+def _connected(kubelet: KubeletSettings) -> Kube:
+    try:
+        return open_kube(kubelet.kubeconfig)
+    except Away as error:
+        raise CannotServe(str(error)) from None
 
 
 async def _after(seen: asyncio.Event, service: PluginService) -> None:

@@ -1,0 +1,47 @@
+"""The part that an agent has in a cluster and not on a machine of its own, as whoever starts an agent sees it.
+
+One rule: it is named here and imported where it is used, so that `mpsd control` and `mpsd up` stay small.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from mpsd.core.domains import Domain
+from mpsd.core.policy import Policy
+from mpsd.edge.settings import Settings
+from mpsd.roles.agent import AgentRole
+from mpsd.roles.books import Books
+from mpsd.roles.node import Node
+
+
+class CannotServe(Exception):
+    """It cannot begin here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surrounding:
+    """What it is made from. wake: makes the agent look."""
+
+    settings: Settings
+    node: Node
+    domains: tuple[Domain, ...]
+    policy: Callable[[], Policy]
+    wake: Callable[[], None]
+
+
+class ClusterPart(Protocol):
+    """Made before the agent, which goes by its books, and run beside it."""
+
+    @property
+    def books(self) -> Books: ...
+
+    async def start(self) -> None:
+        """CannotServe where it cannot."""
+
+    async def run(self, agent: AgentRole, stop: asyncio.Event) -> None:
+        """Once started, until `stop`."""
+
+
+MakeClusterPart = Callable[[Surrounding], ClusterPart]
