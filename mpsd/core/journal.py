@@ -17,10 +17,19 @@ def served(
     journal: Iterable[Held],
     pods: Iterable[NodePod],
 ) -> frozenset[ContainerName]:
-    """The containers that have their devices of this resource, by kubelet's word or by the journal's."""
+    """The containers that have their devices of this resource, by kubelet's word or by the journal's.
+
+    An entry whose devices kubelet has given to another pod named the wrong one. Were that one taken for served, then of
+    pods that ask for the same at the same time every second would have nobody to be asked for.
+    """
     known = _by_name(pods)
-    listed = {one.container for one in held if (one.memory if resource == "memory" else one.percent)}
-    noted = {entry.pod for entry in journal if entry.resource == resource and entry.pod and _names_one(entry, known)}
+    owners = {one_id: one for one in held for one_id in (one.memory if resource == "memory" else one.percent)}
+    listed = {one.container for one in owners.values()}
+    noted = {
+        entry.pod
+        for entry in journal
+        if entry.resource == resource and entry.pod and _names_one(entry, known) and not _is_of_another(entry, owners)
+    }
     return frozenset(listed | noted)
 
 
@@ -52,6 +61,12 @@ def still_needed(
             kept.append(entry)
             newer.update(entry.ids)
     return tuple(reversed(kept))
+
+
+def _is_of_another(entry: Held, owners: Mapping[str, ContainerDevices]) -> bool:
+    """Whether kubelet says that another pod than the entry's holds any of its devices."""
+    holders = {owners[one_id].pod for one_id in entry.ids if one_id in owners}
+    return entry.pod is not None and bool(holders - {(entry.pod.namespace, entry.pod.pod)})
 
 
 def _by_name(pods: Iterable[NodePod]) -> dict[tuple[str, str], NodePod]:

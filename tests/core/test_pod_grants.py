@@ -141,9 +141,17 @@ def test_who_is_listed_or_noted_has_been_served() -> None:
         entry(mem_ids(1), named("d"), uid="uid-of-d"),
         entry(mem_ids(1), None),
     )
-    held = [devices(named("a"), mem_ids(1))]
+    held = [devices(named("a"), mem_ids(1, first=1))]
     assert served("memory", held, journal, pods) == {named("a"), named("b")}
     assert served("percent", held, journal, pods) == {named("b")}
+
+
+def test_a_pod_that_was_guessed_wrongly_has_not_been_served() -> None:
+    """Else nobody would be left to guess at the second of two pods that came together and ask for the same."""
+    pods = (node_pod("a", age=2), node_pod("b", age=1))
+    noted = (entry(mem_ids(7), named("a"), 100, 1.0),)
+    assert served("memory", (), noted, pods) == {named("a")}
+    assert served("memory", (devices(named("b"), mem_ids(7)),), noted, pods) == {named("b")}
 
 
 def test_the_newest_answer_for_exactly_these_devices_is_found() -> None:
