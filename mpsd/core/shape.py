@@ -16,6 +16,7 @@ Wanted = TypeVar("Wanted")
 
 MOST_FIELDS = 10_000  # in all mappings and lists that are read of one object; the largest pods have hundreds
 TOO_MANY_FIELDS = "too-many-fields"
+_COLLECTIONS = (dict, list)
 _LONGEST_KEPT = 256  # characters; longer keys are cut wherever they are shown, and take no memory
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WORDS: Mapping[type, tuple[str, str]] = {
@@ -110,7 +111,7 @@ class Shape:
         if type(value) is not wanted:  # exactly: true is a whole number to Python, and is none here
             self._note(at(path, key), value, wanted)
             return None
-        if isinstance(value, dict | list) and not self._counts(len(value), path, key):
+        if isinstance(value, _COLLECTIONS) and not self._counts(len(value), path, key):
             return None
         return value
 
