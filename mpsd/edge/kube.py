@@ -7,11 +7,12 @@ a right is missing, which one.
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ __all__ = [
     "PatchKind",
     "Rejected",
     "Resource",
+    "connect",
     "open_kube",
 ]
 
@@ -212,17 +214,22 @@ def open_kube(kubeconfig: Path | None) -> Kube:
     without it.
     """
     from kubernetes import config
+
+    if kubeconfig:
+        return connect(partial(config.load_kube_config, str(kubeconfig)))
+    return connect(config.load_incluster_config)
+
+
+def connect(load: Callable[..., Any], deadline_s: float = 5.0) -> Kube:
+    """load: fills its keyword argument `client_configuration`. deadline_s: of each call. Away where it fails."""
     from kubernetes.client.api_client import ApiClient
     from kubernetes.client.configuration import Configuration
 
     configuration = Configuration()
     try:
-        if kubeconfig:
-            config.load_kube_config(str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
-        else:
-            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        load(client_configuration=configuration)
     except Exception as error:  # the package lets through whatever a file that is no kubeconfig makes it stumble over
         raise Away(f"the Kubernetes API cannot be reached: {error}") from error
     if not configuration.verify_ssl:  # chosen in the kubeconfig, and not to be said anew at every request
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-    return Kube(ApiClient(configuration))
+    return Kube(ApiClient(configuration), deadline_s=deadline_s)

@@ -51,6 +51,7 @@ class Mirror(Generic[T]):
         self._log = logger(watched=selection.resource.plural)
         self.synced = False
         self.out_of_sync_since: float | None = time.time()
+        self.trouble: KubeError | None = None  # what the last attempt came to; None while it is in sync
 
     def objects(self) -> tuple[T, ...]:
         """As last seen, in the order of namespace and name; empty until `synced`."""
@@ -118,13 +119,14 @@ class Mirror(Generic[T]):
     def _note_sync(self) -> None:
         if self.out_of_sync_since is not None:
             self._log.info("in sync", objects=len(self._objects))
-        self.out_of_sync_since = None
+        self.out_of_sync_since = self.trouble = None
 
     def _note_away(self, attempt: RetryCallState) -> None:
+        why = attempt.outcome.exception() if attempt.outcome else None
+        self.trouble = why if isinstance(why, KubeError) else None
         if self.out_of_sync_since is not None and attempt.attempt_number > 1:
             return
         self.out_of_sync_since = self.out_of_sync_since or time.time()
-        why = attempt.outcome.exception() if attempt.outcome else None
         self._log.warning("out of sync", reason=str(why))
 
 

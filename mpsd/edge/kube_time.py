@@ -9,3 +9,14 @@ from datetime import UTC, datetime
 def stamp(seconds: float) -> str:
     """seconds: since 1970."""
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds(text: str) -> float | None:
+    """Since 1970; None for what is no such time. Takes what metav1.MicroTime writes too."""
+    if "T" not in text:  # a date alone
+        return None
+    try:
+        read = datetime.fromisoformat(text)
+        return read.timestamp() if read.tzinfo else None
+    except (ValueError, OverflowError):
+        return None

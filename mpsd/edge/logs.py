@@ -30,6 +30,11 @@ def configure(log_format: str) -> None:
     )
 
 
+def be_silent() -> None:
+    """For a program whose whole output is its answer, and which says itself what goes wrong."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
+
+
 def logger(**fields: object) -> Logger:
     bound: Logger = structlog.get_logger(**fields)
     return bound
