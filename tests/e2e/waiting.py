@@ -22,3 +22,11 @@ def eventually(look: Callable[[], T], what: str, *, within_s: float = 30.0) -> T
             last = error
         time.sleep(_LOOK_EVERY_S)
     raise AssertionError(f"not within {within_s:g} s: {what}; last seen: {last!r}")
+
+
+def never(look: Callable[[], bool], what: str, *, for_s: float) -> None:
+    """That something does not come true for a while."""
+    deadline = time.monotonic() + for_s
+    while time.monotonic() < deadline:
+        assert not look(), what
+        time.sleep(_LOOK_EVERY_S)

@@ -73,6 +73,7 @@ if [[ ! -f $archive ]]; then
   buildah_here push --quiet "$tag" "docker-archive:$archive.part:$tag"
   mv "$archive.part" "$archive"
   buildah_here rmi --force "$tag" >/dev/null
+  buildah_here rmi --prune >/dev/null
   # the newest two, so that going back and forth between two states costs nothing
   ls -t "$cache"/mpsd-*.tar | tail -n +3 | xargs -r rm -f
 fi

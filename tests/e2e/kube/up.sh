@@ -17,6 +17,7 @@ api_port=$((16443 + ${E2E_PORTS:-0}))
 etcd_port=$((23790 + ${E2E_PORTS:-0}))
 service_range=10.244.255.0/24
 api_service=10.244.255.1
+ours=/tmp/mpsd-e2e.run # /run/mpsd is this node's
 mkdir -p "$state"
 cd "$state"
 export KUBECONFIG=$state/kubeconfig
@@ -96,6 +97,12 @@ snapshotter() {
 }
 
 start_containerd() {
+  if [[ -e /run/mpsd && ! -e $ours ]]; then
+    echo "up.sh: /run/mpsd is there: mpsd runs on this machine, or did; remove it first" >&2
+    exit 1
+  fi
+  rm -rf /run/mpsd
+  touch $ours
   pod_networks >netns-before
   mkdir -p cni
   cat >cni/10-bridge.conflist <<-'JSON'
@@ -181,9 +188,11 @@ stop() {
   [[ ! $with_node ]] || clear_node
 }
 
-# What containerd, the network plugin and kubelet leave behind on the machine.
+# What containerd, the network plugin, kubelet and mpsd leave behind on the machine.
 clear_node() {
   local each
+  # daemons outlive the container that started them
+  sed -n 's/.*"pid": *\([0-9]\+\).*/\1/p' /run/mpsd/*/record.json 2>/dev/null | xargs -r kill -KILL 2>/dev/null || true
   findmnt -rno TARGET | grep -E "^($state|/var/lib/kubelet)(/|$)" | sort -r | while read -r each; do
     umount -l "$each" || true
   done
@@ -191,7 +200,7 @@ clear_node() {
   comm -13 <(sort netns-before) <(pod_networks | sort) | while read -r each; do ip netns delete "$each"; done
   ip link delete cni0 2>/dev/null || true
   ip address delete $api_service/32 dev lo 2>/dev/null || true
-  rm -rf /var/lib/kubelet
+  rm -rf /var/lib/kubelet /run/mpsd $ours
   sed '/# mpsd e2e$/d' /etc/hosts >hosts && cat hosts >/etc/hosts
 }
 

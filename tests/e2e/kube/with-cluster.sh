@@ -27,6 +27,10 @@ command -v kubectl >/dev/null || { echo "with-cluster.sh: kubectl is not on PATH
 
 programs=$("$here/build.sh")
 [[ $part ]] || read -r archive MPSD_E2E_IMAGE < <("$here/../image/build.sh") || { echo "with-cluster.sh: no image" >&2; exit 1; }
+if [[ ! $part ]]; then # a machine has room for one node
+  exec 9>/tmp/mpsd-e2e.lock
+  flock --nonblock 9 || { echo "with-cluster.sh: waiting for another one on this machine" >&2; flock 9; }
+fi
 state=$(mktemp -d /tmp/mpsd-e2e.XXXX)
 down() {
   "$here/up.sh" "$programs" "$state" stop || true
@@ -39,7 +43,7 @@ down() {
 trap down EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-"$here/up.sh" "$programs" "$state" start $part
-[[ $part ]] || "$here/up.sh" "$programs" "$state" import "$archive"
+"$here/up.sh" "$programs" "$state" start $part 9>&-
+[[ $part ]] || "$here/up.sh" "$programs" "$state" import "$archive" 9>&-
 export KUBECONFIG=$state/kubeconfig MPSD_E2E_STATE=$state MPSD_E2E_PROGRAMS=$programs MPSD_E2E_IMAGE
-"$@"
+"$@" 9>&-

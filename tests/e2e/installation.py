@@ -1,0 +1,122 @@
+"""mpsd as pods: the manifests as shipped, but for the image's name and for simulated GPUs."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from tests.e2e.cluster import Cluster, Object
+from tests.e2e.waiting import eventually
+
+SYSTEM = "mpsd-system"
+CONTROL, AGENT = "mps-control-daemon", "mpsd-agent"
+MEMORY, PERCENT, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
+# Two GPUs of 24 062 MiB, of which 23 units of a GiB each are promised.
+SIMULATED = "A30x2"
+GPUS, UNITS = 2, 23
+
+_MANIFESTS = Path(__file__).parents[2] / "manifests"
+_LABEL = "app.kubernetes.io/name"
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """node: the one node that it runs on."""
+
+    cluster: Cluster
+    image: str
+    node: str
+    folder: Path
+
+    def apply(self) -> None:
+        """As a person does, in one command."""
+        self.cluster.do("apply", "-k", str(self.folder))
+
+    def pods(self, name: str) -> list[Object]:
+        """Those of a component (control, agent, webhook) that are not on their way out."""
+        found = self.cluster.get("pods", "-n", SYSTEM, "-l", f"{_LABEL}=mpsd-{name}")["items"]
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def is_ready(self, name: str) -> bool:
+        pods = self.pods(name)
+        return bool(pods) and all(
+            any(said["type"] == "Ready" and said["status"] == "True" for said in pod["status"].get("conditions", ()))
+            for pod in pods
+        )
+
+    def wait_until_ready(self) -> None:
+        """All pods are, and kubelet counts the GPUs among what it has."""
+        for name in ("control", "agent", "webhook"):
+            eventually(lambda name=name: self.is_ready(name), f"{name} ready", within_s=90.0)
+        self.wait_until_offered()
+
+    def allocatable(self) -> dict[str, str]:
+        found: dict[str, str] = self.cluster.get("node", self.node)["status"]["allocatable"]
+        return found
+
+    def wait_until_offered(self) -> None:
+        wanted = {MEMORY: str(GPUS * UNITS), PERCENT: str(100 * GPUS), COUNT: str(GPUS)}
+        eventually(lambda: wanted.items() <= self.allocatable().items(), "the GPUs in the node's status", within_s=60.0)
+
+    def told(self) -> Object:
+        """What the node tells of itself: the status of its MPSNode."""
+        status: Object = self.cluster.get("mpsnode", self.node).get("status", {})
+        return status
+
+    def grants(self) -> dict[str, Object]:
+        """By the pod's namespace/name."""
+        return {grant["pod"]: grant for grant in self.told().get("grants", ())}
+
+    def are_books_at_zero(self) -> bool:
+        told = self.told()
+        assert told["gpus"], "nobody has told of GPUs"
+        held = [gpu[field] for gpu in told["gpus"] for field in ("grantedMiB", "grantedPercent")]
+        return not told.get("grants") and not any(held)
+
+    def logs(self, name: str) -> str:
+        return self.cluster.do("logs", "-n", SYSTEM, "-l", f"{_LABEL}=mpsd-{name}", "--tail=-1").out
+
+    def put_where(self, node_labels: dict[str, str]) -> None:
+        """Moves both DaemonSets, by their node selector."""
+        patch = json.dumps([{"op": "replace", "path": "/spec/template/spec/nodeSelector", "value": node_labels}])
+        for name in (CONTROL, AGENT):
+            self.cluster.do("patch", "daemonset", name, "-n", SYSTEM, "--type=json", "-p", patch)
+
+
+@contextmanager
+def installed(cluster: Cluster, image: str, folder: Path) -> Iterator[Installation]:
+    """Installs, and takes everything away again, in the order of docs/install.md."""
+    nodes = cluster.get("nodes", "-l", "ack.node.gpu.schedule=mps")["items"]
+    assert len(nodes) == 1, "one node must have the label ack.node.gpu.schedule=mps"
+    installation = Installation(cluster, image, nodes[0]["metadata"]["name"], folder)
+    _write_overlay(installation)
+    try:
+        installation.apply()
+        installation.wait_until_ready()
+        yield installation
+    finally:
+        uninstall(installation)
+
+
+def uninstall(installation: Installation) -> None:
+    cluster = installation.cluster
+    kinds = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
+    cluster.kubectl("delete", kinds, "mpsd-webhook", "--ignore-not-found")
+    cluster.kubectl("delete", "-n", SYSTEM, "daemonset,deployment", "--all", "--cascade=foreground", within_s=120)
+    cluster.kubectl("delete", "-k", str(installation.folder), "--ignore-not-found", within_s=120)
+    eventually(lambda: not cluster.kubectl("get", "namespace", SYSTEM).ok, f"{SYSTEM} gone", within_s=60.0)
+
+
+def _write_overlay(installation: Installation) -> None:
+    name, _colon, tag = installation.image.rpartition(":")
+    simulate = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": f"--simulate={SIMULATED}"}]
+    kustomization = {
+        "resources": [os.path.relpath(_MANIFESTS, installation.folder)],  # kustomize takes no absolute ones
+        "images": [{"name": "mpsd", "newName": name, "newTag": tag}],
+        "patches": [{"target": {"kind": "DaemonSet"}, "patch": json.dumps(simulate)}],
+    }
+    (installation.folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))

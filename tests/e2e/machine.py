@@ -1,0 +1,60 @@
+"""The machine under the cluster that `make e2e` starts: its kubelet, and what only root on the node can do."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+_UP = Path(__file__).parent / "kube" / "up.sh"
+_RUN = Path("/run/mpsd")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """state: the folder of the cluster that `kube/with-cluster.sh` started."""
+
+    programs: Path
+    state: Path
+
+    def kubelet(self, verb: str) -> None:
+        """verb: start, stop or kill. Pods go on."""
+        self._up("kubelet", verb)
+
+    def reboot(self) -> None:
+        """What a reboot leaves of a node whose kubelet is down: no container, and nothing in /run."""
+        address = str(self.state / "containerd.sock")
+        tasks = [*("ctr", "-a", address, "-n", "k8s.io", "tasks")]
+        for task in subprocess.run([*tasks, "ls", "-q"], check=True, capture_output=True, text=True).stdout.split():
+            subprocess.run([*tasks, "rm", "-f", task], check=False, capture_output=True)
+        for daemon in _daemons():
+            subprocess.run(["kill", "-KILL", str(daemon)], check=False)
+        shutil.rmtree(_RUN)
+
+    def _up(self, *words: str) -> None:
+        kubeconfig = {"KUBECONFIG": str(self.state / "kubeconfig")}
+        command = [str(_UP), str(self.programs), str(self.state), *words]
+        subprocess.run(command, check=True, timeout=60, env=os.environ | kubeconfig)
+
+
+def this_machine() -> Machine:
+    state, programs = os.environ.get("MPSD_E2E_STATE"), os.environ.get("MPSD_E2E_PROGRAMS")
+    if not state or not programs or os.geteuid() != 0:
+        pytest.skip("needs root on the node of a cluster that tests/e2e/kube/with-cluster.sh started")
+    return Machine(Path(programs), Path(state))
+
+
+def _daemons() -> list[int]:
+    """The control daemons that outlived their container, and their servers."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            environment = (process / "environ").read_bytes()
+        except OSError:
+            continue  # gone, or the kernel's
+        if b"mpsd.sim.control_daemon" in words and b"=/run/mpsd/" in environment:
+            found.append(int(process.name))
+    return found

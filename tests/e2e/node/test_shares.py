@@ -1,0 +1,126 @@
+"""What a pod gets that asks for a share, on a real kubelet and in a real container."""
+
+import yaml
+
+from tests.e2e.cluster import Cluster, Object
+from tests.e2e.installation import MEMORY, PERCENT, UNITS, Installation
+from tests.e2e.objects import SAMPLE
+from tests.e2e.shares import CLIENT, Pods, container, refused_at, share
+from tests.e2e.waiting import eventually
+
+_CONTEXT_MIB = 256  # CUDA's own context counts: no share of an A30 can hold more than its grant less this
+
+
+def _sample(image: str) -> Object:
+    """The published Job with its image and its program replaced, and nothing else."""
+    job: Object = yaml.safe_load(SAMPLE)
+    (main,) = job["spec"]["template"]["spec"]["containers"]
+    main |= {"image": image, "command": [*CLIENT, "alloc=9000", "hold"], "workingDir": "/"}
+    return job
+
+
+def test_the_published_sample_runs_under_its_limit(cluster: Cluster, mpsd: Installation, pods: Pods) -> None:
+    cluster.do("apply", "-n", pods.namespace, "-f", "-", given=_sample(mpsd.image))
+    found = eventually(lambda: cluster.get("pods", "-n", pods.namespace)["items"], "the Job's pod")
+    name = found[0]["metadata"]["name"]
+    said = pods.wait_until_holding(name)
+    assert 7168 - _CONTEXT_MIB < refused_at(said) <= 7168
+
+    inside = pods.environment(name)
+    assert inside["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=7168M"
+    assert inside["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "100"
+    assert inside["CUDA_MPS_PIPE_DIRECTORY"] == "/run/mpsd/client"
+    assert inside["NVIDIA_VISIBLE_DEVICES"] == said[0]["uuid"]
+
+    annotations = pods.get(name)["metadata"]["annotations"]
+    assert annotations["mpsd.io/gpu"] == said[0]["uuid"]
+    assert annotations["ALIYUN_COM_GPU_MEM_POD"] == "7"
+    eventually(lambda: mpsd.grants()[f"{pods.namespace}/{name}"]["clients"] == 1, "the client in the node's status")
+    print(f"\n{cluster.do('get', 'mps').out}")
+
+
+def test_a_pod_sees_one_socket_that_it_cannot_replace(pods: Pods) -> None:
+    pods.start("sees", 1)
+    assert pods.run_in("sees", "ls", "-A", "/run/mpsd/client").split() == ["control"]
+    (mount,) = [
+        line for line in pods.run_in("sees", "cat", "/proc/mounts").splitlines() if " /run/mpsd/client " in line
+    ]
+    assert "ro" in mount.split()[3].split(",")
+    assert (
+        "No such file"
+        in pods.cluster.kubectl(*("exec", "sees", "-n", pods.namespace, "--", "ls", "/run/mpsd/gpu0")).err
+    ), "neither the daemon's own folder nor its neighbours'"
+
+
+def test_a_pod_that_is_not_root_is_a_client_and_commands_nothing(mpsd: Installation, pods: Pods) -> None:
+    pods.start("asks", 1)
+    pods.start("neighbour", 1)
+    for command in ("quit", "set_default_device_pinned_mem_limit 0 20G", "shutdown_server -f"):
+        pods.run_in("asks", "sh", "-c", f"echo {command} | /run/mpsd/simulation/bin/nvidia-cuda-mps-control")
+    for name in ("asks", "neighbour"):
+        assert pods.status(name)["state"].get("running"), "nobody was ended"
+    limit = pods.run_in(
+        *("asks", "sh", "-c"),
+        "echo get_default_device_pinned_mem_limit 0 | /run/mpsd/simulation/bin/nvidia-cuda-mps-control",
+    )
+    assert "20G" not in limit
+
+
+def test_pods_share_a_gpu_at_the_same_time(mpsd: Installation, pods: Pods) -> None:
+    pods.create(*(share(f"p{n}", container(mpsd.image, gib, "alloc=9000", "hold")) for n, gib in enumerate((3, 5, 7))))
+    said = [pods.wait_until_holding(f"p{n}") for n in range(3)]
+    assert len({lines[0]["uuid"] for lines in said}) == 1, "binpack"
+    for lines, gib in zip(said, (3, 5, 7), strict=True):
+        assert gib * 1024 - _CONTEXT_MIB < refused_at(lines) <= gib * 1024
+    eventually(lambda: sorted(grant["memoryMiB"] for grant in mpsd.grants().values()) == [3072, 5120, 7168], "grants")
+
+
+def test_a_percentage_becomes_the_containers_threads(mpsd: Installation, pods: Pods) -> None:
+    asks = container(mpsd.image, 2, "hold")
+    asks["resources"]["limits"][PERCENT] = "30"
+    pods.create(share("part", asks))
+    said = pods.wait_until_holding("part")
+    assert pods.environment("part")["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
+    assert said[0]["sms"] <= 0.31 * 56
+
+
+def test_what_an_init_container_asked_for_stays_with_its_pod(mpsd: Installation, pods: Pods) -> None:
+    """kubelet keeps its devices for the pod, though it tells nobody of them."""
+    first = container(mpsd.image, 10, "alloc=8000", name="first")
+    pods.create(share("phases", container(mpsd.image, 3, "alloc=9000", "hold"), initContainers=[first]))
+    said = pods.wait_until_holding("phases")
+    assert 3072 - _CONTEXT_MIB < refused_at(said) <= 3072, "the main container has its own limit"
+    assert pods.said("phases", "first")[1]["rc"].startswith("0:"), "and the init container had its own"
+    name = f"{pods.namespace}/phases"
+    eventually(lambda: mpsd.grants()[name]["memoryMiB"] == 10240, "the grant of the whole pod")
+
+
+def test_a_container_that_asks_for_more_than_any_gpu_holds_is_refused_in_plain_words(
+    mpsd: Installation, pods: Pods
+) -> None:
+    """The scheduler adds GPUs up: 30 of 46 GiB are free on this node, and on none of its GPUs."""
+    pods.create(share("huge", container(mpsd.image, UNITS + 7, "hold")))
+    eventually(lambda: pods.phase("huge") == "Failed", "refused")
+    status = pods.get("huge")["status"]
+    assert status["reason"] == "UnexpectedAdmissionError"
+    assert MEMORY in status["message"]
+    print(f"\n{status['message']}")
+    told = eventually(
+        lambda: [event for event in pods.events("huge") if event["type"] == "Warning" and "GPU" in event["message"]],
+        "an event that says why",
+    )
+    print("\n".join(f"{event['reason']}: {event['message']}" for event in told))
+
+
+def test_a_deleted_pod_gives_back_what_it_held(mpsd: Installation, pods: Pods) -> None:
+    pods.start("short", 20)
+    eventually(lambda: not mpsd.are_books_at_zero(), "a grant")
+    pods.delete("short")
+    eventually(mpsd.are_books_at_zero, "books at zero", within_s=30.0)
+    pods.start("next", 23)
+
+
+def test_a_program_that_ends_gives_back_what_it_held(mpsd: Installation, pods: Pods) -> None:
+    pods.create(share("brief", container(mpsd.image, 4, "alloc=100")))
+    eventually(lambda: pods.phase("brief") == "Succeeded", "the program's end")
+    eventually(mpsd.are_books_at_zero, "books at zero, though the pod is still there", within_s=30.0)

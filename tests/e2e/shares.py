@@ -1,0 +1,108 @@
+"""Pods that ask for a share of a GPU, and what became of them. They run the built image's simulated CUDA program."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.e2e.cluster import Cluster, Object
+from tests.e2e.installation import MEMORY
+from tests.e2e.waiting import eventually
+
+CLIENT = ("python", "-P", "-m", "mpsd.sim.cuda_client")
+
+
+def container(image: str, gib: int, *actions: str, name: str = "main") -> Object:
+    """A container that asks for so many GiB, and does this on the GPU."""
+    return {
+        "name": name,
+        "image": image,
+        "command": [*CLIENT, *actions],
+        "resources": {"limits": {MEMORY: str(gib)}},
+    }
+
+
+def share(name: str, *containers: Object, **spec: Any) -> Object:
+    """A pod of nobody, that every rule of admission lets pass."""
+    fields: Object = {
+        "hostIPC": True,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 1000},
+        "containers": list(containers),
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": fields | spec}
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """Those of one namespace."""
+
+    cluster: Cluster
+    namespace: str
+    image: str
+
+    def create(self, *pods: Object) -> None:
+        for pod in pods:
+            self.cluster.do("create", "-n", self.namespace, "-f", "-", given=pod)
+
+    def start(self, name: str, gib: int, *actions: str, **spec: Any) -> None:
+        """A pod of one container; returns when its program has done these actions and holds its context."""
+        self.create(share(name, container(self.image, gib, *actions, "hold"), **spec))
+        self.wait_until_holding(name)
+
+    def get(self, name: str) -> Object:
+        return self.cluster.get("pod", name, "-n", self.namespace)
+
+    def phase(self, name: str) -> str:
+        found: str = self.get(name)["status"].get("phase", "")
+        return found
+
+    def said(self, name: str, container: str = "main") -> list[Object]:
+        """The lines of its program; none before it runs."""
+        logs = self.cluster.kubectl("logs", name, "-n", self.namespace, "-c", container)
+        return [json.loads(line) for line in logs.out.splitlines() if line.startswith("{")] if logs.ok else []
+
+    def wait_until_holding(self, name: str, container: str = "main", *, within_s: float = 60.0) -> list[Object]:
+        def is_holding() -> list[Object]:
+            said = self.said(name, container)
+            assert self.phase(name) == "Running", f"{self.phase(name)}: {said} {self.why(name)}"
+            return said if any("ready" in line for line in said) else []
+
+        return eventually(is_holding, f"{name} holds a context", within_s=within_s)
+
+    def why(self, name: str) -> str:
+        """Whatever kubelet says about why it is not running."""
+        status = self.get(name)["status"]
+        states = [each.get("state", {}) for each in status.get("containerStatuses", ())]
+        return json.dumps([status.get("reason"), status.get("message"), states])
+
+    def status(self, name: str) -> Object:
+        """Of its one container."""
+        (found,) = self.get(name)["status"]["containerStatuses"]
+        status: Object = found
+        return status
+
+    def run_in(self, name: str, *command: str) -> str:
+        return self.cluster.do("exec", name, "-n", self.namespace, "-c", "main", "--", *command).out
+
+    def environment(self, name: str) -> dict[str, str]:
+        """As a process of its container has it."""
+        lines = self.run_in(name, "env").splitlines()
+        return {key: value for key, _equals, value in (line.partition("=") for line in lines)}
+
+    def delete(self, *names: str) -> None:
+        self.cluster.do("delete", "pod", "-n", self.namespace, "--wait=false", *names)
+
+    def events(self, name: str) -> list[Object]:
+        selector = f"involvedObject.name={name}"
+        found: list[Object] = self.cluster.get("events", "-n", self.namespace, "--field-selector", selector)["items"]
+        return found
+
+
+def refused_at(said: Sequence[Object]) -> int:
+    """The MiB that the program could allocate before CUDA said no."""
+    (line,) = [line for line in said if "alloc_MiB" in line]
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in line["rc"], line
+    found: int = line["alloc_MiB"]
+    return found
