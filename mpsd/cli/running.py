@@ -56,7 +56,7 @@ class Parts:
 
     async def run(self) -> int:
         """Until a signal; then the daemons are drained and stopped, and the agent after them."""
-        stop, agent_stop = asyncio.Event(), asyncio.Event()
+        stop, cluster_stop, agent_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
         event_loop.on_stop_signals(stop.set, self._hurry)
         api = self._api()
         if api:
@@ -66,13 +66,13 @@ class Parts:
         async with asyncio.TaskGroup() as tasks:
             if self._agent:
                 tasks.create_task(self._agent.run(agent_stop))
-            if self._cluster and self._agent:
-                tasks.create_task(self._cluster.run(self._agent, agent_stop))
+            serving = tasks.create_task(self._serve_cluster(cluster_stop))
             watch = tasks.create_task(self._watch_limits())
             await (self._control.run(stop) if self._control else stop.wait())
+            cluster_stop.set()
+            await serving  # until then limits must be raised for what still comes
             agent_stop.set()
-            if self._agent:
-                self._wake.set()
+            self._wake.set()
             watch.cancel()
         if api:
             await api.stop()
@@ -80,6 +80,10 @@ class Parts:
         if self._control and self._settings.simulate:
             shutil.rmtree(self._settings.simulation)
         return 0
+
+    async def _serve_cluster(self, stop: asyncio.Event) -> None:
+        if self._cluster and self._agent:
+            await self._cluster.run(self._agent, stop)
 
     def _hurry(self) -> None:
         if self._control:

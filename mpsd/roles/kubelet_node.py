@@ -27,6 +27,7 @@ from mpsd.edge.logs import logger
 from mpsd.roles.agent import AgentRole
 from mpsd.roles.cluster_part import CannotServe, Surrounding
 from mpsd.roles.kubelet_grants import KubeletGrants
+from mpsd.roles.leaving import Leaving
 from mpsd.roles.memory_plugin import MemoryPlugin
 from mpsd.roles.node_devices import NodeDevices
 from mpsd.roles.node_report import NodeReport
@@ -56,6 +57,7 @@ class KubeletNode:
         self._cordons = Mirror(kube, self._selected(MPSNODES, "metadata.name"), read_cordoned, self._cordon)
         self._probes = TcpServer(self._routes(), Listening(kubelet.address, kubelet.port, None, _LONGEST_BODY))
         self._report = NodeReport(kube, kubelet.node, policy)
+        self._leaving = Leaving(kube, kubelet.node, policy, self._log)
         self._services: tuple[PluginService, ...] = ()
         self._since_ns: dict[str, int] = {}  # by the uid of each pod that holds devices
         journal = settings.run_directory / "agent" / "journal.json"
@@ -103,8 +105,11 @@ class KubeletNode:
             loops = [tasks.create_task(mirror.run()) for mirror in (self._pods, self._cordons)]
             loops += [tasks.create_task(_after(seen, service)) for service in self._services]
             await stop.wait()
+            await self._leaving.announce()
             for loop in loops:
                 loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            await self._leaving.repeat()
 
     def _surroundings(self) -> Surroundings:
         node = self._node
