@@ -99,6 +99,7 @@ _METHODS = {
     "delete": "DELETE",
 }
 _ERRORS: Mapping[int, type[KubeError]] = {404: NotFound, 409: Conflict, 410: Expired, 429: NotNow}
+_ENDING = "is being terminated"  # in a 403 about a namespace that takes nothing new
 _TOO_NEW = "ResourceVersionTooLarge"  # the cause in a 504 to whom this server's cache lags behind
 
 
@@ -170,9 +171,12 @@ def read_answer(ask: Ask, status: int, body: bytes) -> Object:
 def refusal(ask: Ask, status: int, answer: object) -> KubeError:
     """answer: the Status object that came with it, if one did."""
     said = answer.get("message", "") if isinstance(answer, dict) else ""
-    if status in {401, 403}:
-        who = "is not known to the API server" if status == 401 else f"lacks the right to {ask}"
-        return Forbidden(f"mpsd {who}: {said}")
+    if status == 401:
+        return Forbidden(f"mpsd is not known to the API server: {said}")
+    if status == 403 and said.startswith("admission webhook "):
+        return Rejected(f"{ask}: {said}")
+    if status == 403:
+        return Forbidden(f"{ask}: {said}" if _ENDING in said else f"mpsd lacks the right to {ask}: {said}")
     if status == 504 and _TOO_NEW in str(answer):
         return Expired(f"{ask}: {said}")
     error = _ERRORS.get(status, Away if status >= 500 else Rejected)

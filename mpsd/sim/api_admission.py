@@ -95,7 +95,8 @@ class Admission:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError) as error:
             if webhook.get("failurePolicy", "Fail") == "Ignore":
                 return {}
-            message = f'Internal error occurred: failed calling webhook "{webhook["name"]}": {error!r}'
+            why = "context deadline exceeded" if isinstance(error, TimeoutError) else str(error)
+            message = f'Internal error occurred: failed calling webhook "{webhook["name"]}": {why}'
             raise Refused(500, "InternalError", message) from None
         admitted.warnings += response.get("warnings") or []
         if response.get("allowed"):

@@ -29,6 +29,7 @@ class Kind:
     short_names: tuple[str, ...] = ()
     subresources: tuple[str, ...] = ()
     schema: Mapping[str, Any] | None = None
+    columns: tuple[Object, ...] = ()
 
     def api(self, version: str = "") -> str:
         """Group and version, as in apiVersion."""
@@ -139,4 +140,5 @@ def kind_of_definition(definition: Mapping[str, Any]) -> Kind:
         custom=True,
         short_names=tuple(names.get("shortNames") or ()),
         schema=(stored.get("schema") or {}).get("openAPIV3Schema"),
+        columns=tuple(stored.get("additionalPrinterColumns") or ()),
     )

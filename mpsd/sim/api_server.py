@@ -2,7 +2,7 @@
 
     python -m mpsd.sim.api_server --dir DIR [--port PORT]
 
-writes DIR/kubeconfig once it serves, and serves until SIGTERM. Plain HTTP on 127.0.0.1, one token, everything allowed.
+writes DIR/kubeconfig once it serves, and serves until SIGTERM. On 127.0.0.1 alone, one token, everything allowed.
 
 One rule: what it does is what Kubernetes does, and what it does not do it refuses; tests/kube_contract holds it to a
 real one.
@@ -10,6 +10,7 @@ real one.
 
 import argparse
 import asyncio
+import base64
 import json
 import secrets
 import signal
@@ -22,11 +23,13 @@ from aiohttp import web
 
 from mpsd.sim import api_refusals as refusals
 from mpsd.sim.api_admission import Admitted
+from mpsd.sim.api_certificate import new_certificate
 from mpsd.sim.api_cluster import Cluster
 from mpsd.sim.api_discovery import discovery
 from mpsd.sim.api_kinds import PODS, Object
 from mpsd.sim.api_refusals import Refused
 from mpsd.sim.api_request import Target, list_options, read_target
+from mpsd.sim.api_table import is_wanted, table
 from mpsd.sim.api_watch import Watched, changes
 
 _LONGEST_BODY = 4 * 1024**2
@@ -42,6 +45,7 @@ class ApiServer:
         self.port = port
         self.token = secrets.token_urlsafe(16)
         self._bookmark_s = bookmark_s
+        self._shown = new_certificate()
         self._runner: web.AppRunner | None = None  # None while it is stopped
 
     async def start(self) -> None:
@@ -49,7 +53,8 @@ class ApiServer:
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, ssl_context=self._shown.context)
+        await site.start()
         self.port = self._runner.addresses[0][1]
         self.cluster.start()
 
@@ -67,12 +72,16 @@ class ApiServer:
 
     def kubeconfig(self) -> str:
         named = {"name": "simulated"}
+        cluster = {
+            "server": f"https://127.0.0.1:{self.port}",
+            "certificate-authority-data": base64.b64encode(self._shown.authority).decode(),
+        }
         return yaml.safe_dump(
             {
                 "apiVersion": "v1",
                 "kind": "Config",
                 "current-context": "simulated",
-                "clusters": [named | {"cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
+                "clusters": [named | {"cluster": cluster}],
                 "users": [named | {"user": {"token": self.token}}],
                 "contexts": [named | {"context": {"cluster": "simulated", "user": "simulated"}}],
             }
@@ -104,7 +113,8 @@ class ApiServer:
                 options = list_options(request.query)
                 return await (self._watch if options.watch else self._list)(request, target)
             case "GET", True, "" | "status":
-                return _json(self._typed(target, self.cluster.objects.found(*target.place)))
+                thing = self.cluster.objects.found(*target.place)
+                return self._table(request, target, [thing], {}) or _json(self._typed(target, thing))
             case "POST", False, "":
                 return await self._create(request, target)
             case "POST", True, "binding" | "eviction" if target.kind is PODS:
@@ -160,8 +170,11 @@ class ApiServer:
         metadata = {"resourceVersion": str(version)}
         if len(page) < len(rest):
             metadata["continue"] = options.token(version, page[-1][0])
+        things = [thing for _key, thing in page]
+        if shown := self._table(request, target, things, metadata):
+            return shown
         typed = {"kind": f"{target.kind.name}List", "apiVersion": target.kind.api(target.version)}
-        return _json({**typed, "metadata": metadata, "items": [thing for _key, thing in page]})
+        return _json({**typed, "metadata": metadata, "items": things})
 
     async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
         options, store = list_options(request.query), self.cluster.store
@@ -183,6 +196,13 @@ class ApiServer:
             await response.write(msgspec.json.encode(line) + b"\n")
         return response
 
+    def _table(
+        self, request: web.Request, target: Target, things: list[Object], metadata: Object
+    ) -> web.Response | None:
+        """None where objects are wanted, or there are no columns for this kind."""
+        shown = table(target.kind, things, metadata) if is_wanted(request.headers.get("Accept", "")) else None
+        return _json(shown) if shown else None
+
     def _typed(self, target: Target, thing: Object) -> Object:
         return {**thing, "kind": target.kind.name, "apiVersion": target.kind.api(target.version)}
 
@@ -200,6 +220,8 @@ def _json(value: Any, code: int = 200) -> web.Response:
 async def _body(request: web.Request) -> Any:
     """What was sent, {} for nothing. YAML too, which is what kubectl may send."""
     sent = await request.read()
+    if "protobuf" in request.content_type:  # some of kubectl's own commands; `kubectl apply -f` sends JSON
+        raise Refused(415, "UnsupportedMediaType", "the simulated API server reads JSON and YAML, not protobuf")
     try:
         return yaml.safe_load(sent) if "yaml" in request.content_type else msgspec.json.decode(sent or b"{}")
     except (msgspec.DecodeError, yaml.YAMLError) as error:
