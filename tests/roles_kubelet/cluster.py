@@ -7,11 +7,14 @@ the API, or as fate would, by signals and lost files.
 import json
 import shutil
 import signal
+import ssl
 import sys
 import urllib.error
 import urllib.request
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -24,6 +27,7 @@ NODE = "node1"
 MEMORY, PERCENT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 Object = dict[str, Any]
 
+_DEFINITION = Path(__file__).parents[2] / "manifests" / "base" / "crd" / "mpsnode.yaml"
 _PODS = "/api/v1/namespaces/default/pods"
 
 
@@ -41,6 +45,8 @@ class Cluster(Machine):
         self.api = self.simulator("mpsd.sim.api_server", "--dir", self._api_folder)
         eventually((self._api_folder / "kubeconfig").exists, "the API server serves")
         self._find_api()
+        definition = yaml.safe_load(_DEFINITION.read_text())
+        self.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
         self.kubelet = self.start_kubelet()
         self.control = self.service("control")
         self.agent = self.start_agent()
@@ -48,7 +54,9 @@ class Cluster(Machine):
 
     def _find_api(self) -> None:
         config = yaml.safe_load((self._api_folder / "kubeconfig").read_text())
-        self._url = config["clusters"][0]["cluster"]["server"]
+        cluster = config["clusters"][0]["cluster"]
+        self._url = cluster["server"]
+        self._trusted = ssl.create_default_context(cadata=b64decode(cluster["certificate-authority-data"]).decode())
         self._token = config["users"][0]["user"]["token"]
 
     def simulator(self, module: str, *arguments: object) -> Service:
@@ -64,8 +72,9 @@ class Cluster(Machine):
     def start_agent(self) -> Service:
         argv = [str(MPSD), "agent", "--node", NODE, "--kubelet-dir", str(self.kubelet_folder)]
         argv += ["--kubeconfig", str(self._api_folder / "kubeconfig"), "--address", "127.0.0.1"]
-        environment = self.environment | {"MPSD_METRICS_PORT": "0"}
-        return self._started(Service(argv, environment, self._said))
+        agent = self._started(Service(argv, self.environment | {"MPSD_METRICS_PORT": "0"}, self._said))
+        eventually(lambda: agent.logged("registered") or not agent.running, "the agent is registered")
+        return agent
 
     # -- the API -------------------------------------------------------------------------------------------------
 
@@ -73,7 +82,7 @@ class Cluster(Machine):
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=10, context=self._trusted) as answer:
             found: Object = json.load(answer)
             return found
 
@@ -187,11 +196,15 @@ class PodProgram:
         return [json.loads(line) for line in self.text.splitlines(keepends=True) if line.endswith("}\n")]
 
     @property
+    def runs(self) -> list[Path]:
+        """What each run of the container has said, the first run first."""
+        folder = self._cluster.kubelet_folder / "containers" / self._uid / self._container
+        return sorted(folder.glob("*/log"), key=lambda path: int(path.parent.name))
+
+    @property
     def text(self) -> str:
         """What its last run has said so far."""
-        folder = self._cluster.kubelet_folder / "containers" / self._uid / self._container
-        runs = sorted(folder.glob("*/log"), key=lambda path: int(path.parent.name))
-        return runs[-1].read_text() if runs else ""
+        return self.runs[-1].read_text() if self.runs else ""
 
     def heard(self, key: str) -> list[Any]:
         return [line[key] for line in self.lines if key in line]
