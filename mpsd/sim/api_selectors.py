@@ -25,6 +25,7 @@ _FIELDS = {
         "source",
     },
 }
+_ELSEWHERE = {(EVENTS.plural, "source"): "source.component"}  # a selector's field that is not where its name says
 _TERM = re.compile(r"(?P<key>[^=!]+)(?P<operator>==|!=|=)(?P<value>.*)")
 _SET = re.compile(r"(?P<key>\S+)\s+(?P<operator>in|notin)\s+\((?P<values>[^)]*)\)")
 _COMMAS = re.compile(r",(?![^(]*\))")  # those that are not inside brackets
@@ -63,7 +64,8 @@ def _field(kind: Kind, term: str) -> Test:
     key, operator, value = match["key"], match["operator"], match["value"]
     if key not in {"metadata.name", "metadata.namespace"} | _FIELDS.get(kind.plural, set()):
         raise bad_request(f'field label not supported: {key} (kind "{kind.name}")')
-    return lambda thing: (at(thing, key) == value) is not (operator == "!=")
+    path = _ELSEWHERE.get((kind.plural, key), key)
+    return lambda thing: (at(thing, path) == value) is not (operator == "!=")
 
 
 def _label(term: str) -> Test:

@@ -5,10 +5,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from mpsd.core.events import Happening, Reason, Told, event_object, pod_subject
+from mpsd.core.identity import PodName
 from mpsd.edge.kube import Change, ChangeKind, Kube, PatchKind, Rejected, Resource
+from mpsd.edge.kube_time import stamp
 from tests.kube_contract.conftest import World, config_map, make_node, pod
 
-MAPS, PODS = Resource("v1", "configmaps"), Resource("v1", "pods")
+MAPS, PODS, EVENTS = Resource("v1", "configmaps"), Resource("v1", "pods"), Resource("v1", "events")
 _DEADLINE_S = 20.0
 
 
@@ -69,6 +72,22 @@ def test_fields_select_and_others_are_refused(world: World) -> None:
         for resource, selector in ((PODS, "spec.hostname=a"), (MAPS, "data.a=1")):
             with pytest.raises(Rejected):
                 await kube.list(resource, world.namespace, {"fieldSelector": selector})
+
+    world.run(questions)
+
+
+def test_our_events_are_found_by_their_source_and_by_their_object(world: World) -> None:
+    subject = pod_subject(PodName(world.namespace, "train", "a-uid"))
+    ours = event_object(Told(Happening(subject, Reason.FAULT, "a fault"), 1.0, 2.0, 1), "node1", stamp)
+    other = ours | {"metadata": {"name": "other"}, "source": {"component": "kubelet"}}
+
+    async def questions(kube: Kube) -> None:
+        for event in (ours, {key: value for key, value in other.items() if not key.startswith("reporting")}):
+            await kube.create(EVENTS, event, world.namespace)
+        for selector, number in {"source=mpsd-agent": 1, "involvedObject.uid=a-uid,reason=MPSFault": 2}.items():
+            assert len(await kube.list(EVENTS, world.namespace, {"fieldSelector": selector})) == number
+        counted = await kube.patch(EVENTS, ours["metadata"]["name"], {"count": 5}, PatchKind.MERGE, world.namespace)
+        assert counted["count"] == 5
 
     world.run(questions)
 

@@ -41,9 +41,11 @@ def test_a_condition_that_is_added_leaves_the_others(world: World) -> None:
         assert conditions["MPSReady"] == "False"
         assert "Ready" in conditions
         assert node["status"]["capacity"].keys() >= {"cpu", "aliyun.com/gpu-count"}
-        gone = {"status": {"capacity": {"aliyun.com/gpu-count": None}}}
+        without = [{"type": "MPSReady", "$patch": "delete"}]
+        gone = {"status": {"capacity": {"aliyun.com/gpu-count": None}, "conditions": without}}
         node = await kube.patch(NODES, world.node, gone, PatchKind.STRATEGIC, subresource="status")
         assert "aliyun.com/gpu-count" not in node["status"]["capacity"]
+        assert [one["type"] for one in node["status"]["conditions"] if one["type"] == "MPSReady"] == []
 
     world.run(questions)
 
