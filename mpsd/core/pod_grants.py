@@ -5,9 +5,10 @@ One rule: a device counts for one pod at most, and kubelet's word goes before th
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mpsd.core.allocation import Held
+from mpsd.core.container import Role
 from mpsd.core.devices import gpu_of
 from mpsd.core.domains import Domain
 from mpsd.core.grants import Grant
@@ -48,7 +49,10 @@ def pod_grants(
     known = {(pod.namespace, pod.name): pod for pod in pods}
     domain_of = {uuid: domain for domain in domains for uuid in domain.gpus}
     holdings = _holdings(held, journal, known)
-    grants = (_grant(_name(key, known), holding, domain_of, policy) for key, holding in holdings.items())
+    grants = (
+        _with_init(_grant(_name(key, known), holding, domain_of, policy), None if holding.noted else known.get(key))
+        for key, holding in holdings.items()
+    )
     return tuple(sorted((grant for grant in grants if grant), key=lambda grant: grant.id))
 
 
@@ -60,6 +64,7 @@ class _Holding:
     percent: set[str] = field(default_factory=set)
     containers: list[ContainerDevices] = field(default_factory=list)
     caps: list[int] = field(default_factory=list)
+    noted: bool = False  # whether the journal says anything of this pod
 
 
 def _holdings(
@@ -77,6 +82,7 @@ def _holdings(
         key = guesses.whose(entry)
         if key:
             holding = holdings.setdefault(key, _Holding())
+            holding.noted = True
             ids = holding.memory if entry.resource == "memory" else holding.percent
             ids.update(_claimed(key, entry.ids, owners))
             holding.caps.extend([] if entry.thread_percent is None else [entry.thread_percent])
@@ -165,6 +171,17 @@ def _grant(name: PodName, holding: _Holding, domain_of: Mapping[str, Domain], po
         holder=name,
         command=str(name),
     )
+
+
+def _with_init(grant: Grant | None, pod: NodePod | None) -> Grant | None:
+    """After a reboot neither kubelet nor the journal names what an init container holds, and its pod asks for it.
+
+    pod: the grant's, where the journal says nothing of it.
+    """
+    if grant is None or pod is None or pod.phase != "Pending":
+        return grant
+    asked_mib = max((request.memory_mib for request in pod.requests if request.role is Role.INIT), default=0)
+    return replace(grant, memory_mib=max(grant.memory_mib, asked_mib))
 
 
 def _fullest(units: Counter[str | None], domain_of: Mapping[str, Domain]) -> Domain:

@@ -64,7 +64,8 @@ class KubeletGrants:
         except records.UnreadableRecord as error:
             self._log.warning("journal ignored", reason=str(error))
             found = []
-        self.entries = tuple(entry for entry in found if entry.boot_id == processes.boot_id())
+        self.entries = tuple(found)
+        self._keep(tuple(entry for entry in found if entry.boot_id == processes.boot_id()))
         self._count()
 
     async def refresh(self) -> None:

@@ -198,7 +198,7 @@ class Kubelet:
         second = (*again, *rest)[:main]
         uid = f"{name}-{len(self.journal)}"
         containers = (container("first", mem=init),) if init else ()
-        self.pods[name] = node_pod(name, container(mem=main), init=containers, metadata={"uid": uid})
+        self.pods[name] = node_pod(name, container(mem=main), init=containers, phase="Running", metadata={"uid": uid})
         for ids, which in ((first, "first"), (second, "main")):
             if ids:
                 self.true[name].update(ids)
@@ -254,3 +254,13 @@ def test_with_right_guesses_every_pod_has_exactly_what_kubelet_gave_it(
         units = Counter(gpu_of(one) for one in ids)
         least[f"default/{name}"] = (len(units), min(units.values()) * 1024)
     assert {one.command: (len(one.gpus), one.memory_mib) for one in made} == least
+
+
+def test_after_a_reboot_a_pod_that_has_not_begun_may_need_what_its_init_container_asks() -> None:
+    """kubelet lists no init container, and the journal is gone."""
+    pod = node_pod("a", container(mem=3), init=(container("first", mem=5),))
+    (grant,) = pod_grants([devices(named("a"), mem_ids(3))], (), [pod], APART, POLICY)
+    assert grant.memory_mib == 5 * 1024
+    begun = node_pod("a", container(mem=3), init=(container("first", mem=5),), phase="Running")
+    (grant,) = pod_grants([devices(named("a"), mem_ids(3))], (), [begun], APART, POLICY)
+    assert grant.memory_mib == 3 * 1024
