@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from mpsd.edge.certificates import Pair, load_into
 from mpsd.edge.http_server import Handler, application
 from mpsd.edge.logs import logger
 
@@ -35,16 +34,14 @@ class PortTaken(Exception):
 
 
 def tls_context() -> ssl.SSLContext:
-    """A context without a certificate yet; `certificates.load_into` gives it one, now and later."""
+    """A context without a certificate yet; `certificates.load_into` gives it one, now and later.
+
+    Both happen in the loop's thread, between two handshakes, so none sees half of one.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     return context
-
-
-def replace_certificate(context: ssl.SSLContext, pair: Pair) -> None:
-    """Between two handshakes, since both happen in the loop's thread: none sees half of it."""
-    load_into(context, pair)
 
 
 @dataclass(frozen=True, slots=True)
