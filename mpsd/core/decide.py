@@ -4,8 +4,9 @@ One rule: after every single action the books still hold. So grants end before o
 before the program that needs it is answered, and is lowered last.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from mpsd.core.client_limits import DENY_MIB, ClientLimit, problems_with
 from mpsd.core.domain_states import ANSWERING, SERVING
@@ -65,6 +66,19 @@ def domain_of(action: Action) -> str:
             return domain
         case Refuse() | Forget():
             return ""
+
+
+def stages(actions: Iterable[Action]) -> Iterator[Mapping[str, Sequence[Action]]]:
+    """The actions in their order, those of a stage by domain: limits that follow each other are set in all domains at
+    once, so that a daemon that does not answer holds up its own domain alone; everything else is done one by one."""
+    for are_limits, run in groupby(actions, key=lambda action: isinstance(action, SetLimit)):
+        if not are_limits:
+            yield from ({domain_of(action): [action]} for action in run)
+            continue
+        by_domain: dict[str, list[Action]] = {}
+        for action in run:
+            by_domain.setdefault(domain_of(action), []).append(action)
+        yield by_domain
 
 
 def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:

@@ -6,10 +6,10 @@ One rule: everything it knows can be found again on the node, so it may be kille
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mpsd.core.control_protocol import NotUnderstood
-from mpsd.core.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide, domain_of
+from mpsd.core.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide, stages
 from mpsd.core.domain_states import SERVING
 from mpsd.core.node_view import Client, NodeView
 from mpsd.core.policy import Policy
@@ -135,20 +135,24 @@ class AgentRole:
         )
 
     async def _act(self, actions: tuple[Action, ...]) -> bool:
-        """Does one after the other; what fails in one domain keeps the rest of that domain for the next look."""
+        """Does stage after stage; what fails in one domain keeps the rest of that domain for the next look."""
         troubles: dict[str, str] = {}
+        for stage in stages(actions):
+            await asyncio.gather(*(self._act_on(domain, own, troubles) for domain, own in stage.items()))
+        self._troubles = troubles
+        return not troubles
+
+    async def _act_on(self, domain: str, actions: Sequence[Action], troubles: dict[str, str]) -> None:
+        """One domain's actions of a stage, one after the other."""
         for action in actions:
-            domain = domain_of(action)
             if domain in troubles:
-                continue
+                return
             try:
                 await self._do(action)
             except (ControlFailed, NotUnderstood, OSError) as error:
                 troubles[domain] = str(error)
                 if self._troubles.get(domain) != str(error):
                     self._log.warning("action failed", action=type(action).__name__, domain=domain, reason=str(error))
-        self._troubles = troubles
-        return not troubles
 
     async def _do(self, action: Action) -> None:
         match action:

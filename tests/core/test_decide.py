@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from mpsd.core.client_limits import DENY_MIB
-from mpsd.core.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide
+from mpsd.core.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide, domain_of, stages
 from mpsd.core.domain_states import State
 from mpsd.core.grants import Grant, promised_mib
 from mpsd.core.node_view import Client, HeldGrant, NodeView, ServerLimit
@@ -200,3 +200,22 @@ def test_once_everything_was_done_there_is_nothing_left_to_do() -> None:
         domains = tuple(replace(domain, limits=frozenset(after[domain.name].values())) for domain in world.domains)
         settled = replace(world, grants=(*kept, *admitted), waiting=(), domains=domains)
         assert decide(settled, POLICY) == ()
+
+
+def test_limits_of_several_domains_are_set_at_once_and_nothing_else_is() -> None:
+    for world in small_worlds():
+        actions = decide(world, POLICY)
+        done = [stage for stage in stages(actions)]
+        flat = [action for stage in done for own in stage.values() for action in own]
+        for domain in {domain_of(action) for action in actions}:
+            assert [a for a in flat if domain_of(a) == domain] == [a for a in actions if domain_of(a) == domain]
+        for stage in done:
+            several = [action for own in stage.values() for action in own]
+            assert len(several) == 1 or all(isinstance(action, SetLimit) for action in several)
+
+
+def test_no_limit_is_set_while_it_is_not_known_who_holds_what() -> None:
+    """A limit for some of the grants would shut the others out."""
+    for world in small_worlds():
+        unsure = replace(world, grants_known=False)
+        assert not any(isinstance(action, SetLimit) for action in decide(unsure, POLICY))
