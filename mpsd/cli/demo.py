@@ -14,8 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from mpsd.cli.demo_machine import DemoMachine, Program
+from mpsd.cli.frames import console
 from mpsd.cli.output import ExitCode, answers, complaints
-from mpsd.cli.status import console, show
+from mpsd.cli.status import show
 from mpsd.core.admission import Verdict, review_all
 from mpsd.core.node_status import NodeStatus
 from mpsd.core.placement import gib

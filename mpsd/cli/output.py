@@ -31,6 +31,15 @@ class Format(StrEnum):
     JSON = "json"
 
 
+class StatusFormat(StrEnum):
+    """What a status is written in. WIDE: as text, with more columns."""
+
+    TEXT = "text"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
 OutputFormat = Annotated[
     Format, typer.Option("-o", "--output", metavar="FORMAT", help="text for people, json for machines.")
 ]
@@ -48,6 +57,12 @@ def complaints() -> Console:
 
 def print_json(answer: object) -> None:
     sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+
+
+def print_yaml(answer: object) -> None:
+    import yaml
+
+    yaml.safe_dump(answer, sys.stdout, sort_keys=False, allow_unicode=True, explicit_start=True)
 
 
 def print_invalid(error: InvalidInput) -> None:

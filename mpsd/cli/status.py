@@ -1,121 +1,126 @@
-"""`mpsd status`: GPUs, domains, grants and clients of this machine."""
+"""`mpsd status`: GPUs, domains, grants and clients of this machine, or of a cluster."""
 
 import sys
 import time
 from collections.abc import Iterator
+from typing import Annotated, NoReturn
 
 import msgspec
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import typer
+from rich.console import Console, RenderableType
 
+from mpsd.cli.cluster_options import Context, Kubeconfig, NodeNames, StatusOutput, Watch
+from mpsd.cli.frames import Frame, Screen, console, print_frame
 from mpsd.cli.options import RunDirectory
-from mpsd.cli.output import ExitCode, Format, OutputFormat, complaints, print_json
+from mpsd.cli.output import ExitCode, StatusFormat, complaints
+from mpsd.cli.tables import GPU_COLUMNS, domain_line, grant_table, known_gib, table
+from mpsd.cli.verbs import extra_needed
 from mpsd.core.domain_states import State
-from mpsd.core.node_status import DomainStatus, NodeStatus
+from mpsd.core.node_status import NodeStatus
 from mpsd.core.placement import gib
+from mpsd.core.problem import InvalidInput, Problem
+from mpsd.core.status_rows import domain_rows, gpu_rows, grant_rows
 from mpsd.edge import local_api
 from mpsd.edge.settings import settings
 
-_COLOURS = {State.READY: "green", State.STARTING: "yellow", State.DRAINING: "yellow", State.DRAINED: "yellow"}
-
-
-_WIDE = 180
+_PAUSE_S = 1.0  # between two looks at this machine
 
 
 def status(
-    output: OutputFormat = Format.TEXT,
+    nodes: NodeNames = None,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Every node of the cluster that kubectl asks.")] = False,
+    output: StatusOutput = StatusFormat.TEXT,
+    watch: Watch = False,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
     run_dir: RunDirectory = None,
 ) -> None:
     """Show who has what of the GPUs here: granted and used memory, threads, domain states, and who waits.
 
-    Exits with 0 when every GPU's domain is ready, 1 when one is not or mpsd does not run here.
+    Exits with 0 when every GPU's domain is ready, 1 when one is not or mpsd does not run here. With --cluster, or with
+    the names of nodes, it asks a cluster instead, as `kubectl mps` does; 2 when there is no such node.
 
         mpsd status
         mpsd status -o json | jq .grants
+        mpsd status --cluster
+        mpsd status gpu-a1 --kubeconfig ~/.kube/config
     """
-    socket = settings(run_directory=run_dir).socket_to_ask
+    if cluster or nodes or kubeconfig or context:
+        if run_dir:
+            remedy = "leave it out to ask a cluster, or leave --cluster and nodes out to ask this machine"
+            raise InvalidInput("mpsd status", [Problem("setting", "--run-dir", "", "is of this machine", remedy)])
+        with extra_needed("mpsd status --cluster", "kubectl"):
+            from mpsd.cli.cluster import Cluster, show_cluster
+
+            show_cluster(Cluster("mpsd status", kubeconfig, context), nodes or (), output, watch=watch)
+    here = _Here(run_dir, output)
+    if watch:
+        here.watch()
     try:
-        _code, body = local_api.ask(socket, "GET", "/v1/node")
-        node = local_api.read(body, NodeStatus)
+        frame, ready = here.look()
     except (local_api.NotRunning, TimeoutError) as error:
-        complaints().print(f"mpsd status: {str(error) or f'no answer from mpsd on {socket}'}")
+        complaints().print(f"mpsd status: {here.complaint(error)}")
         sys.exit(ExitCode.NO)
-    if output is Format.JSON:
-        print_json(msgspec.json.decode(body))
-    else:
-        show(node, console())
-    ready = {domain.name for domain in node.domains if domain.state is State.READY}
-    sys.exit(ExitCode.YES if node.gpus and all(gpu.domain in ready for gpu in node.gpus) else ExitCode.NO)
+    print_frame(frame, output, console())
+    sys.exit(ExitCode.YES if ready else ExitCode.NO)
 
 
-def console() -> Console:
-    """A terminal as wide as it is; wide enough for everything where there is none to read the width of."""
-    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _WIDE)
+class _Here:
+    """This machine."""
+
+    def __init__(self, run_dir: str | None, output: StatusFormat) -> None:
+        self._socket = settings(run_directory=run_dir).socket_to_ask
+        self._output = output
+
+    def look(self) -> tuple[Frame, bool]:
+        """What there is to show, and whether every GPU is ready. NotRunning; TimeoutError."""
+        _code, body = local_api.ask(self._socket, "GET", "/v1/node")
+        node = local_api.read(body, NodeStatus)
+        ready = {domain.name for domain in node.domains if domain.state is State.READY}
+        frame = Frame(msgspec.json.decode(body), tuple(_parts(node, wide=self._output is StatusFormat.WIDE)))
+        return frame, bool(node.gpus) and all(gpu.domain in ready for gpu in node.gpus)
+
+    def complaint(self, error: Exception) -> str:
+        return str(error) or f"no answer from mpsd on {self._socket}"
+
+    def watch(self) -> NoReturn:
+        """Shows it again at every change; an agent that is being restarted is waited for."""
+        screen = Screen(self._output)
+        told: object = None
+        with screen.until_interrupted():
+            while True:
+                try:
+                    frame, _ready = self.look()
+                except (local_api.NotRunning, TimeoutError) as error:
+                    frame = Frame({"away": self.complaint(error)}, [self.complaint(error)])
+                told, before = _without_time(frame.record), told
+                if screen.redraws or told != before:
+                    screen.show(frame)
+                time.sleep(_PAUSE_S)
+
+
+def _without_time(record: object) -> object:
+    return {**record, "now": None} if isinstance(record, dict) else record
 
 
 def show(node: NodeStatus, to: Console) -> None:
     """The node for people."""
-    to.print(_gpu_table(node))
-    for domain in node.domains:
-        if domain.state is not State.READY:
-            to.print(
-                f"{domain.name} is {domain.state} since {_ago(node.now, domain)}: {domain.reason or 'no reason said'}"
-            )
+    for part in _parts(node, wide=False):
+        to.print(part)
+
+
+def _parts(node: NodeStatus, *, wide: bool) -> Iterator[RenderableType]:
+    yield table(GPU_COLUMNS, gpu_rows(node), wide=wide)
+    for domain in domain_rows(node):
+        if domain.state != State.READY:
+            yield domain_line(domain, node.now)
     if node.grants:
-        to.print(_grant_table(node))
-    for line in (*_strangers(node), *_queue(node), *(f"unknown: {what}" for what in node.unknown)):
-        to.print(line)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for column in columns:
-        table.add_column(column, justify="left" if column in _LEFT else "right", no_wrap=True)
-    return table
-
-
-_LEFT = {"GPU", "MODEL", "DOMAIN", "STATE", "GRANT", "COMMAND"}
-
-
-def _gpu_table(node: NodeStatus) -> Table:
-    table = _table("GPU", "MODEL", "DOMAIN", "STATE", "GRANTED", "RESERVED", "USED", "CLIENTS", "RESTARTS")
-    domains = {domain.name: domain for domain in node.domains}
-    for gpu in node.gpus:
-        domain = domains.get(gpu.domain or "")
-        state = domain.state.value if domain else "no daemon"
-        colour = _COLOURS.get(domain.state, "red") if domain else "red"
-        table.add_row(
-            gpu.label,
-            gpu.name.removeprefix("NVIDIA "),
-            gpu.domain or "",
-            Text(state, colour),
-            f"{gib(gpu.granted_mib)}/{gib(gpu.promised_mib)} GiB",
-            f"{gpu.granted_percent} %",
-            _known_gib(gpu.used_mib),
-            _known(gpu.clients),
-            str(domain.restarts) if domain else "",
-        )
-    return table
-
-
-def _grant_table(node: NodeStatus) -> Table:
-    table = _table("GRANT", "GPU", "GRANTED", "THREADS", "USED", "CLIENTS", "PID", "COMMAND")
-    table.columns[-1].overflow = "ellipsis"
-    labels = {gpu.uuid: gpu.label for gpu in node.gpus}
-    for grant in node.grants:
-        table.add_row(
-            grant.id,
-            ",".join(labels.get(uuid, uuid) for uuid in grant.gpus),
-            f"{gib(grant.memory_mib)} GiB",
-            f"{grant.thread_percent} %",
-            _known_gib(grant.used_mib),
-            _known(grant.clients),
-            _known(grant.holder_pid) if grant.pod is None else "",
-            Text(grant.command if grant.holder_alive else f"(ended, programs of it are left) {grant.command}"),
-        )
-    return table
+        yield grant_table(grant_rows(node), wide=wide)
+    yield from _strangers(node)
+    for waiting in node.waiting:
+        yield f"pid {waiting.holder_pid} waits for {gib(waiting.memory_mib)} GiB: {waiting.command}"
+    for what in node.unknown:
+        yield f"unknown: {what}"
 
 
 def _strangers(node: NodeStatus) -> Iterator[str]:
@@ -123,22 +128,4 @@ def _strangers(node: NodeStatus) -> Iterator[str]:
     for client in node.clients or ():
         if client.grant is None:
             how = "on MPS without a grant" if client.on_mps else "beside MPS, without limits"
-            yield f"pid {client.pid} uses {_known_gib(client.used_mib)} {how}: {client.command}"
-
-
-def _queue(node: NodeStatus) -> Iterator[str]:
-    for waiting in node.waiting:
-        yield f"pid {waiting.holder_pid} waits for {gib(waiting.memory_mib)} GiB: {waiting.command}"
-
-
-def _known_gib(memory_mib: int | None) -> str:
-    return "?" if memory_mib is None else f"{gib(memory_mib)} GiB"
-
-
-def _known(count: int | None) -> str:
-    return "?" if count is None else str(count)
-
-
-def _ago(now: float, domain: DomainStatus) -> str:
-    since = time.strftime("%H:%M:%S", time.localtime(domain.since))
-    return f"{since} ({max(0, int(now - domain.since))} s)"
+            yield f"pid {client.pid} uses {known_gib(client.used_mib)} {how}: {client.command}"

@@ -1,0 +1,110 @@
+"""The program `kubectl-mps`, which kubectl runs as `kubectl mps`, and `kubectl_complete-mps`, which it asks at Tab.
+
+One rule: options may stand before the verb, and no verb means status, as people are used to from kubectl.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from mpsd.cli.verbs import CONTEXT_SETTINGS, Verb, Verbs, Version, help_of, run
+
+_VALUED = frozenset({"-o", "--output", "--kubeconfig", "--context", "--wait"})  # options with a word after them
+_ALONE = frozenset({"-h", "--help", "--version", "--install-completion", "--show-completion"})  # of the program itself
+_NO_FILES = 4  # cobra's ShellCompDirectiveNoFileComp
+_VERBS = {
+    "status": Verb(
+        "Nodes, GPUs and pods: granted, used, states. Also without a verb.", "mpsd.cli.cluster_status", "kubectl"
+    ),
+    "cordon": Verb("Take GPUs of a node out of use; what runs there goes on.", "mpsd.cli.cordon", "kubectl"),
+    "uncordon": Verb("Put GPUs of a node back into use.", "mpsd.cli.cordon", "kubectl"),
+}
+
+
+def with_verb(words: Sequence[str], *, completing: bool = False) -> list[str]:
+    """The command line with its verb in front, and `-o=json`, which kubectl takes, in the form that is read here."""
+    words = [f"-o{word[3:]}" if word.startswith("-o=") else word for word in words]
+    at = _first_word(words)
+    if at is not None and words[at] in _VERBS:
+        return [words[at], *words[:at], *words[at + 1 :]]
+    if (words and words[0] in _ALONE) or (completing and at is None):
+        return words
+    return ["status", *words]
+
+
+def _first_word(words: Sequence[str]) -> int | None:
+    """Where the first word stands that is no option, nor the value of one."""
+    is_value = False
+    for position, word in enumerate(words):
+        if not is_value and not word.startswith("-"):
+            return position
+        is_value = not is_value and word in _VALUED
+    return None
+
+
+class _Verbs(Verbs):
+    program = "kubectl mps"
+    verbs = _VERBS
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        rest: list[str] = super().parse_args(ctx, with_verb(args, completing=ctx.resilient_parsing))
+        return rest
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Verbs, and what status without its name would be completed with."""
+        status = self.load("status")
+        inner = status.make_context("status", [], parent=ctx, resilient_parsing=True)
+        nodes = next(parameter for parameter in status.params if parameter.name == "nodes")
+        own: list[Any] = super().shell_complete(ctx, incomplete)
+        options = status.shell_complete(inner, incomplete)
+        return [*own, *nodes.shell_complete(inner, incomplete), *options]
+
+
+app = typer.Typer(
+    cls=_Verbs, rich_markup_mode="markdown", pretty_exceptions_enable=False, context_settings=CONTEXT_SETTINGS
+)
+
+
+def _kubectl_mps(version: Version = False) -> None:
+    """The GPUs of a cluster that mpsd shares: who has what of them, and how they are.
+
+        kubectl mps                            nodes, GPUs and pods
+        kubectl mps gpu-a1 -o wide             of one node, with everything
+        kubectl mps -w                         live, until Ctrl-C
+        kubectl mps cordon gpu-a1 gpu0         no new pods there
+        kubectl mps uncordon gpu-a1 gpu0
+
+    Which cluster is said as to kubectl: --kubeconfig, --context, KUBECONFIG. The exit code is 0 when all is ready, 1
+    when not, 2 for a wrong question; 130 at the Ctrl-C that ends -w. For one line a node: kubectl get mps.
+    """
+
+
+app.callback(help=help_of(_kubectl_mps))(_kubectl_mps)
+
+
+def main() -> None:
+    """The entry point of `kubectl-mps`."""
+    run(app, "kubectl-mps")
+
+
+def complete() -> None:
+    """The entry point of `kubectl_complete-mps`: a line a word, then what cobra calls a directive.
+
+    https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/ and kubectl's own pkg/cmd/plugin.
+    """
+    *words, incomplete = sys.argv[1:] or [""]
+    line = shlex.join(["kubectl-mps", *words]) + " " + (shlex.quote(incomplete) if incomplete else "")
+    # typer's way to ask for completions is the environment; fish's form is a line a word, its help after a tab.
+    os.environ |= {
+        "_KUBECTL_MPS_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_ARGS": line,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    try:
+        app(prog_name="kubectl-mps")
+    except SystemExit:
+        print(f":{_NO_FILES}")

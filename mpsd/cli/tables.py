@@ -1,0 +1,197 @@
+"""The tables of a status, for people: GPUs, grants, and the nodes of a cluster.
+
+One rule: a column is a line of a list here, and whoever shows rows chooses columns.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from mpsd.core.cluster_status import ClusterNode, cordoned_gpus
+from mpsd.core.cordon_change import DRAINS
+from mpsd.core.domain_states import State
+from mpsd.core.durations import lasting
+from mpsd.core.mps_ready import Truth
+from mpsd.core.placement import gib
+from mpsd.core.problem import printable
+from mpsd.core.status_rows import DomainRow, GpuRow, GrantRow
+
+Row = TypeVar("Row")
+
+_LONGEST = 2000  # characters of a cell, after which something is wrong with it
+_COLOURS = {State.READY.value: "green"} | dict.fromkeys(
+    (State.STARTING.value, State.DRAINING.value, State.DRAINED.value), "yellow"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """wide: shown on request only."""
+
+    title: str
+    cell: Callable[[Row], str | Text]
+    left: bool = False
+    wide: bool = False
+
+
+def table(columns: Iterable[Column[Row]], rows: Iterable[Row], *, wide: bool = False) -> Table:
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    shown = [column for column in columns if wide or not column.wide]
+    for column in shown:
+        made.add_column(column.title, justify="left" if column.left else "right", no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        made.add_row(*(_printable(column.cell(row)) for column in shown))
+    return made
+
+
+def _printable(cell: str | Text) -> Text:
+    return cell if isinstance(cell, Text) else Text(printable(cell, _LONGEST))
+
+
+def _known(count: int | None) -> str:
+    return "?" if count is None else str(count)
+
+
+def known_gib(memory_mib: int | None) -> str:
+    return "?" if memory_mib is None else f"{gib(memory_mib)} GiB"
+
+
+def _percent(percent: int | None) -> str:
+    return "?" if percent is None else f"{percent} %"
+
+
+def _of(part_mib: int | None, whole_mib: int | None) -> str:
+    part, whole = ("?" if mib is None else gib(mib) for mib in (part_mib, whole_mib))
+    return f"{part}/{whole} GiB"
+
+
+# -- GPUs ----------------------------------------------------------------------------------------------------------
+
+
+def _state(gpu: GpuRow) -> Text:
+    if gpu.state is None:
+        return Text("no daemon", "red")
+    waits = gpu.cordoned and gpu.state not in DRAINS  # the node has not heard of it yet, or has other trouble first
+    return Text(printable(gpu.state) + (", cordoned" if waits else ""), _COLOURS.get(gpu.state, "red"))
+
+
+GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
+    Column("GPU", lambda gpu: gpu.label, left=True),
+    Column("MODEL", lambda gpu: gpu.name.removeprefix("NVIDIA "), left=True),
+    Column("DOMAIN", lambda gpu: gpu.domain or "", left=True),
+    Column("STATE", _state, left=True),
+    Column("GRANTED", lambda gpu: _of(gpu.granted_mib, gpu.promised_mib)),
+    Column("THREADS", lambda gpu: _percent(gpu.granted_percent)),
+    Column("USED", lambda gpu: known_gib(gpu.used_mib)),
+    Column("CLIENTS", lambda gpu: _known(gpu.clients)),
+    Column("RESTARTS", lambda gpu: "" if gpu.state is None else _known(gpu.restarts)),
+    Column("UUID", lambda gpu: gpu.uuid, left=True, wide=True),
+)
+CLUSTER_GPU_COLUMNS: tuple[Column[GpuRow], ...] = (Column("NODE", lambda gpu: gpu.node, left=True), *GPU_COLUMNS)
+
+# -- grants --------------------------------------------------------------------------------------------------------
+
+
+def _ended(row: GrantRow, what: str) -> str:
+    return f"(ended, programs of it are left) {what}" if row.ended else what
+
+
+_GRANT: tuple[Column[GrantRow], ...] = (
+    Column("GPU", lambda grant: ",".join(grant.gpus), left=True),
+    Column("GRANTED", lambda grant: known_gib(grant.memory_mib)),
+    Column("THREADS", lambda grant: _percent(grant.thread_percent)),
+    Column("USED", lambda grant: known_gib(grant.used_mib)),
+    Column("CLIENTS", lambda grant: _known(grant.clients)),
+)
+GRANT_COLUMNS: tuple[Column[GrantRow], ...] = (
+    Column("GRANT", lambda grant: grant.id, left=True),
+    *_GRANT,
+    Column("PID", lambda grant: _known(grant.pid)),
+    Column("COMMAND", lambda grant: _ended(grant, grant.command), left=True),
+)
+POD_COLUMNS: tuple[Column[GrantRow], ...] = (
+    Column("POD", lambda grant: _ended(grant, grant.pod or f"pid {_known(grant.pid)}"), left=True),
+    *_GRANT,
+    Column("UID", lambda grant: grant.id, left=True, wide=True),
+)
+CLUSTER_POD_COLUMNS: tuple[Column[GrantRow], ...] = (Column("NODE", lambda pod: pod.node, left=True), *POD_COLUMNS)
+
+
+def grant_table(rows: Sequence[GrantRow], *, wide: bool = False) -> Table:
+    """The grants of this machine: pods by their names where a kubelet gives them, else programs."""
+    held_by_pods = any(row.pod for row in rows)
+    return table(POD_COLUMNS if held_by_pods else GRANT_COLUMNS, rows, wide=wide)
+
+
+# -- nodes ---------------------------------------------------------------------------------------------------------
+
+
+def node_table(nodes: Iterable[ClusterNode], now: float, *, wide: bool) -> Table:
+    return table(_node_columns(now), nodes, wide=wide)
+
+
+def _node_columns(now: float) -> tuple[Column[ClusterNode], ...]:
+    def age(seconds: float | None) -> str:
+        return "?" if seconds is None else lasting(now - seconds)
+
+    def ready(node: ClusterNode) -> Text:
+        said = node.condition.status if node.condition else Truth.UNKNOWN
+        colour = "green" if node.ready else "yellow" if said == Truth.TRUE else "red"
+        return Text("silent", "red") if node.stale else Text(printable(said), colour)
+
+    return (
+        Column("NODE", lambda node: node.name, left=True),
+        Column("READY", ready, left=True),
+        Column("REASON", lambda node: node.condition.reason if node.condition else "", left=True),
+        Column("SINCE", lambda node: age(node.condition.since) if node.condition else ""),
+        Column("GPUS", lambda node: _known(_of_told(node, len(node.gpus)))),
+        Column("DOMAINS", _domains),
+        Column("GRANTED", lambda node: _of(_sum(node, "granted_mib"), _sum(node, "promised_mib"))),
+        Column("USED", lambda node: known_gib(_sum(node, "used_mib"))),
+        Column("PODS", lambda node: _known(None if node.pods is None else len(node.pods))),
+        Column("CLIENTS", lambda node: _known(_sum(node, "clients"))),
+        Column("CORDONED", cordoned_gpus, left=True),
+        Column("TOLD", lambda node: "never" if node.told_at is None else age(node.told_at)),
+        Column("DRIVER", lambda node: node.driver, left=True, wide=True),
+        Column("MESSAGE", lambda node: node.condition.message if node.condition else "", left=True, wide=True),
+    )
+
+
+def _domains(node: ClusterNode) -> str:
+    """Ready of all."""
+    ready = sum(domain.state == State.READY for domain in node.domains)
+    return "?" if node.told_at is None else f"{ready}/{len(node.domains)}"
+
+
+def _sum(node: ClusterNode, field: str) -> int | None:
+    """Over the node's GPUs; None as soon as one is not known."""
+    known: list[int | None] = [getattr(gpu, field) for gpu in node.gpus]
+    total = None if None in known else sum(amount for amount in known if amount is not None)
+    return _of_told(node, total)
+
+
+def _of_told(node: ClusterNode, number: int | None) -> int | None:
+    """Nothing is known of a node that has told nothing."""
+    return None if node.told_at is None else number
+
+
+# -- domains -------------------------------------------------------------------------------------------------------
+
+
+def domain_line(domain: DomainRow, now: float) -> str:
+    """What is to be said of a domain that is not ready."""
+    where = f"{domain.node}: " if domain.node else ""
+    since = "" if domain.since is None else f" since {_clock(domain.since)} ({lasting(now - domain.since)})"
+    return printable(f"{where}{domain.name} is {domain.state}{since}: {domain.reason or 'no reason said'}", _LONGEST)
+
+
+def _clock(seconds: float) -> str:
+    try:
+        return time.strftime("%H:%M:%S", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):  # a year that no clock of this machine knows
+        return "?"

@@ -1,0 +1,124 @@
+"""What a status shows: a row a GPU, a domain, a grant, whether the node itself tells of them or the cluster.
+
+One rule: what nobody knows is None in a row, and never zero.
+"""
+
+from dataclasses import dataclass
+
+from mpsd.core.node_status import GrantStatus, NodeStatus
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRow:
+    """node: empty where it is this machine. domain, state: None where no control daemon holds the GPU.
+
+    cordoned: an operator has asked that it takes no new pods, or that a GPU of its domain does.
+    """
+
+    node: str
+    uuid: str
+    label: str
+    name: str
+    domain: str | None
+    state: str | None
+    cordoned: bool
+    restarts: int | None
+    memory_mib: int | None
+    promised_mib: int | None
+    granted_mib: int | None
+    granted_percent: int | None
+    used_mib: int | None
+    clients: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DomainRow:
+    """since: seconds since 1970."""
+
+    node: str
+    name: str
+    gpus: tuple[str, ...]
+    state: str
+    since: float | None
+    reason: str
+    restarts: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GrantRow:
+    """gpus: their labels. pod: namespace and name; None where a process holds the grant, whose pid is then known.
+
+    id: the pod's uid, empty where that is not known.
+    """
+
+    node: str
+    id: str
+    pod: str | None
+    pid: int | None
+    gpus: tuple[str, ...]
+    memory_mib: int | None
+    thread_percent: int | None
+    used_mib: int | None
+    clients: int | None
+    command: str
+    ended: bool  # its holder, though not all of its programs
+
+
+def gpu_rows(node: NodeStatus) -> tuple[GpuRow, ...]:
+    """The GPUs of this machine."""
+    domains = {domain.name: domain for domain in node.domains}
+    rows = []
+    for gpu in node.gpus:
+        domain = domains.get(gpu.domain or "")
+        rows.append(
+            GpuRow(
+                node="",
+                uuid=gpu.uuid,
+                label=gpu.label,
+                name=gpu.name,
+                domain=gpu.domain,
+                state=domain.state.value if domain else None,
+                cordoned=False,  # the state says so here
+                restarts=domain.restarts if domain else None,
+                memory_mib=gpu.memory_mib,
+                promised_mib=gpu.promised_mib,
+                granted_mib=gpu.granted_mib,
+                granted_percent=gpu.granted_percent,
+                used_mib=gpu.used_mib,
+                clients=gpu.clients,
+            )
+        )
+    return tuple(rows)
+
+
+def domain_rows(node: NodeStatus) -> tuple[DomainRow, ...]:
+    """The domains of this machine."""
+    return tuple(
+        DomainRow("", domain.name, domain.gpus, domain.state.value, domain.since, domain.reason, domain.restarts)
+        for domain in node.domains
+    )
+
+
+def grant_rows(node: NodeStatus) -> tuple[GrantRow, ...]:
+    """The grants of this machine."""
+    labels = {gpu.uuid: gpu.label for gpu in node.gpus}
+    return tuple(
+        GrantRow(
+            node="",
+            id=grant.id,
+            pod=_pod(grant),
+            pid=grant.holder_pid,
+            gpus=tuple(labels.get(uuid, uuid) for uuid in grant.gpus),
+            memory_mib=grant.memory_mib,
+            thread_percent=grant.thread_percent,
+            used_mib=grant.used_mib,
+            clients=grant.clients,
+            command=grant.command,
+            ended=not grant.holder_alive,
+        )
+        for grant in node.grants
+    )
+
+
+def _pod(grant: GrantStatus) -> str | None:
+    return None if grant.pod is None else f"{grant.namespace}/{grant.pod}"

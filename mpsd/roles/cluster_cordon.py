@@ -1,0 +1,71 @@
+"""Takes GPUs of a node out of use through its MPSNode, and waits for what comes of it.
+
+One rule: `spec.cordoned` is changed as it was read; who was faster is read anew, and nobody's change is lost.
+
+Rights of whoever does it: get and patch of mpsnodes.mpsd.io.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from mpsd.core.cluster_status import ClusterNode, read_mpsnode
+from mpsd.core.cordon_change import CordonChange, cordon_change, merge_patch
+from mpsd.edge.kube import Away, Conflict, Kube, Object, PatchKind
+from mpsd.edge.kube_time import seconds
+from mpsd.roles.cluster_look import mpsnodes
+from mpsd.roles.report_node import MPS_NODES
+
+_TRIES = 10  # an agent writes its node's status once a second at most
+_PAUSE_S = 0.5
+
+
+async def change_cordon(
+    kube: Kube, node: str, named: Sequence[str], *, cordon: bool
+) -> tuple[ClusterNode, CordonChange]:
+    """The node as it was before, and what was changed. InvalidInput where there is no such node or GPU."""
+    for _attempt in range(_TRIES):
+        (thing,) = await mpsnodes(kube, [node])
+        before = read_mpsnode(thing, time.time(), seconds)
+        change = cordon_change(before, named, cordon=cordon)
+        if not change.changes:
+            return before, change
+        with suppress(Conflict):
+            await kube.patch(MPS_NODES, node, merge_patch(change, _version(thing)), PatchKind.MERGE)
+            return before, change
+    raise Conflict(f"patch mpsnodes {node}: somebody else was faster {_TRIES} times")
+
+
+def _unseen(_node: ClusterNode) -> None: ...
+
+
+async def node_when(
+    kube: Kube,
+    node: str,
+    done: Callable[[ClusterNode], bool],
+    within_s: float,
+    seen: Callable[[ClusterNode], None] = _unseen,
+) -> tuple[ClusterNode, bool]:
+    """The node once it is `done`, else as it is after `within_s`, and whether it is. seen: gets each look at it.
+
+    An API server that goes away meanwhile is waited for.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        is_last = time.monotonic() >= deadline
+        try:
+            (thing,) = await mpsnodes(kube, [node])
+        except Away:
+            if is_last:
+                raise
+        else:
+            now = read_mpsnode(thing, time.time(), seconds)
+            seen(now)
+            if is_last or done(now):
+                return now, done(now)
+        await asyncio.sleep(_PAUSE_S)
+
+
+def _version(thing: Object) -> str:
+    return str(thing["metadata"]["resourceVersion"])
