@@ -18,6 +18,7 @@ from typing import Any
 
 import urllib3
 
+from mpsd.edge.kube_access import Access, NotPlain, of_kubeconfig, of_service_account
 from mpsd.edge.kube_transport import (
     Ask,
     Away,
@@ -81,10 +82,8 @@ class Listing:
 class Kube:
     """A connection to one API server. Calls run in threads of their own, so that a slow server holds nobody else up."""
 
-    def __init__(self, client: Any, *, deadline_s: float = 5.0, threads: int = 4) -> None:
-        """client: an ApiClient of the `kubernetes` package, of which the address, the TLS pool and the token are used:
-        its typed objects cost three times the time and memory of raw ones."""
-        self._transport = Transport(client)
+    def __init__(self, access: Access, *, deadline_s: float = 5.0, threads: int = 4) -> None:
+        self._transport = Transport(access)
         self._deadline_s = deadline_s
         self._threads = ThreadPoolExecutor(threads, "kube")
         self._watches: set[Watch] = set()
@@ -210,10 +209,12 @@ class Kube:
 def open_kube(kubeconfig: Path | None) -> Kube:
     """Connects with a kubeconfig file, or None for the service account of the pod this runs in.
 
-    Away where neither can be read; no request is made yet. The package is imported here because most of mpsd runs
-    without it.
+    Away where neither can be read; no request is made yet.
     """
-    from kubernetes import config
+    try:
+        return Kube(of_kubeconfig(kubeconfig) if kubeconfig else of_service_account())
+    except NotPlain:
+        from kubernetes import config  # it knows the rest, or says best what is wrong
 
     if kubeconfig:
         return connect(partial(config.load_kube_config, str(kubeconfig)))
@@ -221,15 +222,25 @@ def open_kube(kubeconfig: Path | None) -> Kube:
 
 
 def connect(load: Callable[..., Any], deadline_s: float = 5.0) -> Kube:
-    """load: fills its keyword argument `client_configuration`. deadline_s: of each call. Away where it fails."""
+    """load: fills its keyword argument `client_configuration`. deadline_s: of each call. Away where it fails.
+
+    Of the package `kubernetes`, the address, the TLS pool and the token are used: its typed objects cost three times
+    the time and memory of raw ones.
+    """
     from kubernetes.client.api_client import ApiClient
     from kubernetes.client.configuration import Configuration
 
-    configuration = Configuration()
+    configuration: Any = Configuration()
     try:
         load(client_configuration=configuration)
     except Exception as error:  # the package lets through whatever a file that is no kubeconfig makes it stumble over
         raise Away(f"the Kubernetes API cannot be reached: {error}") from error
     if not configuration.verify_ssl:  # chosen in the kubeconfig, and not to be said anew at every request
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-    return Kube(ApiClient(configuration), deadline_s=deadline_s)
+
+    def authorization() -> Mapping[str, str]:
+        settings = configuration.auth_settings().values()
+        return {entry["key"]: entry["value"] for entry in settings if entry["in"] == "header" and entry["value"]}
+
+    pool = ApiClient(configuration).rest_client.pool_manager
+    return Kube(Access(configuration.host, pool, authorization), deadline_s=deadline_s)

@@ -11,6 +11,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 import urllib3
 
+from mpsd.edge.kube_access import Access
+
 Object = dict[str, Any]
 
 UNREACHED = (urllib3.exceptions.HTTPError, OSError)  # what an exchange that came to nothing raises
@@ -104,12 +106,10 @@ _TOO_NEW = "ResourceVersionTooLarge"  # the cause in a 504 to whom this server's
 
 
 class Transport:
-    """The address, the TLS pool and the token of one API server."""
+    """Sends to one API server."""
 
-    def __init__(self, client: Any) -> None:
-        """client: an ApiClient of the `kubernetes` package."""
-        self._configuration = client.configuration
-        self._pool: urllib3.PoolManager = client.rest_client.pool_manager
+    def __init__(self, access: Access) -> None:
+        self._access = access
 
     def exchange(self, ask: Ask, deadline_s: float) -> tuple[int, bytes]:
         """The status and the whole body. Away where nobody answers."""
@@ -138,24 +138,19 @@ class Transport:
         return answer
 
     def close(self) -> None:
-        self._pool.clear()
+        self._access.pool.clear()
 
     def _send(self, ask: Ask, deadline_s: float, *, streaming: bool) -> urllib3.BaseHTTPResponse:
-        return self._pool.request(
+        return self._access.pool.request(
             _METHODS[ask.verb],
-            f"{self._configuration.host}{ask.path}",
+            f"{self._access.host}{ask.path}",
             body=ask.body,
-            headers={"Accept": "application/json", "Content-Type": ask.content_type, **self._authorization()},
+            headers={"Accept": "application/json", "Content-Type": ask.content_type, **self._access.authorization()},
             timeout=urllib3.Timeout(connect=deadline_s, read=deadline_s),
             retries=False,
             redirect=False,
             preload_content=not streaming,
         )
-
-    def _authorization(self) -> dict[str, str]:
-        """The token as it is now: a pod's is replaced every hour."""
-        settings = self._configuration.auth_settings().values()
-        return {entry["key"]: entry["value"] for entry in settings if entry["in"] == "header" and entry["value"]}
 
 
 def read_answer(ask: Ask, status: int, body: bytes) -> Object:
