@@ -98,6 +98,12 @@ async def _asked(call: Awaitable[Value]) -> Value:
     except grpc.aio.AioRpcError as error:
         code = error.code().name.title().replace("_", "")  # as Go writes it
         raise PluginFailed(f"rpc error: code = {code} desc = {error.details()}") from None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        words = "rpc error: code = Canceled desc = grpc: the client connection is closing"
+        raise PluginFailed(words) from None  # the call ended with the channel, when its plugin's stream had ended
 
 
 def _answer(said: wire.ContainerAllocateResponse) -> Answer:
