@@ -205,7 +205,7 @@ def test_once_everything_was_done_there_is_nothing_left_to_do() -> None:
 def test_limits_of_several_domains_are_set_at_once_and_nothing_else_is() -> None:
     for world in small_worlds():
         actions = decide(world, POLICY)
-        done = [stage for stage in stages(actions)]
+        done = list(stages(actions))
         flat = [action for stage in done for own in stage.values() for action in own]
         for domain in {domain_of(action) for action in actions}:
             assert [a for a in flat if domain_of(a) == domain] == [a for a in actions if domain_of(a) == domain]
