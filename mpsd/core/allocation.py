@@ -60,7 +60,10 @@ def allocate_memory(ids: Sequence[str], pod: Asking | None, domains: Sequence[Do
     domain = next((domain for domain in domains if units and units.keys() <= set(domain.gpus)), None)
     problems = [not_ours(wrong)] if wrong else []
     problems += _unusable(ids, units, domains, policy.resources)
-    problems += _wrong_number(units, pod, policy.resources)
+    wrong_number = list(_wrong_number(units, pod, policy.resources))
+    if pod is None or not wrong_number:  # else that says it all
+        problems += _apart(units, domains, policy.resources)
+    problems += wrong_number
     if problems or domain is None:
         raise InvalidInput(_subject(pod), problems)
     asks_percent = pod is not None and pod[1].thread_percent is not None
@@ -108,6 +111,11 @@ def _unusable(
     gone = [uuid for uuid in units if uuid not in known]
     if gone:
         yield Problem("device-gone", where, "", f"{', '.join(gone)} is in no domain of this node now", _ANEW)
+
+
+def _apart(units: dict[str, int], domains: Sequence[Domain], resources: Resources) -> Iterator[Problem]:
+    """Why devices of several GPUs do not go together."""
+    where = resources.memory
     here = [domain.name for domain in domains if units.keys() & set(domain.gpus)]
     if len(here) > 1:
         message = f"kubelet took {spread(units)}, of the domains {', '.join(here)}, and a container lies in one"

@@ -76,11 +76,16 @@ def test_every_reason_is_given_at_once() -> None:
 def test_a_refusal_names_the_container_what_was_taken_and_what_to_do() -> None:
     with pytest.raises(InvalidInput) as caught:
         allocate_memory((*mem_ids(5), *mem_ids(3, gpu=1)), asking(8), APART, POLICY)
-    assert str(caught.value).startswith(
+    assert str(caught.value) == (
         "pod default/train-0, container main: aliyun.com/gpu-mem: "
-        f"kubelet took 5 of {UUIDS[0]} and 3 of {UUIDS[1]}, of the domains gpu0, gpu1, and a container lies in one; "
-        "no single GPU here has so much left: ask for less, or wait until one has"
+        f"kubelet took 5 of {UUIDS[0]} and 3 of {UUIDS[1]}, and the pod asks for 1 GPU; no single GPU here has so much "
+        "left: ask for less, or wait until one has, or change the label aliyun.com/gpu-count"
     )
+
+
+def test_devices_of_two_domains_are_refused_to_a_pod_that_asks_for_two_gpus() -> None:
+    ids = (*mem_ids(5), *mem_ids(3, gpu=1))
+    assert rules(ids, asking(8, gpus=2), APART) == ["devices-of-domains", "devices-uneven"]
 
 
 def test_percent_is_of_each_gpu() -> None:
