@@ -17,6 +17,7 @@ from rich.text import Text
 from mpsd.cli.frames import WIDEST, Frame, Screen, console, print_frame
 from mpsd.cli.output import ExitCode, StatusFormat, complaints
 from mpsd.cli.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, domain_line, node_table, table
+from mpsd.cli.verbs import extra_needed
 from mpsd.core.cluster_status import ClusterStatus, pod_rows, troubles
 from mpsd.core.domain_states import State
 from mpsd.core.durations import lasting
@@ -61,7 +62,8 @@ class Cluster:
                 kube.close()
 
         try:
-            return asyncio.run(main())
+            with extra_needed(self.program, "kubectl"):
+                return asyncio.run(main())
         except KubeError as error:
             remedy = next((words for kind, words in _REMEDIES.items() if isinstance(error, kind)), "")
             complaints().print(f"{self.program}: {printable(str(error), _LONGEST)}{'; ' if remedy else ''}{remedy}")

@@ -14,7 +14,6 @@ from mpsd.cli.output import ExitCode, answers, complaints
 from mpsd.cli.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, table
 from mpsd.core.cluster_status import ClusterNode, pod_rows, silence
 from mpsd.core.cordon_change import CordonChange, effects, progress
-from mpsd.core.durations import lasting
 from mpsd.core.problem import InvalidInput, Problem, printable, shown
 from mpsd.edge.kube import Kube
 from mpsd.edge.setting_rows import seconds
@@ -46,7 +45,7 @@ def cordon(
         kubectl mps cordon gpu-a1 gpu0
         kubectl mps cordon gpu-a1 --wait 30m      every GPU, and wait for the last program
     """
-    _change(Cluster("kubectl mps cordon", kubeconfig, context), node, gpus or (), cordon=True, wait_s=_seconds(wait))
+    _change(Cluster("kubectl mps cordon", kubeconfig, context), node, gpus or (), cordon=True, wait=wait)
 
 
 def uncordon(
@@ -60,7 +59,7 @@ def uncordon(
     kubectl mps uncordon gpu-a1 gpu0
     kubectl mps uncordon gpu-a1               every GPU
     """
-    _change(Cluster("kubectl mps uncordon", kubeconfig, context), node, gpus or (), cordon=False, wait_s=None)
+    _change(Cluster("kubectl mps uncordon", kubeconfig, context), node, gpus or (), cordon=False, wait=None)
 
 
 def _seconds(wait: str | None) -> float | None:
@@ -71,8 +70,9 @@ def _seconds(wait: str | None) -> float | None:
         raise InvalidInput("kubectl mps cordon", [problem]) from None
 
 
-def _change(cluster: Cluster, node: str, gpus: Sequence[str], *, cordon: bool, wait_s: float | None) -> NoReturn:
-    """wait_s None: only until the node has taken it up, if it does at once."""
+def _change(cluster: Cluster, node: str, gpus: Sequence[str], *, cordon: bool, wait: str | None) -> NoReturn:
+    """wait None: only until the node has taken it up, if it does at once."""
+    wait_s = _seconds(wait)
     said = ""
 
     def say(sentence: str) -> None:
@@ -100,7 +100,7 @@ def _change(cluster: Cluster, node: str, gpus: Sequence[str], *, cordon: bool, w
         why = silence(after, time.time())
         answers().print(why or f"{node} has not taken it up yet; `kubectl mps {node}` shows when it has")
         sys.exit(ExitCode.YES)
-    complaints().print(f"{cluster.program}: programs are left there after {lasting(wait_s)}")
+    complaints().print(f"{cluster.program}: programs are left there after {wait}")
     sys.exit(ExitCode.NO)
 
 

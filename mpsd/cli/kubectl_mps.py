@@ -3,10 +3,12 @@
 One rule: options may stand before the verb, and no verb means status, as people are used to from kubectl.
 """
 
+import io
 import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
 from typing import Any
 
 import typer
@@ -31,8 +33,10 @@ def with_verb(words: Sequence[str], *, completing: bool = False) -> list[str]:
     at = _first_word(words)
     if at is not None and words[at] in _VERBS:
         return [words[at], *words[:at], *words[at + 1 :]]
-    if (words and words[0] in _ALONE) or (completing and at is None):
+    if words and words[0] in _ALONE:
         return words
+    if completing and at is None and not (words and words[-1] in _VALUED):
+        return words  # any verb may come
     return ["status", *words]
 
 
@@ -61,7 +65,8 @@ class _Verbs(Verbs):
         nodes = next(parameter for parameter in status.params if parameter.name == "nodes")
         own: list[Any] = super().shell_complete(ctx, incomplete)
         options = status.shell_complete(inner, incomplete)
-        return [*own, *nodes.shell_complete(inner, incomplete), *options]
+        offered = [*own, *nodes.shell_complete(inner, incomplete), *options]
+        return list({item.value: item for item in offered}.values())
 
 
 app = typer.Typer(
@@ -99,12 +104,17 @@ def complete() -> None:
     *words, incomplete = sys.argv[1:] or [""]
     line = shlex.join(["kubectl-mps", *words]) + " " + (shlex.quote(incomplete) if incomplete else "")
     # typer's way to ask for completions is the environment; fish's form is a line a word, its help after a tab.
-    os.environ |= {
+    asked = {
         "_KUBECTL_MPS_COMPLETE": "complete_fish",
         "_TYPER_COMPLETE_ARGS": line,
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }
+    os.environ |= asked
     try:
-        app(prog_name="kubectl-mps")
-    except SystemExit:
-        print(f":{_NO_FILES}")
+        with redirect_stdout(io.StringIO()) as offered, suppress(SystemExit):
+            app(prog_name="kubectl-mps")
+    finally:
+        for name in asked:
+            del os.environ[name]
+    lines = [line for line in offered.getvalue().splitlines() if line]  # an empty one would be offered too
+    print(*lines, f":{_NO_FILES}", sep="\n")

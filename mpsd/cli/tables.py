@@ -86,7 +86,7 @@ GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
     Column("DOMAIN", lambda gpu: gpu.domain or "", left=True),
     Column("STATE", _state, left=True),
     Column("GRANTED", lambda gpu: _of(gpu.granted_mib, gpu.promised_mib)),
-    Column("THREADS", lambda gpu: _percent(gpu.granted_percent)),
+    Column("RESERVED", lambda gpu: _percent(gpu.granted_percent)),
     Column("USED", lambda gpu: known_gib(gpu.used_mib)),
     Column("CLIENTS", lambda gpu: _known(gpu.clients)),
     Column("RESTARTS", lambda gpu: "" if gpu.state is None else _known(gpu.restarts)),

@@ -132,7 +132,7 @@ def progress(node: ClusterNode, change: CordonChange) -> str:
 
 
 def _clients(number: int | None) -> str:
-    return f" ({number} clients)" if number else ""
+    return f" (clients: {number})" if number else ""
 
 
 def _pods_on(node: ClusterNode, change: CordonChange) -> list[PodStatus]:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from tests.roles.machine import MPSD, Machine, Program, eventually
 
@@ -24,6 +25,11 @@ def machine() -> Iterator[Machine]:
 
 def status(machine: Machine, *options: str) -> Program:
     return machine.start([MPSD, "status", *options])
+
+
+def answered(asked: Program) -> str:
+    assert asked.exit_code() == 0
+    return asked.output
 
 
 def test_the_books_and_who_uses_what_are_shown(machine: Machine) -> None:
@@ -59,6 +65,19 @@ def test_the_books_and_who_uses_what_are_shown(machine: Machine) -> None:
     assert f"pid {queued.pid} waits for 23 GiB: true" in text
     assert f"pid {stranger.pid} uses " in text
     assert "beside MPS, without limits" in text
+    assert node["gpus"][1]["uuid"] in answered(status(machine, "-o", "wide"))
+    assert yaml.safe_load(answered(status(machine, "-o", "yaml")))["gpus"] == node["gpus"]
+
+
+def test_a_watch_outlives_mpsd_and_ends_at_ctrl_c(machine: Machine) -> None:
+    running = machine.up()
+    watch = status(machine, "-o", "json", "--watch")
+    assert len(watch.heard("gpus")) == 2
+    running.send(signal.SIGTERM)
+    assert running.exit_code() == 0
+    assert "mpsd does not run here" in watch.heard("away")
+    watch.send(signal.SIGINT)
+    assert watch.exit_code() == 130
 
 
 def test_a_domain_that_does_not_serve_is_explained_and_the_answer_is_no(machine: Machine) -> None:

@@ -1,0 +1,120 @@
+"""A cluster with MPSNodes for tests of `kubectl mps`: the simulated API server, and the program as people call it."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mpsd.cli import kubectl_mps
+from mpsd.edge.kube import Kube, PatchKind, Resource, open_kube
+from mpsd.roles.report_node import MPS_NODES
+from tests.mpsnodes import mpsnode
+from tests.simulated_api import SimulatedApi
+
+CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
+_CRD = yaml.safe_load((Path(__file__).parents[2] / "manifests" / "base" / "crd" / "mpsnode.yaml").read_text())
+_PAUSE_S = 0.02
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    output: str
+    errors: str
+
+    def row(self, *first: str) -> list[str]:
+        """The words of the one line that begins with these."""
+        (found,) = (words for line in self.output.splitlines() if (words := line.split())[: len(first)] == [*first])
+        return found
+
+
+class ClusterWorld:
+    def __init__(
+        self, api: SimulatedApi, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.api = api
+        self.kubeconfig = api.kubeconfig(folder)
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+        monkeypatch.setenv("KUBECONFIG", str(self.kubeconfig))
+
+    def ask(self, questions: Callable[[Kube], Awaitable[Any]]) -> Any:
+        async def main() -> Any:
+            kube = open_kube(self.kubeconfig)
+            try:
+                return await questions(kube)
+            finally:
+                kube.close()
+
+        return asyncio.run(main())
+
+    def install(self) -> None:
+        self.ask(lambda kube: kube.create(CRDS, _CRD))
+
+    def put(self, *names: str) -> None:
+        """MPSNodes of tests/data, told as long ago as there."""
+
+        async def questions(kube: Kube) -> None:
+            for name in names:
+                thing = mpsnode(name, time.time())
+                await kube.create(MPS_NODES, thing)
+                if "status" in thing:
+                    await kube.patch(
+                        MPS_NODES, name, {"status": thing["status"]}, PatchKind.MERGE, subresource="status"
+                    )
+
+        self.ask(questions)
+
+    def cordoned(self, node: str) -> list[str]:
+        found: list[str] = self.ask(lambda kube: kube.get(MPS_NODES, node))["spec"].get("cordoned", [])
+        return found
+
+    def kubectl_mps(self, *words: str) -> Said:
+        return self.run(kubectl_mps.main, "kubectl-mps", *words)
+
+    def run(self, program: Callable[[], None], *argv: str) -> Said:
+        """Runs an entry point in this process, which saves the time that a process takes to start."""
+        self._monkeypatch.setattr("sys.argv", [*argv])
+        self._capsys.readouterr()
+        code: object = 0
+        try:
+            program()
+        except SystemExit as end:
+            code = end.code
+        output, errors = self._capsys.readouterr()
+        assert isinstance(code, int)
+        return Said(code, output, errors)
+
+
+@contextmanager
+def played_agent(world: ClusterWorld, node: str) -> Iterator[threading.Event]:
+    """Takes cordons up as an agent does: draining at once, and drained once what is given here is set."""
+    ended, stop = threading.Event(), threading.Event()
+
+    async def play(kube: Kube) -> None:
+        while not stop.is_set():
+            thing = await kube.get(MPS_NODES, node)
+            cordoned = set(thing["spec"].get("cordoned", ()))
+            status = thing["status"]
+            for domain in status["domains"]:
+                drains = bool(cordoned.intersection(("all", *domain["gpus"])))
+                domain["state"] = ("drained" if ended.is_set() else "draining") if drains else "ready"
+            if ended.is_set():
+                status["grants"] = []
+            await kube.patch(MPS_NODES, node, {"status": status}, PatchKind.MERGE, subresource="status")
+            await asyncio.sleep(_PAUSE_S)
+
+    thread = threading.Thread(target=world.ask, args=(play,))
+    thread.start()
+    try:
+        yield ended
+    finally:
+        stop.set()
+        thread.join(10)

@@ -1,0 +1,294 @@
+"""`kubectl mps` and `mpsd status --cluster`: a cluster's GPUs, for people and for machines, and what may go wrong."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from mpsd.cli import kubectl_mps, main
+from mpsd.cli.cluster import cluster_parts
+from mpsd.cli.kubectl_mps import with_verb
+from mpsd.core.cluster_status import cluster_status
+from mpsd.edge.kube import PatchKind
+from mpsd.edge.kube_time import seconds
+from mpsd.roles.report_node import MPS_NODES
+from tests.cli.cluster_world import ClusterWorld
+from tests.mpsnodes import NAMES, NOW, damaged, mpsnode
+from tests.roles.machine import Program, eventually
+from tests.roles_webhook.api_server import api_server
+from tests.simulated_api import simulated_api
+
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture
+def world(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[ClusterWorld]:
+    """A cluster that knows MPSNodes and has none."""
+    with simulated_api() as api:
+        made = ClusterWorld(api, tmp_path, monkeypatch, capsys)
+        made.install()
+        yield made
+    structlog.reset_defaults()
+
+
+def test_nodes_gpus_and_pods_are_shown_and_what_is_wrong_with_them(world: ClusterWorld) -> None:
+    world.put(*NAMES)
+    said = world.kubectl_mps()
+    assert said.code == 1
+    assert said.errors == ""
+    assert said.row("gpu-a1", "True")[:6] == ["gpu-a1", "True", "AllServe", "26", "h", "2"]
+    assert said.row("gpu-a2", "False")[5:10] == ["4", "1/3", "27/92.2", "GiB", "?"]
+    assert said.row("gpu-b1", "silent")[-2:] == ["87", "min"]
+    assert said.row("gpu-b2", "Unknown") == ["gpu-b2", "Unknown", "?", "?", "?/?", "GiB", "?", "?", "?", "all", "never"]
+    assert said.row("gpu-a2", "gpu0")[2:7] == ["A30", "gpu0", "draining", "11/23", "GiB"]
+    assert said.row("gpu-a2", "default/wide-0") == [
+        *("gpu-a2", "default/wide-0", "gpu2,gpu3", "8", "GiB", "25", "%", "3", "GiB", "1")
+    ]
+    assert "gpu-a2: gpu1 is down since " in said.output
+    assert " in a row; the next start is in 8 s\n" in said.output
+    assert "gpu-b1 has told nothing for 87 min, and should every 5 min: " in said.output
+    assert "gpu-b2 has told nothing yet; " in said.output
+
+
+def test_a_node_that_is_well_is_a_yes_whatever_the_others_are(world: ClusterWorld) -> None:
+    world.put(*NAMES)
+    said = world.kubectl_mps("gpu-a1")
+    assert said.code == 0
+    assert "gpu-a2" not in said.output
+    assert world.run(main.main, "mpsd", "status", "gpu-a1").output == said.output
+    assert world.run(main.main, "mpsd", "status", "--cluster").code == 1
+
+
+def test_machines_read_the_same_in_json_and_yaml(world: ClusterWorld) -> None:
+    world.put("gpu-a1", "gpu-a2")
+    as_json, as_yaml = world.kubectl_mps("-o=json"), world.kubectl_mps("-o", "yaml")
+    read, other = json.loads(as_json.output), yaml.safe_load(as_yaml.output)
+    assert read["nodes"] == other["nodes"]
+    assert (as_json.code, as_yaml.code) == (1, 1)
+    gpu, pod = read["nodes"][0]["gpus"][0], read["nodes"][0]["pods"][0]
+    assert (gpu["node"], gpu["label"], gpu["state"], gpu["granted_mib"]) == ("gpu-a1", "gpu0", "ready", 27648)
+    assert (pod["namespace"], pod["pod"], pod["used_mib"]) == ("default", "mps-sample-7xk2p", 4608)
+    assert read["nodes"][1]["gpus"][1]["used_mib"] is None
+
+
+def test_wide_adds_what_identifies_things(world: ClusterWorld) -> None:
+    world.put("gpu-a2")
+    said = world.kubectl_mps("-o", "wide")
+    assert "GPU-000000a2-0003-4c6e-9f10-7d5b0c000003" in said.row("gpu-a2", "gpu3")
+    assert "580.159.04" in said.row("gpu-a2", "False")
+    assert "1b6b7f0e-5c3e-4b0a-9a51-2f6b0c8d1e04" in said.row("gpu-a2", "default/train-1")
+
+
+# -- what may go wrong ---------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_not_there_is_a_wrong_question_answered_with_those_that_are(world: ClusterWorld) -> None:
+    world.put("gpu-a1", "gpu-b1")
+    said = world.kubectl_mps("gpu-a1", "gpu-b7")
+    assert (said.code, said.output) == (2, "")
+    assert 'node "gpu-b7": has no MPSNode; name one of gpu-b1, gpu-a1\n' in said.errors
+
+
+def test_a_cluster_without_mpsnodes_says_where_to_look(world: ClusterWorld) -> None:
+    said = world.kubectl_mps()
+    assert said.code == 1
+    assert "no node has told anything yet; see whether the pods of the DaemonSet mpsd-agent run: kubectl" in said.errors
+
+
+def test_a_cluster_without_mpsd_is_told_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with simulated_api() as api:
+        bare = ClusterWorld(api, tmp_path, monkeypatch, capsys)
+        for words in ((), ("gpu-a1",), ("-w",), ("cordon", "gpu-a1")):
+            said = bare.kubectl_mps(*words)
+            assert said.code == 1
+            assert "this cluster knows no MPSNodes (mpsnodes.mpsd.io); mpsd is not installed there: " in said.errors
+
+
+def test_an_api_server_that_is_away_is_said(world: ClusterWorld) -> None:
+    world.api.stop()
+    said = world.kubectl_mps()
+    assert (said.code, said.output) == (1, "")
+    assert said.errors.startswith("kubectl mps: list mpsnodes: the Kubernetes API does not answer: ")
+    assert "see whether `kubectl version` gets an answer" in said.errors
+
+
+def test_a_missing_right_is_named_with_the_way_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], world: ClusterWorld
+) -> None:
+    with api_server() as server:
+        config = server.kubeconfig(tmp_path)
+        server.forbidden = {("list", "mpsnodes"), ("patch", "mpsnodes")}
+        server.put("/apis/mpsd.io/v1alpha1/mpsnodes/gpu-a1", mpsnode("gpu-a1"))
+        listing = world.kubectl_mps("--kubeconfig", str(config))
+        assert listing.code == 1
+        assert "lacks the right to list mpsnodes: " in listing.errors
+        assert "--verb=get,list,watch --resource=mpsnodes.mpsd.io" in listing.errors
+        patching = world.kubectl_mps("cordon", "gpu-a1", "--kubeconfig", str(config))
+        assert patching.code == 1
+        assert "lacks the right to patch mpsnodes gpu-a1: " in patching.errors
+        assert "patch too" in patching.errors
+        other = world.kubectl_mps("gpu-a2", "--kubeconfig", str(config))
+        assert other.code == 2
+        assert "name one that has; you may not list them" in other.errors
+
+
+def test_a_wrong_context_is_answered_with_those_that_are(world: ClusterWorld) -> None:
+    said = world.kubectl_mps("--context", "nowhere")
+    assert said.code == 2
+    assert '--context is "nowhere": is in no kubeconfig; name one with --context: simulated\n' in said.errors
+
+
+def test_this_machines_folder_and_a_cluster_are_not_asked_at_once(world: ClusterWorld) -> None:
+    said = world.run(main.main, "mpsd", "status", "--cluster", "--run-dir", "/nowhere")
+    assert said.code == 2
+    assert "--run-dir: is of this machine" in said.errors
+
+
+@pytest.mark.parametrize("module", ["kubernetes", "urllib3", "structlog"])
+def test_a_missing_module_is_answered_with_the_extra_that_brings_it(module: str, world: ClusterWorld) -> None:
+    code = f"import sys; sys.modules[{module!r}] = None; from mpsd.cli.kubectl_mps import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "kubectl mps" in done.stderr
+    assert f"needs the module {module}; install it with: pip install 'mpsd[kubectl]'\n" in done.stderr
+
+
+# -- the program ---------------------------------------------------------------------------------------------------
+
+
+def test_kubectl_finds_it_and_it_does_without_a_nodes_libraries(world: ClusterWorld) -> None:
+    world.put("gpu-a1")
+    path = f"{BIN}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["kubectl", "mps", "gpu-a1"],
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "default/mps-sample-7xk2p" in done.stdout
+    heavy = ["aiohttp", "grpc", "psutil", "pynvml", "cryptography", "prometheus_client"]
+    code = (
+        "import sys\nfrom mpsd.cli.kubectl_mps import main\nsys.argv = ['kubectl-mps', '-o', 'json']\n"
+        f"try: main()\nexcept SystemExit: print(*[name for name in {heavy} if name in sys.modules], 'end')\n"
+    )
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert asked.stdout.splitlines()[-1].strip() == "end"
+
+
+def test_tab_offers_verbs_nodes_and_gpus_through_kubectl_itself(world: ClusterWorld) -> None:
+    world.put("gpu-a1", "gpu-b1")
+
+    def offered(*words: str) -> list[str]:
+        said = world.run(kubectl_mps.complete, "kubectl_complete-mps", *words)
+        *lines, directive = said.output.splitlines()
+        assert directive == ":4"
+        return [line.split("\t")[0] for line in lines]
+
+    assert offered("") == ["status", "cordon", "uncordon", "gpu-a1", "gpu-b1"]
+    assert offered("gpu-a1", "") == ["gpu-b1"]
+    assert offered("cordon", "gpu-b") == ["gpu-b1"]
+    assert offered("--context", "simulated", "cordon", "gpu-a1", "gpu0", "") == ["gpu1", "all"]
+    assert offered("-o", "w") == ["wide"]
+    path = f"{BIN}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["kubectl", "__complete", "mps", "uncordon", "gpu-b1", "g"],
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stdout == "gpu0\n:4\n"
+    world.api.stop()
+    assert offered("cordon", "") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        ([], ["status"]),
+        (["gpu-a1", "-w"], ["status", "gpu-a1", "-w"]),
+        (["-o=json"], ["status", "-ojson"]),
+        (["--context", "cordon", "gpu-a1"], ["status", "--context", "cordon", "gpu-a1"]),
+        (["--context", "a", "cordon", "gpu-a1"], ["cordon", "--context", "a", "gpu-a1"]),
+        (["--context=a", "cordon", "gpu-a1"], ["cordon", "--context=a", "gpu-a1"]),
+        (["status", "cordon"], ["status", "cordon"]),
+        (["--help"], ["--help"]),
+        (["cordon", "--help"], ["cordon", "--help"]),
+    ],
+)
+def test_options_may_stand_before_the_verb_and_no_verb_is_status(words: list[str], read: list[str]) -> None:
+    assert with_verb(words) == read
+
+
+def test_help_teaches_by_example(world: ClusterWorld) -> None:
+    assert "kubectl mps cordon gpu-a1 gpu0" in world.kubectl_mps("--help").output
+    assert "kubectl mps cordon gpu-a1 --wait 30m" in world.kubectl_mps("cordon", "--help").output
+
+
+# -- watching ------------------------------------------------------------------------------------------------------
+
+
+def watching(world: ClusterWorld, tmp_path: Path, *words: str) -> Program:
+    argv = [str(BIN / "kubectl-mps"), *words, "--watch"]
+    return Program(argv, {**os.environ, "PYTHONUNBUFFERED": "1"}, tmp_path / "watch")
+
+
+def test_a_watch_shows_every_change_outlives_the_api_server_and_ends_at_ctrl_c(
+    world: ClusterWorld, tmp_path: Path
+) -> None:
+    world.put("gpu-a1")
+    watch = watching(world, tmp_path, "gpu-a1", "-o", "json")
+
+    def pictures() -> list[Any]:
+        return [json.loads(line) for line in watch.output.splitlines(keepends=True) if line.endswith("\n")]
+
+    eventually(lambda: len(pictures()) == 1, "the first picture")
+    world.api.stop()
+    eventually(lambda: pictures()[-1]["away"], "that the API server is away")
+    assert pictures()[-1]["nodes"] == pictures()[0]["nodes"]
+    world.api.start()
+    world.ask(lambda kube: kube.patch(MPS_NODES, "gpu-a1", {"spec": {"cordoned": ["all"]}}, PatchKind.MERGE))
+    eventually(lambda: pictures()[-1]["nodes"][0]["cordoned"] == ["all"], "the change")
+    watch.process.send_signal(signal.SIGINT)
+    assert watch.exit_code() == 130
+    assert watch.errors == ""
+
+
+def test_a_watch_of_a_node_that_is_not_there_does_not_begin(world: ClusterWorld) -> None:
+    world.put("gpu-a1")
+    said = world.kubectl_mps("gpu-a2", "-w")
+    assert said.code == 2
+    assert 'node "gpu-a2": has no MPSNode; name one of gpu-a1\n' in said.errors
+
+
+# -- any JSON ------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(damaged(), max_size=2), st.booleans())
+def test_whatever_nodes_tell_can_be_shown_and_no_terminal_obeys_it(things: list[Any], wide: bool) -> None:
+    shown = io.StringIO()
+    to = Console(file=shown, width=1000, markup=False, highlight=False)
+    for part in cluster_parts(cluster_status(things, NOW, seconds), wide=wide):
+        to.print(part)
+    text = shown.getvalue().replace("\n", "")
+    assert text.isprintable()

@@ -1,0 +1,38 @@
+"""The tables of a status: who holds a grant, by the name that people know it by."""
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from mpsd.cli.status import show
+from mpsd.core.node_status import node_status
+from mpsd.core.node_view import HeldGrant, NodeView
+from tests.core.pod_worlds import client, held, node
+from tests.core.worlds import POLICY, grant
+
+
+def shown(view: NodeView) -> str:
+    text = io.StringIO()
+    show(node_status(view, POLICY), Console(file=text, width=180, markup=False, highlight=False))
+    return text.getvalue()
+
+
+def words(text: str, first: str) -> list[str]:
+    (found,) = (line.split() for line in text.splitlines() if line.split()[:1] == [first])
+    return found
+
+
+def test_a_pods_grant_is_shown_by_its_name_and_a_programs_by_its_pid() -> None:
+    pods = shown(node(grants=(held("a"),), clients=(client("a", 1, 1024),)))
+    assert words(pods, "POD") == ["POD", "GPU", "GRANTED", "THREADS", "USED", "CLIENTS"]
+    assert words(pods, "default/a") == ["default/a", "gpu0", "7", "GiB", "100", "%", "1", "GiB", "1"]
+    program = HeldGrant(grant("local", 3), holder_alive=True)
+    programs = shown(node(grants=(program,)))
+    assert words(programs, "GRANT") == ["GRANT", "GPU", "GRANTED", "THREADS", "USED", "CLIENTS", "PID", "COMMAND"]
+    assert words(programs, "local")[-1] == "train"
+
+
+def test_what_outlives_its_holder_says_so() -> None:
+    left = shown(node(grants=(replace(held("a"), holder_alive=False),)))
+    assert "(ended, programs of it are left) default/a" in left
