@@ -6,12 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,21 +26,8 @@ from tests.cli.cluster_world import ClusterWorld
 from tests.mpsnodes import NAMES, NOW, damaged, mpsnode
 from tests.roles.machine import Program, eventually
 from tests.roles_webhook.api_server import api_server
-from tests.simulated_api import simulated_api
 
 BIN = Path(sys.executable).parent
-
-
-@pytest.fixture
-def world(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[ClusterWorld]:
-    """A cluster that knows MPSNodes and has none."""
-    with simulated_api() as api:
-        made = ClusterWorld(api, tmp_path, monkeypatch, capsys)
-        made.install()
-        yield made
-    structlog.reset_defaults()
 
 
 def test_nodes_gpus_and_pods_are_shown_and_what_is_wrong_with_them(world: ClusterWorld) -> None:
@@ -109,15 +94,11 @@ def test_a_cluster_without_mpsnodes_says_where_to_look(world: ClusterWorld) -> N
     assert "no node has told anything yet; see whether the pods of the DaemonSet mpsd-agent run: kubectl" in said.errors
 
 
-def test_a_cluster_without_mpsd_is_told_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with simulated_api() as api:
-        bare = ClusterWorld(api, tmp_path, monkeypatch, capsys)
-        for words in ((), ("gpu-a1",), ("-w",), ("cordon", "gpu-a1")):
-            said = bare.kubectl_mps(*words)
-            assert said.code == 1
-            assert "this cluster knows no MPSNodes (mpsnodes.mpsd.io); mpsd is not installed there: " in said.errors
+def test_a_cluster_without_mpsd_is_told_how_to_get_it(bare_world: ClusterWorld) -> None:
+    for words in ((), ("gpu-a1",), ("-w",), ("cordon", "gpu-a1")):
+        said = bare_world.kubectl_mps(*words)
+        assert said.code == 1
+        assert "this cluster knows no MPSNodes (mpsnodes.mpsd.io); mpsd is not installed there: " in said.errors
 
 
 def test_an_api_server_that_is_away_is_said(world: ClusterWorld) -> None:
@@ -128,9 +109,7 @@ def test_an_api_server_that_is_away_is_said(world: ClusterWorld) -> None:
     assert "see whether `kubectl version` gets an answer" in said.errors
 
 
-def test_a_missing_right_is_named_with_the_way_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], world: ClusterWorld
-) -> None:
+def test_a_missing_right_is_named_with_the_way_to_it(tmp_path: Path, world: ClusterWorld) -> None:
     with api_server() as server:
         config = server.kubeconfig(tmp_path)
         server.forbidden = {("list", "mpsnodes"), ("patch", "mpsnodes")}

@@ -1,33 +1,23 @@
 """`kubectl mps cordon` and `uncordon`: what is asked of a node, what is said of it, and how long is waited."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import structlog
 
 from mpsd.edge.kube import Kube
 from mpsd.roles.cluster_cordon import change_cordon
 from tests.cli.cluster_world import ClusterWorld, played_agent
 from tests.mpsnodes import mpsnode
-from tests.simulated_api import simulated_api
 
 A1 = [gpu["uuid"] for gpu in mpsnode("gpu-a1")["status"]["gpus"]]
 A2 = [gpu["uuid"] for gpu in mpsnode("gpu-a2")["status"]["gpus"]]
 
 
 @pytest.fixture
-def world(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[ClusterWorld]:
-    """gpu-a1 and gpu-a2, whose agents do nothing unless a test plays them."""
-    with simulated_api() as api:
-        made = ClusterWorld(api, tmp_path, monkeypatch, capsys)
-        made.install()
-        made.put("gpu-a1", "gpu-a2")
-        yield made
-    structlog.reset_defaults()
+def world(world: ClusterWorld) -> ClusterWorld:
+    """With gpu-a1 and gpu-a2, whose agents do nothing unless a test plays them."""
+    world.put("gpu-a1", "gpu-a2")
+    return world
 
 
 def test_a_gpu_is_taken_out_of_use_and_put_back(world: ClusterWorld) -> None:
