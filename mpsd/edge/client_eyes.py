@@ -11,6 +11,7 @@ from types import MappingProxyType
 from mpsd.core.identity import ProcessIdentity
 from mpsd.core.node_view import Client
 from mpsd.edge import processes
+from mpsd.edge.living import Living
 from mpsd.edge.nvml import Nvml
 from mpsd.edge.pod_processes import PodProcesses
 
@@ -34,6 +35,7 @@ class ClientEyes:
         self._mark = mark
         self._pods = pods
         self._known: dict[int, _Known] = {}
+        self._living = Living()  # of those that are known
 
     def look(
         self,
@@ -48,6 +50,8 @@ class ClientEyes:
         holders: from a holder's pid to its grant. pods: from the uid in a pod's cgroup to its grant. NvmlFailed where
         NVML does not say.
         """
+        for ended in self._living.ask():
+            self._known.pop(ended, None)
         clients = []
         for uuid in gpus:
             for use in self._nvml.processes(uuid):
@@ -58,17 +62,21 @@ class ClientEyes:
                     clients.append(Client(use.pid, uuid, use.used_mib, use.on_mps, known.command, grant, known.pod))
         seen = {client.pid for client in clients}
         self._known = {pid: known for pid, known in self._known.items() if pid in seen}
+        self._living.keep_only(seen)
         return tuple(clients)
 
     def _who(self, pid: int) -> _Known | None:
+        known = self._known.get(pid)
+        if known and pid in self._living:
+            return known
         identity = processes.identity_of(pid)
         if identity is None:
             return None
-        known = self._known.get(pid)
         if known is None or known.identity != identity:
             environment = processes.environment_of(pid) or {}
             pod = self._pods.pod_of(pid) if self._pods else None
             known = _Known(identity, environment.get(self._mark), processes.command_of(pid), pod.uid if pod else None)
             if environment:  # empty in the middle of an exec: then it is read again at the next look
                 self._known[pid] = known
+                self._living.add(identity)
         return known

@@ -11,6 +11,7 @@ from pathlib import Path
 from mpsd.core.domain_states import State
 from mpsd.core.node_view import RECORD_VERSION, DomainRecord
 from mpsd.edge import processes, records
+from mpsd.edge.living import Living
 from mpsd.edge.logs import Logger
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -25,6 +26,7 @@ class DomainRecords:
         self._seen: dict[Path, tuple[int, int]] = {}
         self._noticed: tuple[object, ...] = ()
         self._records: dict[Path, DomainRecord] = {}
+        self._daemons = Living()
         self._listed = 0
         self._candidates: list[Path] = []
 
@@ -35,8 +37,12 @@ class DomainRecords:
 
     def _bereft(self) -> list[str]:
         """The domains whose daemons are gone, as far as the records were read."""
-        everyone = self._records.values()
-        return [one.domain for one in everyone if one.daemon and not processes.is_alive(one.daemon)]
+        self._daemons.ask()
+        return [one.domain for one in self._records.values() if self._is_bereft(one)]
+
+    def _is_bereft(self, record: DomainRecord) -> bool:
+        daemon = record.daemon
+        return daemon is not None and daemon.pid not in self._daemons and not processes.is_alive(daemon)
 
     def read(self) -> tuple[DomainRecord, ...]:
         """The records, by the domain's name."""
@@ -46,7 +52,9 @@ class DomainRecords:
                 self._read(path)
         self._seen = found
         self._records = {path: record for path, record in self._records.items() if path in found}
-        records_now = map(_as_it_is, self._records.values())
+        self._daemons.keep_only({one.daemon.pid for one in self._records.values() if one.daemon})
+        self._daemons.ask()
+        records_now = map(self._as_it_is, self._records.values())
         return tuple(sorted(records_now, key=lambda record: [int(n) for n in _NUMBER.findall(record.domain)]))
 
     def _look(self) -> dict[Path, tuple[int, int]]:
@@ -80,11 +88,12 @@ class DomainRecords:
         stale = record and record.daemon and record.daemon.boot_id != processes.boot_id()
         if record and record.version == RECORD_VERSION and not stale:
             self._records[path] = record
+            if record.daemon:
+                self._daemons.add(record.daemon)
 
-
-def _as_it_is(record: DomainRecord) -> DomainRecord:
-    """The record, but for a daemon that has died and whose death nobody has written down yet."""
-    if record.daemon is None or processes.is_alive(record.daemon):
-        return record
-    reason = f"its control daemon ({record.daemon}) is gone, and mpsd control has not said so yet"
-    return replace(record, state=State.DOWN, reason=reason, daemon=None, servers=())
+    def _as_it_is(self, record: DomainRecord) -> DomainRecord:
+        """The record, but for a daemon that has died and whose death nobody has written down yet."""
+        if not self._is_bereft(record):
+            return record
+        reason = f"its control daemon ({record.daemon}) is gone, and mpsd control has not said so yet"
+        return replace(record, state=State.DOWN, reason=reason, daemon=None, servers=())

@@ -15,7 +15,7 @@ import psutil
 from mpsd.core.identity import ProcessIdentity
 
 _PROC = Path("/proc")
-_DEAD_STATES = {"Z", "X", "x"}
+_DEAD_STATES = {b"Z", b"X", b"x"}
 
 
 @cache
@@ -32,8 +32,8 @@ def identity_of(pid: int) -> ProcessIdentity | None:
     return ProcessIdentity(pid, int(fields[19]), boot_id())
 
 
-def _stat_fields(pid: int) -> list[str] | None:
-    """/proc/PID/stat from field 3 (state) on; the command's name before it may hold anything, brackets too."""
+def _stat_fields(pid: int) -> list[bytes] | None:
+    """/proc/PID/stat from field 3 (state) to 22; the command's name before it may hold anything, brackets too."""
     try:
         descriptor = os.open(
             f"/proc/{pid}/stat", os.O_RDONLY
@@ -41,12 +41,12 @@ def _stat_fields(pid: int) -> list[str] | None:
     except FileNotFoundError:
         return None
     try:
-        stat = os.read(descriptor, 4096).decode(errors="replace")
+        stat = os.read(descriptor, 4096)
     except ProcessLookupError:
         return None
     finally:
         os.close(descriptor)
-    return stat[stat.rindex(")") + 2 :].split()
+    return stat[stat.rindex(b")") + 2 :].split(None, 20)
 
 
 def is_alive(identity: ProcessIdentity) -> bool:
@@ -71,10 +71,13 @@ def open_pidfd(identity: ProcessIdentity) -> int | None:
         descriptor = os.pidfd_open(identity.pid)
     except ProcessLookupError:
         return None
-    if is_alive(identity):  # asked while the pidfd holds the pid, so that it cannot change hands in between
-        return descriptor
-    os.close(descriptor)
-    return None
+    alive = False
+    try:
+        alive = is_alive(identity)  # asked while the pidfd holds the pid, so that it cannot change hands in between
+    finally:
+        if not alive:
+            os.close(descriptor)
+    return descriptor if alive else None
 
 
 def send_signal(identity: ProcessIdentity, signum: signal.Signals) -> bool:
