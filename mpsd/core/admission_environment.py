@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mpsd.core.admission_case import NO_DEVICES, VISIBLE_DEVICES, Case
 from mpsd.core.container import Container, Variable, VariableSource
-from mpsd.core.names import matches, within_reach
+from mpsd.core.names import matching, within_reach
 from mpsd.core.pod import Pod
 from mpsd.core.policy import Policy, RuleId
 from mpsd.core.problem import Problem, shown
@@ -18,10 +18,10 @@ _REMOVE = "remove it; the node sets what the container needs"
 
 def blocked_variables(case: Case) -> Iterator[Problem]:
     """Those of the containers of a pod that asks for a GPU, named one by one or as keys of a known ConfigMap."""
-    blocked = case.policy.admission.blocked_environment
+    is_blocked = matching(case.policy.admission.blocked_environment)
     for container in case.pod.containers:
         for variable in container.variables:
-            if matches(variable.name, blocked) and not _is_harmless(variable, container, case):
+            if is_blocked(variable.name) and not _is_harmless(variable, container, case):
                 message = (
                     "hides from the container the GPU it asks for"
                     if _gives_nothing(variable)
@@ -30,7 +30,7 @@ def blocked_variables(case: Case) -> Iterator[Problem]:
                 yield Problem(RuleId.ENVIRONMENT_BLOCKED, variable.path, _value(variable), message, _REMOVE)
         for source in container.sources:
             for key in sorted(_keys(source, case)):
-                if matches(source.prefix + key, blocked):
+                if is_blocked(source.prefix + key):
                     value = f"{source.kind} {shown(source.name)} with the key {shown(key)}"
                     message = f"sets {shown(source.prefix + key)}, which a pod may not set itself"
                     remedy = "remove the key, or name those you need under env, each with valueFrom"

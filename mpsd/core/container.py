@@ -106,8 +106,8 @@ def read_container(shape: Shape, fields: Fields, path: str, role: Role, pod_runs
         path = f"{path.rpartition('[')[0]}[{name}]"
     if role is Role.INIT and shape.text(fields, "restartPolicy", path) == "Always":
         role = Role.SIDECAR
-    resources, resources_path = shape.mapping(fields, "resources", path), at(path, "resources")
-    security, security_path = shape.mapping(fields, "securityContext", path), at(path, "securityContext")
+    resources, resources_path = shape.mapping(fields, "resources", path), f"{path}.resources"
+    security, security_path = shape.mapping(fields, "securityContext", path), f"{path}.securityContext"
     added = shape.mapping(security, "capabilities", security_path)
     return Container(
         name=name or "(no name)",
@@ -119,7 +119,7 @@ def read_container(shape: Shape, fields: Fields, path: str, role: Role, pod_runs
         variables=tuple(_variables(shape, fields, path)),
         sources=tuple(_sources(shape, fields, path)),
         privileged=shape.flag(security, "privileged", security_path),
-        capabilities=shape.texts(added, "add", at(security_path, "capabilities")),
+        capabilities=shape.texts(added, "add", f"{security_path}.capabilities"),
         run_as=read_run_as(shape, security, security_path, pod_runs_as),
         mounts=tuple(_mounts(shape, fields, path)),
     )

@@ -4,12 +4,18 @@ One rule: a list of patterns is read once, however many names are held against i
 """
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
     """Whether the name matches one of the patterns."""
     return _together(patterns).fullmatch(name) is not None
+
+
+def matching(patterns: tuple[str, ...]) -> Callable[[str], object]:
+    """The same question for many names: what is true of a name that matches one of the patterns."""
+    return _together(patterns).fullmatch
 
 
 def within_reach(prefix: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
