@@ -46,6 +46,7 @@ class Mirror(Generic[T]):
         self._read = read
         self._on_change = on_change
         self._objects: dict[tuple[str, str], T] = {}
+        self._in_order: tuple[T, ...] | None = ()  # None: to be made anew
         self._version = _ANY_VERSION
         self._listed = False  # whether `_version` is one to go on watching from
         self._log = logger(watched=selection.resource.plural)
@@ -54,8 +55,13 @@ class Mirror(Generic[T]):
         self.trouble: KubeError | None = None  # what the last attempt came to; None while it is in sync
 
     def objects(self) -> tuple[T, ...]:
-        """As last seen, in the order of namespace and name; empty until `synced`."""
-        return tuple(self._objects[name] for name in sorted(self._objects))
+        """As last seen, in the order of namespace and name; empty until `synced`.
+
+        The very same tuple as before where nothing has changed.
+        """
+        if self._in_order is None:
+            self._in_order = tuple(self._objects[name] for name in sorted(self._objects))
+        return self._in_order
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -93,7 +99,10 @@ class Mirror(Generic[T]):
             raise
         read = {_name(found): self._read(found) for found in listing.items}
         objects = {name: value for name, value in read.items() if value is not None}
-        changed, self._objects = objects != self._objects or not self.synced, objects
+        differ = objects != self._objects
+        changed, self._objects = differ or not self.synced, objects
+        if differ:
+            self._in_order = None
         self._version, self._listed, self.synced = listing.version, True, True
         if changed:
             self._on_change()
@@ -106,6 +115,7 @@ class Mirror(Generic[T]):
         value = None if change.kind is ChangeKind.DELETED else self._read(change.object)
         if value == self._objects.get(name):
             return
+        self._in_order = None
         if value is None:
             del self._objects[name]
         else:

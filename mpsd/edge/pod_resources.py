@@ -4,6 +4,7 @@ One rule: what cannot be read is KubeletAway, never an empty answer, which would
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import astuple
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +27,8 @@ async def held_devices(
 ) -> tuple[ContainerDevices, ...]:
     """What each container holds of `resources`, by their names; containers that hold none are left out.
 
-    Init containers are not listed by kubelet, except those that it restarts. KubeletAway where it did not answer.
+    Init containers are not listed by kubelet, except those that it restarts. In order, which kubelet's answer is not:
+    the same answer is given for the same state. KubeletAway where kubelet did not answer.
     """
     async with dial(socket, _LONGEST_ANSWER) as channel:
         try:
@@ -34,7 +36,7 @@ async def held_devices(
         except grpc.aio.AioRpcError as error:
             said = error_for(error, socket, deadline_s)
             raise KubeletAway(str(said)) if isinstance(said, KubeletRefused) else said from None
-    return tuple(_holding(answer.pod_resources, resources))
+    return tuple(sorted(_holding(answer.pod_resources, resources), key=lambda one: astuple(one.container)))
 
 
 def _holding(pods: Iterable[wire.PodResources], resources: Mapping[str, Kind]) -> Iterable[ContainerDevices]:
@@ -51,4 +53,4 @@ def _ids(container: wire.ContainerResources, resources: Mapping[str, Kind]) -> d
     for entry in container.devices:
         if entry.resource_name in resources:
             ids[resources[entry.resource_name]].update(dict.fromkeys(entry.device_ids))
-    return {kind: tuple(held) for kind, held in ids.items()}
+    return {kind: tuple(sorted(held)) for kind, held in ids.items()}

@@ -2,10 +2,13 @@
 
 One rule: kubelet's word wins, and while it says nothing, what it said last stands. The journal adds what kubelet leaves
 out (init containers) or does not say yet, and is of this boot or of none.
+
+What kubelet says changes with pods and with what it is answered, and both are known here by themselves: so it is asked
+at every look after something of that has changed, and else now and then.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from mpsd.core.allocation import Held
@@ -25,6 +28,7 @@ from mpsd.edge.pod_processes import PodProcesses
 from mpsd.edge.pod_resources import Kind, held_devices
 
 _NEWS_S = 30.0  # what was answered in this time, kubelet and the API may not know of yet
+_QUIET_S = 10.0  # between two questions to kubelet while nothing has changed in _NEWS_S
 _DEADLINE_S = 5.0
 
 
@@ -48,14 +52,30 @@ class KubeletGrants:
         self._log = log
         self._heard = False  # whether kubelet has ever told this agent who holds what
         self._away = ""
+        self._asked_at = self._changed_at = time.monotonic()
+        self._asked_beside: tuple[object, ...] = ()  # what was known when kubelet was asked
         self.pod_processes = PodProcesses()
-        self._grants: tuple[Grant, ...] = ()
+        self._counted: tuple[object, ...] = ()  # what the grants were made from
+        self._held: tuple[HeldGrant, ...] = ()
+        self._by_cgroup: Mapping[str, str] = {}
         self.held_devices: tuple[ContainerDevices, ...] = ()
         self.entries: tuple[Held, ...] = ()
 
     @property
     def pods_seen(self) -> tuple[NodePod, ...]:
         return self._pods.objects()
+
+    def held_by_pod(self) -> Mapping[tuple[str, str], list[ContainerDevices]]:
+        """What kubelet says that each pod's containers hold, by its namespace and name."""
+        found: dict[tuple[str, str], list[ContainerDevices]] = {}
+        for one in self.held_devices:
+            found.setdefault(one.pod, []).append(one)
+        return found
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether kubelet answered when it was last asked."""
+        return self._heard and not self._away
 
     def load(self) -> None:
         """Finds what an earlier agent answered in this boot."""
@@ -69,15 +89,30 @@ class KubeletGrants:
         self._count()
 
     async def refresh(self) -> None:
+        """Asks kubelet where that may bring something new."""
+        if self._may_bring_news():
+            await self._ask()
+        self._count()
+
+    async def refresh_now(self) -> None:
         """Asks kubelet; forgets what nobody holds any more."""
         await self._ask()
         self._count()
 
+    def _may_bring_news(self) -> bool:
+        now, beside = time.monotonic(), (self.pods_seen, self.entries)
+        if not are_same(beside, self._asked_beside):
+            self._changed_at = now
+        if self._away or not self._heard or self._pods.out_of_sync_since is not None:
+            return True
+        return now - self._changed_at < _NEWS_S or now - self._asked_at >= _QUIET_S
+
     async def _ask(self) -> None:
+        self._asked_at, self._asked_beside = time.monotonic(), (self.pods_seen, self.entries)
         resources = self._policy().resources
         try:
             names: Mapping[str, Kind] = {resources.memory: "memory", resources.percent: "percent"}
-            self.held_devices = await held_devices(self._socket, names, _DEADLINE_S)
+            held = await held_devices(self._socket, names, _DEADLINE_S)
         except KubeletAway as error:
             if not self._away:
                 self._log.warning("kubelet does not say who holds what", reason=str(error))
@@ -85,6 +120,8 @@ class KubeletGrants:
             return
         if self._away:
             self._log.info("kubelet says again who holds what")
+        if held != self.held_devices:
+            self.held_devices, self._changed_at = held, time.monotonic()
         self._away, self._heard = "", True
         if self._pods.synced:
             self._keep(still_needed(self.entries, self.held_devices, self.pods_seen, time.time() - _NEWS_S))
@@ -101,7 +138,15 @@ class KubeletGrants:
             self.entries = entries
 
     def _count(self) -> None:
-        self._grants = pod_grants(self.held_devices, self.entries, self.pods_seen, self._domains, self._policy())
+        """Makes the grants anew where something that they come from is another than before."""
+        pods, policy = self.pods_seen, self._policy()
+        sources = (self.held_devices, self.entries, pods, policy)
+        if are_same(sources, self._counted):
+            return
+        self._counted = sources
+        grants = pod_grants(self.held_devices, self.entries, pods, self._domains, policy)
+        self._held = tuple(HeldGrant(grant, holder_alive=True) for grant in grants)
+        self._by_cgroup = dict(_by_cgroup(grants, pods))
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -109,19 +154,14 @@ class KubeletGrants:
         return () if self._heard else (self._away or "kubelet has not said yet who holds what",)
 
     def held(self) -> Iterable[HeldGrant]:
-        return (HeldGrant(grant, holder_alive=True) for grant in self._grants)
+        return self._held
 
     def holders(self) -> Mapping[int, str]:
         return {}
 
     def pods(self) -> Mapping[str, str]:
         """By the uid that the pod's cgroups have."""
-        cgroup_uids = {(pod.namespace, pod.name): pod.cgroup_uid for pod in self.pods_seen}
-        found = {}
-        for grant in self._grants:
-            assert isinstance(grant.holder, PodName), "kubelet gives grants to pods"
-            found[cgroup_uids.get((grant.holder.namespace, grant.holder.name), grant.holder.uid)] = grant.id
-        return found
+        return self._by_cgroup
 
     def add(self, grant: Grant) -> None:
         raise NotImplementedError("kubelet gives the grants here")
@@ -131,3 +171,16 @@ class KubeletGrants:
 
     def close(self) -> None:
         """The journal stays for the next agent."""
+
+
+def are_same(some: tuple[object, ...], others: tuple[object, ...]) -> bool:
+    """Whether they are the very same objects, one by one; to compare what is in them would cost as much as to count."""
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+
+
+def _by_cgroup(grants: Iterable[Grant], pods: Iterable[NodePod]) -> Iterator[tuple[str, str]]:
+    """From the uid that each pod's cgroups have to its grant."""
+    uids = {(pod.namespace, pod.name): pod.cgroup_uid for pod in pods}
+    for grant in grants:
+        assert isinstance(grant.holder, PodName), "kubelet gives grants to pods"
+        yield uids.get((grant.holder.namespace, grant.holder.name), grant.holder.uid), grant.id

@@ -4,7 +4,8 @@ One rule: everything here may be away (kubelet, the API server) without the node
 """
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
@@ -17,6 +18,7 @@ from mpsd.core.node_pods import NodePod, read_node_pod
 from mpsd.core.node_view import NodeView
 from mpsd.core.placement_annotations import annotations_for
 from mpsd.core.pod_marks import PodMarks
+from mpsd.core.unallocated import PATIENCE_S, since, without_devices
 from mpsd.edge import drain_requests
 from mpsd.edge.http_server import Handler
 from mpsd.edge.https_server import Listening, PortTaken, TcpServer
@@ -26,7 +28,7 @@ from mpsd.edge.kubelet_settings import KubeletSettings
 from mpsd.edge.logs import logger
 from mpsd.roles.agent import AgentRole
 from mpsd.roles.cluster_part import CannotServe, Surrounding
-from mpsd.roles.kubelet_grants import KubeletGrants
+from mpsd.roles.kubelet_grants import KubeletGrants, are_same
 from mpsd.roles.leaving import Leaving
 from mpsd.roles.memory_plugin import MemoryPlugin
 from mpsd.roles.node_devices import NodeDevices
@@ -35,6 +37,11 @@ from mpsd.roles.percent_plugin import PercentPlugin
 from mpsd.roles.plugin_service import PluginService
 
 _LONGEST_BODY = 4096
+_UNALLOCATED_LOOK_S = 10.0
+_UNALLOCATED = (
+    "it runs without the devices it asks for, so without limits: kubelet took it while the device plugin was away; "
+    "it is ended, so that another is made in its place"
+)
 MPSNODES = Resource(API, "mpsnodes")
 
 
@@ -60,6 +67,8 @@ class KubeletNode:
         self._leaving = Leaving(kube, kubelet.node, policy, self._log)
         self._services: tuple[PluginService, ...] = ()
         self._since_ns: dict[str, int] = {}  # by the uid of each pod that holds devices
+        self._marked: tuple[object, ...] = ()  # what `_marks_now` were made from
+        self._marks_now: Sequence[PodMarks] = ()
         journal = settings.run_directory / "agent" / "journal.json"
         self.books = KubeletGrants(kubelet.pod_resources, journal, self._pods, domains, policy, self._log)
 
@@ -104,6 +113,7 @@ class KubeletNode:
             tasks.create_task(self._report.run(stop))
             loops = [tasks.create_task(mirror.run()) for mirror in (self._pods, self._cordons)]
             loops += [tasks.create_task(_after(seen, service)) for service in self._services]
+            loops.append(tasks.create_task(self._end_unallocated()))
             await stop.wait()
             await self._leaving.announce()
             for loop in loops:
@@ -130,15 +140,21 @@ class KubeletNode:
         said = f"kubelet does not have {' and '.join(missing)} from us" if missing else "not looked yet"
         return web.Response(text=f"{said}\n", status=503)
 
-    def _marks(self, view: NodeView) -> list[PodMarks]:
-        """What must be written on each pod that holds devices."""
+    def _marks(self, view: NodeView) -> Sequence[PodMarks]:
+        """What must be written on each pod that holds devices; the very same as before where nothing has changed."""
+        sources = (self.books.held_devices, self.books.pods_seen, self._policy())
+        if not are_same(sources, self._marked):
+            self._marked, self._marks_now = sources, self._new_marks(view)
+        return self._marks_now
+
+    def _new_marks(self, view: NodeView) -> Sequence[PodMarks]:
         marks = []
         pods = {(pod.namespace, pod.name): pod for pod in self.books.pods_seen}
-        for key in {one.pod for one in self.books.held_devices}:
+        for key, held in self.books.held_by_pod().items():
             pod = pods.get(key)
             if pod:
                 since_ns = self._since_ns.setdefault(pod.uid, int(view.now * 1e9))
-                wants = annotations_for(pod, self.books.held_devices, self._node.gpus, self._policy(), since_ns)
+                wants = annotations_for(pod, held, self._node.gpus, self._policy(), since_ns)
                 marks.append(PodMarks(PodName(pod.namespace, pod.name, pod.uid), pod.annotations, wants))
         here = {mark.pod.uid for mark in marks}
         self._since_ns = {uid: since_ns for uid, since_ns in self._since_ns.items() if uid in here}
@@ -157,6 +173,20 @@ class KubeletNode:
         for wrong in unknown_cordons(cordoned, self._domains):
             message = f"spec.cordoned of the MPSNode names {wrong}, which is no GPU of this node"
             self._report.happened(Happening(node_subject(self._kubelet.node), Reason.CORDON_UNKNOWN, message))
+
+    async def _end_unallocated(self) -> None:
+        """Evicts pods that kubelet runs without having asked us for their devices: they have no limit."""
+        first_seen: dict[str, float] = {}
+        while True:
+            await asyncio.sleep(_UNALLOCATED_LOOK_S)
+            books, now = self.books, time.monotonic()
+            found = without_devices(books.pods_seen, books.held_devices, books.entries) if books.is_answered else ()
+            first_seen = since(first_seen, found, now)
+            for pod in found:
+                if now - first_seen[pod.uid] >= PATIENCE_S:
+                    name = PodName(pod.namespace, pod.name, pod.uid)
+                    self._report.happened(Happening(pod_subject(name), Reason.LIMITS_MISMATCH, _UNALLOCATED))
+                    await self._evict(name, _UNALLOCATED)
 
     async def _evict(self, pod: PodName, why: str) -> None:
         """Asks for the end of a pod; where that fails, kubelet asks for the start again, and so do we for the end."""

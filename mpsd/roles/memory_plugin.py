@@ -100,7 +100,7 @@ class MemoryPlugin:
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """StartHeldBack with the reason; kubelet tries again, unless the pod has been evicted."""
-        await self._node.books.refresh()
+        await self._node.books.refresh_now()
         starting = self._starting(ids)
         problems = self._problems(starting)
         if wrong := [problem.sentence for problem in problems if not problem.waits]:

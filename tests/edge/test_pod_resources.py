@@ -58,13 +58,21 @@ def answer(pod: str, container: str, *entries: tuple[str, list[str]]) -> wire.Li
 def test_an_entry_a_resource_and_an_entry_a_device_say_the_same(socket: Path) -> None:
     as_1_20 = answer("train", "main", (MEMORY, ["GPU-0/1", "GPU-0/0"]), (PERCENT, ["percent/7"]))
     as_1_36 = answer("train", "main", (MEMORY, ["GPU-0/1"]), (PERCENT, ["percent/7"]), (MEMORY, ["GPU-0/0"]))
-    expected = ContainerDevices(ContainerName("default", "train", "main"), ("GPU-0/1", "GPU-0/0"), ("percent/7",))
+    expected = ContainerDevices(ContainerName("default", "train", "main"), ("GPU-0/0", "GPU-0/1"), ("percent/7",))
     assert ask(socket, lambda: as_1_20) == ask(socket, lambda: as_1_36) == (expected,)
 
 
 def test_a_device_that_is_listed_for_each_numa_node_counts_once(socket: Path) -> None:
     [held] = ask(socket, lambda: answer("train", "main", (MEMORY, ["GPU-0/0"]), (MEMORY, ["GPU-0/0"])))
     assert held.memory == ("GPU-0/0",)
+
+
+def test_the_order_that_kubelet_happens_to_say_things_in_makes_no_difference(socket: Path) -> None:
+    pods = [answer(pod, "main", (MEMORY, [f"GPU-0/{n}"])).pod_resources[0] for n, pod in enumerate("abc")]
+    there = ask(socket, lambda: wire.ListPodResourcesResponse(pod_resources=pods))
+    back = ask(socket, lambda: wire.ListPodResourcesResponse(pod_resources=pods[::-1]))
+    assert there == back
+    assert [one.container.pod for one in there] == ["a", "b", "c"]
 
 
 def test_containers_with_nothing_of_ours_are_left_out(socket: Path) -> None:
@@ -80,7 +88,7 @@ def test_500_pods_with_all_devices_of_a_gpu_are_read_an_entry_a_device(socket: P
     assert answered.ByteSize() > 4 * 1024**2  # what gRPC would take by default
     held = ask(socket, lambda: answered)
     assert len(held) == 500
-    assert all(each.memory == tuple(ids) for each in held)
+    assert all(each.memory == tuple(sorted(ids)) for each in held)
 
 
 def test_a_kubelet_that_is_away_or_fails_is_never_an_empty_answer(socket: Path) -> None:

@@ -1,0 +1,191 @@
+"""When kubelet is asked who holds what: at once after any change, and seldom while there is none."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from mpsd.core.allocation import Held
+from mpsd.core.domains import Domain
+from mpsd.core.node_pods import NodePod, read_node_pod
+from mpsd.edge import processes
+from mpsd.edge.kube import PODS, open_kube
+from mpsd.edge.kube_mirror import Mirror, Selection
+from mpsd.edge.logs import logger
+from mpsd.edge.waiting import until
+from mpsd.kubelet_api import podresources_pb2 as wire
+from mpsd.kubelet_api.podresources_pb2_grpc import PodResourcesListerServicer, add_PodResourcesListerServicer_to_server
+from mpsd.roles import kubelet_grants
+from mpsd.roles.kubelet_grants import KubeletGrants
+from mpsd.sim.api_kinds import PODS as PODS_KIND
+from tests.core.node_worlds import MEM, container, mem_ids, named, pod_object
+from tests.core.worlds import POLICY, UUIDS
+from tests.simulated_api import SimulatedApi, simulated_api
+
+DEADLINE_S = 20.0
+DOMAINS = (Domain("gpu0", UUIDS[:1]), Domain("gpu1", UUIDS[1:]))
+
+
+class Kubelet(PodResourcesListerServicer):
+    """Says that `train-0` holds 7 devices, and counts how often it was asked."""
+
+    def __init__(self, socket: Path) -> None:
+        self.asked = 0
+        self.held = mem_ids(7)
+        self._socket = socket
+
+    async def List(self, _request: object, _context: object) -> wire.ListPodResourcesResponse:  # noqa: N802
+        self.asked += 1
+        devices = [wire.ContainerDevices(resource_name=MEM, device_ids=self.held)]
+        main = wire.ContainerResources(name="main", devices=devices)
+        pod = wire.PodResources(name="train-0", namespace="default", containers=[main])
+        return wire.ListPodResourcesResponse(pod_resources=[pod])
+
+    async def start(self) -> None:
+        self._server = grpc.aio.server()
+        add_PodResourcesListerServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix:{self._socket}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop(None)
+
+
+class World:
+    """Books beside a kubelet and an API server, which have one pod."""
+
+    def __init__(self, api: SimulatedApi, kubelet: Kubelet, books: KubeletGrants, pods: Mirror[NodePod]) -> None:
+        self.api = api
+        self.kubelet = kubelet
+        self.books = books
+        self.pods = pods
+
+    async def asks(self, looks: int) -> int:
+        """How often kubelet is asked at so many looks, one right after the other."""
+        before = self.kubelet.asked
+        for _look in range(looks):
+            await self.books.refresh()
+        return self.kubelet.asked - before
+
+    async def calm(self) -> None:
+        """Until what changed last is long ago."""
+        async with asyncio.timeout(DEADLINE_S):
+            while await self.asks(1):  # noqa: ASYNC110  only time passes
+                await asyncio.sleep(0.01)
+
+
+def tell(story: Callable[[World], Awaitable[None]]) -> None:
+    async def played() -> None:
+        with tempfile.TemporaryDirectory(prefix="mpsd-") as folder, simulated_api() as api:
+            async with _world(Path(folder), api) as world:
+                await story(world)
+
+    asyncio.run(played())
+
+
+@asynccontextmanager
+async def _world(folder: Path, api: SimulatedApi) -> AsyncIterator[World]:
+    api.do(lambda: api.cluster.objects.create(PODS_KIND, "default", pod_object("train-0", container(mem=7))))
+    kube, kubelet = open_kube(api.kubeconfig(folder)), Kubelet(folder / "kubelet.sock")
+    pods = Mirror(kube, Selection(PODS), lambda thing: read_node_pod(thing, POLICY), lambda: None)
+    books = KubeletGrants(folder / "kubelet.sock", folder / "agent/journal", pods, DOMAINS, lambda: POLICY, logger())
+    await kubelet.start()
+    mirroring = asyncio.create_task(pods.run())
+    try:
+        await until(lambda: pods.synced and pods.out_of_sync_since is None, DEADLINE_S, "the pods are mirrored")
+        yield World(api, kubelet, books, pods)
+    finally:
+        mirroring.cancel()
+        await asyncio.gather(mirroring, return_exceptions=True)
+        await kubelet.stop()
+        kube.close()
+
+
+@pytest.fixture(autouse=True)
+def _soon_calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubelet_grants, "_NEWS_S", 0.5)
+
+
+def test_while_nothing_changes_kubelet_is_asked_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        assert await world.asks(2) == 2  # whoever has just begun does not know yet what is changing
+        await world.calm()
+        assert await world.asks(3) == 0
+        monkeypatch.setattr(kubelet_grants, "_QUIET_S", 0.0)
+        assert await world.asks(3) == 3
+
+    tell(story)
+
+
+def test_while_nothing_changes_the_books_stay_the_very_same() -> None:
+    async def story(world: World) -> None:
+        await world.books.refresh()
+        held = world.books.held()
+        assert [one.grant.memory_mib for one in held] == [7 * 1024]
+        await world.books.refresh_now()
+        assert world.books.held() is held
+
+    tell(story)
+
+
+def test_a_pod_that_changes_has_kubelet_asked_again() -> None:
+    async def story(world: World) -> None:
+        await world.calm()
+        before = world.pods.objects()
+        key = world.api.cluster.objects.key(PODS_KIND, "default", "train-0")
+        world.api.do(lambda: world.api.cluster.objects.change(key, lambda pod: pod["status"].update(phase="Succeeded")))
+        await until(lambda: world.pods.objects() != before, DEADLINE_S, "the change is seen")
+        assert await world.asks(1) == 1
+
+    tell(story)
+
+
+def test_an_answer_to_kubelet_has_it_asked_again() -> None:
+    async def story(world: World) -> None:
+        await world.calm()
+        world.books.note(Held("memory", mem_ids(2, first=20), named("train-0"), 100, processes.boot_id(), 1.0))
+        assert await world.asks(1) == 1
+
+    tell(story)
+
+
+def test_another_word_of_kubelet_has_it_asked_again() -> None:
+    """Where something happens that nobody else tells, more may follow."""
+
+    async def story(world: World) -> None:
+        await world.calm()
+        world.kubelet.held = ()
+        assert await world.asks(1) == 0
+        await world.books.refresh_now()  # as before each start of a container
+        assert world.books.held() == ()
+        assert await world.asks(1) == 1
+
+    tell(story)
+
+
+def test_a_kubelet_that_is_away_is_asked_at_every_look() -> None:
+    async def story(world: World) -> None:
+        await world.calm()
+        await world.kubelet.stop()
+        await world.books.refresh_now()
+        assert [one.grant.memory_mib for one in world.books.held()] == [7 * 1024]  # its last word stands
+        await world.kubelet.start()
+        assert await world.asks(1) == 1
+
+    tell(story)
+
+
+def test_while_the_api_is_away_kubelet_is_asked_at_every_look() -> None:
+    """Nobody else would tell of the end of a pod."""
+
+    async def story(world: World) -> None:
+        await world.calm()
+        world.api.stop()
+        await until(lambda: world.pods.out_of_sync_since, DEADLINE_S, "the API server is missed")
+        assert await world.asks(3) == 3
+
+    tell(story)
