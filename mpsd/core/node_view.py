@@ -3,7 +3,7 @@
 One rule: what could not be seen is None or said in `unknown`, never zero.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mpsd.core.domain_states import State
 from mpsd.core.grants import Gpu, Grant, Request
@@ -125,3 +125,8 @@ class NodeView:
 
     def domain(self, name: str) -> DomainView | None:
         return next((domain for domain in self.domains if domain.name == name), None)
+
+
+def is_as_before(before: NodeView | None, now: NodeView) -> bool:
+    """Whether nothing but the time is another. before: None before the first look."""
+    return before is not None and replace(before, now=now.now) == now

@@ -48,6 +48,7 @@ class NodeDevices:
         self.policy = policy
         self.memory = Newest[tuple[Device, ...]](())
         self.percent = Newest[tuple[Device, ...]](())
+        self._listed: tuple[frozenset[str], Policy] | None = None  # what the devices were made from; None before that
         self.one_at_a_time = asyncio.Lock()  # a guess at a pod counts on those before it being written down
 
     @property
@@ -59,7 +60,10 @@ class NodeDevices:
         """Brings the devices up to date with this look at the node."""
         policy = self.policy()
         serving = (domain.record for domain in view.domains if healthy(domain.state, domain.record.served))
-        good = {uuid for record in serving for uuid in record.gpus}
+        good = frozenset(uuid for record in serving for uuid in record.gpus)
+        if self._listed == (good, policy):
+            return
+        self._listed = good, policy
         memory = memory_devices(self.node.gpus, policy)
         self.memory.set(tuple(Device(device, gpu_of(device) in good) for device in memory))
         self.percent.set(tuple(Device(device, bool(good)) for device in percent_devices(self.node.gpus, policy)))

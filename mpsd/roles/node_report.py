@@ -21,7 +21,7 @@ from contextlib import suppress
 
 from mpsd.core.events import Happening
 from mpsd.core.node_happenings import happenings
-from mpsd.core.node_view import NodeView
+from mpsd.core.node_view import NodeView, is_as_before
 from mpsd.core.pod_marks import PodMarks
 from mpsd.core.policy import Policy
 from mpsd.edge.kube import Kube, KubeError
@@ -38,7 +38,9 @@ class NodeReport:
 
     def __init__(self, kube: Kube, node: str, policy: Callable[[], Policy]) -> None:
         self._node = node
+        self._policy = policy
         self._view: NodeView | None = None  # None before the first one
+        self._policy_then: Policy | None = None  # likewise
         self._ready = ReadyCondition()
         this_node = ThisNode(kube, node, self._ready)
         self._condition = NodeConditionDuty(kube, this_node, self._ready, policy)
@@ -49,12 +51,14 @@ class NodeReport:
 
     def report(self, view: NodeView, marks: Sequence[PodMarks] = ()) -> None:
         """The node as it is now. marks: each pod of this node that holds devices, with the annotations it must have."""
-        for happening in happenings(self._view, view, self._node):
-            self._events.note(happening)
-        self._view = view
-        self._ready.see(view)
-        self._condition.offer(view)
-        self._mpsnode.offer(view)
+        news = self._policy() is not self._policy_then or not is_as_before(self._view, view)
+        if news:
+            for happening in happenings(self._view, view, self._node):
+                self._events.note(happening)
+            self._ready.see(view)
+        self._view, self._policy_then = view, self._policy()
+        self._condition.offer(view, news=news)
+        self._mpsnode.offer(view, news=news)
         self._pods.offer(marks)
 
     def happened(self, happening: Happening) -> None:

@@ -87,9 +87,11 @@ class NodeConditionDuty:
         self._told_at = float("-inf")
         self._count = ""
 
-    def offer(self, view: NodeView) -> None:
+    def offer(self, view: NodeView, *, news: bool) -> None:
+        """news: whether anything but the time is another than at the last offer."""
         self._view = view
-        self.changed.set()
+        if news:
+            self.changed.set()
 
     def due_in_s(self) -> float | None:
         if self._view is None:
@@ -126,9 +128,11 @@ class MPSNodeDuty:
         self._looked_at = float("-inf")  # making a status of hundreds of grants is not free
         self._belongs = False  # whether there is an MPSNode that belongs to its Node
 
-    def offer(self, view: NodeView) -> None:
+    def offer(self, view: NodeView, *, news: bool) -> None:
+        """news: whether anything but the time is another than at the last offer."""
         self._view = view
-        self.changed.set()
+        if news:
+            self.changed.set()
 
     def due_in_s(self) -> float | None:
         if self._view is None:

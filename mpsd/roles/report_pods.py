@@ -31,11 +31,15 @@ class PodMarksDuty:
     def __init__(self, kube: Kube) -> None:
         self.changed = asyncio.Event()
         self._kube = kube
+        self._offered: Sequence[PodMarks] | None = None  # None before the first offer
         self._marks: dict[PodName, PodMarks] = {}
         self._told: dict[PodName, _Told] = {}
 
     def offer(self, marks: Sequence[PodMarks]) -> None:
-        """The pods of this node as they are now, and no others."""
+        """The pods of this node as they are now, and no others. The very same marks again are nothing new."""
+        if marks is self._offered:
+            return
+        self._offered = marks
         self._marks = {one.pod: one for one in marks if one.missing}
         here = {one.pod for one in marks}
         self._told = {pod: told for pod, told in self._told.items() if pod in here}
