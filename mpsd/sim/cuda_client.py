@@ -7,6 +7,7 @@
     hold[=SEC]    keep the context, looking at it, until SIGTERM (or for so long)
     step          the same until a line or the end of standard input
     launch=SEC    compute
+    work[=SEC]    compute until SIGTERM (or for so long), with a line four times a second
     fault         touch an address that is not there
     linger[=SEC]  stay alive and leave CUDA alone
     reconnect     destroy the context and make another
@@ -19,6 +20,7 @@ One rule: sleeping costs nothing. A held context is a blocked process, so that a
 
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -36,6 +38,7 @@ PIECE_MIB = 32
 LAUNCHES_PER_SM = 35.6
 IN_FLIGHT = 9.8
 _LOOK_EVERY_S = 0.05
+_SAY_EVERY_S = 0.25
 
 
 class Broke(Exception):
@@ -180,23 +183,44 @@ def _step(program: CudaProgram, _: str) -> None:
 
 
 def _launch(program: CudaProgram, value: str) -> None:
-    """Pretend kernels: everyone who computes gets the SMs in proportion to what he may use, once they are all taken."""
+    """Pretend kernels, for so long."""
+    began = time.monotonic()
+    launches = _compute(program, float(value), ())
+    rate = launches / max(time.monotonic() - began, 1e-9)
+    median_ms = round(1000 * IN_FLIGHT / rate, 3) if rate else 0.0
+    _say({"launches_per_s": round(rate, 1), "n": int(launches), "p50_ms": median_ms, "p99_ms": median_ms})
+
+
+def _work(program: CudaProgram, value: str) -> None:
+    ends = time.monotonic() + float(value or "inf")
+    launches = 0.0
+    with _termination() as terminated:
+        while time.monotonic() < ends and not select.select([terminated], [], [], 0)[0]:
+            launches += _compute(program, min(_SAY_EVERY_S, ends - time.monotonic()), [terminated])
+            _say({"launches": int(launches), "at": round(time.time(), 3)})
+
+
+def _compute(program: CudaProgram, asked_s: float, files: Sequence[int]) -> float:
+    """Launches in this time, or until one of the files can be read.
+
+    Everyone who computes gets the SMs in proportion to what he may use, once they are all taken.
+    """
     context = program.cuda.context
     if context is None or program.cuda.check() != SUCCESS:
         raise Broke
-    launches, asked_s = 0.0, float(value)
+    launches = 0.0
     began = then = time.monotonic()
     context.card.be_busy(context.slot, context.sms)
     while then < began + asked_s:
-        program.watch((), min(_LOOK_EVERY_S, began + asked_s - then))
+        asked_to_end = program.watch(files, min(_LOOK_EVERY_S, began + asked_s - then))
         now = time.monotonic()
         busy = sum(holding.busy_sms for holding in context.card.holdings())
         launches += (now - then) * LAUNCHES_PER_SM * context.sms * min(1.0, context.gpu.sms / max(busy, 1))
         then = now
+        if asked_to_end:
+            break
     context.card.be_busy(context.slot, 0)
-    rate = launches / max(then - began, 1e-9)
-    median_ms = round(1000 * IN_FLIGHT / rate, 3) if rate else 0.0
-    _say({"launches_per_s": round(rate, 1), "n": int(launches), "p50_ms": median_ms, "p99_ms": median_ms})
+    return launches
 
 
 def _fault(program: CudaProgram, _: str) -> None:
@@ -227,6 +251,7 @@ _ACTIONS: Mapping[str, Callable[[CudaProgram, str], None]] = {
     "hold": _hold,
     "step": _step,
     "launch": _launch,
+    "work": _work,
     "fault": _fault,
     "linger": _linger,
     "reconnect": _reconnect,

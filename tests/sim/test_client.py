@@ -61,6 +61,17 @@ def test_a_hold_may_have_a_time_of_its_own(machine: Machine, daemon: Daemon) -> 
     assert [*machine.run_client("hold=0.01").lines[1]] == ["ready"]
 
 
+def test_work_says_how_far_it_is_until_sigterm_ends_it(machine: Machine, daemon: Daemon) -> None:
+    worker = machine.start_client("work")
+    worker.heard("launches")
+    worker.process.terminate()
+    assert worker.finish() == 0
+    launches = [line["launches"] for line in worker.lines if "launches" in line]
+    assert launches == sorted(launches)
+    assert launches[0] > 0
+    assert machine.run_client("work=0.01").lines[1].keys() == {"launches", "at"}
+
+
 def test_steps_take_a_line_each_and_the_end_of_input_ends_them_all(machine: Machine, daemon: Daemon) -> None:
     client = machine.start_client("step", "alloc=32", "step", "alloc=64", "step")
     client.heard("ready")
