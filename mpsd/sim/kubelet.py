@@ -30,7 +30,7 @@ from mpsd.sim.kubelet_version import OLDEST, Version
 class KubeletSettings:
     """folder: kubelet's root. command: what every container runs in place of its own; empty: its own.
 
-    seed: of whatever kubelet leaves to chance.
+    seed: of whatever kubelet leaves to chance. cgroup_root: below which the cgroups of pods are made; empty: the top.
     """
 
     folder: Path
@@ -38,6 +38,7 @@ class KubeletSettings:
     command: tuple[str, ...] = ()
     pace: Pace = field(default_factory=Pace)
     seed: int | None = None
+    cgroup_root: str = ""
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class Kubelet:
         self._written_amounts: object = None
         self._is_away = False
         self.has_heard = False  # kubelet's sourcesReady
-        self.containers = Containers(settings.folder / "containers")
+        self.containers = Containers(settings.folder / "containers", settings.cgroup_root)
         self.devices = DeviceManager(
             settings.folder / "device-plugins",
             settings.version,

@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import signal
+import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -97,10 +98,11 @@ class Run:
 
 
 class Containers:
-    """All containers below one folder: <pod uid>/<container>/<attempt>."""
+    """All containers below one folder: <pod uid>/<container>/<attempt>. cgroup_root: as kubelet's flag of that name."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cgroup_root: str = "") -> None:
         self._folder = folder
+        self._cgroup_root = cgroup_root
         self._shims: list[int] = []  # pids of children, which must be waited for
 
     def last_run(self, pod: SimPod, container: SimContainer) -> Run | None:
@@ -110,7 +112,7 @@ class Containers:
     def start(self, pod: SimPod, container: SimContainer, command: tuple[str, ...], given: Answer) -> Run:
         """Starts it once more, with what its devices bring. CannotCreate where a device node is not there."""
         for node in given.devices:
-            if not os.path.lexists(node.host):
+            if self._makes_devices and not os.path.lexists(node.host):
                 raise CannotCreate(f"failed to generate container spec: lstat {node.host}: no such file or directory")
         for mount in given.mounts:
             if not os.path.lexists(mount.host):
@@ -166,12 +168,25 @@ class Containers:
         """A cgroup as kubelet's cgroupfs driver names it; empty where there can be none."""
         if self._cgroups is None:
             return ""
-        made = self._cgroups / "kubepods" / "besteffort" / f"pod{pod.uid}" / identity
+        made = self._cgroups / self._cgroup_root / "kubepods" / "besteffort" / f"pod{pod.uid}" / identity
         try:
             made.mkdir(parents=True)
         except OSError:
             return ""
         return made
+
+    @cached_property
+    def _makes_devices(self) -> bool:
+        """Whether there can be device nodes here: who is not root could have made none, and none is missed."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        attempt = self._folder.with_name(".device")
+        attempt.unlink(missing_ok=True)
+        try:
+            os.mknod(attempt, stat.S_IFCHR | 0o400, os.makedev(1, 3))
+        except PermissionError:
+            return False
+        attempt.unlink()
+        return True
 
     @cached_property
     def _cgroups(self) -> Path | None:

@@ -18,7 +18,8 @@ from mpsd.sim.kubelet_version import OLDEST, VERSIONS
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
-    settings = KubeletSettings(given.dir, VERSIONS[given.version], tuple(shlex.split(given.run)), seed=given.seed)
+    command, version = tuple(shlex.split(given.run)), VERSIONS[given.version]
+    settings = KubeletSettings(given.dir, version, command, seed=given.seed, cgroup_root=given.cgroup_root)
     return asyncio.run(_serve(settings, given))
 
 
@@ -34,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--node-labels", default="", metavar="KEY=VALUE,…", help="of a node that is made")
     parser.add_argument("--version", choices=VERSIONS, default=OLDEST.name, help="the kubelet that is played")
     parser.add_argument("--run", default="", metavar="COMMAND", help="what every container runs in place of its own")
+    parser.add_argument("--cgroup-root", default="", metavar="NAME", help="below which all cgroups of pods are made")
     parser.add_argument("--seed", type=int, help="of what a kubelet leaves to chance")
     return parser
 
