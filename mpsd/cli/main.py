@@ -11,7 +11,7 @@ _LINES = {
     "status": "GPUs, domains, grants and clients, of this machine or of a cluster.",
     "explain": "What the objects in a manifest get of a GPU, or why they are refused.",
     "check": "Whether limits files are sound, and what they put in force.",
-    "demo": "The whole way on simulated GPUs: grants, limits, a crash and a refusal. No GPU needed.",
+    "demo": "The whole way in a simulated cluster, or on a simulated machine. Needs no GPU and no Kubernetes.",
     "control": "Only the part of `up` that holds the MPS daemons.",
     "agent": "Only the part of `up` that grants shares; may be killed and restarted at any time.",
     "webhook": "Answer Kubernetes admission reviews: refuse what breaks sharing, in words that help.",

@@ -56,7 +56,8 @@ def test_the_builder_sees_nothing_that_the_image_is_not_made_of() -> None:
     lines = [line for line in (_TOP / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
     assert lines[0] == "*"
     seen = {line.removeprefix("!") for line in lines if line.startswith("!")}
-    assert seen == {"images/requirements.py", "limits", "mpsd", "pyproject.toml", "README.md", "LICENSE"}
+    ours = {"limits", "manifests/base", "mpsd", "pyproject.toml", "README.md", "LICENSE"}
+    assert seen == ours | {"images/requirements.py"}
 
 
 def test_it_installs_what_the_node_and_the_webhook_need_and_nothing_of_the_tests() -> None:
