@@ -35,7 +35,10 @@ def _tell_start(story: Story, cluster: DemoCluster, pod: JobPod) -> str:
     said = {name: environment[name] for name in (MEMORY_LIMIT, THREAD_PERCENT)}
     words = ", ".join(f"{name}={value}" for name, value in said.items())
     story.tell(
-        "allocated", f"Pod {pod.name} is on {node} and holds a share of {gpu.label}: {words}.", pod=pod.name, **said
+        "allocated",
+        f"Pod {pod.name} is on {node}; Allocate gave it a share of {gpu.label}: {words}.",
+        pod=pod.name,
+        **said,
     )
     unit_mib = cluster.resources.memory_unit_mib
     granted_mib = pod.asked(cluster.resources.memory) * unit_mib
