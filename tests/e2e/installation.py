@@ -67,15 +67,24 @@ class Installation:
         status: Object = self.cluster.get("mpsnode", self.node).get("status", {})
         return status
 
-    def grants(self) -> dict[str, Object]:
-        """By the pod's namespace/name."""
-        return {grant["pod"]: grant for grant in self.told().get("grants", ())}
+    def grants(self, namespace: str) -> dict[str, Object]:
+        """By the pod's name."""
+        named = {tuple(grant["pod"].split("/")): grant for grant in self.told().get("grants", ())}
+        return {name: grant for (where, name), grant in named.items() if where == namespace}
 
     def are_books_at_zero(self) -> bool:
         told = self.told()
         assert told["gpus"], "nobody has told of GPUs"
         held = [gpu[field] for gpu in told["gpus"] for field in ("grantedMiB", "grantedPercent")]
         return not told.get("grants") and not any(held)
+
+    def status(self) -> Object:
+        """What `mpsd status` says on the node, which is never late."""
+        status: Object = json.loads(self.status_text("-o", "json"))
+        return status
+
+    def status_text(self, *options: str) -> str:
+        return self.cluster.do("exec", f"daemonset/{AGENT}", "-n", SYSTEM, "--", "mpsd", "status", *options).out
 
     def logs(self, name: str) -> str:
         return self.cluster.do("logs", "-n", SYSTEM, "-l", f"{_LABEL}=mpsd-{name}", "--tail=-1").out
@@ -94,6 +103,7 @@ def installed(cluster: Cluster, image: str, folder: Path) -> Iterator[Installati
     assert len(nodes) == 1, "one node must have the label ack.node.gpu.schedule=mps"
     installation = Installation(cluster, image, nodes[0]["metadata"]["name"], folder)
     _write_overlay(installation)
+    eventually(lambda: not cluster.kubectl("get", "namespace", SYSTEM).ok, f"an old {SYSTEM} gone", within_s=60.0)
     try:
         installation.apply()
         installation.wait_until_ready()
@@ -107,8 +117,7 @@ def uninstall(installation: Installation) -> None:
     kinds = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
     cluster.kubectl("delete", kinds, "mpsd-webhook", "--ignore-not-found")
     cluster.kubectl("delete", "-n", SYSTEM, "daemonset,deployment", "--all", "--cascade=foreground", within_s=120)
-    cluster.kubectl("delete", "-k", str(installation.folder), "--ignore-not-found", within_s=120)
-    eventually(lambda: not cluster.kubectl("get", "namespace", SYSTEM).ok, f"{SYSTEM} gone", within_s=60.0)
+    cluster.kubectl("delete", "-k", str(installation.folder), "--ignore-not-found", "--wait=false", within_s=120)
 
 
 def _write_overlay(installation: Installation) -> None:

@@ -20,9 +20,12 @@ def mpsd(
         yield running
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pods(cluster: Cluster, mpsd: Installation) -> Iterator[Pods]:
-    """A namespace of the test's own. Every test ends with all of it given back."""
+    """A namespace for the tests of a file, whose pods all fit at once: kubelet takes ten seconds to let go of one.
+
+    At its end everything that they held has been given back.
+    """
     name = f"e2e-{uuid4().hex[:8]}"
     cluster.do("create", "namespace", name)
     eventually(lambda: cluster.kubectl("get", "-n", name, "serviceaccount", "default").ok, "a service account")
