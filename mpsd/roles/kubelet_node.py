@@ -33,10 +33,12 @@ from mpsd.roles.leaving import Leaving
 from mpsd.roles.memory_plugin import MemoryPlugin
 from mpsd.roles.node_devices import NodeDevices
 from mpsd.roles.node_report import NodeReport
+from mpsd.roles.pace import Pace
 from mpsd.roles.percent_plugin import PercentPlugin
 from mpsd.roles.plugin_service import PluginService
 
 _LONGEST_BODY = 4096
+_LOOKS_APART_S = 0.5  # that the API's pods ask for: the start of one pod is half a dozen changes of it
 _UNALLOCATED_LOOK_S = 10.0
 _UNALLOCATED = (
     "it runs without the devices it asks for, so without limits: kubelet took it while the device plugin was away; "
@@ -60,7 +62,9 @@ class KubeletNode:
         self._domains = domains
         self._policy = policy
         self._log = logger(role="kubelet node")
-        self._pods = Mirror(kube, self._selected(PODS, "spec.nodeName"), self._read_pod, around.wake)
+        self._pods = Mirror(
+            kube, self._selected(PODS, "spec.nodeName"), self._read_pod, Pace(around.wake, _LOOKS_APART_S).ask
+        )
         self._cordons = Mirror(kube, self._selected(MPSNODES, "metadata.name"), read_cordoned, self._cordon)
         self._probes = TcpServer(self._routes(), Listening(kubelet.address, kubelet.port, None, _LONGEST_BODY))
         self._report = NodeReport(kube, kubelet.node, policy)
