@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mpsd.cli.demo_machine import DemoMachine
 from mpsd.edge.limits_files import shipped_folder
+from tests.bench.agent import agent
 from tests.bench.decisions import decisions
 from tests.bench.idle import idle
 from tests.bench.reactions import reactions
@@ -28,6 +29,7 @@ def _limits(folder: Path) -> Path:
 def main() -> int:
     rows: dict[str, Row] = dict(decisions())
     rows |= webhook()
+    rows |= agent()
     for gpus, measure in (("H200×2", reactions), ("H200×8", idle)):
         with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
             machine = DemoMachine(Path(folder), gpus, _limits(Path(folder) / "limits"))

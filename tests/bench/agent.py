@@ -1,0 +1,183 @@
+"""What `mpsd agent` costs beside a kubelet: 8 simulated H200, 20 clients on each, 200 pods on the node.
+
+`mpsd control` and `mpsd agent` are processes as they always are, and 160 of the pods run a program that holds a context
+under its limit, in a cgroup of its pod where the machine lets cgroups be made. Simplified: the GPUs, kubelet, the API
+server and the containers are the simulator's; kubelet speaks as 1.36 does, with an entry for each device.
+"""
+
+import asyncio
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import psutil
+
+from mpsd.core.node_status import NodeStatus
+from mpsd.edge import local_api
+from mpsd.edge.limits_files import shipped_folder
+from mpsd.edge.waiting import until
+from tests.bench.cluster import MEMORY, NODE, PERCENT, OneNode, one_node, pod
+from tests.bench.rows import Row
+
+GPUS, CLIENTS_A_GPU, PODS = 8, 20, 200
+UNITS, SHARE = 6, 4  # GiB and percent of each pod that has a client; both leave room for guests
+EMPTY_S, STEADY_S, CHURN_S = 20.0, 60.0, 60.0
+_CLIENTS = GPUS * CLIENTS_A_GPU
+_SETTLE_S = 12.0  # by then what was allocated just now has been told and written down
+_GUESTS = 3  # pods that come and go, at a time
+_DEADLINE_S = 240.0
+
+
+def agent() -> Iterator[tuple[str, Row]]:
+    """The agent's share of a core and its memory, with everything there and nothing changing, then with changes."""
+    with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
+        yield from asyncio.run(measured(Path(folder))).items()
+
+
+async def measured(folder: Path) -> dict[str, Row]:
+    async with one_node(folder) as cluster, _node(folder, cluster) as node:
+        await until(node.is_ready, _DEADLINE_S, f"every domain serves and is registered; see {folder}/*.log", 0.2)
+        empty = await _cost(node.agent, EMPTY_S)
+        await _fill(cluster, node)
+        steady = await _cost(node.agent, STEADY_S)
+        guests, served = asyncio.create_task(_let_guests_come_and_go(cluster)), node.logged("allocated")
+        busy = await _cost(node.agent, CHURN_S)
+        rate = (node.logged("allocated") - served) / (CHURN_S + _SETTLE_S)
+        guests.cancel()
+        await asyncio.gather(guests, return_exceptions=True)
+    about = f"mpsd agent, {GPUS} GPUs × {CLIENTS_A_GPU} clients, {PODS} pods"
+    still, changing = "nothing changes; baseline: no pods", f"{rate:.1f} pods/s come and go; baseline: no change"
+    return {
+        "agent_cpu": Row(steady.cores, "of a core", 0.015, empty.cores, f"{about}, {still}"),
+        "agent_memory": Row(
+            steady.resident_mib, "MiB", 90, empty.resident_mib, f"{about}, resident; baseline: no pods"
+        ),
+        "agent_memory_share": Row(
+            steady.share_mib, "MiB", None, empty.share_mib, "the same, shared pages by their part"
+        ),
+        "agent_cpu_churn": Row(busy.cores, "of a core", None, steady.cores, f"the same, {changing}"),
+        "agent_memory_churn": Row(busy.resident_mib, "MiB", None, steady.resident_mib, "the same, resident"),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """cores: mean share of one. resident_mib, share_mib: at the end; in the second a page that n processes use counts
+    1/n."""
+
+    cores: float
+    resident_mib: float
+    share_mib: float
+
+
+async def _cost(process: psutil.Process, seconds: float) -> _Cost:
+    await asyncio.sleep(_SETTLE_S)
+    before, began = process.cpu_times(), time.monotonic()
+    await asyncio.sleep(seconds)
+    after, took_s = process.cpu_times(), time.monotonic() - began
+    spent_s = after.user - before.user + after.system - before.system
+    memory = process.memory_full_info()
+    return _Cost(spent_s / took_s, memory.rss / 1024**2, memory.pss / 1024**2)
+
+
+async def _fill(cluster: OneNode, node: "_Node") -> None:
+    """160 pods with a client each, and 40 that ask for no GPU."""
+    for number in range(_CLIENTS):
+        await cluster.create(pod(f"client-{number}", node.client, {MEMORY: UNITS, PERCENT: SHARE}))
+    for number in range(PODS - _CLIENTS):
+        await cluster.create(pod(f"other-{number}", ["sleep", "infinity"], {}))
+    await until(lambda: set(cluster.phases().values()) == {"Running"}, _DEADLINE_S, "every pod runs", 0.5)
+
+    def all_seen() -> bool:
+        clients = node.status().clients or ()
+        return len(clients) == _CLIENTS and all(client.grant for client in clients)
+
+    await until(all_seen, _DEADLINE_S, f"{_CLIENTS} clients are seen, each under the grant of its pod", 0.5)
+
+
+async def _let_guests_come_and_go(cluster: OneNode) -> None:
+    """Each second a pod comes, and the one goes that has been there longest."""
+    for number in count():
+        await cluster.create(pod(f"guest-{number}", ["sleep", "infinity"], {MEMORY: 1}))
+        if number >= _GUESTS:
+            cluster.delete(f"guest-{number - _GUESTS}")
+        await asyncio.sleep(1)
+
+
+class _Node:
+    """`mpsd control` and `mpsd agent`; their logs are in `folder`. client: what a container runs to be one."""
+
+    def __init__(self, folder: Path, programs: dict[str, subprocess.Popen[bytes]]) -> None:
+        self._folder = folder
+        self._programs = programs
+        self.agent = psutil.Process(programs["agent"].pid)
+        self.client = [str(folder / "run" / "simulation" / "bin" / "sim-cuda"), "hold"]
+
+    def status(self) -> NodeStatus:
+        _status, body = local_api.ask(self._folder / "run" / "mpsd.sock", "GET", "/v1/node")
+        return local_api.read(body, NodeStatus)
+
+    def is_ready(self) -> bool:
+        for verb, program in self._programs.items():
+            if program.poll() is not None:
+                raise EOFError(f"mpsd {verb} ended: {self._log(verb)}")
+        try:
+            domains = self.status().domains
+        except local_api.NotRunning:
+            return False
+        return self.logged("registered") == 2 and [domain.state for domain in domains] == ["ready"] * GPUS
+
+    def logged(self, event: str) -> int:
+        """How many lines of this event the agent has written."""
+        return sum(json.loads(line)["event"] == event for line in self._log("agent").splitlines())
+
+    def _log(self, verb: str) -> str:
+        return (self._folder / f"{verb}.log").read_text()
+
+
+@asynccontextmanager
+async def _node(folder: Path, cluster: OneNode) -> AsyncIterator[_Node]:
+    """Both programs of the node."""
+    limits = _limits(folder / "limits")
+    common = ["--simulate", f"H200x{GPUS}", "--run-dir", str(folder / "run"), "--limits", str(limits)]
+    of_cluster = ["--node", NODE, "--kubelet-dir", str(cluster.kubelet_folder), "--kubeconfig", str(cluster.kubeconfig)]
+    probes = ["--address", "127.0.0.1", "--metrics-port", "0"]
+    programs = {"control": _start("control", common, folder)}
+    try:
+        # Where both start at once, both make the simulated machine.
+        await until((folder / "run/simulation/gpus.json").exists, _DEADLINE_S, "the GPUs are there", 0.05)
+        programs["agent"] = _start("agent", [*common, *of_cluster, *probes], folder)
+        yield _Node(folder, programs)
+    finally:
+        for program in reversed(programs.values()):
+            for _again in range(2):  # the second time `mpsd control` waits for no client any more
+                program.send_signal(signal.SIGTERM)
+            with suppress(TimeoutError):
+                await until(lambda: program.poll() is not None, 20, "it has ended", 0.05)  # noqa: B023
+            program.kill()
+            program.wait()
+
+
+def _start(verb: str, arguments: list[str], folder: Path) -> subprocess.Popen[bytes]:
+    with (folder / f"{verb}.log").open("wb") as log:
+        return subprocess.Popen([sys.executable, "-m", "mpsd", verb, *arguments, "--log-format", "json"], stderr=log)
+
+
+def _limits(folder: Path) -> Path:
+    """The limits shipped, but for the number of clients that a pod may have, of which a GPU has 60 in all."""
+    shutil.copytree(shipped_folder(), folder)
+    policy = folder / "policy.yaml"
+    policy.write_text(
+        re.sub(r"clients_per_grant: \d+", f"clients_per_grant: {60 // CLIENTS_A_GPU}", policy.read_text())
+    )
+    return folder
