@@ -18,6 +18,7 @@ from typing import Never, Self
 MIB = 1024**2
 PIECE_MIB = 32
 CHECK_EVERY_S = 0.01
+SAY_EVERY_S = 0.25  # while it works
 LAUNCHES_A_SAMPLE = 10  # p50_ms and p99_ms are of this many launches and one synchronise
 MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, cuda.h
 BAD_ADDRESS = 16
@@ -273,6 +274,21 @@ class Context:
             p99_ms=round(1000 * samples_s[len(samples_s) * 99 // 100], 3),
         )
 
+    def work(self, seconds: str) -> None:
+        kernel, blocks, rounds = self._kernel(b"multiply_add"), 8 * self._sms(), ctypes.c_uint(4096)
+        since = said = time.monotonic()
+        launches = 0
+        with Termination() as termination:
+            while not termination.came and not (seconds and time.monotonic() - since >= float(seconds)):
+                for _ in range(LAUNCHES_A_SAMPLE):
+                    self._broke_unless(self._launch(kernel, blocks, 256, rounds), since)
+                self._check(since)
+                launches += LAUNCHES_A_SAMPLE
+                if time.monotonic() - said >= SAY_EVERY_S:
+                    said = time.monotonic()
+                    say(launches=launches, at=round(time.time(), 3))
+        say(launches=launches, at=round(time.time(), 3))
+
     def fault(self, _: str) -> None:
         result = self._launch(self._kernel(b"write_to"), 1, 1, ctypes.c_uint64(BAD_ADDRESS))
         say(bad=self._driver.name(result or self._driver.result("cuCtxSynchronize")))
@@ -302,6 +318,7 @@ ACTIONS: Mapping[str, Callable[[Context, str], None]] = {
     "hold": Context.hold,
     "step": Context.step,
     "launch": Context.launch,
+    "work": Context.work,
     "fault": Context.fault,
     "linger": Context.linger,
     "reconnect": Context.reconnect,
