@@ -14,7 +14,7 @@ from mpsd.sim.api_cluster import Cluster
 from mpsd.sim.api_server import ApiServer as Server
 from mpsd.sim.api_server import write_kubeconfig
 from mpsd.sim.kubelet import Kubelet, KubeletSettings
-from mpsd.sim.kubelet_api_source import ApiServer, read_kubeconfig
+from mpsd.sim.kubelet_api_source import Access, ApiServer, read_kubeconfig
 from mpsd.sim.kubelet_pace import Pace
 from tests.kubelet.world import DEADLINE_S, MEMORY, Plugin, container
 
@@ -25,13 +25,15 @@ PODS = "/api/v1/namespaces/default/pods"
 class OneNode:
     """A cluster of one node, asked as anybody asks it."""
 
-    def __init__(self, server: Server, session: aiohttp.ClientSession, folder: Path) -> None:
+    def __init__(self, access: Access, session: aiohttp.ClientSession, folder: Path) -> None:
         self.folder = folder
-        self._url = f"http://127.0.0.1:{server.port}"
+        self._access = access
         self._session = session
 
     async def ask(self, method: str, path: str, body: object = None) -> Any:
-        async with self._session.request(method, self._url + path, json=body) as answer:
+        async with self._session.request(
+            method, self._access.url + path, json=body, ssl=self._access.trusted or True
+        ) as answer:
             return await answer.json()
 
     async def until(self, path: str, condition: Callable[[Any], object]) -> None:
@@ -44,14 +46,15 @@ class OneNode:
 async def cluster(folder: Path) -> AsyncIterator[OneNode]:
     server = Server(Cluster())
     await server.start()
-    source = ApiServer(read_kubeconfig(write_kubeconfig(server, folder)), "gpu-1", {"gpu": "yes"})
+    access = read_kubeconfig(write_kubeconfig(server, folder))
+    source = ApiServer(access, "gpu-1", {"gpu": "yes"})
     kubelet = Kubelet(KubeletSettings(folder, pace=Pace(retry_s=0.1, list_s=0.02, look_s=0.02)), source)
     await kubelet.start()
     stopping = asyncio.Event()
     running = asyncio.create_task(kubelet.run(stopping))
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {server.token}"}) as session:
         try:
-            yield OneNode(server, session, folder)
+            yield OneNode(access, session, folder)
         finally:
             stopping.set()
             await running
