@@ -67,10 +67,10 @@ class Installation:
         status: Object = self.cluster.get("mpsnode", self.node).get("status", {})
         return status
 
-    def grants(self, namespace: str) -> dict[str, Object]:
-        """By the pod's name."""
-        named = {tuple(grant["pod"].split("/")): grant for grant in self.told().get("grants", ())}
-        return {name: grant for (where, name), grant in named.items() if where == namespace}
+    def granted_mib(self, namespace: str) -> dict[str, int]:
+        """What each pod has on each of its GPUs, by its name."""
+        named = {tuple(grant["pod"].split("/")): grant["memoryMiB"] for grant in self.told().get("grants", ())}
+        return {name: memory_mib for (where, name), memory_mib in named.items() if where == namespace}
 
     def are_books_at_zero(self) -> bool:
         told = self.told()

@@ -99,15 +99,11 @@ async def make_node(kube: Kube, world: World, **devices: int) -> None:
 
 
 def pod(name: str, node: str = "", **limits: str) -> Object:
-    """A pod of one container that tolerates everything. node: the one that it is bound to from the start.
-
-    No scheduler places it, or the node of a whole cluster would run it.
-    """
+    """A pod of one container that tolerates everything. node: the one that it is bound to from the start."""
     resources = {"limits": {key.replace("__", "/"): amount for key, amount in limits.items()}} if limits else {}
     spec: Object = {
         "containers": [{"name": "main", "image": "none", "resources": resources}],
         "tolerations": [{"operator": "Exists"}],
-        "schedulerName": "nobody",
         "terminationGracePeriodSeconds": 1,
     }
     spec |= {"nodeName": node} if node else {}

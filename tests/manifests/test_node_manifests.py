@@ -5,6 +5,7 @@ import pytest
 from mpsd.core.limits_reading import read_policy
 from mpsd.core.policy import Policy
 from mpsd.edge.kubelet_settings import kubelet_settings
+from mpsd.edge.settings import settings
 from mpsd.edge.yaml_files import parse_yaml
 from tests.manifests.generic_policy import TARGET, generic_policy
 from tests.manifests.rendering import ALL, Object, of_kind, only, rendered
@@ -117,15 +118,24 @@ def test_run_mpsd_is_one_mount_at_the_path_of_the_host(place: str, name: str) ->
 
 
 @pytest.mark.parametrize("place", _WITH_PODS)
+def test_the_daemons_are_moved_out_of_the_container_that_would_end_them(place: str) -> None:
+    chosen = settings(environment=_environment(place, _CONTROL))
+    mounts = {mount["mountPath"]: mount["name"] for mount in _container(place, _CONTROL)["volumeMounts"]}
+    paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in _pod(place, _CONTROL)["volumes"]}
+    assert paths[mounts[str(chosen.daemon_cgroup)]] == "/sys/fs/cgroup"
+    assert str(chosen.limits_directory) in mounts
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
 def test_the_agents_settings_are_its_own(place: str) -> None:
     container = _container(place, _AGENT)
-    settings = kubelet_settings({}, {**_environment(place, _AGENT), "MPSD_NODE_NAME": "node1"})
-    assert settings
+    chosen = kubelet_settings({}, {**_environment(place, _AGENT), "MPSD_NODE_NAME": "node1"})
+    assert chosen
     mounted = [mount["mountPath"] for mount in container["volumeMounts"]]
-    assert str(settings.device_plugins) in mounted
-    assert str(settings.pod_resources.parent) in mounted
-    assert container["ports"] == [{"name": "metrics", "containerPort": settings.port}]
-    assert settings.kubeconfig is None
+    assert str(chosen.device_plugins) in mounted
+    assert str(chosen.pod_resources.parent) in mounted
+    assert container["ports"] == [{"name": "metrics", "containerPort": chosen.port}]
+    assert chosen.kubeconfig is None
     (node,) = [entry for entry in container["env"] if entry["name"] == "MPSD_NODE_NAME"]
     assert node["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
 

@@ -8,13 +8,21 @@ from contextlib import contextmanager
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.installation import AGENT, SYSTEM, Installation
+from tests.e2e.installation import AGENT, CONTROL, SYSTEM, Installation
 from tests.e2e.machine import Machine
 from tests.e2e.shares import CONTEXT_MIB, Pods, container, refused_at, share
 from tests.e2e.waiting import eventually, never
 
 _NOWHERE, _HERE = {"mpsd.io/e2e": "nowhere"}, {"ack.node.gpu.schedule": "mps"}
 _WITNESS, _GIB = "witness", 5
+# The first process of the container, which sees those of the host: nobody else is called by these words.
+_KILL_CONTROL = """
+import os, pathlib
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    words = (process / "cmdline").read_bytes().split(b"\\0")
+    if words[0].endswith(b"/init/tini") and b"control" in words:
+        os.kill(int(process.name), 9)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +38,7 @@ def _assert_noticed_nothing(pods: Pods, mpsd: Installation) -> None:
     assert "running" in status["state"], pods.why(_WITNESS)
     assert status["restartCount"] == 0
     assert not any("broke" in line for line in pods.said(_WITNESS))
-    eventually(lambda: mpsd.grants(pods.namespace)[_WITNESS]["memoryMiB"] == _GIB * 1024, "its grant")
+    eventually(lambda: mpsd.granted_mib(pods.namespace).get(_WITNESS) == _GIB * 1024, "its grant")
 
 
 def _agent(mpsd: Installation) -> str:
@@ -98,6 +106,29 @@ def _coming(pods: Pods) -> Iterator[list[str]]:
         working.join(timeout=30)
 
 
+def test_the_control_container_killed_costs_no_program_anything(
+    cluster: Cluster, mpsd: Installation, pods: Pods, witness: str
+) -> None:
+    """Its daemons are in no cgroup of the container, and the next one adopts them."""
+    daemons = _daemons(mpsd)
+    cluster.kubectl("exec", f"daemonset/{CONTROL}", "-n", SYSTEM, "--", "python", "-c", _KILL_CONTROL)  # dies with it
+
+    def is_back() -> bool:
+        (pod,) = mpsd.pods("control")
+        (status,) = pod["status"]["containerStatuses"]
+        return bool(status["restartCount"] == 1 and status["ready"])
+
+    eventually(is_back, "control started again", within_s=60.0)
+    pods.start("after-control", 2)
+    assert _daemons(mpsd) == daemons
+    _assert_noticed_nothing(pods, mpsd)
+
+
+def _daemons(mpsd: Installation) -> dict[str, int]:
+    """Their pids on the host, by domain."""
+    return {domain["name"]: domain["daemon_pid"] for domain in mpsd.status()["domains"]}
+
+
 def test_kubelet_restarted_costs_no_program_anything(
     mpsd: Installation, pods: Pods, machine: Machine, witness: str
 ) -> None:
@@ -147,4 +178,4 @@ def test_after_a_reboot_no_container_starts_before_its_domain_serves(
     eventually(runs, "the container", within_s=120.0)
     said = pods.wait_until_holding(witness)
     assert _GIB * 1024 - CONTEXT_MIB < refused_at(said) <= _GIB * 1024
-    eventually(lambda: mpsd.grants(pods.namespace)[witness]["memoryMiB"] == _GIB * 1024, "its grant")
+    eventually(lambda: mpsd.granted_mib(pods.namespace).get(witness) == _GIB * 1024, "its grant")
