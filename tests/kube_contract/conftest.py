@@ -107,6 +107,7 @@ def pod(name: str, node: str = "", **limits: str) -> Object:
         "terminationGracePeriodSeconds": 1,
     }
     spec |= {"nodeName": node} if node else {}
+    spec |= {} if limits else {"schedulerName": "nobody"}  # the node of a whole cluster would run it
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 

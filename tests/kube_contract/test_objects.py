@@ -199,7 +199,6 @@ def test_an_eviction_ends_a_pod_unless_a_budget_forbids_it(world: World) -> None
         guarded = pod("guarded")
         guarded["metadata"]["labels"] = {"guarded": "yes"}
         for one in (guarded, pod("free")):
-            one["spec"]["schedulerName"] = "nobody"  # the node of a whole cluster would run it
             await kube.create(PODS, one, world.namespace)
         budget = {
             "metadata": {"name": "none"},
