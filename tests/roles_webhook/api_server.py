@@ -21,7 +21,9 @@ from mpsd.edge.https_server import tls_context
 
 Object = dict[str, Any]
 TOKEN = "a-token-of-the-test"
-_PATH = re.compile(r"/(?:api|apis/[^/]+)/v1(?:alpha1)?(?:/namespaces/[^/]+(?=/))?/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?")
+_PATH = re.compile(
+    r"/(?:api|apis/[^/]+)/v1(?:alpha1)?(?:/namespaces/[^/]+(?=/))?/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?"
+)
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
