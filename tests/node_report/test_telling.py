@@ -3,11 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from mpsd.core import mpsnode
 from mpsd.core.domain_states import State
 from mpsd.core.events import Happening, Reason, pod_subject
 from mpsd.core.identity import PodName
 from mpsd.core.pod_marks import PodMarks
 from mpsd.edge.kube import NotFound, Object, PatchKind
+from mpsd.edge.kube_time import stamp
 from tests.core.pod_worlds import client, held, node
 from tests.core.worlds import POLICY, UUIDS
 from tests.node_report.world import MPS_NODES, NODE, NODES, PODS, World, eventually, run
@@ -210,6 +214,27 @@ def test_the_name_of_the_resource_follows_the_policy(api: SimulatedApi, tmp_path
         await eventually(lambda: amounts("example.com/gpus"), "the other name, and no other")
 
     run(api, tmp_path, test, lambda: policies[0])
+
+
+def test_a_node_where_nothing_changes_is_told_now_and_then_as_it_was_seen_last(
+    api: SimulatedApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpsnode, "HEARTBEAT_S", 1.0)
+
+    async def test(world: World) -> None:
+        await world.define()
+        await world.make_node()
+        world.report.report(BUSY)
+        found = await told(world, "True")
+        world.report.report(replace(BUSY, now=BUSY.now + 60))  # which is nothing to tell by itself
+
+        async def is_told_again() -> bool:
+            seen = await world.mpsnode()
+            return bool(seen["status"]["toldAt"] == stamp(BUSY.now + 60) != found["status"]["toldAt"])
+
+        await eventually(is_told_again, "the time of the last look")
+
+    run(api, tmp_path, test)
 
 
 def test_what_happened_last_is_told_before_the_agent_ends(api: SimulatedApi, tmp_path: Path) -> None:
