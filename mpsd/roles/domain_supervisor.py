@@ -213,9 +213,10 @@ class DomainSupervisor:
     def _set_gate(self, state: State) -> None:
         """Before the record says so, so that who reads `ready` there finds the gate. Again at every look: it must hold.
 
-        It stays as it is while starting: the clients of an adopted daemon that served go on being served.
+        It stays as it is while starting: the clients of an adopted daemon that served go on being served. No agent has
+        set a limit in this boot before there is a file of limits: a container that starts then would be denied its GPU.
         """
-        if state in SERVING and self._place.with_gate:
+        if state in SERVING and self._place.with_gate and self._folder.limits.exists():
             gate.make(self._folder)
         elif state is not State.STARTING:
             gate.remove(self._folder)

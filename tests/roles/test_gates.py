@@ -9,7 +9,7 @@ import pytest
 from mpsd.core.domain_states import State
 from mpsd.core.node_view import RECORD_VERSION, DomainRecord
 from mpsd.edge import gate, processes, records
-from tests.roles.machine import Machine, eventually
+from tests.roles.machine import Machine, Service, eventually
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
 
@@ -18,9 +18,15 @@ def is_open(machine: Machine, name: str = "gpu0") -> bool:
     return machine.folder_of(name).gate.exists()
 
 
-def test_it_is_there_once_the_domain_is_ready_and_gone_when_mpsd_stops(machine: Machine) -> None:
+def _up_with_gate(machine: Machine) -> Service:
+    """`mpsd up`, once containers may start."""
     service = machine.up()
     eventually(lambda: is_open(machine), "the gate is open")
+    return service
+
+
+def test_it_is_there_once_the_domain_is_ready_and_gone_when_mpsd_stops(machine: Machine) -> None:
+    service = _up_with_gate(machine)
     client = machine.client(7)
     service.send(signal.SIGTERM)
     machine.in_state(State.DRAINING)
@@ -36,7 +42,7 @@ def test_it_closes_for_a_fault_and_opens_after_it(pair: Machine) -> None:
     faulty = pair.gpu_of(lingers)
     pair.in_state(State.FAULT, faulty)
     assert not is_open(pair, faulty)
-    assert is_open(pair, "gpu1" if faulty == "gpu0" else "gpu0")
+    eventually(lambda: is_open(pair, "gpu1" if faulty == "gpu0" else "gpu0"), "the other gate is open")
     lingers.kill()
     pair.in_state(State.READY, faulty)
     eventually(lambda: is_open(pair, faulty), "the gate is open again")
@@ -54,7 +60,7 @@ def test_it_closes_for_a_wedged_daemon(machine: Machine) -> None:
 
 
 def test_a_killed_mpsd_leaves_it_open_and_the_next_never_closes_it(machine: Machine) -> None:
-    machine.up().kill()
+    _up_with_gate(machine).kill()
     before = machine.folder_of().gate.stat().st_ino
 
     machine.up()
@@ -63,7 +69,7 @@ def test_a_killed_mpsd_leaves_it_open_and_the_next_never_closes_it(machine: Mach
 
 
 def test_a_gate_whose_daemon_died_with_mpsd_is_closed_before_anything_else(machine: Machine) -> None:
-    machine.up().kill()
+    _up_with_gate(machine).kill()
     machine.kill(machine.recorded_daemon())
     assert is_open(machine)
     machine.replace_control_program("exit 1")
@@ -123,3 +129,12 @@ def test_a_gate_of_another_boot_is_closed(machine: Machine) -> None:
 
     eventually(lambda: service.logged("state", domain="gpu0", state="down"), "it tries, and fails")
     assert not is_open(machine)
+
+
+def test_it_stays_closed_until_an_agent_has_said_who_holds_what(machine: Machine) -> None:
+    """After a reboot a container would else start under the limit of a GPU that nobody holds."""
+    machine.service("control")
+    eventually(lambda: machine.folder_of().record.exists() and machine.record().state is State.READY, "it is ready")
+    assert not is_open(machine)
+    machine.service("agent")
+    eventually(lambda: is_open(machine), "the gate is open")
