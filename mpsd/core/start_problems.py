@@ -16,7 +16,7 @@ from mpsd.core.identity import PodName, ProcessIdentity
 from mpsd.core.journal import by_devices
 from mpsd.core.node_pods import ContainerName, NodePod, memory_units, percents
 from mpsd.core.node_view import DomainRecord
-from mpsd.core.placement_annotations import chosen_gpus
+from mpsd.core.placement_annotations import chosen_gpus, is_elsewhere
 from mpsd.core.pod_grants import ContainerDevices, pod_grants
 from mpsd.core.policy import Policy
 from mpsd.core.problem import InvalidInput
@@ -164,10 +164,9 @@ def _wrong_amount(start: _Start) -> Iterator[str]:
 
 
 def _not_chosen(start: _Start) -> Iterator[str]:
-    chosen = frozenset(chosen_gpus(start.pod.annotations, start.node.gpus)) if start.pod else frozenset[str]()
-    here = frozenset(start.units)
-    if chosen and here and not (here <= chosen or chosen <= here):
-        yield f"it lies on {start.labels(here)}, and its scheduler chose {start.labels(chosen)}; {_ANEW}"
+    if start.pod and is_elsewhere(start.units.keys(), start.pod, start.node.gpus):
+        chosen = start.labels(chosen_gpus(start.pod.annotations, start.node.gpus))
+        yield f"it lies on {start.labels(start.units)}, and its scheduler chose {chosen}; {_ANEW}"
 
 
 def _apart(start: _Start) -> Iterator[str]:

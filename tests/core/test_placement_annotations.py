@@ -115,3 +115,12 @@ def test_a_pod_of_two_gpus_is_said_in_v2_and_not_in_v1() -> None:
 def test_a_pod_that_holds_nothing_here_says_nothing() -> None:
     assert annotations_for(node_pod(), [], GPUS, POLICY, NOW_NS) == {}
     assert annotations_for(node_pod(), [devices(named(), ("GPU-gone/1",))], GPUS, POLICY, NOW_NS) == {}
+
+
+@pytest.mark.parametrize("chosen", [{"mpsd.io/gpu": UUIDS[0]}, {V1: "0"}, {V2: '{"0":{"0":7}}'}])
+def test_where_a_pod_lies_is_not_written_over_what_its_scheduler_chose(chosen: dict[str, str]) -> None:
+    """Its start is refused for the difference, which could not be seen any more."""
+    elsewhere = [devices(named(), mem_ids(7, gpu=1))]
+    assert annotations_for(node_pod(annotations=chosen), elsewhere, GPUS, POLICY, NOW_NS) == {}
+    there = annotations_for(node_pod(annotations=chosen), [devices(named(), mem_ids(7))], GPUS, POLICY, NOW_NS)
+    assert there["mpsd.io/gpu"] == UUIDS[0]
