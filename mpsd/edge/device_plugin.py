@@ -31,6 +31,10 @@ Value = TypeVar("Value")
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # only its stubs know what it holds
 
 
+class HeldBack(Exception):
+    """A plugin's no, for now or at all; the message says why. No fault, so the log keeps no trace of it."""
+
+
 class Plugin(Protocol):
     """What decides. Every method may be called several times at once."""
 
@@ -208,7 +212,7 @@ class _Service(services.DevicePluginServicer):
 
 async def _refuse(error: Exception, context: _Context) -> NoReturn:
     """Ends the call with the words of the error."""
-    expected = isinstance(error, InvalidInput | TimeoutError)
+    expected = isinstance(error, InvalidInput | TimeoutError | HeldBack)
     if not expected:
         logger().error("kubelet's call failed", exc_info=error)
     words = " ".join(str(error).split()) or type(error).__name__

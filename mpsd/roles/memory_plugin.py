@@ -19,6 +19,7 @@ from mpsd.core.preferred_devices import preferred
 from mpsd.core.problem import InvalidInput
 from mpsd.core.start_problems import StartProblem, start_problems, starting_container
 from mpsd.edge import processes
+from mpsd.edge.device_plugin import HeldBack
 from mpsd.edge.logs import logger
 from mpsd.roles.node_devices import NodeDevices
 
@@ -28,10 +29,6 @@ _RAISE_S = 3.0
 _START_S = 20.0
 
 _NOBODY = ContainerName("", "(unknown)", "(unknown)")
-
-
-class StartHeldBack(Exception):
-    """The container may not start, now or at all; the message says why."""
 
 
 class MemoryPlugin:
@@ -99,18 +96,21 @@ class MemoryPlugin:
         self._node.books.note(Held("memory", tuple(ids), container, percent, boot, time.time(), uid))
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """StartHeldBack with the reason; kubelet tries again, unless the pod has been evicted."""
+        """HeldBack with the reason; kubelet tries again, unless the pod has been evicted."""
         await self._node.books.refresh_now()
         starting = self._starting(ids)
         problems = self._problems(starting)
         if wrong := [problem.sentence for problem in problems if not problem.waits]:
             await self._end(starting.container, "; ".join(wrong))
-        allocation = allocate_memory(ids, self._asking(starting), self._node.domains, self._node.policy())
+        asking = self._asking(starting)
+        allocation = allocate_memory(ids, asking, self._node.domains, self._node.policy())
         why = await self._node.agent.until_allowed(allocation.domain, allocation.memory_mib, _START_S)
         waits = [f"{starting.container} waits: {why}"] if why else [left.sentence for left in self._problems(starting)]
         if waits:
             self._log.warning("start held back", container=str(starting.container), reason="; ".join(waits))
-            raise StartHeldBack("; ".join(waits))
+            if asking:
+                self._tell(Happening(pod_subject(_name_of(asking)), Reason.START_HELD_BACK, "; ".join(waits)))
+            raise HeldBack("; ".join(waits))
 
     def _problems(self, starting: ContainerDevices) -> Sequence[StartProblem]:
         return start_problems(starting, self._node.holdings(), self._node.policy())
@@ -136,7 +136,7 @@ class MemoryPlugin:
             whose = PodName(pod.namespace, pod.name, pod.uid)
             self._tell(Happening(pod_subject(whose), Reason.LIMITS_MISMATCH, why))
             await self._evict(whose, why)
-        raise StartHeldBack(why)
+        raise HeldBack(why)
 
 
 def _name_of(asking: Asking) -> PodName:
