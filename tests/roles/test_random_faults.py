@@ -170,7 +170,8 @@ def test_after_any_sequence_of_faults_the_books_hold_exactly_the_living_programs
     holders = [grant.holder_pid for grant in node.grants]
     assert len(holders) == len(set(holders))
     assert all(gpu.granted_mib <= gpu.promised_mib for gpu in node.gpus)
-    assert [pair.folder_of(domain.name).gate.exists() for domain in node.domains] == [os.geteuid() == 0] * 2
+    if os.geteuid() == 0:  # who else may make gates
+        eventually(lambda: all(pair.folder_of(one.name).gate.exists() for one in node.domains), "every gate is open")
     assert bystander.running
 
 
