@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from mpsd.core.amounts import PERCENT, Asked, each_mib, each_percent
 from mpsd.core.container import Container, Role
+from mpsd.core.identity import PodName
 from mpsd.core.pod import Pod, read_pod
 from mpsd.core.policy import Policy
 from mpsd.core.problem import Problem
@@ -50,6 +51,10 @@ class NodePod:
     labels: Mapping[str, str]
     phase: str
     terminating: bool
+
+    @property
+    def identity(self) -> PodName:
+        return PodName(self.namespace, self.name, self.uid)
 
     @property
     def is_finished(self) -> bool:

@@ -8,6 +8,7 @@ import os
 import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,11 +53,9 @@ class TokenFile:
 
     def __call__(self) -> Mapping[str, str]:
         if time.monotonic() - self._read_at > _READ_AGAIN_S:
-            try:
+            with suppress(OSError):
                 self._token = self._file.read_text().strip() or self._token
                 self._read_at = time.monotonic()
-            except OSError:
-                pass
         return _bearer(self._token)
 
 

@@ -13,7 +13,6 @@ from mpsd.core.cordon import drains, read_cordoned, unknown_cordons
 from mpsd.core.device_answer import Surroundings
 from mpsd.core.events import Happening, Reason, node_subject, pod_subject
 from mpsd.core.identity import PodName
-from mpsd.core.mpsnode import API
 from mpsd.core.node_pods import NodePod, read_node_pod
 from mpsd.core.node_view import NodeView
 from mpsd.core.placement_annotations import annotations_for
@@ -36,6 +35,7 @@ from mpsd.roles.node_report import NodeReport
 from mpsd.roles.pace import Pace
 from mpsd.roles.percent_plugin import PercentPlugin
 from mpsd.roles.plugin_service import PluginService
+from mpsd.roles.report_node import MPS_NODES
 
 _LONGEST_BODY = 4096
 _LOOKS_APART_S = 0.5  # that the API's pods ask for: the start of one pod is half a dozen changes of it
@@ -44,7 +44,6 @@ _UNALLOCATED = (
     "it runs without the devices it asks for, so without limits: kubelet took it while the device plugin was away; "
     "it is ended, so that another is made in its place"
 )
-MPSNODES = Resource(API, "mpsnodes")
 
 
 class KubeletNode:
@@ -65,7 +64,7 @@ class KubeletNode:
         self._pods = Mirror(
             kube, self._selected(PODS, "spec.nodeName"), self._read_pod, Pace(around.wake, _LOOKS_APART_S).ask
         )
-        self._cordons = Mirror(kube, self._selected(MPSNODES, "metadata.name"), read_cordoned, self._cordon)
+        self._cordons = Mirror(kube, self._selected(MPS_NODES, "metadata.name"), read_cordoned, self._cordon)
         self._probes = TcpServer(self._routes(), Listening(kubelet.address, kubelet.port, None, _LONGEST_BODY))
         self._report = NodeReport(kube, kubelet.node, policy)
         self._leaving = Leaving(kube, kubelet.node, policy, self._log)
@@ -159,7 +158,7 @@ class KubeletNode:
             if pod:
                 since_ns = self._since_ns.setdefault(pod.uid, int(view.now * 1e9))
                 wants = annotations_for(pod, held, self._node.gpus, self._policy(), since_ns)
-                marks.append(PodMarks(PodName(pod.namespace, pod.name, pod.uid), pod.annotations, wants))
+                marks.append(PodMarks(pod.identity, pod.annotations, wants))
         here = {mark.pod.uid for mark in marks}
         self._since_ns = {uid: since_ns for uid, since_ns in self._since_ns.items() if uid in here}
         return marks
@@ -188,9 +187,8 @@ class KubeletNode:
             first_seen = since(first_seen, found, now)
             for pod in found:
                 if now - first_seen[pod.uid] >= PATIENCE_S:
-                    name = PodName(pod.namespace, pod.name, pod.uid)
-                    self._report.happened(Happening(pod_subject(name), Reason.LIMITS_MISMATCH, _UNALLOCATED))
-                    await self._evict(name, _UNALLOCATED)
+                    self._report.happened(Happening(pod_subject(pod.identity), Reason.LIMITS_MISMATCH, _UNALLOCATED))
+                    await self._evict(pod.identity, _UNALLOCATED)
 
     async def _evict(self, pod: PodName, why: str) -> None:
         """Asks for the end of a pod; where that fails, kubelet asks for the start again, and so do we for the end."""

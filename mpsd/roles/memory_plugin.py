@@ -68,12 +68,12 @@ class MemoryPlugin:
     async def allocate(self, ids: Sequence[str]) -> Answer:
         """InvalidInput where no container can have these devices together; the pod is told too."""
         async with self._node.one_at_a_time:
-            asking = await self._node.whose("memory", len(ids), len(set(map(gpu_of, ids))))
+            asking = await self._node.whose("memory", len(ids), _gpus_of(ids))
             try:
                 allocation = allocate_memory(ids, asking, self._node.domains, self._node.policy())
             except InvalidInput as error:
                 if asking:
-                    self._tell(Happening(pod_subject(_name_of(asking)), Reason.ALLOCATION_REFUSED, str(error)))
+                    self._tell(Happening(pod_subject(asking[0].identity), Reason.ALLOCATION_REFUSED, str(error)))
                 self._log.warning("allocation refused", devices=len(ids), reason=str(error))
                 raise
             self._note(ids, asking, allocation)
@@ -109,7 +109,7 @@ class MemoryPlugin:
         if waits:
             self._log.warning("start held back", container=str(starting.container), reason="; ".join(waits))
             if asking:
-                self._tell(Happening(pod_subject(_name_of(asking)), Reason.START_HELD_BACK, "; ".join(waits)))
+                self._tell(Happening(pod_subject(asking[0].identity), Reason.START_HELD_BACK, "; ".join(waits)))
             raise HeldBack("; ".join(waits))
 
     def _problems(self, starting: ContainerDevices) -> Sequence[StartProblem]:
@@ -118,7 +118,7 @@ class MemoryPlugin:
     def _starting(self, ids: Sequence[str]) -> ContainerDevices:
         """The container that kubelet starts; after a reboot an init container's is a guess, which is written down."""
         found = starting_container(tuple(ids), self._node.holdings())
-        if found is None and (asking := self._node.guess("memory", len(ids), len(set(map(gpu_of, ids))))):
+        if found is None and (asking := self._node.guess("memory", len(ids), _gpus_of(ids))):
             self._note(ids, asking, allocate_memory(ids, asking, self._node.domains, self._node.policy()))
             found = starting_container(tuple(ids), self._node.holdings())
         return found or ContainerDevices(_NOBODY, tuple(ids), ())
@@ -133,12 +133,11 @@ class MemoryPlugin:
         """Evicts the pod, and refuses the start."""
         pod = self._node.holdings().pod(name.namespace, name.pod)
         if pod:
-            whose = PodName(pod.namespace, pod.name, pod.uid)
-            self._tell(Happening(pod_subject(whose), Reason.LIMITS_MISMATCH, why))
-            await self._evict(whose, why)
+            self._tell(Happening(pod_subject(pod.identity), Reason.LIMITS_MISMATCH, why))
+            await self._evict(pod.identity, why)
         raise HeldBack(why)
 
 
-def _name_of(asking: Asking) -> PodName:
-    pod = asking[0]
-    return PodName(pod.namespace, pod.name, pod.uid)
+def _gpus_of(ids: Sequence[str]) -> int:
+    """The number of GPUs that these devices lie on."""
+    return len(set(map(gpu_of, ids)))

@@ -71,10 +71,8 @@ class ThisNode:
         return self._uid
 
 
-class NodeConditionDuty:
-    """The Node's condition and its number of GPUs."""
-
-    name = "the node's condition"
+class _NodeDuty:
+    """Something that is told of the last view."""
 
     def __init__(self, kube: Kube, node: ThisNode, ready: ReadyCondition, policy: Callable[[], Policy]) -> None:
         self.changed = asyncio.Event()
@@ -82,16 +80,25 @@ class NodeConditionDuty:
         self._node = node
         self._ready = ready
         self._policy = policy
-        self._view: NodeView | None = None
-        self._told: Any = None
-        self._told_at = float("-inf")
-        self._count = ""
+        self._view: NodeView | None = None  # None before the first one
 
     def offer(self, view: NodeView, *, news: bool) -> None:
         """news: whether anything but the time is another than at the last offer."""
         self._view = view
         if news:
             self.changed.set()
+
+
+class NodeConditionDuty(_NodeDuty):
+    """The Node's condition and its number of GPUs."""
+
+    name = "the node's condition"
+
+    def __init__(self, kube: Kube, node: ThisNode, ready: ReadyCondition, policy: Callable[[], Policy]) -> None:
+        super().__init__(kube, node, ready, policy)
+        self._told: Any = None
+        self._told_at = float("-inf")
+        self._count = ""
 
     def due_in_s(self) -> float | None:
         if self._view is None:
@@ -112,27 +119,16 @@ class NodeConditionDuty:
         return self._ready.object(), self._policy().resources.count, len(view.gpus)
 
 
-class MPSNodeDuty:
+class MPSNodeDuty(_NodeDuty):
     """The status of this node's MPSNode, which is made where it is missing."""
 
     name = "the MPSNode"
 
     def __init__(self, kube: Kube, node: ThisNode, ready: ReadyCondition, policy: Callable[[], Policy]) -> None:
-        self.changed = asyncio.Event()
-        self._kube = kube
-        self._node = node
-        self._ready = ready
-        self._policy = policy
-        self._view: NodeView | None = None
+        super().__init__(kube, node, ready, policy)
         self._written: Written | None = None
         self._looked_at = float("-inf")  # making a status of hundreds of grants is not free
         self._belongs = False  # whether there is an MPSNode that belongs to its Node
-
-    def offer(self, view: NodeView, *, news: bool) -> None:
-        """news: whether anything but the time is another than at the last offer."""
-        self._view = view
-        if news:
-            self.changed.set()
 
     def due_in_s(self) -> float | None:
         if self._view is None:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from mpsd.core.identity import PodName
 from mpsd.core.pod_marks import PodMarks, marks_patch
-from mpsd.edge.kube import Conflict, Kube, NotFound, PatchKind, Resource
+from mpsd.edge.kube import PODS, Conflict, Kube, NotFound, PatchKind
 
-PODS = Resource("v1", "pods")
 _AGAIN_S = 60.0  # between two writes of the same on one pod, should somebody else write otherwise
 
 
