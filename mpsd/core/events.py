@@ -33,6 +33,7 @@ class Reason(StrEnum):
     # Of the node.
     CORDON_UNKNOWN = "MPSCordonUnknown"
     EVENTS_DROPPED = "MPSEventsDropped"
+    IN_NO_POD = "GPUProcessInNoPod"
     # Of a pod.
     ALLOCATION_REFUSED = "AllocationRefused"
     START_HELD_BACK = "StartHeldBack"
@@ -40,7 +41,9 @@ class Reason(StrEnum):
     EVICTED = "MPSEvicted"
     GPU_MEMORY_EXCEEDED = "GPUMemoryExceeded"
     OUTSIDE_MPS = "GPUOutsideMPS"
+    WITHOUT_GRANT = "GPUWithoutGrant"
     LIMIT_LIFTED = "GPULimitLifted"
+    PARTITIONING_ENABLED = "GPUPartitioningEnabled"
     TOO_MANY_CLIENTS = "GPUTooManyClients"
 
     @property

@@ -3,13 +3,49 @@
 One rule: what could not be seen is None or said in `unknown`, never zero.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from mpsd.core.domain_states import State
 from mpsd.core.grants import Gpu, Grant, Request
-from mpsd.core.identity import ProcessIdentity
+from mpsd.core.identity import PodName, ProcessIdentity
 
 RECORD_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FaultHit:
+    """A process that a fault tore down. pod: the uid in its pod's cgroup; None where it is in no pod that is known."""
+
+    process: ProcessIdentity
+    command: str
+    pod: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault of a GPU: when it was seen (seconds since 1970), and every process that lost its context by it.
+
+    Which of them caused it nobody can say (docs/mps-observed.md, section 6).
+    """
+
+    at: float
+    hit: tuple[FaultHit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """What a CUDA client of our own found under known limits. problem: why this driver cannot be relied on, or empty.
+
+    boot_id, driver: what it holds for. context_mib: measured with sms SMs; None where there was no context.
+    """
+
+    boot_id: str
+    driver: str
+    at: float
+    problem: str
+    context_mib: int | None
+    sms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +54,8 @@ class DomainRecord:
 
     daemon: None while there is none. since: seconds since 1970 when this state began. restarts: in a row, without
     a time of stability between. restarts_total: since mpsd first ran in this boot. compute_modes: what the GPUs were
-    set to before mpsd, by UUID. served: whether it has ever been ready in this boot.
+    set to before mpsd, by UUID. served: whether it has ever been ready in this boot. faults: the last ones of this boot,
+    the newest last. canary: None before it has run.
     """
 
     version: int
@@ -34,6 +71,8 @@ class DomainRecord:
     started_at: float
     compute_modes: dict[str, int]
     served: bool = False
+    faults: tuple[Fault, ...] = ()
+    canary: Canary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +113,22 @@ class Client:
     """A process that holds memory of a GPU. on_mps False: it runs beside MPS. grant: the id of its grant, or None.
 
     used_mib None: NVML knows the process and not its memory. pod: the uid in its pod's cgroup; None where it is in no
-    pod that anybody can tell.
+    pod that anybody can tell. environment: of what it was started with, the variables that MPS reads; None where that
+    cannot be read.
     """
 
-    pid: int
+    process: ProcessIdentity
     gpu: str
     used_mib: int | None
     on_mps: bool
     command: str
     grant: str | None
     pod: str | None = None
+    environment: Mapping[str, str] | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +156,7 @@ class NodeView:
     """One look at the node. now: seconds since 1970. unknown: in plain words, what could not be seen, and why.
 
     clients None: NVML could not say, so nothing may be taken for gone. grants_known: whether `grants` are all of them.
+    ungranted: by the uid in its cgroup, each pod that is known to hold no grant; a pod of neither is not known yet.
     """
 
     now: float
@@ -122,6 +168,7 @@ class NodeView:
     waiting: tuple[Waiting, ...]
     unknown: tuple[str, ...]
     grants_known: bool = True
+    ungranted: Mapping[str, PodName] = field(default_factory=dict)
 
     def domain(self, name: str) -> DomainView | None:
         return next((domain for domain in self.domains if domain.name == name), None)

@@ -59,7 +59,7 @@ class ClientEyes:
                 if known:
                     marked = known.mark if known.mark in grants else holders.get(use.pid)
                     grant = pods.get(known.pod or "") if self._pods else marked
-                    clients.append(Client(use.pid, uuid, use.used_mib, use.on_mps, known.command, grant, known.pod))
+                    clients.append(Client(known.identity, uuid, use.used_mib, use.on_mps, known.command, grant, known.pod))
         seen = {client.pid for client in clients}
         self._known = {pid: known for pid, known in self._known.items() if pid in seen}
         self._living.keep_only(seen)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from mpsd.core.identity import PodName
+from mpsd.core.identity import PodName, ProcessIdentity
 from mpsd.core.node_view import Client, DomainView, HeldGrant, NodeView
 from tests.core.worlds import NOW, UUIDS, grant, record, view
 
@@ -19,7 +19,7 @@ def held(name: str, gib: int = 7, gpu: int = 0) -> HeldGrant:
 
 def client(name: str, pid: int, used_mib: int | None = 500, gpu: int = 0) -> Client:
     """A process of this pod."""
-    return Client(pid, UUIDS[gpu], used_mib, on_mps=True, command="train", grant=pod(name).uid)
+    return Client(ProcessIdentity(pid, 1, "boot"), UUIDS[gpu], used_mib, on_mps=True, command="train", grant=pod(name).uid)
 
 
 def node(

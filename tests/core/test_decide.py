@@ -19,7 +19,7 @@ def limits_of(actions: tuple[Action, ...], domain: str) -> list[int]:
 
 
 def client_of(grant_id: str | None, gpu: int = 0) -> Client:
-    return Client(900, UUIDS[gpu], 600, True, "python train.py", grant_id)
+    return Client(ProcessIdentity(900, 1, "boot"), UUIDS[gpu], 600, True, "python train.py", grant_id)
 
 
 def test_a_request_that_fits_is_admitted_on_one_gpu() -> None:
