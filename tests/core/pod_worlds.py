@@ -19,7 +19,9 @@ def held(name: str, gib: int = 7, gpu: int = 0) -> HeldGrant:
 
 def client(name: str, pid: int, used_mib: int | None = 500, gpu: int = 0) -> Client:
     """A process of this pod."""
-    return Client(ProcessIdentity(pid, 1, "boot"), UUIDS[gpu], used_mib, on_mps=True, command="train", grant=pod(name).uid)
+    return Client(
+        ProcessIdentity(pid, 1, "boot"), UUIDS[gpu], used_mib, on_mps=True, command="train", grant=pod(name).uid
+    )
 
 
 def node(

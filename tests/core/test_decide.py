@@ -10,6 +10,7 @@ from mpsd.core.client_limits import DENY_MIB
 from mpsd.core.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide, domain_of, stages
 from mpsd.core.domain_states import State
 from mpsd.core.grants import Grant, promised_mib
+from mpsd.core.identity import ProcessIdentity
 from mpsd.core.node_view import Client, HeldGrant, NodeView, ServerLimit
 from tests.core.worlds import GPUS, NOW, POLICY, SPREAD, UUIDS, grant, record, view, waiting
 
