@@ -54,8 +54,8 @@ class DomainRecord:
 
     daemon: None while there is none. since: seconds since 1970 when this state began. restarts: in a row, without
     a time of stability between. restarts_total: since mpsd first ran in this boot. compute_modes: what the GPUs were
-    set to before mpsd, by UUID. served: whether it has ever been ready in this boot. faults: of this boot, the last ones,
-    the newest last. canary: None before it has run.
+    set to before mpsd, by UUID. served: whether it has ever been ready in this boot. faults: the last ones of this
+    boot, the newest last. canary: None before it has run.
     """
 
     version: int
