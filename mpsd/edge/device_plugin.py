@@ -62,9 +62,16 @@ class PluginServer:
     """
 
     def __init__(
-        self, folder: Path, endpoint: str, plugin: Plugin, *, answer_within_s: float = _ANSWER_WITHIN_S
+        self,
+        folder: Path,
+        endpoint: str,
+        plugin: Plugin,
+        *,
+        answer_within_s: float = _ANSWER_WITHIN_S,
+        stop_within_s: float = _STOP_WITHIN_S,
     ) -> None:
         self._path = folder / endpoint
+        self._stop_within_s = stop_within_s
         self._service = _Service(plugin, answer_within_s)
         self._server: grpc.aio.Server | None = None  # while it does not serve
         self._socket: SocketIdentity | None = None  # likewise
@@ -108,7 +115,7 @@ class PluginServer:
         self._socket = None
         if server is not None:
             self._service.end_streams()
-            await server.stop(_STOP_WITHIN_S)
+            await server.stop(self._stop_within_s)
 
 
 async def register(folder: Path, endpoint: str, resource: str, deadline_s: float = 15.0) -> None:
@@ -126,51 +133,72 @@ async def register(folder: Path, endpoint: str, resource: str, deadline_s: float
             raise error_for(error, path, deadline_s) from None
 
 
+class _Stream:
+    """The lists of devices that one kubelet reads.
+
+    It ends while the next list is waited for, never in a write: gRPC breaks a call that returns with one under way.
+    """
+
+    def __init__(self, lists: AsyncIterator[tuple[Device, ...]]) -> None:
+        self._lists = lists
+        self._waiting: asyncio.Timeout | None = None  # while no list is waited for
+        self._ended = False
+
+    async def next(self) -> tuple[Device, ...] | None:
+        """The next list, or None where there is no other."""
+        if self._ended:
+            return None
+        self._waiting = waiting = asyncio.timeout(None)
+        try:
+            async with waiting:
+                return await anext(self._lists, None)
+        except TimeoutError:
+            if not waiting.expired():
+                raise
+            return None
+        finally:
+            self._waiting = None
+
+    def end(self) -> None:
+        if self._waiting and not self._ended:
+            self._waiting.reschedule(0)  # now
+        self._ended = True
+
+    async def close(self) -> None:
+        if isinstance(self._lists, AsyncGenerator):
+            await self._lists.aclose()
+
+
 class _Service(services.DevicePluginServicer):
     """The calls of kubelet, in its words."""
 
     def __init__(self, plugin: Plugin, answer_within_s: float) -> None:
         self._plugin = plugin
         self._answer_within_s = answer_within_s
-        self._streams: set[asyncio.Task[None]] = set()
-        self._ended: set[asyncio.Task[None]] = set()  # by us, not by kubelet
+        self._streams: set[_Stream] = set()
 
     @property
     def watchers(self) -> int:
         return len(self._streams)
 
     def end_streams(self) -> None:
-        for stream in self._streams - self._ended:
-            self._ended.add(stream)
-            stream.cancel()
+        for stream in self._streams:
+            stream.end()
 
     async def GetDevicePluginOptions(self, _request: wire.Empty, _context: _Context) -> wire.DevicePluginOptions:  # noqa: N802
         return OPTIONS
 
     async def ListAndWatch(self, _request: wire.Empty, context: _Context) -> None:  # noqa: N802
-        stream = asyncio.current_task()
-        assert stream is not None
+        stream = _Stream(self._plugin.devices())
         self._streams.add(stream)
         try:
-            await self._write_devices(context)
-        except asyncio.CancelledError:
-            if stream not in self._ended:  # kubelet hung up
-                raise
-        finally:
-            self._streams.discard(stream)
-            self._ended.discard(stream)
-
-    async def _write_devices(self, context: _Context) -> None:
-        try:
-            lists = self._plugin.devices()
-            try:
-                async for devices in lists:
-                    await context.write(_list(devices))
-            finally:
-                if isinstance(lists, AsyncGenerator):
-                    await lists.aclose()
+            while (devices := await stream.next()) is not None:
+                await context.write(_list(devices))
         except Exception as error:
             await _refuse(error, context)
+        finally:
+            self._streams.discard(stream)
+            await stream.close()
 
     async def GetPreferredAllocation(  # noqa: N802
         self, request: wire.PreferredAllocationRequest, context: _Context

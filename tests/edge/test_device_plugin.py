@@ -141,6 +141,51 @@ def test_a_server_that_stops_ends_the_stream_without_an_error_and_removes_its_so
     assert list(folder.iterdir()) == []
 
 
+class Restless(Told):
+    """A plugin whose devices change all the time, and are more than a socket takes at once."""
+
+    def __init__(self) -> None:
+        super().__init__(tuple(Device(f"a/{number}", True) for number in range(20_000)))
+        self.under_way = asyncio.Event()
+
+    async def devices(self) -> AsyncIterator[tuple[Device, ...]]:
+        self.under_way.set()  # whoever waits for this runs when the write of the first list has begun
+        while True:
+            yield self.listed
+
+
+def test_a_server_that_stops_lets_the_list_end_that_it_is_sending(folder: Path) -> None:
+    async def conversation() -> None:
+        plugin = Restless()
+        server = PluginServer(folder, "mem.sock", plugin)
+        await server.start()
+        async with dial(folder / "mem.sock") as channel:
+            stream = DevicePluginStub(channel).ListAndWatch(wire.Empty())
+            await plugin.under_way.wait()
+            stopping = asyncio.create_task(server.stop())
+            assert len((await stream.read()).devices) == len(plugin.listed)
+            assert await stream.read() is grpc.aio.EOF
+            await stopping
+
+    asyncio.run(conversation())
+
+
+def test_a_server_that_stops_does_not_wait_for_a_kubelet_that_reads_no_more(folder: Path) -> None:
+    async def conversation() -> None:
+        plugin = Restless()
+        server = PluginServer(folder, "mem.sock", plugin, stop_within_s=0.1)
+        await server.start()
+        async with dial(folder / "mem.sock") as channel:
+            stream = DevicePluginStub(channel).ListAndWatch(wire.Empty())
+            await plugin.under_way.wait()
+            async with asyncio.timeout(10):
+                await server.stop()
+            await until(lambda: not server.watchers, 5, "the stream has ended")
+            stream.cancel()
+
+    asyncio.run(conversation())
+
+
 def test_a_kubelet_that_hangs_up_ends_its_stream_alone(folder: Path) -> None:
     async def conversation() -> None:
         plugin = Told()
