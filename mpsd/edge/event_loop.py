@@ -1,6 +1,7 @@
 """The event loop that every long-running process of mpsd runs in."""
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -19,6 +20,17 @@ def run(main: Coroutine[Any, Any, int]) -> int:
             watcher.attach_loop(runner.get_loop())
             asyncio.set_child_watcher(watcher)
         return runner.run(main)
+
+
+def expect_long_life() -> None:
+    """Takes what is there now for lasting: the garbage collector passes it over from here on. For a server that started.
+
+    A full look over a started webhook took 26 ms and a partial one 1 ms, in which nobody is answered. Requests leave no
+    cycles, so that few looks are enough.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 def on_stop_signals(first: Callable[[], None], again: Callable[[], None]) -> None:

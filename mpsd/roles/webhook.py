@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from aiohttp import web
 
+from mpsd.edge import event_loop
 from mpsd.edge.certificates import UnusableCertificate, load_into
 from mpsd.edge.http_server import Handler
 from mpsd.edge.https_server import Listening, TcpServer, tls_context, trouble_reaching
@@ -134,6 +135,7 @@ class WebhookRole:
         load_into(self._context, found.serving)
         if self._served is None:
             await self.server.start()
+            event_loop.expect_long_life()
         self._served = found
         self._metrics.certificates(found.expiries)
         self._log.info("serving", port=self.server.port, certificate_ends=round(found.expiries["serving"]))
