@@ -37,18 +37,18 @@ _RIGHTS = (
 )
 _REMEDIES: dict[type[KubeError], str] = {
     NotInstalled: "mpsd is not installed there: kubectl apply -k manifests; or name another cluster with --context",
-    Forbidden: _RIGHTS,
     Away: "see whether `kubectl version` gets an answer, or name another cluster with --context",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Which cluster, and who asks. program: as complaints begin."""
+    """Which cluster, and who asks. program: as complaints begin. rights: how an administrator gives those it needs."""
 
     program: str
     kubeconfig: str | None
     context: str | None
+    rights: str = _RIGHTS
 
     def ask(self, question: Callable[[Kube], Awaitable[Answer]]) -> Answer:
         """The answer; ends the program with NO and what to do where there is none."""
@@ -65,7 +65,8 @@ class Cluster:
             with extra_needed(self.program, "kubectl"):
                 return asyncio.run(main())
         except KubeError as error:
-            remedy = next((words for kind, words in _REMEDIES.items() if isinstance(error, kind)), "")
+            known = _REMEDIES | {Forbidden: self.rights}
+            remedy = next((words for kind, words in known.items() if isinstance(error, kind)), "")
             complaints().print(f"{self.program}: {printable(str(error), _LONGEST)}{'; ' if remedy else ''}{remedy}")
             sys.exit(ExitCode.NO)
 

@@ -61,3 +61,13 @@ GpuNames = Annotated[
         autocompletion=_completed("gpus"),
     ),
 ]
+GpuOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gpu",
+        metavar="GPU",
+        help="Such as gpu0, or a UUID; again for each; all where none is named.",
+        show_default=False,
+        autocompletion=_completed("gpus"),
+    ),
+]

@@ -15,7 +15,10 @@ import typer
 
 from mpsd.cli.verbs import CONTEXT_SETTINGS, Verb, Verbs, Version, help_of, run
 
-_VALUED = frozenset({"-o", "--output", "--kubeconfig", "--context", "--wait"})  # options with a word after them
+# Options with a word after them.
+_VALUED = frozenset(
+    {"-o", "--output", "--kubeconfig", "--context", "--wait", "--gpu", "--timeout", "-l", "--selector", "--image"}
+)
 _ALONE = frozenset({"-h", "--help", "--version", "--install-completion", "--show-completion"})  # of the program itself
 _NO_FILES = 4  # cobra's ShellCompDirectiveNoFileComp
 _VERBS = {
@@ -24,6 +27,8 @@ _VERBS = {
     ),
     "cordon": Verb("Take GPUs of a node out of use; what runs there goes on.", "mpsd.cli.cordon", "kubectl"),
     "uncordon": Verb("Put GPUs of a node back into use.", "mpsd.cli.cordon", "kubectl"),
+    "drain": Verb("Empty GPUs of a node, and wait until nobody is left there.", "mpsd.cli.drain", "kubectl"),
+    "undrain": Verb("Put GPUs of a node back into use, and wait until they serve.", "mpsd.cli.undrain", "kubectl"),
 }
 
 
@@ -55,7 +60,10 @@ class _Verbs(Verbs):
     verbs = _VERBS
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        rest: list[str] = super().parse_args(ctx, with_verb(args, completing=ctx.resilient_parsing))
+        words = with_verb(args, completing=ctx.resilient_parsing)
+        if ctx.resilient_parsing and words and words[-1] in _VALUED:
+            words.pop()  # whose value is asked for: without it the rest would not be read
+        rest: list[str] = super().parse_args(ctx, words)
         return rest
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:

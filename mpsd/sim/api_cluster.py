@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from mpsd.sim.api_admission import Admission, Admitted, Attempt
+from mpsd.sim.api_daemon_sets import DaemonSets
 from mpsd.sim.api_garbage import Garbage
 from mpsd.sim.api_jobs import Jobs
 from mpsd.sim.api_kinds import NAMESPACES, PODS, Kind, Kinds, Object
@@ -87,10 +88,12 @@ class Cluster:
 
     async def _control(self) -> None:
         """Lets every controller look, after each change and now and then."""
-        jobs, scheduler, garbage = Jobs(self.objects, self._create_pod), Scheduler(self.objects), Garbage(self.objects)
+        jobs, daemon_sets = Jobs(self.objects, self._create_pod), DaemonSets(self.objects, self._create_pod)
+        scheduler, garbage = Scheduler(self.objects), Garbage(self.objects)
         while True:
             version = self.store.version
             await jobs.look()
+            await daemon_sets.look()
             scheduler.look()
             garbage.look()
             with suppress(TimeoutError):

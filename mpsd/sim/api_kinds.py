@@ -67,6 +67,8 @@ BUDGETS = Kind(
     counts=True,
     short_names=("pdb",),
 )
+DAEMON_SETS = _spec("apps", "DaemonSet", "daemonsets", "ds")
+REVISIONS = Kind("apps", ("v1",), "ControllerRevision", "controllerrevisions")
 VALIDATING = Kind(_WEBHOOKS, ("v1",), "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False)
 MUTATING = Kind(_WEBHOOKS, ("v1",), "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False)
 
@@ -80,7 +82,8 @@ _BUILT_IN = (
     Kind("", ("v1",), "ServiceAccount", "serviceaccounts", short_names=("sa",)),
     Kind("", ("v1",), "Service", "services", has_status=True, short_names=("svc",)),
     _spec("apps", "Deployment", "deployments", "deploy"),
-    _spec("apps", "DaemonSet", "daemonsets", "ds"),
+    DAEMON_SETS,
+    REVISIONS,
     _spec("apps", "StatefulSet", "statefulsets", "sts"),
     _spec("apps", "ReplicaSet", "replicasets", "rs"),
     JOBS,

@@ -89,13 +89,18 @@ def _unfit(pod: Object, node: Object, used: Mapping[str, Counter[str]]) -> str:
         return "node(s) didn't match Pod's node affinity"
     if (node.get("spec") or {}).get("unschedulable"):
         return "node(s) were unschedulable"
-    if any(not _is_tolerated(taint, spec) for taint in (node.get("spec") or {}).get("taints") or ()):
+    if is_kept_away(spec, node):
         return "node(s) had taints that the pod didn't tolerate"
     has = (node.get("status") or {}).get("allocatable") or {}
     for resource, amount in asked(pod).items():
         if used[name][resource] + amount > int(has.get(resource, 0)):
             return f"Insufficient {resource}"
     return ""
+
+
+def is_kept_away(spec: Object, node: Object) -> bool:
+    """Whether a taint of the node keeps a pod of this spec away."""
+    return any(not _is_tolerated(taint, spec) for taint in (node.get("spec") or {}).get("taints") or ())
 
 
 def _is_tolerated(taint: Object, spec: Object) -> bool:

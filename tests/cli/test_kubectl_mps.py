@@ -182,10 +182,11 @@ def test_tab_offers_verbs_nodes_and_gpus_through_kubectl_itself(world: ClusterWo
         assert directive == ":4"
         return [line.split("\t")[0] for line in lines]
 
-    assert offered("") == ["status", "cordon", "uncordon", "gpu-a1", "gpu-b1"]
+    assert offered("") == [*kubectl_mps._VERBS, "gpu-a1", "gpu-b1"]
     assert offered("gpu-a1", "") == ["gpu-b1"]
     assert offered("cordon", "gpu-b") == ["gpu-b1"]
     assert offered("--context", "simulated", "cordon", "gpu-a1", "gpu0", "") == ["gpu1", "all"]
+    assert offered("drain", "gpu-a1", "--gpu", "gpu1", "--gpu", "") == ["gpu0", "all"]
     assert offered("-o", "w") == ["wide"]
     path = f"{BIN}:{os.environ['PATH']}"
     done = subprocess.run(

@@ -6,6 +6,7 @@ from mpsd.edge.kube import Conflict, Kube, Object, PatchKind, Resource
 from tests.kube_contract.conftest import World, eventually, make_node, pod
 
 PODS, JOBS = Resource("v1", "pods"), Resource("batch/v1", "jobs")
+DAEMON_SETS, REVISIONS = Resource("apps/v1", "daemonsets"), Resource("apps/v1", "controllerrevisions")
 
 
 def on_our_node(world: World, thing: Object) -> Object:
@@ -105,5 +106,79 @@ def test_a_job_that_is_deleted_takes_its_pods_with_it(world: World) -> None:
             return not await kube.list(PODS, world.namespace)
 
         await eventually(are_gone, "the pods gone")
+
+    world.run(questions)
+
+
+def daemon_set(world: World) -> Object:
+    spec = on_our_node(world, pod(""))["spec"] | {"terminationGracePeriodSeconds": 0}  # no kubelet ends them here
+    del spec["schedulerName"]
+    labels = {"contract": "daemon"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "daemon"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "updateStrategy": {"type": "OnDelete"},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }
+
+
+def test_a_daemon_sets_pod_names_its_revision_and_under_on_delete_only_its_end_brings_the_newest(world: World) -> None:
+    hash_label, selected = "controller-revision-hash", {"labelSelector": "contract=daemon"}
+
+    async def questions(kube: Kube) -> None:
+        await make_node(kube, world)
+        await kube.create(DAEMON_SETS, daemon_set(world), world.namespace)
+
+        async def on_the_node() -> Object | None:
+            pods = await kube.list(PODS, world.namespace, selected)
+            return next((one for one in pods if one["spec"].get("nodeName") == world.node), None)
+
+        async def newest() -> Object:
+            revisions = await kube.list(REVISIONS, world.namespace, selected)
+            return max(revisions, key=lambda one: int(one["revision"]))
+
+        old = await eventually(on_the_node, "a pod on the node")
+        (owner,) = old["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"], owner["controller"]) == ("DaemonSet", "daemon", True)
+        first = await newest()
+        assert first["metadata"]["labels"][hash_label] == old["metadata"]["labels"][hash_label]
+        assert first["metadata"]["ownerReferences"][0]["uid"] == owner["uid"]
+        image = {"spec": {"template": {"spec": {"containers": [{"name": "main", "image": "newer"}]}}}}
+        changed = await kube.patch(DAEMON_SETS, "daemon", image, PatchKind.STRATEGIC, world.namespace)
+
+        async def is_observed() -> bool:
+            status = (await kube.get(DAEMON_SETS, "daemon", world.namespace))["status"]
+            return int(status["observedGeneration"]) >= changed["metadata"]["generation"]
+
+        await eventually(is_observed, "the change observed")
+        second = await newest()
+        assert int(second["revision"]) > int(first["revision"])
+        kept = await on_the_node()
+        assert kept
+        assert kept["metadata"]["uid"] == old["metadata"]["uid"]
+        await kube.delete(PODS, old["metadata"]["name"], world.namespace, uid=old["metadata"]["uid"])
+        new = await eventually(on_the_node, "the pod that replaces it")
+        assert new["metadata"]["labels"][hash_label] == second["metadata"]["labels"][hash_label]
+        assert new["spec"]["containers"][0]["image"] == "newer"
+
+    world.run(questions)
+
+
+def test_a_daemon_set_that_is_deleted_takes_its_pods_and_revisions_with_it(world: World) -> None:
+    async def questions(kube: Kube) -> None:
+        await make_node(kube, world)
+        await kube.create(DAEMON_SETS, daemon_set(world), world.namespace)
+        await eventually(lambda: kube.list(PODS, world.namespace), "a pod of it")
+        await kube.delete(DAEMON_SETS, "daemon", world.namespace)
+
+        async def are_gone() -> bool:
+            left = [*await kube.list(PODS, world.namespace), *await kube.list(REVISIONS, world.namespace)]
+            return not left
+
+        await eventually(are_gone, "pods and revisions gone")
 
     world.run(questions)

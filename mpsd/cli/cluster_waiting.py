@@ -1,0 +1,71 @@
+"""What the verbs that change a cluster and wait share: how long, what is said meanwhile, and how they are interrupted.
+
+One rule: progress goes to standard error, the answer to standard output, and whoever is interrupted learns what stays.
+"""
+
+import shlex
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, NoReturn, TypeVar
+
+import typer
+
+from mpsd.cli.cluster import Cluster
+from mpsd.cli.frames import INTERRUPTED
+from mpsd.cli.output import ExitCode, complaints
+from mpsd.core.problem import InvalidInput, Problem, printable, shown
+from mpsd.edge.kube import Kube
+from mpsd.edge.setting_rows import seconds
+
+Answer = TypeVar("Answer")
+
+DRAIN_RIGHTS = "docs/operations.md says which rights that takes (Drain a node), and how an administrator gives them"
+_LONGEST = 2000
+
+Evict = Annotated[
+    bool, typer.Option("--evict", help="Evict the pods that hold something there; disruption budgets are kept.")
+]
+
+
+def read_seconds(command: str, option: str, text: str) -> float:
+    """InvalidInput for what is no time."""
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise InvalidInput(command, [Problem("setting", option, shown(text), "cannot be used", str(error))]) from None
+
+
+def say(sentence: str) -> None:
+    """Progress, for people."""
+    complaints().print(printable(sentence, _LONGEST))
+
+
+def command(cluster: Cluster, words: Sequence[str]) -> str:
+    """A command of this program about the same cluster, to be copied into a shell."""
+    where = ["--kubeconfig", cluster.kubeconfig] if cluster.kubeconfig else []
+    where += ["--context", cluster.context] if cluster.context else []
+    return shlex.join(["kubectl", "mps", *words, *where])
+
+
+def ask_and_say_what_stays(
+    cluster: Cluster, question: Callable[[Kube], Awaitable[Answer]], stays: Callable[[], str]
+) -> Answer:
+    """As `cluster.ask`; where it is interrupted or fails half way, what stays as it is now is said. Empty: nothing."""
+
+    def tell() -> None:
+        if sentence := stays():
+            say(sentence)
+
+    try:
+        return cluster.ask(question)
+    except (SystemExit, InvalidInput):
+        tell()
+        raise
+    except KeyboardInterrupt:
+        complaints().print(f"{cluster.program}: interrupted")
+        tell()
+        sys.exit(INTERRUPTED)
+
+
+def end(*, well: bool) -> NoReturn:
+    sys.exit(ExitCode.YES if well else ExitCode.NO)

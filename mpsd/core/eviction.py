@@ -1,0 +1,54 @@
+"""Which pods a drain may evict: those that hold something there, and no namesake of theirs.
+
+One rule: as `kubectl drain`, it ends no pod that would be back on the same node at once: those of DaemonSets, and
+static ones.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from mpsd.core.cluster_status import PodStatus
+
+_MIRROR = "kubernetes.io/config.mirror"  # kubelet's, on what stands for a static pod in the API
+_LONGEST_PAUSE_S = 10.0
+
+
+class Fate(StrEnum):
+    EVICT = "evict"
+    ENDING = "ending"
+    GONE = "gone"
+    STAYS = "stays"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """why: in plain words, empty where there is nothing to be said."""
+
+    fate: Fate
+    why: str = ""
+
+
+def verdict(pod: Mapping[str, Any] | None, holder: PodStatus) -> Verdict:
+    """What becomes of the pod of a grant. pod: what has its name in the API, None where nothing has."""
+    if not holder.uid:
+        return Verdict(Fate.STAYS, "its uid is not known, and another pod may have its name by now")
+    metadata = (pod or {}).get("metadata") or {}
+    if metadata.get("uid") != holder.uid:
+        return Verdict(Fate.GONE)
+    if metadata.get("deletionTimestamp"):
+        return Verdict(Fate.ENDING)
+    if _MIRROR in (metadata.get("annotations") or {}):
+        return Verdict(Fate.STAYS, "it is a static pod, of a file on the node")
+    owner = next((one for one in metadata.get("ownerReferences") or () if one.get("controller")), None)
+    if owner is None:
+        return Verdict(Fate.EVICT, "nothing makes it again elsewhere")
+    if owner.get("kind") == "DaemonSet":
+        return Verdict(Fate.STAYS, f"it is of the DaemonSet {owner.get('name')}, which would make it again here")
+    return Verdict(Fate.EVICT)
+
+
+def again_after_s(refused: int) -> float:
+    """Seconds until an eviction that was refused so many times is asked for again."""
+    return min(2.0 ** max(refused - 1, 0), _LONGEST_PAUSE_S)

@@ -1,0 +1,144 @@
+"""Nodes for tests of the verbs that drain and upgrade: kubelets, control pods and agents, played in one thread.
+
+As on a real node: a pod that ends leaves the API and gives its grant back; a cordoned domain drains and is drained once
+nobody holds anything of it; a new control pod starts its domains anew; and the MPSNode says so a moment later.
+"""
+
+import copy
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from mpsd.core.mpsnode import API
+from mpsd.edge.kube_time import stamp
+from mpsd.sim.api_kinds import NAMESPACES, NODES, PODS, Object
+from tests.cli.cluster_world import ClusterWorld
+
+_PAUSE_S = 0.03
+_RUNNING = {"phase": "Running"}
+CONTROL_LABELS = {"app.kubernetes.io/name": "mpsd-control", "app.kubernetes.io/part-of": "mpsd"}
+
+
+@dataclass
+class PlayedNodes:
+    """refused: by image, the reason of its domains, as a canary that fails gives it. stuck: images whose pods never
+    become ready. silent: nodes whose agent has stopped. history: what happened, in its order.
+    """
+
+    world: ClusterWorld
+    refused: dict[str, str] = field(default_factory=dict)
+    stuck: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
+    history: list[str] = field(default_factory=list)
+
+    def play(self, stop: threading.Event) -> None:
+        while not stop.wait(_PAUSE_S):
+            self.world.api.do(self._tick)
+
+    def _tick(self) -> None:
+        """In the API server's own thread, so that nobody comes between."""
+        objects = self.world.api.cluster.objects
+        for key, pod in objects.store.all(PODS):
+            if pod["metadata"].get("deletionTimestamp"):
+                self.history.append(f"{pod['spec']['nodeName']}: {_called(pod)} ended")
+                objects.remove(PODS, key)
+            else:
+                objects.change(key, self._kubelet)
+        kind = objects.kinds.named(API, "MPSNode")
+        pods = [pod for _key, pod in objects.store.all(PODS)]
+        for key, thing in objects.store.all(kind) if kind else ():
+            if key.name not in self.silent and thing.get("status"):
+                objects.change(key, lambda changed: self._agent(changed, pods))
+
+    def _kubelet(self, pod: Object) -> None:
+        image = pod["spec"]["containers"][0]["image"]
+        if image in self.stuck:
+            waiting = {"waiting": {"reason": "ImagePullBackOff", "message": f"cannot pull {image}"}}
+            pod["status"] |= {"phase": "Pending", "containerStatuses": [{"name": "main", "state": waiting}]}
+        elif pod["status"]["phase"] != "Running":
+            running = {"name": "main", "ready": True, "state": {"running": {"startedAt": stamp(time.time())}}}
+            ready = [{"type": "Ready", "status": "True"}]
+            pod["status"] |= {"phase": "Running", "conditions": ready, "containerStatuses": [running]}
+
+    def _agent(self, thing: Object, pods: list[Object]) -> None:
+        name, status = thing["metadata"]["name"], thing["status"]
+        here = [pod for pod in pods if pod["spec"].get("nodeName") == name]
+        controls = [pod for pod in here if (pod["metadata"].get("labels") or {}).items() >= CONTROL_LABELS.items()]
+        uids = {pod["metadata"]["uid"] for pod in here}
+        status["grants"] = [grant for grant in status.get("grants", ()) if grant["uid"] in uids]
+        cordoned = set(thing["spec"].get("cordoned", ()))
+        held = {uuid for grant in status["grants"] for uuid in grant["gpus"]}
+        for gpu in status["gpus"]:
+            gpu["clients"] = int(gpu["uuid"] in held)
+        for domain in status["domains"]:
+            drains, used = cordoned.intersection(("all", *domain["gpus"])), held.intersection(domain["gpus"])
+            state = ("draining" if used else "drained") if drains else "ready"
+            self._enter(name, domain, state, controls)
+        status["toldAt"] = stamp(time.time())
+
+    def _enter(self, node: str, domain: Object, state: str, controls: list[Object]) -> None:
+        """A domain whose control pod is another one than before begins anew."""
+        reason = ""
+        for control in controls:
+            image = control["spec"]["containers"][0]["image"]
+            (container,) = control["status"].get("containerStatuses") or [{"state": {}}]
+            began = (container["state"].get("running") or {}).get("startedAt")
+            if began is None:
+                return  # nothing writes the domains' records
+            if image in self.refused:
+                state, reason = "refused", self.refused[image]
+            if domain["since"] < began:
+                domain |= {"since": began, "state": "starting"}
+        if domain["state"] != state:
+            self.history.append(f"{node}: {domain['name']} {state}")
+            domain |= {"state": state, "since": stamp(time.time()), "reason": reason}
+
+
+def _called(pod: Object) -> str:
+    return "control pod" if "mps-control" in pod["metadata"]["name"] else f"pod {pod['metadata']['name']}"
+
+
+@contextmanager
+def played_nodes(world: ClusterWorld) -> Iterator[PlayedNodes]:
+    nodes, stop = PlayedNodes(world), threading.Event()
+    thread = threading.Thread(target=nodes.play, args=(stop,))
+    thread.start()
+    try:
+        yield nodes
+    finally:
+        stop.set()
+        thread.join(10)
+
+
+def run_pods(world: ClusterWorld, *nodes: str, **metadata: Any) -> dict[str, str]:
+    """Makes the Nodes, and the pods of the grants that their MPSNodes tell of; gives the pods' uids by name.
+
+    metadata: more of it, for all these pods.
+    """
+
+    def make() -> dict[str, str]:
+        objects, uids = world.api.cluster.objects, {}
+        kind = objects.kinds.named(API, "MPSNode")
+        assert kind
+        if not any(key.name == "research" for key, _thing in objects.store.all(NAMESPACES)):
+            objects.create(NAMESPACES, "", {"metadata": {"name": "research"}})
+        for node in nodes:
+            labels = {"ack.node.gpu.schedule": "mps", "kubernetes.io/hostname": node}
+            objects.create(NODES, "", {"metadata": {"name": node, "labels": labels}})
+            thing = copy.deepcopy(objects.found(kind, "", node))
+            for grant in thing["status"]["grants"]:
+                namespace, name = grant["pod"].split("/")
+                spec = {"nodeName": node, "containers": [{"name": "main", "image": "train"}]}
+                pod = {"metadata": {"name": name, "labels": {"app": name}, **metadata}, "spec": spec}
+                made = objects.create(PODS, namespace, pod)
+                objects.change(
+                    objects.key(PODS, namespace, name), lambda changed: changed.update(status=dict(_RUNNING))
+                )
+                uids[grant["pod"]] = grant["uid"] = made["metadata"]["uid"]
+            objects.change(objects.key(kind, "", node), lambda changed, to=thing: changed.update(status=to["status"]))
+        return uids
+
+    return world.api.do(make)

@@ -1,0 +1,187 @@
+"""`kubectl mps drain` and `undrain`: who is waited for, who is evicted and who is not, and what stays when it is given
+up."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpsd.edge.kube import PODS, PatchKind, Resource
+from mpsd.roles.report_node import MPS_NODES
+from tests.cli.cluster_world import ClusterWorld
+from tests.cli.played_nodes import PlayedNodes, played_nodes, run_pods
+from tests.mpsnodes import mpsnode
+from tests.roles.machine import Program, eventually
+
+A1 = [gpu["uuid"] for gpu in mpsnode("gpu-a1")["status"]["gpus"]]
+A2 = [gpu["uuid"] for gpu in mpsnode("gpu-a2")["status"]["gpus"]]
+BUDGETS = Resource("policy/v1", "poddisruptionbudgets")
+DAEMON_SETS = Resource("apps/v1", "daemonsets")
+
+
+@pytest.fixture
+def world(world: ClusterWorld) -> ClusterWorld:
+    world.put("gpu-a1", "gpu-a2")
+    return world
+
+
+@pytest.fixture
+def nodes(world: ClusterWorld) -> Iterator[PlayedNodes]:
+    with played_nodes(world) as played:
+        yield played
+
+
+def pods(world: ClusterWorld) -> set[str]:
+    found: list[Any] = world.ask(lambda kube: kube.list(PODS))
+    return {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in found}
+
+
+def test_pods_are_waited_for_and_each_change_is_said_once(world: ClusterWorld) -> None:
+    run_pods(world, "gpu-a1")
+    with played_nodes(world) as nodes:
+        in_vain = world.kubectl_mps("drain", "gpu-a1", "--gpu", "gpu0", "--timeout", "1.6s")
+        assert in_vain.code == 1
+        assert in_vain.errors.count("gpu0 draining, 1 client; left: default/mps-sample-7xk2p (7 GiB of gpu0), ") == 1
+        assert "kubectl mps drain: somebody is left after 1.6s\n" in in_vain.errors
+        undo = "gpu-a1: gpu0 stays cordoned; to put it back into use: kubectl mps undrain gpu-a1 --gpu gpu0\n"
+        assert undo in in_vain.errors
+        assert in_vain.output.startswith("gpu-a1: not drained: gpu0 draining, 1 client; left: ")
+        assert world.cordoned("gpu-a1") == [A1[0]]
+        world.ask(lambda kube: kube.delete(PODS, "train-0", "default"))
+        eventually(lambda: "gpu-a1: pod train-0 ended" in nodes.history, "its end")
+        again = world.kubectl_mps("drain", "gpu-a1", "--gpu", A1[0], "--timeout", "0", "-o", "json")
+        read = json.loads(again.output)
+        assert (again.code, read["drained"], read["newly_cordoned"]) == (1, False, [])
+        assert [pod["pod"] for pod in read["left"]] == ["mps-sample-7xk2p", "notebook-ada"]
+        assert read["left"][0]["memory_mib"] == 7168
+        assert "gpu-a1: what was cordoned before stays so\n" in again.errors
+
+
+def test_eviction_ends_those_that_hold_something_there_and_no_others(world: ClusterWorld) -> None:
+    uids = run_pods(world, "gpu-a1", "gpu-a2")
+    with played_nodes(world):
+        said = world.kubectl_mps("drain", "gpu-a1", "--evict")
+        assert (said.code, said.output) == (0, "gpu-a1: gpu0 drained, gpu1 drained\n")
+        for name in ("default/train-0", "default/mps-sample-7xk2p", "research/notebook-ada"):
+            assert said.errors.count(f"evicted {name} (nothing makes it again elsewhere)\n") == 1
+        assert pods(world) == {"default/train-1", "default/wide-0"}
+        assert len(uids) == 5
+        already = world.kubectl_mps("drain", "gpu-a1")
+        assert (already.code, already.output) == (0, "gpu-a1: gpu0 drained, gpu1 drained\n")
+        assert "gpu-a1: cordoned already: gpu0, gpu1\n" in already.errors
+        back = world.kubectl_mps("undrain", "gpu-a1")
+        assert (back.code, back.output) == (0, "gpu-a1: gpu0 ready, gpu1 ready\n")
+        assert world.cordoned("gpu-a1") == []
+
+
+def test_a_budget_is_kept_and_asked_again_until_it_lets_the_pod_go(world: ClusterWorld, nodes: PlayedNodes) -> None:
+    budget = {
+        "metadata": {"name": "one"},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "train-1"}}},
+    }
+    world.ask(lambda kube: kube.create(BUDGETS, budget, "default"))
+    run_pods(world, "gpu-a2")
+    held = world.kubectl_mps("drain", "gpu-a2", "--gpu", "gpu0", "--evict", "--timeout", "1.5s")
+    assert held.code == 1
+    assert held.errors.count("default/train-1 cannot be evicted now, and is tried again: ") == 1
+    assert "violate the pod's disruption budget" in held.errors
+    world.ask(lambda kube: kube.delete(BUDGETS, "one", "default"))
+    assert world.kubectl_mps("drain", "gpu-a2", "--gpu", "gpu0", "--evict").code == 0
+    assert pods(world) == {"default/wide-0"}
+
+
+def test_pods_of_daemon_sets_and_static_pods_are_named_and_stay(world: ClusterWorld, nodes: PlayedNodes) -> None:
+    spec = {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "gpu-a2"}}}}
+    dcgm = world.ask(lambda kube: kube.create(DAEMON_SETS, {"metadata": {"name": "dcgm"}, "spec": spec}, "default"))
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "dcgm", "uid": dcgm["metadata"]["uid"]}
+    run_pods(world, "gpu-a2", ownerReferences=[owner | {"controller": True}])
+    run_pods(world, "gpu-a1", annotations={"kubernetes.io/config.mirror": "x"})
+    said = world.kubectl_mps("drain", "gpu-a1", "--evict", "--timeout", "0.1s")
+    assert said.code == 1
+    assert "default/train-0 is not evicted: it is a static pod, of a file on the node\n" in said.errors
+    said = world.kubectl_mps("drain", "gpu-a2", "--gpu", "gpu2", "--evict", "--timeout", "0.1s", "-o=json")
+    (left,) = json.loads(said.output)["left"]
+    why = "it is of the DaemonSet dcgm, which would make it again here"
+    assert left["eviction"] == f"default/wide-0 is not evicted: {why}"
+    assert json.loads(said.output)["newly_cordoned"] == [A2[2]]
+
+
+def test_a_namesake_of_the_pod_that_holds_the_grant_is_not_touched(world: ClusterWorld) -> None:
+    run_pods(world, "gpu-a2")
+    world.ask(lambda kube: kube.delete(PODS, "train-1", "default"))
+    with played_nodes(world) as nodes:
+        eventually(lambda: "gpu-a2: pod train-1 ended" in nodes.history, "its end")
+    stale = mpsnode("gpu-a2")["status"]["grants"]  # of uids that no pod has
+    patch = {"status": {"grants": stale}}
+    world.ask(lambda kube: kube.patch(MPS_NODES, "gpu-a2", patch, PatchKind.MERGE, subresource="status"))
+    namesake = {"metadata": {"name": "train-1"}, "spec": {"nodeName": "gpu-a2", "containers": [{"name": "main"}]}}
+    world.ask(lambda kube: kube.create(PODS, namesake, "default"))
+    said = world.kubectl_mps("drain", "gpu-a2", "--evict", "--timeout", "0.1s")
+    assert "default/train-1 is gone from the API, and its GPU is given back soon\n" in said.errors
+    assert pods(world) == {"default/train-1", "default/wide-0"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        (("gpu-a1", "--gpu", "gpu0", "--gpu", "gpu9"), 2, "gpu9: is no GPU of this node; gpu-a1 has gpu0 ("),
+        (("gpu-a9",), 2, 'node "gpu-a9": has no MPSNode; name one of '),
+        (("gpu-a1", "--timeout", "soon"), 2, '--timeout is "soon": cannot be used; write a time, such as 10s'),
+        (("gpu-b1",), 1, "gpu-b1 last told of its GPUs 87 min ago, so it cannot say when they are empty; see whether"),
+        (("gpu-b2",), 1, "gpu-b2 has told nothing yet, so it cannot say when its GPUs are empty; see whether"),
+    ],
+)
+def test_what_cannot_be_drained_is_said_before_anything_is_changed(
+    world: ClusterWorld, words: tuple[str, ...], code: int, complaint: str
+) -> None:
+    world.put("gpu-b1", "gpu-b2")
+    before = [world.cordoned(node) for node in ("gpu-a1", "gpu-b1", "gpu-b2")]
+    said = world.kubectl_mps("drain", *words)
+    assert (said.code, said.output) == (code, "")
+    assert complaint in said.errors
+    assert [world.cordoned(node) for node in ("gpu-a1", "gpu-b1", "gpu-b2")] == before
+
+
+def test_a_gpu_stays_out_of_use_beside_a_cordoned_one_and_undrain_says_so(
+    world: ClusterWorld, nodes: PlayedNodes
+) -> None:
+    assert world.kubectl_mps("drain", "gpu-a2", "--gpu", "gpu2", "--gpu", "gpu3").code == 0
+    kept = world.kubectl_mps("undrain", "gpu-a2", "--gpu", "gpu2")
+    assert (kept.code, kept.output) == (1, "gpu-a2: gpu2 drained\n")
+    assert "still out of use, since gpu3 of the same domain is cordoned: gpu2\n" in kept.errors
+    assert world.kubectl_mps("undrain", "gpu-a2", "--gpu", "gpu3").code == 0
+
+
+def test_a_refused_domain_ends_undrain_with_its_reason(world: ClusterWorld) -> None:
+    status = mpsnode("gpu-a1")["status"]
+    for domain in status["domains"]:
+        domain |= {"state": "refused", "reason": "MIG is on"}
+    del status["toldAt"]
+    patch = {"spec": {"cordoned": ["all"]}, "status": status}
+    world.ask(lambda kube: kube.patch(MPS_NODES, "gpu-a1", {"spec": patch["spec"]}, PatchKind.MERGE))
+    world.ask(lambda kube: kube.patch(MPS_NODES, "gpu-a1", {"status": status}, PatchKind.MERGE, subresource="status"))
+    said = world.kubectl_mps("undrain", "gpu-a1")
+    assert (said.code, said.output) == (1, "gpu-a1: gpu0 refused, gpu1 refused\n")
+    assert "gpu-a1: gpu1 is refused: MIG is on\n" in said.errors
+
+
+def test_ctrl_c_leaves_the_cordon_and_says_how_to_withdraw_it(
+    world: ClusterWorld, nodes: PlayedNodes, tmp_path: Path
+) -> None:
+    run_pods(world, "gpu-a1")
+    program = Path(sys.executable).parent / "kubectl-mps"
+    argv = [str(program), "drain", "gpu-a1", "--context", "simulated"]
+    drain = Program(argv, {**os.environ, "PYTHONUNBUFFERED": "1"}, tmp_path / "drain")
+    eventually(lambda: "gpu0 draining" in drain.errors, "the drain under way")
+    drain.process.send_signal(signal.SIGINT)
+    assert drain.exit_code() == 130
+    assert drain.errors.endswith(
+        "kubectl mps drain: interrupted\ngpu-a1: gpu0, gpu1 stays cordoned; to put it back into use: "
+        "kubectl mps undrain gpu-a1 --context simulated\n"
+    )
+    assert world.cordoned("gpu-a1") == ["all"]
