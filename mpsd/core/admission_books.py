@@ -11,6 +11,7 @@ from mpsd.core.names import matches
 from mpsd.core.pod import Pod
 from mpsd.core.policy import Policy, RuleId
 from mpsd.core.problem import Problem, shown
+from mpsd.core.quantity import is_zero
 from mpsd.core.shape import Fields, at
 
 # The annotations that say which GPU a pod has: mpsd's, gpushare's first and its second form.
@@ -99,19 +100,12 @@ def has_device_of_another(container: Container, policy: Policy) -> bool:
 
 def named(amounts: Fields, patterns: tuple[str, ...]) -> Iterator[tuple[str, object]]:
     """The resources that match, where there is more than nothing of them."""
-    return ((name, amount) for name, amount in amounts.items() if matches(name, patterns) and not _is_nothing(amount))
+    return ((name, amount) for name, amount in amounts.items() if matches(name, patterns) and not is_zero(amount))
 
 
 def ours(policy: Policy) -> Mapping[str, None]:
     names = policy.resources
     return dict.fromkeys((names.memory, names.percent, names.count))
-
-
-def _is_nothing(amount: object) -> bool:
-    """Whether a quantity is zero, in any of the ways to write it: 0, "0", "0.0", "0k", "0e9"."""
-    if isinstance(amount, str):
-        return not any(digit in amount.lower().partition("e")[0] for digit in "123456789")
-    return amount == 0
 
 
 def _in_spec(pod: Pod, key: str) -> str:

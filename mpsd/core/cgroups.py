@@ -28,7 +28,7 @@ _REMOVED = " (deleted)"  # what the kernel puts behind a cgroup that is gone whi
 
 @dataclass(frozen=True, slots=True)
 class PodCgroup:
-    """uid: of the pod, in the API's form; of a static pod, 32 hexadecimal digits (NodePod.cgroup_uid).
+    """uid: of the pod, in the API's form; of a static pod, 32 hexadecimal digits (NodePod.static_uid).
 
     container_id: empty where the process is in none of the pod's containers.
     """

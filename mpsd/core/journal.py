@@ -4,6 +4,7 @@ One rule: an entry is believed as long as nothing contradicts it, and a pod is t
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from mpsd.core.allocation import Held
@@ -41,6 +42,30 @@ def by_devices(journal: Iterable[Held]) -> dict[frozenset[str], Held]:
 def newest(ids: Iterable[str], journal: Iterable[Held]) -> Held | None:
     """The last answer that was given for exactly these devices; None where there is none."""
     return by_devices(journal).get(frozenset(ids))
+
+
+def corrected(
+    journal: Iterable[Held], asked_with: Iterable[Held], held: Iterable[ContainerDevices], pods: Iterable[NodePod]
+) -> tuple[Held, ...]:
+    """The entries, each with the container that kubelet has by now given exactly its devices.
+
+    So that a pod still has all that is its own where kubelet, which forgets at a restart, lists nothing for a while.
+    asked_with: the entries that were there when kubelet was asked; its answer says nothing of newer ones.
+    """
+    known = _by_name(pods)
+    last = {id(entry) for entry in by_devices(asked_with).values()}
+    whose = {frozenset(ids): one.container for one in held for ids in (one.memory, one.percent) if ids}
+    return tuple(_corrected(entry, whose, known) if id(entry) in last else entry for entry in journal)
+
+
+def _corrected(
+    entry: Held, whose: Mapping[frozenset[str], ContainerName], known: Mapping[tuple[str, str], NodePod]
+) -> Held:
+    container = whose.get(frozenset(entry.ids))
+    pod = known.get((container.namespace, container.pod)) if container else None
+    if pod is None or (entry.pod and (entry.pod.namespace, entry.pod.pod) == (pod.namespace, pod.name)):
+        return entry
+    return replace(entry, pod=container, uid=pod.uid)
 
 
 def still_needed(

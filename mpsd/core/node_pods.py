@@ -13,12 +13,13 @@ from mpsd.core.identity import PodName
 from mpsd.core.pod import Pod, read_pod
 from mpsd.core.policy import Policy
 from mpsd.core.problem import Problem
-from mpsd.core.quantity import Unit, memory_unit, whole_units
+from mpsd.core.quantity import Unit, is_zero, memory_unit, whole_units
 from mpsd.core.shape import Fields, Shape
 from mpsd.core.share_request import ContainerRequest, gpu_count
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
-_MIRROR = "kubernetes.io/config.mirror"  # on the API's copy of a static pod: the hash that kubelet knows it by
+CLAIM = "a resource claim"
+MIRROR = "kubernetes.io/config.mirror"  # on the API's copy of a static pod: the hash that kubelet knows it by
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class NodePod:
 
     requests: as kubelet allocates, init containers and sidecars first, each in the order of the pod. main_containers:
     the names of all of `spec.containers`, also of those that ask for nothing. terminating: its deletion was asked for.
+    asked: the names of everything that device plugins may have given it (`asked_of_plugins`).
     """
 
     namespace: str
@@ -51,6 +53,7 @@ class NodePod:
     labels: Mapping[str, str]
     phase: str
     terminating: bool
+    asked: tuple[str, ...] = ()
 
     @property
     def identity(self) -> PodName:
@@ -61,9 +64,9 @@ class NodePod:
         return self.phase in _FINISHED
 
     @property
-    def cgroup_uid(self) -> str:
-        """The uid that kubelet names the pod's cgroups by; for a static pod it is not the API's."""
-        return self.annotations.get(_MIRROR, self.uid)
+    def static_uid(self) -> str:
+        """The uid that kubelet names a static pod's cgroups by, which is not the API's; empty for any other pod."""
+        return self.annotations.get(MIRROR, "")
 
     def request(self, container: str) -> ContainerRequest | None:
         """What the container of this name asks for; None where it asks for nothing."""
@@ -100,7 +103,18 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
         labels=_texts(pod.labels),
         phase=shape.text(shape.mapping(thing, "status", ""), "phase", "status"),
         terminating=metadata.get("deletionTimestamp") is not None,
+        asked=asked_of_plugins(pod),
     )
+
+
+def asked_of_plugins(pod: Pod) -> tuple[str, ...]:
+    """The names of what its containers ask, well or badly, of device plugins; CLAIM where they have a resource claim.
+
+    Kubernetes' own resources have no slash in their names.
+    """
+    amounts = [amounts for container in pod.containers for amounts in (container.limits, container.requests)]
+    named = {name for each in amounts for name, amount in each.items() if "/" in name and not is_zero(amount)}
+    return tuple(sorted(named | ({CLAIM} if any(container.has_claims for container in pod.containers) else set())))
 
 
 def _texts(fields: Fields) -> dict[str, str]:

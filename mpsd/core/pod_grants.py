@@ -3,6 +3,7 @@
 One rule: a device counts for one pod at most, and kubelet's word goes before the journal's.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from mpsd.core.identity import PodName
 from mpsd.core.node_pods import ContainerName, NodePod
 from mpsd.core.policy import Policy
 
+_STATIC = re.compile(r"[0-9a-f]{32}")  # what kubelet makes of a static pod's file; every uid of the API has dashes
 _Key = tuple[str, str]  # namespace and name: all that kubelet says of a pod here
 
 
@@ -49,11 +51,27 @@ def pod_grants(
     known = {(pod.namespace, pod.name): pod for pod in pods}
     domain_of = {uuid: domain for domain in domains for uuid in domain.gpus}
     holdings = _holdings(held, journal, known)
+    noted = {} if known.keys() >= holdings.keys() else _noted_uids(held, journal)
     grants = (
-        _with_init(_grant(_name(key, known), holding, domain_of, policy), None if holding.noted else known.get(key))
+        _with_init(
+            _grant(_name(key, known, noted), holding, domain_of, policy), None if holding.noted else known.get(key)
+        )
         for key, holding in holdings.items()
     )
     return tuple(sorted((grant for grant in grants if grant), key=lambda grant: grant.id))
+
+
+def by_cgroup(grants: Iterable[Grant], pods: Iterable[NodePod]) -> dict[str, str]:
+    """From each uid that the cgroups of a pod with a grant may have to the id of its grant.
+
+    A static pod's is said by an annotation, which every user may write: so it counts only where no other pod says the
+    same. A grant whose pod has no uid yet has no processes that anybody could tell from others.
+    """
+    known = tuple(pods)
+    ids = {grant.holder.uid: grant.id for grant in grants if isinstance(grant.holder, PodName) and grant.holder.uid}
+    said = Counter(pod.static_uid for pod in known)
+    static = [pod for pod in known if _STATIC.fullmatch(pod.static_uid) and said[pod.static_uid] == 1]
+    return {pod.static_uid: ids[pod.uid] for pod in static if pod.uid in ids} | ids
 
 
 @dataclass(slots=True)
@@ -147,8 +165,20 @@ class _Guesses:
         return not pod.is_finished and entry.uid in ("", pod.uid)
 
 
-def _name(key: _Key, known: Mapping[_Key, NodePod]) -> PodName:
-    return PodName(*key, known[key].uid if key in known else "")
+def _name(key: _Key, known: Mapping[_Key, NodePod], noted: Mapping[_Key, set[str]]) -> PodName:
+    uids = {known[key].uid} if key in known else noted.get(key, set())
+    return PodName(*key, next(iter(uids)) if len(uids) == 1 else "")
+
+
+def _noted_uids(held: Iterable[ContainerDevices], journal: Iterable[Held]) -> dict[_Key, set[str]]:
+    """The uids that the last answers name for what each pod holds by kubelet's word, which says no uid."""
+    last = {frozenset(entry.ids): entry for entry in sorted(journal, key=lambda entry: entry.at)}
+    uids: dict[_Key, set[str]] = {}
+    for one in held:
+        for entry in (last.get(frozenset(ids)) for ids in (one.memory, one.percent) if ids):
+            if entry and entry.uid and entry.pod and (entry.pod.namespace, entry.pod.pod) == one.pod:
+                uids.setdefault(one.pod, set()).add(entry.uid)
+    return uids
 
 
 def _grant(name: PodName, holding: _Holding, domain_of: Mapping[str, Domain], policy: Policy) -> Grant | None:

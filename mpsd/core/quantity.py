@@ -77,6 +77,12 @@ def whole_units(value: object, where: str, unit: Unit) -> int | Problem:
     return number.numerator
 
 
+def is_zero(value: object) -> bool:
+    """Whether a quantity is zero in any way to write it; false for what is no quantity."""
+    amount = _amount(value)
+    return (amount.bytes if isinstance(amount, _Size) else amount) == 0
+
+
 @dataclass(frozen=True, slots=True)
 class _Size:
     """A number that was written with a suffix for bytes."""

@@ -6,7 +6,7 @@ without a call of Allocate. Such a pod has no limit and no place in the books.
 One rule: nobody is taken for such a pod before that was so for a while, since kubelet and the API each lag behind.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from mpsd.core import journal
 from mpsd.core.allocation import Held
@@ -18,9 +18,15 @@ PATIENCE_S = 60.0
 
 
 def without_devices(
-    pods: Iterable[NodePod], held: Sequence[ContainerDevices], entries: Sequence[Held]
+    pods: Iterable[NodePod],
+    held: Sequence[ContainerDevices],
+    listed: Collection[tuple[str, str]],
+    entries: Sequence[Held],
 ) -> tuple[NodePod, ...]:
-    """The pods that run, ask for memory of a GPU, and have nothing by kubelet's word nor by the journal's."""
+    """The pods that run, ask for memory of a GPU, and have nothing by kubelet's word nor by the journal's.
+
+    listed: the namespace and name of every pod that kubelet spoke of; of others it does not know yet what they hold.
+    """
     known = tuple(pods)
     served = {(one.namespace, one.pod) for one in journal.served("memory", held, entries, known)}
     return tuple(
@@ -28,6 +34,7 @@ def without_devices(
         for pod in known
         if pod.phase == "Running"
         and not pod.terminating
+        and (pod.namespace, pod.name) in listed
         and (pod.namespace, pod.name) not in served
         and any(request.role is Role.MAIN and memory_units(request) for request in pod.requests)
     )

@@ -35,16 +35,22 @@ class Mirror(Generic[T]):
     """A copy of a selection, each object as `read` makes it.
 
     read: None for an object that is not wanted. on_change: called in the loop when something that `read` made has
-    come, changed or gone, and when the copy comes in sync for the first time.
+    come, changed or gone, and when the copy comes in sync for the first time; not for what is quiet.
     """
 
     def __init__(
-        self, kube: Kube, selection: Selection, read: Callable[[Object], T | None], on_change: Callable[[], None]
+        self,
+        kube: Kube,
+        selection: Selection,
+        read: Callable[[Object], T | None],
+        on_change: Callable[[], None],
+        is_quiet: Callable[[T], bool] = lambda _value: False,
     ) -> None:
         self._kube = kube
         self._selection = selection
         self._read = read
         self._on_change = on_change
+        self._is_quiet = is_quiet
         self._objects: dict[tuple[str, str], T] = {}
         self._in_order: tuple[T, ...] | None = ()  # None: to be made anew
         self._version = _ANY_VERSION
@@ -99,10 +105,9 @@ class Mirror(Generic[T]):
             raise
         read = {_name(found): self._read(found) for found in listing.items}
         objects = {name: value for name, value in read.items() if value is not None}
-        differ = objects != self._objects
-        changed, self._objects = differ or not self.synced, objects
-        if differ:
-            self._in_order = None
+        changed = not self.synced or self._loud(objects) != self._loud(self._objects)
+        if objects != self._objects:
+            self._objects, self._in_order = objects, None
         self._version, self._listed, self.synced = listing.version, True, True
         if changed:
             self._on_change()
@@ -113,14 +118,19 @@ class Mirror(Generic[T]):
             return
         name = _name(change.object)
         value = None if change.kind is ChangeKind.DELETED else self._read(change.object)
-        if value == self._objects.get(name):
+        before = self._objects.get(name)
+        if value == before:
             return
         self._in_order = None
         if value is None:
             del self._objects[name]
         else:
             self._objects[name] = value
-        self._on_change()
+        if not all(each is None or self._is_quiet(each) for each in (before, value)):
+            self._on_change()
+
+    def _loud(self, objects: Mapping[tuple[str, str], T]) -> dict[tuple[str, str], T]:
+        return {name: value for name, value in objects.items() if not self._is_quiet(value)}
 
     def _selected(self) -> dict[str, Any]:
         selection = self._selection

@@ -4,7 +4,7 @@ One rule: what cannot be read is KubeletAway, never an empty answer, which would
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -22,9 +22,15 @@ Kind = Literal["memory", "percent"]
 _LONGEST_ANSWER = 64 * 1024**2
 
 
-async def held_devices(
-    socket: Path, resources: Mapping[str, Kind], deadline_s: float = 5.0
-) -> tuple[ContainerDevices, ...]:
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What kubelet said. pods: the namespace and name of each that it knows, also of those that hold nothing."""
+
+    held: tuple[ContainerDevices, ...]
+    pods: frozenset[tuple[str, str]]
+
+
+async def held_devices(socket: Path, resources: Mapping[str, Kind], deadline_s: float = 5.0) -> Listed:
     """What each container holds of `resources`, by their names; containers that hold none are left out.
 
     Init containers are not listed by kubelet, except those that it restarts. In order, which kubelet's answer is not:
@@ -36,7 +42,8 @@ async def held_devices(
         except grpc.aio.AioRpcError as error:
             said = error_for(error, socket, deadline_s)
             raise KubeletAway(str(said)) if isinstance(said, KubeletRefused) else said from None
-    return tuple(sorted(_holding(answer.pod_resources, resources), key=lambda one: astuple(one.container)))
+    held = sorted(_holding(answer.pod_resources, resources), key=lambda one: astuple(one.container))
+    return Listed(tuple(held), frozenset((pod.namespace, pod.name) for pod in answer.pod_resources))
 
 
 def _holding(pods: Iterable[wire.PodResources], resources: Mapping[str, Kind]) -> Iterable[ContainerDevices]:

@@ -131,6 +131,7 @@ class AgentRole:
             clients=clients,
             waiting=self.waiting.everyone(),
             grants_known=not self._books.unknown,
+            ungranted=self._books.ungranted,
             unknown=tuple(unknown),
         )
 

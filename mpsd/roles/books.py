@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from mpsd.core.grants import Grant
+from mpsd.core.identity import PodName
 from mpsd.core.node_view import HeldGrant
 from mpsd.edge.pod_processes import PodProcesses
 
@@ -35,6 +36,10 @@ class Books(Protocol):
 
     def pods(self) -> Mapping[str, str]:
         """From the uid in the cgroups of each pod that holds a grant to that grant."""
+
+    @property
+    def ungranted(self) -> Mapping[str, PodName]:
+        """By the uid in its cgroups, each pod that is known to hold no grant; the very same where nothing changed."""
 
     def add(self, grant: Grant) -> None: ...
 

@@ -8,18 +8,20 @@ at every look after something of that has changed, and else now and then.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from mpsd.core.allocation import Held
+from mpsd.core.bystanders import Bystander
 from mpsd.core.domains import Domain
 from mpsd.core.grants import Grant
 from mpsd.core.identity import PodName
-from mpsd.core.journal import still_needed
+from mpsd.core.journal import corrected, still_needed
 from mpsd.core.node_pods import NodePod
 from mpsd.core.node_view import HeldGrant
-from mpsd.core.pod_grants import ContainerDevices, pod_grants
+from mpsd.core.pod_grants import ContainerDevices, by_cgroup, pod_grants
 from mpsd.core.policy import Policy
+from mpsd.core.ungranted import Known, ungranted
 from mpsd.edge import processes, records
 from mpsd.edge.kube_mirror import Mirror
 from mpsd.edge.kubelet_socket import KubeletAway
@@ -33,13 +35,13 @@ _DEADLINE_S = 5.0
 
 
 class KubeletGrants:
-    """pods: those of this node that ask for a GPU. domains: of this node. socket: of kubelet's PodResources."""
+    """pods: those of this node. domains: of this node. socket: of kubelet's PodResources."""
 
     def __init__(
         self,
         socket: Path,
         journal: Path,
-        pods: Mirror[NodePod],
+        pods: Mirror[NodePod | Bystander],
         domains: tuple[Domain, ...],
         policy: Callable[[], Policy],
         log: Logger,
@@ -58,12 +60,30 @@ class KubeletGrants:
         self._counted: tuple[object, ...] = ()  # what the grants were made from
         self._held: tuple[HeldGrant, ...] = ()
         self._by_cgroup: Mapping[str, str] = {}
+        self._memory_names: frozenset[str] = frozenset()  # under each policy there has been
+        self._rows: tuple[NodePod | Bystander, ...] = ()  # that `_asking` is of
+        self._asking: tuple[NodePod, ...] = ()
+        self.ungranted: Mapping[str, PodName] = {}
+        self._unallocated: frozenset[str] = frozenset()
         self.held_devices: tuple[ContainerDevices, ...] = ()
+        self.listed: frozenset[tuple[str, str]] = frozenset()  # the pods that kubelet spoke of when asked last
         self.entries: tuple[Held, ...] = ()
 
     @property
     def pods_seen(self) -> tuple[NodePod, ...]:
-        return self._pods.objects()
+        """Those that ask for a GPU; the very same tuple as before where none of them has changed."""
+        rows = self._pods.objects()
+        if rows is not self._rows:
+            self._rows = rows
+            asking = tuple(row for row in rows if isinstance(row, NodePod))
+            self._asking = self._asking if are_same(asking, self._asking) else asking
+        return self._asking
+
+    def set_unallocated(self, uids: frozenset[str]) -> None:
+        """The pods that have long been without what they ask: from now on they count as holding nothing."""
+        if uids != self._unallocated:
+            self._unallocated = uids
+            self._count()
 
     def held_by_pod(self) -> Mapping[tuple[str, str], list[ContainerDevices]]:
         """What kubelet says that each pod's containers hold, by its namespace and name."""
@@ -108,11 +128,12 @@ class KubeletGrants:
         return now - self._changed_at < _NEWS_S or now - self._asked_at >= _QUIET_S
 
     async def _ask(self) -> None:
-        self._asked_at, self._asked_beside = time.monotonic(), (self.pods_seen, self.entries)
+        entries = self.entries
+        self._asked_at, self._asked_beside = time.monotonic(), (self.pods_seen, entries)
         resources = self._policy().resources
         try:
             names: Mapping[str, Kind] = {resources.memory: "memory", resources.percent: "percent"}
-            held = await held_devices(self._socket, names, _DEADLINE_S)
+            said = await held_devices(self._socket, names, _DEADLINE_S)
         except KubeletAway as error:
             if not self._away:
                 self._log.warning("kubelet does not say who holds what", reason=str(error))
@@ -120,11 +141,13 @@ class KubeletGrants:
             return
         if self._away:
             self._log.info("kubelet says again who holds what")
-        if held != self.held_devices:
-            self.held_devices, self._changed_at = held, time.monotonic()
+        if said.held != self.held_devices:
+            self.held_devices, self._changed_at = said.held, time.monotonic()
+        self.listed = said.pods
         self._away, self._heard = "", True
         if self._pods.synced:
-            self._keep(still_needed(self.entries, self.held_devices, self.pods_seen, time.time() - _NEWS_S))
+            right = corrected(self.entries, entries, self.held_devices, self.pods_seen)
+            self._keep(still_needed(right, self.held_devices, self.pods_seen, time.time() - _NEWS_S))
 
     def note(self, entry: Held) -> None:
         """Writes down an answer, before it is given."""
@@ -140,13 +163,18 @@ class KubeletGrants:
     def _count(self) -> None:
         """Makes the grants anew where something that they come from is another than before."""
         pods, policy = self.pods_seen, self._policy()
-        sources = (self.held_devices, self.entries, pods, policy)
+        sources = (self.held_devices, self.entries, self._rows, self._unallocated, policy)
         if are_same(sources, self._counted):
             return
         self._counted = sources
+        self._memory_names |= {policy.resources.memory}
         grants = pod_grants(self.held_devices, self.entries, pods, self._domains, policy)
-        self._held = tuple(HeldGrant(grant, holder_alive=True) for grant in grants)
-        self._by_cgroup = dict(_by_cgroup(grants, pods))
+        held = tuple(HeldGrant(grant, holder_alive=True) for grant in grants)
+        self._held = self._held if held == self._held else held
+        self._by_cgroup = by_cgroup(grants, pods)
+        bystanders = tuple(row for row in self._rows if isinstance(row, Bystander))
+        known = Known(pods, bystanders, self.held_devices, self.entries, self._unallocated, self._memory_names)
+        self.ungranted = ungranted(known, policy)
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -176,11 +204,3 @@ class KubeletGrants:
 def are_same(some: tuple[object, ...], others: tuple[object, ...]) -> bool:
     """Whether they are the very same objects, one by one; to compare what is in them would cost as much as to count."""
     return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
-
-
-def _by_cgroup(grants: Iterable[Grant], pods: Iterable[NodePod]) -> Iterator[tuple[str, str]]:
-    """From the uid that each pod's cgroups have to its grant."""
-    uids = {(pod.namespace, pod.name): pod.cgroup_uid for pod in pods}
-    for grant in grants:
-        assert isinstance(grant.holder, PodName), "kubelet gives grants to pods"
-        yield uids.get((grant.holder.namespace, grant.holder.name), grant.holder.uid), grant.id

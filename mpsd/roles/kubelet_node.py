@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
+from mpsd.core.bystanders import Bystander, read_bystander
 from mpsd.core.cordon import drains, read_cordoned, unknown_cordons
 from mpsd.core.device_answer import Surroundings
 from mpsd.core.events import Happening, Reason, node_subject, pod_subject
@@ -61,8 +62,12 @@ class KubeletNode:
         self._domains = domains
         self._policy = policy
         self._log = logger(role="kubelet node")
-        self._pods = Mirror(
-            kube, self._selected(PODS, "spec.nodeName"), self._read_pod, Pace(around.wake, _LOOKS_APART_S).ask
+        self._pods = Mirror[NodePod | Bystander](
+            kube,
+            self._selected(PODS, "spec.nodeName"),
+            self._read_pod,
+            Pace(around.wake, _LOOKS_APART_S).ask,
+            lambda pod: isinstance(pod, Bystander),
         )
         self._cordons = Mirror(kube, self._selected(MPS_NODES, "metadata.name"), read_cordoned, self._cordon)
         self._probes = TcpServer(self._routes(), Listening(kubelet.address, kubelet.port, None, _LONGEST_BODY))
@@ -78,8 +83,8 @@ class KubeletNode:
     def _selected(self, resource: Resource, field: str) -> Selection:
         return Selection(resource, query={"fieldSelector": f"{field}={self._kubelet.node}"})
 
-    def _read_pod(self, thing: object) -> NodePod | None:
-        return read_node_pod(thing, self._policy())
+    def _read_pod(self, thing: object) -> NodePod | Bystander | None:
+        return read_node_pod(thing, self._policy()) or read_bystander(thing)
 
     async def start(self) -> None:
         """CannotServe where another process has the port."""
@@ -183,12 +188,14 @@ class KubeletNode:
         while True:
             await asyncio.sleep(_UNALLOCATED_LOOK_S)
             books, now = self.books, time.monotonic()
-            found = without_devices(books.pods_seen, books.held_devices, books.entries) if books.is_answered else ()
+            seen = without_devices(books.pods_seen, books.held_devices, books.listed, books.entries)
+            found = seen if books.is_answered else ()
             first_seen = since(first_seen, found, now)
-            for pod in found:
-                if now - first_seen[pod.uid] >= PATIENCE_S:
-                    self._report.happened(Happening(pod_subject(pod.identity), Reason.LIMITS_MISMATCH, _UNALLOCATED))
-                    await self._evict(pod.identity, _UNALLOCATED)
+            late = tuple(pod for pod in found if now - first_seen[pod.uid] >= PATIENCE_S)
+            books.set_unallocated(frozenset(pod.uid for pod in late))
+            for pod in late:
+                self._report.happened(Happening(pod_subject(pod.identity), Reason.LIMITS_MISMATCH, _UNALLOCATED))
+                await self._evict(pod.identity, _UNALLOCATED)
 
     async def _evict(self, pod: PodName, why: str) -> None:
         """Asks for the end of a pod; where that fails, kubelet asks for the start again, and so do we for the end."""

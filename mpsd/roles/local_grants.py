@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from mpsd.core.grants import Grant
-from mpsd.core.identity import ProcessIdentity
+from mpsd.core.identity import PodName, ProcessIdentity
 from mpsd.core.node_view import HeldGrant
 from mpsd.edge import processes, records
 from mpsd.edge.event_loop import DeathWatch
@@ -72,6 +72,11 @@ class LocalGrants:
         return None
 
     def pods(self) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def ungranted(self) -> Mapping[str, PodName]:
+        """Nobody is in a pod here."""
         return {}
 
     def add(self, grant: Grant) -> None:

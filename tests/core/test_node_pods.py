@@ -85,8 +85,8 @@ def test_a_pod_that_ends_says_so() -> None:
 
 def test_a_static_pod_is_known_to_kubelet_by_its_hash() -> None:
     mirrored = node_pod(annotations={"kubernetes.io/config.mirror": "46dac9a538838115821dfd9559149484"})
-    assert mirrored.cgroup_uid == "46dac9a538838115821dfd9559149484"
-    assert node_pod(annotations={"kubernetes.io/config.hash": "x"}).cgroup_uid == "uid-of-train-0"
+    assert mirrored.static_uid == "46dac9a538838115821dfd9559149484"
+    assert node_pod(annotations={"kubernetes.io/config.hash": "x"}).static_uid == ""
 
 
 def found(

@@ -12,9 +12,9 @@ from mpsd.core.devices import gpu_of, memory_devices
 from mpsd.core.domains import Domain
 from mpsd.core.grants import Grant, promised_mib
 from mpsd.core.identity import PodName
-from mpsd.core.journal import newest, served, still_needed
+from mpsd.core.journal import corrected, newest, served, still_needed
 from mpsd.core.node_pods import ContainerName, NodePod
-from mpsd.core.pod_grants import ContainerDevices, pod_grants
+from mpsd.core.pod_grants import ContainerDevices, by_cgroup, pod_grants
 from tests.core.node_worlds import container, devices, entry, mem_ids, named, node_pod, percent_ids
 from tests.core.worlds import GPUS, POLICY, UUIDS
 
@@ -117,6 +117,62 @@ def test_the_journal_is_enough_while_the_api_is_away() -> None:
     journal = (entry(mem_ids(8), named(container_name="first"), 100, 1.0, UID),)
     (grant,) = grants(devices(named(), mem_ids(3)), journal=journal)
     assert grant.memory_mib == 8 * 1024
+
+
+def test_whose_grant_it_is_outlives_the_api_where_the_journal_agrees_with_kubelet() -> None:
+    """An agent that starts while the API is away knows the uid that a pod's processes carry."""
+    held = (devices(named(), mem_ids(3), percent_ids(20)),)
+    right = entry(mem_ids(3), named(), None, 1.0, UID)
+    (grant,) = grants(*held, journal=(right,))
+    assert (grant.id, grant.holder) == (UID, PodName("default", "train-0", UID))
+    other = entry(mem_ids(3), named("b"), None, 2.0, "uid-of-b")  # the same devices, given anew
+    twice = entry(percent_ids(20), named(), 20, 2.0, "uid-of-an-earlier-one")
+    elsewhere = entry(mem_ids(2), named(), None, 1.0, UID)
+    for journal in ((), (right, other), (right, twice), (elsewhere,)):
+        (grant,) = grants(*held, journal=journal)
+        assert grant.id == "default/train-0"
+
+
+HASH = "46dac9a538838115821dfd9559149484"
+
+
+def test_processes_find_their_grant_by_the_uid_of_their_pod() -> None:
+    mirror = {"kubernetes.io/config.mirror": HASH}
+    pods = (node_pod("a"), node_pod("static", annotations=mirror), node_pod("waits"))
+    made = grants(devices(named("a"), mem_ids(7)), devices(named("static"), mem_ids(7, first=7)), pods=pods)
+    expected = {"uid-of-a": "uid-of-a", "uid-of-static": "uid-of-static", HASH: "uid-of-static"}
+    assert by_cgroup(made, pods) == expected
+    liar = node_pod("liar", annotations=mirror)
+    made = grants(devices(named("liar"), mem_ids(7)), devices(named("static"), mem_ids(7, first=7)), pods=(*pods, liar))
+    assert HASH not in by_cgroup(made, (*pods, liar))
+    liar = node_pod("liar", annotations={"kubernetes.io/config.mirror": "uid-of-a"})
+    made = grants(devices(named("liar"), mem_ids(7)), pods=(liar,))
+    assert by_cgroup(made, (liar,)) == {"uid-of-liar": "uid-of-liar"}
+
+
+def test_a_grant_whose_pod_has_no_uid_is_no_process_s() -> None:
+    """Else it were that of every process that is in no pod."""
+    assert by_cgroup(grants(devices(named(), mem_ids(3))), ()) == {}
+
+
+def test_an_answer_that_was_guessed_wrongly_is_put_right_once_kubelet_says_whose_it_is() -> None:
+    """A kubelet that starts again lists nobody for a while, and then the journal alone says what a pod holds."""
+    pods = (node_pod("a"), node_pod("b"))
+    wrong = entry(mem_ids(7), named("a"), 100, 1.0, "uid-of-a")
+    unknown = entry(mem_ids(7, first=7), None, 100, 2.0)
+    held = (devices(named("b"), mem_ids(7)), devices(named("a"), mem_ids(7, first=7)))
+    right = corrected((wrong, unknown), (wrong, unknown), held, pods)
+    assert [(one.pod, one.uid) for one in right] == [(named("b"), "uid-of-b"), (named("a"), "uid-of-a")]
+    assert [grant.id for grant in grants(journal=right, pods=pods)] == ["uid-of-a", "uid-of-b"]
+    assert corrected(right, right, held, pods) == right
+
+
+def test_what_kubelet_said_before_an_answer_says_nothing_of_it() -> None:
+    pods = (node_pod("a"), node_pod("b"))
+    old, new = entry(mem_ids(7), named("a"), 100, 1.0, "uid-of-a"), entry(mem_ids(7), named("b"), 100, 2.0, "uid-of-b")
+    held = (devices(named("a"), mem_ids(7)),)
+    assert corrected((old, new), (old,), held, pods) == (old, new)
+    assert corrected((old,), (old,), (devices(named("gone"), mem_ids(7)),), pods) == (old,)
 
 
 def test_two_gpus_of_a_domain_are_one_grant_of_each() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -181,10 +182,11 @@ def test_a_watch_whose_server_goes_down_ends_as_away(api: SimulatedApi, ask: Ask
 class Mirrored:
     """A mirror of `data` that runs, and the number of times that it said that something changed."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, quiet: str = "quiet") -> None:
         self.changes = 0
         selection = Selection(MAPS, "default", {"labelSelector": "mirrored=yes"})
-        self.mirror = Mirror(kube, selection, lambda thing: thing.get("data"), self._changed)
+        read = methodcaller("get", "data")
+        self.mirror = Mirror[dict[str, str]](kube, selection, read, self._changed, lambda data: quiet in data)
         self._task = asyncio.create_task(self.mirror.run())
 
     def _changed(self) -> None:
@@ -232,6 +234,29 @@ def test_only_what_is_read_of_an_object_counts_as_a_change(ask: Ask) -> None:
         await kube.create(MAPS, named("z", key="9"), "default")
         await mirrored.shows({"key": "1"}, {"key": "9"})
         assert mirrored.changes == 2  # the first list, and z
+        await mirrored.stop()
+
+    ask(questions)
+
+
+def test_what_is_quiet_is_kept_and_wakes_nobody(ask: Ask) -> None:
+    async def questions(kube: Kube) -> None:
+        await kube.create(MAPS, named("a", quiet="1"), "default")
+        mirrored = Mirrored(kube)
+        await mirrored.shows({"quiet": "1"})
+        await mirrored.in_sync()
+        assert mirrored.changes == 1  # that it is in sync is news
+        await kube.create(MAPS, named("b", quiet="2"), "default")
+        await kube.patch(MAPS, "a", {"data": {"quiet": "3"}}, PatchKind.MERGE, "default")
+        await mirrored.shows({"quiet": "3"}, {"quiet": "2"})
+        await kube.delete(MAPS, "b", "default")
+        await mirrored.shows({"quiet": "3"})
+        assert mirrored.changes == 1
+        await kube.patch(MAPS, "a", {"data": {"quiet": None, "key": "4"}}, PatchKind.MERGE, "default")
+        await mirrored.shows({"key": "4"})
+        await kube.patch(MAPS, "a", {"data": {"quiet": "5"}}, PatchKind.MERGE, "default")
+        await mirrored.shows({"key": "4", "quiet": "5"})
+        assert mirrored.changes == 3  # from quiet and to quiet are both news
         await mirrored.stop()
 
     ask(questions)

@@ -40,7 +40,7 @@ def ask(socket: Path, answer: Callable[[], wire.ListPodResourcesResponse]) -> tu
         server.add_insecure_port(f"unix:{socket}")
         await server.start()
         try:
-            return await held_devices(socket, RESOURCES)
+            return (await held_devices(socket, RESOURCES)).held
         finally:
             await server.stop(None)
 

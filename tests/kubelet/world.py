@@ -177,7 +177,7 @@ class World:
 
     async def held(self) -> tuple[ContainerDevices, ...]:
         """What PodResources says."""
-        return await held_devices(self.folder / "pod-resources" / "kubelet.sock", KINDS)
+        return (await held_devices(self.folder / "pod-resources" / "kubelet.sock", KINDS)).held
 
     async def reboot(self) -> None:
         self._stopping.set()
