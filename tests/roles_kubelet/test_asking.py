@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from mpsd.core.allocation import Held
+from mpsd.core.bystanders import Bystander, read_bystander
 from mpsd.core.domains import Domain
 from mpsd.core.node_pods import NodePod, read_node_pod
 from mpsd.edge import processes
@@ -58,7 +59,9 @@ class Kubelet(PodResourcesListerServicer):
 class World:
     """Books beside a kubelet and an API server, which have one pod."""
 
-    def __init__(self, api: SimulatedApi, kubelet: Kubelet, books: KubeletGrants, pods: Mirror[NodePod]) -> None:
+    def __init__(
+        self, api: SimulatedApi, kubelet: Kubelet, books: KubeletGrants, pods: Mirror[NodePod | Bystander]
+    ) -> None:
         self.api = api
         self.kubelet = kubelet
         self.books = books
@@ -70,6 +73,9 @@ class World:
         for _look in range(looks):
             await self.books.refresh()
         return self.kubelet.asked - before
+
+    def create(self, pod: Mapping[str, object]) -> None:
+        self.api.do(lambda: self.api.cluster.objects.create(PODS_KIND, "default", dict(pod)))
 
     async def calm(self) -> None:
         """Until what changed last is long ago."""
@@ -89,15 +95,21 @@ def tell(story: Callable[[World], Awaitable[None]]) -> None:
 
 @asynccontextmanager
 async def _world(folder: Path, api: SimulatedApi) -> AsyncIterator[World]:
-    api.do(lambda: api.cluster.objects.create(PODS_KIND, "default", pod_object("train-0", container(mem=7))))
     kube, kubelet = open_kube(api.kubeconfig(folder)), Kubelet(folder / "kubelet.sock")
-    pods = Mirror(kube, Selection(PODS), lambda thing: read_node_pod(thing, POLICY), lambda: None)
+    pods = Mirror[NodePod | Bystander](
+        kube, Selection(PODS), lambda thing: read_node_pod(thing, POLICY) or read_bystander(thing), lambda: None
+    )
     books = KubeletGrants(folder / "kubelet.sock", folder / "agent/journal", pods, DOMAINS, lambda: POLICY, logger())
+    world = World(api, kubelet, books, pods)
+    world.create(pod_object("train-0", container(mem=7)))
     await kubelet.start()
+    await books.refresh()
+    assert not books.ungranted
+    assert books.pods() == {}  # the grant is known, and not yet whose processes have it
     mirroring = asyncio.create_task(pods.run())
     try:
         await until(lambda: pods.synced and pods.out_of_sync_since is None, DEADLINE_S, "the pods are mirrored")
-        yield World(api, kubelet, books, pods)
+        yield world
     finally:
         mirroring.cancel()
         await asyncio.gather(mirroring, return_exceptions=True)
@@ -187,5 +199,34 @@ def test_while_the_api_is_away_kubelet_is_asked_at_every_look() -> None:
         world.api.stop()
         await until(lambda: world.pods.out_of_sync_since, DEADLINE_S, "the API server is missed")
         assert await world.asks(3) == 3
+
+    tell(story)
+
+
+def test_a_pod_that_asks_for_no_gpu_is_known_to_have_none_and_has_nobody_asked() -> None:
+    async def story(world: World) -> None:
+        await world.calm()
+        asking = world.books.pods_seen
+        world.create(pod_object("web", container()))
+        await until(lambda: len(world.pods.objects()) == 2, DEADLINE_S, "it is seen")
+        assert await world.asks(1) == 0
+        assert [pod.name for pod in world.books.ungranted.values()] == ["web"]
+        assert world.books.pods_seen is asking
+
+    tell(story)
+
+
+def test_while_the_api_is_away_who_has_none_is_known_and_nobody_else() -> None:
+    async def story(world: World) -> None:
+        world.create(pod_object("web", container()))
+        await until(lambda: len(world.pods.objects()) == 2, DEADLINE_S, "it is seen")
+        await world.books.refresh()
+        before = dict(world.books.ungranted)
+        world.api.stop()
+        await until(lambda: world.pods.out_of_sync_since, DEADLINE_S, "the API server is missed")
+        world.kubelet.held = ()
+        await world.books.refresh_now()
+        assert world.books.ungranted == before
+        assert {pod.name for pod in before.values()} == {"web"}
 
     tell(story)
