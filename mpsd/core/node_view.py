@@ -15,29 +15,46 @@ RECORD_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class FaultHit:
-    """A process that a fault tore down. pod: the uid in its pod's cgroup; None where it is in no pod that is known."""
+    """A process that a fault tore down. pod: the uid in its pod's cgroup; None where it is in no pod that is known.
+
+    ended_at: when mpsd ended it, for it lingered; None where it did not.
+    """
 
     process: ProcessIdentity
     command: str
     pod: str | None
+    ended_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A fault of a GPU: when it was seen (seconds since 1970), and every process that lost its context by it.
 
-    Which of them caused it nobody can say (docs/mps-observed.md, section 6).
+    Which of them caused it nobody can say (docs/mps-observed.md, section 6). strangers: the pids of those that were
+    gone before anybody could see who they were. healed_at: None while its server lets nobody in.
     """
 
     at: float
     hit: tuple[FaultHit, ...]
+    strangers: tuple[int, ...] = ()
+    healed_at: float | None = None
+
+    @property
+    def pids(self) -> frozenset[int]:
+        return frozenset({hit.process.pid for hit in self.hit} | set(self.strangers))
+
+    @property
+    def pods(self) -> frozenset[str]:
+        """Their uids, as far as they are known."""
+        return frozenset(hit.pod for hit in self.hit if hit.pod is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Canary:
     """What a CUDA client of our own found under known limits. problem: why this driver cannot be relied on, or empty.
 
-    boot_id, driver: what it holds for. context_mib: measured with sms SMs; None where there was no context.
+    boot_id, driver: what it holds for. context_mib: measured with sms SMs; None where there was no context. warning:
+    what is not as limits/gpus.yaml has it, or empty.
     """
 
     boot_id: str
@@ -46,6 +63,7 @@ class Canary:
     problem: str
     context_mib: int | None
     sms: int | None
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +91,7 @@ class DomainRecord:
     served: bool = False
     faults: tuple[Fault, ...] = ()
     canary: Canary | None = None
+    faults_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mpsd.core import control_protocol
-from mpsd.core.control_log import LogEvent, read_line
+from mpsd.core.control_log import LogEvent, LogLine, read_line
 from mpsd.core.control_protocol import NotUnderstood, ServerStatus
 from mpsd.core.identity import ProcessIdentity
 from mpsd.core.node_view import ServerLimit
@@ -44,7 +44,7 @@ class DomainDaemon:
     """identity: None while there is none. servers, server, clients: as last answered; None while not known.
 
     unanswered: commands in a row without a proper answer, and trouble says what came instead. settled: its settings
-    were read back and its server was started.
+    were read back and its server was started. on_line: told each line of its log that means something.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class DomainDaemon:
         self._child: subprocess.Popen[bytes] | None = None
         self._last_words = ""
         self._refused = ""
+        self.on_line: Callable[[LogLine], None] = lambda _line: None
         self.identity: ProcessIdentity | None = None
         self._forget_answers()
 
@@ -191,7 +192,9 @@ class DomainDaemon:
             line = read_line(text)
             if line:
                 asks = asks or line.event in _ASKS_FOR_A_PROBE
-                self._log.info("daemon says", kind=line.event.value, text=line.text)
+                self.on_line(line)
+                if line.event.is_forwarded:
+                    self._log.info("daemon says", kind=line.event.value, text=line.text)
         return asks
 
     async def probe(self, deadline_s: float, *, with_clients: bool) -> None:

@@ -20,9 +20,10 @@ from mpsd.edge.nvml import Nvml, NvmlFailed
 from mpsd.roles.compute_modes import ComputeModes
 from mpsd.roles.domain_daemon import DomainDaemon, Place
 from mpsd.roles.domain_drain import DomainDrain, limit_mib
+from mpsd.roles.domain_faults import DomainFaults
 
 # Seconds between two probes that nothing else asked for. A death, and a line in the log, are seen long before.
-_PROBE_S = {State.READY: 5.0, State.FAULT: 0.1, State.DRAINING: 1.0, State.WEDGED: 1.0, State.DRAINED: 1.0}
+_PROBE_S = {State.READY: 5.0, State.FAULT: 0.25, State.DRAINING: 1.0, State.WEDGED: 1.0, State.DRAINED: 1.0}
 _STOPPING_PROBE_S = 0.2
 _LOOK_S = 0.25
 _TROUBLED = {State.DOWN, State.WEDGED, State.FAULT, State.REFUSED}
@@ -44,6 +45,8 @@ class DomainSupervisor:
         self._wake = asyncio.Event()
         self._daemon = DomainDaemon(place, domain.gpus, self._wake.set, self._log)
         self._drain = DomainDrain(place.folder)
+        one_gpu = len(domain.gpus) == 1
+        self._faults = DomainFaults(self._daemon, place.folder.log, self._log, one_gpu=one_gpu)
         self._probe_at = 0.0
         self._start_at = 0.0
         self._why = ""  # the reason of the state, which a trouble that passes must not outlive
@@ -106,9 +109,12 @@ class DomainSupervisor:
 
     async def _pause(self) -> None:
         """Until something happens, or the next look is due."""
-        due_s = self._probe_at - time.monotonic() if self.record.state in _PROBE_S else 0.0
+        pause_s = _LOOK_S
+        if self.record.state in _PROBE_S:
+            heals = self._faults.look_again_s(self._policy().graces) is not None
+            pause_s = max(self._probe_at - time.monotonic(), 0.0 if heals else _LOOK_S)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(due_s, _LOOK_S)):
+            async with asyncio.timeout(pause_s):
                 await self._wake.wait()
         self._wake.clear()
 
@@ -124,7 +130,12 @@ class DomainSupervisor:
                 compute_modes=old.compute_modes,
                 served=old.served,
             )
-        if self._daemon.adopt(old.daemon if old else None):
+        adopted = self._daemon.adopt(old.daemon if old else None)
+        if old:
+            same = adopted and self._daemon.identity == old.daemon
+            self._faults.take_over(old.faults, old.faults_total, old.started_at, same_daemon=same)
+            self._write_faults()
+        if adopted:
             self._log.info("daemon adopted", pid=self._daemon.identity and self._daemon.identity.pid)
             self._set_modes_of_adopted()
         self._change(daemon=self._daemon.identity)
@@ -156,9 +167,13 @@ class DomainSupervisor:
         if daemon.read_log():
             self._probe_at = 0.0
         if daemon.alive and state in _PROBE_S and time.monotonic() >= self._probe_at:
-            await daemon.probe(self._policy().graces.command_s, with_clients=self._drain.asked)
+            graces = self._policy().graces
+            await daemon.probe(graces.command_s, with_clients=self._drain.asked)
+            if not daemon.unanswered:
+                await self._faults.look(graces)
             self._probe_at = time.monotonic() + self._probe_pause_s()
             self._change(servers=daemon.servers, reason=daemon.trouble or self._why)
+            self._write_faults()
         return Seen(
             alive=daemon.alive,
             obstacle=obstacle,
@@ -173,6 +188,9 @@ class DomainSupervisor:
     def _probe_pause_s(self) -> float:
         if self._daemon.unanswered:
             return _LOOK_S
+        soon_s = self._faults.look_again_s(self._policy().graces)
+        if soon_s is not None:
+            return min(soon_s, _LOOK_S)
         return _STOPPING_PROBE_S if self._drain.stopping else _PROBE_S[self.record.state]
 
     def _obstacle(self) -> str:
@@ -235,6 +253,8 @@ class DomainSupervisor:
         delay_s = restart_delay_s(restarts, policy)
         self._start_at = time.monotonic() + delay_s
         how = self._daemon.bury()
+        self._faults.daemon_gone()
+        self._write_faults()
         self._change(daemon=None, servers=(), restarts=restarts + 1, restarts_total=self.record.restarts_total + 1)
         return how if not restarts else f"{how}; {restarts + 1} times in a row, the next start is in {delay_s:g} s"
 
@@ -251,6 +271,10 @@ class DomainSupervisor:
                 self._kill_after(graces.start_s, "it could not be made ready")
         elif state is State.WEDGED:
             self._kill_after(graces.wedged_limit_s, "it answered nothing for too long")
+        elif why := self._faults.why_stuck(graces):
+            self._log.warning("daemon killed", reason=why)
+            self._daemon.kill()
+            self._probe_at = time.monotonic() + _LOOK_S
         else:
             self._set_gate(state)
 
@@ -287,6 +311,9 @@ class DomainSupervisor:
             self._log.warning("limits ignored", reason=str(error))
             memory_mib = DENY_MIB
         return [ServerLimit(None, ordinal, memory_mib) for ordinal in range(len(self.record.gpus))]
+
+    def _write_faults(self) -> None:
+        self._change(faults=self._faults.all, faults_total=self._faults.total)
 
     def _change(self, **fields: object) -> None:
         """The record with these fields, on disk too where that changes anything."""

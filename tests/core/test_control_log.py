@@ -27,6 +27,19 @@ LINES = [
             "[2026-11-21 01:52:04.062 Server   999] Client {PID: 997, Context ID: 1} on device 0 to be torn down",
         ),
         (
+            LogEvent.CLIENT_TORN_DOWN,
+            996,
+            "[2026-11-21 01:52:04.062 Server   999] Client {PID: 996, Context ID: 1} on the error-trigging process 996"
+            + " to be torn down",
+        ),
+        (LogEvent.PID, 997, "[2026-11-21 01:52:04.062 Server   999] 997"),
+        (
+            LogEvent.CLIENT_CONNECTED,
+            996,
+            "[2026-11-21 01:52:00.619 Server   999] Client {PID: 996, Context ID: 0} connected",
+        ),
+        (LogEvent.CLIENT_GONE, 996, "[2026-11-21 01:52:04.108 Server   999] Client process 996 disconnected"),
+        (
             LogEvent.CLIENT_REFUSED,
             1024,
             "[2026-11-21 01:52:05.140 Server   999] Failed to accept client {PID: 1024, Context ID: 0} with status 807",
@@ -40,6 +53,10 @@ def test_what_changes_something_is_an_event(event: LogEvent, pid: int | None, li
     assert (read.event, read.pid) == (event, pid)
 
 
+def test_an_answer_to_a_command_is_no_pid_of_a_client() -> None:
+    assert read_line("[2026-11-21 01:52:05.077 Control   994] 999") is None
+
+
 def test_an_innocent_process_is_not_named_a_culprit() -> None:
     read = read_line(
         "[2026-11-21 01:52:04.061 Server   999] Client {PID: 996, Context: 1} encountered a fatal GPU error."
@@ -48,7 +65,7 @@ def test_an_innocent_process_is_not_named_a_culprit() -> None:
 
 
 def test_less_than_a_fifth_of_what_the_daemon_writes_is_forwarded() -> None:
-    forwarded = [line for line in LINES if read_line(line)]
+    forwarded = [line for line in LINES if (read := read_line(line)) and read.event.is_forwarded]
     assert len(LINES) > 300
     assert len(forwarded) < len(LINES) / 5
 

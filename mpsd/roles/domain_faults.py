@@ -1,0 +1,185 @@
+"""The faults of one domain: sees who is hit, ends those that linger, so that the GPU serves again.
+
+One rule: nobody is ended but the very processes that a fault hit (pid, start time, boot id), and of these only those
+that the faulty server still names. Who a client is, is seen when it connects: after a fault many are gone at once.
+"""
+
+import signal
+import time
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from mpsd.core import control_protocol, faults
+from mpsd.core.control_log import LogEvent, LogLine, read_line
+from mpsd.core.control_protocol import NotUnderstood, ServerStatus
+from mpsd.core.node_view import Fault, FaultHit
+from mpsd.core.policy import Graces
+from mpsd.edge import processes
+from mpsd.edge.control_pipe import ControlFailed
+from mpsd.edge.logs import Logger
+from mpsd.edge.pod_processes import PodProcesses
+from mpsd.roles.domain_daemon import DomainDaemon
+
+_LOG_BYTES = 1024 * 1024  # of the log's end, in which a fault is looked for that happened while no mpsd ran
+_COMMAND = 120  # characters of a command line
+_SOON_S = 0.05  # between two looks while somebody who was ended may still be there
+
+
+class DomainFaults:
+    """all, total: as the domain's record has them. one_gpu: whether every client of the daemon is on the same GPU."""
+
+    def __init__(self, daemon: DomainDaemon, log_file: Path, log: Logger, *, one_gpu: bool) -> None:
+        self._daemon = daemon
+        daemon.on_line = self._hear
+        self._one_gpu = one_gpu
+        self._log_file = log_file
+        self._log = log
+        self._pods = PodProcesses()
+        self._clients: dict[int, FaultHit] = {}  # by pid, whoever connected to this daemon and has not gone
+        self._read = faults.Reading()
+        self._known_until = ""  # the time in the log up to which an mpsd has seen all faults
+        self._asked = False  # whether this daemon was asked for the clients that it had when it was taken over
+        self._ended_at = 0.0
+        self._kept: dict[int, str] = {}  # why nobody may end a process, by pid
+        self.all: tuple[Fault, ...] = ()
+        self.total = 0
+
+    def take_over(self, earlier: tuple[Fault, ...], total: int, daemon_since: float, *, same_daemon: bool) -> None:
+        """What an earlier mpsd knew. daemon_since: when it started this daemon, in seconds since 1970."""
+        boot = processes.boot_id()
+        of_boot = tuple(one for one in earlier if all(hit.process.boot_id == boot for hit in one.hit))
+        self.all = of_boot if same_daemon else faults.healed(of_boot, time.time())
+        self.total = total
+        last = max([daemon_since, *(fault.at for fault in of_boot)])
+        self._known_until = _as_in_log(last)
+        if same_daemon:
+            self._read = self._unseen()
+
+    def _unseen(self) -> faults.Reading:
+        """What the log says of a fault that happened while no mpsd ran."""
+        try:
+            with self._log_file.open("rb") as file:
+                file.seek(max(0, self._log_file.stat().st_size - _LOG_BYTES))
+                text = file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return faults.Reading()
+        lines = filter(None, map(read_line, text.splitlines()))
+        return faults.last_fault(lines, self._known_until)
+
+    def daemon_gone(self) -> None:
+        """Its server is gone with it, and with that every fault."""
+        self._note((), in_fault=False)
+        self.all = faults.healed(self.all, time.time())
+        self._clients.clear()
+        self._asked = True  # of the next one all clients are seen as they come
+
+    # -- look ----------------------------------------------------------------------------------------------------
+
+    def _hear(self, line: LogLine) -> None:
+        if line.event is LogEvent.CLIENT_CONNECTED and line.pid:
+            self._meet(line.pid)
+        elif line.event is LogEvent.CLIENT_GONE and line.pid and not self._read.of_fault:
+            self._clients.pop(line.pid, None)
+        else:
+            self._read = faults.read_on(self._read, line)
+
+    def _meet(self, pid: int) -> None:
+        """Looks who it is, while it is there."""
+        identity = processes.identity_of(pid)
+        known = self._clients.get(pid)
+        if identity is None or (known and known.process == identity):
+            return
+        pod = self._pods.pod_of(pid)
+        command = processes.command_of(pid)[:_COMMAND]
+        if processes.is_alive(identity):  # else what was read may be another's
+            self._clients[pid] = FaultHit(identity, command, pod.uid if pod else None)
+
+    async def look(self, graces: Graces) -> None:
+        """After each proper answer of the daemon: what there is of faults, and who is to be ended for it."""
+        in_fault = self._daemon.server is ServerStatus.FAULT
+        if in_fault:
+            self._daemon.read_log()  # what was written since, as a probe takes its time
+        listed = await self._listed(graces) if self._must_list(graces, in_fault=in_fault) else frozenset()
+        self._note(listed, in_fault=in_fault)
+        if in_fault:
+            self._end(faults.to_end(self.all, listed, time.time(), graces))
+        elif open_faults := faults.unhealed(self.all):
+            self.all = faults.healed(self.all, time.time())
+            self._log.info("fault healed", after_s=round(time.time() - open_faults[0].at, 2))
+
+    def _must_list(self, graces: Graces, *, in_fault: bool) -> bool:
+        """Whether it is of use to know whom the servers name, which costs a process each."""
+        open_faults = faults.unhealed(self.all)
+        everyone = frozenset(pid for fault in open_faults for pid in fault.pids)
+        lingers = bool(faults.to_end(open_faults, everyone, time.time(), graces))
+        return not self._asked or (in_fault and (lingers or not open_faults))
+
+    async def _listed(self, graces: Graces) -> frozenset[int]:
+        """The pids that its servers name; nobody where they do not answer."""
+        pipe = self._daemon.pipe(graces.command_s)
+        try:
+            lists = [await pipe.ask(control_protocol.client_list(server)) for server in self._daemon.servers]
+        except (ControlFailed, NotUnderstood, OSError) as error:
+            self._log.warning("clients not listed", reason=str(error))
+            return frozenset()
+        listed = frozenset(pid for each in lists for pid in each)
+        if not self._asked:
+            for pid in listed:
+                self._meet(pid)
+            self._asked = True
+        return listed
+
+    def _note(self, listed: Collection[int], *, in_fault: bool) -> None:
+        """Writes down a fault that the log told, or of which there is only the server's state."""
+        read, self._read = self._read, faults.Reading()
+        if read.of_fault and not faults.is_known(self.all, read.pids):
+            self._add(read.pids or listed)
+        elif in_fault and not faults.unhealed(self.all):
+            self._add(listed if self._one_gpu else ())
+
+    def _add(self, pids: Iterable[int]) -> None:
+        for pid in pids:
+            if pid not in self._clients:
+                self._meet(pid)
+        hit = tuple(self._clients[pid] for pid in sorted(pids) if pid in self._clients)
+        strangers = tuple(pid for pid in sorted(pids) if pid not in self._clients)
+        self.all = faults.noted(self.all, Fault(time.time(), hit, strangers))
+        self.total += 1
+        said = [f"{one.process}: {one.command}" for one in hit] + [f"pid {pid}: gone already" for pid in strangers]
+        self._log.warning("fault", hit=said)
+        self._clients = {pid: one for pid, one in self._clients.items() if processes.is_alive(one.process)}
+
+    # -- act -----------------------------------------------------------------------------------------------------
+
+    def _end(self, lingering: Iterable[FaultHit]) -> None:
+        """SIGKILL for those; the kernel gives the server word of their end within milliseconds."""
+        for hit in lingering:
+            try:
+                signalled = processes.send_signal(hit.process, signal.SIGKILL)
+            except PermissionError as error:
+                if self._kept.get(hit.process.pid) != str(error):
+                    self._log.warning("client not ended", pid=hit.process.pid, reason=f"{error}; end it yourself")
+                self._kept[hit.process.pid] = str(error)
+                continue
+            if signalled:
+                self._ended_at = time.monotonic()
+                self.all = faults.ended(self.all, hit.process, time.time())
+                why = "a fault has ended its work, and its server lets nobody in until it is gone"
+                self._log.warning("client ended", pid=hit.process.pid, command=hit.command, pod=hit.pod, reason=why)
+
+    def why_stuck(self, graces: Graces) -> str:
+        """Why only another daemon can help; empty where this one may heal yet."""
+        return faults.why_stuck(self.all, time.time(), graces)
+
+    def look_again_s(self, graces: Graces) -> float | None:
+        """Seconds until the next look is worth it; None where no fault is to heal."""
+        if not faults.unhealed(self.all):
+            return None
+        if time.monotonic() - self._ended_at < graces.command_s:
+            return _SOON_S
+        return faults.next_due_s(self.all, time.time(), graces)
+
+
+def _as_in_log(seconds: float) -> str:
+    """A time as the daemon writes it, which is that of this machine."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) + f".{int(seconds % 1 * 1000):03}"
