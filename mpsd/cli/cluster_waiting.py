@@ -50,10 +50,10 @@ def command(cluster: Cluster, words: Sequence[str]) -> str:
 def ask_and_say_what_stays(
     cluster: Cluster, question: Callable[[Kube], Awaitable[Answer]], stays: Callable[[], str]
 ) -> Answer:
-    """As `cluster.ask`; where it is interrupted or fails half way, what stays as it is now is said. Empty: nothing."""
+    """As `cluster.ask`; where it is interrupted or fails half way, what stays as it is then is said, a line each."""
 
     def tell() -> None:
-        if sentence := stays():
+        for sentence in stays().splitlines():
             say(sentence)
 
     try:

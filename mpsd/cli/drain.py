@@ -84,7 +84,7 @@ def _stays(cluster: Cluster, before: ClusterNode, change: CordonChange) -> str:
     labels = ", ".join(before.labels.get(uuid, uuid) for uuid in newly_cordoned(before, change))
     if not words:
         return f"{before.name}: what was cordoned before stays so"
-    return f"{before.name}: {labels} stays cordoned; to put it back into use: {command(cluster, words)}"
+    return f"{before.name}: still cordoned: {labels}; to put them back into use: {command(cluster, words)}"
 
 
 def _record(

@@ -29,6 +29,7 @@ _VERBS = {
     "uncordon": Verb("Put GPUs of a node back into use.", "mpsd.cli.cordon", "kubectl"),
     "drain": Verb("Empty GPUs of a node, and wait until nobody is left there.", "mpsd.cli.drain", "kubectl"),
     "undrain": Verb("Put GPUs of a node back into use, and wait until they serve.", "mpsd.cli.undrain", "kubectl"),
+    "upgrade": Verb("Replace the control pods node by node; no program loses its GPU.", "mpsd.cli.upgrade", "kubectl"),
 }
 
 

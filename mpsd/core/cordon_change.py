@@ -94,7 +94,7 @@ def _named(node: ClusterNode, named: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(known[name] for name in named))
 
 
-def merge_patch(change: CordonChange, version: str) -> dict[str, object]:
+def merge_patch(change: CordonChange, version: str) -> dict[str, dict[str, object]]:
     """version: the resourceVersion that the change was worked out on, so that nobody else's is lost."""
     return {"metadata": {"resourceVersion": version}, "spec": {"cordoned": list(change.cordoned)}}
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from mpsd.core.cluster_status import ClusterNode, read_mpsnode
 from mpsd.core.cordon_change import CordonChange, cordon_change, merge_patch
+from mpsd.core.upgrade_step import MARK, left_to_others, read_mark
 from mpsd.edge.kube import Away, Conflict, Kube, Object, PatchKind
 from mpsd.edge.kube_time import seconds
 from mpsd.roles.cluster_look import mpsnodes
@@ -29,10 +30,14 @@ async def change_cordon(
         (thing,) = await mpsnodes(kube, [node])
         before = read_mpsnode(thing, time.time(), seconds)
         change = cordon_change(before, named, cordon=cordon)
-        if not change.changes:
+        patch, mark = merge_patch(change, _version(thing)), read_mark(thing)
+        taken_over = bool(mark and not mark.isdisjoint(change.gpus))
+        if mark and taken_over:  # an upgrade that is under way has no say in these any more
+            patch["metadata"]["annotations"] = {MARK: left_to_others(mark, change.gpus)}
+        if not change.changes and not taken_over:
             return before, change
         with suppress(Conflict):
-            await kube.patch(MPS_NODES, node, merge_patch(change, _version(thing)), PatchKind.MERGE)
+            await kube.patch(MPS_NODES, node, patch, PatchKind.MERGE)
             return before, change
     raise Conflict(f"patch mpsnodes {node}: somebody else was faster {_TRIES} times")
 

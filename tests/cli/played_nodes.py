@@ -10,14 +10,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from mpsd.core.mpsnode import API
 from mpsd.edge.kube_time import stamp
-from mpsd.sim.api_kinds import NAMESPACES, NODES, PODS, Object
+from mpsd.sim.api_kinds import DAEMON_SETS, NAMESPACES, NODES, PODS, Object
 from tests.cli.cluster_world import ClusterWorld
+from tests.roles.machine import eventually
 
 _PAUSE_S = 0.03
+NAMESPACE = "mpsd-system"
+_DAEMON_SET = Path(__file__).parents[2] / "manifests" / "base" / "control" / "daemonset.yaml"
 _RUNNING = {"phase": "Running"}
 CONTROL_LABELS = {"app.kubernetes.io/name": "mpsd-control", "app.kubernetes.io/part-of": "mpsd"}
 
@@ -111,6 +117,26 @@ def played_nodes(world: ClusterWorld) -> Iterator[PlayedNodes]:
     finally:
         stop.set()
         thread.join(10)
+
+
+def run_control(world: ClusterWorld, image: str, *nodes: str) -> None:
+    """Applies the DaemonSet as shipped with this image, and waits until its pods run on these nodes."""
+
+    def apply() -> None:
+        objects = world.api.cluster.objects
+        objects.create(NAMESPACES, "", {"metadata": {"name": NAMESPACE}})
+        shipped = yaml.safe_load(_DAEMON_SET.read_text())
+        shipped["spec"]["template"]["spec"]["containers"][0]["image"] = image
+        objects.create(DAEMON_SETS, NAMESPACE, shipped)
+
+    world.api.do(apply)
+    eventually(lambda: control_images(world) == dict.fromkeys(nodes, image), "control pods everywhere")
+
+
+def control_images(world: ClusterWorld) -> dict[str, str]:
+    """By node, of the control pods that run."""
+    pods = [pod for pod in world.api.all(PODS, NAMESPACE) if pod["status"]["phase"] == "Running"]
+    return {pod["spec"]["nodeName"]: pod["spec"]["containers"][0]["image"] for pod in pods}
 
 
 def run_pods(world: ClusterWorld, *nodes: str, **metadata: Any) -> dict[str, str]:

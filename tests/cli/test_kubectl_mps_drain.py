@@ -48,7 +48,7 @@ def test_pods_are_waited_for_and_each_change_is_said_once(world: ClusterWorld) -
         assert in_vain.code == 1
         assert in_vain.errors.count("gpu0 draining, 1 client; left: default/mps-sample-7xk2p (7 GiB of gpu0), ") == 1
         assert "kubectl mps drain: somebody is left after 1.6s\n" in in_vain.errors
-        undo = "gpu-a1: gpu0 stays cordoned; to put it back into use: kubectl mps undrain gpu-a1 --gpu gpu0\n"
+        undo = "gpu-a1: still cordoned: gpu0; to put them back into use: kubectl mps undrain gpu-a1 --gpu gpu0\n"
         assert undo in in_vain.errors
         assert in_vain.output.startswith("gpu-a1: not drained: gpu0 draining, 1 client; left: ")
         assert world.cordoned("gpu-a1") == [A1[0]]
@@ -181,7 +181,7 @@ def test_ctrl_c_leaves_the_cordon_and_says_how_to_withdraw_it(
     drain.process.send_signal(signal.SIGINT)
     assert drain.exit_code() == 130
     assert drain.errors.endswith(
-        "kubectl mps drain: interrupted\ngpu-a1: gpu0, gpu1 stays cordoned; to put it back into use: "
+        "kubectl mps drain: interrupted\ngpu-a1: still cordoned: gpu0, gpu1; to put them back into use: "
         "kubectl mps undrain gpu-a1 --context simulated\n"
     )
     assert world.cordoned("gpu-a1") == ["all"]

@@ -1,0 +1,147 @@
+"""`kubectl mps upgrade`: node by node, nobody's GPU and nobody's cordon is lost, and what was given up goes on."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpsd.core.upgrade_step import MARK
+from mpsd.edge.kube import PatchKind, Resource
+from mpsd.roles.report_node import MPS_NODES
+from tests.cli.cluster_world import ClusterWorld
+from tests.cli.played_nodes import NAMESPACE, PlayedNodes, control_images, played_nodes, run_control, run_pods
+from tests.mpsnodes import mpsnode
+from tests.roles.machine import Program, eventually
+
+A1 = [gpu["uuid"] for gpu in mpsnode("gpu-a1")["status"]["gpus"]]
+A2 = [gpu["uuid"] for gpu in mpsnode("gpu-a2")["status"]["gpus"]]
+DAEMON_SETS = Resource("apps/v1", "daemonsets")
+OLD, NEW = "mpsd:0.1.0", "mpsd:0.2.0"
+
+
+@pytest.fixture
+def nodes(world: ClusterWorld) -> Iterator[PlayedNodes]:
+    """gpu-a1 and gpu-a2, with pods on both; gpu0 of gpu-a2 was cordoned by somebody."""
+    world.put("gpu-a1", "gpu-a2")
+    run_pods(world, "gpu-a1", "gpu-a2")
+    with played_nodes(world) as played:
+        run_control(world, OLD, "gpu-a1", "gpu-a2")
+        yield played
+
+
+def mark(world: ClusterWorld, node: str) -> str | None:
+    found = world.ask(lambda kube: kube.get(MPS_NODES, node))["metadata"].get("annotations", {})
+    return str(found[MARK]) if MARK in found else None
+
+
+def test_each_node_is_emptied_upgraded_and_put_back_before_the_next(world: ClusterWorld, nodes: PlayedNodes) -> None:
+    plan = world.kubectl_mps("upgrade", "--image", NEW, "--dry-run")
+    assert plan.code == 1
+    assert f"DaemonSet {NAMESPACE}/mps-control-daemon: the image becomes {NEW}, instead of {OLD}\n" in plan.output
+    assert "cordon gpu0, gpu1; wait for default/mps-sample-7xk2p (7 GiB of gpu0), default/train-0 " in plan.output
+    assert "put back gpu1, gpu2, gpu3; gpu0 was cordoned by somebody else, and stays so\n" in plan.output
+    assert control_images(world) == {"gpu-a1": OLD, "gpu-a2": OLD}
+
+    nodes.history.clear()
+    said = world.kubectl_mps("upgrade", "--image", NEW, "--evict")
+    assert (said.code, said.output.count("2 nodes are of revision")) == (0, 1), said.errors
+    assert control_images(world) == {"gpu-a1": NEW, "gpu-a2": NEW}
+    assert (world.cordoned("gpu-a1"), world.cordoned("gpu-a2")) == ([], [A2[0]])
+    assert (mark(world, "gpu-a1"), mark(world, "gpu-a2")) == (None, None)
+    for node in ("gpu-a1", "gpu-a2"):
+        own = [one for one in nodes.history if one.startswith(node)]
+        ended = own.index(f"{node}: control pod ended")
+        held = {"gpu-a1": ("train-0", "mps-sample-7xk2p", "notebook-ada"), "gpu-a2": ("train-1", "wide-0")}[node]
+        assert all(own.index(f"{node}: pod {pod} ended") < ended for pod in held)
+    assert nodes.history.index("gpu-a1: gpu1 ready") < nodes.history.index("gpu-a2: control pod ended")
+    again = world.kubectl_mps("upgrade")
+    assert (again.code, again.errors) == (0, "")
+
+
+def test_who_is_still_there_stops_it_and_the_same_command_goes_on(world: ClusterWorld, nodes: PlayedNodes) -> None:
+    stopped = world.kubectl_mps("upgrade", "gpu-a1", "--image", NEW, "--timeout", "1.2s", "-o", "json")
+    read = json.loads(stopped.output)
+    assert (stopped.code, read["stopped"]["step"]) == (1, "drain")
+    assert (
+        "gpu-a1: draining: gpu0 draining, 1 client, gpu1 drained; left: default/mps-sample-7xk2p (7 G" in stopped.errors
+    )
+    assert (
+        "gpu-a1: the old control pod still runs; cordoned by this upgrade, and still so: gpu0, gpu1\n" in stopped.errors
+    )
+    assert "to go back: kubectl mps undrain gpu-a1 --gpu gpu0 --gpu gpu1\n" in stopped.errors
+    assert control_images(world) == {"gpu-a1": OLD, "gpu-a2": OLD}
+    assert mark(world, "gpu-a1") == ",".join(sorted(A1))
+    world.kubectl_mps("cordon", "gpu-a1", "gpu1")  # somebody wants that one for himself meanwhile
+    on = world.kubectl_mps("upgrade", "gpu-a1", "--evict")
+    assert on.code == 0, on.errors
+    assert control_images(world) == {"gpu-a1": NEW, "gpu-a2": OLD}
+    assert world.cordoned("gpu-a1") == [A1[1]]
+
+
+def test_a_refused_domain_stops_everything_with_its_reason(world: ClusterWorld, nodes: PlayedNodes) -> None:
+    nodes.refused[NEW] = "the canary was let over its limit"
+    said = world.kubectl_mps("upgrade", "--image", NEW, "--evict")
+    assert said.code == 1
+    assert "kubectl mps upgrade: gpu-a1: stopped at: stuck: gpu0 is refused: the canary was let over " in said.errors
+    assert "to go back: kubectl -n mpsd-system rollout undo daemonset/mps-control-daemon, then the same" in said.errors
+    assert control_images(world)["gpu-a2"] == OLD
+    assert world.cordoned("gpu-a2") == [A2[0]]
+    assert sorted(world.cordoned("gpu-a1")) == sorted(A1)
+    nodes.refused.clear()
+    eventually(lambda: "gpu-a1: gpu1 drained" in nodes.history[-2:], "the node telling that it is well")
+    assert world.kubectl_mps("upgrade", "--evict").code == 0
+    assert control_images(world) == {"gpu-a1": NEW, "gpu-a2": NEW}
+    assert world.cordoned("gpu-a1") == []
+
+
+def test_a_pod_that_does_not_come_up_says_what_kubelet_says(world: ClusterWorld, nodes: PlayedNodes) -> None:
+    nodes.stuck.add(NEW)
+    said = world.kubectl_mps("upgrade", "gpu-a1", "--image", NEW, "--evict", "--timeout", "1.5s")
+    assert said.code == 1
+    assert "gpu-a1: waits for the new control pod: ImagePullBackOff: cannot pull mpsd:0.2.0\n" in said.errors
+    assert "stopped at: wait for the new pod: it took longer than 1 s: ImagePullBackOff: " in said.errors
+
+
+def test_ctrl_c_says_where_it_was_and_how_to_go_on(world: ClusterWorld, nodes: PlayedNodes, tmp_path: Path) -> None:
+    argv = [str(Path(sys.executable).parent / "kubectl-mps"), "upgrade", "--image", NEW]
+    upgrade = Program(argv, {**os.environ, "PYTHONUNBUFFERED": "1"}, tmp_path / "upgrade")
+    eventually(lambda: "gpu-a1: draining: gpu0 draining" in upgrade.errors, "the drain under way")
+    upgrade.process.send_signal(signal.SIGINT)
+    assert upgrade.exit_code() == 130
+    assert "kubectl mps upgrade: interrupted\ngpu-a1: the old control pod still runs; cordoned" in upgrade.errors
+    assert "to go on: the same command again" in upgrade.errors
+
+
+def test_what_cannot_be_upgraded_is_said_before_anything_is_changed(world: ClusterWorld) -> None:
+    nothing = world.kubectl_mps("upgrade")
+    assert nothing.code == 1
+    assert "no DaemonSet has the labels app.kubernetes.io/part-of=mpsd" in nothing.errors
+    world.put("gpu-b1")
+    run_pods(world, "gpu-b1")
+    with played_nodes(world) as played:
+        played.silent.add("gpu-b1")
+        run_control(world, OLD, "gpu-b1")
+        silent = world.kubectl_mps("upgrade", "--image", NEW)
+        assert silent.code == 1
+        assert "gpu-b1 last told of its GPUs 87 min ago, so it cannot say when they are empty; " in silent.errors
+        strange = world.kubectl_mps("upgrade", "gpu-b9")
+        assert strange.code == 2
+        assert (
+            f'node "gpu-b9": has no pod of DaemonSet {NAMESPACE}/mps-control-daemon; name one of gpu-b1'
+            in strange.errors
+        )
+        nobody = world.kubectl_mps("upgrade", "-l", "pool=z")
+        assert "no node that pool=z selects has a pod of DaemonSet" in nobody.errors
+        picked = world.kubectl_mps("upgrade", "-l", "kubernetes.io/hostname=gpu-b1", "--dry-run")
+        assert (picked.code, picked.output.count("gpu-b1: up to date")) == (0, 1)
+        rolling = {"spec": {"updateStrategy": {"type": "RollingUpdate"}}}
+        patch = (DAEMON_SETS, "mps-control-daemon", rolling, PatchKind.STRATEGIC, NAMESPACE)
+        world.ask(lambda kube: kube.patch(*patch))
+        said = world.kubectl_mps("upgrade", "--image", NEW)
+        assert "updateStrategy is RollingUpdate, so its pods are replaced with programs on them; set it" in said.errors
+        assert control_images(world) == {"gpu-b1": OLD}
+        assert world.cordoned("gpu-b1") == []
