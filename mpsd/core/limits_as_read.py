@@ -13,6 +13,7 @@ THREAD_PERCENT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 PIPE_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
 PARTITIONING = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING"
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+VARIABLES = (MEMORY_LIMIT, THREAD_PERCENT, PIPE_DIRECTORY, PARTITIONING, VISIBLE_DEVICES)  # all that decide of a limit
 
 _UNLIMITED_BYTES = 2**64 - 1
 _MOST_DIGITS = 20  # of a number below that
@@ -98,6 +99,31 @@ def _amount_bytes(amount: str) -> int | Lifted | Unusable:
 def _whole(digits: str) -> int:
     """The number; those beyond 64 bits are all alike, so that one of thousands of digits is read like any other."""
     return int(digits.lstrip("0")[:_MOST_DIGITS] or "0")
+
+
+def visible_devices(value: str | None, uuids: Sequence[str]) -> tuple[str, ...]:
+    """What CUDA_VISIBLE_DEVICES leaves of these GPUs, in its order; None stands for a variable that is not set.
+
+    As the CUDA programming guide has it: the first entry that is no device hides itself and everything after it.
+    """
+    if value is None:
+        return tuple(uuids)
+    visible: list[str] = []
+    for entry in value.split(","):
+        uuid = _named(entry.strip(), uuids)
+        if uuid is None or uuid in visible:
+            break
+        visible.append(uuid)
+    return tuple(visible)
+
+
+def _named(entry: str, uuids: Sequence[str]) -> str | None:
+    """The GPU with this ordinal or this start of a UUID; None when there is no such one, or more than one."""
+    if entry.isascii() and entry.isdigit():
+        ordinal = _whole(entry)
+        return uuids[ordinal] if ordinal < len(uuids) else None
+    matching = [uuid for uuid in uuids if entry.startswith("GPU-") and uuid.startswith(entry)]
+    return matching[0] if len(matching) == 1 else None
 
 
 def thread_percent_as_read(value: str | None) -> float:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from mpsd.core.domain_states import State
 from mpsd.core.grants import Gpu, Grant, promised_mib
 from mpsd.core.identity import PodName, ProcessIdentity
-from mpsd.core.node_view import Client, NodeView
-from mpsd.core.policy import Policy
+from mpsd.core.node_view import Client, HeldGrant, NodeView
+from mpsd.core.policy import Policy, Response
+from mpsd.core.violations import Kind, most_mib
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ class ClientStatus:
 class GrantStatus:
     """used_mib: the most that its clients together use on one of its GPUs; None: NVML could not say.
 
-    holder_pid None: a pod holds it, the one that namespace and pod name; else those are None.
+    holder_pid None: a pod holds it, the one that namespace and pod name; else those are None. over: it uses more than
+    it may, the policy's tolerance included.
     """
 
     id: str
@@ -74,6 +76,53 @@ class GrantStatus:
     command: str
     namespace: str | None = None
     pod: str | None = None
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationStatus:
+    """A process that took more than it was given. at: seconds since 1970. action: what the policy has done about it.
+
+    gpu: its UUID. namespace, pod: None where it is in no pod that is known. outcome: how it ended; empty where it was
+    not to end, or is about to.
+    """
+
+    at: float
+    kind: Kind
+    action: Response
+    gpu: str
+    pid: int
+    command: str
+    grant: str | None
+    namespace: str | None
+    pod: str | None
+    message: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationCount:
+    kind: Kind
+    action: Response
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationsStatus:
+    """What the watchdog has seen since it began, which is when this agent did (since: seconds since 1970).
+
+    looks: how often it looked. longest_pause_s: between two of them. nvml_s: what this agent has waited for NVML
+    in all. counts: of every kind and action that has happened. last: the last ones, the newest last. unjudged: why
+    nobody is judged now; empty while everybody is.
+    """
+
+    since: float
+    looks: int
+    longest_pause_s: float
+    nvml_s: float
+    counts: tuple[ViolationCount, ...]
+    last: tuple[ViolationStatus, ...]
+    unjudged: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +137,8 @@ class WaitingStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
+    """violations: None where nobody watches."""
+
     now: float
     driver: str
     gpus: tuple[GpuStatus, ...]
@@ -96,17 +147,18 @@ class NodeStatus:
     clients: tuple[ClientStatus, ...] | None
     waiting: tuple[WaitingStatus, ...]
     unknown: tuple[str, ...]
+    violations: ViolationsStatus | None = None
 
 
-def node_status(view: NodeView, policy: Policy) -> NodeStatus:
-    """The view in the words of the interface."""
+def node_status(view: NodeView, policy: Policy, violations: ViolationsStatus | None = None) -> NodeStatus:
+    """The view in the words of the interface, with what the watchdog has seen."""
     grants = [held.grant for held in view.grants]
     return NodeStatus(
         now=view.now,
         driver=view.driver,
         gpus=tuple(_gpu(gpu, view, grants, policy) for gpu in view.gpus),
         domains=tuple(_domain_statuses(view)),
-        grants=tuple(_grant(held.grant, held.holder_alive, view.clients) for held in view.grants),
+        grants=tuple(_grant(held, view.clients, policy) for held in view.grants),
         clients=None if view.clients is None else tuple(map(_client, view.clients)),
         waiting=tuple(
             WaitingStatus(
@@ -120,6 +172,7 @@ def node_status(view: NodeView, policy: Policy) -> NodeStatus:
             for waiting in view.waiting
         ),
         unknown=view.unknown,
+        violations=violations,
     )
 
 
@@ -157,20 +210,23 @@ def _domain_statuses(view: NodeView) -> list[DomainStatus]:
     ]
 
 
-def _grant(grant: Grant, holder_alive: bool, clients: Sequence[Client] | None) -> GrantStatus:
+def _grant(held: HeldGrant, clients: Sequence[Client] | None, policy: Policy) -> GrantStatus:
+    grant = held.grant
     own = None if clients is None else [client for client in clients if client.grant == grant.id]
+    used_mib = _most(_used_mib(own, uuid) for uuid in grant.gpus)
     return GrantStatus(
         id=grant.id,
         gpus=grant.gpus,
         memory_mib=grant.memory_mib,
         thread_percent=grant.thread_percent,
-        used_mib=_most(_used_mib(own, uuid) for uuid in grant.gpus),
+        used_mib=used_mib,
         clients=None if own is None else len({client.pid for client in own}),
         holder_pid=grant.holder.pid if isinstance(grant.holder, ProcessIdentity) else None,
-        holder_alive=holder_alive,
+        holder_alive=held.holder_alive,
         command=grant.command,
         namespace=grant.holder.namespace if isinstance(grant.holder, PodName) else None,
         pod=grant.holder.name if isinstance(grant.holder, PodName) else None,
+        over=used_mib is not None and used_mib > most_mib(grant, policy),
     )
 
 

@@ -4,8 +4,8 @@ One rule: what NVML cannot say is an error (NvmlFailed), never zero. The library
 with the same functions; nothing here knows which.
 """
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from mpsd.core.gpu_facts import GpuFacts
@@ -13,18 +13,12 @@ from mpsd.core.grants import Gpu
 
 _MIB = 1024 * 1024
 
+# Pid and bytes of each process; None where NVML knows the process and not its memory.
+Uses = tuple[tuple[int, int | None], ...]
+
 
 class NvmlFailed(Exception):
     """NVML did not say; the message names the call and the remedy where one is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessUse:
-    """A process on a GPU. used_mib None: NVML knows the process and not its memory."""
-
-    pid: int
-    used_mib: int | None
-    on_mps: bool
 
 
 class Nvml:
@@ -33,6 +27,7 @@ class Nvml:
     def __init__(self, library: Any) -> None:
         self._library = library
         self._handles: dict[str, Any] = {}
+        self.spent_s = 0.0  # in its calls, so far
 
     def open(self) -> None:
         """NvmlFailed where there is no driver."""
@@ -74,14 +69,23 @@ class Nvml:
             capability=capability,
         )
 
-    def processes(self, uuid: str) -> tuple[ProcessUse, ...]:
+    def mps_pids(self, uuid: str) -> frozenset[int]:
+        """The pids of the clients of MPS on this GPU.
+
+        To be asked before `uses`: then no client that starts or ends meanwhile was seen to look as if it ran beside MPS
+        (driver 580.159.04, 1 100 looks at 18 clients; the other way round 2 of them did).
+        """
+        return frozenset(use.pid for use in self._ask("nvmlDeviceGetMPSComputeRunningProcesses", self._handles[uuid]))
+
+    def uses(self, uuid: str) -> Uses:
         """Every process on this GPU: clients of MPS, MPS servers, and whatever runs beside MPS."""
-        handle = self._handles[uuid]
-        on_mps = {use.pid for use in self._ask("nvmlDeviceGetMPSComputeRunningProcesses", handle)}
-        return tuple(
-            ProcessUse(use.pid, None if use.usedGpuMemory is None else use.usedGpuMemory // _MIB, use.pid in on_mps)
-            for use in self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
-        )
+        listed = self._ask("nvmlDeviceGetComputeRunningProcesses", self._handles[uuid])
+        return tuple([(use.pid, use.usedGpuMemory) for use in listed])
+
+    def draws(self, uuid: str, pid: int) -> bool:
+        """Whether this process uses the GPU to show something, as a display's does."""
+        listed = self._ask("nvmlDeviceGetGraphicsRunningProcesses", self._handles[uuid])
+        return any(use.pid == pid for use in listed)
 
     def mig_enabled(self, uuid: str) -> bool:
         try:
@@ -105,10 +109,13 @@ class Nvml:
 
     def _ask(self, function: str, *arguments: Any, **options: Any) -> Any:
         call: Callable[..., Any] = getattr(self._library, function)
+        began = time.perf_counter()
         try:
             return call(*arguments, **options)
         except self._library.NVMLError as error:
             raise NvmlFailed(f"NVML: {function} failed: {error}") from error
+        finally:
+            self.spent_s += time.perf_counter() - began
 
 
 def _text(value: str | bytes) -> str:

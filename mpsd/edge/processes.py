@@ -4,6 +4,7 @@ One rule: nothing is signalled without proof of identity (pid, start time, boot 
 """
 
 import os
+import select
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from mpsd.core.identity import ProcessIdentity
 
 _PROC = Path("/proc")
 _DEAD_STATES = {b"Z", b"X", b"x"}
+_LONGEST_COMMAND = 4096  # bytes of it that are read
 
 
 @cache
@@ -25,9 +27,9 @@ def boot_id() -> str:
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:
-    """Who has this pid now; None when nobody that lives."""
+    """Who has this pid now; None when nobody that lives. A process whose first thread has ended lives by the others."""
     fields = _stat_fields(pid)
-    if fields is None or fields[0] in _DEAD_STATES:
+    if fields is None or (fields[0] in _DEAD_STATES and int(fields[17]) < 2):
         return None
     return ProcessIdentity(pid, int(fields[19]), boot_id())
 
@@ -85,28 +87,63 @@ def send_signal(identity: ProcessIdentity, signum: signal.Signals) -> bool:
     with held(identity) as descriptor:
         if descriptor is None:
             return False
-        try:
-            signal.pidfd_send_signal(descriptor, signum)
-        except ProcessLookupError:
-            return False
-        return True
+        return signal_held(descriptor, signum)
+
+
+def has_ended(descriptor: int) -> bool:
+    """Whether the process of a pidfd has ended, to its last thread."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def signal_held(descriptor: int, signum: signal.Signals) -> bool:
+    """Signals the process of a pidfd; False when it has ended. PermissionError where it is not ours to signal."""
+    try:
+        signal.pidfd_send_signal(descriptor, signum)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def environment_of(pid: int) -> dict[str, str] | None:
-    """What the process was started with; None when it is gone or not ours to read."""
+    """What the process was started with; None when it is gone or not ours to read, empty in the middle of an exec.
+
+    Of a variable that is there twice the first counts, as for getenv(3).
+    """
     try:
-        return psutil.Process(pid).environ()
-    except psutil.Error:
+        block = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
         return None
+    found: dict[str, str] = {}
+    for entry in block.split(b"\0"):
+        name, equals, value = entry.partition(b"=")
+        if equals:
+            found.setdefault(name.decode(errors="replace"), value.decode(errors="replace"))
+    return found
 
 
 def command_of(pid: int) -> str:
-    """The command line, or the kernel's name for it where there is none; empty when it is gone."""
+    """The command line, or the kernel's name for it where there is none; empty when it is gone; valid Unicode."""
     try:
-        process = psutil.Process(pid)
-        return " ".join(process.cmdline()) or process.name()
-    except psutil.Error:
+        with (_PROC / str(pid) / "cmdline").open("rb") as file:
+            words = file.read(_LONGEST_COMMAND).rstrip(b"\0")
+        said = words.replace(b"\0", b" ") or (_PROC / str(pid) / "comm").read_bytes().rstrip(b"\n")
+    except OSError:
         return ""
+    return said.decode(errors="replace")
+
+
+def parent_of(pid: int) -> int:
+    """The pid of the process's parent; 0 when it has none, or is gone."""
+    fields = _stat_fields(pid)
+    return int(fields[1]) if fields else 0
+
+
+def state_of(identity: ProcessIdentity) -> str:
+    """The kernel's letter for what this very process does (D waits for a device, Z is dead); empty when it is gone."""
+    fields = _stat_fields(identity.pid)
+    return fields[0].decode() if fields and int(fields[19]) == identity.start_ticks else ""
 
 
 def descendants_of(pid: int) -> tuple[int, ...]:

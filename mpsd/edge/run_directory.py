@@ -48,3 +48,21 @@ def _lock(descriptor: int, directory: Path) -> None:
         raise AlreadyHeld(
             f"mpsd runs here already: another `mpsd up` or `mpsd control` holds {directory}; stop that one first"
         ) from None
+
+
+def holder(directory: Path) -> int | None:
+    """The pid of the process that holds the directory, by the kernel's word; None while nobody does, or it is not told.
+
+    A pid as this process sees it: where the two are in different pid namespaces, there is none.
+    """
+    try:
+        at = directory.stat()
+        locks = Path("/proc/locks").read_text()
+    except OSError:
+        return None
+    place = f"{os.major(at.st_dev):02x}:{os.minor(at.st_dev):02x}:{at.st_ino}"
+    for line in locks.splitlines():  # proc(5): number, FLOCK, ADVISORY, WRITE, pid, device and inode, from, to
+        fields = line.split()
+        if fields[1:2] == ["FLOCK"] and fields[5:6] == [place]:
+            return int(fields[4]) if int(fields[4]) > 0 else None
+    return None

@@ -11,20 +11,19 @@ from collections.abc import Callable, Sequence
 from mpsd.core.control_protocol import NotUnderstood
 from mpsd.core.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide, stages
 from mpsd.core.domain_states import SERVING
-from mpsd.core.node_view import Client, NodeView
+from mpsd.core.node_view import NodeView
 from mpsd.core.policy import Policy
-from mpsd.edge.client_eyes import ClientEyes
 from mpsd.edge.control_pipe import ControlFailed
 from mpsd.edge.domain_records import DomainRecords
 from mpsd.edge.logs import logger
-from mpsd.edge.nvml import NvmlFailed
-from mpsd.edge.settings import GRANT, Settings
+from mpsd.edge.settings import Settings
 from mpsd.roles import stale_gates
 from mpsd.roles.books import Books
 from mpsd.roles.domain_limits import DomainLimits
 from mpsd.roles.node import Node
 from mpsd.roles.turns import Turns
 from mpsd.roles.waiting_room import WaitingRoom
+from mpsd.roles.watchdog import Watchdog
 
 _LOOK_S = 2.0  # between two looks that nothing asked for
 _SOON_S = 0.2  # after an action failed, or while a grant has clients left and its holder is gone
@@ -46,7 +45,7 @@ class AgentRole:
         self._run_directory = settings.run_directory
         self._records = DomainRecords(settings.run_directory, self._log)
         self._limits = DomainLimits(settings, node.environment, policy)
-        self._eyes = ClientEyes(node.nvml, GRANT, books.pod_processes)
+        self.watchdog = Watchdog(settings, node, policy, books, self._records)
         self._books = books
         self._troubles: dict[str, str] = {}
         self.waiting = WaitingRoom(self._wake.set)
@@ -56,6 +55,12 @@ class AgentRole:
     async def run(self, stop: asyncio.Event) -> None:
         """Looks, decides and acts until `stop`; grants, limits and clients are left as they are then."""
         self._books.load()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.watchdog.run(stop))
+            await self._follow(stop)
+        self._books.close()
+
+    async def _follow(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             self._wake.clear()
             self._turns.begin()
@@ -63,7 +68,6 @@ class AgentRole:
             self._turns.end()
             quiet = acted and all(held.holder_alive for held in self._books.held())
             await self._pause(_LOOK_S if quiet else _SOON_S, stop)
-        self._books.close()
 
     async def _turn(self) -> bool:
         """One look and everything that follows from it; False where something failed."""
@@ -114,21 +118,15 @@ class AgentRole:
         records = self._records.read()
         stale_gates.close_unguarded(self._run_directory, records, self._log)
         domains = tuple(self._limits.view(record, now) for record in records)
-        servers = {server for domain in domains for server in domain.record.servers}
-        clients: tuple[Client, ...] | None = None
-        try:
-            grants = {one.grant.id for one in held}
-            gpus = (gpu.uuid for gpu in self._node.gpus)
-            clients = self._eyes.look(gpus, servers, grants, self._books.holders(), self._books.pods())
-        except NvmlFailed as error:
-            unknown.append(str(error))
+        sight = self.watchdog.look()
+        unknown.extend(sight.unknown)
         return NodeView(
             now=now,
             driver=self._driver,
             gpus=self._node.gpus,
             domains=domains,
             grants=held,
-            clients=clients,
+            clients=None if sight.unknown else sight.clients,
             waiting=self.waiting.everyone(),
             grants_known=not self._books.unknown,
             ungranted=self._books.ungranted,

@@ -81,7 +81,7 @@ class AgentApi:
 
     async def _node(self, _request: web.Request) -> web.Response:
         policy, _facts = self._limits()
-        return json_answer(node_status(self._agent.look(), policy))
+        return json_answer(node_status(self._agent.look(), policy, self._agent.watchdog.status()))
 
     async def _grant(self, request: web.Request) -> web.Response:
         """201 with the grant; 400 for a request that cannot be read or served; 409 when there is no room."""

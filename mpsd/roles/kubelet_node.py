@@ -37,6 +37,7 @@ from mpsd.roles.pace import Pace
 from mpsd.roles.percent_plugin import PercentPlugin
 from mpsd.roles.plugin_service import PluginService
 from mpsd.roles.report_node import MPS_NODES
+from mpsd.roles.watchdog import Cluster
 
 _LONGEST_BODY = 4096
 _LOOKS_APART_S = 0.5  # that the API's pods ask for: the start of one pod is half a dozen changes of it
@@ -104,6 +105,7 @@ class KubeletNode:
             seen.set()
 
         agent.on_view = on_view
+        agent.watchdog.cluster = Cluster(self._tell, self._evict)
         resources = self._policy().resources
         memory = MemoryPlugin(devices, self._surroundings(), self._report.happened, self._evict)
         self._services = (
@@ -196,6 +198,10 @@ class KubeletNode:
             for pod in late:
                 self._report.happened(Happening(pod_subject(pod.identity), Reason.LIMITS_MISMATCH, _UNALLOCATED))
                 await self._evict(pod.identity, _UNALLOCATED)
+
+    def _tell(self, pod: PodName | None, reason: Reason, message: str) -> None:
+        subject = pod_subject(pod) if pod else node_subject(self._kubelet.node)
+        self._report.happened(Happening(subject, reason, message))
 
     async def _evict(self, pod: PodName, why: str) -> None:
         """Asks for the end of a pod; where that fails, kubelet asks for the start again, and so do we for the end."""

@@ -21,6 +21,7 @@ from mpsd.sim.cuda_results import DEVICE_UNAVAILABLE, MPS_MAX_CLIENTS_REACHED, O
 MPS_CLIENT: Final = 1
 MPS_SERVER: Final = 2
 OUTSIDE_MPS: Final = 3
+GRAPHICS: Final = 4  # shows something on a display
 
 # Compute modes, with NVML's numbers.
 DEFAULT: Final = 0
@@ -215,7 +216,8 @@ def process_start_ticks(pid: int) -> int:
         return 0
     finally:
         os.close(file)
-    return 0 if fields[0] in {b"Z", b"X"} else int(fields[19])
+    ended = fields[0] in {b"Z", b"X"} and int(fields[17]) < 2  # the first thread's memory stays with the others
+    return 0 if ended else int(fields[19])
 
 
 def _holdings(slots: bytes) -> Iterator[tuple[Holding, int]]:

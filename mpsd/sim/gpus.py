@@ -1,13 +1,15 @@
 """The GPUs of a simulated machine, as its programs read them.
 
-One rule: only the standard library, and every table worked out beforehand, because each simulated process reads this at
-its start. `node` writes the file.
+One rule: the standard library and what core knows of libcuda, and every table worked out beforehand, because each
+simulated process reads this at its start. `node` writes the file.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from mpsd.core.limits_as_read import visible_devices
 
 FOLDER = "MPSD_SIMULATION"
 DEVICE_NODES = "MPSD_SIMULATION_DEVICES"
@@ -68,24 +70,6 @@ def present_gpus(folder: Path, environment: Mapping[str, str]) -> tuple[Simulate
 
 
 def visible_gpus(value: str | None, gpus: Sequence[SimulatedGpu]) -> tuple[SimulatedGpu, ...]:
-    """What CUDA_VISIBLE_DEVICES leaves of `gpus`, in its order; None stands for a variable that is not set.
-
-    As the CUDA programming guide has it: the first entry that is no device hides itself and everything after it.
-    """
-    if value is None:
-        return tuple(gpus)
-    visible: list[SimulatedGpu] = []
-    for entry in value.split(","):
-        gpu = _named(entry.strip(), gpus)
-        if gpu is None or gpu in visible:
-            break
-        visible.append(gpu)
-    return tuple(visible)
-
-
-def _named(entry: str, gpus: Sequence[SimulatedGpu]) -> SimulatedGpu | None:
-    """The GPU with this ordinal or this start of a UUID; None when there is no such one, or more than one."""
-    if entry.isascii() and entry.isdigit():
-        return gpus[int(entry)] if int(entry) < len(gpus) else None
-    matching = [gpu for gpu in gpus if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
-    return matching[0] if len(matching) == 1 else None
+    """What CUDA_VISIBLE_DEVICES leaves of `gpus`, in its order; None stands for a variable that is not set."""
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    return tuple(by_uuid[uuid] for uuid in visible_devices(value, tuple(by_uuid)))

@@ -197,7 +197,10 @@ class SimulatedNvml:
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Handle) -> list[ProcessInfo]:
         """MPS clients, MPS servers and processes outside MPS: all of them."""
-        return [_listed(holding) for holding in self._card(handle).holdings()]
+        return [_listed(holding) for holding in self._card(handle).holdings() if holding.kind != card.GRAPHICS]
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: Handle) -> list[ProcessInfo]:
+        return [_listed(holding) for holding in self._card(handle).holdings() if holding.kind == card.GRAPHICS]
 
     def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: Handle) -> list[ProcessInfo]:
         return [_listed(holding) for holding in self._card(handle).holdings() if holding.kind == card.MPS_CLIENT]

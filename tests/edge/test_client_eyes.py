@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.edge import processes
-from mpsd.edge.client_eyes import ClientEyes
+from mpsd.edge.client_eyes import ClientEyes, Owners
 from mpsd.edge.limits_files import load_limits
 from mpsd.edge.nvml import Nvml
 from mpsd.edge.pod_processes import PodProcesses
@@ -25,10 +25,9 @@ class World:
     """One GPU, and processes put on it."""
 
     def __init__(self, nvml: Nvml, uuid: str, card: Card) -> None:
-        self._uuid = uuid
         self._card = card
-        self._eyes = ClientEyes(nvml, MARK)
-        self._eyes_beside_kubelet = ClientEyes(nvml, MARK, PodProcesses())
+        self._eyes = ClientEyes(nvml, [uuid], MARK)
+        self._eyes_beside_kubelet = ClientEyes(nvml, [uuid], MARK, PodProcesses())
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def put(self, kind: int, mark: str | None = None) -> int:
@@ -42,13 +41,13 @@ class World:
 
     def grants(self, *, servers: tuple[int, ...] = (), holders: dict[int, str] | None = None) -> dict[int, str | None]:
         """Of every client that is seen, where `a` and `b` are the grants there are."""
-        seen = self._eyes.look([self._uuid], servers, {"a", "b"}, holders or {})
-        return {client.pid: client.grant for client in seen}
+        owners = Owners(frozenset(servers), frozenset({"a", "b"}), holders or {})
+        return {client.pid: client.grant for client in self._eyes.look(owners).clients}
 
     def beside_kubelet(self, pods: Mapping[str, str]) -> dict[int, tuple[str | None, str | None]]:
         """Pod and grant of every client, where a kubelet gives these pods their grants."""
-        seen = self._eyes_beside_kubelet.look([self._uuid], (), {"a", "b"}, {}, pods)
-        return {client.pid: (client.pod, client.grant) for client in seen}
+        seen = self._eyes_beside_kubelet.look(Owners(grants=frozenset({"a", "b"}), pods=pods))
+        return {client.pid: (client.pod, client.grant) for client in seen.clients}
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from mpsd.edge.limits_files import load_limits
 from mpsd.edge.nvml import Nvml, NvmlFailed
-from mpsd.sim.card import OUTSIDE_MPS, Card, Claim
+from mpsd.sim.card import GRAPHICS, MPS_CLIENT, OUTSIDE_MPS, Card, Claim
 from mpsd.sim.gpus import MIB
 from mpsd.sim.node import SimulatedNode, cards_asked, create_node
 from mpsd.sim.nvml import SimulatedNvml
@@ -63,16 +63,21 @@ def test_a_gpu_too_old_for_mig_has_none(nvml: Nvml, card: Card) -> None:
 
 def test_a_gpu_that_is_lost_is_an_error_and_not_idle(nvml: Nvml, card: Card) -> None:
     gpu = nvml.gpus(FACTS)[0]
-    assert nvml.processes(gpu.uuid) == ()
+    assert nvml.uses(gpu.uuid) == ()
     card.lost = True
     with pytest.raises(NvmlFailed, match="GPU is lost"):
-        nvml.processes(gpu.uuid)
+        nvml.uses(gpu.uuid)
+    with pytest.raises(NvmlFailed, match="GPU is lost"):
+        nvml.mps_pids(gpu.uuid)
     with pytest.raises(NvmlFailed, match="GPU is lost"):
         nvml.mig_enabled(gpu.uuid)
 
 
-def test_a_process_beside_mps_is_told_from_a_client(nvml: Nvml, card: Card) -> None:
+def test_a_process_beside_mps_is_told_from_a_client_and_from_one_that_draws(nvml: Nvml, card: Card) -> None:
     gpu = nvml.gpus(FACTS)[0]
-    card.claim(Claim(os.getpid(), OUTSIDE_MPS, 300 * MIB))
-    (use,) = nvml.processes(gpu.uuid)
-    assert (use.pid, use.used_mib, use.on_mps) == (os.getpid(), 300, False)
+    beside, client, draws = os.getpid(), os.getppid(), 1
+    for pid, kind in ((beside, OUTSIDE_MPS), (client, MPS_CLIENT), (draws, GRAPHICS)):
+        card.claim(Claim(pid, kind, 300 * MIB))
+    assert dict(nvml.uses(gpu.uuid)) == {beside: 300 * MIB, client: 300 * MIB}
+    assert nvml.mps_pids(gpu.uuid) == {client}
+    assert [nvml.draws(gpu.uuid, pid) for pid in (beside, client, draws)] == [False, False, True]

@@ -1,0 +1,51 @@
+"""Which processes on the GPUs are mpsd's own: MPS servers that just started, and the clients it tries a driver with.
+
+One rule: own is what the kernel says descends from mpsd or from a control daemon of its records, and whatever mpsd
+itself descends from; what a process claims counts for nothing.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from mpsd.core.identity import ProcessIdentity
+from mpsd.core.node_view import DomainRecord
+from mpsd.edge import processes, run_directory
+
+_DEEPEST = 64  # generations
+
+
+class OwnProcesses:
+    """directory: mpsd's run directory, whose holder is `mpsd control`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._above = frozenset(_line(os.getpid()))
+        self._known: frozenset[ProcessIdentity] = frozenset()
+
+    def among(self, asked: Iterable[ProcessIdentity], records: Iterable[DomainRecord]) -> frozenset[ProcessIdentity]:
+        """Those of `asked` that are mpsd's own. One that was is as long as it lives."""
+        asked = frozenset(asked)
+        unknown = asked - self._known
+        if unknown:
+            roots = self._roots(records)
+            found = {one for one in unknown if one.pid in self._above or not roots.isdisjoint(_line(one.pid))}
+            self._known = (self._known & asked) | found
+        else:
+            self._known &= asked
+        return self._known
+
+    def _roots(self, records: Iterable[DomainRecord]) -> frozenset[int]:
+        roots = {os.getpid(), run_directory.holder(self._directory) or os.getpid()}
+        for record in records:
+            roots.update(record.servers, [record.daemon.pid] if record.daemon else [])
+        return frozenset(roots)
+
+
+def _line(pid: int) -> Iterator[int]:
+    """The process and those that it descends from, as far as the first of its pid namespace."""
+    for _generation in range(_DEEPEST):
+        if pid <= 1:
+            return
+        yield pid
+        pid = processes.parent_of(pid)

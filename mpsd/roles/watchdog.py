@@ -1,0 +1,178 @@
+"""Watches the processes on the GPUs, several times a second, and ends those that take more than was granted.
+
+One rule: it waits for nobody. Whatever the agent's turn waits for (kubelet, a daemon that does not answer), looks go
+on, by what the books said last; and no process that is being ended holds up another.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from mpsd.core.events import Reason
+from mpsd.core.grants import Grant
+from mpsd.core.identity import PodName
+from mpsd.core.node_status import ViolationsStatus
+from mpsd.core.node_view import DomainRecord
+from mpsd.core.policy import Policy, Response
+from mpsd.core.violations import Violation
+from mpsd.core.watchdog import Memory, Notice, Seen, is_quiet, judge
+from mpsd.edge.client_eyes import ClientEyes, Owners, Sight
+from mpsd.edge.domain_records import DomainRecords
+from mpsd.edge.logs import logger
+from mpsd.edge.settings import GRANT, Settings
+from mpsd.roles.books import Books
+from mpsd.roles.client_end import ClientEnd, NotEnded
+from mpsd.roles.node import Node
+from mpsd.roles.own_processes import OwnProcesses
+from mpsd.roles.violation_book import Entry, ViolationBook
+
+LOOK_S = 0.2  # from the beginning of one look to the next
+_SECOND_LOOK_S = 0.03  # to one that has to be sure
+_LAST_WORDS_S = 3.0  # for what is being ended when it stops
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Whom to tell, where there is a cluster. tell: of a pod, or of the node where that is None."""
+
+    tell: Callable[[PodName | None, Reason, str], None]
+    evict: Callable[[PodName, str], Awaitable[None]]
+
+
+class Watchdog:
+    """It owns the eyes: whoever else needs the clients takes them from here. records: of this node's domains."""
+
+    def __init__(
+        self, settings: Settings, node: Node, policy: Callable[[], Policy], books: Books, records: DomainRecords
+    ) -> None:
+        self._node = node
+        self._policy = policy
+        self._books = books
+        self._records = records
+        self._log = logger(role="watchdog")
+        self._eyes = ClientEyes(node.nvml, [gpu.uuid for gpu in node.gpus], GRANT, books.pod_processes)
+        self._own = OwnProcesses(settings.run_directory)
+        self._end = ClientEnd(settings, node, books.pod_processes)
+        self._memory = Memory()
+        self._judged: tuple[object, ...] = ()  # what was judged last
+        self._unjudged = ""
+        self._ending: set[asyncio.Task[None]] = set()
+        self._book = ViolationBook(time.time())
+        self.cluster: Cluster | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Looks until `stop`. The books must have been loaded."""
+        sure = False
+        while not stop.is_set():
+            began = time.monotonic()
+            sure = self._turn(began, sure=sure)
+            self._book.looked(began)
+            left_s = began + (_SECOND_LOOK_S if sure else LOOK_S) - time.monotonic()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(left_s, 0.0)):
+                    await stop.wait()
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=_LAST_WORDS_S)
+
+    def look(self) -> Sight:
+        """The clients as they are now."""
+        records = self._records.read()
+        return self._eyes.look(self._owners(self._grants(), records))
+
+    def status(self) -> ViolationsStatus:
+        return self._book.status(self._node.nvml.spent_s, self._unjudged)
+
+    def _grants(self) -> Mapping[str, Grant]:
+        return {held.grant.id: held.grant for held in self._books.held()}
+
+    def _owners(self, grants: Mapping[str, Grant], records: tuple[DomainRecord, ...]) -> Owners:
+        servers = frozenset(server for record in records for server in record.servers)
+        return Owners(servers, frozenset(grants), self._books.holders(), self._books.pods())
+
+    def _turn(self, now: float, *, sure: bool) -> bool:
+        """One look, and what follows from it; whether another must follow soon."""
+        records, grants = self._records.read(), self._grants()
+        sight = self._eyes.look(self._owners(grants, records), sure=sure)
+        self._say_unjudged("; ".join(self._books.unknown))
+        if self._unjudged:
+            return False
+        judged = (sight, grants, self._books.ungranted, self._policy())
+        if judged == self._judged and is_quiet(self._memory):
+            return False
+        self._judged = judged
+        seen = self._seen(now, sight, grants, records)
+        verdict, self._memory = judge(seen, self._memory, self._policy())
+        for notice in verdict.notices:
+            self._tell_notice(notice)
+        for violation in verdict.violations:
+            self._act(violation, records, now)
+        return verdict.look_again
+
+    def _seen(self, now: float, sight: Sight, grants: Mapping[str, Grant], records: tuple[DomainRecord, ...]) -> Seen:
+        strangers = (client.process for client in sight.clients if client.grant is None)
+        return Seen(
+            now=now,
+            gpus=self._node.gpus,
+            domains={record.domain: record.gpus for record in records},
+            grants=grants,
+            clients=sight.clients,
+            ungranted=self._books.ungranted,
+            own=self._own.among(strangers, records),
+            pods_known=self._books.pod_processes is not None,
+        )
+
+    def _say_unjudged(self, why: str) -> None:
+        if why != self._unjudged:
+            self._unjudged = why
+            if why:
+                self._log.warning("nobody is judged", reason=why)
+            else:
+                self._log.info("judges again")
+
+    def _tell_notice(self, notice: Notice) -> None:
+        self._log.warning("noticed", gpu=notice.gpu, message=notice.message)
+        if self.cluster and notice.reason:
+            for subject in (None, *notice.pods):
+                self.cluster.tell(subject, notice.reason, notice.message)
+
+    def _act(self, violation: Violation, records: tuple[DomainRecord, ...], seen_at: float) -> None:
+        entry = self._book.add(violation, time.time())
+        if violation.ends:
+            record = next((one for one in records if violation.gpu in one.gpus), None)
+            task = asyncio.create_task(self._punish(violation, record, seen_at, entry))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        elif violation.told:
+            self._tell(violation, str(violation))
+
+    async def _punish(self, violation: Violation, record: DomainRecord | None, seen_at: float, entry: Entry) -> None:
+        """Ends the process; then it is told, and then waited for until its memory is back."""
+        client, about = violation.client, {"kind": violation.kind.value, "pid": violation.client.pid}
+        try:
+            await self._end.signal(violation, record)
+            again = "was signalled before, and is signalled again" if violation.again else "is ended"
+            self._tell(violation, f"{violation}; it {again}")
+            took_s = round(await self._end.until_gone(client, seen_at), 3)
+        except NotEnded as error:
+            entry.outcome = f"not ended: {error}"
+            self._log.warning("not ended", **about, reason=str(error))
+        else:
+            entry.outcome = f"ended, its memory back {took_s:g} s after it was seen"
+            self._log.info("ended", **about, used_mib=client.used_mib, took_s=took_s)
+        if violation.response is Response.EVICT and violation.pod and self.cluster:
+            await self.cluster.evict(violation.pod, str(violation))
+
+    def _tell(self, violation: Violation, message: str) -> None:
+        self._log.warning(
+            "violation",
+            kind=violation.kind.value,
+            action=violation.response.value,
+            gpu=violation.gpu,
+            grant=violation.grant,
+            pod=str(violation.pod or ""),
+            message=message,
+        )
+        if self.cluster:
+            self.cluster.tell(violation.pod, violation.kind.reason, message)
