@@ -54,6 +54,7 @@ class KubeletGrants:
         self._log = log
         self._heard = False  # whether kubelet has ever told this agent who holds what
         self._away = ""
+        self._questions = self._answered = 0  # how many there were, and the newest that kubelet has answered
         self._asked_at = self._changed_at = time.monotonic()
         self._asked_beside: tuple[object, ...] = ()  # what was known when kubelet was asked
         self.pod_processes = PodProcesses()
@@ -114,9 +115,9 @@ class KubeletGrants:
             await self._ask()
         self._count()
 
-    async def refresh_now(self) -> None:
+    async def refresh_now(self, deadline_s: float = _DEADLINE_S) -> None:
         """Asks kubelet; forgets what nobody holds any more."""
-        await self._ask()
+        await self._ask(deadline_s)
         self._count()
 
     def _may_bring_news(self) -> bool:
@@ -127,18 +128,22 @@ class KubeletGrants:
             return True
         return now - self._changed_at < _NEWS_S or now - self._asked_at >= _QUIET_S
 
-    async def _ask(self) -> None:
-        entries = self.entries
+    async def _ask(self, deadline_s: float = _DEADLINE_S) -> None:
+        self._questions += 1
+        question, entries = self._questions, self.entries
         self._asked_at, self._asked_beside = time.monotonic(), (self.pods_seen, entries)
         resources = self._policy().resources
         try:
             names: Mapping[str, Kind] = {resources.memory: "memory", resources.percent: "percent"}
-            said = await held_devices(self._socket, names, _DEADLINE_S)
+            said = await held_devices(self._socket, names, deadline_s)
         except KubeletAway as error:
             if not self._away:
                 self._log.warning("kubelet does not say who holds what", reason=str(error))
             self._away = str(error)
             return
+        if question < self._answered:  # several may ask at once, and a newer question has its answer already
+            return
+        self._answered = question
         if self._away:
             self._log.info("kubelet says again who holds what")
         if said.held != self.held_devices:

@@ -23,8 +23,9 @@ from mpsd.edge.device_plugin import HeldBack
 from mpsd.edge.logs import logger
 from mpsd.roles.node_devices import NodeDevices
 
-# While kubelet waits for Allocate it takes no other pod. PreStartContainer holds up one container alone, for 30 s at
-# most (KubeletPreStartContainerRPCTimeoutInSecs of k8s.io/kubelet's deviceplugin v1beta1).
+# While kubelet waits for GetPreferredAllocation or Allocate it takes no other pod. PreStartContainer holds up one
+# container alone, for 30 s at most (KubeletPreStartContainerRPCTimeoutInSecs of k8s.io/kubelet's deviceplugin v1beta1).
+_PREFER_S = 1.0
 _RAISE_S = 3.0
 _START_S = 20.0
 
@@ -51,7 +52,12 @@ class MemoryPlugin:
         return self._node.memory.follow()
 
     async def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        """By what kubelet says now: of a pod that came a moment ago the journal may have guessed another's percent.
+
+        kubelet answers meanwhile: it holds no lock while it asks this (callGetPreferredAllocationIfAvailable).
+        """
         node = self._node
+        await node.books.refresh_now(_PREFER_S)
         asking = await node.whose("memory", size)
         held = self._held_by(asking[0]) if asking else ()
         grants = tuple(held.grant for held in node.books.held())

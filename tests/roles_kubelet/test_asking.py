@@ -2,29 +2,37 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import grpc
 import pytest
 
 from mpsd.core.allocation import Held
 from mpsd.core.bystanders import Bystander, read_bystander
+from mpsd.core.device_answer import DeviceListStrategy, Surroundings
+from mpsd.core.devices import gpu_of, memory_devices
 from mpsd.core.domains import Domain
 from mpsd.core.node_pods import NodePod, read_node_pod
 from mpsd.edge import processes
 from mpsd.edge.kube import PODS, open_kube
 from mpsd.edge.kube_mirror import Mirror, Selection
 from mpsd.edge.logs import logger
+from mpsd.edge.nvml import Nvml
 from mpsd.edge.waiting import until
 from mpsd.kubelet_api import podresources_pb2 as wire
 from mpsd.kubelet_api.podresources_pb2_grpc import PodResourcesListerServicer, add_PodResourcesListerServicer_to_server
 from mpsd.roles import kubelet_grants
+from mpsd.roles.agent import AgentRole
 from mpsd.roles.kubelet_grants import KubeletGrants
+from mpsd.roles.memory_plugin import MemoryPlugin
+from mpsd.roles.node import Node
+from mpsd.roles.node_devices import NodeDevices
 from mpsd.sim.api_kinds import PODS as PODS_KIND
-from tests.core.node_worlds import MEM, container, mem_ids, named, pod_object
-from tests.core.worlds import POLICY, UUIDS
+from tests.core.node_worlds import MEM, PERCENT, container, mem_ids, named, percent_ids, pod_object
+from tests.core.worlds import GPUS, POLICY, UUIDS
 from tests.simulated_api import SimulatedApi, simulated_api
 
 DEADLINE_S = 20.0
@@ -32,18 +40,27 @@ DOMAINS = (Domain("gpu0", UUIDS[:1]), Domain("gpu1", UUIDS[1:]))
 
 
 class Kubelet(PodResourcesListerServicer):
-    """Says that `train-0` holds 7 devices, and counts how often it was asked."""
+    """Says that one pod holds 7 devices, and counts how often it was asked. late: what its next answer waits for."""
 
     def __init__(self, socket: Path) -> None:
         self.asked = 0
+        self.name = "train-0"
         self.held = mem_ids(7)
+        self.percent: Sequence[str] = ()
+        self.late: asyncio.Event | None = None
         self._socket = socket
 
     async def List(self, _request: object, _context: object) -> wire.ListPodResourcesResponse:  # noqa: N802
         self.asked += 1
-        devices = [wire.ContainerDevices(resource_name=MEM, device_ids=self.held)]
+        devices = [
+            wire.ContainerDevices(resource_name=resource, device_ids=ids)
+            for resource, ids in ((MEM, self.held), (PERCENT, self.percent))
+        ]
         main = wire.ContainerResources(name="main", devices=devices)
-        pod = wire.PodResources(name="train-0", namespace="default", containers=[main])
+        pod = wire.PodResources(name=self.name, namespace="default", containers=[main])
+        late, self.late = self.late, None
+        if late:
+            await late.wait()
         return wire.ListPodResourcesResponse(pod_resources=[pod])
 
     async def start(self) -> None:
@@ -228,5 +245,49 @@ def test_while_the_api_is_away_who_has_none_is_known_and_nobody_else() -> None:
         await world.books.refresh_now()
         assert world.books.ungranted == before
         assert {pod.name for pod in before.values()} == {"web"}
+
+    tell(story)
+
+
+def test_devices_are_chosen_by_what_kubelet_says_now() -> None:
+    """Of two pods that ask for as many percent, the older was not the one that kubelet asked for first."""
+
+    async def story(world: World) -> None:
+        world.create(pod_object("older", container(mem=4, percent=60), age=9))
+        world.create(pod_object("newer", container(mem=7, percent=60)))
+        await until(lambda: len(world.books.pods_seen) == 3, DEADLINE_S, "they are seen")
+        boot, ids = processes.boot_id(), percent_ids(60)
+        world.books.note(Held("percent", ids, named("older"), 60, boot, 1.0, "uid-of-older"))
+        world.books.note(Held("memory", mem_ids(7), named("newer"), None, boot, 2.0, "uid-of-newer"))
+        world.kubelet.name, world.kubelet.percent = "newer", ids
+        available = [one for one in memory_devices(GPUS, POLICY) if one not in mem_ids(7)]
+        chosen = await _plugin(world.books).preferred(available, (), 4)
+        assert set(map(gpu_of, chosen)) == {UUIDS[1]}  # both on the first would have 120 percent of its threads
+
+    tell(story)
+
+
+def _plugin(books: KubeletGrants) -> MemoryPlugin:
+    """What chooses devices; who looks at the GPUs is not asked for that."""
+    node = Node(cast("Nvml", None), GPUS, {}, (), {}, "")
+    devices = NodeDevices(node, DOMAINS, cast("AgentRole", None), books, lambda: POLICY)
+
+    async def evict(pod: object, why: str) -> None:
+        raise AssertionError(f"{pod}: {why}")
+
+    around = Surroundings("/run/mpsd", DeviceListStrategy.ENVVAR, {})
+    return MemoryPlugin(devices, around, lambda _happening: None, evict)
+
+
+def test_an_older_word_of_kubelet_that_comes_late_undoes_no_newer_one() -> None:
+    async def story(world: World) -> None:
+        world.kubelet.late = late = asyncio.Event()
+        first = asyncio.create_task(world.books.refresh_now())
+        await until(lambda: world.kubelet.late is None, DEADLINE_S, "kubelet is asked")
+        world.kubelet.held = mem_ids(3)
+        await world.books.refresh_now()
+        late.set()
+        await first
+        assert [one.grant.memory_mib for one in world.books.held()] == [3 * 1024]
 
     tell(story)
