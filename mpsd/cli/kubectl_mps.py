@@ -30,6 +30,7 @@ _VERBS = {
     "drain": Verb("Empty GPUs of a node, and wait until nobody is left there.", "mpsd.cli.drain", "kubectl"),
     "undrain": Verb("Put GPUs of a node back into use, and wait until they serve.", "mpsd.cli.undrain", "kubectl"),
     "upgrade": Verb("Replace the control pods node by node; no program loses its GPU.", "mpsd.cli.upgrade", "kubectl"),
+    "uninstall": Verb("Take mpsd off the cluster, when nobody uses it.", "mpsd.cli.uninstall", "kubectl"),
 }
 
 

@@ -92,6 +92,10 @@ class Kube:
     async def get(self, resource: Resource, name: str, namespace: str = "", deadline_s: float | None = None) -> Object:
         return await self._object(Ask("get", resource, name, namespace), deadline_s)
 
+    async def read(self, path: str) -> Object:
+        """What stands at a path that is about no object, such as /apis."""
+        return await self._object(Ask("get", PODS, said=path))
+
     async def list(
         self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None
     ) -> Sequence[Object]:

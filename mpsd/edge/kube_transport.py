@@ -67,7 +67,10 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. verb: as RBAC names it. name: empty for a collection. body None: the request has none."""
+    """One request. verb: as RBAC names it. name: empty for a collection. body None: the request has none.
+
+    said: a path that is about no object, such as /apis; empty for the path of the resource.
+    """
 
     verb: str
     resource: Resource
@@ -77,14 +80,19 @@ class Ask:
     query: Mapping[str, str] | None = None
     body: bytes | None = None
     content_type: str = "application/json"
+    said: str = ""
 
     def __str__(self) -> str:
+        if self.said:
+            return f"{self.verb} {self.said}"
         plural = self.resource.plural + (f"/{self.subresource}" if self.subresource else "")
         name = f" {self.name}" if self.name else ""
         return f"{self.verb} {plural}{name}" + (f" in {self.namespace}" if self.namespace else "")
 
     @property
     def path(self) -> str:
+        if self.said:
+            return self.said
         creates_itself = self.verb == "create" and not self.subresource
         name = "" if creates_itself else self.name
         query = f"?{urlencode(self.query)}" if self.query else ""

@@ -102,7 +102,7 @@ class SecretCertificates:
             return None
 
     def _fresh(self) -> Object:
-        labels = {"app.kubernetes.io/managed-by": "mpsd"}
+        labels = {"app.kubernetes.io/managed-by": "mpsd", "app.kubernetes.io/part-of": "mpsd"}
         metadata = {"name": self._name, "namespace": self._namespace, "labels": labels}
         return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata}
 

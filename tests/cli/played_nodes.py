@@ -31,13 +31,15 @@ CONTROL_LABELS = {"app.kubernetes.io/name": "mpsd-control", "app.kubernetes.io/p
 @dataclass
 class PlayedNodes:
     """refused: by image, the reason of its domains, as a canary that fails gives it. stuck: images whose pods never
-    become ready. silent: nodes whose agent has stopped. history: what happened, in its order.
+    become ready. silent: nodes whose agent has stopped. undying: how the names of pods begin that do not end. history:
+    what happened, in its order.
     """
 
     world: ClusterWorld
     refused: dict[str, str] = field(default_factory=dict)
     stuck: set[str] = field(default_factory=set)
     silent: set[str] = field(default_factory=set)
+    undying: set[str] = field(default_factory=set)
     history: list[str] = field(default_factory=list)
 
     def play(self, stop: threading.Event) -> None:
@@ -49,6 +51,8 @@ class PlayedNodes:
         objects = self.world.api.cluster.objects
         for key, pod in objects.store.all(PODS):
             if pod["metadata"].get("deletionTimestamp"):
+                if pod["metadata"]["name"].startswith(tuple(self.undying)):
+                    continue
                 self.history.append(f"{pod['spec']['nodeName']}: {_called(pod)} ended")
                 objects.remove(PODS, key)
             else:

@@ -1,0 +1,168 @@
+"""`kubectl mps uninstall`: refused while anybody uses a GPU; then all that is mpsd's goes in order, and nothing else."""
+
+import io
+from collections.abc import Iterator
+
+import pytest
+
+from mpsd.edge.kube import PODS, Kube, Resource
+from mpsd.edge.kube_kinds import deletable_kinds
+from mpsd.sim.api_kinds import NAMESPACES, Object
+from mpsd.sim.api_objects import Objects
+from tests.cli.cluster_world import ClusterWorld
+from tests.cli.played_nodes import PlayedNodes, control_images, played_nodes, run_pods
+from tests.manifests.rendering import rendered
+from tests.roles.machine import eventually
+
+MAPS = Resource("v1", "configmaps")
+NAMESPACE = "mpsd-system"
+
+
+def make(objects: Objects, thing: Object) -> None:
+    kind = objects.kinds.named(thing["apiVersion"], thing["kind"])
+    assert kind, thing["kind"]
+    objects.create(kind, thing["metadata"].get("namespace", ""), thing)
+
+
+@pytest.fixture
+def nodes(bare_world: ClusterWorld) -> Iterator[PlayedNodes]:
+    """A cluster with everything of `kubectl apply -k manifests`, and gpu-a1 with three pods on it."""
+    world = bare_world
+
+    def apply() -> None:
+        order = {"Namespace": 0, "CustomResourceDefinition": 1}
+        for thing in sorted(rendered(""), key=lambda one: order.get(one["kind"], 2)):
+            make(world.api.cluster.objects, thing)
+
+    world.api.do(apply)
+    world.put("gpu-a1")
+    run_pods(world, "gpu-a1")
+    with played_nodes(world) as played:
+        eventually(lambda: "gpu-a1" in control_images(world), "a control pod on the node")
+        yield played
+
+
+def ours_left(world: ClusterWorld) -> list[str]:
+    async def questions(kube: Kube) -> list[str]:
+        kinds, _unseen = await deletable_kinds(kube)
+        found = [
+            await kube.list(kind.resource, query={"labelSelector": "app.kubernetes.io/part-of=mpsd"}) for kind in kinds
+        ]
+        return [
+            f"{kind.name} {one['metadata']['name']}" for kind, some in zip(kinds, found, strict=True) for one in some
+        ]
+
+    left: list[str] = world.ask(questions)
+    return left
+
+
+def test_it_is_refused_while_pods_hold_gpus_and_names_them(bare_world: ClusterWorld, nodes: PlayedNodes) -> None:
+    before = ours_left(bare_world)
+    for words in ((), ("--yes",), ("--dry-run",)):
+        said = bare_world.kubectl_mps("uninstall", *words)
+        assert said.code == 1
+        assert "kubectl mps uninstall: refused, GPUs are in use or it is not known whether they are:\n" in said.errors
+        assert "  gpu-a1: pod default/train-0 (12 GiB of gpu0)\n" in said.errors
+        assert "CustomResourceDefinition mpsnodes.mpsd.io\n" in said.output
+    assert ours_left(bare_world) == before
+    unasked = bare_world.kubectl_mps("uninstall", "--force")
+    assert unasked.code == 2
+    assert "--yes: is needed where nobody can be asked; add --yes, or run it on a terminal" in unasked.errors
+    assert ours_left(bare_world) == before
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_it_asks_and_takes_nothing_but_yes_for_a_yes(
+    bare_world: ClusterWorld, nodes: PlayedNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = ours_left(bare_world)
+    for answer in ("", "\n", "n\n", "yes please\n"):
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        said = bare_world.kubectl_mps("uninstall", "--force")
+        assert said.code == 1
+        assert f"Delete these {len(rendered(''))} objects? [y/N] " in said.errors
+        assert "kubectl mps uninstall: nothing was deleted\n" in said.errors
+    assert ours_left(bare_world) == before
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert bare_world.kubectl_mps("uninstall", "--force").code == 0
+    assert ours_left(bare_world) == []
+
+
+def test_everything_goes_in_order_once_nobody_uses_it(bare_world: ClusterWorld, nodes: PlayedNodes) -> None:
+    world = bare_world
+    assert world.kubectl_mps("drain", "gpu-a1", "--evict").code == 0
+    said = world.kubectl_mps("uninstall", "--yes")
+    assert said.code == 0, said.errors
+    deleted = [line for line in said.output.splitlines() if line.startswith("deleted ")]
+    kinds = [line.split()[1] for line in deleted]
+    assert kinds[:2] == ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"]
+    assert kinds[2:5] == ["DaemonSet", "Deployment", "DaemonSet"]
+    assert deleted[2].endswith("/mpsd-agent")
+    assert kinds[-2:] == ["Namespace", "CustomResourceDefinition"]
+    assert len(deleted) == len(rendered(""))
+    assert nodes.history[-1] == "gpu-a1: control pod ended"
+    assert "waits until they are gone: pod mpsd-system/mps-control-daemon-" in said.errors
+    assert ours_left(world) == []
+    assert not any(thing["metadata"]["name"] == NAMESPACE for thing in world.api.all(NAMESPACES))
+    again = world.kubectl_mps("uninstall")
+    assert (again.code, again.errors) == (0, "")
+    assert again.output.startswith("nothing with the label app.kubernetes.io/part-of=mpsd is in this cluster\n")
+
+
+def test_what_others_have_put_into_its_namespace_keeps_that(bare_world: ClusterWorld, nodes: PlayedNodes) -> None:
+    world = bare_world
+
+    async def questions(kube: Kube) -> None:
+        await kube.create(MAPS, {"metadata": {"name": "kube-root-ca.crt"}}, NAMESPACE)
+        await kube.create(MAPS, {"metadata": {"name": "dashboards"}}, NAMESPACE)
+
+    world.ask(questions)
+    said = world.kubectl_mps("uninstall", "--force", "--yes")
+    assert said.code == 0, said.errors
+    assert "loses its GPU: gpu-a1: pod default/train-0 (12 GiB of gpu0)\n" in said.errors
+    assert "kept Namespace mpsd-system: others have put there: ConfigMap dashboards\n" in said.output
+    assert ours_left(world) == ["Namespace mpsd-system"]
+    assert {one["metadata"]["name"] for one in world.ask(lambda kube: kube.list(PODS))} == {
+        *("train-0", "mps-sample-7xk2p", "notebook-ada")
+    }
+
+
+def test_pods_that_do_not_go_stop_it_before_what_they_need_goes(bare_world: ClusterWorld, nodes: PlayedNodes) -> None:
+    world = bare_world
+    nodes.undying.add("mpsd-agent")
+    said = world.kubectl_mps("uninstall", "--force", "--yes", "--timeout", "0.6s")
+    assert said.code == 1
+    assert "kubectl mps uninstall: still there after 0.6 s: pod mpsd-system/mpsd-agent-" in said.errors
+    assert "to go on: the same command again; what is listed above as deleted is gone\n" in said.errors
+    left = ours_left(world)
+    assert {"DaemonSet mps-control-daemon", "ClusterRole mpsd-agent", "CustomResourceDefinition mpsnodes.mpsd.io"} <= {
+        *left
+    }
+    assert "MutatingWebhookConfiguration mpsd-webhook" not in left
+    nodes.undying.clear()
+    assert world.kubectl_mps("uninstall", "--force", "--yes").code == 0
+    assert ours_left(world) == []
+
+
+def test_a_node_that_is_silent_may_be_in_use(bare_world: ClusterWorld, nodes: PlayedNodes) -> None:
+    nodes.silent.add("gpu-a1")
+    world = bare_world
+
+    def forget() -> None:
+        kind = world.api.cluster.objects.kinds.named("mpsd.io/v1alpha1", "MPSNode")
+        assert kind
+        key = world.api.cluster.objects.key(kind, "", "gpu-a1")
+        world.api.cluster.objects.change(key, lambda thing: thing["status"].update(toldAt="2026-11-20T00:00:00Z"))
+
+    world.api.do(forget)
+    said = world.kubectl_mps("uninstall", "--yes")
+    assert said.code == 1
+    assert "  who uses the GPUs of gpu-a1 is not known: gpu-a1 has told nothing for " in said.errors
+    world.ask(lambda kube: kube.delete(Resource("mpsd.io/v1alpha1", "mpsnodes"), "gpu-a1"))
+    unknown = world.kubectl_mps("uninstall", "--yes")
+    assert unknown.code == 1
+    assert "  gpu-a1 runs a control daemon and has no MPSNode, so who uses its GPUs is not known\n" in unknown.errors
