@@ -1,4 +1,4 @@
-"""`kubectl mps uninstall`: refused while anybody uses a GPU; then all that is mpsd's goes in order, and nothing else."""
+"""`kubectl mps uninstall`: refused while anybody uses a GPU; then all that is mpsd's goes in order, and no more."""
 
 import io
 from collections.abc import Iterator
