@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from mpsd.core.device_reuse import taken_in_part
 from mpsd.core.devices import gpu_of, is_percent, not_ours, units_by_gpu
 from mpsd.core.domains import Domain
 from mpsd.core.node_pods import ContainerName, NodePod
@@ -18,6 +19,7 @@ Asking = tuple[NodePod, ContainerRequest]
 
 _ANEW = "delete the pod, so that it is placed anew"
 _ROOM = "no single GPU here has so much left: ask for less, or wait until one has"
+_AGAIN = "of an init container's devices kubelet gives the next container any: ask for no less in that one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def allocate_memory(ids: Sequence[str], pod: Asking | None, domains: Sequence[Do
     problems += _unusable(ids, units, domains, policy.resources)
     wrong_number = list(_wrong_number(units, pod, policy.resources))
     if pod is None or not wrong_number:  # else that says it all
-        problems += _apart(units, domains, policy.resources)
+        problems += _apart(units, pod, domains, policy.resources)
     problems += wrong_number
     if problems or domain is None:
         raise InvalidInput(_subject(pod), problems)
@@ -113,7 +115,9 @@ def _unusable(
         yield Problem("device-gone", where, "", f"{', '.join(gone)} is in no domain of this node now", _ANEW)
 
 
-def _apart(units: dict[str, int], domains: Sequence[Domain], resources: Resources) -> Iterator[Problem]:
+def _apart(
+    units: dict[str, int], pod: Asking | None, domains: Sequence[Domain], resources: Resources
+) -> Iterator[Problem]:
     """Why devices of several GPUs do not go together."""
     where = resources.memory
     here = [domain.name for domain in domains if units.keys() & set(domain.gpus)]
@@ -122,7 +126,7 @@ def _apart(units: dict[str, int], domains: Sequence[Domain], resources: Resource
         yield Problem("devices-of-domains", where, "", message, f"{_ROOM}; `domains` in the policy says what is one")
     if len(set(units.values())) > 1:
         message = f"kubelet took {spread(units)}, which is not the same of each GPU"
-        yield Problem("devices-uneven", where, "", message, _ROOM)
+        yield Problem("devices-uneven", where, "", message, _AGAIN if _uses_again(pod) else _ROOM)
 
 
 def _wrong_number(units: dict[str, int], pod: Asking | None, resources: Resources) -> Iterator[Problem]:
@@ -133,7 +137,14 @@ def _wrong_number(units: dict[str, int], pod: Asking | None, resources: Resource
         yield Problem("gpu-count", where, "", message, f"{_ROOM}, or name the number of GPUs in the label {label}")
     if pod is not None and units and len(units) != pod[1].gpus:
         message = f"kubelet took {spread(units)}, and the pod asks for {_gpus(pod[1].gpus)}"
-        yield Problem("gpu-count", where, "", message, f"{_ROOM}, or change the label {label}")
+        remedy = _AGAIN if _uses_again(pod) else f"{_ROOM}, or change the label {label}"
+        yield Problem("gpu-count", where, "", message, remedy)
+
+
+def _uses_again(pod: Asking | None) -> bool:
+    """Whether kubelet chose among an init container's devices, and nobody could choose for it."""
+    asked = [(request.role, request.memory_units) for request in pod[0].requests] if pod else []
+    return taken_in_part(asked) is not None
 
 
 def spread(units: Mapping[str, int]) -> str:

@@ -17,6 +17,7 @@ from mpsd.core.amounts import (
 )
 from mpsd.core.client_limits import ClientLimit
 from mpsd.core.container import Container, Role
+from mpsd.core.device_reuse import taken_in_part
 from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.pod import Pod
 from mpsd.core.policy import Policy, Resources
@@ -210,6 +211,23 @@ def _pod_problems(pod: Pod, share: Share, policy: Policy, facts: GpuFacts) -> It
         yield Problem(
             "pod-percent-over-gpu", where, f"{share.thread_percent} percent", message, "ask for less, or use two pods"
         )
+    yield from _init_over_gpus(pod, share, policy.resources)
+
+
+def _init_over_gpus(pod: Pod, share: Share, resources: Resources) -> Iterator[Problem]:
+    """Why kubelet cannot divide evenly, over several GPUs, what an init container leaves to the next container."""
+    found = taken_in_part([(request.role, request.memory_units) for request in share.requests])
+    if found is None or share.requests[0].gpus == 1:
+        return
+    init, later = (share.requests[position] for position in found)
+    (container,) = (one for one in pod.containers if one.role is Role.INIT and one.name == init.container)
+    message = (
+        f"is more than container {later.container} asks after it, and of an init container's devices on {init.gpus} "
+        f"GPUs kubelet gives the next one any, not as many of each"
+    )
+    remedy = f"ask for {later.memory_units} or less here, or for {init.memory_units} there"
+    where = at(container.path, *_LIMITS, resources.memory)
+    yield Problem("init-over-gpus", where, str(init.memory_units), message, remedy)
 
 
 def _at_peak(requests: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]) -> int:

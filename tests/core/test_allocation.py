@@ -56,6 +56,15 @@ def test_two_gpus_are_refused_where_nobody_asks_for_two() -> None:
     assert rules(ids, asking(8), TOGETHER) == ["gpu-count"]
 
 
+@pytest.mark.parametrize("ids", [mem_ids(4), (*mem_ids(3), *mem_ids(1, gpu=1))])
+def test_what_kubelet_takes_of_an_init_container_is_said_to_be_its_choice(ids: tuple[str, ...]) -> None:
+    pod = node_pod("train-0", container(mem=4), init=(container("first", mem=8),), gpus=2)
+    with pytest.raises(InvalidInput, match="of an init container's devices kubelet gives the next container any"):
+        allocate_memory(ids, (pod, pod.requests[1]), TOGETHER, POLICY)
+    with pytest.raises(InvalidInput, match="no single GPU here has so much left"):
+        allocate_memory(ids, asking(4, gpus=2), TOGETHER, POLICY)
+
+
 def test_one_gpu_is_refused_to_a_pod_that_asks_for_two() -> None:
     assert rules(mem_ids(8), asking(8, gpus=2)) == ["gpu-count"]
 

@@ -256,6 +256,26 @@ def test_a_label_must_be_text_as_kubernetes_wants(label: object) -> None:
     assert (found.rule, found.remedy) == ("label-not-text", 'write it in quotes, such as "2"')
 
 
+def on_gpus(gpus: int, init: int, main: int) -> Fields:
+    thing = pod(container(limits={MEMORY: main}), initContainers=[container("first", limits={MEMORY: init})])
+    return {**thing, "metadata": {**thing["metadata"], "labels": {COUNT: str(gpus)}}}
+
+
+def test_over_several_gpus_an_init_container_asks_for_no_more_than_the_next() -> None:
+    """Kubelet gives the next any of its devices, not as many of each GPU, and Allocate would have to refuse the pod."""
+    (problem,) = all_of(on_gpus(2, init=8, main=4))
+    assert (problem.rule, problem.where, problem.value) == (
+        "init-over-gpus",
+        f"spec.initContainers[first].resources.limits[{MEMORY}]",
+        "8",
+    )
+    assert "more than container main asks after it" in problem.message
+    assert problem.remedy == "ask for 4 or less here, or for 8 there"
+    assert not all_of(on_gpus(2, init=4, main=4))
+    assert not all_of(on_gpus(2, init=4, main=8))
+    assert not all_of(on_gpus(1, init=8, main=4))
+
+
 def test_an_ephemeral_container_can_ask_for_nothing() -> None:
     thing = pod(container(), ephemeralContainers=[container("debug", {MEMORY: 1})])
     assert [found.rule for found in all_of(thing)] == ["ephemeral-asks"]
