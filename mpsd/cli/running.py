@@ -39,9 +39,7 @@ class Parts:
         node = find_node(settings, self._files.facts)
         self._node = node
         found = domains(node.gpus, self._policy())
-        self._control = (
-            ControlRole(settings, found, node.nvml, node.environment, self._policy) if with_control else None
-        )
+        self._control = ControlRole(settings, found, node, self._policy) if with_control else None
         self._wake = asyncio.Event()
         here = Surrounding(settings, node, found, self._policy, self._wake.set)
         self._cluster = make_cluster_part(here) if make_cluster_part else None

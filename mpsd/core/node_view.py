@@ -73,7 +73,8 @@ class DomainRecord:
     daemon: None while there is none. since: seconds since 1970 when this state began. restarts: in a row, without
     a time of stability between. restarts_total: since mpsd first ran in this boot. compute_modes: what the GPUs were
     set to before mpsd, by UUID. served: whether it has ever been ready in this boot. faults: the last ones of this
-    boot, the newest last. canary: None before it has run.
+    boot, the newest last. canary: None before it has run. boot_id: of the boot that all of it is about; empty where an
+    older mpsd wrote it.
     """
 
     version: int
@@ -91,7 +92,14 @@ class DomainRecord:
     served: bool = False
     faults: tuple[Fault, ...] = ()
     canary: Canary | None = None
+    boot_id: str = ""
     faults_total: int = 0
+
+
+def is_of_boot(record: DomainRecord, boot_id: str) -> bool:
+    """Whether its pids, its canary and its compute modes mean anything in this boot."""
+    of_daemon = record.daemon.boot_id if record.daemon else boot_id
+    return (record.boot_id or of_daemon) == boot_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,14 @@ class Placement(StrEnum):
     SPREAD = "spread"
 
 
+class CanaryRule(StrEnum):
+    """What a driver that does not obey means for its GPUs: no pods, a warning; SKIP does not look."""
+
+    REQUIRE = "require"
+    WARN = "warn"
+    SKIP = "skip"
+
+
 class Response(StrEnum):
     """What is done about a violation."""
 
@@ -232,4 +240,5 @@ class Policy:
     graces: Graces
     restarts: Restarts
     exclusive_process: bool
+    canary: CanaryRule
     domains: Annotated[list[Annotated[list[Ordinal], Field(min_length=2)]], AfterValidator(_disjoint)]

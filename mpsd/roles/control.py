@@ -5,19 +5,20 @@ or their time is over.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from mpsd.core.domains import Domain
 from mpsd.core.policy import Policy
 from mpsd.edge import gate
 from mpsd.edge.daemon_cgroup import DaemonCgroup
 from mpsd.edge.logs import logger
-from mpsd.edge.nvml import Nvml
 from mpsd.edge.settings import Settings
 from mpsd.edge.waiting import until
+from mpsd.roles.domain_canary import CanarySetup
 from mpsd.roles.domain_daemon import Place
 from mpsd.roles.domain_supervisor import DomainSupervisor
 from mpsd.roles.local_grants import living
+from mpsd.roles.node import Node
 
 _FILES_LOOK_S = 0.25
 _LAST_WORDS_S = 1  # what `quit` gives programs that are still there after the drain
@@ -26,14 +27,7 @@ _LAST_WORDS_S = 1  # what `quit` gives programs that are still there after the d
 class ControlRole:
     """Every domain of this node."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        domains: Sequence[Domain],
-        nvml: Nvml,
-        environment: Mapping[str, str],
-        policy: Callable[[], Policy],
-    ) -> None:
+    def __init__(self, settings: Settings, domains: Sequence[Domain], node: Node, policy: Callable[[], Policy]) -> None:
         self._policy = policy
         self._grants = settings.grants
         self._log = logger(role="control")
@@ -43,13 +37,20 @@ class ControlRole:
         if no_gate:
             self._log.info("no gates", reason=f"{no_gate}; a container would not wait for its domain to serve")
         self._supervisors = [
-            DomainSupervisor(domain, self._place(domain.name, settings, environment, not no_gate), nvml, policy)
+            DomainSupervisor(domain, self._place(domain, settings, node, with_gate=not no_gate), node.nvml, policy)
             for domain in domains
         ]
 
-    def _place(self, name: str, settings: Settings, environment: Mapping[str, str], with_gate: bool) -> Place:
+    def _place(self, domain: Domain, settings: Settings, node: Node, *, with_gate: bool) -> Place:
         tree = settings.daemon_cgroup
-        return Place(settings.domain(name), environment, with_gate, DaemonCgroup(tree, name) if tree else None)
+        gpus = [gpu for gpu in node.gpus if gpu.uuid in domain.gpus]
+        return Place(
+            settings.domain(domain.name),
+            node.environment,
+            with_gate,
+            DaemonCgroup(tree, domain.name) if tree else None,
+            CanarySetup(node.canary, gpus, node.nvml.driver),
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop`, then drains, ends the daemons and puts everything back as it was found."""

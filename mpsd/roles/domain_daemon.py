@@ -6,14 +6,14 @@ One rule: it keeps what the daemon last said and draws no conclusion from it; `D
 import contextlib
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mpsd.core import control_protocol
 from mpsd.core.control_log import LogEvent, LogLine, read_line
 from mpsd.core.control_protocol import NotUnderstood, ServerStatus
 from mpsd.core.identity import ProcessIdentity
 from mpsd.core.node_view import ServerLimit
-from mpsd.core.policy import Graces
+from mpsd.core.policy import Graces, Policy
 from mpsd.edge import control_process, processes
 from mpsd.edge.control_pipe import ControlFailed, ControlPipe, NoAnswer
 from mpsd.edge.daemon_cgroup import CgroupRefused, DaemonCgroup
@@ -21,10 +21,12 @@ from mpsd.edge.domain_folder import DomainFolder
 from mpsd.edge.event_loop import DeathWatch
 from mpsd.edge.log_tail import LogTail
 from mpsd.edge.logs import Logger
+from mpsd.edge.nvml import NvmlFailed
 from mpsd.edge.waiting import until
+from mpsd.roles.domain_canary import CanarySetup, DomainCanary
 
 _ASKS_FOR_A_PROBE = {LogEvent.SERVER_STARTING, LogEvent.SERVER_READY, LogEvent.SERVER_EXITED, LogEvent.FAULT}
-_TROUBLES = (ControlFailed, NotUnderstood, TimeoutError, OSError)
+_TROUBLES = (ControlFailed, NotUnderstood, NvmlFailed, TimeoutError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Place:
     environment: Mapping[str, str]
     with_gate: bool
     cgroup: DaemonCgroup | None
+    canary: CanarySetup
 
 
 class DomainDaemon:
@@ -60,6 +63,7 @@ class DomainDaemon:
         self._environment = place.environment
         self._on_end = on_end
         self._log = log
+        self.canary = DomainCanary(place.canary, place.environment, on_end, log)
         self._tail = LogTail(place.folder.log, from_end=True)
         self._watch: DeathWatch | None = None
         self._child: subprocess.Popen[bytes] | None = None
@@ -137,6 +141,7 @@ class DomainDaemon:
     def bury(self) -> str:
         """Forgets a daemon that has ended; says how it ended."""
         control_process.withdraw_from_clients(self._folder)
+        self.canary.cancel()
         self.read_log()
         code = self._child.wait() if self._child else None
         pid, self.identity, self._child = self.identity, None, None
@@ -154,6 +159,7 @@ class DomainDaemon:
     async def quit(self, timeout_s: int, graces: Graces) -> None:
         """Asks it to end once its clients have, at most `timeout_s` later; SIGKILL when it does not."""
         control_process.withdraw_from_clients(self._folder)
+        self.canary.cancel()
         daemon, deadline_s = self.identity, timeout_s + graces.command_s
         if daemon and self.alive:
             try:
@@ -172,6 +178,7 @@ class DomainDaemon:
 
     def release(self) -> None:
         """Stops watching; the daemon goes on."""
+        self.canary.cancel()
         if self._watch:
             self._watch.close()
 
@@ -228,17 +235,24 @@ class DomainDaemon:
         statuses = [await pipe.ask(control_protocol.server_status(server)) for server in servers]
         return servers, ServerStatus.FAULT if ServerStatus.FAULT in statuses else ServerStatus.ACTIVE
 
-    async def settle(self, limits: Sequence[ServerLimit], graces: Graces) -> bool:
-        """Sets and reads back the limits for servers to come, starts the server, then lets clients in.
+    async def settle(self, limits: Sequence[ServerLimit], policy: Policy, *, in_use: bool) -> bool:
+        """Runs the canary where it is due, sets and reads back the limits for servers to come, starts the server, then
+        lets clients in. in_use: somebody holds a grant and waits for it.
 
-        False leaves the reason in `trouble`. Only silence counts as unanswered: a daemon that says something else than
-        it should is not wedged, it has its time to start (`start_s`) like one that does not listen yet.
+        False leaves the reason in `trouble`. Only silence counts as unanswered: a daemon
+        that says something else than it should is not wedged, it has its time to start (`start_s`) like one that does
+        not listen yet.
         """
-        pipe = self.pipe(graces.command_s)
+        pipe = self.pipe(policy.graces.command_s)
         try:
-            await until(self._listens_or_ended, graces.command_s, "the control socket listens")
+            await until(self._listens_or_ended, policy.graces.command_s, "the control socket listens")
+            if self.canary.is_due(policy, in_use=in_use) and not await self.canary.run(pipe, policy):
+                self.unanswered, self.trouble = 0, "its canary runs"
+                return False
             for limit in limits:
                 await pipe.set_limit(limit)
+                for server in self.canary.servers:  # which it has left under denial
+                    await pipe.set_limit(replace(limit, server=server))
             await pipe.ask(control_protocol.start_server(control_process.server_user()))
             control_process.offer_to_clients(self._folder)  # at once: a client that finds no socket runs unlimited
             self.servers = await pipe.ask(control_protocol.server_list())  # those whose limits the agent must raise
@@ -248,6 +262,13 @@ class DomainDaemon:
             return False
         self.settled, self.unanswered, self.trouble, self.server = True, 0, "", ServerStatus.ACTIVE
         return True
+
+    async def try_canary_again(self, policy: Policy) -> None:
+        """While it stands in the way; a daemon that does not answer is asked again later."""
+        try:
+            await self.canary.run_again(self.pipe(policy.graces.command_s), policy)
+        except _TROUBLES as error:
+            self._log.warning("canary not run", reason=str(error))
 
     def _listens_or_ended(self) -> bool:
         return not self.alive or control_process.listener(self._folder) is not None

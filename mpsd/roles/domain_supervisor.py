@@ -12,7 +12,7 @@ from dataclasses import replace
 from mpsd.core.client_limits import DENY_MIB
 from mpsd.core.domain_states import SERVING, Seen, State, next_state, restart_delay_s
 from mpsd.core.domains import Domain
-from mpsd.core.node_view import RECORD_VERSION, DomainRecord, ServerLimit
+from mpsd.core.node_view import RECORD_VERSION, DomainRecord, ServerLimit, is_of_boot
 from mpsd.core.policy import Policy
 from mpsd.edge import control_process, gate, processes, records
 from mpsd.edge.logs import logger
@@ -63,6 +63,7 @@ class DomainSupervisor:
             restarts_total=0,
             started_at=0.0,
             compute_modes={},
+            boot_id=processes.boot_id(),
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -130,6 +131,7 @@ class DomainSupervisor:
                 compute_modes=old.compute_modes,
                 served=old.served,
             )
+            self._daemon.canary.result = old.canary
         adopted = self._daemon.adopt(old.daemon if old else None)
         if old:
             same = adopted and self._daemon.identity == old.daemon
@@ -156,13 +158,14 @@ class DomainSupervisor:
             self._log.warning("record ignored", reason=str(error))
             return None
         stale = old is None or old.version != RECORD_VERSION or old.gpus != self.record.gpus
-        if stale or (old and old.daemon and old.daemon.boot_id != processes.boot_id()):
+        if stale or (old and not is_of_boot(old, processes.boot_id())):
             return None
         return old
 
     async def _look(self) -> Seen:
         state, daemon = self.record.state, self._daemon
         obstacle = self._obstacle() if state in _LOOKS_FOR_OBSTACLES else ""
+        self._change(canary=self._daemon.canary.result)
         self._drain.look()
         if daemon.read_log():
             self._probe_at = 0.0
@@ -201,12 +204,13 @@ class DomainSupervisor:
             for uuid in self.record.gpus:
                 if self._nvml.mig_enabled(uuid):
                     return f"MIG is on for {uuid}; switch it off (nvidia-smi -mig 0) or leave this GPU to others"
+            unreliable = self._daemon.canary.obstacle(self._policy())
         except NvmlFailed as error:
             return f"{error}; see that the driver works (nvidia-smi)"
         if self._daemon.foreign:
             whose = f"another control daemon ({self._daemon.identity})"
             return f"{whose} listens in {self._folder.pipe} for other GPUs; stop it (quit)"
-        return ""
+        return unreliable if self._daemon.alive else ""
 
     # -- act -----------------------------------------------------------------------------------------------------
 
@@ -263,12 +267,15 @@ class DomainSupervisor:
         if state is State.DOWN and self._daemon.identity is None and time.monotonic() >= self._start_at:
             self._start()
         elif state is State.STARTING and not self._daemon.settled:
-            settled = await self._daemon.settle(self._limits_to_restore(), graces)
+            in_use = self.record.served and self._drain.granted
+            settled = await self._daemon.settle(self._limits_to_restore(), self._policy(), in_use=in_use)
             self._change(reason=self._daemon.trouble, servers=self._daemon.servers)
             if settled:
                 self.wake()
-            else:
+            elif not self._daemon.canary.running:
                 self._kill_after(graces.start_s, "it could not be made ready")
+        elif state is State.REFUSED and self._daemon.alive and not self._daemon.foreign:
+            await self._daemon.try_canary_again(self._policy())
         elif state is State.WEDGED:
             self._kill_after(graces.wedged_limit_s, "it answered nothing for too long")
         elif why := self._faults.why_stuck(graces):

@@ -11,6 +11,7 @@ from typing import Any
 from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.grants import Gpu
 from mpsd.core.problem import InvalidInput, Problem
+from mpsd.edge import canary_client
 from mpsd.edge.control_pipe import clean_environment
 from mpsd.edge.nvml import Nvml
 from mpsd.edge.settings import Settings
@@ -21,15 +22,16 @@ from mpsd.sim.nvml import SimulatedNvml
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """environment: of control daemons and commands. extra, path_first: what programs need beside their limits.
+    """environment: of control daemons and commands. canary: the command line of a CUDA client of our own.
 
-    shared, device_lists: what containers need too: folders of the host, and variables that take the UUIDs of their GPUs
-    in place of device nodes; none where GPUs are real.
+    extra, path_first: what programs need beside their limits. shared, device_lists: what containers need too: folders
+    of the host, and variables that take the UUIDs of their GPUs in place of device nodes; none where GPUs are real.
     """
 
     nvml: Nvml
     gpus: tuple[Gpu, ...]
     environment: Mapping[str, str]
+    canary: tuple[str, ...]
     extra: dict[str, str]
     path_first: str
     shared: tuple[str, ...] = ()
@@ -47,6 +49,7 @@ def find_node(settings: Settings, facts: GpuFacts) -> Node:
         nvml=nvml,
         gpus=nvml.gpus(facts),
         environment=clean_environment(extra | ({"PATH": path} if path else {})),
+        canary=("sim-cuda",) if simulated else canary_client.PROGRAM,
         extra=extra,
         path_first=path.split(":", 1)[0],
         shared=(str(simulated.folder),) if simulated else (),

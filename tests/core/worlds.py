@@ -65,6 +65,7 @@ POLICY_DATA = {
     "graces": {"command_s": 2, "start_s": 30, "fault_grace_s": 5, "wedged_limit_s": 60, "drain_s": 300},
     "restarts": {"first_s": 1, "longest_s": 60, "stable_after_s": 120},
     "exclusive_process": False,
+    "canary": "require",
     "domains": [],
 }
 POLICY = read_policy(POLICY_DATA, "the tests' policy")
