@@ -16,7 +16,7 @@ from rich.text import Text
 
 from mpsd.cli.frames import WIDEST, Frame, Screen, console, print_frame
 from mpsd.cli.output import ExitCode, StatusFormat, complaints
-from mpsd.cli.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, domain_line, node_table, table
+from mpsd.cli.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, domain_line, node_table, suspects_line, table
 from mpsd.cli.verbs import extra_needed
 from mpsd.core.cluster_status import ClusterStatus, pod_rows, troubles
 from mpsd.core.domain_states import State
@@ -124,6 +124,7 @@ def cluster_parts(status: ClusterStatus, *, wide: bool) -> list[RenderableType]:
     for node in nodes:
         unready = [domain for domain in node.domains if domain.state != State.READY]
         parts += [_line(domain_line(domain, status.now)) for domain in unready]
+        parts += [_line(suspects_line(domain)) for domain in node.domains if domain.suspects]
         parts += [_line(sentence) for sentence in troubles(node, status.now)]
     return parts
 

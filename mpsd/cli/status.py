@@ -13,7 +13,7 @@ from mpsd.cli.cluster_options import Context, Kubeconfig, NodeNames, StatusOutpu
 from mpsd.cli.frames import Frame, Screen, console, print_frame
 from mpsd.cli.options import RunDirectory
 from mpsd.cli.output import ExitCode, StatusFormat, complaints
-from mpsd.cli.tables import GPU_COLUMNS, domain_line, grant_table, known_gib, table
+from mpsd.cli.tables import GPU_COLUMNS, domain_line, grant_table, known_gib, suspects_line, table
 from mpsd.cli.verbs import extra_needed
 from mpsd.core.domain_states import State
 from mpsd.core.node_status import NodeStatus
@@ -114,6 +114,8 @@ def _parts(node: NodeStatus, *, wide: bool) -> Iterator[RenderableType]:
     for domain in domain_rows(node):
         if domain.state != State.READY:
             yield domain_line(domain, node.now)
+        if domain.suspects:
+            yield suspects_line(domain)
     if node.grants:
         yield grant_table(grant_rows(node), wide=wide)
     yield from _strangers(node)

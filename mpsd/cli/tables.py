@@ -190,6 +190,14 @@ def domain_line(domain: DomainRow, now: float) -> str:
     return printable(f"{where}{domain.name} is {domain.state}{since}: {domain.reason or 'no reason said'}", _LONGEST)
 
 
+def suspects_line(domain: DomainRow) -> str:
+    """Whom to look at when a domain has one fault after the other."""
+    where = f"{domain.node}: " if domain.node else ""
+    each = ", ".join(f"{pod} ({_known(times)} in a row)" for pod, times in domain.suspects)
+    said = f"{where}{domain.name}: pods that were present at each of its last faults: {each}"
+    return printable(f"{said}; which of them caused them, if one did, nobody can say", _LONGEST)
+
+
 def _clock(seconds: float) -> str:
     try:
         return time.strftime("%H:%M:%S", time.localtime(seconds))

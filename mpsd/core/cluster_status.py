@@ -173,7 +173,13 @@ class _Reader:
                 since=self._time(entry, "since", path),
                 reason=self.shape.text(entry, "reason", path),
                 restarts=self._amount(entry, "restarts", path),
+                suspects=tuple(self._suspects(entry, path)),
             )
+
+    def _suspects(self, domain: Fields, path: str) -> Iterator[tuple[str, int | None]]:
+        faults = self.shape.mapping(domain, "faults", path)
+        for inner, entry in self.shape.entries(faults, "suspects", f"{path}.faults"):
+            yield self.shape.text(entry, "pod", inner), self._amount(entry, "faults", inner)
 
     def _gpus(self, domains: Sequence[DomainRow]) -> Iterator[GpuRow]:
         by_name = {domain.name: domain for domain in domains}

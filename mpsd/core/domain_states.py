@@ -45,6 +45,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.STARTING, Event.DAEMON_GONE): State.DOWN,
     (State.STARTING, Event.UNANSWERED): State.WEDGED,
     (State.STARTING, Event.DRAIN_ASKED): State.DRAINING,
+    (State.STARTING, Event.SERVER_FAULT): State.FAULT,
     (State.STARTING, Event.SETTLED): State.READY,
     (State.READY, Event.DAEMON_GONE): State.DOWN,
     (State.READY, Event.UNANSWERED): State.WEDGED,
@@ -56,6 +57,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.FAULT, Event.DRAIN_ASKED): State.DRAINING,
     (State.WEDGED, Event.DAEMON_GONE): State.DOWN,
     (State.WEDGED, Event.DRAIN_ASKED): State.DRAINING,
+    (State.WEDGED, Event.SERVER_FAULT): State.FAULT,
     (State.WEDGED, Event.SETTLED): State.READY,
     (State.WEDGED, Event.ANSWERED): State.STARTING,
     (State.DRAINING, Event.DAEMON_GONE): State.DOWN,
@@ -117,10 +119,13 @@ def _events_of_answers(seen: Seen) -> list[Event]:
         said.append(Event.DRAIN_WITHDRAWN)
     elif seen.settled:  # before SETTLED, so that a domain that comes up does not serve for a moment
         said.append(Event.DRAIN_ASKED)
+    if seen.settled and seen.server is ServerStatus.FAULT:
+        said.append(Event.SERVER_FAULT)
     if seen.settled:
         said.append(Event.SETTLED)
     said.append(Event.ANSWERED)
-    said.append(Event.SERVER_FAULT if seen.server is ServerStatus.FAULT else Event.SERVER_ACTIVE)
+    if seen.server is not ServerStatus.FAULT:
+        said.append(Event.SERVER_ACTIVE)
     if seen.clients == 0 and not seen.granted:
         said.append(Event.NO_CLIENTS)
     elif seen.clients is not None:

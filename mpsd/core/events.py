@@ -4,7 +4,7 @@ One rule: a reason never changes its name, since people's alerts are made of the
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any
@@ -80,11 +80,16 @@ def node_subject(node: str) -> Subject:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One thing to tell. message: in plain words, without what differs from tick to tick."""
+    """One thing to tell. message: in plain words, without what differs from tick to tick.
+
+    at: when it happened, in seconds since 1970, where that is written down, so that whoever finds it again after a
+    restart tells it once; None where it happens now.
+    """
 
     subject: Subject
     reason: Reason
     message: str
+    at: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +142,9 @@ def count_in(event: Mapping[str, Any]) -> int:
     """How often an Event in the API says that it happened; 0 where it does not say."""
     count = event.get("count")
     return count if isinstance(count, int) and count > 0 else 0
+
+
+def is_told_by(event: Mapping[str, Any], told: Told, stamp: Stamp) -> bool:
+    """Whether an Event in the API already tells of this, by the time that it last happened."""
+    last = event.get("lastTimestamp")
+    return told.happening.at is not None and isinstance(last, str) and last >= stamp(told.last)

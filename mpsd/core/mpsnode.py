@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpsd.core.domain_states import State
+from mpsd.core.fault_status import FaultsStatus, faults_status
 from mpsd.core.grants import Gpu, promised_mib
 from mpsd.core.identity import PodName
-from mpsd.core.node_view import Client, DomainView, HeldGrant, NodeView
+from mpsd.core.node_view import Client, DomainView, HeldGrant, NodeView, pod_names
 from mpsd.core.policy import Policy
 
 API = "mpsd.io/v1alpha1"
@@ -39,7 +40,7 @@ def mpsnode_status(view: NodeView, policy: Policy, condition: Object, stamp: Sta
         driver=view.driver,
         summary=_summary(view, policy, use),
         gpus=[_gpu(gpu, view, policy, use) for gpu in view.gpus],
-        domains=[_domain(domain, stamp) for domain in view.domains],
+        domains=[_domain(domain, view, stamp) for domain in view.domains],
         grants=[_grant(held, pod, use) for held, pod in _pods(view)] if view.grants_known else None,
         conditions=[condition],
     )
@@ -148,16 +149,25 @@ def _gpu(gpu: Gpu, view: NodeView, policy: Policy, use: _Use) -> Object:
     )
 
 
-def _domain(domain: DomainView, stamp: Stamp) -> Object:
+def _domain(domain: DomainView, view: NodeView, stamp: Stamp) -> Object:
     record = domain.record
-    return {
-        "name": record.domain,
-        "gpus": list(record.gpus),
-        "state": record.state.value,
-        "since": stamp(record.since),
-        "restarts": record.restarts_total,
-        "reason": record.reason,
-    }
+    return _known(
+        name=record.domain,
+        gpus=list(record.gpus),
+        state=record.state.value,
+        since=stamp(record.since),
+        restarts=record.restarts_total,
+        reason=record.reason,
+        faults=_faults(faults_status(record, pod_names(view)), stamp) if record.faults_total else None,
+    )
+
+
+def _faults(faults: FaultsStatus, stamp: Stamp) -> Object:
+    return _known(
+        count=faults.count,
+        last=None if faults.last is None else stamp(faults.last),
+        suspects=[{"pod": one.pod, "uid": one.uid, "faults": one.faults} for one in faults.suspects] or None,
+    )
 
 
 def _grant(held: HeldGrant, pod: PodName, use: _Use) -> Object:

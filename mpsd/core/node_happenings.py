@@ -3,10 +3,12 @@
 One rule: a pod hears only of what took something from it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from mpsd.core.domain_states import State
-from mpsd.core.events import Happening, Reason, Subject, node_subject, pod_subject
+from mpsd.core.events import Happening, Reason, Stamp, Subject, node_subject, pod_subject
+from mpsd.core.fault_happenings import FaultTeller, listed
+from mpsd.core.faults import unhealed
 from mpsd.core.grants import Grant
 from mpsd.core.identity import PodName
 from mpsd.core.node_view import DomainRecord, DomainView, NodeView
@@ -32,58 +34,75 @@ _WORDS = {
 _TROUBLED = frozenset({State.DOWN, State.FAULT, State.WEDGED, State.REFUSED})
 
 
-def happenings(before: NodeView | None, now: NodeView, node: str) -> tuple[Happening, ...]:
+def happenings(before: NodeView | None, now: NodeView, node: str, stamp: Stamp) -> tuple[Happening, ...]:
     """before: None for the first look, which tells of troubles that are there, and takes nothing for lost."""
     subject = node_subject(node)
-    return tuple(one for domain in now.domains for one in _of_domain(before, domain, subject))
+    faults = FaultTeller(before, now, subject, stamp)
+    found: list[Happening] = []
+    for domain in now.domains:
+        found += faults.of(domain.name)
+        found += _of_domain(before, domain, subject)
+    return tuple(found)
 
 
 def _of_domain(before: NodeView | None, domain: DomainView, node: Subject) -> Iterator[Happening]:
     earlier = before.domain(domain.name) if before else None
     ended = earlier is not None and domain.record.restarts_total > earlier.record.restarts_total
+    risk = _risk(earlier.record, domain.record) if earlier else None
+    at_risk = list(_on_pods(before, domain, risk)) if before and risk else []
     if _is_news(earlier, domain) or ended:
-        yield from _on_node(domain, node, ended=ended)
-    if before and earlier:
-        reason = _loss(earlier.record, domain.record)
-        if reason:
-            yield from _on_pods(before, domain, reason)
+        yield from _on_node(domain, node, at_risk, ended=ended)
+    yield from at_risk
 
 
 def _is_news(earlier: DomainView | None, domain: DomainView) -> bool:
+    if domain.state is State.FAULT and unhealed(domain.record.faults):
+        return False  # it is told by itself
     if earlier is None:
         return domain.state in _TROUBLED
     return domain.state is not earlier.state
 
 
-def _on_node(domain: DomainView, node: Subject, *, ended: bool) -> Iterator[Happening]:
+def _on_node(domain: DomainView, node: Subject, at_risk: Sequence[Happening], *, ended: bool) -> Iterator[Happening]:
+    pods = listed(sorted({f"{one.subject.namespace}/{one.subject.name}" for one in at_risk}))
+    lost, may_lose = (f"; {what}: {pods}" if pods else "" for what in ("pods that lost GPU processes", "pods there"))
     if ended and domain.state is not State.DOWN:  # it ended and came back between the two looks
-        yield Happening(node, Reason.DAEMON_DOWN, f"{_named(domain)}: its MPS control daemon ended")
+        yield Happening(node, Reason.DAEMON_DOWN, f"{_named(domain)}: its MPS control daemon ended{lost}")
     if domain.state in _REASONS:
         why = f": {domain.record.reason}" if domain.record.reason else ""
-        yield Happening(node, _REASONS[domain.state], f"{_named(domain)} {_WORDS[domain.state]}{why}")
+        who = {State.DOWN: lost, State.FAULT: lost, State.WEDGED: may_lose}.get(domain.state, "")
+        yield Happening(node, _REASONS[domain.state], f"{_named(domain)} {_WORDS[domain.state]}{why}{who}")
 
 
-def _loss(earlier: DomainRecord, now: DomainRecord) -> Reason | None:
-    """Why programs lost the GPUs of a domain between two looks; None where they did not."""
+def _risk(earlier: DomainRecord, now: DomainRecord) -> Reason | None:
+    """Why programs lost the GPUs of a domain between two looks, or may lose them; None where neither is so."""
     if now.restarts_total > earlier.restarts_total or (now.daemon is None and earlier.daemon is not None):
         return Reason.DAEMON_DOWN
-    if now.state is State.FAULT and earlier.state is not State.FAULT:
+    if now.state is earlier.state:
+        return None
+    if now.state is State.FAULT and not unhealed(now.faults):  # as an older mpsd control tells it
         return Reason.FAULT
-    return None
+    return Reason.WEDGED if now.state is State.WEDGED else None
 
 
 def _on_pods(before: NodeView, domain: DomainView, reason: Reason) -> Iterator[Happening]:
-    cause = "the end of its MPS control daemon" if reason is Reason.DAEMON_DOWN else "the fault of a program there"
     for grant, pod in _pods_on(before, domain.record.gpus):
-        lost = _clients(before, grant)
-        if lost is None:
-            how = f"{_named(domain)}: {cause} ended the GPU processes that this pod may have had"
-        elif lost:
-            how = f"{_named(domain)}: {cause} ended {lost} GPU process{'es' if lost > 1 else ''} of this pod"
-        else:
-            continue
-        remedy = "they see CUDA errors and must be started again" if lost != 1 else "it must be started again"
-        yield Happening(pod_subject(pod), reason, f"{how}; {remedy}")
+        number = _clients(before, grant)
+        if number != 0:
+            yield Happening(pod_subject(pod), reason, f"{_named(domain)}: {_lost(number, reason)}")
+
+
+def _lost(number: int | None, reason: Reason) -> str:
+    """number: of its processes on MPS; None where that is not known."""
+    whose = "the GPU processes that this pod may have"
+    if number is not None:
+        whose = f"{number} GPU process{'es' if number > 1 else ''} of this pod"
+    if reason is Reason.WEDGED:
+        how = "its MPS control daemon does not answer"
+        return f"{how}; {whose} may go on, and lose the GPU if it must be started anew"
+    cause = "the end of its MPS control daemon" if reason is Reason.DAEMON_DOWN else "the fault of a program there"
+    remedy = "it must be started again" if number == 1 else "they see CUDA errors and must be started again"
+    return f"{cause} ended {whose}{' had' if number is None else ''}; {remedy}"
 
 
 def _pods_on(view: NodeView, gpus: Iterable[str]) -> Iterator[tuple[Grant, PodName]]:

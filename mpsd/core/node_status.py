@@ -4,12 +4,13 @@ One rule: names and units here are an interface; fields are added, never renamed
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mpsd.core.domain_states import State
+from mpsd.core.fault_status import FaultsStatus, faults_status
 from mpsd.core.grants import Gpu, Grant, promised_mib
 from mpsd.core.identity import PodName, ProcessIdentity
-from mpsd.core.node_view import Client, HeldGrant, NodeView
+from mpsd.core.node_view import Client, HeldGrant, NodeView, pod_names
 from mpsd.core.policy import Policy, Response
 from mpsd.core.violations import Kind, most_mib
 
@@ -43,6 +44,7 @@ class DomainStatus:
     restarts: int
     daemon_pid: int | None
     servers: tuple[int, ...]
+    faults: FaultsStatus = field(default_factory=FaultsStatus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,7 @@ def _gpu(gpu: Gpu, view: NodeView, grants: Sequence[Grant], policy: Policy) -> G
 
 
 def _domain_statuses(view: NodeView) -> list[DomainStatus]:
+    names = pod_names(view)
     return [
         DomainStatus(
             name=record.domain,
@@ -205,6 +208,7 @@ def _domain_statuses(view: NodeView) -> list[DomainStatus]:
             restarts=record.restarts_total,
             daemon_pid=record.daemon.pid if record.daemon else None,
             servers=record.servers,
+            faults=faults_status(record, names),
         )
         for record in (domain.record for domain in view.domains)
     ]

@@ -33,7 +33,7 @@ class GpuRow:
 
 @dataclass(frozen=True, slots=True)
 class DomainRow:
-    """since: seconds since 1970."""
+    """since: seconds since 1970. suspects: pods that the last faults hit each time, and how many faults that were."""
 
     node: str
     name: str
@@ -42,6 +42,7 @@ class DomainRow:
     since: float | None
     reason: str
     restarts: int | None
+    suspects: tuple[tuple[str, int | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,16 @@ def gpu_rows(node: NodeStatus) -> tuple[GpuRow, ...]:
 def domain_rows(node: NodeStatus) -> tuple[DomainRow, ...]:
     """The domains of this machine."""
     return tuple(
-        DomainRow("", domain.name, domain.gpus, domain.state.value, domain.since, domain.reason, domain.restarts)
+        DomainRow(
+            node="",
+            name=domain.name,
+            gpus=domain.gpus,
+            state=domain.state.value,
+            since=domain.since,
+            reason=domain.reason,
+            restarts=domain.restarts,
+            suspects=tuple((one.pod, one.faults) for one in domain.faults.suspects),
+        )
         for domain in node.domains
     )
 

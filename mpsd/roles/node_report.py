@@ -25,6 +25,7 @@ from mpsd.core.node_view import NodeView, is_as_before
 from mpsd.core.pod_marks import PodMarks
 from mpsd.core.policy import Policy
 from mpsd.edge.kube import Kube, KubeError
+from mpsd.edge.kube_time import stamp
 from mpsd.roles.report_duty import Duty, Reachability, keep
 from mpsd.roles.report_events import EventsDuty
 from mpsd.roles.report_node import MPSNodeDuty, NodeConditionDuty, ReadyCondition, ThisNode
@@ -53,7 +54,7 @@ class NodeReport:
         """The node as it is now. marks: each pod of this node that holds devices, with the annotations it must have."""
         news = self._policy() is not self._policy_then or not is_as_before(self._view, view)
         if news:
-            for happening in happenings(self._view, view, self._node):
+            for happening in happenings(self._view, view, self._node, stamp):
                 self._events.note(happening)
             self._ready.see(view)
         self._view, self._policy_then = view, self._policy()

@@ -10,7 +10,7 @@ import asyncio
 import time
 
 from mpsd.core.event_book import EventBook, Writing, dropped_happening
-from mpsd.core.events import Happening, Told, count_in, event_object, event_patch, node_subject
+from mpsd.core.events import Happening, Told, count_in, event_object, event_patch, is_told_by, node_subject
 from mpsd.edge.kube import Away, Conflict, Kube, KubeError, NotFound, Object, PatchKind, Resource
 from mpsd.edge.kube_time import stamp
 from mpsd.edge.logs import logger
@@ -30,7 +30,7 @@ class EventsDuty:
         self._log = logger(role="agent", part="report")
 
     def note(self, happening: Happening) -> None:
-        self._book.note(happening, time.time())
+        self._book.note(happening, time.time() if happening.at is None else happening.at)
         if self._book.dropped > self._dropped:
             self._dropped = self._book.dropped
             self._book.note(dropped_happening(node_subject(self._node)), time.time())
@@ -70,11 +70,12 @@ class EventsDuty:
         self._book.wrote(told, time.time())
 
     async def _count_on(self, told: Told, namespace: str) -> int:
-        """Adds our count to the one that is there; gives the sum. The first patch is what reads it."""
-        seen = event_patch(told, stamp)
-        found = await self._patch(told, {"lastTimestamp": seen["lastTimestamp"]}, namespace)
+        """Adds our count to the one that is there; gives the sum. The first patch changes nothing: it reads."""
+        found = await self._patch(told, {}, namespace)
+        if is_told_by(found, told, stamp):
+            return count_in(found)
         count = count_in(found) + told.count
-        await self._patch(told, seen | {"count": count}, namespace)
+        await self._patch(told, event_patch(told, stamp) | {"count": count}, namespace)
         return count
 
     async def _patch(self, told: Told, patch: Object, namespace: str) -> Object:

@@ -7,9 +7,9 @@ from rich.console import Console
 
 from mpsd.cli.status import show
 from mpsd.core.node_status import node_status
-from mpsd.core.node_view import HeldGrant, NodeView
-from tests.core.pod_worlds import client, held, node
-from tests.core.worlds import POLICY, grant
+from mpsd.core.node_view import Fault, FaultHit, HeldGrant, NodeView
+from tests.core.pod_worlds import client, held, node, pod
+from tests.core.worlds import NOW, POLICY, grant, identity
 
 
 def shown(view: NodeView) -> str:
@@ -36,3 +36,13 @@ def test_a_pods_grant_is_shown_by_its_name_and_a_programs_by_its_pid() -> None:
 def test_what_outlives_its_holder_says_so() -> None:
     left = shown(node(grants=(replace(held("a"), holder_alive=False),)))
     assert "(ended, programs of it are left) default/a" in left
+
+
+def test_whom_one_fault_after_the_other_hit_is_shown_and_nobody_is_blamed() -> None:
+    hit = (FaultHit(identity(1), "train", pod("a").uid), FaultHit(identity(2), "train", "of-one-that-is-gone"))
+    faults = (Fault(NOW - 60, hit), Fault(NOW, hit))
+    said = shown(node(grants=(held("a"),), faults=faults, faults_total=2))
+    assert "gpu0: pods that were present at each of its last faults: " in said
+    assert "default/a (2 in a row)" in said
+    assert "which of them caused them, if one did, nobody can say" in said
+    assert "present" not in shown(node(grants=(held("a"),), faults=faults[:1], faults_total=1))

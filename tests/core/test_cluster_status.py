@@ -21,12 +21,12 @@ from mpsd.core.domain_states import State
 from mpsd.core.mps_ready import condition_object, mps_ready
 from mpsd.core.mpsnode import mpsnode_status
 from mpsd.core.node_status import node_status
-from mpsd.core.node_view import NodeView
+from mpsd.core.node_view import Fault, FaultHit, NodeView
 from mpsd.core.status_rows import domain_rows, gpu_rows, grant_rows
 from mpsd.edge.kube_time import seconds, stamp
-from tests.core.pod_worlds import client, held, node
+from tests.core.pod_worlds import client, held, node, pod
 from tests.core.worlds import NOW as VIEW_NOW
-from tests.core.worlds import POLICY
+from tests.core.worlds import POLICY, identity
 from tests.mpsnodes import NOW, damaged, mpsnode
 
 
@@ -41,10 +41,12 @@ def told(view: NodeView) -> dict[str, Any]:
     return {"metadata": {"name": "node1"}, "spec": {}, "status": status}
 
 
+FAULTS = tuple(Fault(VIEW_NOW + number, (FaultHit(identity(number), "train", pod("a").uid),)) for number in range(2))
 VIEWS = {
     "pods and clients": node(grants=(held("a"), held("b", 2, 1)), clients=(client("a", 1), client("b", 2, None, 1))),
     "nothing": node(),
     "clients unknown": node(clients=None, unknown=("NVML does not answer",)),
+    "one fault after the other": node(grants=(held("a"),), faults=FAULTS, faults_total=2),
     "a daemon down": node(state=State.DOWN, daemon=None, reason="killed by signal 9"),
 }
 

@@ -26,12 +26,6 @@ LINES = [
             997,
             "[2026-11-21 01:52:04.062 Server   999] Client {PID: 997, Context ID: 1} on device 0 to be torn down",
         ),
-        (
-            LogEvent.CLIENT_TORN_DOWN,
-            996,
-            "[2026-11-21 01:52:04.062 Server   999] Client {PID: 996, Context ID: 1} on the error-trigging process 996"
-            + " to be torn down",
-        ),
         (LogEvent.PID, 997, "[2026-11-21 01:52:04.062 Server   999] 997"),
         (
             LogEvent.CLIENT_CONNECTED,

@@ -54,6 +54,14 @@ def test_a_fault_ends_when_the_server_is_active_again() -> None:
     assert walk(State.READY, fault, HEALTHY) is State.READY
 
 
+@pytest.mark.parametrize("state", [State.STARTING, State.WEDGED])
+def test_a_daemon_that_is_found_in_a_fault_does_not_serve_for_a_moment(state: State) -> None:
+    fault = replace(HEALTHY, server=ServerStatus.FAULT)
+    assert walk(state, fault) is State.FAULT
+    assert walk(state, replace(fault, settled=False)) is not State.FAULT
+    assert walk(state, fault, HEALTHY) is State.READY
+
+
 def test_a_silent_daemon_is_wedged_at_the_third_command_and_not_before() -> None:
     silent = [Seen(alive=True, settled=True, unanswered=n) for n in (1, 2, 3)]
     assert walk(State.READY, *silent[:2]) is State.READY
