@@ -40,7 +40,7 @@ def _stat_fields(pid: int) -> list[bytes] | None:
         descriptor = os.open(
             f"/proc/{pid}/stat", os.O_RDONLY
         )  # not by Path: this is read for every client at every look
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # /proc may be mounted so that it hides other users' processes
         return None
     try:
         stat = os.read(descriptor, 4096)

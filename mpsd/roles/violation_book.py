@@ -40,6 +40,12 @@ class ViolationBook:
         self._looks, self._looked_at = self._looks + 1, began
 
     def add(self, violation: Violation, at: float) -> Entry:
+        """One that is there again is the one that was there, and is not counted again."""
+        if violation.again:
+            for entry in reversed(self._last):
+                if (entry.violation.kind, entry.violation.client.process) == (violation.kind, violation.client.process):
+                    entry.violation = violation
+                    return entry
         self._counts[violation.kind, violation.response] += 1
         entry = Entry(violation, at)
         self._last.append(entry)

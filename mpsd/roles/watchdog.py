@@ -17,7 +17,8 @@ from mpsd.core.node_status import ViolationsStatus
 from mpsd.core.node_view import DomainRecord
 from mpsd.core.policy import Policy, Response
 from mpsd.core.violations import Violation
-from mpsd.core.watchdog import Memory, Notice, Seen, is_quiet, judge
+from mpsd.core.watchdog import SECOND_LOOK_S, Memory, Notice, judge
+from mpsd.core.watched import Seen
 from mpsd.edge.client_eyes import ClientEyes, Owners, Sight
 from mpsd.edge.domain_records import DomainRecords
 from mpsd.edge.logs import logger
@@ -29,7 +30,6 @@ from mpsd.roles.own_processes import OwnProcesses
 from mpsd.roles.violation_book import Entry, ViolationBook
 
 LOOK_S = 0.2  # from the beginning of one look to the next
-_SECOND_LOOK_S = 0.03  # to one that has to be sure
 _LAST_WORDS_S = 3.0  # for what is being ended when it stops
 
 
@@ -69,7 +69,7 @@ class Watchdog:
             began = time.monotonic()
             sure = self._turn(began, sure=sure)
             self._book.looked(began)
-            left_s = began + (_SECOND_LOOK_S if sure else LOOK_S) - time.monotonic()
+            left_s = began + (SECOND_LOOK_S if sure else LOOK_S) - time.monotonic()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(left_s, 0.0)):
                     await stop.wait()
@@ -99,7 +99,7 @@ class Watchdog:
         if self._unjudged:
             return False
         judged = (sight, grants, self._books.ungranted, self._policy())
-        if judged == self._judged and is_quiet(self._memory):
+        if judged == self._judged and self._memory.is_settled:
             return False
         self._judged = judged
         seen = self._seen(now, sight, grants, records)
@@ -141,27 +141,32 @@ class Watchdog:
         entry = self._book.add(violation, time.time())
         if violation.ends:
             record = next((one for one in records if violation.gpu in one.gpus), None)
-            task = asyncio.create_task(self._punish(violation, record, seen_at, entry))
+            task = asyncio.create_task(self._punish(entry, record, seen_at))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
         elif violation.told:
             self._tell(violation, str(violation))
 
-    async def _punish(self, violation: Violation, record: DomainRecord | None, seen_at: float, entry: Entry) -> None:
-        """Ends the process; then it is told, and then waited for until its memory is back."""
-        client, about = violation.client, {"kind": violation.kind.value, "pid": violation.client.pid}
+    async def _punish(self, entry: Entry, record: DomainRecord | None, seen_at: float) -> None:
+        """Ends the process; then it is told, and then waited for until its memory is back.
+
+        One that cannot be ended is tried again as long as it is there, and told of once.
+        """
+        violation, client = entry.violation, entry.violation.client
+        about = {"kind": violation.kind.value, "pid": client.pid}
         try:
             await self._end.signal(violation, record)
-            again = "was signalled before, and is signalled again" if violation.again else "is ended"
-            self._tell(violation, f"{violation}; it {again}")
+            if not violation.again:
+                self._tell(violation, f"{violation}; it is ended")
             took_s = round(await self._end.until_gone(client, seen_at), 3)
         except NotEnded as error:
-            entry.outcome = f"not ended: {error}"
-            self._log.warning("not ended", **about, reason=str(error))
+            if entry.outcome != str(error):
+                self._log.warning("not ended", **about, reason=str(error))
+            entry.outcome = str(error)
         else:
             entry.outcome = f"ended, its memory back {took_s:g} s after it was seen"
             self._log.info("ended", **about, used_mib=client.used_mib, took_s=took_s)
-        if violation.response is Response.EVICT and violation.pod and self.cluster:
+        if violation.response is Response.EVICT and violation.pod and self.cluster and not violation.again:
             await self.cluster.evict(violation.pod, str(violation))
 
     def _tell(self, violation: Violation, message: str) -> None:
