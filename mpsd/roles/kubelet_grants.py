@@ -7,8 +7,10 @@ What kubelet says changes with pods and with what it is answered, and both are k
 at every look after something of that has changed, and else now and then.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from mpsd.core.allocation import Held
@@ -31,6 +33,7 @@ from mpsd.edge.pod_resources import Kind, held_devices
 
 _NEWS_S = 30.0  # what was answered in this time, kubelet and the API may not know of yet
 _QUIET_S = 10.0  # between two questions to kubelet while nothing has changed in _NEWS_S
+_ASK_AGAIN_S = 0.25  # a kubelet that did not answer a start
 _DEADLINE_S = 5.0
 
 
@@ -120,6 +123,17 @@ class KubeletGrants:
         await self._ask(deadline_s)
         self._count()
 
+    async def until_answered(self, deadline_s: float) -> str:
+        """Asks kubelet until it answers; why it has not by the deadline, else empty."""
+        before = self._questions
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                await self.refresh_now()
+                while self._answered <= before:
+                    await asyncio.sleep(_ASK_AGAIN_S)
+                    await self.refresh_now()
+        return "" if self._answered > before else self._away or "it has not answered yet"
+
     def _may_bring_news(self) -> bool:
         now, beside = time.monotonic(), (self.pods_seen, self.entries)
         if not are_same(beside, self._asked_beside):
@@ -137,6 +151,8 @@ class KubeletGrants:
             names: Mapping[str, Kind] = {resources.memory: "memory", resources.percent: "percent"}
             said = await held_devices(self._socket, names, deadline_s)
         except KubeletAway as error:
+            if question < self._answered:
+                return
             if not self._away:
                 self._log.warning("kubelet does not say who holds what", reason=str(error))
             self._away = str(error)

@@ -27,6 +27,7 @@ from mpsd.roles.node_devices import NodeDevices
 # container alone, for 30 s at most (KubeletPreStartContainerRPCTimeoutInSecs of k8s.io/kubelet's deviceplugin v1beta1).
 _PREFER_S = 1.0
 _RAISE_S = 3.0
+_ANSWER_S = 6.0
 _START_S = 20.0
 
 _NOBODY = ContainerName("", "(unknown)", "(unknown)")
@@ -102,8 +103,12 @@ class MemoryPlugin:
         self._node.books.note(Held("memory", tuple(ids), container, percent, boot, time.time(), uid))
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """HeldBack with the reason; kubelet tries again, unless the pod has been evicted."""
-        await self._node.books.refresh_now()
+        """HeldBack with the reason; kubelet tries again, unless the pod has been evicted.
+
+        A container that started before kubelet has said what its pod holds could be taken for one that has too much.
+        """
+        if silent := await self._node.books.until_answered(_ANSWER_S):
+            raise HeldBack(f"kubelet does not say who holds what: {silent}")
         starting = self._starting(ids)
         problems = self._problems(starting)
         if wrong := [problem.sentence for problem in problems if not problem.waits]:

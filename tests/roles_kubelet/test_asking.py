@@ -17,6 +17,7 @@ from mpsd.core.devices import gpu_of, memory_devices
 from mpsd.core.domains import Domain
 from mpsd.core.node_pods import NodePod, read_node_pod
 from mpsd.edge import processes
+from mpsd.edge.device_plugin import HeldBack
 from mpsd.edge.kube import PODS, open_kube
 from mpsd.edge.kube_mirror import Mirror, Selection
 from mpsd.edge.logs import logger
@@ -24,7 +25,7 @@ from mpsd.edge.nvml import Nvml
 from mpsd.edge.waiting import until
 from mpsd.kubelet_api import podresources_pb2 as wire
 from mpsd.kubelet_api.podresources_pb2_grpc import PodResourcesListerServicer, add_PodResourcesListerServicer_to_server
-from mpsd.roles import kubelet_grants
+from mpsd.roles import kubelet_grants, memory_plugin
 from mpsd.roles.agent import AgentRole
 from mpsd.roles.kubelet_grants import KubeletGrants
 from mpsd.roles.memory_plugin import MemoryPlugin
@@ -289,5 +290,18 @@ def test_an_older_word_of_kubelet_that_comes_late_undoes_no_newer_one() -> None:
         late.set()
         await first
         assert [one.grant.memory_mib for one in world.books.held()] == [3 * 1024]
+
+    tell(story)
+
+
+def test_no_container_starts_before_kubelet_has_said_what_its_pod_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        monkeypatch.setattr(memory_plugin, "_ANSWER_S", 0.3)
+        await world.kubelet.stop()
+        with pytest.raises(HeldBack, match="kubelet does not say who holds what"):
+            await _plugin(world.books).pre_start(mem_ids(7))
+        waiting = asyncio.create_task(world.books.until_answered(DEADLINE_S))
+        await world.kubelet.start()
+        assert await waiting == ""
 
     tell(story)
