@@ -150,7 +150,7 @@ class ControlDaemon:
         else:
             self.log.control("NEW UI")
             self._selector.modify(asker.connection, selectors.EVENT_READ, partial(self._hear_asker, asker))
-            self._obey(asker, message["command"])
+            self._obey(asker, message["words"])
 
     def _hear_asker(self, asker: Asker) -> None:
         message = messages.receive(asker.connection)
@@ -158,7 +158,7 @@ class ControlDaemon:
             self.log.control("UI closed")
             self._drop(asker.connection)
         else:
-            self._obey(asker, message["command"])
+            self._obey(asker, message["words"])
 
     def _obey(self, asker: Asker, line: str) -> None:
         self.log.control(f"Cmd:{line}")
@@ -170,7 +170,7 @@ class ControlDaemon:
         for line in text.splitlines():
             self.log.control(line)
         if not asker.gone:
-            messages.send(asker.connection, {"text": text})
+            messages.send_words(asker.connection, text)
 
     def _serve_waiting(self) -> None:
         """First come first served; without -M a client of another user waits until the server has nobody left."""
@@ -228,7 +228,7 @@ class ControlDaemon:
         # Answered last: whoever hears of it must find no daemon any more.
         with self._quit.asker.connection.dup() as asker:
             self._close_all()
-            messages.send(asker, {"text": ""})
+            messages.send_words(asker, "")
 
     def _close_all(self) -> None:
         for key in list(self._selector.get_map().values() if self._selector.get_map() else ()):
