@@ -15,6 +15,7 @@ from mpsd.cli.options import RunDirectory
 from mpsd.cli.output import ExitCode, StatusFormat, complaints
 from mpsd.cli.tables import GPU_COLUMNS, domain_line, grant_table, known_gib, suspects_line, table
 from mpsd.cli.verbs import extra_needed
+from mpsd.cli.violation_lines import violation_lines
 from mpsd.core.domain_states import State
 from mpsd.core.node_status import NodeStatus
 from mpsd.core.placement import gib
@@ -24,6 +25,8 @@ from mpsd.edge import local_api
 from mpsd.edge.settings import settings
 
 _PAUSE_S = 1.0  # between two looks at this machine
+_LAST, _ALL = 5, 100  # violations that are shown
+_LASTING = ("since", "counts", "last", "unjudged")  # of the violations, what is not another at every look
 
 
 def status(
@@ -100,7 +103,12 @@ class _Here:
 
 
 def _without_time(record: object) -> object:
-    return {**record, "now": None} if isinstance(record, dict) else record
+    """The node without what is another at every look."""
+    if not isinstance(record, dict):
+        return record
+    seen = record.get("violations")
+    kept = {name: seen[name] for name in _LASTING if name in seen} if isinstance(seen, dict) else None
+    return {**record, "now": None, "violations": kept}
 
 
 def show(node: NodeStatus, to: Console) -> None:
@@ -123,6 +131,8 @@ def _parts(node: NodeStatus, *, wide: bool) -> Iterator[RenderableType]:
         yield f"pid {waiting.holder_pid} waits for {gib(waiting.memory_mib)} GiB: {waiting.command}"
     for what in node.unknown:
         yield f"unknown: {what}"
+    if node.violations:
+        yield from violation_lines(node.violations, most=_ALL if wide else _LAST)
 
 
 def _strangers(node: NodeStatus) -> Iterator[str]:

@@ -97,6 +97,11 @@ CLUSTER_GPU_COLUMNS: tuple[Column[GpuRow], ...] = (Column("NODE", lambda gpu: gp
 # -- grants --------------------------------------------------------------------------------------------------------
 
 
+def _used(row: GrantRow) -> str | Text:
+    used = known_gib(row.used_mib)
+    return Text(f"{used}, over", "red") if row.over else used
+
+
 def _ended(row: GrantRow, what: str) -> str:
     return f"(ended, programs of it are left) {what}" if row.ended else what
 
@@ -105,7 +110,7 @@ _GRANT: tuple[Column[GrantRow], ...] = (
     Column("GPU", lambda grant: ",".join(grant.gpus), left=True),
     Column("GRANTED", lambda grant: known_gib(grant.memory_mib)),
     Column("THREADS", lambda grant: _percent(grant.thread_percent)),
-    Column("USED", lambda grant: known_gib(grant.used_mib)),
+    Column("USED", _used),
     Column("CLIENTS", lambda grant: _known(grant.clients)),
 )
 GRANT_COLUMNS: tuple[Column[GrantRow], ...] = (
@@ -186,7 +191,7 @@ def _of_told(node: ClusterNode, number: int | None) -> int | None:
 def domain_line(domain: DomainRow, now: float) -> str:
     """What is to be said of a domain that is not ready."""
     where = f"{domain.node}: " if domain.node else ""
-    since = "" if domain.since is None else f" since {_clock(domain.since)} ({lasting(now - domain.since)})"
+    since = "" if domain.since is None else f" since {clock(domain.since)} ({lasting(now - domain.since)})"
     return printable(f"{where}{domain.name} is {domain.state}{since}: {domain.reason or 'no reason said'}", _LONGEST)
 
 
@@ -198,7 +203,8 @@ def suspects_line(domain: DomainRow) -> str:
     return printable(f"{said}; which of them caused them, if one did, nobody can say", _LONGEST)
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """The time of day here of so many seconds since 1970."""
     try:
         return time.strftime("%H:%M:%S", time.localtime(seconds))
     except (OverflowError, ValueError, OSError):  # a year that no clock of this machine knows

@@ -49,7 +49,7 @@ class DomainRow:
 class GrantRow:
     """gpus: their labels. pod: namespace and name; None where a process holds the grant, whose pid is then known.
 
-    id: the pod's uid, empty where that is not known.
+    id: the pod's uid, empty where that is not known. over: it uses more than it may; False where that is not told.
     """
 
     node: str
@@ -63,6 +63,7 @@ class GrantRow:
     clients: int | None
     command: str
     ended: bool  # its holder, though not all of its programs
+    over: bool = False
 
 
 def gpu_rows(node: NodeStatus) -> tuple[GpuRow, ...]:
@@ -125,6 +126,7 @@ def grant_rows(node: NodeStatus) -> tuple[GrantRow, ...]:
             clients=grant.clients,
             command=grant.command,
             ended=not grant.holder_alive,
+            over=grant.over,
         )
         for grant in node.grants
     )

@@ -75,6 +75,6 @@ def _status(entry: Entry) -> ViolationStatus:
         grant=one.grant,
         namespace=one.pod.namespace if one.pod else None,
         pod=one.pod.name if one.pod else None,
-        message=one.message,
+        message=str(one),
         outcome=entry.outcome,
     )
