@@ -56,7 +56,7 @@ def drain(
     async def drain_it(kube: Kube) -> tuple[ClusterNode, bool, Mapping[str, str]]:
         before, change = await begin_drain(kube, node, gpus or ())
         begun.append((before, change))
-        for sentence in effects(before, change):
+        for sentence in effects(before, change, with_pods=False):
             say(sentence)
         evictions = Evictions(kube, say) if evict else None
         after, done = await until_empty(kube, Emptying(node, change.touched, within_s, evictions), say)

@@ -85,7 +85,8 @@ def upgrade(
         for line in stays().splitlines():
             say(line)
     elif not dry_run and output is Format.TEXT and walk.control:
-        answers().print(f"{walk.control}: {len(walk.standings)} nodes are of revision {walk.control.revision}")
+        number = len(walk.standings)
+        answers().print(f"{walk.control}: revision {walk.control.revision} on {number} node{'s' if number > 1 else ''}")
     end(well=failure is None and (not dry_run or not walk.due()))
 
 

@@ -99,19 +99,19 @@ def merge_patch(change: CordonChange, version: str) -> dict[str, dict[str, objec
     return {"metadata": {"resourceVersion": version}, "spec": {"cordoned": list(change.cordoned)}}
 
 
-def effects(node: ClusterNode, change: CordonChange) -> Iterator[str]:
-    """What it does, a sentence each. node: as it was before."""
+def effects(node: ClusterNode, change: CordonChange, *, with_pods: bool = True) -> Iterator[str]:
+    """What it does, a sentence each. node: as it was before. with_pods: those that are there too."""
     named = _labels(node, change.gpus) or "every GPU"
     if not change.changes:
         yield f"{node.name}: {'cordoned already' if change.cordon else 'not cordoned'}: {named}"
     else:
-        yield from _changed(node, change, named)
+        yield from _changed(node, change, named, with_pods=with_pods)
     if change.kept:
         others = _labels(node, _mates(node, change.kept).intersection(change.cordoned))
         yield f"still out of use, since {others} of the same domain is cordoned: {_labels(node, change.kept)}"
 
 
-def _changed(node: ClusterNode, change: CordonChange, named: str) -> Iterator[str]:
+def _changed(node: ClusterNode, change: CordonChange, named: str, *, with_pods: bool) -> Iterator[str]:
     back = [uuid for uuid in change.gpus if uuid not in change.kept]
     if change.cordon:
         yield f"{node.name}: no new pods on {named} from now on; what runs there goes on"
@@ -119,7 +119,7 @@ def _changed(node: ClusterNode, change: CordonChange, named: str) -> Iterator[st
         yield f"{node.name}: pods may come to {_labels(node, back) or named} again"
     if change.along:
         yield f"with it, since they share a control daemon: {_labels(node, change.along)}"
-    if change.cordon:
+    if change.cordon and with_pods:
         yield from _running(node, change)
 
 

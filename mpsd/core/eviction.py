@@ -4,15 +4,17 @@ One rule: as `kubectl drain`, it ends no pod that would be back on the same node
 static ones.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from mpsd.core.cluster_status import PodStatus
+from mpsd.core.cluster_status import ClusterNode, PodStatus
+from mpsd.core.domain_states import State
 
 _MIRROR = "kubernetes.io/config.mirror"  # kubelet's, on what stands for a static pod in the API
 _LONGEST_PAUSE_S = 10.0
+_OFFERED = frozenset({State.READY.value, State.STARTING.value, State.FAULT.value})  # where devices are Healthy
 
 
 class Fate(StrEnum):
@@ -47,6 +49,20 @@ def verdict(pod: Mapping[str, Any] | None, holder: PodStatus) -> Verdict:
     if owner.get("kind") == "DaemonSet":
         return Verdict(Fate.STAYS, f"it is of the DaemonSet {owner.get('name')}, which would make it again here")
     return Verdict(Fate.EVICT)
+
+
+def offers_room(node: ClusterNode, gpus: Collection[str]) -> bool:
+    """Whether kubelet may still be told of room on these GPUs: the node has not taken their cordon up."""
+    return any(gpu.state in _OFFERED for gpu in node.gpus if gpu.uuid in gpus)
+
+
+def closed_for_s(node: ClusterNode, gpus: Collection[str]) -> float:
+    """How long these GPUs have not been offered any more, at least, by the node's own clock."""
+    since = [domain.since for domain in node.domains if not set(domain.gpus).isdisjoint(gpus)]
+    known = [at for at in since if at is not None]
+    if node.told_at is None or not known or len(known) < len(since):
+        return 0.0
+    return max(0.0, node.told_at - max(known))
 
 
 def again_after_s(refused: int) -> float:

@@ -140,7 +140,9 @@ def _in_use(node: ClusterNode) -> list[DomainRow]:
 
 
 def _states(domains: list[DomainRow]) -> str:
-    each = (f"{one.name} is {one.state}" + (f": {one.reason}" if one.reason else "") for one in domains)
+    unsaid = (State.DRAINED, State.DRAINING)  # for a reason that the upgrade itself has given
+    said = ((one, "" if one.state in unsaid else one.reason) for one in domains)
+    each = (f"{one.name} is {one.state}" + (f": {reason}" if reason else "") for one, reason in said)
     return "; ".join(each)
 
 

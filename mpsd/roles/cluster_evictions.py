@@ -1,6 +1,7 @@
 """Asks for the end of the pods that hold GPUs which are being drained.
 
-One rule: every eviction names the uid of the pod that holds the grant, so that no namesake of it is ended.
+One rule: every eviction names the uid of the pod that holds the grant, so that no namesake of it is ended; and none is
+asked for while a pod that is made again could come back to the same GPUs.
 
 Rights of whoever does it: get pods, create pods/eviction, in the namespaces of those pods.
 """
@@ -11,8 +12,10 @@ from dataclasses import dataclass
 
 from mpsd.core.cluster_status import ClusterNode, PodStatus
 from mpsd.core.drain_progress import holders
-from mpsd.core.eviction import Fate, again_after_s, verdict
+from mpsd.core.eviction import Fate, again_after_s, closed_for_s, offers_room, verdict
 from mpsd.edge.kube import PODS, Away, Conflict, Kube, NotFound, NotNow, Object, Rejected
+
+COUNTED_S = 10.0  # kubelet tells the API every so often how many devices there are; what comes in between would fail
 
 
 @dataclass(slots=True)
@@ -32,6 +35,7 @@ class Evictions:
         self._kube = kube
         self._say = say
         self._tries: dict[tuple[str, str, str], _Try] = {}
+        self._closed_at: float | None = None  # when the GPUs were first seen to be offered no more; None before
 
     def said(self, pod: PodStatus) -> str:
         """What became of the attempt on this pod, empty where there was none."""
@@ -40,10 +44,26 @@ class Evictions:
 
     async def look(self, node: ClusterNode, gpus: Collection[str]) -> None:
         """Asks once for each pod that is due. Forbidden where a right is missing."""
-        for holder in holders(node, gpus):
+        there = holders(node, gpus)
+        if not there or not self._is_counted(node, gpus):
+            return
+        for holder in there:
             attempt = self._tries.setdefault(_key(holder), _Try())
             if not attempt.asked and time.monotonic() >= attempt.due:
                 await self._attempt(holder, attempt)
+
+    def _is_counted(self, node: ClusterNode, gpus: Collection[str]) -> bool:
+        """Whether everybody knows by now that nothing is free on these GPUs."""
+        if offers_room(node, gpus):
+            self._closed_at = None
+            return False
+        for_s = closed_for_s(node, gpus)
+        if self._closed_at is None:
+            self._closed_at = time.monotonic()
+            if for_s < COUNTED_S:
+                why = "until kubelet has told that nothing is free there, or pods that are made again would come back"
+                self._say(f"evicts in {COUNTED_S:g} s: {why}")
+        return max(for_s, time.monotonic() - self._closed_at) >= COUNTED_S
 
     async def _attempt(self, holder: PodStatus, attempt: _Try) -> None:
         name = f"{holder.namespace}/{holder.pod}"

@@ -112,8 +112,10 @@ def _called(pod: Object) -> str:
 
 
 @contextmanager
-def played_nodes(world: ClusterWorld) -> Iterator[PlayedNodes]:
+def played_nodes(world: ClusterWorld, counted_s: float = 0.0) -> Iterator[PlayedNodes]:
+    """counted_s: as `hurry` of the world has it; these kubelets tell of their devices at once."""
     nodes, stop = PlayedNodes(world), threading.Event()
+    world.hurry(counted_s)
     thread = threading.Thread(target=nodes.play, args=(stop,))
     thread.start()
     try:

@@ -44,10 +44,10 @@ def pods(world: ClusterWorld) -> set[str]:
 def test_pods_are_waited_for_and_each_change_is_said_once(world: ClusterWorld) -> None:
     run_pods(world, "gpu-a1")
     with played_nodes(world) as nodes:
-        in_vain = world.kubectl_mps("drain", "gpu-a1", "--gpu", "gpu0", "--timeout", "1.6s")
+        in_vain = world.kubectl_mps("drain", "gpu-a1", "--gpu", "gpu0", "--timeout", "1s")
         assert in_vain.code == 1
         assert in_vain.errors.count("gpu0 draining, 1 client; left: default/mps-sample-7xk2p (7 GiB of gpu0), ") == 1
-        assert "kubectl mps drain: somebody is left after 1.6s\n" in in_vain.errors
+        assert "kubectl mps drain: somebody is left after 1s\n" in in_vain.errors
         undo = "gpu-a1: still cordoned: gpu0; to put them back into use: kubectl mps undrain gpu-a1 --gpu gpu0\n"
         assert undo in in_vain.errors
         assert in_vain.output.startswith("gpu-a1: not drained: gpu0 draining, 1 client; left: ")
@@ -79,36 +79,48 @@ def test_eviction_ends_those_that_hold_something_there_and_no_others(world: Clus
         assert world.cordoned("gpu-a1") == []
 
 
-def test_a_budget_is_kept_and_asked_again_until_it_lets_the_pod_go(world: ClusterWorld, nodes: PlayedNodes) -> None:
+def test_a_budget_is_kept_and_asked_again_until_it_lets_the_pod_go(world: ClusterWorld) -> None:
     budget = {
         "metadata": {"name": "one"},
         "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "train-1"}}},
     }
     world.ask(lambda kube: kube.create(BUDGETS, budget, "default"))
     run_pods(world, "gpu-a2")
-    held = world.kubectl_mps("drain", "gpu-a2", "--gpu", "gpu0", "--evict", "--timeout", "1.5s")
-    assert held.code == 1
-    assert held.errors.count("default/train-1 cannot be evicted now, and is tried again: ") == 1
-    assert "violate the pod's disruption budget" in held.errors
-    world.ask(lambda kube: kube.delete(BUDGETS, "one", "default"))
-    assert world.kubectl_mps("drain", "gpu-a2", "--gpu", "gpu0", "--evict").code == 0
-    assert pods(world) == {"default/wide-0"}
+    with played_nodes(world):
+        held = world.kubectl_mps("drain", "gpu-a2", "--gpu", "gpu0", "--evict", "--timeout", "1s")
+        assert held.code == 1
+        assert held.errors.count("default/train-1 cannot be evicted now, and is tried again: ") == 1
+        assert "violate the pod's disruption budget" in held.errors
+        world.ask(lambda kube: kube.delete(BUDGETS, "one", "default"))
+        assert world.kubectl_mps("drain", "gpu-a2", "--gpu", "gpu0", "--evict").code == 0
+        assert pods(world) == {"default/wide-0"}
 
 
-def test_pods_of_daemon_sets_and_static_pods_are_named_and_stay(world: ClusterWorld, nodes: PlayedNodes) -> None:
+def test_pods_of_daemon_sets_and_static_pods_are_named_and_stay(world: ClusterWorld) -> None:
     spec = {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "gpu-a2"}}}}
     dcgm = world.ask(lambda kube: kube.create(DAEMON_SETS, {"metadata": {"name": "dcgm"}, "spec": spec}, "default"))
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "dcgm", "uid": dcgm["metadata"]["uid"]}
     run_pods(world, "gpu-a2", ownerReferences=[owner | {"controller": True}])
     run_pods(world, "gpu-a1", annotations={"kubernetes.io/config.mirror": "x"})
-    said = world.kubectl_mps("drain", "gpu-a1", "--evict", "--timeout", "0.1s")
-    assert said.code == 1
-    assert "default/train-0 is not evicted: it is a static pod, of a file on the node\n" in said.errors
-    said = world.kubectl_mps("drain", "gpu-a2", "--gpu", "gpu2", "--evict", "--timeout", "0.1s", "-o=json")
-    (left,) = json.loads(said.output)["left"]
+    with played_nodes(world):
+        said = world.kubectl_mps("drain", "gpu-a1", "--evict", "--timeout", "1s")
+        assert said.code == 1
+        assert "default/train-0 is not evicted: it is a static pod, of a file on the node\n" in said.errors
+        of_two = world.kubectl_mps("drain", "gpu-a2", "--gpu", "gpu2", "--evict", "--timeout", "1s", "-o=json")
+    (left,) = json.loads(of_two.output)["left"]
     why = "it is of the DaemonSet dcgm, which would make it again here"
     assert left["eviction"] == f"default/wide-0 is not evicted: {why}"
-    assert json.loads(said.output)["newly_cordoned"] == [A2[2]]
+    assert json.loads(of_two.output)["newly_cordoned"] == [A2[2]]
+
+
+def test_nobody_is_evicted_before_everybody_knows_that_nothing_is_free_there(world: ClusterWorld) -> None:
+    """A pod that is made again would come back to the same GPUs, and fail there."""
+    run_pods(world, "gpu-a1")
+    with played_nodes(world, counted_s=60.0):
+        said = world.kubectl_mps("drain", "gpu-a1", "--evict", "--timeout", "1s")
+    assert said.code == 1
+    assert said.errors.count("evicts in 60 s: until kubelet has told that nothing is free there, or pods that ") == 1
+    assert len(pods(world)) == 3
 
 
 def test_a_namesake_of_the_pod_that_holds_the_grant_is_not_touched(world: ClusterWorld) -> None:
@@ -116,8 +128,9 @@ def test_a_namesake_of_the_pod_that_holds_the_grant_is_not_touched(world: Cluste
     world.ask(lambda kube: kube.delete(PODS, "train-1", "default"))
     with played_nodes(world) as nodes:
         eventually(lambda: "gpu-a2: pod train-1 ended" in nodes.history, "its end")
-    stale = mpsnode("gpu-a2")["status"]["grants"]  # of uids that no pod has
-    patch = {"status": {"grants": stale}}
+    stale = mpsnode("gpu-a2")["status"]  # with uids that no pod has
+    domains = [domain | {"state": "draining"} for domain in stale["domains"]]
+    patch = {"status": {"grants": stale["grants"], "domains": domains}}
     world.ask(lambda kube: kube.patch(MPS_NODES, "gpu-a2", patch, PatchKind.MERGE, subresource="status"))
     namesake = {"metadata": {"name": "train-1"}, "spec": {"nodeName": "gpu-a2", "containers": [{"name": "main"}]}}
     world.ask(lambda kube: kube.create(PODS, namesake, "default"))
@@ -170,16 +183,15 @@ def test_a_refused_domain_ends_undrain_with_its_reason(world: ClusterWorld) -> N
     assert "gpu-a1: gpu1 is refused: MIG is on\n" in said.errors
 
 
-def test_ctrl_c_leaves_the_cordon_and_says_how_to_withdraw_it(
-    world: ClusterWorld, nodes: PlayedNodes, tmp_path: Path
-) -> None:
-    run_pods(world, "gpu-a1")
+def test_ctrl_c_leaves_the_cordon_and_says_how_to_withdraw_it(world: ClusterWorld, tmp_path: Path) -> None:
     program = Path(sys.executable).parent / "kubectl-mps"
     argv = [str(program), "drain", "gpu-a1", "--context", "simulated"]
-    drain = Program(argv, {**os.environ, "PYTHONUNBUFFERED": "1"}, tmp_path / "drain")
-    eventually(lambda: "gpu0 draining" in drain.errors, "the drain under way")
-    drain.process.send_signal(signal.SIGINT)
-    assert drain.exit_code() == 130
+    run_pods(world, "gpu-a1")
+    with played_nodes(world):
+        drain = Program(argv, {**os.environ, "PYTHONUNBUFFERED": "1"}, tmp_path / "drain")
+        eventually(lambda: "gpu0 draining" in drain.errors, "the drain under way")
+        drain.process.send_signal(signal.SIGINT)
+        assert drain.exit_code() == 130
     assert drain.errors.endswith(
         "kubectl mps drain: interrupted\ngpu-a1: still cordoned: gpu0, gpu1; to put them back into use: "
         "kubectl mps undrain gpu-a1 --context simulated\n"

@@ -134,9 +134,9 @@ def test_what_others_have_put_into_its_namespace_keeps_that(bare_world: ClusterW
 def test_pods_that_do_not_go_stop_it_before_what_they_need_goes(bare_world: ClusterWorld, nodes: PlayedNodes) -> None:
     world = bare_world
     nodes.undying.add("mpsd-agent")
-    said = world.kubectl_mps("uninstall", "--force", "--yes", "--timeout", "0.6s")
+    said = world.kubectl_mps("uninstall", "--force", "--yes", "--timeout", "0.3s")
     assert said.code == 1
-    assert "kubectl mps uninstall: still there after 0.6 s: pod mpsd-system/mpsd-agent-" in said.errors
+    assert "kubectl mps uninstall: still there after 0.3 s: pod mpsd-system/mpsd-agent-" in said.errors
     assert "to go on: the same command again; what is listed above as deleted is gone\n" in said.errors
     left = ours_left(world)
     assert {"DaemonSet mps-control-daemon", "ClusterRole mpsd-agent", "CustomResourceDefinition mpsnodes.mpsd.io"} <= {
