@@ -13,6 +13,7 @@ from tests.bench.decisions import decisions
 from tests.bench.idle import idle
 from tests.bench.reactions import reactions
 from tests.bench.rows import Row, show, write
+from tests.bench.watchdog import watchdog
 from tests.bench.webhook import webhook
 
 RESULT = Path("build/bench.json")
@@ -30,6 +31,7 @@ def main() -> int:
     rows: dict[str, Row] = dict(decisions())
     rows |= webhook()
     rows |= agent()
+    rows |= watchdog()
     for gpus, measure in (("H200×2", reactions), ("H200×8", idle)):
         with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
             machine = DemoMachine(Path(folder), gpus, _limits(Path(folder) / "limits"))

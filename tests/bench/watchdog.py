@@ -1,0 +1,202 @@
+"""What watching the GPUs costs mpsd itself: 8 simulated H200 with 40 clients each, every one under a grant of its own.
+
+The watchdog, its eyes and its books are those of `mpsd up`, alone in this process; the clients are processes that sleep
+and are written down as holding memory. Simulated NVML is slower or faster than the driver's, so what is spent in it is a
+row of its own.
+"""
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpsd.core.client_limits import ClientLimit, environment
+from mpsd.core.domain_states import State
+from mpsd.core.grants import Gpu, Grant
+from mpsd.core.node_view import RECORD_VERSION, DomainRecord
+from mpsd.edge import processes, records
+from mpsd.edge.domain_records import DomainRecords
+from mpsd.edge.limits_files import load_limits
+from mpsd.edge.logs import be_silent, logger
+from mpsd.edge.nvml import Nvml
+from mpsd.edge.settings import GRANT, Settings, settings
+from mpsd.edge.waiting import until
+from mpsd.roles.local_grants import LocalGrants
+from mpsd.roles.node import Node
+from mpsd.roles.watchdog import Watchdog
+from mpsd.sim.card import MPS_CLIENT, Claim
+from mpsd.sim.gpus import MIB
+from mpsd.sim.node import SimulatedNode, cards_asked, create_node
+from mpsd.sim.nvml import SimulatedNvml
+from tests.bench.rows import Row
+
+GPUS, CLIENTS_A_GPU, GRANTED_MIB = 8, 40, 3072
+CHANGING = 32  # clients that take or give back memory between two looks
+WINDOW_S = 15.0
+MOST_CORES = 0.03
+LEAST_LOOKS = 4.0  # a second
+
+
+def watchdog() -> Iterator[tuple[str, Row]]:
+    """The watchdog's share of a core, with nothing changing and then with a tenth of the clients changing."""
+    be_silent()
+    with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder, ExitStack() as stack:
+        world = _World(Path(folder), stack)
+        yield from asyncio.run(world.measured()).items()
+
+
+class _TimedLibrary:
+    """Simulated NVML, with the processor time that its functions take."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._timed: dict[str, Callable[..., Any]] = {}
+        self.spent_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._library, name)
+        if not name.startswith("nvmlDeviceGet"):
+            return found
+        if name not in self._timed:
+            self._timed[name] = self._timing(found)
+        return self._timed[name]
+
+    def _timing(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **options: Any) -> Any:
+            began = time.thread_time()
+            try:
+                return function(*arguments, **options)
+            finally:
+                self.spent_s += time.thread_time() - began
+
+        return timed
+
+
+class _World:
+    """320 processes on 8 GPUs."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        limits = load_limits(None)
+        self._policy = limits.policy
+        self._settings = settings(run_directory=str(folder), environment={})
+        cards = cards_asked(f"H200x{GPUS}", limits.facts)
+        machine = create_node(folder / "simulation", cards, limits.facts.capabilities)
+        self._library = _TimedLibrary(SimulatedNvml(machine.folder))
+        nvml = Nvml(self._library)
+        nvml.open()
+        stack.callback(nvml.close)
+        self._node = Node(nvml, nvml.gpus(limits.facts), {}, (), {}, "")
+        self._machine = machine
+        self._stack = stack
+        for gpu in self._node.gpus:
+            _write_record(self._settings, gpu)
+
+    async def measured(self) -> dict[str, Row]:
+        books = LocalGrants(self._settings.grants, lambda: None, logger())
+        books.load()
+        for gpu in self._node.gpus:
+            _fill(self._machine, gpu, books, self._stack)
+        domains = DomainRecords(self._settings.run_directory, logger())
+        watching = Watchdog(self._settings, self._node, lambda: self._policy, books, domains)
+        stop = asyncio.Event()
+        running = asyncio.create_task(watching.run(stop))
+        await until(lambda: len(watching.look().clients) == GPUS * CLIENTS_A_GPU, 30, "every client is seen", 0.1)
+        still = await self._cost(watching)
+        changing = subprocess.Popen([sys.executable, "-c", _CHANGES, self._machine.folder])
+        self._stack.callback(changing.wait)
+        self._stack.callback(changing.kill)
+        busy = await self._cost(watching)
+        stop.set()
+        await running
+        books.close()
+        seen = watching.status()
+        assert not seen.counts, f"nobody is over: {seen.last}"
+        about = f"the watchdog alone, {GPUS} GPUs × {CLIENTS_A_GPU} clients"
+        busy_about = f"the same, {busy.looks:.1f} looks/s, a tenth of them changes memory"
+        slowest = min(still.looks, busy.looks)
+        return {
+            "watchdog_cpu": Row(
+                still.own, "of a core", MOST_CORES, None, f"{about}, {still.looks:.1f} looks/s, nothing changes"
+            ),
+            "watchdog_nvml": Row(
+                still.nvml, "of a core", None, None, "the same, in simulated NVML: not in the row above"
+            ),
+            "watchdog_cpu_changing": Row(busy.own, "of a core", MOST_CORES, still.own, busy_about),
+            "watchdog_nvml_changing": Row(busy.nvml, "of a core", None, still.nvml, "the same, in simulated NVML"),
+            "watchdog_looks": Row(LEAST_LOOKS / slowest, "", 1.0, None, "4 looks a second, of those that there were"),
+        }
+
+    async def _cost(self, watching: Watchdog) -> "_Cost":
+        await asyncio.sleep(1)
+        cpu, nvml, looks, began = time.process_time(), self._library.spent_s, watching.status().looks, time.monotonic()
+        await asyncio.sleep(WINDOW_S)
+        took_s = time.monotonic() - began
+        in_nvml = self._library.spent_s - nvml
+        own = time.process_time() - cpu - in_nvml
+        return _Cost(own / took_s, in_nvml / took_s, (watching.status().looks - looks) / took_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """own, nvml: shares of a core. looks: a second."""
+
+    own: float
+    nvml: float
+    looks: float
+
+
+def _write_record(chosen: Settings, gpu: Gpu) -> None:
+    daemon = processes.identity_of(1)
+    record = DomainRecord(
+        version=RECORD_VERSION,
+        domain=gpu.label,
+        gpus=(gpu.uuid,),
+        state=State.READY,
+        since=0.0,
+        reason="",
+        daemon=daemon,
+        servers=(),
+        restarts=0,
+        restarts_total=0,
+        started_at=0.0,
+        compute_modes={},
+    )
+    path = chosen.domain(gpu.label).record
+    path.parent.mkdir(parents=True)
+    records.write(path, record)
+
+
+def _fill(machine: SimulatedNode, gpu: Gpu, books: LocalGrants, stack: ExitStack) -> None:
+    """40 clients on the GPU."""
+    card = machine.card(gpu.ordinal)
+    stack.callback(card.close)
+    for number in range(CLIENTS_A_GPU):
+        name = f"{gpu.label}-{number}"
+        variables = environment(ClientLimit(GRANTED_MIB, 100), str(machine.folder)) | {GRANT: name}
+        process = subprocess.Popen(["/bin/sleep", "600"], env=variables)
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        holder = processes.identity_of(process.pid)
+        assert holder is not None, name
+        books.add(Grant(name, gpu.label, (gpu.uuid,), GRANTED_MIB, 100, 0, 8, holder, "sleep 600"))
+        card.claim(Claim(process.pid, MPS_CLIENT, 1024 * MIB))
+
+
+_CHANGES = f"""
+import random, sys, time
+from pathlib import Path
+from mpsd.sim.node import open_node
+node = open_node(Path(sys.argv[1]))
+cards = [node.card(gpu.ordinal) for gpu in node.gpus]
+while True:
+    for _ in range({CHANGING}):
+        card, slot = random.choice(cards), random.randrange({CLIENTS_A_GPU})
+        card.add(slot, {MIB} * (64 if card.held_bytes(slot) < {1500 * MIB} else -64))
+    time.sleep(0.1)
+"""
