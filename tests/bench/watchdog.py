@@ -1,8 +1,8 @@
 """What watching the GPUs costs mpsd itself: 8 simulated H200 with 40 clients each, every one under a grant of its own.
 
-The watchdog, its eyes and its books are those of `mpsd up`, alone in this process; the clients are processes that sleep
-and are written down as holding memory. Simulated NVML is slower or faster than the driver's, so what is spent in it is a
-row of its own.
+The watchdog, its eyes and its books are those of `mpsd up`, alone in this process; the clients are processes that
+sleep and are written down as holding memory. Simulated NVML costs something else than the driver's, so what is spent in
+it is a row of its own.
 """
 
 import asyncio
@@ -108,9 +108,7 @@ class _World:
         running = asyncio.create_task(watching.run(stop))
         await until(lambda: len(watching.look().clients) == GPUS * CLIENTS_A_GPU, 30, "every client is seen", 0.1)
         still = await self._cost(watching)
-        changing = subprocess.Popen([sys.executable, "-c", _CHANGES, self._machine.folder])
-        self._stack.callback(changing.wait)
-        self._stack.callback(changing.kill)
+        self._start([sys.executable, "-c", _CHANGES, str(self._machine.folder)])
         busy = await self._cost(watching)
         stop.set()
         await running
@@ -131,6 +129,12 @@ class _World:
             "watchdog_nvml_changing": Row(busy.nvml, "of a core", None, still.nvml, "the same, in simulated NVML"),
             "watchdog_looks": Row(LEAST_LOOKS / slowest, "", 1.0, None, "4 looks a second, of those that there were"),
         }
+
+    def _start(self, command: list[str]) -> None:
+        """A process that ends with the world."""
+        started = subprocess.Popen(command)
+        self._stack.callback(started.wait)
+        self._stack.callback(started.kill)
 
     async def _cost(self, watching: Watchdog) -> "_Cost":
         await asyncio.sleep(1)
