@@ -12,6 +12,7 @@ from dataclasses import replace
 from mpsd.core.client_limits import DENY_MIB
 from mpsd.core.domain_states import SERVING, Seen, State, next_state, restart_delay_s
 from mpsd.core.domains import Domain
+from mpsd.core.identity import ProcessIdentity
 from mpsd.core.node_view import RECORD_VERSION, DomainRecord, ServerLimit, is_of_boot
 from mpsd.core.policy import Policy
 from mpsd.edge import control_process, gate, processes, records
@@ -49,6 +50,7 @@ class DomainSupervisor:
         self._faults = DomainFaults(self._daemon, place.folder.log, self._log, one_gpu=one_gpu)
         self._probe_at = 0.0
         self._start_at = 0.0
+        self._killed: ProcessIdentity | None = None  # the last daemon that was ended for not coming back by itself
         self._why = ""  # the reason of the state, which a trouble that passes must not outlive
         self.record = DomainRecord(
             version=RECORD_VERSION,
@@ -279,16 +281,20 @@ class DomainSupervisor:
         elif state is State.WEDGED:
             self._kill_after(graces.wedged_limit_s, "it answered nothing for too long")
         elif why := self._faults.why_stuck(graces):
-            self._log.warning("daemon killed", reason=why)
-            self._daemon.kill()
-            self._probe_at = time.monotonic() + _LOOK_S
+            self._kill(why)
         else:
             self._set_gate(state)
 
     def _kill_after(self, limit_s: float, why: str) -> None:
         """Ends a daemon that has been in this state too long; its death starts the next one."""
         if time.time() - self.record.since >= limit_s:
-            self._log.warning("daemon killed", reason=f"{why}: {self._daemon.trouble}")
+            self._kill(f"{why}: {self._daemon.trouble}")
+
+    def _kill(self, why: str) -> None:
+        """Ends the daemon, once; its death starts the next one."""
+        if self._killed != self._daemon.identity:
+            self._killed = self._daemon.identity
+            self._log.warning("daemon killed", reason=why)
             self._daemon.kill()
 
     def _start(self) -> None:

@@ -1,6 +1,7 @@
 """A program's fault takes the others on its GPU with it; the GPU is back once the last of them is gone or was ended."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mpsd.core.domain_states import State
@@ -14,8 +15,9 @@ GRACE_S = 1.0
 SEEN_S = HEALED_S = 0.5  # what it may take to see a fault, and to serve again after the grace
 
 
-def set_graces(machine: Machine, **more_s: float) -> None:
-    machine.set_policy(graces={"command_s": 1, "start_s": 5, "fault_grace_s": GRACE_S, **more_s})
+def set_policy(machine: Machine, *, domains: Sequence[Sequence[int]] = (), **more_s: float) -> None:
+    graces = {"command_s": 1, "start_s": 5, "fault_grace_s": GRACE_S, **more_s}
+    machine.set_policy(canary="skip", domains=[list(one) for one in domains], graces=graces)
 
 
 def lingers(machine: Machine, gib: int = 4, *, faulting: bool) -> Program:
@@ -58,7 +60,7 @@ def test_a_fault_closes_the_domain_until_its_process_is_gone(machine: Machine) -
 
 
 def test_those_who_linger_are_ended_and_the_gpu_serves_again_while_its_neighbour_never_notices(pair: Machine) -> None:
-    set_graces(pair)
+    set_policy(pair)
     control, _agent = pair.apart()
     neighbour = pair.client(20)
     bystander = lingers(pair, 7, faulting=False)
@@ -84,7 +86,7 @@ def test_those_who_linger_are_ended_and_the_gpu_serves_again_while_its_neighbour
 
 
 def test_a_client_of_another_gpu_of_the_same_daemon_lives_on(pair: Machine) -> None:
-    pair.set_policy(graces={"command_s": 1, "start_s": 5, "fault_grace_s": GRACE_S}, domains=[[0, 1]])
+    set_policy(pair, domains=[[0, 1]])
     service = pair.service("up")
     eventually(lambda: service.logged("state", domain="gpu0-1", state="ready"), "the domain of both is ready")
     neighbour = pair.client(20)
@@ -99,6 +101,7 @@ def test_a_client_of_another_gpu_of_the_same_daemon_lives_on(pair: Machine) -> N
 
 
 def test_who_was_hit_is_known_though_they_are_gone_at_once(machine: Machine) -> None:
+    set_policy(machine)
     machine.up()
     bystanders = [machine.client(4), machine.client(4)]
     culprit = machine.run("--gpu-mem 4", "sim-cuda", "fault")
@@ -116,7 +119,7 @@ def test_who_was_hit_is_known_though_they_are_gone_at_once(machine: Machine) -> 
 
 
 def test_the_next_control_ends_whom_the_one_before_it_had_seen_linger(machine: Machine) -> None:
-    set_graces(machine)
+    set_policy(machine)
     control, _agent = machine.apart()
     culprit = lingers(machine, faulting=True)
     before = fault_of(machine)
@@ -132,7 +135,7 @@ def test_the_next_control_ends_whom_the_one_before_it_had_seen_linger(machine: M
 
 
 def test_a_fault_that_happened_while_no_control_ran_is_found_in_the_log(machine: Machine) -> None:
-    set_graces(machine)
+    set_policy(machine)
     control, _agent = machine.apart()
     bystander = lingers(machine, faulting=False)
     culprit = machine.run("--gpu-mem 4", "sim-cuda", "hold=0.5", "fault", "linger")
@@ -151,7 +154,7 @@ def test_a_fault_that_happened_while_no_control_ran_is_found_in_the_log(machine:
 def test_a_process_that_is_not_the_very_one_is_not_ended_and_the_daemon_is_replaced_in_the_end(
     machine: Machine,
 ) -> None:
-    set_graces(machine, wedged_limit_s=1)
+    set_policy(machine, wedged_limit_s=1)
     control, _agent = machine.apart()
     lingering = lingers(machine, faulting=True)
     fault = fault_of(machine)
@@ -172,7 +175,7 @@ def test_a_process_that_is_not_the_very_one_is_not_ended_and_the_daemon_is_repla
 
 
 def test_a_drain_is_not_held_up_by_those_who_linger(machine: Machine) -> None:
-    set_graces(machine)
+    set_policy(machine)
     machine.up()
     culprit = lingers(machine, faulting=True)
     drain_requests.ask(machine.folder_of(), "a new driver")
@@ -185,6 +188,7 @@ def test_a_drain_is_not_held_up_by_those_who_linger(machine: Machine) -> None:
 
 
 def test_every_fault_is_counted(machine: Machine) -> None:
+    set_policy(machine)
     machine.up()
     began = time.time()
     for _ in range(3):
