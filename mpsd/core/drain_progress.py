@@ -48,11 +48,11 @@ def what_is_left(node: ClusterNode, gpus: Collection[str]) -> str:
 
 
 def _gpu(gpu: GpuRow) -> str:
-    state = gpu.state or "without a daemon"
-    if gpu.state == State.DRAINED:
-        return f"{gpu.label} {state}"
-    clients = "clients unknown" if gpu.clients is None else f"{gpu.clients} client{'' if gpu.clients == 1 else 's'}"
-    return f"{gpu.label} {state}, {clients}"
+    """Clients are told of at most twice a minute, so none is no news."""
+    said = f"{gpu.label} {gpu.state or 'without a daemon'}"
+    if gpu.clients is None:
+        return f"{said} (clients unknown)"
+    return said if gpu.state == State.DRAINED or not gpu.clients else f"{said} (clients: {gpu.clients})"
 
 
 def holding(pod: PodStatus, labels: dict[str, str]) -> str:

@@ -92,6 +92,8 @@ async def until_empty(kube: Kube, emptying: Emptying, say: Say) -> tuple[Cluster
         else:
             telling("away", None)
             done = are_empty(node, emptying.gpus)
+            if not done and not is_last:  # else whoever asked says how it is
+                telling("left", f"{node.name}: {what_is_left(node, emptying.gpus)}")
             _tell(telling, node, emptying, time.monotonic() - began)
             if emptying.evictions and not done and not node.stale:
                 await emptying.evictions.look(node, emptying.gpus)
@@ -101,7 +103,6 @@ async def until_empty(kube: Kube, emptying: Emptying, say: Say) -> tuple[Cluster
 
 
 def _tell(telling: Telling, node: ClusterNode, emptying: Emptying, waited_s: float) -> None:
-    telling("left", f"{node.name}: {what_is_left(node, emptying.gpus)}")
     telling("silence", silence(node, time.time()))
     unheard = waited_s >= _HEARD_S and any(
         gpu.state == State.READY for gpu in node.gpus if gpu.uuid in emptying.gpus and not node.stale
@@ -125,8 +126,8 @@ async def until_serving(kube: Kube, name: str, gpus: Collection[str], within_s: 
             telling("away", f"{error}; still waiting")
         else:
             telling("away", None)
-            telling("states", f"{node.name}: {states(node, gpus)}")
             hopeless = bool(silence(node, time.time())) or any(refusals(node, gpus))
             if serving(node, gpus) or hopeless or is_last:
                 return node
+            telling("states", f"{node.name}: {states(node, gpus)}")
         await asyncio.sleep(PAUSE_S)

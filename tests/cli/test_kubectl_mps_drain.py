@@ -46,11 +46,11 @@ def test_pods_are_waited_for_and_each_change_is_said_once(world: ClusterWorld) -
     with played_nodes(world) as nodes:
         in_vain = world.kubectl_mps("drain", "gpu-a1", "--gpu", "gpu0", "--timeout", "1s")
         assert in_vain.code == 1
-        assert in_vain.errors.count("gpu0 draining, 1 client; left: default/mps-sample-7xk2p (7 GiB of gpu0), ") == 1
+        assert in_vain.errors.count("gpu0 draining (clients: 1); left: default/mps-sample-7xk2p (7 GiB of gpu0), ") == 1
         assert "kubectl mps drain: somebody is left after 1s\n" in in_vain.errors
         undo = "gpu-a1: still cordoned: gpu0; to put them back into use: kubectl mps undrain gpu-a1 --gpu gpu0\n"
         assert undo in in_vain.errors
-        assert in_vain.output.startswith("gpu-a1: not drained: gpu0 draining, 1 client; left: ")
+        assert in_vain.output.startswith("gpu-a1: not drained: gpu0 draining (clients: 1); left: ")
         assert world.cordoned("gpu-a1") == [A1[0]]
         world.ask(lambda kube: kube.delete(PODS, "train-0", "default"))
         eventually(lambda: "gpu-a1: pod train-0 ended" in nodes.history, "its end")

@@ -67,7 +67,8 @@ def test_who_is_still_there_stops_it_and_the_same_command_goes_on(world: Cluster
     read = json.loads(stopped.output)
     assert (stopped.code, read["stopped"]["step"]) == (1, "drain")
     assert (
-        "gpu-a1: draining: gpu0 draining, 1 client, gpu1 drained; left: default/mps-sample-7xk2p (7 G" in stopped.errors
+        "gpu-a1: draining: gpu0 draining (clients: 1), gpu1 drained; left: default/mps-sample-7xk2p (7 G"
+        in stopped.errors
     )
     assert (
         "gpu-a1: the old control pod still runs; cordoned by this upgrade, and still so: gpu0, gpu1\n" in stopped.errors
