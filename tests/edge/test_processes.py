@@ -3,13 +3,16 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from mpsd.core.identity import ProcessIdentity
 from mpsd.edge import processes
+from tests.roles.machine import eventually
 
 
 @pytest.fixture
@@ -66,3 +69,58 @@ def test_of_a_process_that_is_gone_nothing_is_known(sleep: "subprocess.Popen[byt
     assert processes.identity_of(sleep.pid) is None
     assert processes.environment_of(sleep.pid) is None
     assert processes.command_of(sleep.pid) == ""
+
+
+def test_a_process_whose_first_thread_has_ended_is_alive() -> None:
+    script = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=[600]).start()\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script]) as process:
+        eventually(lambda: _state(process.pid) == "Z", "its first thread has ended")
+        found = processes.identity_of(process.pid)
+        assert found
+        assert processes.is_alive(found)
+        with processes.held(found) as descriptor:
+            assert descriptor is not None
+            assert not processes.has_ended(descriptor)
+            assert processes.signal_held(descriptor, signal.SIGKILL)
+            process.wait(10)
+            assert processes.has_ended(descriptor)
+            assert not processes.signal_held(descriptor, signal.SIGKILL)
+        assert processes.state_of(found) == ""
+
+
+def test_of_a_variable_that_is_there_twice_the_first_counts_as_it_does_for_the_process() -> None:
+    script = (
+        "import ctypes\n"
+        "strings = lambda *words: (ctypes.c_char_p * (len(words) + 1))(*words, None)\n"
+        "ctypes.CDLL(None).execve(b'/bin/sh', strings(b'sh', b'-c', b'echo; read _'),"
+        " strings(b'A=first', b'A=second', b'B=\\xff'))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1) as process:
+        assert process.stdout
+        process.stdout.readline()
+        found = processes.environment_of(process.pid)
+        process.kill()
+    assert found == {"A": "first", "B": "\N{REPLACEMENT CHARACTER}"}
+
+
+def test_a_command_that_is_no_text_is_shown_as_text() -> None:
+    with subprocess.Popen(["/bin/sh", "-c", "echo; read _ # \udcff"], stdin=-1, stdout=-1) as process:
+        assert process.stdout
+        process.stdout.readline()
+        said = processes.command_of(process.pid)
+        process.kill()
+    assert said == "/bin/sh -c echo; read _ # \N{REPLACEMENT CHARACTER}"
+    assert said.encode()
+
+
+def test_a_process_knows_its_parent(sleep: "subprocess.Popen[bytes]") -> None:
+    assert processes.parent_of(sleep.pid) == os.getpid()
+    assert processes.parent_of(2**22 + 1) == 0
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
