@@ -30,6 +30,8 @@ from mpsd.roles.own_processes import OwnProcesses
 from mpsd.roles.violation_book import Entry, ViolationBook
 
 LOOK_S = 0.2  # from the beginning of one look to the next
+_BREATH_S = 0.05  # for the rest of the process, however slow NVML is
+_PATIENCE_S = 5.0  # with books that do not know yet who holds what, as they are for a moment at every start
 _LAST_WORDS_S = 3.0  # for what is being ended when it stops
 
 
@@ -57,7 +59,8 @@ class Watchdog:
         self._end = ClientEnd(settings, node, books.pod_processes)
         self._memory = Memory()
         self._judged: tuple[object, ...] = ()  # what was judged last
-        self._unjudged = ""
+        self._unjudged = ""  # why nobody is judged; empty while everybody is
+        self._unjudged_since: float | None = None  # None once that was said
         self._ending: set[asyncio.Task[None]] = set()
         self._book = ViolationBook(time.time())
         self.cluster: Cluster | None = None
@@ -69,9 +72,9 @@ class Watchdog:
             began = time.monotonic()
             sure = self._turn(began, sure=sure)
             self._book.looked(began)
-            left_s = began + (SECOND_LOOK_S if sure else LOOK_S) - time.monotonic()
+            left_s = began + LOOK_S - time.monotonic()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(left_s, 0.0)):
+                async with asyncio.timeout(SECOND_LOOK_S if sure else max(left_s, _BREATH_S)):
                     await stop.wait()
         if self._ending:
             await asyncio.wait(self._ending, timeout=_LAST_WORDS_S)
@@ -95,7 +98,7 @@ class Watchdog:
         """One look, and what follows from it; whether another must follow soon."""
         records, grants = self._records.read(), self._grants()
         sight = self._eyes.look(self._owners(grants, records), sure=sure)
-        self._say_unjudged("; ".join(self._books.unknown))
+        self._say_unjudged("; ".join(self._books.unknown), now)
         if self._unjudged:
             return False
         judged = (sight, grants, self._books.ungranted, self._policy())
@@ -123,13 +126,15 @@ class Watchdog:
             pods_known=self._books.pod_processes is not None,
         )
 
-    def _say_unjudged(self, why: str) -> None:
-        if why != self._unjudged:
-            self._unjudged = why
-            if why:
-                self._log.warning("nobody is judged", reason=why)
-            else:
+    def _say_unjudged(self, why: str, now: float) -> None:
+        if bool(why) != bool(self._unjudged):
+            if self._unjudged and self._unjudged_since is None:
                 self._log.info("judges again")
+            self._unjudged_since = now
+        self._unjudged = why
+        if why and self._unjudged_since is not None and now - self._unjudged_since >= _PATIENCE_S:
+            self._log.warning("nobody is judged", reason=why)
+            self._unjudged_since = None
 
     def _tell_notice(self, notice: Notice) -> None:
         self._log.warning("noticed", gpu=notice.gpu, message=notice.message)

@@ -1,6 +1,7 @@
 """A process is ended on proof that it is the one that was meant, and on nothing less."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import time
@@ -114,6 +115,18 @@ def test_what_shows_something_on_a_display_is_left_alone_unless_it_has_a_grant(w
     assert world.lives
     world.end(world.violation(Kind.MEMORY_OVER_GRANT))
     assert not world.lives, "nobody can hide by drawing something"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a process of another user")
+def test_a_process_that_mpsd_may_not_signal_is_said(world: World) -> None:
+    world.put_on_gpu()
+    os.setresuid(65534, 65534, 0)
+    try:
+        with pytest.raises(NotEnded, match="mpsd may not signal it: it is another user's"):
+            world.end(world.violation())
+    finally:
+        os.setresuid(0, 0, 0)
+    assert world.lives
 
 
 @needs_cgroups
