@@ -42,9 +42,14 @@ def say(sentence: str) -> None:
 
 def command(cluster: Cluster, words: Sequence[str]) -> str:
     """A command of this program about the same cluster, to be copied into a shell."""
-    where = ["--kubeconfig", cluster.kubeconfig] if cluster.kubeconfig else []
-    where += ["--context", cluster.context] if cluster.context else []
-    return shlex.join(["kubectl", "mps", *words, *where])
+    return shlex.join(["kubectl", "mps", *words]) + options(cluster)
+
+
+def options(cluster: Cluster) -> str:
+    """What says which cluster is meant, after a command of kubectl; with a leading blank, empty where nothing does."""
+    words = ["--kubeconfig", cluster.kubeconfig] if cluster.kubeconfig else []
+    words += ["--context", cluster.context] if cluster.context else []
+    return f" {shlex.join(words)}" if words else ""
 
 
 def ask_and_say_what_stays(

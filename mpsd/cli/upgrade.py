@@ -7,7 +7,7 @@ import typer
 
 from mpsd.cli.cluster import Cluster
 from mpsd.cli.cluster_options import Context, Kubeconfig, NodeNames
-from mpsd.cli.cluster_waiting import Evict, ask_and_say_what_stays, end, read_seconds, say
+from mpsd.cli.cluster_waiting import Evict, ask_and_say_what_stays, end, options, read_seconds, say
 from mpsd.cli.output import Format, OutputFormat, answers, print_json
 from mpsd.core.drain_progress import holders
 from mpsd.core.problem import printable
@@ -62,7 +62,7 @@ def upgrade(
         if walk is None or walk.step is None or walk.control is None:
             return ""
         name, step = walk.step
-        return "\n".join(how_it_stands(walk.control, walk.standings[name], step))
+        return "\n".join(how_it_stands(walk.control, walk.standings[name], step, options(cluster)))
 
     async def upgrade_them(kube: Kube) -> Failure | None:
         walk = Upgrade(kube, Wanted(nodes or (), selector, timeout_s, evict, image), say)

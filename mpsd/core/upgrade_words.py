@@ -85,8 +85,11 @@ def too_slow(seen: Standing, step: Step, why: str, limit_s: float) -> str:
     return f"it took longer than {lasting(limit_s)}" + (f": {left}" if left else "")
 
 
-def how_it_stands(control: ControlSet, seen: Standing, step: Step) -> Iterator[str]:
-    """What is so on a node where an upgrade stopped in this step, and how to go on or back."""
+def how_it_stands(control: ControlSet, seen: Standing, step: Step, where: str = "") -> Iterator[str]:
+    """What is so on a node where an upgrade stopped in this step, and how to go on or back.
+
+    where: options for every command, such as ` --context a`, with their leading blank.
+    """
     name = seen.node.name
     ours = _named(sorted(seen.ours), seen.node.labels)
     cordoned = (
@@ -94,13 +97,17 @@ def how_it_stands(control: ControlSet, seen: Standing, step: Step) -> Iterator[s
     )
     if step in (Step.CORDON, Step.DRAIN, Step.END):
         yield f"{name}: the old control pod still runs; {cordoned}"
-        yield "to go on: the same command again; see who is left: kubectl mps " + name
+        yield f"to see who is left: kubectl mps {name}{where}; to go on: the same command again"
         if ours:
-            yield f"to go back: kubectl mps undrain {name}" + "".join(f" --gpu {one}" for one in ours.split(", "))
+            gpus = "".join(f" --gpu {one}" for one in ours.split(", "))
+            yield f"to go back: kubectl mps undrain {name}{gpus}{where}"
         return
     yield f"{name}: the old control pod is gone; {cordoned}"
-    look = f"kubectl -n {control.namespace} describe pod {seen.pod.name}" if seen.pod else f"kubectl mps {name}"
-    yield f"to look: {look}"
-    yield f"to go on, once the reason is gone: the same command again (it begins with {name})"
-    undo = f"kubectl -n {control.namespace} rollout undo daemonset/{control.name}"
-    yield f"to go back: {undo}, then the same command again"
+    pod = (
+        f"kubectl -n {control.namespace} describe pod {seen.pod.name}{where}"
+        if seen.pod
+        else f"kubectl mps {name}{where}"
+    )
+    yield f"to look: {pod}; to go on, once the reason is gone: the same command again, which begins here"
+    undo = f"kubectl -n {control.namespace} rollout undo daemonset/{control.name}{where}"
+    yield f"to go back: {undo} && kubectl mps upgrade {name}{where}"

@@ -88,13 +88,15 @@ def test_a_refused_domain_stops_everything_with_its_reason(world: ClusterWorld, 
     said = world.kubectl_mps("upgrade", "--image", NEW, "--evict")
     assert said.code == 1
     assert "kubectl mps upgrade: gpu-a1: stopped at: stuck: gpu0 is refused: the canary was let over " in said.errors
-    assert "to go back: kubectl -n mpsd-system rollout undo daemonset/mps-control-daemon, then the same" in said.errors
+    assert "to go back: kubectl -n mpsd-system rollout undo daemonset/mps-control-daemon && kubectl mps " in said.errors
     assert control_images(world)["gpu-a2"] == OLD
     assert world.cordoned("gpu-a2") == [A2[0]]
     assert sorted(world.cordoned("gpu-a1")) == sorted(A1)
+    back = world.kubectl_mps("upgrade", "gpu-a1", "--image", OLD)
+    assert back.code == 0, back.errors
+    assert (control_images(world)["gpu-a1"], world.cordoned("gpu-a1")) == (OLD, [])
     nodes.refused.clear()
-    eventually(lambda: "gpu-a1: gpu1 drained" in nodes.history[-2:], "the node telling that it is well")
-    assert world.kubectl_mps("upgrade", "--evict").code == 0
+    assert world.kubectl_mps("upgrade", "--image", NEW, "--evict").code == 0
     assert control_images(world) == {"gpu-a1": NEW, "gpu-a2": NEW}
     assert world.cordoned("gpu-a1") == []
 
@@ -108,13 +110,13 @@ def test_a_pod_that_does_not_come_up_says_what_kubelet_says(world: ClusterWorld,
 
 
 def test_ctrl_c_says_where_it_was_and_how_to_go_on(world: ClusterWorld, nodes: PlayedNodes, tmp_path: Path) -> None:
-    argv = [str(Path(sys.executable).parent / "kubectl-mps"), "upgrade", "--image", NEW]
+    argv = [str(Path(sys.executable).parent / "kubectl-mps"), "upgrade", "--image", NEW, "--context", "simulated"]
     upgrade = Program(argv, {**os.environ, "PYTHONUNBUFFERED": "1"}, tmp_path / "upgrade")
     eventually(lambda: "gpu-a1: draining: gpu0 draining" in upgrade.errors, "the drain under way")
     upgrade.process.send_signal(signal.SIGINT)
     assert upgrade.exit_code() == 130
     assert "kubectl mps upgrade: interrupted\ngpu-a1: the old control pod still runs; cordoned" in upgrade.errors
-    assert "to go on: the same command again" in upgrade.errors
+    assert "to go back: kubectl mps undrain gpu-a1 --gpu gpu0 --gpu gpu1 --context simulated\n" in upgrade.errors
 
 
 def test_what_cannot_be_upgraded_is_said_before_anything_is_changed(world: ClusterWorld) -> None:

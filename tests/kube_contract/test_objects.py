@@ -205,6 +205,8 @@ def test_an_eviction_ends_a_pod_unless_a_budget_forbids_it(world: World) -> None
             "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"guarded": "yes"}}},
         }
         await kube.create(BUDGETS, budget, world.namespace)
+        with pytest.raises(Conflict):
+            await kube.evict("free", world.namespace, uid="another")
         await kube.evict("free", world.namespace)
         with pytest.raises(NotFound):
             await kube.get(PODS, "free", world.namespace)
