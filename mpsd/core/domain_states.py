@@ -32,6 +32,7 @@ class Event(StrEnum):
     SETTLED = "settings read back, server up"
     UNANSWERED = "commands not answered, three times"
     ANSWERED = "commands answered again"
+    NO_SERVER = "no server comes up"
     SERVER_FAULT = "server FAULT"
     SERVER_ACTIVE = "server ACTIVE or none"
     DRAIN_ASKED = "drain asked"
@@ -49,10 +50,12 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.STARTING, Event.SETTLED): State.READY,
     (State.READY, Event.DAEMON_GONE): State.DOWN,
     (State.READY, Event.UNANSWERED): State.WEDGED,
+    (State.READY, Event.NO_SERVER): State.STARTING,
     (State.READY, Event.SERVER_FAULT): State.FAULT,
     (State.READY, Event.DRAIN_ASKED): State.DRAINING,
     (State.FAULT, Event.DAEMON_GONE): State.DOWN,
     (State.FAULT, Event.UNANSWERED): State.WEDGED,
+    (State.FAULT, Event.NO_SERVER): State.STARTING,
     (State.FAULT, Event.SERVER_ACTIVE): State.READY,
     (State.FAULT, Event.DRAIN_ASKED): State.DRAINING,
     (State.WEDGED, Event.DAEMON_GONE): State.DOWN,
@@ -85,6 +88,7 @@ class Seen:
     unanswered: commands in a row that got no answer within their deadline.
     settled: every setting was read back since the daemon's start.
     server: None while it is not known (no answer yet); GONE when there is no server, which is healthy.
+    no_server: one was started, and did not come up.
     clients: processes on MPS here; None while it is not known.
     granted: somebody holds a grant here, and may come to the GPU yet.
     """
@@ -94,6 +98,7 @@ class Seen:
     unanswered: int = 0
     settled: bool = False
     server: ServerStatus | None = None
+    no_server: bool = False
     clients: int | None = None
     granted: bool = False
     drain_asked: bool = False
@@ -119,6 +124,8 @@ def _events_of_answers(seen: Seen) -> list[Event]:
         said.append(Event.DRAIN_WITHDRAWN)
     elif seen.settled:  # before SETTLED, so that a domain that comes up does not serve for a moment
         said.append(Event.DRAIN_ASKED)
+    if seen.no_server:
+        said.append(Event.NO_SERVER)
     if seen.settled and seen.server is ServerStatus.FAULT:
         said.append(Event.SERVER_FAULT)
     if seen.settled:

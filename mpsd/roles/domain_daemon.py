@@ -26,7 +26,13 @@ from mpsd.edge.waiting import until
 from mpsd.roles.domain_canary import CanarySetup, DomainCanary
 
 _ASKS_FOR_A_PROBE = {LogEvent.SERVER_STARTING, LogEvent.SERVER_READY, LogEvent.SERVER_EXITED, LogEvent.FAULT}
-_TROUBLES = (ControlFailed, NotUnderstood, NvmlFailed, TimeoutError, OSError)
+
+
+class NoServer(Exception):
+    """The daemon started one, and it ended at once."""
+
+
+_TROUBLES = (NoServer, ControlFailed, NotUnderstood, NvmlFailed, TimeoutError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,8 @@ class DomainDaemon:
     """identity: None while there is none. servers, server, clients: as last answered; None while not known.
 
     unanswered: commands in a row without a proper answer, and trouble says what came instead. settled: its settings
-    were read back and its server was started. on_line: told each line of its log that means something.
+    were read back and its server was started. no_server: the last one that it started did not come up. on_line: told
+    each line of its log that means something.
     """
 
     def __init__(
@@ -77,6 +84,8 @@ class DomainDaemon:
         self.unanswered = 0
         self.trouble = ""
         self.settled = False
+        self.no_server = False
+        self._coming: int | None = None  # a server that was started and has said nothing yet
         self.servers: tuple[int, ...] = ()
         self.server: ServerStatus | None = None
         self.clients: int | None = None
@@ -199,10 +208,19 @@ class DomainDaemon:
             line = read_line(text)
             if line:
                 asks = asks or line.event in _ASKS_FOR_A_PROBE
+                self._follow_servers(line)
                 self.on_line(line)
                 if line.event.is_forwarded:
                     self._log.info("daemon says", kind=line.event.value, text=line.text)
         return asks
+
+    def _follow_servers(self, line: LogLine) -> None:
+        """A server that ends before it was ready could not come up."""
+        if line.event is LogEvent.SERVER_STARTING:
+            self._coming = line.pid
+        elif line.pid == self._coming and line.event in {LogEvent.SERVER_READY, LogEvent.SERVER_EXITED}:
+            self._coming, self.no_server = None, line.event is LogEvent.SERVER_EXITED
+            self.settled = self.settled and not self.no_server
 
     async def probe(self, deadline_s: float, *, with_clients: bool) -> None:
         """Asks it how it is, and has a server started where there is none, but for a drain (with_clients).
@@ -235,9 +253,12 @@ class DomainDaemon:
         statuses = [await pipe.ask(control_protocol.server_status(server)) for server in servers]
         return servers, ServerStatus.FAULT if ServerStatus.FAULT in statuses else ServerStatus.ACTIVE
 
-    async def settle(self, limits: Sequence[ServerLimit], policy: Policy, *, in_use: bool) -> bool:
+    async def settle(
+        self, limits: Sequence[ServerLimit], policy: Policy, *, in_use: bool, doubtful: bool = False
+    ) -> bool:
         """Runs the canary where it is due, sets and reads back the limits for servers to come, starts the server, then
-        lets clients in. in_use: somebody holds a grant and waits for it.
+        lets clients in. in_use: somebody holds a grant and waits for it. doubtful: the server may not come up, which is
+        waited for; else its first client does.
 
         False leaves the reason in `trouble`. Only silence counts as unanswered: a daemon
         that says something else than it should is not wedged, it has its time to start (`start_s`) like one that does
@@ -256,12 +277,27 @@ class DomainDaemon:
             await pipe.ask(control_protocol.start_server(control_process.server_user()))
             control_process.offer_to_clients(self._folder)  # at once: a client that finds no socket runs unlimited
             self.servers = await pipe.ask(control_protocol.server_list())  # those whose limits the agent must raise
+            if doubtful or self.no_server:
+                await self._until_server_is_up(policy.graces.command_s)
+            # One that was adopted may be in a fault; one that has just been started says nothing of itself yet.
+            _servers, status = ((), ServerStatus.ACTIVE) if self._child else await self._ask_for_health(pipe)
         except _TROUBLES as error:
             self.unanswered = self.unanswered + 1 if isinstance(error, NoAnswer) else 0
             self.trouble = str(error)
             return False
-        self.settled, self.unanswered, self.trouble, self.server = True, 0, "", ServerStatus.ACTIVE
+        self.settled, self.unanswered, self.trouble, self.server = True, 0, "", status
         return True
+
+    async def _until_server_is_up(self, deadline_s: float) -> None:
+        """NoServer where it ends instead."""
+
+        def has_spoken() -> bool:
+            self.read_log()
+            return self._coming is None
+
+        await until(has_spoken, deadline_s, "an MPS server comes up")
+        if self.no_server:
+            raise NoServer("no MPS server comes up; see the daemon's log")
 
     async def try_canary_again(self, policy: Policy) -> None:
         """While it stands in the way; a daemon that does not answer is asked again later."""

@@ -22,11 +22,13 @@ from mpsd.roles.compute_modes import ComputeModes
 from mpsd.roles.domain_daemon import DomainDaemon, Place
 from mpsd.roles.domain_drain import DomainDrain, limit_mib
 from mpsd.roles.domain_faults import DomainFaults
+from mpsd.roles.usurpers import usurper
 
 # Seconds between two probes that nothing else asked for. A death, and a line in the log, are seen long before.
 _PROBE_S = {State.READY: 5.0, State.FAULT: 0.25, State.DRAINING: 1.0, State.WEDGED: 1.0, State.DRAINED: 1.0}
 _STOPPING_PROBE_S = 0.2
 _LOOK_S = 0.25
+_TRY_S = 5.0  # between two starts of a server while somebody has the GPU for himself
 _TROUBLED = {State.DOWN, State.WEDGED, State.FAULT, State.REFUSED}
 _WITHOUT_PROGRAMS = {State.DRAINED, State.DOWN, State.REFUSED}
 _LOOKS_FOR_OBSTACLES = {State.DOWN, State.STARTING, State.REFUSED}
@@ -50,6 +52,7 @@ class DomainSupervisor:
         self._faults = DomainFaults(self._daemon, place.folder.log, self._log, one_gpu=one_gpu)
         self._probe_at = 0.0
         self._start_at = 0.0
+        self._try_at = 0.0
         self._killed: ProcessIdentity | None = None  # the last daemon that was ended for not coming back by itself
         self._why = ""  # the reason of the state, which a trouble that passes must not outlive
         self.record = DomainRecord(
@@ -185,6 +188,7 @@ class DomainSupervisor:
             unanswered=daemon.unanswered,
             settled=daemon.settled,
             server=daemon.server,
+            no_server=daemon.no_server,
             clients=daemon.clients,
             granted=self._drain.asked and self._drain.granted,
             drain_asked=self._drain.asked,
@@ -269,13 +273,7 @@ class DomainSupervisor:
         if state is State.DOWN and self._daemon.identity is None and time.monotonic() >= self._start_at:
             self._start()
         elif state is State.STARTING and not self._daemon.settled:
-            in_use = self.record.served and self._drain.granted
-            settled = await self._daemon.settle(self._limits_to_restore(), self._policy(), in_use=in_use)
-            self._change(reason=self._daemon.trouble, servers=self._daemon.servers)
-            if settled:
-                self.wake()
-            elif not self._daemon.canary.running:
-                self._kill_after(graces.start_s, "it could not be made ready")
+            await self._settle()
         elif state is State.REFUSED and self._daemon.alive and not self._daemon.foreign:
             await self._daemon.try_canary_again(self._policy())
         elif state is State.WEDGED:
@@ -284,6 +282,31 @@ class DomainSupervisor:
             self._kill(why)
         else:
             self._set_gate(state)
+
+    async def _settle(self) -> None:
+        policy, now = self._policy(), time.monotonic()
+        in_use = self.record.served and self._drain.granted
+        usurped = self._usurper() if policy.exclusive_process else ""
+        if usurped and (now < self._try_at or not in_use):
+            if usurped != self.record.reason:
+                self._log.warning("no server", reason=usurped)
+            self._change(reason=usurped)
+            return
+        self._try_at = now + _TRY_S
+        settled = await self._daemon.settle(self._limits_to_restore(), policy, in_use=in_use, doubtful=bool(usurped))
+        self._change(reason=usurped or self._daemon.trouble, servers=self._daemon.servers)
+        if settled:
+            self.wake()
+        elif not usurped and not self._daemon.canary.running:
+            self._kill_after(policy.graces.start_s, "it could not be made ready")
+
+    def _usurper(self) -> str:
+        """Who keeps every server from the GPU, in words; empty where nobody does, or NVML does not say."""
+        daemon = self._daemon.identity
+        try:
+            return usurper(self._nvml, self.record.gpus, daemon) if daemon else ""
+        except NvmlFailed:
+            return ""
 
     def _kill_after(self, limit_s: float, why: str) -> None:
         """Ends a daemon that has been in this state too long; its death starts the next one."""

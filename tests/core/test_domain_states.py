@@ -22,6 +22,7 @@ SEEN = st.builds(
     unanswered=st.integers(0, 4),
     settled=st.booleans(),
     server=st.sampled_from([None, *ServerStatus]),
+    no_server=st.booleans(),
     clients=st.sampled_from([None, 0, 3]),
     granted=st.booleans(),
     drain_asked=st.booleans(),
@@ -60,6 +61,13 @@ def test_a_daemon_that_is_found_in_a_fault_does_not_serve_for_a_moment(state: St
     assert walk(state, fault) is State.FAULT
     assert walk(state, replace(fault, settled=False)) is not State.FAULT
     assert walk(state, fault, HEALTHY) is State.READY
+
+
+def test_a_domain_whose_server_does_not_come_up_does_not_serve_until_one_does() -> None:
+    without = replace(HEALTHY, settled=False, no_server=True)
+    assert walk(State.READY, without) is State.STARTING
+    assert walk(State.READY, without, without) is State.STARTING
+    assert walk(State.READY, without, HEALTHY) is State.READY
 
 
 def test_a_silent_daemon_is_wedged_at_the_third_command_and_not_before() -> None:

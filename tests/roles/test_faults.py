@@ -126,10 +126,12 @@ def test_the_next_control_ends_whom_the_one_before_it_had_seen_linger(machine: M
     control.kill()
     assert culprit.running
 
-    machine.service("control")
+    control = machine.service("control")
 
     assert culprit.exit_code() == KILLED
     after = healed(machine)
+    eventually(lambda: control.logged("state", state="ready"), "the domain serves")
+    assert [line["state"] for line in control.logged("state")] == ["starting", "fault", "ready"]
     assert (after.at, hit_pids(after)) == (before.at, {culprit.pid})
     assert machine.record().faults_total == 1
 
