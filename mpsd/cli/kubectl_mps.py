@@ -92,6 +92,9 @@ def _kubectl_mps(version: Version = False) -> None:
         kubectl mps -w                         live, until Ctrl-C
         kubectl mps cordon gpu-a1 gpu0         no new pods there
         kubectl mps uncordon gpu-a1 gpu0
+        kubectl mps drain gpu-a1 --evict       empty it; kubectl mps undrain gpu-a1 puts it back
+        kubectl mps upgrade --dry-run          control daemons that are out of date
+        kubectl mps uninstall --dry-run        what belongs to mpsd, and who uses it
 
     Which cluster is said as to kubectl: --kubeconfig, --context, KUBECONFIG. The exit code is 0 when all is ready, 1
     when not, 2 for a wrong question; 130 at the Ctrl-C that ends -w. For one line a node: kubectl get mps.

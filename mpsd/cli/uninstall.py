@@ -50,11 +50,14 @@ def uninstall(
     cluster = Cluster("kubectl mps uninstall", kubeconfig, context, _RIGHTS)
     timeout_s = read_seconds(cluster.program, "--timeout", timeout)
     found = cluster.ask(find)
-    _show(found)
+    for why in found.unseen:
+        say(f"not looked for: {why}")
     if not found.things:
         answers().print("nothing with the label app.kubernetes.io/part-of=mpsd is in this cluster")
         answers().print(_REMAINS)
         end(well=True)
+    if dry_run:
+        _show(found)
     if found.users and not force:
         _refuse(cluster, found.users)
     for user in found.users:
@@ -62,6 +65,7 @@ def uninstall(
     if dry_run:
         end(well=True)
     if not yes:
+        _show(found)
         _confirm(cluster, found)
     begun: list[bool] = []
 
@@ -87,8 +91,6 @@ def uninstall(
 def _show(found: Found) -> None:
     for thing in found.things:
         answers().print(printable(str(thing), _LONGEST))
-    for why in found.unseen:
-        say(f"not looked for: {why}")
 
 
 def _refuse(cluster: Cluster, there: Sequence[str]) -> NoReturn:
