@@ -82,8 +82,7 @@ def test_a_daemon_for_other_gpus_is_refused_until_it_is_gone(pair: Machine) -> N
     daemon = daemon_by_hand(pair, gpu=1)
     client = client_by_hand(pair)
     pair.service("up")
-    eventually(lambda: (pair.run_directory / "mpsd.sock").exists(), "mpsd answers")
-    eventually(lambda: len(pair.node().domains) == 2, "both domains are known")
+    pair.until_known()
 
     refused = pair.in_state(State.REFUSED)
 
