@@ -27,12 +27,15 @@ Evict = Annotated[
 ]
 
 
-def read_seconds(command: str, option: str, text: str) -> float:
-    """InvalidInput for what is no time."""
+def read_seconds(command: str, option: str, text: str, *, zero: bool = False) -> float:
+    """InvalidInput for what is no time. zero: whether that is one too, for not waiting at all."""
     try:
-        return seconds(text)
+        found = seconds(text)
+        if not found and not zero:
+            raise ValueError("write a time over 0, such as 10m")
     except ValueError as error:
         raise InvalidInput(command, [Problem("setting", option, shown(text), "cannot be used", str(error))]) from None
+    return found
 
 
 def say(sentence: str) -> None:

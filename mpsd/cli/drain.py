@@ -47,7 +47,7 @@ def drain(
         kubectl mps drain gpu-a1 --timeout 0 -o json          ask for it, and say who is there
     """
     cluster = Cluster("kubectl mps drain", kubeconfig, context, DRAIN_RIGHTS)
-    within_s = read_seconds(cluster.program, "--timeout", timeout)
+    within_s = read_seconds(cluster.program, "--timeout", timeout, zero=True)
     begun: list[tuple[ClusterNode, CordonChange]] = []
 
     def stays() -> str:

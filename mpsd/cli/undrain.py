@@ -41,7 +41,7 @@ def undrain(
         kubectl mps undrain gpu-a1 --gpu gpu0 --gpu gpu1
     """
     cluster = Cluster("kubectl mps undrain", kubeconfig, context, DRAIN_RIGHTS)
-    within_s = read_seconds(cluster.program, "--timeout", timeout)
+    within_s = read_seconds(cluster.program, "--timeout", timeout, zero=True)
     begun: list[CordonChange] = []
 
     def stays() -> str:

@@ -69,12 +69,12 @@ def upgrade(
         await walk.look()
         assert walk.control
         walks.append(walk)
-        if not dry_run and walk.due():
+        if dry_run or not walk.due():
+            for line in plan(walk.control, list(walk.standings.values()), image) if output is Format.TEXT else ():
+                answers().print(printable(line, _LONGEST))
+        if walk.due():
             walk.check()
-            return await walk.run()
-        for line in plan(walk.control, list(walk.standings.values()), image) if output is Format.TEXT else ():
-            answers().print(printable(line, _LONGEST))
-        return None
+        return None if dry_run else await walk.run()
 
     failure = ask_and_say_what_stays(cluster, upgrade_them, stays)
     (walk,) = walks

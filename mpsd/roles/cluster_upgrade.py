@@ -18,7 +18,7 @@ from mpsd.core.cluster_status import read_mpsnode
 from mpsd.core.control_set import ON_DELETE, SELECTOR, ControlSet, control_pods, pod_selector, read_control_set
 from mpsd.core.drain_progress import no_answer
 from mpsd.core.problem import InvalidInput, Problem, shown
-from mpsd.core.upgrade_step import Standing, Step, next_step, patch_of, read_mark
+from mpsd.core.upgrade_step import Decision, Standing, Step, next_step, patch_of, read_mark
 from mpsd.core.upgrade_words import is_due, progress, too_slow
 from mpsd.edge.kube import PODS, Away, Conflict, Kube, KubeError, NotFound, Object, PatchKind, Resource
 from mpsd.edge.kube_time import seconds
@@ -110,32 +110,38 @@ class Upgrade:
         while True:
             try:
                 await self._look_again(name)
+                seen = self.standings[name]
+                decided = next_step(seen)
+                if decided.step is not step:
+                    step, since = decided.step, time.monotonic()
+                    self.step = (name, step)
+                telling("step", progress(seen, step, decided.why))
+                if step is Step.DONE:
+                    return None
+                too_long = time.monotonic() - since >= self._wanted.timeout_s
+                if why := self._given_up(seen, decided, too_long=too_long, cordoned=cordoned):
+                    return Failure(seen, step, why)
+                await self._do(seen, step, evictions)
+                cordoned = cordoned or step is Step.CORDON
+                telling("away", None)
+            except Conflict:  # somebody was faster: what is so now is looked at first
+                await asyncio.sleep(PAUSE_S)
+                continue
             except Away as error:
                 telling("away", f"{error}; still waiting")
                 if time.monotonic() - since >= self._wanted.timeout_s:
                     raise
                 await asyncio.sleep(PAUSE_S)
-                continue
-            telling("away", None)
-            seen = self.standings[name]
-            decided = next_step(seen)
-            if decided.step is not step:
-                step, since = decided.step, time.monotonic()
-                self.step = (name, step)
-            telling("step", progress(seen, step, decided.why))
-            if step is Step.DONE:
-                return None
-            if step is Step.STUCK:
-                return Failure(seen, step, decided.why)
-            if step is Step.CORDON and cordoned:
-                return Failure(seen, step, "somebody has put GPUs back into use meanwhile")
-            if time.monotonic() - since >= self._wanted.timeout_s:
-                return Failure(seen, step, too_slow(seen, step, decided.why, self._wanted.timeout_s))
-            with suppress(Conflict):  # somebody was faster: what is so now is looked at first
-                await self._do(seen, step, evictions)
-                cordoned = cordoned or step is Step.CORDON
             if step in _WAITS:
                 await asyncio.sleep(PAUSE_S)
+
+    def _given_up(self, seen: Standing, decided: Decision, *, too_long: bool, cordoned: bool) -> str:
+        """Why it goes no further on this node; empty where it does."""
+        if decided.step is Step.STUCK:
+            return decided.why
+        if decided.step is Step.CORDON and cordoned:
+            return "somebody has put GPUs back into use meanwhile"
+        return too_slow(seen, decided.step, decided.why, self._wanted.timeout_s) if too_long else ""
 
     async def _do(self, seen: Standing, step: Step, evictions: Evictions) -> None:
         name = seen.node.name

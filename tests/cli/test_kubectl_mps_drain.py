@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.cli.cluster_world import ClusterWorld
 from tests.cli.played_nodes import PlayedNodes, played_nodes, run_pods
 from tests.mpsnodes import mpsnode
 from tests.roles.machine import Program, eventually
+from tests.roles_webhook.api_server import api_server
 
 A1 = [gpu["uuid"] for gpu in mpsnode("gpu-a1")["status"]["gpus"]]
 A2 = [gpu["uuid"] for gpu in mpsnode("gpu-a2")["status"]["gpus"]]
@@ -160,6 +162,27 @@ def test_what_cannot_be_drained_is_said_before_anything_is_changed(
     assert [world.cordoned(node) for node in ("gpu-a1", "gpu-b1", "gpu-b2")] == before
 
 
+def test_a_missing_right_is_named_and_so_is_what_stays(tmp_path: Path, world: ClusterWorld) -> None:
+    thing = mpsnode("gpu-a1", time.time())
+    for domain in thing["status"]["domains"]:
+        domain["state"] = "draining"
+    with api_server() as server:
+        server.put("/apis/mpsd.io/v1alpha1/mpsnodes/gpu-a1", thing)
+        server.forbidden = {("get", "pods")}
+        config = str(server.kubeconfig(tmp_path))
+        said = world.kubectl_mps("drain", "gpu-a1", "--evict", "--kubeconfig", config)
+        assert said.code == 1
+        assert "lacks the right to get pods mps-sample-7xk2p in default: " in said.errors
+        assert "docs/operations.md says which rights that takes (Drain a node)" in said.errors
+        stays = (
+            "gpu-a1: still cordoned: gpu0, gpu1; to put them back into use: kubectl mps undrain gpu-a1 --kubeconfig "
+        )
+        assert f"{stays}{config}\n" in said.errors
+        server.forbidden = {("patch", "mpsnodes")}
+        unchanged = world.kubectl_mps("undrain", "gpu-a1", "--kubeconfig", config)
+        assert (unchanged.code, unchanged.errors.count("lacks the right to patch mpsnodes gpu-a1")) == (1, 1)
+
+
 def test_a_gpu_stays_out_of_use_beside_a_cordoned_one_and_undrain_says_so(
     world: ClusterWorld, nodes: PlayedNodes
 ) -> None:
@@ -183,13 +206,18 @@ def test_a_refused_domain_ends_undrain_with_its_reason(world: ClusterWorld) -> N
     assert "gpu-a1: gpu1 is refused: MIG is on\n" in said.errors
 
 
-def test_ctrl_c_leaves_the_cordon_and_says_how_to_withdraw_it(world: ClusterWorld, tmp_path: Path) -> None:
+def test_an_api_server_that_goes_is_waited_for_and_ctrl_c_leaves_the_cordon_and_says_so(
+    world: ClusterWorld, tmp_path: Path
+) -> None:
     program = Path(sys.executable).parent / "kubectl-mps"
     argv = [str(program), "drain", "gpu-a1", "--context", "simulated"]
     run_pods(world, "gpu-a1")
     with played_nodes(world):
         drain = Program(argv, {**os.environ, "PYTHONUNBUFFERED": "1"}, tmp_path / "drain")
         eventually(lambda: "gpu0 draining" in drain.errors, "the drain under way")
+        world.api.stop()
+        eventually(lambda: "the Kubernetes API does not answer" in drain.errors, "that the API server is away")
+        world.api.start()
         drain.process.send_signal(signal.SIGINT)
         assert drain.exit_code() == 130
     assert drain.errors.endswith(

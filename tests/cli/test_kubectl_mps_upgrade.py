@@ -128,15 +128,19 @@ def test_what_cannot_be_upgraded_is_said_before_anything_is_changed(world: Clust
     with played_nodes(world) as played:
         played.silent.add("gpu-b1")
         run_control(world, OLD, "gpu-b1")
-        silent = world.kubectl_mps("upgrade", "--image", NEW)
-        assert silent.code == 1
-        assert "gpu-b1 last told of its GPUs 87 min ago, so it cannot say when they are empty; " in silent.errors
+        for words in ((), ("--dry-run",)):
+            silent = world.kubectl_mps("upgrade", "--image", NEW, *words)
+            assert silent.code == 1
+            assert "gpu-b1 last told of its GPUs 87 min ago, so it cannot say when they are empty; " in silent.errors
         strange = world.kubectl_mps("upgrade", "gpu-b9")
         assert strange.code == 2
         assert (
             f'node "gpu-b9": has no pod of DaemonSet {NAMESPACE}/mps-control-daemon; name one of gpu-b1'
             in strange.errors
         )
+        at_once = world.kubectl_mps("upgrade", "--timeout", "0")
+        assert at_once.code == 2
+        assert '--timeout is "0": cannot be used; write a time over 0, such as 10m' in at_once.errors
         nobody = world.kubectl_mps("upgrade", "-l", "pool=z")
         assert "no node that pool=z selects has a pod of DaemonSet" in nobody.errors
         picked = world.kubectl_mps("upgrade", "-l", "kubernetes.io/hostname=gpu-b1", "--dry-run")
