@@ -1,4 +1,4 @@
-"""`kubectl mps drain`, `upgrade`, `uninstall` against a real control daemon, agent, kubelet and DaemonSet controller."""
+"""`kubectl mps drain`, `upgrade` and `uninstall` against a real control daemon, agent, kubelet and controller."""
 
 import json
 import subprocess
