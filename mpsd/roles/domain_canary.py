@@ -6,7 +6,7 @@ and a daemon that has clients, or whose restart the holders of grants wait for, 
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mpsd.core import canary, control_protocol
@@ -115,22 +115,25 @@ class DomainCanary:
         for server in servers:
             if await pipe.ask(control_protocol.client_list(server)):
                 return None
-        await self._limit(pipe, servers, SERVER_LIMIT)
+        await self._limit(pipe, (None, *servers), SERVER_LIMIT)
         served = await self._clients(pipe, (SERVER_LIMIT, OWN_LIMIT), deadline_s)
         findings = [canary.finding(gpu, served[gpu.uuid]) for gpu in self._setup.gpus]
         self.servers = await pipe.ask(control_protocol.server_list())
         await self._limit(pipe, self.servers, DENIAL)
         denials = [] if any(one.problem for one in findings) else await self._denials(pipe, deadline_s)
-        return canary.in_one(findings, denials, here, time.time())
+        result = canary.in_one(findings, denials, here, time.time())
+        if result.problem:  # else whoever settles the daemon says what its next servers let in
+            await self._limit(pipe, (None,), DENIAL)
+        return result
 
     async def _denials(self, pipe: ControlPipe, deadline_s: float) -> list[str]:
         denied = await self._clients(pipe, (DENIAL,), deadline_s)
         return [canary.denial_problem(gpu, denied[gpu.uuid][DENIAL]) for gpu in self._setup.gpus]
 
-    async def _limit(self, pipe: ControlPipe, servers: Iterable[int], trial: Trial) -> None:
-        """For every device that a client may see, of the servers that run and of those to come."""
+    async def _limit(self, pipe: ControlPipe, servers: Sequence[int | None], trial: Trial) -> None:
+        """For every device that a client may see; server None stands for those to come."""
         for ordinal in range(len(self._setup.gpus)):
-            for server in (None, *servers):
+            for server in servers:
                 await pipe.set_limit(ServerLimit(server, ordinal, trial.limit_mib))
 
     async def _clients(

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import IntFlag
 from pathlib import Path
 from typing import Final
 
@@ -28,14 +29,22 @@ DEFAULT: Final = 0
 PROHIBITED: Final = 2
 EXCLUSIVE_PROCESS: Final = 3
 
-_HEADER = struct.Struct("<QQIII")  # bytes in all, pid namespace of the machine, compute mode, lost, MIG
-_MODE_AT, _LOST_AT, _MIG_AT = 16, 20, 24
+_HEADER = struct.Struct("<QQIIII")  # bytes in all, pid namespace of the machine, compute mode, lost, MIG, quirks
+_MODE_AT, _LOST_AT, _MIG_AT, _QUIRKS_AT = 16, 20, 24, 28
 _FLAG = struct.Struct("<I")
 _SLOT = struct.Struct("<QQIIII")  # start time in ticks, bytes, pid, kind, busy SMs, nothing yet
 _BYTES_AT, _BUSY_AT = 8, 24
 _SLOTS_AT = 64
 _SLOTS = 256
 _SIZE = _SLOTS_AT + _SLOTS * _SLOT.size
+
+
+class Quirk(IntFlag):
+    """What a rehearsal has the GPU's driver do as 580.159.04 does not."""
+
+    IGNORES_MEMORY_LIMITS = 1
+    IGNORES_THREAD_PERCENT = 2
+    DEAR_CONTEXTS = 4
 
 
 class Refused(Exception):
@@ -70,7 +79,7 @@ class Claim:
 def create_card(path: Path, memory_bytes: int) -> None:
     """Write an empty card, open to every user as /dev/nvidia0 is."""
     content = bytearray(_SIZE)
-    _HEADER.pack_into(content, 0, memory_bytes, _pid_namespace(), DEFAULT, 0, 0)
+    _HEADER.pack_into(content, 0, memory_bytes, _pid_namespace(), DEFAULT, 0, 0, 0)
     path.write_bytes(content)
     path.chmod(0o666)
 
@@ -117,6 +126,14 @@ class Card:
     @mig.setter
     def mig(self, mig: bool) -> None:
         _FLAG.pack_into(self._map, _MIG_AT, mig)
+
+    @property
+    def quirks(self) -> Quirk:
+        return Quirk(self._flag(_QUIRKS_AT))
+
+    @quirks.setter
+    def quirks(self, quirks: Quirk) -> None:
+        _FLAG.pack_into(self._map, _QUIRKS_AT, quirks)
 
     def holdings(self) -> tuple[Holding, ...]:
         """What every living process holds, oldest slot first."""

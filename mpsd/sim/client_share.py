@@ -4,7 +4,7 @@ One rule: this is what driver 580.159.04 was seen to grant, the ways past a serv
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mpsd.core.limits_as_read import (
     MEMORY_LIMIT,
@@ -18,7 +18,10 @@ from mpsd.core.limits_as_read import (
     memory_limit_as_read,
     thread_percent_as_read,
 )
+from mpsd.sim.card import Quirk
 from mpsd.sim.gpus import GIB, MIB, SimulatedGpu
+
+DEAR_MIB = 100  # what a context costs more where they are dear
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,17 @@ def share(wish: Wish, server_bytes: int | None, server_percent: float, gpu: Simu
         sms=sms,
         context_bytes=gpu.context_mib_by_sms[sms] * MIB,
     )
+
+
+def with_quirks(share: Share, quirks: Quirk, gpu: SimulatedGpu) -> Share:
+    """The share as a driver gives it that does not do what this one was seen to."""
+    if Quirk.IGNORES_MEMORY_LIMITS in quirks:
+        share = replace(share, limit_bytes=None)
+    if Quirk.IGNORES_THREAD_PERCENT in quirks:
+        share = replace(share, sms=gpu.sms, context_bytes=gpu.context_mib_by_sms[gpu.sms] * MIB)
+    if Quirk.DEAR_CONTEXTS in quirks:
+        share = replace(share, context_bytes=share.context_bytes + DEAR_MIB * MIB)
+    return share
 
 
 def server_limit_bytes(value: str) -> int | None:

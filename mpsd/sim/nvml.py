@@ -102,6 +102,7 @@ class SimulatedNvml:
     NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = card.EXCLUSIVE_PROCESS
     NVML_DEVICE_MIG_DISABLE = 0
     NVML_DEVICE_MIG_ENABLE = 1
+    driver = "580.159.04"
     NVMLError = NVMLError
     NVMLError_GpuIsLost = NVMLError_GpuIsLost
     NVMLError_InvalidArgument = NVMLError_InvalidArgument
@@ -131,7 +132,7 @@ class SimulatedNvml:
 
     def nvmlSystemGetDriverVersion(self) -> str:
         self._require_init()
-        return "580.159.04"
+        return self.driver
 
     def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
         self._require_init()

@@ -168,6 +168,8 @@ class MpsServer:
             return {"status": MPS_SERVER_NOT_READY}
         ordinal = next(n for n, gpu in enumerate(self._gpus) if gpu.uuid == asked["uuid"])
         share = self._share(Wish(**asked["wish"]), self._gpus[ordinal], asked["ordinal"])
+        if quirks := self._cards[ordinal].quirks:
+            share = client_share.with_quirks(share, quirks, self._gpus[ordinal])
         if not share.holds_its_context:
             return {"status": OUT_OF_MEMORY}
         claim = Claim(client.pid, MPS_CLIENT, share.context_bytes, self._gpus[ordinal].clients)

@@ -10,17 +10,18 @@ from tests.roles.machine import Machine
 @pytest.fixture
 def machine() -> Iterator[Machine]:
     """One A30, nothing running."""
-    yield from _machine("A30")
+    yield from on_machine("A30")
 
 
 @pytest.fixture
 def pair() -> Iterator[Machine]:
     """Two A30, nothing running."""
-    yield from _machine("A30×2")
+    yield from on_machine("A30×2")
 
 
-def _machine(gpus: str) -> Iterator[Machine]:
-    made = Machine(gpus)
+def on_machine(gpus: str, *, tried: bool = True) -> Iterator[Machine]:
+    """One with nothing running; the end of the test is its own, and fails where anything is left."""
+    made = Machine(gpus, tried=tried)
     try:
         yield made
         made.stop()

@@ -25,13 +25,14 @@ from mpsd.core import control_protocol
 from mpsd.core.client_limits import DENY_MIB
 from mpsd.core.domain_states import State
 from mpsd.core.node_status import DomainStatus, GrantStatus, NodeStatus
-from mpsd.core.node_view import DomainRecord
+from mpsd.core.node_view import RECORD_VERSION, Canary, DomainRecord
 from mpsd.edge import local_api, processes, records
 from mpsd.edge.domain_folder import DomainFolder
 from mpsd.edge.limits_files import load_limits, shipped_folder
 from mpsd.roles.domain_drain import limit_mib
 from mpsd.sim.card import Card
 from mpsd.sim.node import cards_asked, create_node
+from mpsd.sim.nvml import SimulatedNvml
 
 MPSD = Path(sys.executable).with_name("mpsd")
 CONTROL = "nvidia-cuda-mps-control"
@@ -134,7 +135,8 @@ class Service(Program):
 class Machine:
     """One run directory, its limits and its simulated GPUs, with nothing running yet."""
 
-    def __init__(self, gpus: str = "A30") -> None:
+    def __init__(self, gpus: str = "A30", *, tried: bool = True) -> None:
+        """tried: whether a canary passed there earlier in this boot, which saves each first start some processes."""
         self._folder = Path(tempfile.mkdtemp(prefix="mpsd-", dir="/tmp"))  # short: sockets are in it
         self._limits = self._folder / "limits"
         self._gpus = gpus
@@ -148,6 +150,7 @@ class Machine:
         self.simulation = create_node(
             self.run_directory / "simulation", cards_asked(gpus, self.facts), self.facts.capabilities
         )
+        self._tried = tried
 
     @property
     def environment(self) -> dict[str, str]:
@@ -167,8 +170,10 @@ class Machine:
             for name, value in change.items():
                 policy[name] = policy[name] | value if isinstance(value, Mapping) else value
         self.write_policy(yaml.safe_dump(policy))
+        self._plain = not policy["domains"]
 
     def write_policy(self, text: str) -> None:
+        self._plain = False  # nobody knows what domains it has
         beside = self._limits / "policy.yaml.new"
         beside.write_text(text)
         beside.replace(self._limits / "policy.yaml")
@@ -183,7 +188,19 @@ class Machine:
 
     def service(self, verb: str, environment: Mapping[str, str] | None = None) -> Service:
         """`mpsd up`, `control` or `agent`, not waited for."""
+        if self._tried and self._plain and verb in {"up", "control"}:
+            self._write_canaries()
         return self._started(Service([str(MPSD), verb], self.environment | dict(environment or {}), self._said))
+
+    def _write_canaries(self) -> None:
+        """What mpsd leaves of a canary in the records of domains that have none."""
+        boot_id = processes.boot_id()
+        for gpu in self.simulation.gpus:
+            name, passed = f"gpu{gpu.ordinal}", Canary(boot_id, SimulatedNvml.driver, time.time(), "", 57, 8)
+            past = (RECORD_VERSION, name, (gpu.uuid,), State.DOWN, 0.0, "", None, (), 0, 0, 0.0)
+            if not self.folder_of(name).record.exists():
+                self.folder_of(name).make()
+                records.write(self.folder_of(name).record, DomainRecord(*past, {}, canary=passed, boot_id=boot_id))
 
     def up(self) -> Service:
         """`mpsd up`, once every domain is ready."""

@@ -12,7 +12,7 @@ def test_a_daemon_that_answers_nonsense_is_never_ready_and_the_answer_is_shown(m
     machine.replace_control_program(_NONSENSE)
     service = machine.service("up")
     eventually(lambda: service.logged("state", state="starting"), "it is started")
-    said = 'nvidia-cuda-mps-control answered "all is well" to "get_server_list"'
+    said = 'nvidia-cuda-mps-control answered "all is well" to "set_default_device_pinned_mem_limit 0 8M"'
     eventually(lambda: said in machine.domain().reason, "the answer is shown")
     refused = machine.run("--gpu-mem 4", "true")
     assert refused.exit_code() == 1
