@@ -203,6 +203,8 @@ class KubeletGrants:
         return () if self._heard else (self._away or "kubelet has not said yet who holds what",)
 
     def held(self) -> Iterable[HeldGrant]:
+        """By what the API says now: a pod that it has just made known is not waited for until the next look."""
+        self._count()
         return self._held
 
     def holders(self) -> Mapping[int, str]:

@@ -70,11 +70,16 @@ class Cluster(Machine):
         )
 
     def start_agent(self) -> Service:
-        argv = [str(MPSD), "agent", "--node", NODE, "--kubelet-dir", str(self.kubelet_folder)]
-        argv += ["--kubeconfig", str(self._api_folder / "kubeconfig"), "--address", "127.0.0.1"]
-        agent = self._started(Service(argv, self.environment | {"MPSD_METRICS_PORT": "0"}, self._said))
+        """The agent, once kubelet has both resources from it."""
+        agent = self._started(Service([str(MPSD), *self.agent_words], self.environment, self._said))
         eventually(lambda: agent.logged("registered") or not agent.running, "the agent is registered")
         return agent
+
+    @property
+    def agent_words(self) -> list[str]:
+        """What follows `mpsd` in the agent's command line."""
+        words = ["agent", "--node", NODE, "--kubelet-dir", str(self.kubelet_folder), "--metrics-port", "0"]
+        return [*words, "--kubeconfig", str(self._api_folder / "kubeconfig"), "--address", "127.0.0.1"]
 
     # -- the API -------------------------------------------------------------------------------------------------
 
