@@ -28,7 +28,7 @@ class FaultHit:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of a GPU: when it was seen (seconds since 1970), and every process that lost its context by it.
+    """A fault of a GPU: when it was or was seen (seconds since 1970), and every process that lost its context by it.
 
     Which of them caused it nobody can say (docs/mps-observed.md, section 6). strangers: the pids of those that were
     gone before anybody could see who they were. healed_at: None while its server lets nobody in.

@@ -7,6 +7,7 @@ that the faulty server still names. Who a client is, is seen when it connects: a
 import signal
 import time
 from collections.abc import Collection, Iterable
+from datetime import datetime
 from pathlib import Path
 
 from mpsd.core import control_protocol, faults
@@ -22,6 +23,7 @@ from mpsd.roles.domain_daemon import DomainDaemon
 
 _LOG_BYTES = 1024 * 1024  # of the log's end, in which a fault is looked for that happened while no mpsd ran
 _COMMAND = 120  # characters of a command line
+_LATE_S = 1.0  # within which a line of the log is read
 _SOON_S = 0.05  # between two looks while somebody who was ended may still be there
 
 
@@ -133,17 +135,17 @@ class DomainFaults:
         """Writes down a fault that the log told, or of which there is only the server's state."""
         read, self._read = self._read, faults.Reading()
         if read.of_fault and not faults.is_known(self.all, read.pids):
-            self._add(read.pids or listed)
+            self._add(read.pids or listed, _moment(read.when, time.time()))
         elif in_fault and not faults.unhealed(self.all):
-            self._add(listed if self._one_gpu else ())
+            self._add(listed if self._one_gpu else (), time.time())
 
-    def _add(self, pids: Iterable[int]) -> None:
+    def _add(self, pids: Collection[int], at: float) -> None:
         for pid in pids:
             if pid not in self._clients:
                 self._meet(pid)
         hit = tuple(self._clients[pid] for pid in sorted(pids) if pid in self._clients)
         strangers = tuple(pid for pid in sorted(pids) if pid not in self._clients)
-        self.all = faults.noted(self.all, Fault(time.time(), hit, strangers))
+        self.all = faults.noted(self.all, Fault(at, hit, strangers))
         self.total += 1
         said = [f"{one.process}: {one.command}" for one in hit] + [f"pid {pid}: gone already" for pid in strangers]
         self._log.warning("fault", hit=said)
@@ -178,6 +180,15 @@ class DomainFaults:
         if time.monotonic() - self._ended_at < graces.command_s:
             return _SOON_S
         return faults.next_due_s(self.all, time.time(), graces)
+
+
+def _moment(when: str, now: float) -> float:
+    """When it was, by the log where that says so within the time of a look; its clock may be set otherwise."""
+    try:
+        written = datetime.strptime(when, "%Y-%m-%d %H:%M:%S.%f").timestamp()  # noqa: DTZ007 - local, as it is written
+    except ValueError:
+        return now
+    return written if 0 <= now - written < _LATE_S else now
 
 
 def _as_in_log(seconds: float) -> str:

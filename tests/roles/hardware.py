@@ -1,0 +1,71 @@
+"""The machine that the tests of times run on: a simulated one, or with `--gpu` this machine's GPUs and driver.
+
+One rule: nothing of a GPU's settings is changed here, whatever the policy that is shipped says.
+"""
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpsd.sim.gpus import MIB
+from tests.roles.machine import Machine, Program
+
+_REAL_CLIENT = Path(__file__).parents[1] / "contract" / "cuda_client.py"
+
+
+class RealMachine(Machine):
+    """mpsd on the GPUs of this machine, which must be idle and in compute mode Default."""
+
+    def __init__(self) -> None:
+        import pynvml  # the simulator does without
+
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
+        for handle in handles:
+            busy = [use.pid for use in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+            if busy or pynvml.nvmlDeviceGetComputeMode(handle) != pynvml.NVML_COMPUTEMODE_DEFAULT:
+                pytest.fail(f"a GPU is in use by {busy}, or not in compute mode Default; the tests never change it")
+        total_mib = sum(pynvml.nvmlDeviceGetMemoryInfo(handle).total for handle in handles) // MIB
+        assert total_mib, "the driver shows no GPU"
+        super().__init__(f"A30×{len(handles)}")
+        shutil.rmtree(self.run_directory / "simulation")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        ours = super().environment | {"CUDA_CACHE_DISABLE": "1"}
+        del ours["MPSD_SIMULATE"]
+        return ours
+
+    def set_policy(self, **changes: Any) -> None:
+        super().set_policy(**changes | {"exclusive_process": False})
+
+    @property
+    def cuda(self) -> Sequence[str]:
+        return sys.executable, str(_REAL_CLIENT)
+
+
+class SimulatedMachine(Machine):
+    @property
+    def cuda(self) -> Sequence[str]:
+        return ("sim-cuda",)
+
+
+AnyMachine = RealMachine | SimulatedMachine
+
+
+def cuda(machine: AnyMachine, gib: int, *actions: str) -> Program:
+    """A CUDA client that does this, under a grant of so many GiB."""
+    return machine.run(f"--gpu-mem {gib}", *machine.cuda, *actions)
+
+
+def here(request: pytest.FixtureRequest) -> Iterator[AnyMachine]:
+    made = RealMachine() if request.config.getoption("--gpu") else SimulatedMachine("A30")
+    try:
+        yield made
+        made.stop()
+    finally:
+        made.destroy()
