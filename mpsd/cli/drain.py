@@ -41,10 +41,10 @@ def drain(
     DaemonSets or static ones. Exits with 0 when the GPUs are empty, 1 when somebody is left after --timeout or the node
     cannot answer, 2 when there is no such node or GPU, 130 at Ctrl-C. `kubectl mps undrain` withdraws it.
 
-        kubectl mps drain gpu-a1                              every GPU of the node
+        kubectl mps drain gpu-a1                      every GPU of the node
         kubectl mps drain gpu-a1 --gpu gpu0 --timeout 2h
         kubectl mps drain gpu-a1 --evict
-        kubectl mps drain gpu-a1 --timeout 0 -o json          ask for it, and say who is there
+        kubectl mps drain gpu-a1 --timeout 0 -o json  ask for it; who is there?
     """
     cluster = Cluster("kubectl mps drain", kubeconfig, context, DRAIN_RIGHTS)
     within_s = read_seconds(cluster.program, "--timeout", timeout, zero=True)

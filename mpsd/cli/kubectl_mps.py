@@ -92,7 +92,7 @@ def _kubectl_mps(version: Version = False) -> None:
         kubectl mps -w                         live, until Ctrl-C
         kubectl mps cordon gpu-a1 gpu0         no new pods there
         kubectl mps uncordon gpu-a1 gpu0
-        kubectl mps drain gpu-a1 --evict       empty it; kubectl mps undrain gpu-a1 puts it back
+        kubectl mps drain gpu-a1 --evict       empty it; undrain puts it back
         kubectl mps upgrade --dry-run          control daemons that are out of date
         kubectl mps uninstall --dry-run        what belongs to mpsd, and who uses it
 

@@ -37,7 +37,7 @@ def undrain(
     A GPU that shares its control daemon with one that stays cordoned stays out of use, which is said. Exits with 0 when
     all that were named serve, 1 when one does not (and says why), 2 when there is no such node or GPU, 130 at Ctrl-C.
 
-        kubectl mps undrain gpu-a1                            every GPU of the node
+        kubectl mps undrain gpu-a1                    every GPU of the node
         kubectl mps undrain gpu-a1 --gpu gpu0 --gpu gpu1
     """
     cluster = Cluster("kubectl mps undrain", kubeconfig, context, DRAIN_RIGHTS)

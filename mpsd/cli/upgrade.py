@@ -48,9 +48,9 @@ def upgrade(
     that fails and says how to go on or back; the same command again goes on there. Exits with 0 when every node is of
     the newest revision, 1 when not, 2 for a wrong question, 130 at Ctrl-C.
 
-        kubectl mps upgrade --dry-run                         what is out of date, and what would be done
-        kubectl mps upgrade gpu-a1 --timeout 2h               this node, its programs may take two hours to end
-        kubectl mps upgrade -l pool=a --evict                 these, and their pods are evicted
+        kubectl mps upgrade --dry-run                 what would be done
+        kubectl mps upgrade gpu-a1 --timeout 2h       programs may take two hours
+        kubectl mps upgrade -l pool=a --evict         their pods are evicted
         kubectl mps upgrade --image REGISTRY/mpsd:0.2.0
     """
     cluster = Cluster("kubectl mps upgrade", kubeconfig, context, _RIGHTS)

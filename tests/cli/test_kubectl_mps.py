@@ -223,6 +223,10 @@ def test_options_may_stand_before_the_verb_and_no_verb_is_status(words: list[str
 def test_help_teaches_by_example(world: ClusterWorld) -> None:
     assert "kubectl mps cordon gpu-a1 gpu0" in world.kubectl_mps("--help").output
     assert "kubectl mps cordon gpu-a1 --wait 30m" in world.kubectl_mps("cordon", "--help").output
+    assert "kubectl mps drain gpu-a1 --gpu gpu0 --timeout 2h" in world.kubectl_mps("drain", "--help").output
+    assert "kubectl mps undrain gpu-a1 --gpu gpu0" in world.kubectl_mps("undrain", "--help").output
+    assert "kubectl mps upgrade --dry-run" in world.kubectl_mps("upgrade", "--help").output
+    assert "kubectl mps uninstall --yes --timeout 20m" in world.kubectl_mps("uninstall", "--help").output
 
 
 # -- watching ------------------------------------------------------------------------------------------------------
