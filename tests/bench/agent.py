@@ -47,11 +47,11 @@ def agent() -> Iterator[tuple[str, Row]]:
 async def measured(folder: Path) -> dict[str, Row]:
     async with one_node(folder) as cluster, _node(folder, cluster) as node:
         await until(node.is_ready, _DEADLINE_S, f"every domain serves and is registered; see {folder}/*.log", 0.2)
-        empty = await _cost(node.agent, EMPTY_S)
+        empty = await _cost(node, EMPTY_S)
         await _fill(cluster, node)
-        steady = await _cost(node.agent, STEADY_S)
+        steady = await _cost(node, STEADY_S)
         guests, served = asyncio.create_task(_let_guests_come_and_go(cluster)), node.logged("allocated")
-        busy = await _cost(node.agent, CHURN_S)
+        busy = await _cost(node, CHURN_S)
         rate = (node.logged("allocated") - served) / (CHURN_S + _SETTLE_S)
         guests.cancel()
         await asyncio.gather(guests, return_exceptions=True)
@@ -59,6 +59,9 @@ async def measured(folder: Path) -> dict[str, Row]:
     still, changing = "nothing changes; baseline: no pods", f"{rate:.1f} pods/s come and go; baseline: no change"
     return {
         "agent_cpu": Row(steady.cores, "of a core", 0.015, empty.cores, f"{about}, {still}"),
+        "agent_nvml": Row(
+            steady.nvml_cores, "of a core", None, empty.nvml_cores, "the same, in simulated NVML: not in the row above"
+        ),
         "agent_memory": Row(
             steady.resident_mib, "MiB", 90, empty.resident_mib, f"{about}, resident; baseline: no pods"
         ),
@@ -72,22 +75,25 @@ async def measured(folder: Path) -> dict[str, Row]:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """cores: mean share of one. resident_mib, share_mib: at the end; in the second a page that n processes use counts
-    1/n."""
+    """cores: mean share of one, but for nvml_cores, which simulated NVML took. resident_mib, share_mib: at the end; in
+    the second a page that n processes use counts 1/n."""
 
     cores: float
+    nvml_cores: float
     resident_mib: float
     share_mib: float
 
 
-async def _cost(process: psutil.Process, seconds: float) -> _Cost:
+async def _cost(node: "_Node", seconds: float) -> _Cost:
     await asyncio.sleep(_SETTLE_S)
-    before, began = process.cpu_times(), time.monotonic()
+    process = node.agent
+    nvml_s, before, began = node.nvml_s(), process.cpu_times(), time.monotonic()
     await asyncio.sleep(seconds)
     after, took_s = process.cpu_times(), time.monotonic() - began
-    spent_s = after.user - before.user + after.system - before.system
+    in_nvml_s = node.nvml_s() - nvml_s
+    spent_s = after.user - before.user + after.system - before.system - in_nvml_s
     memory = process.memory_full_info()
-    return _Cost(spent_s / took_s, memory.rss / 1024**2, memory.pss / 1024**2)
+    return _Cost(spent_s / took_s, in_nvml_s / took_s, memory.rss / 1024**2, memory.pss / 1024**2)
 
 
 async def _fill(cluster: OneNode, node: "_Node") -> None:
@@ -126,6 +132,12 @@ class _Node:
     def status(self) -> NodeStatus:
         _status, body = local_api.ask(self._folder / "run" / "mpsd.sock", "GET", "/v1/node")
         return local_api.read(body, NodeStatus)
+
+    def nvml_s(self) -> float:
+        """What the agent has spent in simulated NVML so far."""
+        violations = self.status().violations
+        assert violations is not None
+        return violations.nvml_s
 
     def is_ready(self) -> bool:
         for verb, program in self._programs.items():
