@@ -13,7 +13,7 @@ from mpsd.core.cluster_status import ClusterNode, ClusterStatus, silence
 from mpsd.core.drain_progress import holders, holding
 
 LABEL, PRODUCT = "app.kubernetes.io/part-of", "mpsd"
-NAME_LABEL, CONTROL = "app.kubernetes.io/name", "mpsd-control"
+NAME_LABEL, CONTROL, AGENT = "app.kubernetes.io/name", "mpsd-control", "mpsd-agent"
 
 
 class Stage(IntEnum):
@@ -76,20 +76,23 @@ def in_order(things: Iterable[Thing]) -> list[Thing]:
     return sorted(things, key=lambda one: (stage_of(one), not one.kind.endswith("Binding"), one.kind, str(one)))
 
 
-def in_use(status: ClusterStatus, daemons: Collection[str]) -> Iterator[str]:
-    """Who would lose something, or might, a sentence each. daemons: the nodes where a control pod is."""
+def in_use(status: ClusterStatus, daemons: Collection[str], *, agents: bool = True) -> Iterator[str]:
+    """Who would lose something, or might, a sentence each. daemons: the nodes where a control pod is.
+
+    agents False: there are none any more that could let anybody onto a GPU, so what nodes told last still holds.
+    """
     told = {node.name for node in status.nodes}
     for name in sorted(set(daemons) - told):
         yield f"{name} runs a control daemon and has no MPSNode, so who uses its GPUs is not known"
     for node in status.nodes:
-        yield from _users(node, status.now, has_daemon=node.name in daemons)
-
-
-def _users(node: ClusterNode, now: float, *, has_daemon: bool) -> Iterator[str]:
-    if silent := silence(node, now):
-        if has_daemon:
+        silent = silence(node, status.now)
+        if silent and node.name in daemons and (agents or node.told_at is None):
             yield f"who uses the GPUs of {node.name} is not known: {silent}"
-        return  # without a daemon nothing can be on MPS there
+        elif not silent or node.name in daemons:  # without a daemon nothing can be on MPS there
+            yield from _users(node, has_daemon=node.name in daemons)
+
+
+def _users(node: ClusterNode, *, has_daemon: bool) -> Iterator[str]:
     if node.unreadable:
         yield f"who uses the GPUs of {node.name} is not known: {node.unreadable[0]}"
     elif node.pods is None:

@@ -14,6 +14,7 @@ from functools import partial
 
 from mpsd.core.cluster_status import ClusterStatus
 from mpsd.core.uninstall_plan import (
+    AGENT,
     CONTROL,
     LABEL,
     NAME_LABEL,
@@ -31,6 +32,7 @@ from mpsd.edge.kube_kinds import Kind, deletable_kinds
 from mpsd.roles.cluster_drain import PAUSE_S, Say, Telling
 from mpsd.roles.cluster_look import NotInstalled, look
 
+_DAEMON_SETS = Resource("apps/v1", "daemonsets")
 _OURS = {"labelSelector": f"{LABEL}={PRODUCT}"}
 _MUST_BE_LISTED = frozenset(
     {"", "apps", "admissionregistration.k8s.io", "rbac.authorization.k8s.io", "apiextensions.k8s.io"}
@@ -79,7 +81,8 @@ async def users(kube: Kube) -> list[str]:
         status = await look(kube, ())
     except NotInstalled:
         status = ClusterStatus(time.time(), ())
-    return list(in_use(status, daemons))
+    agents = await kube.list(_DAEMON_SETS, query={"labelSelector": f"{LABEL}={PRODUCT},{NAME_LABEL}={AGENT}"})
+    return list(in_use(status, daemons, agents=bool(agents)))
 
 
 async def _listed(kube: Kube, kind: Kind) -> Sequence[Object] | str:

@@ -77,6 +77,19 @@ def test_what_is_not_known_counts_as_use_where_a_daemon_runs() -> None:
     assert "gpu-a1: how many programs run on gpu1 is not known" in users(unknown, daemons=("gpu-a1",))
 
 
+def test_what_a_node_told_last_holds_once_no_agent_can_let_anybody_onto_its_gpus() -> None:
+    """An uninstall that was given up after the agents had gone can go on, however long ago that was."""
+
+    def left(thing: Any) -> list[str]:
+        return list(in_use(cluster_status([thing], NOW, seconds), ["gpu-b1", "gpu-b2"], agents=False))
+
+    idle = mpsnode("gpu-b1")
+    assert not any("gpu-b1:" in one or "of gpu-b1 " in one for one in left(idle))
+    idle["status"]["gpus"][0]["clients"] = 1
+    assert "gpu-b1: gpu0 has 1 client of no pod" in left(idle)
+    assert any("who uses the GPUs of gpu-b2 is not known" in one for one in left(mpsnode("gpu-b2")))
+
+
 @given(damaged())
 def test_whatever_a_node_tells_nobody_is_overlooked(thing: Any) -> None:
     """Either somebody is named, or what it told was read to the end and names nobody."""
