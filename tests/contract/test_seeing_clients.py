@@ -71,6 +71,10 @@ class TestWhatNvmlLists:
     def test_the_whole_list_has_the_clients_too(self, world: World, present: Present) -> None:
         assert set(world.mib_on(world.gpu)) >= present.on_mps
 
+    def test_who_only_computes_draws_nothing(self, world: World, present: Present) -> None:
+        drawing = world.mib_drawing(world.gpu).keys()
+        assert drawing.isdisjoint({*present.on_mps, present.outside.pid})
+
     def test_a_clients_figure_has_its_context_in_it(self, world: World, present: Present) -> None:
         gpu, held = world.gpu, world.mib_on_mps(world.gpu)
         assert held[present.one.pid] == near(512 + gpu.context_mib(gpu.sms), within=NVML_NEAR_MIB)

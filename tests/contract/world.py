@@ -240,6 +240,10 @@ class World:
         """What NVML says of every compute process on this GPU: MiB by pid."""
         return self._mib_by_pid("nvmlDeviceGetComputeRunningProcesses", gpu)
 
+    def mib_drawing(self, gpu: Gpu) -> dict[int, int]:
+        """By pid, of those that show something."""
+        return self._mib_by_pid("nvmlDeviceGetGraphicsRunningProcesses", gpu)
+
     def _mib_by_pid(self, function: str, gpu: Gpu) -> dict[int, int]:
         nvml = self._platform.nvml
         handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
