@@ -40,7 +40,8 @@ class Held:
     """One entry of the journal: what was answered to one Allocate.
 
     pod None: nobody knew whom it was for. thread_percent None: no cap was answered. at: seconds since 1970. uid: of
-    the pod, so that a pod of the same name that comes later is not taken for it.
+    the pod, so that a pod of the same name that comes later is not taken for it. unit_mib: what each device was worth;
+    0 where nobody wrote it down, and then it is what the policy says.
     """
 
     resource: Literal["memory", "percent"]
@@ -50,6 +51,7 @@ class Held:
     boot_id: str
     at: float
     uid: str = ""
+    unit_mib: int = 0
 
 
 def allocate_memory(ids: Sequence[str], pod: Asking | None, domains: Sequence[Domain], policy: Policy) -> Allocation:

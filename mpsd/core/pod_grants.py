@@ -3,7 +3,6 @@
 One rule: a device counts for one pod at most, and kubelet's word goes before the journal's.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,6 @@ from mpsd.core.identity import PodName
 from mpsd.core.node_pods import ContainerName, NodePod
 from mpsd.core.policy import Policy
 
-_STATIC = re.compile(r"[0-9a-f]{32}")  # what kubelet makes of a static pod's file; every uid of the API has dashes
 _Key = tuple[str, str]  # namespace and name: all that kubelet says of a pod here
 
 
@@ -51,27 +49,16 @@ def pod_grants(
     known = {(pod.namespace, pod.name): pod for pod in pods}
     domain_of = {uuid: domain for domain in domains for uuid in domain.gpus}
     holdings = _holdings(held, journal, known)
+    worth = _Worth.of(journal, policy)
     noted = {} if known.keys() >= holdings.keys() else _noted_uids(held, journal)
     grants = (
         _with_init(
-            _grant(_name(key, known, noted), holding, domain_of, policy), None if holding.noted else known.get(key)
+            _grant(_name(key, known, noted), holding, domain_of, policy, worth),
+            None if holding.noted else known.get(key),
         )
         for key, holding in holdings.items()
     )
     return tuple(sorted((grant for grant in grants if grant), key=lambda grant: grant.id))
-
-
-def by_cgroup(grants: Iterable[Grant], pods: Iterable[NodePod]) -> dict[str, str]:
-    """From each uid that the cgroups of a pod with a grant may have to the id of its grant.
-
-    A static pod's is said by an annotation, which every user may write: so it counts only where no other pod says the
-    same. A grant whose pod has no uid yet has no processes that anybody could tell from others.
-    """
-    known = tuple(pods)
-    ids = {grant.holder.uid: grant.id for grant in grants if isinstance(grant.holder, PodName) and grant.holder.uid}
-    said = Counter(pod.static_uid for pod in known)
-    static = [pod for pod in known if _STATIC.fullmatch(pod.static_uid) and said[pod.static_uid] == 1]
-    return {pod.static_uid: ids[pod.uid] for pod in static if pod.uid in ids} | ids
 
 
 @dataclass(slots=True)
@@ -181,20 +168,46 @@ def _noted_uids(held: Iterable[ContainerDevices], journal: Iterable[Held]) -> di
     return uids
 
 
-def _grant(name: PodName, holding: _Holding, domain_of: Mapping[str, Domain], policy: Policy) -> Grant | None:
+@dataclass(frozen=True, slots=True)
+class _Worth:
+    """What devices are worth. other: those that were given away in another unit than the policy's of today."""
+
+    unit_mib: int
+    other: Mapping[str, int]
+
+    @classmethod
+    def of(cls, journal: Sequence[Held], policy: Policy) -> "_Worth":
+        unit_mib = policy.resources.memory_unit_mib
+        other: dict[str, int] = {}
+        if any(entry.unit_mib not in (0, unit_mib) for entry in journal):
+            for entry in sorted(journal, key=lambda entry: entry.at):
+                other.update(dict.fromkeys(entry.ids, entry.unit_mib or unit_mib))
+        return cls(unit_mib, other)
+
+    def mib(self, device_id: str) -> int:
+        return self.other.get(device_id, self.unit_mib)
+
+
+def _grant(
+    name: PodName, holding: _Holding, domain_of: Mapping[str, Domain], policy: Policy, worth: _Worth
+) -> Grant | None:
     """The pod's grant; None where it holds no memory of a GPU that is there."""
-    units = Counter(gpu for gpu in map(gpu_of, holding.memory) if gpu in domain_of)
-    if not units:
+    mib: Counter[str] = Counter()
+    for device_id in holding.memory:
+        gpu = gpu_of(device_id) or ""
+        if gpu in domain_of:
+            mib[gpu] += worth.mib(device_id)
+    if not mib:
         return None
-    domain = _fullest(units, domain_of)
-    gpus = tuple(uuid for uuid in domain.gpus if uuid in units)
+    domain = _fullest(mib, domain_of)
+    gpus = tuple(uuid for uuid in domain.gpus if uuid in mib)
     default = policy.requests.default_thread_percent
     caps = [len(one.percent) // len(gpus) or default for one in holding.containers]
     return Grant(
         id=name.uid or str(name),
         domain=domain.name,
         gpus=gpus,
-        memory_mib=min(units[uuid] for uuid in gpus) * policy.resources.memory_unit_mib,
+        memory_mib=min(mib[uuid] for uuid in gpus),
         thread_percent=min(100, max([*caps, *holding.caps], default=default)),
         reserved_percent=len(holding.percent) // len(gpus),
         clients=policy.requests.clients_per_grant,
@@ -214,11 +227,11 @@ def _with_init(grant: Grant | None, pod: NodePod | None) -> Grant | None:
     return replace(grant, memory_mib=max(grant.memory_mib, asked_mib))
 
 
-def _fullest(units: Counter[str | None], domain_of: Mapping[str, Domain]) -> Domain:
-    """The domain with most of these units; the first of their UUIDs decides between equals."""
-    if len(units) == 1:
-        return domain_of[next(filter(None, units))]
+def _fullest(mib: Counter[str], domain_of: Mapping[str, Domain]) -> Domain:
+    """The domain with most of this memory; the first of its UUIDs decides between equals."""
+    if len(mib) == 1:
+        return domain_of[next(iter(mib))]
     total: Counter[Domain] = Counter()
-    for uuid, count in sorted((uuid, count) for uuid, count in units.items() if uuid):
-        total[domain_of[uuid]] += count
+    for uuid, amount in sorted(mib.items()):
+        total[domain_of[uuid]] += amount
     return total.most_common(1)[0][0]

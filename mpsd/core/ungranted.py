@@ -21,17 +21,13 @@ from mpsd.core.policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a node's pods. unallocated: the uids of pods that have long been without what they ask.
-
-    memory: the names of the memory resource under every policy that this agent has had: kubelet may have given any.
-    """
+    """What is known of a node's pods. unallocated: the uids of pods that have long been without what they ask."""
 
     pods: Sequence[NodePod]
     bystanders: Sequence[Bystander]
     held: Sequence[ContainerDevices]
     journal: Sequence[Held]
     unallocated: Collection[str]
-    memory: Collection[str]
 
 
 def ungranted(known: Known, policy: Policy) -> dict[str, PodName]:
@@ -44,14 +40,15 @@ def ungranted(known: Known, policy: Policy) -> dict[str, PodName]:
 
 def _holds_nothing(row: NodePod | Bystander, known: Known, policy: Policy) -> bool:
     """Whether the pod asked nothing that a GPU could come with, or has long been without what it asks."""
-    return row.identity.uid in known.unallocated or not _may_have_a_gpu(row.asked, known.memory, policy)
+    return row.identity.uid in known.unallocated or not _may_have_a_gpu(row.asked, policy)
 
 
-def _may_have_a_gpu(asked: Iterable[str], memory: Collection[str], policy: Policy) -> bool:
+def _may_have_a_gpu(asked: Iterable[str], policy: Policy) -> bool:
     """Whether anybody may have given a GPU for this: we, another device plugin, or whoever serves resource claims.
 
     A share of the threads alone is no GPU.
     """
-    others = {policy.resources.percent, policy.resources.count}
+    ways = {policy.resources.memory, CLAIM}
+    none = {policy.resources.percent, policy.resources.count}
     kept = policy.admission.visible_devices_kept_for
-    return any(name == CLAIM or name in memory or matches(name, kept) for name in asked if name not in others)
+    return any(name in ways or matches(name, kept) for name in asked if name not in none)

@@ -21,7 +21,8 @@ from mpsd.core.identity import PodName
 from mpsd.core.journal import corrected, still_needed
 from mpsd.core.node_pods import NodePod
 from mpsd.core.node_view import HeldGrant
-from mpsd.core.pod_grants import ContainerDevices, by_cgroup, pod_grants
+from mpsd.core.pod_cgroups import by_cgroup
+from mpsd.core.pod_grants import ContainerDevices, pod_grants
 from mpsd.core.policy import Policy
 from mpsd.core.ungranted import Known, ungranted
 from mpsd.edge import processes, records
@@ -64,7 +65,6 @@ class KubeletGrants:
         self._counted: tuple[object, ...] = ()  # what the grants were made from
         self._held: tuple[HeldGrant, ...] = ()
         self._by_cgroup: Mapping[str, str] = {}
-        self._memory_names: frozenset[str] = frozenset()  # under each policy there has been
         self._rows: tuple[NodePod | Bystander, ...] = ()  # that `_asking` is of
         self._asking: tuple[NodePod, ...] = ()
         self.ungranted: Mapping[str, PodName] = {}
@@ -188,13 +188,12 @@ class KubeletGrants:
         if are_same(sources, self._counted):
             return
         self._counted = sources
-        self._memory_names |= {policy.resources.memory}
         grants = pod_grants(self.held_devices, self.entries, pods, self._domains, policy)
         held = tuple(HeldGrant(grant, holder_alive=True) for grant in grants)
         self._held = self._held if held == self._held else held
         self._by_cgroup = by_cgroup(grants, pods)
         bystanders = tuple(row for row in self._rows if isinstance(row, Bystander))
-        known = Known(pods, bystanders, self.held_devices, self.entries, self._unallocated, self._memory_names)
+        known = Known(pods, bystanders, self.held_devices, self.entries, self._unallocated)
         self.ungranted = ungranted(known, policy)
 
     @property

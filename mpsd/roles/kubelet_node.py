@@ -35,6 +35,7 @@ from mpsd.roles.node_devices import NodeDevices
 from mpsd.roles.node_report import NodeReport
 from mpsd.roles.pace import Pace
 from mpsd.roles.percent_plugin import PercentPlugin
+from mpsd.roles.pinned_resources import PinnedResources
 from mpsd.roles.plugin_service import PluginService
 from mpsd.roles.report_node import MPS_NODES
 from mpsd.roles.watchdog import Cluster
@@ -55,14 +56,14 @@ class KubeletNode:
     """
 
     def __init__(self, kubelet: KubeletSettings, around: Surrounding) -> None:
-        settings, domains, policy = around.settings, around.domains, around.policy
+        settings, domains = around.settings, around.domains
         self._settings = settings
         self._kubelet = kubelet
         self._node = around.node
         self._kube = kube = _connected(kubelet)
         self._domains = domains
-        self._policy = policy
         self._log = logger(role="kubelet node")
+        self._policy = policy = PinnedResources(around.policy, self._log)
         self._pods = Mirror[NodePod | Bystander](
             kube,
             self._selected(PODS, "spec.nodeName"),

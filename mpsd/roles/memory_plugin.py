@@ -99,8 +99,8 @@ class MemoryPlugin:
         container = asking[0].container(asking[1]) if asking else None
         uid = asking[0].uid if asking else ""
         percent = allocation.thread_percent
-        boot = processes.boot_id()
-        self._node.books.note(Held("memory", tuple(ids), container, percent, boot, time.time(), uid))
+        boot, unit_mib = processes.boot_id(), self._node.policy().resources.memory_unit_mib
+        self._node.books.note(Held("memory", tuple(ids), container, percent, boot, time.time(), uid, unit_mib))
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """HeldBack with the reason; kubelet tries again, unless the pod has been evicted.

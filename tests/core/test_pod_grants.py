@@ -1,7 +1,7 @@
 """What pods hold, by kubelet's word and by the journal's: never the same device twice."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from hypothesis import given
@@ -14,7 +14,8 @@ from mpsd.core.grants import Grant, promised_mib
 from mpsd.core.identity import PodName
 from mpsd.core.journal import corrected, newest, served, still_needed
 from mpsd.core.node_pods import ContainerName, NodePod
-from mpsd.core.pod_grants import ContainerDevices, by_cgroup, pod_grants
+from mpsd.core.pod_cgroups import by_cgroup
+from mpsd.core.pod_grants import ContainerDevices, pod_grants
 from tests.core.node_worlds import container, devices, entry, mem_ids, named, node_pod, percent_ids
 from tests.core.worlds import GPUS, POLICY, UUIDS
 
@@ -173,6 +174,20 @@ def test_what_kubelet_said_before_an_answer_says_nothing_of_it() -> None:
     held = (devices(named("a"), mem_ids(7)),)
     assert corrected((old, new), (old,), held, pods) == (old, new)
     assert corrected((old,), (old,), (devices(named("gone"), mem_ids(7)),), pods) == (old,)
+
+
+def test_what_was_given_in_another_unit_is_worth_what_it_was() -> None:
+    """Else a smaller unit in the policy would make everybody who runs take too much."""
+    small = replace(POLICY, resources=replace(POLICY.resources, memory_unit_mib=128))
+    old = replace(entry(mem_ids(7), named("a"), 100, 1.0, "uid-of-a"), unit_mib=1024)
+    new = replace(entry(mem_ids(8, first=7), named("b"), 100, 2.0, "uid-of-b"), unit_mib=128)
+    held = (
+        devices(named("a"), mem_ids(7)),
+        devices(named("b"), mem_ids(8, first=7)),
+        devices(named("c"), mem_ids(1, 1)),
+    )
+    made = pod_grants(held, (old, new), [node_pod("a"), node_pod("b")], APART, small)
+    assert {one.command: one.memory_mib for one in made} == {"default/a": 7168, "default/b": 1024, "default/c": 128}
 
 
 def test_two_gpus_of_a_domain_are_one_grant_of_each() -> None:

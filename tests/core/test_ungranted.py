@@ -24,7 +24,7 @@ def read(thing: dict[str, Any]) -> NodePod | Bystander | None:
 
 
 def known(*rows: NodePod | Bystander | None, **more: Any) -> Known:
-    nothing = Known((), (), (), (), frozenset(), {MEM})
+    nothing = Known((), (), (), (), frozenset())
     pods = tuple(row for row in rows if isinstance(row, NodePod))
     return replace(nothing, pods=pods, bystanders=tuple(row for row in rows if isinstance(row, Bystander)), **more)
 
@@ -72,12 +72,6 @@ def test_who_may_have_a_gpu_from_another_is_not_judged(resources: dict[str, obje
 
 def test_a_device_that_is_no_gpu_exempts_nobody() -> None:
     assert set(found(pod_object("web", container(resources={"limits": {"example.com/nic": 1}})))) == {"uid-of-web"}
-
-
-def test_the_name_that_memory_had_under_an_earlier_policy_counts_too() -> None:
-    old = pod_object("train", container(resources={"limits": {"example.com/vram": 7}}))
-    assert set(found(old)) == {"uid-of-train"}
-    assert found(old, memory={MEM, "example.com/vram"}) == {}
 
 
 def test_who_asks_is_judged_only_after_long_and_no_longer_once_he_is_served() -> None:
