@@ -1,11 +1,19 @@
 """`mpsd control`: the part that holds the control daemons."""
 
-from typing import Annotated
+import sys
+from dataclasses import asdict
+from typing import Annotated, NoReturn
 
 import typer
 
 from mpsd.cli.options import LimitsDirectory, LogFormat, RunDirectory, Simulate
+from mpsd.cli.output import ExitCode, Format, OutputFormat, answers, complaints, print_json
 from mpsd.cli.running import serve
+from mpsd.edge import records, run_directory
+from mpsd.edge.nvml import NvmlFailed
+from mpsd.edge.settings import Settings, settings
+from mpsd.roles import mode_release
+from mpsd.roles.mode_release import Outcome, Released
 
 
 def control(
@@ -23,10 +31,58 @@ def control(
             show_default=False,
         ),
     ] = None,
+    release: Annotated[
+        bool,
+        typer.Option("--release", help="Put back the compute modes that an mpsd which is gone left behind, and end."),
+    ] = False,
+    output: OutputFormat = Format.TEXT,
 ) -> None:
     """Hold this node's MPS control daemons: start, adopt, restart and drain them, in the foreground.
 
     Programs die with their daemon, so this part is small and seldom restarted; `mpsd agent` does the rest. Killed
     without warning, its daemons go on, and the next `mpsd control` takes them over.
+
+    Where there will be no next one, --release puts each GPU's compute mode back to what was found on it in this boot,
+    says so of each (-o json for programs), and may be repeated. It exits with 0 when nothing is left to put back, and
+    with 1 when something is: mpsd still runs, programs are on MPS, or NVML does not do it.
+
+        mpsd control --release
     """
+    if release:
+        _release(settings(run_directory=run_dir, limits_directory=limits, simulate=simulate), output)
     serve(simulate, limits, run_dir, log_format, with_control=True, with_agent=False, daemon_cgroup=daemon_cgroup)
+
+
+def _release(chosen: Settings, output: Format) -> NoReturn:
+    try:
+        released = _of_this_directory(chosen)
+    except (run_directory.AlreadyHeld, NvmlFailed, records.UnreadableRecord, OSError) as error:
+        complaints().print(f"mpsd control --release: {error}")
+        sys.exit(ExitCode.NO)
+    if output is Format.JSON:
+        print_json([asdict(row) for row in released])
+    else:
+        for line in map(_line, released):
+            answers().print(line)
+        if not released:
+            answers().print(f"nothing to put back: no record of this boot in {chosen.run_directory} has a compute mode")
+    sys.exit(ExitCode.NO if any(row.outcome is Outcome.LEFT for row in released) else ExitCode.YES)
+
+
+def _of_this_directory(chosen: Settings) -> tuple[Released, ...]:
+    if not chosen.run_directory.exists():
+        return ()
+    with run_directory.held(chosen.run_directory):
+        return mode_release.release(chosen)
+
+
+def _line(row: Released) -> str:
+    why = f": {row.reason}" if row.reason else ""
+    return f"{row.domain} {row.gpu}: compute mode {row.mode} {_WORDS[row.outcome]}{why}"
+
+
+_WORDS = {
+    Outcome.PUT_BACK: "put back",
+    Outcome.WAS_SO: "is what it has already",
+    Outcome.LEFT: "not put back",
+}

@@ -98,10 +98,16 @@ class Nvml:
 
     def compute_mode(self, uuid: str) -> int:
         """The number that NVML gives the mode; 0 is Default, 3 EXCLUSIVE_PROCESS."""
-        return int(self._ask("nvmlDeviceGetComputeMode", self._handles[uuid]))
+        return int(self._ask("nvmlDeviceGetComputeMode", self._handle(uuid)))
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
-        self._ask("nvmlDeviceSetComputeMode", self._handles[uuid], mode)
+        self._ask("nvmlDeviceSetComputeMode", self._handle(uuid), mode)
+
+    def _handle(self, uuid: str) -> Any:
+        """Also of a GPU that nobody has asked for with `gpus`."""
+        if uuid not in self._handles:
+            self._handles[uuid] = self._ask("nvmlDeviceGetHandleByUUID", uuid)
+        return self._handles[uuid]
 
     @property
     def exclusive_process(self) -> int:

@@ -43,8 +43,8 @@ class DomainSupervisor:
         self._folder = place.folder
         self._policy = policy
         self._nvml = nvml
-        self._modes = ComputeModes(nvml)
         self._log = logger(domain=domain.name)
+        self._modes = ComputeModes(nvml, place.folder.path.parent, self._log)
         self._wake = asyncio.Event()
         self._daemon = DomainDaemon(place, domain.gpus, self._wake.set, self._log)
         self._drain = DomainDrain(place.folder)
@@ -107,7 +107,7 @@ class DomainSupervisor:
 
     def look_at_files(self) -> None:
         """Makes the loop look if the daemon has written something or the agent has asked; costs two stats."""
-        if self._daemon.has_written():
+        if self._daemon.has_written() or self._modes.is_news(self._policy()):
             self.wake()
         if self._drain.is_news():
             self._probe_at = 0.0
@@ -269,6 +269,8 @@ class DomainSupervisor:
         return how if not restarts else f"{how}; {restarts + 1} times in a row, the next start is in {delay_s:g} s"
 
     async def _act(self) -> None:
+        if self._daemon.alive and self._modes.is_news(self._policy()):
+            self._set_modes_of_adopted()
         state, graces = self.record.state, self._policy().graces
         if state is State.DOWN and self._daemon.identity is None and time.monotonic() >= self._start_at:
             self._start()
@@ -337,7 +339,7 @@ class DomainSupervisor:
         """Gives the GPUs the policy's compute mode; what they had is on disk before a crash can lose it."""
         policy = self._policy()
         self._change(compute_modes=self._modes.take(self.record, policy))
-        self._modes.apply(self.record, policy)
+        self._change(compute_modes=self._modes.apply(self.record, policy))
 
     def _limits_to_restore(self) -> list[ServerLimit]:
         """What the agent last set, else denial: no program may start unlimited before the agent has looked."""
@@ -369,12 +371,7 @@ class DomainSupervisor:
             self._daemon.release()
         else:
             await self._daemon.quit(timeout_s, self._policy().graces)
-        for uuid, mode in self.record.compute_modes.items():
-            try:
-                if self._modes.put_back(uuid, mode):
-                    self._log.info("compute mode put back", gpu=uuid, mode=mode)
-            except NvmlFailed as error:
-                self._log.warning("compute mode not put back", gpu=uuid, mode=mode, reason=str(error))
+        self._modes.put_back(self.record.compute_modes)
         self._folder.clear(with_pipe=not foreign)
         self._log.info("stopped")
 

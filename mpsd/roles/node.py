@@ -38,6 +38,22 @@ class Node:
     device_lists: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What is needed to put a machine back in order: NVML, not open yet, and the environment of control commands."""
+
+    nvml: Nvml
+    environment: Mapping[str, str]
+
+
+def find_tools(settings: Settings) -> Tools:
+    """Those of this machine, whatever its limits files say. OSError for simulated GPUs that are not there."""
+    if not settings.simulate:
+        return Tools(Nvml(_pynvml()), clean_environment({}))
+    simulated = open_node(settings.simulation)
+    return Tools(Nvml(SimulatedNvml(simulated.folder)), clean_environment(simulated.environment))
+
+
 def find_node(settings: Settings, facts: GpuFacts) -> Node:
     """The node's GPUs. NvmlFailed where the driver does not answer; InvalidInput for simulated GPUs that cannot be."""
     simulated = _simulated(settings, facts) if settings.simulate else None
