@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import sys
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from mpsd.cli.output import ExitCode, complaints
 from mpsd.core.domains import domains
@@ -11,17 +12,19 @@ from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.grants import facts_here
 from mpsd.core.policy import Policy
 from mpsd.edge import event_loop, logs, run_directory
-from mpsd.edge.http_server import AlreadyServed
 from mpsd.edge.limits_files import LimitsFiles
 from mpsd.edge.nvml import NvmlFailed
+from mpsd.edge.peer import AlreadyServed
 from mpsd.edge.settings import Settings, settings
 from mpsd.roles import stale_gates
 from mpsd.roles.agent import AgentRole
-from mpsd.roles.agent_api import AgentApi
 from mpsd.roles.cluster_part import CannotServe, MakeClusterPart, Surrounding
 from mpsd.roles.control import ControlRole
 from mpsd.roles.local_grants import LocalGrants
 from mpsd.roles.node import find_node
+
+if TYPE_CHECKING:
+    from mpsd.roles.agent_api import AgentApi
 
 _LIMITS_LOOK_S = 2.0
 
@@ -87,9 +90,11 @@ class Parts:
         if self._control:
             self._control.hurry()
 
-    def _api(self) -> AgentApi | None:
+    def _api(self) -> "AgentApi | None":
         if self._agent is None:
             return None
+        from mpsd.roles.agent_api import AgentApi  # brings an HTTP server, which control is better without
+
         grants_by = "kubelet gives this node's GPUs to pods; write a pod" if self._cluster else ""
         return AgentApi(self._settings, self._agent, self._limits, self._node, refuses=grants_by)
 

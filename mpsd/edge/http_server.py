@@ -10,13 +10,9 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from mpsd.edge.peer import peer_of
+from mpsd.edge.peer import AlreadyServed, peer_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class AlreadyServed(Exception):
-    """Another process answers on this socket."""
 
 
 def application(routes: Mapping[str, Handler], longest_body: int = 1024**2) -> web.Application:

@@ -15,6 +15,10 @@ class _Connection(Protocol):
     def getsockopt(self, level: int, option: int, size: int, /) -> bytes: ...
 
 
+class AlreadyServed(Exception):
+    """Another process answers on a socket that was to be ours."""
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
     """pid 0: the peer is in a pid namespace that cannot be seen from here."""
