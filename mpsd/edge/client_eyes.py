@@ -125,8 +125,11 @@ class ClientEyes:
         """Who uses the GPU, and who of them is on MPS, which is asked first, and only where that may be another."""
         if not sure and now - one.mps_asked_at < _BELIEVED_S:
             uses = self._nvml.uses(uuid)
-            if uses == one.uses or one.pids.issuperset([pid for pid, _ in uses]):
+            if uses == one.uses:
                 return uses, one.on_mps
+            before, one.pids = one.pids, frozenset([pid for pid, _ in uses])
+            if before >= one.pids:
+                return uses, one.on_mps & one.pids  # who leaves and comes back, as at an exec, is asked for again
         one.mps_asked_at = now
         on_mps = self._nvml.mps_pids(uuid)
         uses = self._nvml.uses(uuid)

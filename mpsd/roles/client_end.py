@@ -40,6 +40,7 @@ class ClientEnd:
         self._nvml: Nvml = node.nvml
         self._environment = node.environment
         self._pods = pods
+        self._listed: dict[str, tuple[float, frozenset[int]]] = {}  # by GPU: when it was asked, and the pids there
 
     async def signal(self, violation: Violation, record: DomainRecord | None) -> None:
         """SIGKILL. record: of the GPU's domain; None where there is none. NotEnded where it is not sent."""
@@ -100,5 +101,13 @@ class ClientEnd:
 
     def _holds(self, client: Client) -> bool:
         """Whether NVML lists the pid, unless that is another process by now."""
-        other = processes.identity_of(client.pid)
-        return other is None and any(pid == client.pid for pid, _used in self._nvml.uses(client.gpu))
+        return processes.identity_of(client.pid) is None and client.pid in self._pids_on(client.gpu)
+
+    def _pids_on(self, gpu: str) -> frozenset[int]:
+        """Asked once for all who wait: many may be ended at once."""
+        now = time.monotonic()
+        asked_at, pids = self._listed.get(gpu, (float("-inf"), frozenset[int]()))
+        if now - asked_at >= _LOOK_AGAIN_S / 2:
+            pids = frozenset(pid for pid, _used in self._nvml.uses(gpu))
+            self._listed[gpu] = (now, pids)
+        return pids

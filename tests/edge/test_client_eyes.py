@@ -169,6 +169,16 @@ def test_who_is_on_mps_is_asked_as_soon_as_a_process_comes(world: World) -> None
     assert world.asked()["mps"] == 1
 
 
+def test_who_leaves_the_gpu_and_comes_back_is_asked_for_again(world: World) -> None:
+    """The same process, with another program in it that may not be on MPS."""
+    pid = world.put(MPS_CLIENT, "a")
+    world.look()
+    world.card.release(0)
+    assert world.look().clients == ()
+    world.card.claim(Claim(pid, OUTSIDE_MPS, 100 * MIB))
+    assert [client.on_mps for client in world.look().clients] == [False]
+
+
 def test_only_a_client_that_changed_is_another(world: World) -> None:
     world.put(MPS_CLIENT, "a")
     world.put(MPS_CLIENT, "b")
