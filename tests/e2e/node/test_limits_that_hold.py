@@ -1,0 +1,68 @@
+"""What becomes of a program that lifts its own limit, and of a GPU after a fault, on a real kubelet."""
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import Object
+from tests.e2e.installation import Installation
+from tests.e2e.shares import CLIENT, Pods, container, share
+from tests.e2e.waiting import eventually
+
+_LIFTED = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"  # within the container, where no webhook looks
+_OUTSIDE = "export CUDA_MPS_PIPE_DIRECTORY=/nowhere"
+_GIB = 2
+
+
+def _by_shell(image: str, gib: int, before: str, *actions: str) -> Object:
+    """A container whose shell does something before it becomes the CUDA program."""
+    asks = container(image, gib)
+    return asks | {"command": ["sh", "-c", f"{before}; exec {' '.join([*CLIENT, *actions])}"]}
+
+
+def _told(pods: Pods, name: str, reason: str) -> str:
+    """The message of an event of this reason, which the pod has sooner or later."""
+    found = eventually(
+        lambda: [event["message"] for event in pods.events(name) if event["reason"] == reason], f"{reason} of {name}"
+    )
+    return str(found[0])
+
+
+@pytest.fixture(scope="module")
+def neighbour(pods: Pods) -> str:
+    pods.start("neighbour", 5, "alloc=4000")
+    return "neighbour"
+
+
+def _assert_unharmed(pods: Pods, neighbour: str) -> None:
+    assert "running" in pods.status(neighbour)["state"], pods.why(neighbour)
+    assert not any("broke" in line for line in pods.said(neighbour))
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "reason"),
+    [("greedy", _LIFTED, "GPUMemoryExceeded"), ("outside", _OUTSIDE, "GPUOutsideMPS")],
+)
+def test_a_program_that_escapes_is_ended_alone_and_its_pod_hears_why(
+    mpsd: Installation, pods: Pods, neighbour: str, name: str, before: str, reason: str
+) -> None:
+    pods.create(share(name, _by_shell(mpsd.image, _GIB, before, "alloc=12000", "hold")))
+
+    def ended() -> Any:
+        return pods.status(name)["state"].get("terminated")
+
+    assert eventually(ended, f"{name} ended", within_s=60.0)["exitCode"] == 137
+    print(f"\n{_told(pods, name, reason)}")
+    _assert_unharmed(pods, neighbour)
+
+
+def test_a_fault_whose_victims_linger_heals_by_itself(mpsd: Installation, pods: Pods) -> None:
+    """On the other GPU than the neighbour's, which must not notice."""
+    pods.create(share("faulty", container(mpsd.image, 20, "alloc=100", "fault", "linger")))
+    eventually(lambda: any("bad" in line for line in pods.said("faulty")), "a fault", within_s=60.0)
+    eventually(lambda: pods.phase("faulty") == "Failed", "its process ended", within_s=30.0)
+    print(f"\n{_told(pods, 'faulty', 'MPSFault')}")
+    pods.delete("faulty")
+    pods.create(share("next", container(mpsd.image, 20, "alloc=100", "hold"), restartPolicy="OnFailure"))
+    pods.wait_until_holding("next")
+    _assert_unharmed(pods, "neighbour")
