@@ -53,7 +53,7 @@ class DomainFaults:
         self.all = of_boot if same_daemon else faults.healed(of_boot, time.time())
         self.total = total
         last = max([daemon_since, *(fault.at for fault in of_boot)])
-        self._known_until = _as_in_log(last)
+        self._known_until = _as_in_log(last + 0.001)  # the log has whole milliseconds
         if same_daemon:
             self._read = self._unseen()
 
@@ -83,6 +83,8 @@ class DomainFaults:
         elif line.event is LogEvent.CLIENT_GONE and line.pid and not self._read.of_fault:
             self._clients.pop(line.pid, None)
         else:
+            if line.event is LogEvent.SERVER_EXITED:
+                self._clients.clear()  # it said of nobody that he went
             self._read = faults.read_on(self._read, line)
 
     def _meet(self, pid: int) -> None:
@@ -99,8 +101,8 @@ class DomainFaults:
     async def look(self, graces: Graces) -> None:
         """After each proper answer of the daemon: what there is of faults, and who is to be ended for it."""
         in_fault = self._daemon.server is ServerStatus.FAULT
-        if in_fault:
-            self._daemon.read_log()  # what was written since, as a probe takes its time
+        if in_fault or self._read.of_fault:
+            self._daemon.read_log()  # the rest of what it has to say
         listed = await self._listed(graces) if self._must_list(graces, in_fault=in_fault) else frozenset()
         self._note(listed, in_fault=in_fault)
         if in_fault:
@@ -168,6 +170,11 @@ class DomainFaults:
                 self.all = faults.ended(self.all, hit.process, time.time())
                 why = "a fault has ended its work, and its server lets nobody in until it is gone"
                 self._log.warning("client ended", pid=hit.process.pid, command=hit.command, pod=hit.pod, reason=why)
+
+    def reason(self, graces: Graces) -> str:
+        """Of the state, while it lasts."""
+        how = f"what lingers is ended {graces.fault_grace_s:g} s after it"
+        return f"a program's fault has ended every program on the GPU; {how}"
 
     def why_stuck(self, graces: Graces) -> str:
         """Why only another daemon can help; empty where this one may heal yet."""

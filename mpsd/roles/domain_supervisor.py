@@ -227,7 +227,7 @@ class DomainSupervisor:
             State.DOWN: self._bury,
             State.REFUSED: lambda: seen.obstacle,
             State.WEDGED: lambda: self._daemon.trouble,
-            State.FAULT: lambda: "a program's fault has ended every program on the GPU",
+            State.FAULT: lambda: self._faults.reason(self._policy().graces),
             State.DRAINING: lambda: self._drain.reason,
             State.DRAINED: lambda: self._drain.reason,
         }
@@ -288,7 +288,7 @@ class DomainSupervisor:
     async def _settle(self) -> None:
         policy, now = self._policy(), time.monotonic()
         in_use = self.record.served and self._drain.granted
-        usurped = self._usurper() if policy.exclusive_process else ""
+        usurped = self._usurper()
         if usurped and (now < self._try_at or not in_use):
             if usurped != self.record.reason:
                 self._log.warning("no server", reason=usurped)

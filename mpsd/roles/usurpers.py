@@ -1,7 +1,7 @@
 """Who has a domain's GPU for itself while the domain has no MPS server.
 
-One rule: it only says who, for in compute mode EXCLUSIVE_PROCESS no server comes up beside it; ending it is the agent's
-business, which knows whose process it is.
+One rule: it only says who, and only in compute mode EXCLUSIVE_PROCESS, where no server comes up beside it. To end it is
+the agent's business, which knows whose process it is.
 """
 
 from collections.abc import Iterable
@@ -15,6 +15,8 @@ def usurper(nvml: Nvml, gpus: Iterable[str], daemon: ProcessIdentity) -> str:
     """In words; empty where there is none. daemon: whose server it is not. NvmlFailed."""
     ours: tuple[int, ...] | None = None
     for uuid in gpus:
+        if nvml.compute_mode(uuid) != nvml.exclusive_process:
+            continue
         on_mps = nvml.mps_pids(uuid)
         for pid, _used in nvml.uses(uuid):
             if ours is None:
