@@ -114,7 +114,7 @@ class ClientEyes:
             return False
         before, one.clients = one.clients, {}
         one.uses, one.on_mps, one.failed = uses, on_mps, ""
-        for pid, used_bytes in uses:
+        for pid, used_bytes in _each_once(uses).items():
             known = None if pid in self._owners.servers else self._who(pid)
             if known:
                 used_mib = None if used_bytes is None else used_bytes // _MIB
@@ -188,3 +188,12 @@ class ClientEyes:
         if len(seen) != len(self._known):
             self._known = {pid: known for pid, known in self._known.items() if pid in seen}
             self._living.keep_only(seen)
+
+
+def _each_once(uses: Uses) -> dict[int, int | None]:
+    """By pid; what a process that is listed twice uses is added up."""
+    found: dict[int, int | None] = {}
+    for pid, used_bytes in uses:
+        before = found.get(pid, 0)
+        found[pid] = None if used_bytes is None or before is None else before + used_bytes
+    return found

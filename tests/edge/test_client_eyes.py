@@ -179,6 +179,12 @@ def test_who_leaves_the_gpu_and_comes_back_is_asked_for_again(world: World) -> N
     assert [client.on_mps for client in world.look().clients] == [False]
 
 
+def test_what_a_process_holds_twice_is_added_up(world: World) -> None:
+    pid = world.put(MPS_CLIENT, "a")
+    world.card.claim(Claim(pid, MPS_CLIENT, 50 * MIB))
+    assert [(client.pid, client.used_mib) for client in world.look().clients] == [(pid, 150)]
+
+
 def test_only_a_client_that_changed_is_another(world: World) -> None:
     world.put(MPS_CLIENT, "a")
     world.put(MPS_CLIENT, "b")
