@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -335,3 +336,75 @@ def test_after_a_reboot_a_pod_that_has_not_begun_may_need_what_its_init_containe
     begun = node_pod("a", container(mem=3), init=(container("first", mem=5),), phase="Running")
     (grant,) = pod_grants([devices(named("a"), mem_ids(3))], (), [begun], APART, POLICY)
     assert grant.memory_mib == 3 * 1024
+
+
+@dataclass
+class Restarting:
+    """A kubelet that gives devices to containers, is restarted, and lists then only the pods that it has heard of yet.
+
+    The books are kept as the agent keeps them; the guess at whom an answer is for may be anything.
+    """
+
+    pods: dict[str, NodePod] = field(default_factory=dict)
+    given: dict[str, list[ContainerDevices]] = field(default_factory=dict)
+    journal: tuple[Held, ...] = ()
+    held: tuple[ContainerDevices, ...] = ()
+    started: set[str] = field(default_factory=set)
+    now: float = 1.0
+
+    def admit(self, name: str, units: tuple[int, ...], guess: str) -> None:
+        """Devices that nobody has, a container after the other; then kubelet is asked, and the first starts."""
+        taken = {one_id for containers in self.given.values() for one in containers for one_id in one.memory}
+        free = [one_id for one_id in IDS if gpu_of(one_id) == UUIDS[0] and one_id not in taken]
+        if name in self.pods or len(free) < sum(units):
+            return
+        names = [f"c{n}" for n in range(len(units))]
+        asked = [container(which, mem=mem) for which, mem in zip(names, units, strict=True)]
+        uid = f"{name}-{self.now:g}"
+        self.pods[name] = node_pod(name, *asked, phase="Running", metadata={"uid": uid})
+        self.given[name] = []
+        for which, mem in zip(names, units, strict=True):
+            ids, free = tuple(free[:mem]), free[mem:]
+            said = {"right": name, "none": ""}.get(guess, guess)
+            self.now += 1
+            whose = named(said, which) if said in self.pods else None
+            by = self.pods[said].uid if said in self.pods else ""
+            self.journal = (*self.journal, entry(ids, whose, 100, self.now, by))
+            self.given[name].append(devices(named(name, which), ids))
+        self.says(set(self.pods))
+        self.started.add(name)
+
+    def end(self, name: str) -> None:
+        self.pods.pop(name, None)
+        self.given.pop(name, None)
+        self.started.discard(name)
+
+    def says(self, heard_of: set[str]) -> None:
+        self.held = tuple(one for name in sorted(heard_of & self.given.keys()) for one in self.given[name])
+        pods = tuple(self.pods.values())
+        right = corrected(self.journal, self.journal, self.held, pods)
+        self.journal = still_needed(right, self.held, pods, self.now)
+
+
+RESTARTS = st.one_of(
+    st.tuples(
+        st.just("admit"),
+        st.sampled_from("abcd"),
+        st.lists(st.integers(1, 3), min_size=1, max_size=2).map(tuple),
+        st.sampled_from(["right", "none", "a", "b", "c"]),
+    ),
+    st.tuples(st.just("end"), st.sampled_from("abcd")),
+    st.tuples(st.just("says"), st.sets(st.sampled_from("abcd"))),
+)
+
+
+@given(st.lists(RESTARTS, min_size=4, max_size=15))
+def test_a_pod_that_runs_has_all_of_its_grant_or_none_that_is_known(steps: list[tuple[str, Any, Any, Any]]) -> None:
+    """A part of it would make its processes take too much, and they would be ended for nothing."""
+    kubelet = Restarting()
+    for step in steps:
+        getattr(kubelet, step[0])(*step[1:])
+        made = pod_grants(kubelet.held, kubelet.journal, tuple(kubelet.pods.values()), APART, POLICY)
+        known = {grant.command.partition("/")[2]: grant.memory_mib for grant in made}
+        for name in kubelet.started & known.keys():
+            assert known[name] == sum(len(one.memory) for one in kubelet.given[name]) * 1024

@@ -305,3 +305,18 @@ def test_no_container_starts_before_kubelet_has_said_what_its_pod_holds(monkeypa
         assert await waiting == ""
 
     tell(story)
+
+
+def test_who_was_without_for_long_counts_as_holding_nothing_until_kubelet_says_otherwise() -> None:
+    async def story(world: World) -> None:
+        ids, world.kubelet.held = world.kubelet.held, ()
+        await world.books.refresh_now()
+        assert not world.books.ungranted  # it may just have come
+        assert world.books.listed == {("default", "train-0")}
+        world.books.set_unallocated(frozenset({"uid-of-train-0"}))
+        assert set(world.books.ungranted) == {"uid-of-train-0"}
+        world.kubelet.held = ids
+        await world.books.refresh_now()
+        assert not world.books.ungranted
+
+    tell(story)
