@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from mpsd.cli.demo_machine import DemoMachine
-from mpsd.core.limits_as_read import PIPE_DIRECTORY, VISIBLE_DEVICES
+from mpsd.core.limits_as_read import MEMORY_LIMIT, PIPE_DIRECTORY, VISIBLE_DEVICES
 from mpsd.edge.limits_files import load_limits
 from mpsd.edge.waiting import wait_until
+from mpsd.sim.gpus import MIB
 from mpsd.sim.node import cards_asked, create_node, open_node
 from tests.bench.rows import Row
 
@@ -31,6 +32,10 @@ def reactions(machine: DemoMachine) -> Iterator[tuple[str, Row]]:
         under_mpsd, alone = _alternately(lambda: _run(machine), lambda: _program(bare.environment))
         about = "`mpsd run` until the program has its context; baseline: the program without mpsd"
         yield "run_to_context", Row(under_mpsd, "s", None, alone, about)
+        escapes = [_escape(machine) for _round in range(_ROUNDS)]
+        about = "a program that lifts its limit, from the first byte over its grant until its memory is back"
+        about += f": the longest of {_ROUNDS}; baseline: the median"
+        yield "escape_to_memory_back", Row(max(escapes), "s", None, statistics.median(escapes), about)
         asked, listed = _alternately(
             lambda: _timed(machine.node), lambda: _timed(lambda: list(Path("/proc").iterdir()))
         )
@@ -122,3 +127,21 @@ class BareDaemon:
     def stop(self) -> None:
         self._daemon.kill()
         self._daemon.wait()
+
+
+def _escape(machine: DemoMachine) -> float:
+    """Seconds that a program which lifts its own limit has more than its grant of 1 GiB, looked at every 2 ms."""
+    card = open_node(machine.run_directory / "simulation").card(0)
+    script = f"{MEMORY_LIMIT}=garbage exec sim-cuda alloc=8000 hold"
+    program = machine.run_command(["--gpu-mem", "1"], ["sh", "-c", script])
+
+    def is_over() -> bool:
+        return any(one.pid == program.pid and one.held_bytes > 1100 * MIB for one in card.holdings())
+
+    wait_until(is_over, _DEADLINE_S, "it is over its grant")
+    began = time.monotonic()
+    wait_until(lambda: not is_over(), _DEADLINE_S, "its memory is back")
+    took_s = time.monotonic() - began
+    program.end()
+    card.close()
+    return took_s
