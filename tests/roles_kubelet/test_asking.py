@@ -313,8 +313,9 @@ def test_who_was_without_for_long_counts_as_holding_nothing_until_kubelet_says_o
         await world.books.refresh_now()
         assert not world.books.ungranted  # it may just have come
         assert world.books.listed == {("default", "train-0")}
-        world.books.set_unallocated(frozenset({"uid-of-train-0"}))
-        assert set(world.books.ungranted) == {"uid-of-train-0"}
+        (pod,) = world.books.pods_seen
+        world.books.set_unallocated(frozenset({pod.uid}))
+        assert set(world.books.ungranted) == {pod.uid}
         world.kubelet.held = ids
         await world.books.refresh_now()
         assert not world.books.ungranted
