@@ -66,7 +66,7 @@ class Examined:
 
 
 def strangers(seen: Seen, resource: str) -> Iterator[Finding]:
-    """Who is on a GPU that it was not given, and who is beside MPS. resource: what a pod must ask for."""
+    """Who is on a GPU that it was not given, and who is beside MPS. resource: what a pod must hold."""
     for client in seen.clients:
         grant = seen.grants.get(client.grant or "")
         if grant and client.gpu in grant.gpus and client.on_mps:
@@ -95,7 +95,7 @@ def _ungranted(client: Client, seen: Seen, resource: str) -> Iterator[Finding]:
         where = "is in no pod and uses" if seen.pods_known else "has no grant and uses"
         yield Finding(Kind.IN_NO_POD, client, None, f"{where} {label}, which mpsd shares; {how}")
     elif client.pod in seen.ungranted:
-        message = f"uses {label} without a grant, and its pod asks for no {resource}; {how}"
+        message = f"uses {label} without a grant: its pod holds no {resource}; {how}"
         yield Finding(Kind.WITHOUT_GRANT, client, seen.ungranted[client.pod], message)
 
 

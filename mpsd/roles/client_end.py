@@ -5,6 +5,7 @@ again while the pidfd is held; where one of these cannot be had, nothing is sent
 """
 
 import contextlib
+import os
 import signal
 import time
 
@@ -45,18 +46,28 @@ class ClientEnd:
     async def signal(self, violation: Violation, record: DomainRecord | None) -> None:
         """SIGKILL. record: of the GPU's domain; None where there is none. NotEnded where it is not sent."""
         client = violation.client
-        with processes.held(client.process) as descriptor:
-            if descriptor is None:
-                raise NotEnded("it had ended by itself")
-            self._prove(violation)
-            if processes.has_ended(descriptor):  # then the pid may have been another's when NVML named it
-                raise NotEnded("it had ended by itself")
-            if client.on_mps and record and record.daemon and record.state in ANSWERING:
-                await self._terminate(client.process, record)
-            try:
-                processes.signal_held(descriptor, signal.SIGKILL)
-            except PermissionError:
-                raise NotEnded("mpsd may not signal it: it is another user's") from None
+        try:
+            descriptor = processes.open_pidfd(client.process)
+        except OSError as error:  # such as too many open files
+            raise NotEnded(f"it cannot be held: {error.strerror}") from None
+        if descriptor is None:
+            raise NotEnded("it had ended by itself")
+        try:
+            await self._signal(descriptor, violation, record)
+        finally:
+            os.close(descriptor)
+
+    async def _signal(self, descriptor: int, violation: Violation, record: DomainRecord | None) -> None:
+        client = violation.client
+        self._prove(violation)
+        if processes.has_ended(descriptor):  # then the pid may have been another's when NVML named it
+            raise NotEnded("it had ended by itself")
+        if client.on_mps and record and record.daemon and record.state in ANSWERING:
+            await self._terminate(client.process, record)
+        try:
+            processes.signal_held(descriptor, signal.SIGKILL)
+        except PermissionError:
+            raise NotEnded("mpsd may not signal it: it is another user's") from None
 
     def _prove(self, violation: Violation) -> None:
         """NotEnded where the process with this pid is not what was seen, or may not be ended."""

@@ -148,9 +148,14 @@ class Watchdog:
             record = next((one for one in records if violation.gpu in one.gpus), None)
             task = asyncio.create_task(self._punish(entry, record, seen_at))
             self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            task.add_done_callback(self._ended)
         elif violation.told:
             self._tell(violation, str(violation))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._ending.discard(task)
+        if not task.cancelled() and (fault := task.exception()):
+            self._log.error("not ended", reason="a fault of mpsd's own", exc_info=fault)
 
     async def _punish(self, entry: Entry, record: DomainRecord | None, seen_at: float) -> None:
         """Ends the process; then it is told, and then waited for until its memory is back.

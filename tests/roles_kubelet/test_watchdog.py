@@ -236,7 +236,7 @@ def test_a_pod_that_asks_for_no_gpu_is_kept_off_it(watched: Watched) -> None:
     watched.cluster.apply(unasking(watched, "thief"))
     assert watched.seconds_over(1, most_mib=0) < PROMISED_S
     message = watched.told("thief", "GPUWithoutGrant")
-    assert "uses gpu0 without a grant, and its pod asks for no aliyun.com/gpu-mem; it runs beside MPS" in message
+    assert "uses gpu0 without a grant: its pod holds no aliyun.com/gpu-mem; it runs beside MPS" in message
 
 
 def test_in_an_exempt_namespace_it_is_left_alone(watched: Watched) -> None:
