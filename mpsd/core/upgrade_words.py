@@ -35,15 +35,15 @@ def _of_node(one: Standing, *, replaced: bool) -> Iterator[str]:
         yield f"{one.pod.name} is new, and the upgrade of this node was not finished"
     else:
         yield f"{one.pod.name} is of revision {one.pod.revision}, image {one.pod.image}"
-    if one.uncordoned:
+    if one.uncordoned and replaced:
         yield f"cordon {_named(one.uncordoned, labels)}"
     pods = holders(one.node, one.gpus)
     if one.node.pods is None:
         yield "which pods are there it does not know"
     elif pods and replaced:
         yield f"wait for {', '.join(holding(pod, labels) for pod in pods)}"
-    back = sorted(one.ours.union(one.uncordoned))
-    kept = [uuid for uuid in one.gpus if uuid not in back]
+    back = sorted(one.ours.union(one.uncordoned if replaced else ()))
+    kept = [uuid for uuid in one.gpus if uuid not in one.ours and uuid not in one.uncordoned]
     yield f"{'replace the pod, ' if replaced else ''}put back {_named(back, labels) or 'nothing'}"
     if kept:
         yield f"{_named(kept, labels)} was cordoned by somebody else, and stays so"

@@ -69,7 +69,7 @@ class Upgrade:
         self._selector = ""
         self.control: ControlSet | None = None
         self.standings: dict[str, Standing] = {}
-        self.step: tuple[str, Step] | None = None  # where the walk is; None before it begins and when it is over
+        self.step: tuple[str, Step] | None = None  # where the walk is; None between nodes
 
     async def look(self) -> None:
         """InvalidInput for nodes that are not there, NotUpgradable or NotInstalled where nothing can be upgraded."""
@@ -99,7 +99,6 @@ class Upgrade:
         for name in self.due():
             if failure := await self._node(name):
                 return failure
-        self.step = None
         return None
 
     # -- one node ------------------------------------------------------------------------------------------------
@@ -117,6 +116,7 @@ class Upgrade:
                     self.step = (name, step)
                 telling("step", progress(seen, step, decided.why))
                 if step is Step.DONE:
+                    self.step = None
                     return None
                 too_long = time.monotonic() - since >= self._wanted.timeout_s
                 if why := self._given_up(seen, decided, too_long=too_long, cordoned=cordoned):

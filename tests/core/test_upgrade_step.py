@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.core.cluster_status import read_mpsnode
+from mpsd.core.control_set import ControlSet
 from mpsd.core.cordon_change import cordon_change, merge_patch
 from mpsd.core.upgrade_step import (
     MARK,
@@ -20,6 +21,7 @@ from mpsd.core.upgrade_step import (
     patch_of,
     read_mark,
 )
+from mpsd.core.upgrade_words import plan
 from mpsd.edge.kube_time import seconds, stamp
 from tests.mpsnodes import NOW, mpsnode
 
@@ -178,3 +180,22 @@ def test_nobody_is_ended_while_the_newest_revision_is_not_known() -> None:
     decided = next_step(replace(node.seen(), revision=""))
     assert decided.step is Step.REPLACE
     assert "has not taken up the last change" in decided.why
+
+
+def test_the_plan_says_of_each_node_what_is_cordoned_by_whom_and_what_is_left_to_do() -> None:
+    control = ControlSet("mpsd-system", "mps-control-daemon", "ds", "control", "mpsd:2", "OnDelete", "r2")
+
+    def planned(node: Node, image: str | None = None) -> str:
+        return list(plan(control, [node.seen()], image))[-1]
+
+    fresh = planned(Node({"0"}, {"0"}))
+    assert "image mpsd:1; cordon gpu1, gpu2, gpu3; wait for default/GPU-000000a2-0000-" in fresh
+    assert fresh.endswith(
+        "replace the pod, put back gpu1, gpu2, gpu3; gpu0 was cordoned by somebody else, and stays so"
+    )
+    begun = planned(walked_to(Step.DRAIN, "1"))
+    assert "cordon " not in begun
+    assert begun.endswith("put back gpu0, gpu2, gpu3; gpu1 was cordoned by somebody else, and stays so")
+    assert "is new, and the upgrade of this node was not finished; put back nothing" in planned(walked_to(Step.FINISH))
+    assert planned(walked_to(Step.DONE)) == "gpu-a2: up to date"
+    assert "mps-control-daemon-2 is of revision r2, image mpsd:2; cordon " in planned(walked_to(Step.DONE), "mpsd:3")
