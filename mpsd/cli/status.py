@@ -122,6 +122,8 @@ def _parts(node: NodeStatus, *, wide: bool) -> Iterator[RenderableType]:
     for domain in domain_rows(node):
         if domain.state != State.READY:
             yield domain_line(domain, node.now)
+        elif domain.doubt:
+            yield f"{domain.name} serves, although its canary found: {domain.doubt}"
         if domain.suspects:
             yield suspects_line(domain)
     if node.grants:

@@ -90,6 +90,7 @@ GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
     Column("USED", lambda gpu: known_gib(gpu.used_mib)),
     Column("CLIENTS", lambda gpu: _known(gpu.clients)),
     Column("RESTARTS", lambda gpu: "" if gpu.state is None else _known(gpu.restarts)),
+    Column("CONTEXT", lambda gpu: "?" if gpu.context_mib is None else f"{gpu.context_mib} MiB", wide=True),
     Column("UUID", lambda gpu: gpu.uuid, left=True, wide=True),
 )
 CLUSTER_GPU_COLUMNS: tuple[Column[GpuRow], ...] = (Column("NODE", lambda gpu: gpu.node, left=True), *GPU_COLUMNS)

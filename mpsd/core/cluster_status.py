@@ -165,6 +165,8 @@ class _Reader:
 
     def _domains(self) -> Iterator[DomainRow]:
         for path, entry in self.shape.entries(self._status, "domains", "status"):
+            canary = self.shape.mapping(entry, "canary", path)
+            doubts = [self.shape.text(canary, name, f"{path}.canary") for name in ("problem", "warning")]
             yield DomainRow(
                 node=self._name,
                 name=self.shape.text(entry, "name", path),
@@ -174,6 +176,8 @@ class _Reader:
                 reason=self.shape.text(entry, "reason", path),
                 restarts=self._amount(entry, "restarts", path),
                 suspects=tuple(self._suspects(entry, path)),
+                context_mib=self._amount(canary, "contextMiB", f"{path}.canary"),
+                doubt=next(filter(None, doubts), ""),
             )
 
     def _suspects(self, domain: Fields, path: str) -> Iterator[tuple[str, int | None]]:
@@ -204,6 +208,7 @@ class _Reader:
                 granted_percent=self._amount(entry, "grantedPercent", path),
                 used_mib=self._amount(entry, "usedMiB", path),
                 clients=self._amount(entry, "clients", path),
+                context_mib=domain.context_mib if domain else None,
             )
 
     def _pods(self) -> Iterator[PodStatus]:

@@ -16,7 +16,7 @@ from mpsd.core.domain_states import State
 from mpsd.core.fault_status import FaultsStatus, faults_status
 from mpsd.core.grants import Gpu, promised_mib
 from mpsd.core.identity import PodName
-from mpsd.core.node_view import Client, DomainView, HeldGrant, NodeView, pod_names
+from mpsd.core.node_view import Canary, Client, DomainView, HeldGrant, NodeView, pod_names
 from mpsd.core.policy import Policy
 
 API = "mpsd.io/v1alpha1"
@@ -159,6 +159,18 @@ def _domain(domain: DomainView, view: NodeView, stamp: Stamp) -> Object:
         restarts=record.restarts_total,
         reason=record.reason,
         faults=_faults(faults_status(record, pod_names(view)), stamp) if record.faults_total else None,
+        canary=_canary(record.canary, stamp) if record.canary else None,
+    )
+
+
+def _canary(canary: Canary, stamp: Stamp) -> Object:
+    return _known(
+        at=stamp(canary.at),
+        driver=canary.driver,
+        contextMiB=canary.context_mib,
+        sms=canary.sms,
+        problem=canary.problem or None,
+        warning=canary.warning or None,
     )
 
 

@@ -70,6 +70,9 @@ def _on_node(domain: DomainView, node: Subject, at_risk: Sequence[Happening], *,
         yield Happening(node, Reason.DAEMON_DOWN, f"{_named(domain)}: its MPS control daemon ended{lost}")
     if domain.state in _REASONS:
         why = f": {domain.record.reason}" if domain.record.reason else ""
+        if domain.state is State.READY and domain.record.canary:
+            doubt = domain.record.canary.problem or domain.record.canary.warning
+            why = f"{why}, although its canary found: {doubt}" if doubt else why
         who = {State.DOWN: lost, State.FAULT: lost, State.WEDGED: may_lose}.get(domain.state, "")
         yield Happening(node, _REASONS[domain.state], f"{_named(domain)} {_WORDS[domain.state]}{why}{who}")
 

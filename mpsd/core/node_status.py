@@ -10,7 +10,7 @@ from mpsd.core.domain_states import State
 from mpsd.core.fault_status import FaultsStatus, faults_status
 from mpsd.core.grants import Gpu, Grant, promised_mib
 from mpsd.core.identity import PodName, ProcessIdentity
-from mpsd.core.node_view import Client, HeldGrant, NodeView, pod_names
+from mpsd.core.node_view import Canary, Client, HeldGrant, NodeView, pod_names
 from mpsd.core.policy import Policy, Response
 from mpsd.core.violations import Kind, most_mib
 
@@ -34,7 +34,10 @@ class GpuStatus:
 
 @dataclass(frozen=True, slots=True)
 class DomainStatus:
-    """since: seconds since 1970. restarts: since mpsd first ran in this boot. daemon_pid None: there is none."""
+    """since: seconds since 1970. restarts: since mpsd first ran in this boot. daemon_pid None: there is none.
+
+    canary: None where it was not run.
+    """
 
     name: str
     gpus: tuple[str, ...]
@@ -45,6 +48,7 @@ class DomainStatus:
     daemon_pid: int | None
     servers: tuple[int, ...]
     faults: FaultsStatus = field(default_factory=FaultsStatus)
+    canary: Canary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +213,7 @@ def _domain_statuses(view: NodeView) -> list[DomainStatus]:
             daemon_pid=record.daemon.pid if record.daemon else None,
             servers=record.servers,
             faults=faults_status(record, names),
+            canary=record.canary,
         )
         for record in (domain.record for domain in view.domains)
     ]

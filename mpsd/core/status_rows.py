@@ -29,11 +29,15 @@ class GpuRow:
     granted_percent: int | None
     used_mib: int | None
     clients: int | None
+    context_mib: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DomainRow:
-    """since: seconds since 1970. suspects: pods that the last faults hit each time, and how many faults that were."""
+    """since: seconds since 1970. suspects: pods that the last faults hit each time, and how many faults that were.
+
+    context_mib: what a context costs there, as the canary measured it. doubt: what else it found, empty where nothing.
+    """
 
     node: str
     name: str
@@ -43,6 +47,8 @@ class DomainRow:
     reason: str
     restarts: int | None
     suspects: tuple[tuple[str, int | None], ...] = ()
+    context_mib: int | None = None
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,7 @@ def gpu_rows(node: NodeStatus) -> tuple[GpuRow, ...]:
                 granted_percent=gpu.granted_percent,
                 used_mib=gpu.used_mib,
                 clients=gpu.clients,
+                context_mib=domain.canary.context_mib if domain and domain.canary else None,
             )
         )
     return tuple(rows)
@@ -105,6 +112,8 @@ def domain_rows(node: NodeStatus) -> tuple[DomainRow, ...]:
             reason=domain.reason,
             restarts=domain.restarts,
             suspects=tuple((one.pod, one.faults) for one in domain.faults.suspects),
+            context_mib=domain.canary.context_mib if domain.canary else None,
+            doubt=(domain.canary.problem or domain.canary.warning) if domain.canary else "",
         )
         for domain in node.domains
     )

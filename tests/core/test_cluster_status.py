@@ -21,7 +21,7 @@ from mpsd.core.domain_states import State
 from mpsd.core.mps_ready import condition_object, mps_ready
 from mpsd.core.mpsnode import mpsnode_status
 from mpsd.core.node_status import node_status
-from mpsd.core.node_view import Fault, FaultHit, NodeView
+from mpsd.core.node_view import Canary, Fault, FaultHit, NodeView
 from mpsd.core.status_rows import domain_rows, gpu_rows, grant_rows
 from mpsd.edge.kube_time import seconds, stamp
 from tests.core.pod_worlds import client, held, node, pod
@@ -48,6 +48,8 @@ VIEWS = {
     "clients unknown": node(clients=None, unknown=("NVML does not answer",)),
     "one fault after the other": node(grants=(held("a"),), faults=FAULTS, faults_total=2),
     "a daemon down": node(state=State.DOWN, daemon=None, reason="killed by signal 9"),
+    "a canary that failed": node(canary=Canary("a-boot", "580.1", VIEW_NOW, "it does not obey", None, None)),
+    "a dear context": node(canary=Canary("a-boot", "580.1", VIEW_NOW, "", 172, 12, "it costs more")),
 }
 
 

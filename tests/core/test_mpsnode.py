@@ -24,7 +24,7 @@ from mpsd.core.mpsnode import (
     mpsnode_status,
     write_due,
 )
-from mpsd.core.node_view import Client, HeldGrant, NodeView
+from mpsd.core.node_view import Canary, Client, HeldGrant, NodeView
 from tests.core.pod_worlds import client, held, node
 from tests.core.worlds import POLICY, UUIDS, grant
 from tests.core.worlds import view as local_view
@@ -61,6 +61,8 @@ VIEWS = {
     "a daemon down": node(state=State.DOWN, daemon=None, reason="killed by signal 9"),
     "no domains": replace(node(), domains=()),
     "no GPUs": replace(node(), domains=(), gpus=()),
+    "a canary that failed": node(canary=Canary("a-boot", "580.1", 1.0, "it does not obey", None, None)),
+    "a dear context": node(canary=Canary("a-boot", "580.1", 1.0, "", 172, 12, "it costs more")),
 }
 
 

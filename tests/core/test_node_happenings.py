@@ -7,7 +7,7 @@ import pytest
 from mpsd.core.domain_states import State
 from mpsd.core.events import Happening, Reason
 from mpsd.core.node_happenings import happenings
-from mpsd.core.node_view import NodeView
+from mpsd.core.node_view import Canary, NodeView
 from mpsd.edge.kube_time import stamp
 from tests.core.pod_worlds import client, held, node
 
@@ -22,6 +22,14 @@ DOWN = {"state": State.DOWN, "daemon": None, "restarts_total": 1}
 
 def like(view: NodeView, **records: object) -> NodeView:
     return replace(node(**records), grants=view.grants, clients=view.clients)  # type: ignore[arg-type]
+
+
+def test_a_domain_that_serves_although_its_canary_found_something_says_so() -> None:
+    dear = Canary("a-boot", "580.1", 1.0, "", 172, 12, "gpu0: a context on 12 SMs takes 172 MiB")
+    (told_of,) = happenings(like(BUSY, state=State.STARTING), like(BUSY, canary=dear), "node1", stamp)
+    assert told_of.message == (
+        "MPS domain gpu0 serves, although its canary found: gpu0: a context on 12 SMs takes 172 MiB"
+    )
 
 
 def test_nothing_new_tells_nothing() -> None:

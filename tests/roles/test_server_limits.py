@@ -1,0 +1,73 @@
+"""The server's limit of a GPU is its largest grant, whoever is restarted, in any order; nobody gets in without one."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from mpsd.core.client_limits import DENY_MIB
+from tests.roles.machine import Machine, Service, eventually
+
+# Each of them after each other, once; the second dies before the first is back.
+_ORDER = "control daemon control agent control server daemon agent daemon server agent server control".split()
+
+
+class Parts:
+    """mpsd's two processes on a machine, which are started again once they were killed."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._services: dict[str, Service] = dict(zip(("control", "agent"), machine.apart(), strict=True))
+
+    def kill(self, part: str) -> None:
+        match part:
+            case "daemon":
+                self._machine.kill(self._machine.recorded_daemon())
+            case "server":
+                for server in self._servers():
+                    self._machine.kill(server)
+            case _:
+                self._services[part].kill()
+
+    def start(self, part: str) -> None:
+        if part in self._services:
+            self._services[part] = self._machine.service(part)
+
+    def in_force(self, name: str = "gpu0") -> set[str]:
+        """What the daemon says of its servers, and of those to come, in its own words; empty without a server."""
+        servers = self._machine.ask_daemon("get_server_list", name).split()
+        asked = [f"get_device_pinned_mem_limit {server} 0" for server in servers]
+        said = [self._machine.ask_daemon(text, name) for text in asked]
+        default = self._machine.ask_daemon("get_default_device_pinned_mem_limit 0", name)
+        return {default, *said} if said else set()
+
+    def _servers(self) -> Iterator[int]:
+        yield from map(int, self._machine.ask_daemon("get_server_list").split())
+
+
+def test_it_survives_restarts_of_every_part_in_any_order(machine: Machine) -> None:
+    parts = Parts(machine)
+    program = machine.run("--gpu-mem 7", "sleep", "600")
+    eventually(lambda: parts.in_force() == {"7G"}, "its grant is in force")
+
+    for first, second in pairwise(_ORDER):
+        parts.kill(first)
+        parts.kill(second)
+        parts.start(first)
+        parts.start(second)
+        eventually(lambda: parts.in_force() == {"7G"}, f"it is in force again after {first}, {second}")
+
+    machine.until_ready()
+    assert machine.holders == {program.pid}
+
+
+def test_it_rises_before_a_program_starts_and_falls_after_one_has_ended(pair: Machine) -> None:
+    parts = Parts(pair)
+    small = pair.run("--gpu-mem 4", "sleep", "600")
+    eventually(lambda: parts.in_force() == {"4G"}, "the first grant is in force")
+    large = pair.client(9, "alloc=20000")
+    assert 8 * 1024 < large.heard("alloc_MiB") < 9 * 1024  # the limit was there before it
+    assert parts.in_force() == {"9G"}
+    assert parts.in_force("gpu1") == {f"{DENY_MIB}M"}
+    large.kill()
+    eventually(lambda: parts.in_force() == {"4G"}, "the smaller grant is left")
+    small.kill()
+    eventually(lambda: parts.in_force() == {f"{DENY_MIB}M"}, "nobody is let in")
