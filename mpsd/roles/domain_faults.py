@@ -47,12 +47,10 @@ class DomainFaults:
         self.total = 0
 
     def take_over(self, earlier: tuple[Fault, ...], total: int, daemon_since: float, *, same_daemon: bool) -> None:
-        """What an earlier mpsd knew. daemon_since: when it started this daemon, in seconds since 1970."""
-        boot = processes.boot_id()
-        of_boot = tuple(one for one in earlier if all(hit.process.boot_id == boot for hit in one.hit))
-        self.all = of_boot if same_daemon else faults.healed(of_boot, time.time())
+        """What an earlier mpsd of this boot knew. daemon_since: when it started this daemon, in seconds since 1970."""
+        self.all = earlier if same_daemon else faults.healed(earlier, time.time())
         self.total = total
-        last = max([daemon_since, *(fault.at for fault in of_boot)])
+        last = max([daemon_since, *(fault.at for fault in earlier)])
         self._known_until = _as_in_log(last + 0.001)  # the log has whole milliseconds
         if same_daemon:
             self._read = self._unseen()

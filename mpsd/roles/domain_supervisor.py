@@ -15,14 +15,14 @@ from mpsd.core.domains import Domain
 from mpsd.core.identity import ProcessIdentity
 from mpsd.core.node_view import RECORD_VERSION, DomainRecord, ServerLimit, is_of_boot
 from mpsd.core.policy import Policy
-from mpsd.edge import control_process, gate, processes, records
+from mpsd.edge import gate, processes, records
 from mpsd.edge.logs import logger
 from mpsd.edge.nvml import Nvml, NvmlFailed
 from mpsd.roles.compute_modes import ComputeModes
 from mpsd.roles.domain_daemon import DomainDaemon, Place
 from mpsd.roles.domain_drain import DomainDrain, limit_mib
 from mpsd.roles.domain_faults import DomainFaults
-from mpsd.roles.usurpers import usurper
+from mpsd.roles.domain_obstacles import DomainObstacles
 
 # Seconds between two probes that nothing else asked for. A death, and a line in the log, are seen long before.
 _PROBE_S = {State.READY: 5.0, State.FAULT: 0.25, State.DRAINING: 1.0, State.WEDGED: 1.0, State.DRAINED: 1.0}
@@ -42,12 +42,12 @@ class DomainSupervisor:
         self._place = place
         self._folder = place.folder
         self._policy = policy
-        self._nvml = nvml
         self._log = logger(domain=domain.name)
         self._modes = ComputeModes(nvml, place.folder.path.parent, self._log)
         self._wake = asyncio.Event()
         self._daemon = DomainDaemon(place, domain.gpus, self._wake.set, self._log)
         self._drain = DomainDrain(place.folder)
+        self._obstacles = DomainObstacles(place, domain.gpus, nvml, self._daemon)
         one_gpu = len(domain.gpus) == 1
         self._faults = DomainFaults(self._daemon, place.folder.log, self._log, one_gpu=one_gpu)
         self._probe_at = 0.0
@@ -169,7 +169,7 @@ class DomainSupervisor:
 
     async def _look(self) -> Seen:
         state, daemon = self.record.state, self._daemon
-        obstacle = self._obstacle() if state in _LOOKS_FOR_OBSTACLES else ""
+        obstacle = self._obstacles.to_daemon(self._policy()) if state in _LOOKS_FOR_OBSTACLES else ""
         self._change(canary=self._daemon.canary.result)
         self._drain.look()
         if daemon.read_log():
@@ -202,22 +202,6 @@ class DomainSupervisor:
             return min(soon_s, _LOOK_S)
         return _STOPPING_PROBE_S if self._drain.stopping else _PROBE_S[self.record.state]
 
-    def _obstacle(self) -> str:
-        """Why no daemon of ours can serve here; empty when nothing is in the way."""
-        if not control_process.program_found(self._place.environment):
-            return "nvidia-cuda-mps-control is not on PATH; install the driver's compute utilities"
-        try:
-            for uuid in self.record.gpus:
-                if self._nvml.mig_enabled(uuid):
-                    return f"MIG is on for {uuid}; switch it off (nvidia-smi -mig 0) or leave this GPU to others"
-            unreliable = self._daemon.canary.obstacle(self._policy())
-        except NvmlFailed as error:
-            return f"{error}; see that the driver works (nvidia-smi)"
-        if self._daemon.foreign:
-            whose = f"another control daemon ({self._daemon.identity})"
-            return f"{whose} listens in {self._folder.pipe} for other GPUs; stop it (quit)"
-        return unreliable if self._daemon.alive else ""
-
     # -- act -----------------------------------------------------------------------------------------------------
 
     def _enter(self, state: State, seen: Seen) -> None:
@@ -246,7 +230,7 @@ class DomainSupervisor:
         """
         if state in SERVING and self._place.with_gate and self._folder.limits.exists():
             gate.make(self._folder)
-        elif state is not State.STARTING:
+        elif state is not State.STARTING or self._daemon.no_server:
             gate.remove(self._folder)
 
     def _bury(self) -> str:
@@ -288,7 +272,7 @@ class DomainSupervisor:
     async def _settle(self) -> None:
         policy, now = self._policy(), time.monotonic()
         in_use = self.record.served and self._drain.granted
-        usurped = self._usurper()
+        usurped = self._obstacles.to_server()
         if usurped and (now < self._try_at or not in_use):
             if usurped != self.record.reason:
                 self._log.warning("no server", reason=usurped)
@@ -301,14 +285,6 @@ class DomainSupervisor:
             self.wake()
         elif not usurped and not self._daemon.canary.running:
             self._kill_after(policy.graces.start_s, "it could not be made ready")
-
-    def _usurper(self) -> str:
-        """Who keeps every server from the GPU, in words; empty where nobody does, or NVML does not say."""
-        daemon = self._daemon.identity
-        try:
-            return usurper(self._nvml, self.record.gpus, daemon) if daemon else ""
-        except NvmlFailed:
-            return ""
 
     def _kill_after(self, limit_s: float, why: str) -> None:
         """Ends a daemon that has been in this state too long; its death starts the next one."""

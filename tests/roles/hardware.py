@@ -31,7 +31,7 @@ class RealMachine(Machine):
                 pytest.fail(f"a GPU is in use by {busy}, or not in compute mode Default; the tests never change it")
         total_mib = sum(pynvml.nvmlDeviceGetMemoryInfo(handle).total for handle in handles) // MIB
         assert total_mib, "the driver shows no GPU"
-        super().__init__(f"A30×{len(handles)}")
+        super().__init__(f"A30×{len(handles)}", tried=False)
         shutil.rmtree(self.run_directory / "simulation")
 
     @property

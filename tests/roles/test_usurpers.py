@@ -67,6 +67,7 @@ def test_it_is_so_too_where_only_the_server_had_died_and_somebody_holds_a_grant(
     daemon = machine.recorded_daemon()
     took = usurper(machine, control, *machine.record().servers)
     machine.in_state(State.STARTING)
+    assert not machine.folder_of().gate.exists()
 
     took.kill()
 
