@@ -117,9 +117,9 @@ class ViolationCount:
 class ViolationsStatus:
     """What the watchdog has seen since it began, which is when this agent did (since: seconds since 1970).
 
-    looks: how often it looked. longest_pause_s: between two of them. nvml_s: what this agent has waited for NVML
-    in all. counts: of every kind and action that has happened. last: the last ones, the newest last. unjudged: why
-    nobody is judged now; empty while everybody is.
+    looks: how often it looked. longest_pause_s: between two of them. nvml_s: processor time that this agent has
+    spent in NVML. counts: of every kind and action that has happened. last: the last ones, the newest last. unjudged:
+    why nobody is judged now; empty while everybody is.
     """
 
     since: float

@@ -27,7 +27,7 @@ class Nvml:
     def __init__(self, library: Any) -> None:
         self._library = library
         self._handles: dict[str, Any] = {}
-        self.spent_s = 0.0  # in its calls, so far
+        self.spent_s = 0.0  # of this process's processor time, in its calls so far
 
     def open(self) -> None:
         """NvmlFailed where there is no driver."""
@@ -115,13 +115,13 @@ class Nvml:
 
     def _ask(self, function: str, *arguments: Any, **options: Any) -> Any:
         call: Callable[..., Any] = getattr(self._library, function)
-        began = time.perf_counter()
+        began = time.thread_time()
         try:
             return call(*arguments, **options)
         except self._library.NVMLError as error:
             raise NvmlFailed(f"NVML: {function} failed: {error}") from error
         finally:
-            self.spent_s += time.perf_counter() - began
+            self.spent_s += time.thread_time() - began
 
 
 def _text(value: str | bytes) -> str:
