@@ -249,6 +249,10 @@ class World:
         handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
         return {process.pid: process.usedGpuMemory // 1024**2 for process in getattr(nvml, function)(handle)}
 
+    def environment_in(self, directory: Path, changes: Environment) -> dict[str, str]:
+        """What a program is started with that finds this pipe directory, with these changes."""
+        return self._environment(directory, changes, None)
+
     def _environment(self, pipe: Path, changes: Environment | None, gpus: Sequence[Gpu] | None) -> dict[str, str]:
         base: dict[str, str | None] = {
             **self._platform.environment,

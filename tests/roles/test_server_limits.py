@@ -7,7 +7,21 @@ from mpsd.core.client_limits import DENY_MIB
 from tests.roles.machine import Machine, Service, eventually
 
 # Each of them after each other, once; the second dies before the first is back.
-_ORDER = "control daemon control agent control server daemon agent daemon server agent server control".split()
+_ORDER = [
+    "control",
+    "daemon",
+    "control",
+    "agent",
+    "control",
+    "server",
+    "daemon",
+    "agent",
+    "daemon",
+    "server",
+    "agent",
+    "server",
+    "control",
+]
 
 
 class Parts:
