@@ -30,6 +30,7 @@ class Sequence:
     def __init__(self, machine: Machine, chance: random.Random) -> None:
         self._machine = machine
         self._chance = chance
+        machine.set_policy(graces={"command_s": 1, "start_s": 5, "drain_s": 30, "fault_grace_s": 1})
         self._stopped: list[int] = []
         self.programs: list[Program] = []
         self._control = machine.service("control")
@@ -50,6 +51,7 @@ class Sequence:
             self.cordon,
             self.uncordon,
             self.fault,
+            self.fault_and_stay,
         ]
         deed = self._chance.choice(deeds)
         print(deed.__name__)
@@ -61,6 +63,10 @@ class Sequence:
 
     def fault(self) -> None:
         self._start(2, "fault", "linger=0.5")
+
+    def fault_and_stay(self) -> None:
+        """Nobody else gets onto that GPU before it is ended for it."""
+        self._start(2, "fault", "linger")
 
     def _start(self, gib: int, *actions: str) -> None:
         """Not waited for: it may have to wait itself."""
