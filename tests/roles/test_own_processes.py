@@ -13,7 +13,7 @@ from mpsd.core.identity import ProcessIdentity
 from mpsd.edge import processes, run_directory
 from mpsd.roles.own_processes import OwnProcesses
 from tests.core.worlds import record
-from tests.roles.machine import eventually
+from tests.roles.machine import Machine, eventually
 
 _HOLDS = (
     "import signal, subprocess, sys; from pathlib import Path; from mpsd.edge import run_directory\n"
@@ -71,3 +71,20 @@ def test_what_the_holder_of_the_run_directory_starts_is_its_own_even_when_that_e
         assert own.among([child], ()) == {child}, "it was, so it is"
         os.kill(child.pid, 9)
     assert OwnProcesses(tmp_path).among([child], ()) == frozenset()
+
+
+def test_what_a_driver_is_tried_with_is_left_alone_though_whoever_has_no_grant_is_ended() -> None:
+    machine = Machine("A30", tried=False)
+    try:
+        machine.set_policy(exclusive_process=False, violations={"in_no_pod": {"action": "kill"}})
+        machine.service("agent")
+        eventually(lambda: (machine.run_directory / "mpsd.sock").exists(), "the agent looks before the others start")
+        machine.service("control")
+        machine.until_ready()
+        canary, violations = machine.record().canary, machine.node().violations
+        assert canary
+        assert violations
+        assert (canary.problem, violations.last) == ("", ())
+        machine.stop()
+    finally:
+        machine.destroy()
