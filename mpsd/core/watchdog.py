@@ -130,8 +130,9 @@ class _Look:
         culprits = [client for client in counted if client.process in used]
         left_mib = total_mib
         for client in sorted(culprits, key=lambda one: (growth[one.process], age(one)), reverse=True):
+            taken = f"took {growth[client.process]} MiB since its grant was last within"
             message = (
-                f"took {growth[client.process]} MiB since its grant was last within: "
+                f"{taken if before else f'holds {used[client.process]} MiB'}: "
                 f"{total_mib} MiB of {self._seen.label(gpu)} are used where {grant.memory_mib} MiB were granted"
             )
             finding = Finding(Kind.MEMORY_OVER_GRANT, client, pod_of(grant), message)

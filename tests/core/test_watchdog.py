@@ -43,6 +43,11 @@ def test_who_grew_most_since_the_grant_was_within_is_ended_and_not_who_is_larges
     assert ended(watch.look((A,), client(1, A, 725), client(2, A, 400))) == {2}
 
 
+def test_of_a_grant_that_was_never_seen_within_nobody_knows_who_took_what_when() -> None:
+    (found,) = Watch().look((A,), client(1, A, 1500)).violations
+    assert found.message == "holds 1500 MiB: 1500 MiB of gpu0 are used where 1024 MiB were granted"
+
+
 def test_what_is_within_the_tolerance_is_not_over() -> None:
     assert ended(Watch().look((A,), client(1, A, 1024 + 32))) == set()
     assert ended(Watch().look((A,), client(1, A, 1024 + 33))) == {1}
