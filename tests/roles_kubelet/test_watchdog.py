@@ -106,12 +106,15 @@ class Watched:
         return statistics.median(took.values())
 
     def events(self, name: str) -> Mapping[str, str]:
-        """The last message of each reason that this object was told."""
-        found = self.cluster.ask("GET", "/api/v1/namespaces/default/events")["items"]
-        return {one["reason"]: one["message"] for one in found if one["involvedObject"]["name"] == name}
+        """By reason, the messages that this object was told."""
+        told: dict[str, str] = {}
+        for one in self.cluster.ask("GET", "/api/v1/namespaces/default/events")["items"]:
+            if one["involvedObject"]["name"] == name:
+                told[one["reason"]] = f"{told.get(one['reason'], '')}{one['message']}\n"
+        return told
 
     def told(self, name: str, reason: str) -> str:
-        """The message of the event, once there is one."""
+        """The messages of this reason, once there is one."""
         return eventually(lambda: self.events(name).get(reason, ""), f"{name} is told of {reason}")
 
     @property
