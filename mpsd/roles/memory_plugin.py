@@ -55,7 +55,8 @@ class MemoryPlugin:
     async def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """By what kubelet says now: of a pod that came a moment ago the journal may have guessed another's percent.
 
-        kubelet answers meanwhile: it holds no lock while it asks this (callGetPreferredAllocationIfAvailable).
+        kubelet answers meanwhile: it holds no lock while it asks this (callGetPreferredAllocationIfAvailable of its
+        pkg/kubelet/cm/devicemanager/manager.go).
         """
         node = self._node
         await node.books.refresh_now(_PREFER_S)
