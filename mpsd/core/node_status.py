@@ -117,7 +117,8 @@ class ViolationCount:
 class ViolationsStatus:
     """What the watchdog has seen since it began, which is when this agent did (since: seconds since 1970).
 
-    looks: how often it looked. longest_pause_s: between two of them. nvml_s: processor time that this agent has
+    looks: how often it looked. longest_pause_s: between two of them. late_looks: those after a pause of more than a
+    quarter of a second, where the machine had no processor for it. nvml_s: processor time that this agent has
     spent in NVML. counts: of every kind and action that has happened. last: the last ones, the newest last. unjudged:
     why nobody is judged now; empty while everybody is.
     """
@@ -125,6 +126,7 @@ class ViolationsStatus:
     since: float
     looks: int
     longest_pause_s: float
+    late_looks: int
     nvml_s: float
     counts: tuple[ViolationCount, ...]
     last: tuple[ViolationStatus, ...]

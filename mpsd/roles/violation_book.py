@@ -11,6 +11,7 @@ from mpsd.core.policy import Response
 from mpsd.core.violations import Kind, Violation
 
 _LAST = 20
+_LATE_S = 0.25  # four looks a second are what is promised
 
 
 @dataclass(slots=True)
@@ -32,11 +33,14 @@ class ViolationBook:
         self._looks = 0
         self._looked_at: float | None = None  # None before the first look
         self._longest_pause_s = 0.0
+        self._late_looks = 0
 
     def looked(self, began: float) -> None:
         """began: when, by a clock that never goes back."""
         if self._looked_at is not None:
-            self._longest_pause_s = max(self._longest_pause_s, began - self._looked_at)
+            pause_s = began - self._looked_at
+            self._longest_pause_s = max(self._longest_pause_s, pause_s)
+            self._late_looks += pause_s > _LATE_S
         self._looks, self._looked_at = self._looks + 1, began
 
     def add(self, violation: Violation, at: float) -> Entry:
@@ -56,6 +60,7 @@ class ViolationBook:
             since=self._since,
             looks=self._looks,
             longest_pause_s=round(self._longest_pause_s, 3),
+            late_looks=self._late_looks,
             nvml_s=round(nvml_s, 3),
             counts=tuple(ViolationCount(kind, response, n) for (kind, response), n in sorted(self._counts.items())),
             last=tuple(map(_status, self._last)),

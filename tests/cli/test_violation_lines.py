@@ -49,10 +49,10 @@ def test_a_violation_that_is_there_again_is_counted_once() -> None:
 
 def test_looks_and_the_longest_pause_between_two_are_counted() -> None:
     book = ViolationBook(NOW)
-    for began in (10.0, 10.2, 11.0, 11.2):
+    for began in (10.0, 10.2, 11.0, 11.2, 11.5):
         book.looked(began)
     status = book.status(1.25, "")
-    assert (status.looks, status.longest_pause_s, status.nvml_s) == (4, 0.8, 1.25)
+    assert (status.looks, status.longest_pause_s, status.late_looks, status.nvml_s) == (5, 0.8, 2, 1.25)
 
 
 def test_where_nobody_is_judged_the_reason_is_shown() -> None:
