@@ -76,6 +76,7 @@ def _policy_words(policy: Policy) -> str:
             f"{len(policy.admission.blocked_environment)} patterns of blocked environment",
             f"memory over the grant: {policy.violations.memory_over_grant.action}",
             f"exclusive process {'on' if policy.exclusive_process else 'off'}",
+            f"canary {policy.canary}",
         ]
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mpsd.core import control_protocol
+from mpsd.core.client_limits import DENY_MIB
 from mpsd.core.control_log import LogEvent, LogLine, read_line
 from mpsd.core.control_protocol import NotUnderstood, ServerStatus
 from mpsd.core.identity import ProcessIdentity
@@ -260,19 +261,20 @@ class DomainDaemon:
         lets clients in. in_use: somebody holds a grant and waits for it. doubtful: the server may not come up, which is
         waited for; else its first client does.
 
-        False leaves the reason in `trouble`. Only silence counts as unanswered: a daemon
-        that says something else than it should is not wedged, it has its time to start (`start_s`) like one that does
-        not listen yet.
+        False leaves the reason in `trouble`. Only silence counts as unanswered: a daemon that says something else than
+        it should is not wedged, it has its time to start (`start_s`) like one that does not listen yet.
         """
         pipe = self.pipe(policy.graces.command_s)
         try:
             await until(self._listens_or_ended, policy.graces.command_s, "the control socket listens")
             if self.canary.is_due(policy, in_use=in_use) and not await self.canary.run(pipe, policy):
                 self.unanswered, self.trouble = 0, "its canary runs"
+                self.servers = self.canary.servers or self.servers
                 return False
+            open_again = bool(self.canary.servers) and any(limit.memory_mib != DENY_MIB for limit in limits)
+            servers = await pipe.ask(control_protocol.server_list()) if open_again else ()  # which it has left shut
             for limit in limits:
-                await pipe.set_limit(limit)
-                for server in self.canary.servers:  # which it has left under denial
+                for server in (None, *servers):
                     await pipe.set_limit(replace(limit, server=server))
             await pipe.ask(control_protocol.start_server(control_process.server_user()))
             control_process.offer_to_clients(self._folder)  # at once: a client that finds no socket runs unlimited
