@@ -61,6 +61,7 @@ _PAGE = 500  # objects a page of a list, as kubectl asks
 _WATCH_S = (240, 300)  # what a watch is asked to last: not the same for all, or all would come again together
 _SILENCE_S = 90.0  # servers send a bookmark about once a minute
 _EVICTIONS = ("policy/v1", "policy/v1beta1")  # the second for Kubernetes before 1.22
+_EVICTION_S = 20.0  # 1.20 tries a conflict, such as another uid, again for 10 s before it says so
 
 
 class PatchKind(StrEnum):
@@ -184,8 +185,9 @@ class Kube:
                 "metadata": {"name": name, "namespace": namespace},
                 "deleteOptions": options,
             }
+            ask = Ask("create", PODS, name, namespace, "eviction", body=json.dumps(eviction).encode())
             try:
-                await self.create(PODS, eviction, namespace, "eviction")
+                await self._object(ask, _EVICTION_S)
             except Rejected:  # a version that this server does not know
                 if api == _EVICTIONS[-1]:
                     raise
