@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: check e2e demo bench proto fuzz format clean
+.PHONY: check e2e demo bench proto fuzz soak format clean
 .DEFAULT_GOAL := check
 
 $(READY): pyproject.toml
@@ -47,6 +47,14 @@ FUZZ_S ?= 60
 fuzz: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz $(FUZZ_S) $(FUZZ)
+
+# MPSD_SOAK steps of mishaps in all, from the seed MPSD_SOAK_SEED on, which a failure names.
+MPSD_SOAK ?= 1000
+MPSD_SOAK_SEED ?= $(shell date +%s)
+soak: $(READY)
+	@echo "seed: $(MPSD_SOAK_SEED)"
+	MPSD_SOAK=$(MPSD_SOAK) MPSD_SOAK_SEED=$(MPSD_SOAK_SEED) \
+		$(BIN)/pytest tests/roles_kubelet/test_soak.py tests/roles/test_random_faults.py --durations=0 -v
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -69,9 +69,13 @@ class Cluster(Machine):
             "mpsd.sim.kubelet", "--dir", self.kubelet_folder, "--node", NODE, "--kubeconfig", config, "--seed", 1
         )
 
+    def launch_agent(self) -> Service:
+        """The agent, not waited for."""
+        return self._started(Service([str(MPSD), *self.agent_words], self.environment, self._said))
+
     def start_agent(self) -> Service:
         """The agent, once kubelet has both resources from it."""
-        agent = self._started(Service([str(MPSD), *self.agent_words], self.environment, self._said))
+        agent = self.launch_agent()
         eventually(lambda: agent.logged("registered") or not agent.running, "the agent is registered")
         return agent
 
@@ -93,6 +97,10 @@ class Cluster(Machine):
 
     def apply(self, pod: Object) -> None:
         self.ask("POST", _PODS, pod)
+
+    def pods(self) -> list[Object]:
+        found: list[Object] = self.ask("GET", _PODS)["items"]
+        return found
 
     def pod(self, name: str) -> Object:
         return self.ask("GET", f"{_PODS}/{name}")
@@ -160,9 +168,9 @@ class Cluster(Machine):
 
     def empty(self) -> None:
         """Deletes every pod; the books must be at zero then."""
-        for item in self.ask("GET", _PODS)["items"]:
+        for item in self.pods():
             self.delete(item["metadata"]["name"])
-        eventually(lambda: not self.ask("GET", _PODS)["items"], "every pod is gone")
+        eventually(lambda: not self.pods(), "every pod is gone")
         self.until_denied()
 
     def stop(self) -> None:
