@@ -29,6 +29,7 @@ class TestABadPointer:
         culprit.next_line("lingering")
         assert bystander.broke(ILLEGAL_ADDRESS)
         assert daemon.status == "FAULT"
+        eventually(lambda: daemon.command(f"get_client_list {server}").pids == [culprit.pid])
         culprit.kill()
         eventually(lambda: daemon.status == "ACTIVE")
         assert daemon.server == server
