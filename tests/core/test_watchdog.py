@@ -124,6 +124,31 @@ def test_whatever_they_use_only_those_end_whose_own_grant_is_over_and_enough_of_
         assert not ending or kept + least > 1024 + 32 or len(ending) > 1, "the last one to end was needed"
 
 
+@given(
+    looks=st.lists(st.lists(st.integers(0, 1500), min_size=4, max_size=4), max_size=8),
+    stuck=st.sets(st.integers(1, 4)),
+    apart_s=st.sampled_from([0.03, 0.2, 1.5, 3.0]),
+)
+def test_look_after_look_nobody_is_ended_while_the_rest_is_within(
+    looks: Sequence[Sequence[int]], stuck: set[int], apart_s: float
+) -> None:
+    """stuck: those whom SIGKILL does not end."""
+    watch = Watch()
+    gone: set[int] = set()
+    ended_at: dict[int, float] = {}
+    for used in looks:
+        here = [client(pid, A, mib) for pid, mib in enumerate(used, 1) if pid not in gone]
+        verdict = watch.look((A,), *here, after_s=apart_s)
+        counted = [one for one in here if watch.now - ended_at.get(one.pid, -100.0) >= AGAIN_S]
+        found = ended(verdict)
+        assert found <= {one.pid for one in counted}, "who is being ended is not signalled again before its time"
+        assert _sum(counted) > 1024 + 32 or not found
+        assert _sum([one for one in counted if one.pid not in found]) <= 1024 + 32
+        assert {one.client.pid for one in verdict.violations if one.again} <= ended_at.keys()
+        ended_at |= dict.fromkeys(found, watch.now)
+        gone |= found - stuck
+
+
 def _sum(clients: Sequence[Client]) -> int:
     return sum(one.used_mib or 0 for one in clients)
 
