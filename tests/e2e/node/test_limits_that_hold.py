@@ -39,20 +39,33 @@ def _assert_unharmed(pods: Pods, neighbour: str) -> None:
     assert not any("broke" in line for line in pods.said(neighbour))
 
 
-@pytest.mark.parametrize(
-    ("name", "before", "reason"),
-    [("greedy", _LIFTED, "GPUMemoryExceeded"), ("outside", _OUTSIDE, "GPUOutsideMPS")],
-)
-def test_a_program_that_escapes_is_ended_alone_and_its_pod_hears_why(
-    mpsd: Installation, pods: Pods, neighbour: str, name: str, before: str, reason: str
-) -> None:
-    pods.create(share(name, _by_shell(mpsd.image, _GIB, before, "alloc=12000", "hold")))
+def _exit_code(mpsd: Installation, pods: Pods, name: str) -> int:
+    """Of its one container, once that has ended."""
 
     def ended() -> Any:
-        return pods.status(name)["state"].get("terminated")
+        (status,) = pods.get(name)["status"].get("containerStatuses") or ({"state": {}},)
+        return status["state"].get("terminated")
 
-    assert eventually(ended, f"{name} ended", within_s=60.0)["exitCode"] == 137
-    print(f"\n{_told(pods, name, reason)}")
+    try:
+        return int(eventually(ended, f"{name} ended", within_s=120.0)["exitCode"])
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{pods.said(name)}\n{mpsd.status_text()}\n{mpsd.logs('agent')}") from None
+
+
+def test_a_program_that_lifts_its_limit_is_ended_alone_and_its_pod_hears_why(
+    mpsd: Installation, pods: Pods, neighbour: str
+) -> None:
+    pods.create(share("greedy", _by_shell(mpsd.image, _GIB, _LIFTED, "alloc=12000", "hold")))
+    assert _exit_code(mpsd, pods, "greedy") == 137
+    print(f"\n{_told(pods, 'greedy', 'GPUMemoryExceeded')}")
+    _assert_unharmed(pods, neighbour)
+
+
+def test_a_program_beside_mps_gets_nothing_of_a_gpu_that_is_in_exclusive_process_mode(
+    mpsd: Installation, pods: Pods, neighbour: str
+) -> None:
+    pods.create(share("outside", _by_shell(mpsd.image, _GIB, _OUTSIDE, "alloc=12000", "hold")))
+    assert _exit_code(mpsd, pods, "outside") == 3, "it got no context"
     _assert_unharmed(pods, neighbour)
 
 
