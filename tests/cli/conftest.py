@@ -7,6 +7,8 @@ import pytest
 import structlog
 
 from tests.cli.cluster_world import ClusterWorld
+from tests.roles.conftest import served as served
+from tests.roles.conftest import serving as serving
 from tests.simulated_api import simulated_api
 
 

@@ -35,22 +35,20 @@ def test_a_second_mpsd_in_one_run_directory_leaves_the_first_alone(machine: Mach
     assert client.running
 
 
-def test_a_second_control_in_one_run_directory_leaves_the_first_alone(machine: Machine) -> None:
-    machine.up()
-    daemon = machine.daemon()
-    second = machine.service("control")
+def test_a_second_control_in_one_run_directory_leaves_the_first_alone(served: Machine) -> None:
+    daemon = served.daemon()
+    second = served.service("control")
     assert second.exit_code() == 1
     assert "runs here already" in second.errors
-    assert machine.daemon() == daemon
+    assert served.daemon() == daemon
 
 
-def test_a_second_agent_in_one_run_directory_leaves_the_first_alone(machine: Machine) -> None:
-    machine.up()
-    client = machine.client(7)
-    second = machine.service("agent")
+def test_a_second_agent_in_one_run_directory_leaves_the_first_alone(served: Machine) -> None:
+    client = served.client(7)
+    second = served.service("agent")
     assert second.exit_code() == 1
-    assert second.errors == f"mpsd: mpsd runs here already: it answers on {machine.run_directory}/mpsd.sock\n"
-    assert machine.holders == {client.pid}
+    assert second.errors == f"mpsd: mpsd runs here already: it answers on {served.run_directory}/mpsd.sock\n"
+    assert served.holders == {client.pid}
 
 
 def test_every_fault_of_a_malformed_policy_is_named_and_nothing_is_started(machine: Machine) -> None:

@@ -36,27 +36,25 @@ def test_a_drain_waits_for_the_programs_that_run_and_takes_no_new_ones(pair: Mac
     assert pair.gpu_of(pair.client(20)) == "gpu0"
 
 
-def test_a_withdrawn_drain_serves_at_once_though_programs_run(machine: Machine) -> None:
-    machine.up()
-    client = machine.client(7)
-    drain_requests.ask(machine.folder_of(), WHY)
-    machine.in_state(State.DRAINING)
-    drain_requests.withdraw(machine.folder_of())
-    assert machine.in_state(State.READY).reason == ""
+def test_a_withdrawn_drain_serves_at_once_though_programs_run(served: Machine) -> None:
+    client = served.client(7)
+    drain_requests.ask(served.folder_of(), WHY)
+    served.in_state(State.DRAINING)
+    drain_requests.withdraw(served.folder_of())
+    assert served.in_state(State.READY).reason == ""
     assert client.running
 
 
-def test_a_drain_waits_for_a_program_that_is_not_on_its_gpu_yet(machine: Machine) -> None:
-    machine.up()
-    go = machine.run_directory.parent / "go"
-    program = machine.run("--gpu-mem 1", "sh", "-c", f"while ! test -e {go}; do sleep 0.05; done; exec sim-cuda")
-    eventually(lambda: machine.limit_mib() == 1024, "it has its grant")
-    drain_requests.ask(machine.folder_of(), WHY)
-    machine.in_state(State.DRAINING)
+def test_a_drain_waits_for_a_program_that_is_not_on_its_gpu_yet(served: Machine) -> None:
+    go = served.run_directory.parent / "go"
+    program = served.run("--gpu-mem 1", "sh", "-c", f"while ! test -e {go}; do sleep 0.05; done; exec sim-cuda")
+    eventually(lambda: served.limit_mib() == 1024, "it has its grant")
+    drain_requests.ask(served.folder_of(), WHY)
+    served.in_state(State.DRAINING)
     go.touch()
     assert program.exit_code() == 0
-    machine.in_state(State.DRAINED)
-    drain_requests.withdraw(machine.folder_of())
+    served.in_state(State.DRAINED)
+    drain_requests.withdraw(served.folder_of())
 
 
 def test_control_may_be_replaced_once_its_domains_are_drained(machine: Machine) -> None:
