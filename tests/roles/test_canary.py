@@ -80,6 +80,7 @@ def test_it_passes_once_and_leaves_every_gpu_shut(pair: Machine) -> None:
 
 
 def test_a_driver_that_does_not_obey_gets_no_programs_until_it_does(machine: Machine) -> None:
+    machine.set_policy(restarts={"longest_s": 1})
     card = machine.card()
     card.quirks = Quirk.IGNORES_MEMORY_LIMITS
     machine.service("up")
@@ -126,10 +127,10 @@ def test_a_policy_may_let_it_serve_with_a_warning_or_not_look_at_all(pair: Machi
 
 
 def test_a_client_that_hangs_is_contained_and_the_domain_is_tried_again(machine: Machine) -> None:
-    machine.set_policy(graces={"command_s": 1, "start_s": 2, "drain_s": 30})
+    machine.set_policy(graces={"command_s": 1, "start_s": 1, "drain_s": 30}, restarts={"longest_s": 1})
     replace_canary_program(machine, "exec sleep 600")
     service = machine.service("control")
-    assert "did not end within 2 s" in refusal(machine)
+    assert "did not end within 1 s" in refusal(machine)
     restore_canary_program(machine)
     eventually(lambda: service.logged("state", state="ready"), "it passes when it is tried again")
 

@@ -49,9 +49,8 @@ class Parts:
         """What the daemon says of its servers, and of those to come, in its own words; empty without a server."""
         servers = self._machine.ask_daemon("get_server_list", name).split()
         asked = [f"get_device_pinned_mem_limit {server} 0" for server in servers]
-        said = [self._machine.ask_daemon(text, name) for text in asked]
-        default = self._machine.ask_daemon("get_default_device_pinned_mem_limit 0", name)
-        return {default, *said} if said else set()
+        said = self._machine.ask_daemon("\n".join([*asked, "get_default_device_pinned_mem_limit 0"]), name).splitlines()
+        return set(said) if len(said) > len(servers) > 0 else set()
 
     def _servers(self) -> Iterator[int]:
         yield from map(int, self._machine.ask_daemon("get_server_list").split())
