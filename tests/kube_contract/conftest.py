@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from mpsd.edge.kube import Conflict, Kube, KubeError, Object, PatchKind, Resource, open_kube
+from mpsd.edge.kube import PODS, Conflict, Kube, KubeError, Object, PatchKind, Resource, open_kube
 from tests.simulated_api import simulated_api
 
 NAMESPACES, NODES = Resource("v1", "namespaces"), Resource("v1", "nodes")
@@ -69,11 +69,15 @@ def world(kubeconfig: Path, pytestconfig: pytest.Config) -> Iterator[World]:
 
 
 async def ready_for_pods(kube: Kube, world: World) -> bool:
-    """A real cluster takes no pods before the namespace has its service account."""
+    """A real cluster takes no pods before the namespace has its service account, and that its token: so one is tried."""
     if not world.is_real:
         return True
-    accounts = await kube.list(Resource("v1", "serviceaccounts"), world.namespace)
-    return any(account["metadata"]["name"] == "default" for account in accounts)
+    try:
+        await kube.create(PODS, pod("probe"), world.namespace)
+    except KubeError:
+        return False
+    await kube.delete(PODS, "probe", world.namespace)
+    return True
 
 
 async def eventually(look: Callable[[], Awaitable[Any]], what: str) -> Any:
