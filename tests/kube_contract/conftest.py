@@ -69,7 +69,7 @@ def world(kubeconfig: Path, pytestconfig: pytest.Config) -> Iterator[World]:
 
 
 async def ready_for_pods(kube: Kube, world: World) -> bool:
-    """A real cluster takes no pods before the namespace has its service account, and that its token: so one is tried."""
+    """A real cluster takes no pods before the namespace has a service account, and that a token: so one is tried."""
     if not world.is_real:
         return True
     try:

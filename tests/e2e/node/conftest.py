@@ -28,7 +28,8 @@ def pods(cluster: Cluster, mpsd: Installation) -> Iterator[Pods]:
     """
     name = f"e2e-{uuid4().hex[:8]}"
     cluster.do("create", "namespace", name)
-    eventually(lambda: cluster.kubectl("get", "-n", name, "serviceaccount", "default").ok, "a service account")
+    asked = ("get", "-n", name, "serviceaccount", "default", "-o", "jsonpath={.secrets[0].name}")
+    eventually(lambda: cluster.kubectl(*asked).out, "a service account with its token")
     try:
         yield Pods(cluster, name, mpsd.image)
     finally:
