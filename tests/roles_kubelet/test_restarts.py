@@ -1,13 +1,16 @@
-"""Whatever is restarted beside the daemons, no client notices, and no limit is lifted or lost."""
+"""Whatever is stopped or restarted beside the daemons, no client notices, and no limit is lifted or lost."""
 
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from mpsd.core.domain_states import State
 from tests.roles.machine import eventually
-from tests.roles_kubelet.cluster import Cluster, pod
+from tests.roles_kubelet.cluster import MEMORY, PERCENT, Cluster, pod
 
 
 def _pids(cluster: Cluster) -> set[int]:
@@ -109,3 +112,27 @@ def test_a_container_does_not_start_before_its_domain_serves(cluster: Cluster) -
     assert all(client.on_mps for client in cluster.node().clients or ())
     info = next(line for line in program.lines if "meminfo_free_MiB" in line)
     assert info["meminfo_free_MiB"] < 3 * 1024
+
+
+@pytest.fixture
+def leaving(cluster: Cluster) -> Iterator[Cluster]:
+    """A cluster whose agent the test stops."""
+    yield cluster
+    cluster.agent = cluster.start_agent()
+    cluster.until_offered()
+
+
+def test_an_agent_that_goes_says_first_that_nothing_is_free(leaving: Cluster) -> None:
+    leaving.agent.send(signal.SIGTERM)
+    assert leaving.agent.exit_code() == 0
+    assert (leaving.offered()[MEMORY], leaving.offered()[PERCENT]) == ("0", "0")
+
+
+def test_an_agent_goes_while_the_api_server_is_away(leaving: Cluster) -> None:
+    leaving.api.send(signal.SIGSTOP)
+    try:
+        leaving.agent.send(signal.SIGTERM)
+        assert leaving.agent.exit_code() == 0
+    finally:
+        leaving.api.send(signal.SIGCONT)
+    assert leaving.agent.logged("leaving unheard")
