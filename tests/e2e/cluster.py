@@ -65,6 +65,11 @@ class Cluster:
         found: Object = json.loads(self.do("get", *arguments, "-o", "json").out)
         return found
 
+    def wait_until_it_takes_pods(self, namespace: str) -> None:
+        """A new namespace takes none before it has a service account, and that a token."""
+        asked = ("get", "-n", namespace, "serviceaccount", "default", "-o", "jsonpath={.secrets[0].name}")
+        eventually(lambda: self.kubectl(*asked).out, "a service account with a token")
+
     @contextmanager
     def namespace(self, *, exempt: bool = False) -> Iterator[str]:
         """A namespace of its own; that it goes away again in time is part of every test."""
@@ -72,7 +77,7 @@ class Cluster:
         metadata = {"name": name, "labels": {"mpsd.io/exempt": "true"} if exempt else {}}
         self.do("create", "-f", "-", given={"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
         try:
-            eventually(lambda: self.kubectl("get", "-n", name, "serviceaccount", "default").ok, "a service account")
+            self.wait_until_it_takes_pods(name)
             yield name
         finally:
             self.do("delete", "namespace", name, "--wait=false")

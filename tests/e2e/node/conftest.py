@@ -28,8 +28,7 @@ def pods(cluster: Cluster, mpsd: Installation) -> Iterator[Pods]:
     """
     name = f"e2e-{uuid4().hex[:8]}"
     cluster.do("create", "namespace", name)
-    asked = ("get", "-n", name, "serviceaccount", "default", "-o", "jsonpath={.secrets[0].name}")
-    eventually(lambda: cluster.kubectl(*asked).out, "a service account with its token")
+    cluster.wait_until_it_takes_pods(name)
     try:
         yield Pods(cluster, name, mpsd.image)
     finally:
