@@ -38,14 +38,14 @@ class Memory:
     """What one look leaves to the next.
 
     within: what each process used when its grant was last within, by grant and GPU. ending: until when a process that
-    is being ended does not count. since: when each thing that needs a second look was first seen. told: what was said
-    and still holds.
+    is being ended does not count. since: when each thing that needs a second look was first seen. told: what was seen
+    to be wrong and still is, and whether anybody heard of it.
     """
 
     within: Mapping[Books, Mapping[ProcessIdentity, int]] = field(default_factory=dict)
     ending: Mapping[ProcessIdentity, float] = field(default_factory=dict)
     since: Mapping[_Key, float] = field(default_factory=dict)
-    told: frozenset[_Key | str] = frozenset()
+    told: Mapping[_Key | str, bool] = field(default_factory=dict)
     examined: Mapping[Place, Examined] = field(default_factory=dict)
 
     @property
@@ -93,7 +93,7 @@ class _Look:
         self._late = (before.ending.keys() & listed) - self.ending.keys()
         self._within: dict[Books, Mapping[ProcessIdentity, int]] = {}
         self._since: dict[_Key, float] = {}
-        self._told: set[_Key | str] = set()
+        self._told: dict[_Key | str, bool] = {}
         self._violations: list[Violation] = []
         self._notices: list[Notice] = []
 
@@ -101,7 +101,7 @@ class _Look:
         return Verdict(tuple(self._violations), tuple(self._notices), look_again=bool(self._since))
 
     def memory(self, examined: Mapping[Place, Examined]) -> Memory:
-        return Memory(self._within, self.ending, self._since, frozenset(self._told), examined)
+        return Memory(self._within, self.ending, self._since, self._told, examined)
 
     def at_environments(
         self, grant: Grant, gpu: str, clients: list[Client], examined: Mapping[Place, Examined]
@@ -161,7 +161,7 @@ class _Look:
         self._say(f"unknown {client.process} {client.gpu}", Notice(client.gpu, (), None, message))
 
     def _say(self, key: str, notice: Notice) -> None:
-        self._told.add(key)
+        self._told[key] = True
         if key not in self._before.told:
             self._notices.append(notice)
 
@@ -169,20 +169,21 @@ class _Look:
         """Something is wrong with a process. as_one: the grant of which only one of its processes is to be told."""
         client = finding.client
         key: _Key = (finding.kind, as_one or client.process, client.gpu)
-        was_told = key in self._before.told
+        heard = self._before.told.get(key)
         if client.process in self.ending:
-            self._told |= {key} if was_told else set()
+            self._told |= {} if heard is None else {key: heard}
             return
-        if finding.kind in _TWO_LOOKS and not was_told:
+        if finding.kind in _TWO_LOOKS and heard is None:
             since = self._before.since.get(key, self._seen.now)
             if self._seen.now - since < _APART_S:
                 self._since[key] = since
                 return
-        self._told.add(key)
         response = self._response(finding)
+        tells = response is not Response.OBSERVE
+        self._told[key] = tells or bool(heard)
         if _ends(response):
             self.ending[client.process] = self._seen.now + AGAIN_S
-        elif was_told:
+        elif heard or heard is tells:  # what was only counted is told of where the policy now says so
             return
         self._violations.append(
             Violation(

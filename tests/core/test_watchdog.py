@@ -193,6 +193,18 @@ def test_pods_of_exempt_namespaces_are_only_observed() -> None:
     assert (found.response, found.ends, found.told) == (Response.OBSERVE, False, False)
 
 
+def test_what_was_only_counted_is_told_of_once_where_the_policy_now_says_so() -> None:
+    watch = Watch(policy(limit_lifted=Response.OBSERVE))
+    lifted = client(1, A, environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"})
+    assert [one.told for one in watch.look((A,), lifted).violations] == [False]
+    assert watch.look((A,), lifted).violations == ()
+    watch.policy = policy(limit_lifted=Response.WARN)
+    assert [one.told for one in watch.look((A,), lifted).violations] == [True]
+    for action in (Response.WARN, Response.OBSERVE, Response.WARN):
+        watch.policy = policy(limit_lifted=action)
+        assert watch.look((A,), lifted).violations == (), "it was told"
+
+
 def test_what_is_in_no_pod_is_told_of_once_and_not_ended_by_default() -> None:
     watch = Watch()
     (found,) = watch.looks((A,), client(1, None, 5000, on_mps=False)).violations
