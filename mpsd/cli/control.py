@@ -9,7 +9,7 @@ import typer
 from mpsd.cli.options import LimitsDirectory, LogFormat, RunDirectory, Simulate
 from mpsd.cli.output import ExitCode, Format, OutputFormat, answers, complaints, print_json
 from mpsd.cli.running import serve
-from mpsd.edge import records, run_directory
+from mpsd.edge import run_directory
 from mpsd.edge.nvml import NvmlFailed
 from mpsd.edge.settings import Settings, settings
 from mpsd.roles import mode_release
@@ -56,7 +56,7 @@ def control(
 def _release(chosen: Settings, output: Format) -> NoReturn:
     try:
         released = _of_this_directory(chosen)
-    except (run_directory.AlreadyHeld, NvmlFailed, records.UnreadableRecord, OSError) as error:
+    except (run_directory.AlreadyHeld, NvmlFailed, OSError) as error:
         complaints().print(f"mpsd control --release: {error}")
         sys.exit(ExitCode.NO)
     if output is Format.JSON:
@@ -77,6 +77,8 @@ def _of_this_directory(chosen: Settings) -> tuple[Released, ...]:
 
 
 def _line(row: Released) -> str:
+    if row.gpu is None:
+        return f"{row.domain}: compute mode not put back: {row.reason}"
     why = f": {row.reason}" if row.reason else ""
     return f"{row.domain} {row.gpu}: compute mode {row.mode} {_WORDS[row.outcome]}{why}"
 

@@ -17,6 +17,7 @@ class UnreadableRecord(Exception):
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}; it is ignored, remove it if this stays")
+        self.reason = reason
 
 
 def write(path: Path, value: object, mode: int = 0o600) -> None:

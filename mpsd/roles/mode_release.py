@@ -33,11 +33,13 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """mode: the name of what was found before mpsd. reason: why it was left as it is; empty where it was not."""
+    """gpu, mode: None where the record cannot be read. mode: the name of what was found before mpsd. reason: why it was
+    left as it is; empty where it was not.
+    """
 
     domain: str
-    gpu: str
-    mode: str
+    gpu: str | None
+    mode: str | None
     outcome: Outcome
     reason: str = ""
 
@@ -47,13 +49,12 @@ def release(settings: Settings) -> tuple[Released, ...]:
 
     The run directory must be held. NvmlFailed where there is no driver.
     """
-    found = tuple(_records(settings))
+    found, done = _records(settings)
     if not found:
-        return ()
+        return tuple(done)
     tools = find_tools(settings)
     tools.nvml.open()
     try:
-        done: list[Released] = []
         for folder, record in found:
             why = asyncio.run(_in_use(folder, record, ControlPipe(folder.pipe, tools.environment, _COMMAND_S)))
             rows = tuple(_released(record, tools.nvml, why))
@@ -66,12 +67,20 @@ def release(settings: Settings) -> tuple[Released, ...]:
         tools.nvml.close()
 
 
-def _records(settings: Settings) -> Iterator[tuple[DomainFolder, DomainRecord]]:
-    """records.UnreadableRecord where one cannot be read: nobody knows what it would say."""
+def _records(settings: Settings) -> tuple[list[tuple[DomainFolder, DomainRecord]], list[Released]]:
+    """Those of this boot with a mode to put back, and what is said of each that nobody can read."""
+    found, unreadable = [], []
     for path in sorted(settings.run_directory.glob("gpu*/record.json")):
-        record = records.read(path, DomainRecord)
+        try:
+            record = records.read(path, DomainRecord)
+        except records.UnreadableRecord as error:
+            remedy = "set the mode by hand (nvidia-smi -i GPU -c DEFAULT), then remove the file"
+            reason = f"{path} cannot be read: {error.reason}; {remedy}"
+            unreadable.append(Released(path.parent.name, None, None, Outcome.LEFT, reason))
+            continue
         if record and record.compute_modes and is_of_boot(record, processes.boot_id()):
-            yield DomainFolder(path.parent), record
+            found.append((DomainFolder(path.parent), record))
+    return found, unreadable
 
 
 def _released(record: DomainRecord, nvml: Nvml, in_use: str) -> Iterator[Released]:

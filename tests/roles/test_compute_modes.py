@@ -108,6 +108,15 @@ def test_what_cannot_be_put_back_stays_written_down(pair: Machine) -> None:
     assert pair.card(1).compute_mode == DEFAULT
 
 
+def test_a_record_that_cannot_be_read_keeps_no_other_gpu_from_its_mode(pair: Machine) -> None:
+    crash(pair)
+    pair.folder_of("gpu0").record.write_text("{broken")
+    released = release(pair)
+    assert released.exit_code() == 1
+    assert "gpu0: compute mode not put back: " in released.output
+    assert (pair.card(0).compute_mode, pair.card(1).compute_mode) == (EXCLUSIVE_PROCESS, DEFAULT)
+
+
 def test_records_of_another_boot_put_nothing_back_and_those_of_other_domains_do(pair: Machine) -> None:
     card = pair.card(0)
     card.compute_mode = PROHIBITED
