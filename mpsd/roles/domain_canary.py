@@ -93,6 +93,13 @@ class DomainCanary:
             self._task.cancel()
         self._task, self._left_alone, self.servers = None, False, ()
 
+    async def end(self) -> None:
+        """The same, and its clients are gone then."""
+        task = self._task
+        self.cancel()
+        if task:
+            await asyncio.wait({task})
+
     def _ended(self, task: asyncio.Task[Canary | None]) -> None:
         if not task.cancelled():
             task.exception()  # seen, should nobody come for it

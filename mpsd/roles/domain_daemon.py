@@ -169,7 +169,7 @@ class DomainDaemon:
     async def quit(self, timeout_s: int, graces: Graces) -> None:
         """Asks it to end once its clients have, at most `timeout_s` later; SIGKILL when it does not."""
         control_process.withdraw_from_clients(self._folder)
-        self.canary.cancel()
+        await self.canary.end()
         daemon, deadline_s = self.identity, timeout_s + graces.command_s
         if daemon and self.alive:
             try:
