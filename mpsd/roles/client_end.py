@@ -33,6 +33,10 @@ class NotEnded(Exception):
     """Nothing was sent, or it did not help; the message says why."""
 
 
+class Spared(NotEnded):
+    """It may not be ended, and goes on."""
+
+
 class ClientEnd:
     """pods: None where nobody is in a pod."""
 
@@ -67,7 +71,7 @@ class ClientEnd:
         try:
             processes.signal_held(descriptor, signal.SIGKILL)
         except PermissionError:
-            raise NotEnded("mpsd may not signal it: it is another user's") from None
+            raise Spared("mpsd may not signal it: it is another user's") from None
 
     def _prove(self, violation: Violation) -> None:
         """NotEnded where the process with this pid is not what was seen, or may not be ended."""
@@ -84,7 +88,7 @@ class ClientEnd:
         if not listed:
             raise NotEnded("it had left the GPU by itself")
         if draws:
-            raise NotEnded("it shows something on a display, and such a process is never ended")
+            raise Spared("it shows something on a display, and such a process is never ended")
 
     async def _terminate(self, process: ProcessIdentity, record: DomainRecord) -> None:
         """Has the server end its work first, where the daemon answers soon; without, SIGKILL does it all."""

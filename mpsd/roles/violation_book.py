@@ -16,11 +16,12 @@ _LATE_S = 0.25  # four looks a second are what is promised
 
 @dataclass(slots=True)
 class Entry:
-    """at: seconds since 1970. outcome: how it ended; empty until it is known."""
+    """at: seconds since 1970. outcome: how it ended; empty until it is known. told: what became of it, as told last."""
 
     violation: Violation
     at: float
     outcome: str = ""
+    told: str = ""
 
 
 class ViolationBook:

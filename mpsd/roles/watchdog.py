@@ -24,7 +24,7 @@ from mpsd.edge.domain_records import DomainRecords
 from mpsd.edge.logs import logger
 from mpsd.edge.settings import GRANT, Settings
 from mpsd.roles.books import Books
-from mpsd.roles.client_end import ClientEnd, NotEnded
+from mpsd.roles.client_end import ClientEnd, NotEnded, Spared
 from mpsd.roles.node import Node
 from mpsd.roles.own_processes import OwnProcesses
 from mpsd.roles.violation_book import Entry, ViolationBook
@@ -160,24 +160,30 @@ class Watchdog:
     async def _punish(self, entry: Entry, record: DomainRecord | None, seen_at: float) -> None:
         """Ends the process; then it is told, and then waited for until its memory is back.
 
-        One that cannot be ended is tried again as long as it is there, and told of once.
+        One that cannot be ended is tried again as long as it is there, and told of once, and again once it can be.
         """
         violation, client = entry.violation, entry.violation.client
         about = {"kind": violation.kind.value, "pid": client.pid}
         try:
             await self._end.signal(violation, record)
-            if not violation.again:
-                self._tell(violation, f"{violation}; it is ended")
+            self._tell_once(entry, "it is ended")
             took_s = round(await self._end.until_gone(client, seen_at), 3)
         except NotEnded as error:
             if entry.outcome != str(error):
                 self._log.warning("not ended", **about, reason=str(error))
             entry.outcome = str(error)
+            if isinstance(error, Spared):
+                self._tell_once(entry, f"it goes on: {error}")
         else:
             entry.outcome = f"ended, its memory back {took_s:g} s after it was seen"
             self._log.info("ended", **about, used_mib=client.used_mib, took_s=took_s)
         if violation.response is Response.EVICT and violation.pod and self.cluster and not violation.again:
             await self.cluster.evict(violation.pod, str(violation))
+
+    def _tell_once(self, entry: Entry, fate: str) -> None:
+        if entry.told != fate:
+            entry.told = fate
+            self._tell(entry.violation, f"{entry.violation}; {fate}")
 
     def _tell(self, violation: Violation, message: str) -> None:
         self._log.warning(

@@ -15,7 +15,7 @@ import pytest
 from mpsd.core.node_status import ViolationsStatus, ViolationStatus
 from mpsd.core.policy import Response
 from mpsd.core.violations import Kind
-from mpsd.sim.card import MPS_SERVER
+from mpsd.sim.card import GRAPHICS, MPS_SERVER, OUTSIDE_MPS, Claim
 from mpsd.sim.gpus import MIB
 from tests.roles.machine import SOON_S, Machine, Program, eventually
 
@@ -62,6 +62,10 @@ class Watched:
             assert time.monotonic() - began < SOON_S, "it is still over"
             time.sleep(0.002)
         return time.monotonic() - began
+
+    def set_violations(self, **violations: object) -> None:
+        requests = {"clients_per_grant": MOST_CLIENTS}
+        self.machine.set_policy(exclusive_process=False, requests=requests, violations=violations)
 
     @property
     def violations(self) -> ViolationsStatus:
@@ -160,6 +164,24 @@ def test_a_process_without_a_grant_is_told_of_and_left_alone(watched: Watched) -
     assert (told.action, told.grant) == (Response.WARN, None)
     assert "has no grant and uses gpu0" in told.message
     assert stranger.running
+
+
+def test_who_may_not_be_ended_is_told_of_and_told_of_again_once_he_is_ended(watched: Watched) -> None:
+    watched.set_violations(in_no_pod={"action": "kill"})
+    try:
+        stranger = watched.machine.start(["sleep", "600"])
+        shown = watched.card.claim(Claim(stranger.pid, GRAPHICS, MIB))
+        watched.card.claim(Claim(stranger.pid, OUTSIDE_MPS, 100 * MIB))
+        goes_on = f"pid {stranger.pid} (sleep) has no grant and uses gpu0, which mpsd shares; it runs beside MPS, "
+        goes_on += "without limits; it goes on: it shows something on a display, and such a process is never ended"
+        eventually(lambda: watched.up.logged("violation", message=goes_on), "he is told of")
+        assert stranger.running
+        watched.card.release(shown)
+        assert stranger.exit_code() == KILLED
+        ended = goes_on.rpartition("; ")[0] + "; it is ended"
+        eventually(lambda: watched.up.logged("violation", message=ended), "he is told of again")
+    finally:
+        watched.set_violations()
 
 
 def test_a_process_whose_first_thread_has_ended_is_not_hidden(watched: Watched) -> None:
