@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mpsd.core.domain_states import State
-from mpsd.core.node_view import RECORD_VERSION, DomainRecord
+from mpsd.core.node_view import RECORD_VERSION, DomainRecord, is_of_boot
 from mpsd.edge import processes, records
 from mpsd.edge.living import Living
 from mpsd.edge.logs import Logger
@@ -85,8 +85,7 @@ class DomainRecords:
         except records.UnreadableRecord as error:
             self._log.warning("record ignored", reason=str(error))
             return
-        stale = record and record.daemon and record.daemon.boot_id != processes.boot_id()
-        if record and record.version == RECORD_VERSION and not stale:
+        if record and record.version == RECORD_VERSION and is_of_boot(record, processes.boot_id()):
             self._records[path] = record
             if record.daemon:
                 self._daemons.add(record.daemon)
