@@ -20,7 +20,7 @@ SECOND_LOOK_S = 0.03  # after the first: a process that starts or ends may show 
 _APART_S = 0.02  # that two looks must be to count as two
 _TWO_LOOKS = frozenset({Kind.OUTSIDE_MPS, Kind.WITHOUT_GRANT, Kind.IN_NO_POD})
 
-_Key = tuple[Kind, ProcessIdentity | str, str]  # a process, or a grant, and the UUID of the GPU
+_Key = tuple[Kind | str, ProcessIdentity | str, str]  # what of whom, a process or a grant, on the GPU with this UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Memory:
     within: Mapping[Books, Mapping[ProcessIdentity, int]] = field(default_factory=dict)
     ending: Mapping[ProcessIdentity, float] = field(default_factory=dict)
     since: Mapping[_Key, float] = field(default_factory=dict)
-    told: Mapping[_Key | str, bool] = field(default_factory=dict)
+    told: Mapping[_Key, bool] = field(default_factory=dict)
     examined: Mapping[Place, Examined] = field(default_factory=dict)
 
     @property
@@ -89,11 +89,16 @@ class _Look:
         self._before = before
         self._policy = policy
         listed = {client.process for client in seen.clients} if before.ending else set[ProcessIdentity]()
-        self.ending = {one: until for one, until in before.ending.items() if one in listed and seen.now < until}
+        self.ending = {
+            one: until for one, until in before.ending.items() if seen.now < until and (one in listed or seen.unseen)
+        }
         self._late = (before.ending.keys() & listed) - self.ending.keys()
-        self._within: dict[Books, Mapping[ProcessIdentity, int]] = {}
+        # What was known of a GPU holds while NVML does not answer for it.
+        self._within = {
+            one: was for one, was in before.within.items() if one[1] in seen.unseen and one[0] in seen.grants
+        }
         self._since: dict[_Key, float] = {}
-        self._told: dict[_Key | str, bool] = {}
+        self._told = {key: heard for key, heard in before.told.items() if key[2] in seen.unseen}
         self._violations: list[Violation] = []
         self._notices: list[Notice] = []
 
@@ -153,14 +158,14 @@ class _Look:
             f"the next process gets CUDA error 808 (CUDA_ERROR_MPS_MAX_CLIENTS_REACHED)"
         )
         notice = Notice(gpu.uuid, tuple(sorted(pods, key=str)), Reason.TOO_MANY_CLIENTS, message)
-        self._say(f"full {gpu.uuid}", notice)
+        self._say(("full", "", gpu.uuid), notice)
 
     def _say_unknown(self, client: Client) -> None:
         label = self._seen.label(client.gpu)
         message = f"NVML does not say how much {named(client)} uses of {label}: that is not counted"
-        self._say(f"unknown {client.process} {client.gpu}", Notice(client.gpu, (), None, message))
+        self._say(("unknown", client.process, client.gpu), Notice(client.gpu, (), None, message))
 
-    def _say(self, key: str, notice: Notice) -> None:
+    def _say(self, key: _Key, notice: Notice) -> None:
         self._told[key] = True
         if key not in self._before.told:
             self._notices.append(notice)

@@ -21,7 +21,8 @@ class Seen:
     """What a look goes by. now: seconds, of a clock that never goes back.
 
     grants: by id. domains: the UUIDs of each domain's GPUs, by name. ungranted: as in NodeView. own: mpsd's processes
-    and those of its daemons. pods_known: whether pods are known by their cgroups; where not, nobody is in one.
+    and those of its daemons. pods_known: whether pods are known by their cgroups; where not, nobody is in one. unseen:
+    the UUIDs of the GPUs that NVML does not answer for.
     """
 
     now: float
@@ -32,6 +33,7 @@ class Seen:
     ungranted: Mapping[str, PodName]
     own: frozenset[ProcessIdentity]
     pods_known: bool
+    unseen: frozenset[str] = frozenset()
 
     def label(self, uuid: str) -> str:
         return next((gpu.label for gpu in self.gpus if gpu.uuid == uuid), uuid)

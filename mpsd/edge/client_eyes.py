@@ -38,10 +38,14 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """clients: every living process on the GPUs that could be seen, but MPS servers. unknown: why some could not be."""
+    """clients: every living process on the GPUs that could be seen, but MPS servers. unknown: why some could not be.
+
+    unseen: the UUIDs of those.
+    """
 
     clients: tuple[Client, ...]
     unknown: tuple[str, ...]
+    unseen: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,7 @@ class ClientEyes:
             self._sight = Sight(
                 tuple([client for one in self._gpus.values() for client in one.clients.values()]),
                 tuple([one.failed for one in self._gpus.values() if one.failed]),
+                frozenset([uuid for uuid, one in self._gpus.items() if one.failed]),
             )
             self._forget()
         return self._sight

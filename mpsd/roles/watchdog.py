@@ -124,6 +124,7 @@ class Watchdog:
             ungranted=self._books.ungranted,
             own=self._own.among(strangers, records),
             pods_known=self._books.pod_processes is not None,
+            unseen=sight.unseen,
         )
 
     def _say_unjudged(self, why: str, now: float) -> None:

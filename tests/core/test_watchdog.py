@@ -48,6 +48,15 @@ def test_of_a_grant_that_was_never_seen_within_nobody_knows_who_took_what_when()
     assert found.message == "holds 1500 MiB: 1500 MiB of gpu0 are used where 1024 MiB were granted"
 
 
+def test_a_gpu_that_nvml_does_not_answer_for_once_makes_nobody_a_culprit_and_nothing_told_twice() -> None:
+    watch = Watch()
+    lifted = client(2, A, 100, environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"})
+    assert len(watch.look((A,), client(1, A, 700), lifted).violations) == 1
+    assert watch.look((A,), unseen=frozenset({UUIDS[0]})).violations == ()
+    (found,) = watch.look((A,), client(1, A, 725), replace(lifted, used_mib=400)).violations
+    assert (found.kind, found.client.pid) == (Kind.MEMORY_OVER_GRANT, 2)
+
+
 def test_what_is_within_the_tolerance_is_not_over() -> None:
     assert ended(Watch().look((A,), client(1, A, 1024 + 32))) == set()
     assert ended(Watch().look((A,), client(1, A, 1024 + 33))) == {1}
@@ -76,6 +85,14 @@ def test_one_that_is_being_ended_is_not_counted_until_its_deadline_and_then_ende
     assert ended(watch.look((A,), *over)) == set()
     verdict = watch.look((A,), *over, after_s=AGAIN_S)
     assert [(one.client.pid, one.again) for one in verdict.violations] == [(1, True)]
+
+
+def test_one_that_is_being_ended_is_not_ended_again_because_nvml_did_not_answer_meanwhile() -> None:
+    watch = Watch()
+    assert ended(watch.look((A,), client(1, A, 2000))) == {1}
+    watch.look((A,), unseen=frozenset({UUIDS[0]}))
+    assert ended(watch.look((A,), client(1, A, 2000))) == set()
+    assert ended(watch.look((A,), client(1, A, 2000), after_s=AGAIN_S)) == {1}
 
 
 def test_who_takes_memory_while_another_is_being_ended_is_ended_too() -> None:

@@ -224,6 +224,7 @@ def test_a_gpu_that_is_lost_hides_no_process_of_another(tmp_path: Path) -> None:
     seen = eyes.look(Owners())
     assert [client.gpu for client in seen.clients] == [node.gpus[1].uuid]
     assert "GPU is lost" in seen.unknown[0]
+    assert seen.unseen == {node.gpus[0].uuid}
     cards[0].lost = False
     assert (len(eyes.look(Owners()).clients), eyes.look(Owners()).unknown) == (2, ())
     for card in cards:
