@@ -61,9 +61,10 @@ def starting_container(ids: tuple[str, ...], node: Holdings) -> ContainerDevices
     if not wanted:
         return None
     overlapping = [one for one in node.held if not wanted.isdisjoint((*one.memory, *one.percent))]
-    for one in overlapping:
-        if wanted in (frozenset(one.memory), frozenset(one.percent)):
-            return one
+    exact = [one for one in overlapping if wanted in (frozenset(one.memory), frozenset(one.percent))]
+    if exact:
+        last = by_devices(node.journal).get(wanted)  # where kubelet has given them twice, its second word counts
+        return next((one for one in exact if last and one.container == last.pod), exact[0])
     name = _init_container(ids, overlapping[0] if overlapping else None, node)
     return _as_noted(name, ids, node) if name else None
 
@@ -154,6 +155,26 @@ def _wrong_number(start: _Start) -> Iterator[str]:
     if start.request and start.units and start.request.gpus != len(start.units):
         label = start.policy.resources.count
         yield f"it lies on {len(start.units)} GPUs and asks for {start.request.gpus} (label {label}); {_ANEW}"
+
+
+def _given_twice(start: _Start) -> Iterator[str]:
+    """Kubelet forgets what it is about to give where it looks for ended pods meanwhile, and gives it again.
+
+    UpdateAllocatedDevices of its pkg/kubelet/cm/devicemanager/manager.go, which every question to its PodResources and
+    every Allocate begins with. Of two pods that have a device, the one that was given it last is at fault.
+    """
+    own, last = set(start.starting.memory), _given_at(start.starting, start)
+    for one in start.node.held:
+        twice = own.intersection(one.memory)
+        if twice and one.pod != start.starting.pod and _given_at(one, start) <= last:
+            namespace, name = one.pod
+            yield f"kubelet has given {len(twice)} of its devices to pod {namespace}/{name} before; {_ANEW}"
+
+
+def _given_at(one: ContainerDevices, start: _Start) -> float:
+    """When its memory devices were given to this container; before all others where nobody has written it down."""
+    entry = start.noted.get(frozenset(one.memory))
+    return entry.at if entry else 0.0
 
 
 def _wrong_amount(start: _Start) -> Iterator[str]:
@@ -265,6 +286,7 @@ _CHECKS = (
     _Check("devices-of-domains", _of_two_domains),
     _Check("devices-uneven", _uneven),
     _Check("gpu-count", _wrong_number),
+    _Check("devices-given-twice", _given_twice),
     _Check("memory-amount", _wrong_amount),
     _Check("gpu-not-chosen", _not_chosen),
     _Check("pod-on-two-gpus", _apart),

@@ -96,6 +96,19 @@ def test_the_gpu_is_the_one_that_the_scheduler_chose() -> None:
     assert problems(MAIN, holdings(MAIN, pods=both)) == ()
 
 
+@pytest.mark.parametrize("count", [2, 7])
+def test_of_two_pods_that_kubelet_gave_the_same_devices_the_last_is_made_anew(count: int) -> None:
+    """As it does where a pod ends while another is being given its devices, and somebody asks who holds what."""
+    late = devices(named("late"), mem_ids(count))
+    pods = (node_pod(), node_pod("late", container(mem=count)))
+    journal = (entry(mem_ids(7), named(), 100, at=1.0), entry(mem_ids(count), named("late"), 100, at=2.0))
+    node = holdings(MAIN, late, pods=pods, journal=journal)
+    assert starting_container(mem_ids(count), node) == late
+    wrong("devices-given-twice", late, node, f"given {count} of its devices to pod default/train-0 before")
+    if count != 7:
+        assert problems(MAIN, node) == ()
+
+
 def test_a_gpu_that_is_gone_ends_the_pod() -> None:
     starting = devices(named(), tuple(f"GPU-gone/{n}" for n in range(7)))
     wrong("device-gone", starting, holdings(starting), "GPU-gone is no GPU of this node any more")
