@@ -86,7 +86,9 @@ def upgrade(
             say(line)
     elif not dry_run and output is Format.TEXT and walk.control:
         number = len(walk.standings)
-        answers().print(f"{walk.control}: revision {walk.control.revision} on {number} node{'s' if number > 1 else ''}")
+        answers().print(
+            f"{walk.control}: revision {walk.control.revision} on {number} node{'' if number == 1 else 's'}"
+        )
     end(well=failure is None and (not dry_run or not walk.due()))
 
 

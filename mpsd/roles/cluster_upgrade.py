@@ -74,7 +74,7 @@ class Upgrade:
     async def look(self) -> None:
         """InvalidInput for nodes that are not there, NotUpgradable or NotInstalled where nothing can be upgraded."""
         names = await self._names()
-        for thing in await mpsnodes(self._kube, names):
+        for thing in await mpsnodes(self._kube, names) if names else ():  # of no names it would give all
             await self._look_at(thing)
         self._begun_first()
 

@@ -152,3 +152,10 @@ def test_what_cannot_be_upgraded_is_said_before_anything_is_changed(world: Clust
         assert "updateStrategy is RollingUpdate, so its pods are replaced with programs on them; set it" in said.errors
         assert control_images(world) == {"gpu-b1": OLD}
         assert world.cordoned("gpu-b1") == []
+
+
+def test_an_mpsnode_that_is_left_of_a_node_without_a_control_pod_is_nobodys_upgrade(world: ClusterWorld) -> None:
+    world.put("gpu-b1")
+    run_control(world, OLD)
+    said = world.kubectl_mps("upgrade", "--image", NEW)
+    assert (said.code, said.output.count(" on 0 nodes\n")) == (0, 1), said.errors
