@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from mpsd.edge import run_directory
 from mpsd.edge.peer import peer_of
 
 Value = TypeVar("Value")
@@ -50,10 +51,19 @@ def ask(path: Path, method: str, url: str, body: object = None, timeout_s: float
         answer = connection.getresponse()
         return answer.status, answer.read()
     except (FileNotFoundError, ConnectionRefusedError):
-        raise NotRunning(f"mpsd does not run here: nobody answers on {path}; start it with `mpsd up`") from None
+        raise NotRunning(_nobody(path)) from None
     except PermissionError:
         raise NotRunning(f"you may not use {path}; ask whoever runs mpsd on this machine") from None
     except (ConnectionError, http.client.HTTPException):
         raise NotRunning(f"mpsd went away while it was asked on {path}; see its log") from None
     finally:
         connection.close()
+
+
+def _nobody(path: Path) -> str:
+    """Why nobody answers, with the remedy, which is another one where the daemons are held all the same."""
+    holder = run_directory.holder(path.parent)
+    if holder is None:
+        return f"mpsd does not run here: nobody answers on {path}; start it with `mpsd up`"
+    what = f"mpsd does not run here as a whole: pid {holder} holds its daemons, and no agent answers on {path}"
+    return f"{what}; where nothing starts or stops just now, start `mpsd agent`"

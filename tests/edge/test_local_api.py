@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.edge import local_api
+from mpsd.edge import local_api, run_directory
 from mpsd.edge.local_api import NotRunning
 
 
@@ -19,6 +19,16 @@ def test_nobody_there_names_the_socket_and_the_remedy(tmp_path: Path) -> None:
         left.bind(str(path))
     with pytest.raises(NotRunning, match="nobody answers"):
         local_api.ask(path, "GET", "/v1/node")
+
+
+def test_daemons_that_are_held_without_an_agent_have_another_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "mpsd.sock"
+    with run_directory.held(tmp_path), pytest.raises(NotRunning) as raised:
+        local_api.ask(path, "GET", "/v1/node")
+    said = str(raised.value)
+    assert f"pid {os.getpid()} holds its daemons, and no agent answers on {path}" in said
+    assert "start `mpsd agent`" in said
+    assert "mpsd up" not in said
 
 
 def test_an_agent_that_ends_in_the_middle_of_an_answer_is_not_running(tmp_path: Path) -> None:
