@@ -50,7 +50,7 @@ class Escape:
 def escapes(environment: Mapping[str, str], gpu: str, held: Held) -> tuple[Escape, ...]:
     """What lifts the limits of a client with this environment on the GPU with this UUID; empty where nothing does."""
     lifted = [why for why in (_memory(environment, gpu, held), _threads(environment, held.grant)) if why]
-    found = [Escape(Kind.LIMIT_LIFTED, "; ".join(lifted))] if lifted else []
+    found = [Escape(Kind.LIMIT_LIFTED, f"{'; '.join(lifted)}; leave it as the program was given it")] if lifted else []
     if environment.get(PARTITIONING) == "1":
         what = f"{PARTITIONING}=1 lifts the server's thread percentage; take it out of the program's environment"
         found.append(Escape(Kind.PARTITIONING_ENABLED, what))
