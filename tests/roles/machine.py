@@ -376,7 +376,7 @@ class Machine:
             service.send(signal.SIGTERM)
         for service in services:
             assert service.exit_code() == 0, service
-        assert self.processes_left() == {}
+        self.until_nothing_runs()
         if services:
             assert self.files_left() == []
 
@@ -395,6 +395,12 @@ class Machine:
         with suppress(local_api.NotRunning):
             return service.running and bool(self.node())
         return False
+
+    def until_nothing_runs(self) -> None:
+        """The server of a daemon that has ended may take a moment longer."""
+        with suppress(AssertionError):
+            eventually(lambda: not self.processes_left(), "everything has ended", within_s=5)
+        assert self.processes_left() == {}
 
     def processes_left(self) -> dict[int, str]:
         """The command line, by pid, of every process that has this machine in its environment."""

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -70,13 +71,14 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.process.kill()
-    made.process.wait()
-    made.card.close()
-    made.nvml.close()
+def world() -> Iterator[World]:
+    with tempfile.TemporaryDirectory(prefix="mpsd-") as folder:  # short: a socket's path ends at 107 characters
+        made = World(Path(folder))
+        yield made
+        made.process.kill()
+        made.process.wait()
+        made.card.close()
+        made.nvml.close()
 
 
 def test_what_was_meant_is_ended_and_its_memory_is_back(world: World) -> None:

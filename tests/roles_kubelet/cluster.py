@@ -180,7 +180,7 @@ class Cluster(Machine):
                 service.send(signal.SIGCONT)
                 service.send(signal.SIGTERM)
                 assert service.exit_code() == 0, service
-        assert self.processes_left() == {}
+        self.until_nothing_runs()
 
     def until_denied(self) -> None:
         """Until the books are at zero, and nobody is let in any more."""
