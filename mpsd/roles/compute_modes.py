@@ -12,13 +12,15 @@ from mpsd.core.policy import Policy
 from mpsd.edge import processes, records
 from mpsd.edge.logs import Logger
 from mpsd.edge.nvml import Nvml, NvmlFailed
+from mpsd.roles.kept_record import KeptRecord
 
 
 class ComputeModes:
     """The compute modes of a domain's GPUs. run_directory: where an earlier mpsd may have left records of them."""
 
-    def __init__(self, nvml: Nvml, run_directory: Path, log: Logger) -> None:
+    def __init__(self, nvml: Nvml, kept: KeptRecord, run_directory: Path, log: Logger) -> None:
         self._nvml = nvml
+        self._kept = kept
         self._run_directory = run_directory
         self._log = log
         self._asked: bool | None = None  # what the policy said when it was last followed; None before that
@@ -27,16 +29,29 @@ class ComputeModes:
         """Whether the policy says something else than when it was last followed."""
         return self._asked is not None and self._asked is not policy.exclusive_process
 
-    def take(self, record: DomainRecord, policy: Policy) -> dict[str, int]:
+    def follow(self, policy: Policy) -> None:
+        """Sets what the policy says; what the GPUs had is on disk before a crash can lose it. NvmlFailed."""
+        self._kept.change(compute_modes=self._found(policy))
+        self._kept.change(compute_modes=self._apply(policy))
+
+    def try_to_follow(self, policy: Policy) -> None:
+        """For a daemon that serves already, and goes on where it cannot be done."""
+        try:
+            self.follow(policy)
+        except NvmlFailed as error:
+            self._log.warning("compute mode not set", reason=str(error))
+
+    def _found(self, policy: Policy) -> dict[str, int]:
         """What the GPUs are set to, but for those of which an earlier start already wrote it down. NvmlFailed."""
+        record = self._kept.now
         if not policy.exclusive_process:
             return record.compute_modes
         known = {**recorded(self._run_directory), **record.compute_modes}
         return {uuid: known[uuid] if uuid in known else self._nvml.compute_mode(uuid) for uuid in record.gpus}
 
-    def apply(self, record: DomainRecord, policy: Policy) -> dict[str, int]:
+    def _apply(self, policy: Policy) -> dict[str, int]:
         """Sets what the policy says, where it is not so already; what is to be put back later. NvmlFailed."""
-        self._asked = policy.exclusive_process
+        record, self._asked = self._kept.now, policy.exclusive_process
         if not policy.exclusive_process:
             return self.put_back(record.compute_modes)
         for uuid in record.gpus:

@@ -1,4 +1,4 @@
-"""The control daemon of one domain, as a thing that is started or adopted, asked, settled and ended.
+"""The control daemon of one domain, as a thing that is started or adopted, asked and ended.
 
 One rule: it keeps what the daemon last said and draws no conclusion from it; `DomainSupervisor` does that by the table.
 """
@@ -6,34 +6,25 @@ One rule: it keeps what the daemon last said and draws no conclusion from it; `D
 import contextlib
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mpsd.core import control_protocol
-from mpsd.core.client_limits import DENY_MIB
 from mpsd.core.control_log import LogEvent, LogLine, read_line
 from mpsd.core.control_protocol import NotUnderstood, ServerStatus
 from mpsd.core.identity import ProcessIdentity
-from mpsd.core.node_view import ServerLimit
-from mpsd.core.policy import Graces, Policy
+from mpsd.core.policy import Graces
 from mpsd.edge import control_process, processes
-from mpsd.edge.control_pipe import ControlFailed, ControlPipe, NoAnswer
+from mpsd.edge.control_pipe import ControlFailed, ControlPipe
 from mpsd.edge.daemon_cgroup import CgroupRefused, DaemonCgroup
 from mpsd.edge.domain_folder import DomainFolder
 from mpsd.edge.event_loop import DeathWatch
 from mpsd.edge.log_tail import LogTail
 from mpsd.edge.logs import Logger
-from mpsd.edge.nvml import NvmlFailed
 from mpsd.edge.waiting import until
 from mpsd.roles.domain_canary import CanarySetup, DomainCanary
 
 _ASKS_FOR_A_PROBE = {LogEvent.SERVER_STARTING, LogEvent.SERVER_READY, LogEvent.SERVER_EXITED, LogEvent.FAULT}
-
-
-class NoServer(Exception):
-    """The daemon started one, and it ended at once."""
-
-
-_TROUBLES = (NoServer, ControlFailed, NotUnderstood, NvmlFailed, TimeoutError, OSError)
+_TROUBLES = (ControlFailed, NotUnderstood, TimeoutError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +45,8 @@ class DomainDaemon:
     """identity: None while there is none. servers, server, clients: as last answered; None while not known.
 
     unanswered: commands in a row without a proper answer, and trouble says what came instead. settled: its settings
-    were read back and its server was started. no_server: the last one that it started did not come up. on_line: told
-    each line of its log that means something.
+    were read back and its server was started. coming: a server that it started and that has said nothing yet.
+    no_server: the last one that it started did not come up. on_line: told each line of its log that means something.
     """
 
     def __init__(
@@ -86,7 +77,7 @@ class DomainDaemon:
         self.trouble = ""
         self.settled = False
         self.no_server = False
-        self._coming: int | None = None  # a server that was started and has said nothing yet
+        self.coming: int | None = None
         self.servers: tuple[int, ...] = ()
         self.server: ServerStatus | None = None
         self.clients: int | None = None
@@ -137,16 +128,21 @@ class DomainDaemon:
         return self._watch is not None and self._watch.alive
 
     @property
+    def adopted(self) -> bool:
+        """Whether it is not one that we started; there may be none."""
+        return self._child is None
+
+    @property
     def foreign(self) -> bool:
         """Whether it is another's: adopted, and not started for exactly our GPUs."""
-        if self._child or self.identity is None or not self.alive:
+        if not self.adopted or self.identity is None or not self.alive:
             return False
         return not control_process.serves(self.identity, self._gpus)
 
     @property
     def out_of_reach(self) -> bool:
         """Whether no program can be on it: we started it, and its clients were not let in yet."""
-        return self._child is not None and not self.settled
+        return not self.adopted and not self.settled
 
     def bury(self) -> str:
         """Forgets a daemon that has ended; says how it ended."""
@@ -218,9 +214,9 @@ class DomainDaemon:
     def _follow_servers(self, line: LogLine) -> None:
         """A server that ends before it was ready could not come up."""
         if line.event is LogEvent.SERVER_STARTING:
-            self._coming = line.pid
-        elif line.pid == self._coming and line.event in {LogEvent.SERVER_READY, LogEvent.SERVER_EXITED}:
-            self._coming, self.no_server = None, line.event is LogEvent.SERVER_EXITED
+            self.coming = line.pid
+        elif line.pid == self.coming and line.event in {LogEvent.SERVER_READY, LogEvent.SERVER_EXITED}:
+            self.coming, self.no_server = None, line.event is LogEvent.SERVER_EXITED
             self.settled = self.settled and not self.no_server
 
     async def probe(self, deadline_s: float, *, with_clients: bool) -> None:
@@ -230,7 +226,7 @@ class DomainDaemon:
         """
         pipe = self.pipe(deadline_s)
         try:
-            servers, status = await self._ask_for_health(pipe)
+            servers, status = await self.ask_for_health(pipe)
             if not servers and not with_clients:  # it died: at once another, so that nobody else takes the GPU
                 await pipe.ask(control_protocol.start_server(control_process.server_user()))
                 servers = await pipe.ask(control_protocol.server_list())
@@ -244,7 +240,7 @@ class DomainDaemon:
         self.server = ServerStatus.FAULT if status is ServerStatus.FAULT else ServerStatus.ACTIVE
         self.clients = sum(map(len, clients)) if with_clients else None
 
-    async def _ask_for_health(self, pipe: ControlPipe) -> tuple[tuple[int, ...], ServerStatus]:
+    async def ask_for_health(self, pipe: ControlPipe) -> tuple[tuple[int, ...], ServerStatus]:
         """The servers, and the worst status among them; without a server there is nothing wrong."""
         if len(self.servers) == 1:
             servers, status = await pipe.ask(control_protocol.health(self.servers[0]))
@@ -253,60 +249,3 @@ class DomainDaemon:
         servers = await pipe.ask(control_protocol.server_list())
         statuses = [await pipe.ask(control_protocol.server_status(server)) for server in servers]
         return servers, ServerStatus.FAULT if ServerStatus.FAULT in statuses else ServerStatus.ACTIVE
-
-    async def settle(
-        self, limits: Sequence[ServerLimit], policy: Policy, *, in_use: bool, doubtful: bool = False
-    ) -> bool:
-        """Runs the canary where it is due, sets and reads back the limits for servers to come, starts the server, then
-        lets clients in. in_use: somebody holds a grant and waits for it. doubtful: the server may not come up, which is
-        waited for; else its first client does.
-
-        False leaves the reason in `trouble`. Only silence counts as unanswered: a daemon that says something else than
-        it should is not wedged, it has its time to start (`start_s`) like one that does not listen yet.
-        """
-        pipe = self.pipe(policy.graces.command_s)
-        try:
-            await until(self._listens_or_ended, policy.graces.command_s, "the control socket listens")
-            if self.canary.is_due(policy, in_use=in_use) and not await self.canary.run(pipe, policy):
-                self.unanswered, self.trouble = 0, "its canary runs"
-                self.servers = self.canary.servers or self.servers
-                return False
-            open_again = bool(self.canary.servers) and any(limit.memory_mib != DENY_MIB for limit in limits)
-            servers = await pipe.ask(control_protocol.server_list()) if open_again else ()  # which it has left shut
-            for limit in limits:
-                for server in (None, *servers):
-                    await pipe.set_limit(replace(limit, server=server))
-            await pipe.ask(control_protocol.start_server(control_process.server_user()))
-            control_process.offer_to_clients(self._folder)  # at once: a client that finds no socket runs unlimited
-            self.servers = await pipe.ask(control_protocol.server_list())  # those whose limits the agent must raise
-            if doubtful or self.no_server:
-                await self._until_server_is_up(policy.graces.command_s)
-            # One that was adopted may be in a fault; one that has just been started says nothing of itself yet.
-            _servers, status = ((), ServerStatus.ACTIVE) if self._child else await self._ask_for_health(pipe)
-        except _TROUBLES as error:
-            self.unanswered = self.unanswered + 1 if isinstance(error, NoAnswer) else 0
-            self.trouble = str(error)
-            return False
-        self.settled, self.unanswered, self.trouble, self.server = True, 0, "", status
-        return True
-
-    async def _until_server_is_up(self, deadline_s: float) -> None:
-        """NoServer where it ends instead."""
-
-        def has_spoken() -> bool:
-            self.read_log()
-            return self._coming is None
-
-        await until(has_spoken, deadline_s, "an MPS server comes up")
-        if self.no_server:
-            raise NoServer("no MPS server comes up; see the daemon's log")
-
-    async def try_canary_again(self, policy: Policy) -> None:
-        """While it stands in the way; a daemon that does not answer is asked again later."""
-        try:
-            await self.canary.run_again(self.pipe(policy.graces.command_s), policy)
-        except _TROUBLES as error:
-            self._log.warning("canary not run", reason=str(error))
-
-    def _listens_or_ended(self) -> bool:
-        return not self.alive or control_process.listener(self._folder) is not None

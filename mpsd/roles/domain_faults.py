@@ -66,6 +66,11 @@ class DomainFaults:
         lines = filter(None, map(read_line, text.splitlines()))
         return faults.last_fault(lines, self._known_until)
 
+    @property
+    def as_recorded(self) -> dict[str, object]:
+        """The fields of the domain's record that are about them."""
+        return {"faults": self.all, "faults_total": self.total}
+
     def daemon_gone(self) -> None:
         """Its server is gone with it, and with that every fault."""
         self._note((), in_fault=False)

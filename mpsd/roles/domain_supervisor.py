@@ -7,22 +7,22 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
-from mpsd.core.client_limits import DENY_MIB
-from mpsd.core.domain_states import SERVING, Seen, State, next_state, restart_delay_s
+from mpsd.core.domain_states import SERVING, Seen, State, next_state
 from mpsd.core.domains import Domain
-from mpsd.core.identity import ProcessIdentity
-from mpsd.core.node_view import RECORD_VERSION, DomainRecord, ServerLimit, is_of_boot
+from mpsd.core.node_view import DomainRecord
 from mpsd.core.policy import Policy
-from mpsd.edge import gate, processes, records
+from mpsd.edge import gate
 from mpsd.edge.logs import logger
-from mpsd.edge.nvml import Nvml, NvmlFailed
+from mpsd.edge.nvml import Nvml
 from mpsd.roles.compute_modes import ComputeModes
 from mpsd.roles.domain_daemon import DomainDaemon, Place
-from mpsd.roles.domain_drain import DomainDrain, limit_mib
+from mpsd.roles.domain_drain import DomainDrain
 from mpsd.roles.domain_faults import DomainFaults
 from mpsd.roles.domain_obstacles import DomainObstacles
+from mpsd.roles.domain_restarts import DomainRestarts
+from mpsd.roles.domain_settling import DomainSettling
+from mpsd.roles.kept_record import KeptRecord
 
 # Seconds between two probes that nothing else asked for. A death, and a line in the log, are seen long before.
 _PROBE_S = {State.READY: 5.0, State.FAULT: 0.25, State.DRAINING: 1.0, State.WEDGED: 1.0, State.DRAINED: 1.0}
@@ -43,37 +43,27 @@ class DomainSupervisor:
         self._folder = place.folder
         self._policy = policy
         self._log = logger(domain=domain.name)
-        self._modes = ComputeModes(nvml, place.folder.path.parent, self._log)
+        self._kept = KeptRecord(domain, place.folder, self._log)
+        self._modes = ComputeModes(nvml, self._kept, place.folder.path.parent, self._log)
         self._wake = asyncio.Event()
         self._daemon = DomainDaemon(place, domain.gpus, self._wake.set, self._log)
+        self._settling = DomainSettling(domain, place.folder, self._daemon, self._log)
         self._drain = DomainDrain(place.folder)
         self._obstacles = DomainObstacles(place, domain.gpus, nvml, self._daemon)
         one_gpu = len(domain.gpus) == 1
         self._faults = DomainFaults(self._daemon, place.folder.log, self._log, one_gpu=one_gpu)
+        self._restarts = DomainRestarts(self._kept, self._daemon, self._faults, self._modes, self._log)
         self._probe_at = 0.0
-        self._start_at = 0.0
         self._try_at = 0.0
-        self._killed: ProcessIdentity | None = None  # the last daemon that was ended for not coming back by itself
         self._why = ""  # the reason of the state, which a trouble that passes must not outlive
-        self.record = DomainRecord(
-            version=RECORD_VERSION,
-            domain=domain.name,
-            gpus=domain.gpus,
-            state=State.DOWN,
-            since=time.time(),
-            reason="",
-            daemon=None,
-            servers=(),
-            restarts=0,
-            restarts_total=0,
-            started_at=0.0,
-            compute_modes={},
-            boot_id=processes.boot_id(),
-        )
+
+    @property
+    def record(self) -> DomainRecord:
+        return self._kept.now
 
     async def run(self, stop: asyncio.Event) -> None:
         """Looks, decides and acts until `stop`; the daemon is left as it is then."""
-        self._take_over()
+        self._restarts.take_over(self._policy())
         while not stop.is_set():
             seen = await self._look()
             state = next_state(self.record.state, seen)
@@ -126,51 +116,10 @@ class DomainSupervisor:
 
     # -- look ----------------------------------------------------------------------------------------------------
 
-    def _take_over(self) -> None:
-        """Finds what an earlier mpsd left: its record, its daemon, or a daemon that somebody else started here."""
-        old = self._old_record()
-        if old:
-            self._change(
-                restarts_total=old.restarts_total,
-                started_at=old.started_at,
-                compute_modes=old.compute_modes,
-                served=old.served,
-            )
-            self._daemon.canary.result = old.canary
-        adopted = self._daemon.adopt(old.daemon if old else None)
-        if old:
-            same = adopted and self._daemon.identity == old.daemon
-            self._faults.take_over(old.faults, old.faults_total, old.started_at, same_daemon=same)
-            self._write_faults()
-        if adopted:
-            self._log.info("daemon adopted", pid=self._daemon.identity and self._daemon.identity.pid)
-            self._set_modes_of_adopted()
-        self._change(daemon=self._daemon.identity)
-
-    def _set_modes_of_adopted(self) -> None:
-        if self._daemon.foreign:
-            return
-        try:
-            self._set_modes()
-        except NvmlFailed as error:
-            self._log.warning("compute mode not set", reason=str(error))
-
-    def _old_record(self) -> DomainRecord | None:
-        """What is on disk of this boot; another boot's pids and compute modes mean nothing now."""
-        try:
-            old = records.read(self._folder.record, DomainRecord)
-        except records.UnreadableRecord as error:
-            self._log.warning("record ignored", reason=str(error))
-            return None
-        stale = old is None or old.version != RECORD_VERSION or old.gpus != self.record.gpus
-        if stale or (old and not is_of_boot(old, processes.boot_id())):
-            return None
-        return old
-
     async def _look(self) -> Seen:
         state, daemon = self.record.state, self._daemon
         obstacle = self._obstacles.to_daemon(self._policy()) if state in _LOOKS_FOR_OBSTACLES else ""
-        self._change(canary=self._daemon.canary.result)
+        self._kept.change(canary=self._daemon.canary.result)
         self._drain.look()
         if daemon.read_log():
             self._probe_at = 0.0
@@ -180,8 +129,7 @@ class DomainSupervisor:
             if not daemon.unanswered:
                 await self._faults.look(graces)
             self._probe_at = time.monotonic() + self._probe_pause_s()
-            self._change(servers=daemon.servers, reason=daemon.trouble or self._why)
-            self._write_faults()
+            self._kept.change(servers=daemon.servers, reason=daemon.trouble or self._why, **self._faults.as_recorded)
         return Seen(
             alive=daemon.alive,
             obstacle=obstacle,
@@ -208,7 +156,7 @@ class DomainSupervisor:
         """Goes into a new state, with its reason, and writes it down."""
         self._set_gate(state)
         reasons: dict[State, Callable[[], str]] = {
-            State.DOWN: self._bury,
+            State.DOWN: lambda: self._restarts.bury(self._policy().restarts),
             State.REFUSED: lambda: seen.obstacle,
             State.WEDGED: lambda: self._daemon.trouble,
             State.FAULT: lambda: self._faults.reason(self._policy().graces),
@@ -218,7 +166,7 @@ class DomainSupervisor:
         reason = reasons.get(state, lambda: "")()
         self._probe_at, self._why = 0.0, reason
         served = self.record.served or state is State.READY
-        self._change(state=state, since=time.time(), reason=reason, served=served)
+        self._kept.change(state=state, since=time.time(), reason=reason, served=served)
         say = self._log.warning if state in _TROUBLED else self._log.info
         say("state", state=state.value, reason=reason)
 
@@ -233,39 +181,21 @@ class DomainSupervisor:
         elif state is not State.STARTING or self._daemon.no_server:
             gate.remove(self._folder)
 
-    def _bury(self) -> str:
-        """Counts a death of the daemon; says how it ended and when it is started again."""
-        if self._daemon.identity is None:
-            return ""
-        if self.record.state is State.REFUSED:  # it was in the way, and its end is no loss
-            self._daemon.bury()
-            self._change(daemon=None)
-            return ""
-        restarts, policy = self.record.restarts, self._policy().restarts
-        if time.time() - self.record.started_at > policy.stable_after_s:
-            restarts = 0
-        delay_s = restart_delay_s(restarts, policy)
-        self._start_at = time.monotonic() + delay_s
-        how = self._daemon.bury()
-        self._faults.daemon_gone()
-        self._write_faults()
-        self._change(daemon=None, servers=(), restarts=restarts + 1, restarts_total=self.record.restarts_total + 1)
-        return how if not restarts else f"{how}; {restarts + 1} times in a row, the next start is in {delay_s:g} s"
-
     async def _act(self) -> None:
-        if self._daemon.alive and self._modes.is_news(self._policy()):
-            self._set_modes_of_adopted()
-        state, graces = self.record.state, self._policy().graces
-        if state is State.DOWN and self._daemon.identity is None and time.monotonic() >= self._start_at:
+        state, policy = self.record.state, self._policy()
+        graces = policy.graces
+        if self._daemon.alive and self._modes.is_news(policy) and not self._daemon.foreign:
+            self._modes.try_to_follow(policy)
+        if state is State.DOWN and self._restarts.is_due:
             self._start()
         elif state is State.STARTING and not self._daemon.settled:
             await self._settle()
         elif state is State.REFUSED and self._daemon.alive and not self._daemon.foreign:
-            await self._daemon.try_canary_again(self._policy())
+            await self._settling.try_canary_again(policy)
         elif state is State.WEDGED:
-            self._kill_after(graces.wedged_limit_s, "it answered nothing for too long")
+            self._restarts.kill_after(graces.wedged_limit_s, "it answered nothing for too long")
         elif why := self._faults.why_stuck(graces):
-            self._kill(why)
+            self._restarts.kill(why)
         else:
             self._set_gate(state)
 
@@ -276,65 +206,20 @@ class DomainSupervisor:
         if usurped and (now < self._try_at or not in_use):
             if usurped != self.record.reason:
                 self._log.warning("no server", reason=usurped)
-            self._change(reason=usurped)
+            self._kept.change(reason=usurped)
             return
         self._try_at = now + _TRY_S
-        settled = await self._daemon.settle(self._limits_to_restore(), policy, in_use=in_use, doubtful=bool(usurped))
-        self._change(reason=usurped or self._daemon.trouble, servers=self._daemon.servers)
+        settled = await self._settling.settle(policy, in_use=in_use, doubtful=bool(usurped))
+        self._kept.change(reason=usurped or self._daemon.trouble, servers=self._daemon.servers)
         if settled:
             self.wake()
         elif not usurped and not self._daemon.canary.running:
-            self._kill_after(policy.graces.start_s, "it could not be made ready")
-
-    def _kill_after(self, limit_s: float, why: str) -> None:
-        """Ends a daemon that has been in this state too long; its death starts the next one."""
-        if time.time() - self.record.since >= limit_s:
-            self._kill(f"{why}: {self._daemon.trouble}")
-
-    def _kill(self, why: str) -> None:
-        """Ends the daemon, once; its death starts the next one."""
-        if self._killed != self._daemon.identity:
-            self._killed = self._daemon.identity
-            self._log.warning("daemon killed", reason=why)
-            self._daemon.kill()
+            self._restarts.kill_after(policy.graces.start_s, "it could not be made ready")
 
     def _start(self) -> None:
         gate.remove(self._folder)
-        try:
-            self._set_modes()
-            self._daemon.start()
-        except (OSError, NvmlFailed) as error:
-            self._start_at = time.monotonic() + self._policy().restarts.longest_s
-            self._change(reason=f"the control daemon cannot be started: {error}")
-            self._log.warning("not started", reason=self.record.reason)
-            return
-        self._change(daemon=self._daemon.identity, started_at=time.time())
-        self.wake()
-
-    def _set_modes(self) -> None:
-        """Gives the GPUs the policy's compute mode; what they had is on disk before a crash can lose it."""
-        policy = self._policy()
-        self._change(compute_modes=self._modes.take(self.record, policy))
-        self._change(compute_modes=self._modes.apply(self.record, policy))
-
-    def _limits_to_restore(self) -> list[ServerLimit]:
-        """What the agent last set, else denial: no program may start unlimited before the agent has looked."""
-        try:
-            memory_mib = limit_mib(self._folder)
-        except records.UnreadableRecord as error:
-            self._log.warning("limits ignored", reason=str(error))
-            memory_mib = DENY_MIB
-        return [ServerLimit(None, ordinal, memory_mib) for ordinal in range(len(self.record.gpus))]
-
-    def _write_faults(self) -> None:
-        self._change(faults=self._faults.all, faults_total=self._faults.total)
-
-    def _change(self, **fields: object) -> None:
-        """The record with these fields, on disk too where that changes anything."""
-        changed = replace(self.record, **fields)  # type: ignore[arg-type]
-        if changed != self.record or not self._folder.record.exists():
-            self.record = changed
-            records.write(self._folder.record, changed, mode=0o644)
+        if self._restarts.start(self._policy()):
+            self.wake()
 
     async def stop(self, timeout_s: int) -> None:
         """Ends the daemon, giving its clients so many seconds; puts everything back as it was found.

@@ -1,0 +1,56 @@
+"""The record of one domain, as its supervisor keeps it.
+
+One rule: what it says now is on disk: nobody who reads it there, and no later mpsd, knows less than this one.
+"""
+
+import time
+from dataclasses import replace
+
+from mpsd.core.domain_states import State
+from mpsd.core.domains import Domain
+from mpsd.core.node_view import RECORD_VERSION, DomainRecord, is_of_boot
+from mpsd.edge import processes, records
+from mpsd.edge.domain_folder import DomainFolder
+from mpsd.edge.logs import Logger
+
+
+class KeptRecord:
+    """now: on disk from the first change on; until then an earlier mpsd's is there."""
+
+    def __init__(self, domain: Domain, folder: DomainFolder, log: Logger) -> None:
+        self._path = folder.record
+        self._log = log
+        self.now = DomainRecord(
+            version=RECORD_VERSION,
+            domain=domain.name,
+            gpus=domain.gpus,
+            state=State.DOWN,
+            since=time.time(),
+            reason="",
+            daemon=None,
+            servers=(),
+            restarts=0,
+            restarts_total=0,
+            started_at=0.0,
+            compute_modes={},
+            boot_id=processes.boot_id(),
+        )
+
+    def earlier(self) -> DomainRecord | None:
+        """What is on disk of this boot; another boot's pids and compute modes mean nothing now."""
+        try:
+            old = records.read(self._path, DomainRecord)
+        except records.UnreadableRecord as error:
+            self._log.warning("record ignored", reason=str(error))
+            return None
+        stale = old is None or old.version != RECORD_VERSION or old.gpus != self.now.gpus
+        if stale or (old and not is_of_boot(old, processes.boot_id())):
+            return None
+        return old
+
+    def change(self, **fields: object) -> None:
+        """The record with these fields, on disk too where that changes anything."""
+        changed = replace(self.now, **fields)  # type: ignore[arg-type]
+        if changed != self.now or not self._path.exists():
+            self.now = changed
+            records.write(self._path, changed, mode=0o644)
