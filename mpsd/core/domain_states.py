@@ -68,6 +68,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.DRAINING, Event.DRAIN_WITHDRAWN): State.READY,
     (State.DRAINING, Event.NO_CLIENTS): State.DRAINED,
     (State.DRAINED, Event.DAEMON_GONE): State.DOWN,
+    (State.DRAINED, Event.UNANSWERED): State.WEDGED,
     (State.DRAINED, Event.DRAIN_WITHDRAWN): State.STARTING,
     (State.DRAINED, Event.CLIENTS_AGAIN): State.DRAINING,
     (State.DOWN, Event.OBSTACLE_SEEN): State.REFUSED,

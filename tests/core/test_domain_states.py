@@ -77,6 +77,12 @@ def test_a_silent_daemon_is_wedged_at_the_third_command_and_not_before() -> None
     assert walk(State.READY, *silent, HEALTHY) is State.READY
 
 
+@pytest.mark.parametrize("state", [one for one in State if one is not State.DOWN])
+def test_from_every_state_a_silent_daemon_is_wedged_so_that_another_takes_its_place(state: State) -> None:
+    silent = Seen(alive=True, settled=True, unanswered=3)
+    assert walk(state, silent, silent) is State.WEDGED
+
+
 def test_a_daemon_that_wedged_before_it_was_settled_is_settled_first() -> None:
     assert next_state(State.WEDGED, Seen(alive=True, server=ServerStatus.ACTIVE)) is State.STARTING
 
