@@ -37,9 +37,12 @@ app = typer.Typer(
 def _mpsd(version: Version = False) -> None:
     """Share NVIDIA GPUs through MPS, with limits that hold.
 
-        mpsd explain -f job.yaml               what this Job gets, or why not
-        mpsd explain -f job.yaml --gpu H200    and what that is on this GPU
+        mpsd up --simulate H200x2              share GPUs; without --simulate real ones
+        mpsd run --gpu-mem 7 -- CMD            a program with 7 GiB of one
+        mpsd status                            who has what, and what is wrong
+        mpsd explain -f job.yaml --gpu H200    what this Job gets, or why not
         mpsd check limits                      whether limits files are sound
+        mpsd demo                              all of it, in a simulated cluster
 
     Every verb has a --help of its own. The exit code is 0 for yes, 1 for no, 2 for a wrong question.
     """
