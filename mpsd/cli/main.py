@@ -37,7 +37,7 @@ app = typer.Typer(
 def _mpsd(version: Version = False) -> None:
     """Share NVIDIA GPUs through MPS, with limits that hold.
 
-        mpsd up --simulate H200x2              share GPUs; without --simulate real ones
+        mpsd up --simulate H200x2              share GPUs; these are played
         mpsd run --gpu-mem 7 -- CMD            a program with 7 GiB of one
         mpsd status                            who has what, and what is wrong
         mpsd explain -f job.yaml --gpu H200    what this Job gets, or why not
