@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mpsd.core.problem import shown
+
 MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREAD_PERCENT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 PIPE_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
@@ -63,10 +65,10 @@ def memory_limit_as_read(value: str | None, visible_uuids: Sequence[str]) -> Mem
     for entry in filter(None, value.split(",")):
         match = _ENTRY.fullmatch(entry)
         if match is None:
-            return Lifted(f'the entry "{entry}" is not device=amount')
+            return Lifted(f"the entry {shown(entry)} is not device=amount")
         ordinal = _ordinal(match["device"], visible_uuids)
         if ordinal is None:
-            return Lifted(f'the entry "{entry}" names a GPU that the process does not see')
+            return Lifted(f"the entry {shown(entry)} names a GPU that the process does not see")
         amount = _amount_bytes(match["amount"])
         if not isinstance(amount, int):
             return amount
@@ -87,12 +89,12 @@ def _amount_bytes(amount: str) -> int | Lifted | Unusable:
     match = _AMOUNT.match(amount)
     number = _whole(match["digits"]) if match else 0
     if match is None or number == 0:
-        return Lifted(f'the amount "{amount}" is none')
+        return Lifted(f"the amount {shown(amount)} is none")
     if match["unit"] in {".", "t", "T"}:
-        return Unusable(f'the amount "{amount}" leaves no room for a context')
+        return Unusable(f"the amount {shown(amount)} leaves no room for a context")
     unit_bytes = _UNIT_BYTES.get(match["unit"].lower())
     if unit_bytes is None:
-        return Lifted(f'the amount "{amount}" has no unit that counts; M and G do')
+        return Lifted(f"the amount {shown(amount)} has no unit that counts; M and G do")
     return _UNLIMITED_BYTES if match["minus"] else min(number * unit_bytes, _UNLIMITED_BYTES)
 
 

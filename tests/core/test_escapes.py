@@ -1,7 +1,7 @@
 """Every form in which an environment was seen to lift a limit, and those that do not."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mpsd.core.client_limits import ClientLimit, environment
@@ -85,6 +85,8 @@ def test_partitioning_is_a_kind_of_its_own() -> None:
 
 
 @given(st.text(max_size=40), st.text(max_size=10), st.text(max_size=10))
+@example("\x1b[2J", "", "0")
+@example("0=a", "", "0")
 def test_whatever_a_tenant_writes_what_is_said_of_it_is_one_short_line(memory: str, percent: str, devices: str) -> None:
     told = found({MEMORY_LIMIT: memory * 50, THREAD_PERCENT: percent, VISIBLE_DEVICES: devices})
     assert all(len(message) < 900 and message.isprintable() for message in told.values())
