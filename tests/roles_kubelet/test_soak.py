@@ -226,12 +226,17 @@ def test_after_any_sequence_of_mishaps_the_books_hold_exactly_the_living_pods(
     fate = PodsFate(cluster, seed)
     (neighbour,) = fate.neighbour.heard("ready")
     try:
-        fate.play()
+        try:
+            fate.play()
+        finally:
+            fate.end()
+        until_quiet(fate.trouble)
+        assert bystander.is_well
+        assert fate.neighbour.heard("ready") == [neighbour]
+        assert len(fate.neighbour.runs) == 1
+        assert Path(f"/proc/{neighbour}").exists()
+    except BaseException:
+        print(cluster.agent.errors, cluster.pods(), sep="\n")  # what the next sequence would not show any more
+        raise
     finally:
-        fate.end()
-    until_quiet(fate.trouble)
-    assert bystander.is_well
-    assert fate.neighbour.heard("ready") == [neighbour]
-    assert len(fate.neighbour.runs) == 1
-    assert Path(f"/proc/{neighbour}").exists()
-    cluster.empty()
+        cluster.empty()
