@@ -39,10 +39,12 @@ class FaultTeller:
             old = earlier is None and fault.healed_at is not None and self.now.now - fault.at > TOLD_S
             if old:
                 continue
+            hit = self._hit(fault)
             if fault.at not in told:
-                hit = self._hit(fault)
                 yield saying.on_node(faults[:number], hit)
                 yield from saying.on_pods(faults[:number], hit)
+            else:  # but for those whom the log named later
+                yield from saying.on_pods(faults[:number], hit - self._hit(told[fault.at]))
             yield from saying.of_ends(told.get(fault.at), fault)
 
     def _names(self) -> Mapping[str, PodName]:

@@ -40,6 +40,11 @@ def read_on(reading: Reading, line: LogLine) -> Reading:
     return replace(reading, pids=pids, listing=listing)
 
 
+def rest_of(reading: Reading) -> Reading:
+    """What the next lines are read after, once this was written down: a look may cut a list of pids in two."""
+    return Reading(listing=reading.listing)
+
+
 def last_fault(lines: Iterable[LogLine], after: str) -> Reading:
     """What a whole log says of its last fault; nothing where that was not after this time, as the log writes it."""
     reading = Reading()
@@ -54,6 +59,14 @@ def last_fault(lines: Iterable[LogLine], after: str) -> Reading:
 def noted(faults: Sequence[Fault], fault: Fault) -> tuple[Fault, ...]:
     """With one more; the oldest is forgotten where there are too many."""
     return (*faults, fault)[-REMEMBERED:]
+
+
+def with_more_hit(faults: Sequence[Fault], hit: Sequence[FaultHit], strangers: Sequence[int]) -> tuple[Fault, ...]:
+    """With those whom the log named later of the last fault, which has not healed."""
+    last = faults[-1]
+    more = tuple(one for one in hit if one.process.pid not in last.pids)
+    unknown = tuple(pid for pid in strangers if pid not in last.pids)
+    return (*faults[:-1], replace(last, hit=last.hit + more, strangers=last.strangers + unknown))
 
 
 def unhealed(faults: Iterable[Fault]) -> tuple[Fault, ...]:

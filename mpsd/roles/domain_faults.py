@@ -138,23 +138,34 @@ class DomainFaults:
 
     def _note(self, listed: Collection[int], *, in_fault: bool) -> None:
         """Writes down a fault that the log told, or of which there is only the server's state."""
-        read, self._read = self._read, faults.Reading()
+        read, self._read = self._read, faults.rest_of(self._read)
         if read.of_fault and not faults.is_known(self.all, read.pids):
             self._add(read.pids or listed, _moment(read.when, time.time()))
         elif in_fault and not faults.unhealed(self.all):
             self._add(listed if self._one_gpu else (), time.time())
+        elif faults.unhealed(self.all) and not faults.is_known(self.all, read.pids):
+            hit, strangers = self._who(read.pids)
+            self.all = faults.with_more_hit(self.all, hit, strangers)
+            self._say("fault, more of it", hit, strangers)
 
     def _add(self, pids: Collection[int], at: float) -> None:
+        hit, strangers = self._who(pids)
+        self.all = faults.noted(self.all, Fault(at, hit, strangers))
+        self.total += 1
+        self._say("fault", hit, strangers)
+        self._clients = {pid: one for pid, one in self._clients.items() if processes.is_alive(one.process)}
+
+    def _who(self, pids: Collection[int]) -> tuple[tuple[FaultHit, ...], tuple[int, ...]]:
+        """Those who are known, and the pids of those who are gone already."""
         for pid in pids:
             if pid not in self._clients:
                 self._meet(pid)
         hit = tuple(self._clients[pid] for pid in sorted(pids) if pid in self._clients)
-        strangers = tuple(pid for pid in sorted(pids) if pid not in self._clients)
-        self.all = faults.noted(self.all, Fault(at, hit, strangers))
-        self.total += 1
+        return hit, tuple(pid for pid in sorted(pids) if pid not in self._clients)
+
+    def _say(self, what: str, hit: Collection[FaultHit], strangers: Collection[int]) -> None:
         said = [f"{one.process}: {one.command}" for one in hit] + [f"pid {pid}: gone already" for pid in strangers]
-        self._log.warning("fault", hit=said)
-        self._clients = {pid: one for pid, one in self._clients.items() if processes.is_alive(one.process)}
+        self._log.warning(what, hit=said)
 
     # -- act -----------------------------------------------------------------------------------------------------
 

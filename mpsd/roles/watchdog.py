@@ -165,8 +165,10 @@ class Watchdog:
         """
         violation, client = entry.violation, entry.violation.client
         about = {"kind": violation.kind.value, "pid": client.pid}
+        is_proven = False
         try:
             await self._end.signal(violation, record)
+            is_proven = True
             self._tell_once(entry, "it is ended")
             took_s = round(await self._end.until_gone(client, seen_at), 3)
         except NotEnded as error:
@@ -174,11 +176,13 @@ class Watchdog:
                 self._log.warning("not ended", **about, reason=str(error))
             entry.outcome = str(error)
             if isinstance(error, Spared):
+                is_proven = True
                 self._tell_once(entry, f"it goes on: {error}")
         else:
             entry.outcome = f"ended, its memory back {took_s:g} s after it was seen"
             self._log.info("ended", **about, used_mib=client.used_mib, took_s=took_s)
-        if violation.response is Response.EVICT and violation.pod and self.cluster and not violation.again:
+        evict = is_proven and violation.response is Response.EVICT and not violation.again
+        if evict and violation.pod and self.cluster:
             await self.cluster.evict(violation.pod, str(violation))
 
     def _tell_once(self, entry: Entry, fate: str) -> None:

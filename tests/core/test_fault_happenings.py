@@ -65,6 +65,13 @@ def test_a_fault_is_told_once() -> None:
     assert [one.reason for one in told(seen(FAULT), seen(after, state=State.READY))] == [Reason.READY]
 
 
+def test_a_pod_that_the_log_named_later_hears_of_it_and_nobody_twice() -> None:
+    first = replace(FAULT, hit=FAULT.hit[:1])
+    found = told(seen(first), seen(FAULT))
+    assert subjects(found) == ["Pod default/a", "Pod default/b"]
+    assert "of 1 GPU process of this pod" in found[0].message
+
+
 def test_of_whom_the_record_knows_no_pod_the_look_before_may() -> None:
     before = replace(QUIET, clients=(replace(client("b", 9), pod=pod("b").uid),))
     found = told(before, seen(Fault(NOW, (hit(4),), strangers=(9,))))

@@ -75,6 +75,20 @@ def test_however_the_log_is_cut_into_looks_it_says_the_same(cut: int) -> None:
     assert first == read_all(LINES)
 
 
+@given(st.integers(0, len(LINES)))
+def test_whoever_a_look_cuts_off_is_named_at_the_next(cut: int) -> None:
+    first = read_all(LINES[:cut])
+    then = faults.rest_of(first)
+    for line in LINES[cut:]:
+        then = read_on(then, line)
+    assert first.pids | then.pids == read_all(LINES).pids
+
+
+def test_whom_the_log_names_later_was_hit_too_and_nobody_twice() -> None:
+    (known,) = faults.with_more_hit([Fault(NOW, (hit(1),), strangers=(3,))], [hit(1), hit(2)], [3, 4])
+    assert known == Fault(NOW, (hit(1), hit(2)), strangers=(3, 4))
+
+
 @given(st.lists(LOGGED, max_size=30))
 def test_nobody_is_hit_whom_no_line_names(lines: list[LogLine]) -> None:
     assert read_all(lines).pids <= {line.pid for line in lines}
