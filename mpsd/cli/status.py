@@ -10,6 +10,7 @@ import typer
 from rich.console import Console, RenderableType
 
 from mpsd.cli.cluster_options import Context, Kubeconfig, NodeNames, StatusOutput, Watch
+from mpsd.cli.fault_lines import fault_lines
 from mpsd.cli.frames import Frame, Screen, console, print_frame
 from mpsd.cli.options import RunDirectory
 from mpsd.cli.output import ExitCode, StatusFormat, complaints
@@ -119,11 +120,12 @@ def show(node: NodeStatus, to: Console) -> None:
 
 def _parts(node: NodeStatus, *, wide: bool) -> Iterator[RenderableType]:
     yield table(GPU_COLUMNS, gpu_rows(node), wide=wide)
-    for domain in domain_rows(node):
+    for domain, told in zip(domain_rows(node), node.domains, strict=True):
         if domain.state != State.READY:
             yield domain_line(domain, node.now)
         elif domain.doubt:
             yield f"{domain.name} serves, although its canary found: {domain.doubt}"
+        yield from fault_lines(domain.name, told.faults, node.now)
         if domain.suspects:
             yield suspects_line(domain)
     if node.grants:

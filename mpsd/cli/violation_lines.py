@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 
 from mpsd.cli.tables import clock
-from mpsd.core.node_status import ViolationsStatus, ViolationStatus
+from mpsd.core.node_status import ViolationCount, ViolationsStatus, ViolationStatus
 from mpsd.core.policy import Response
 from mpsd.core.problem import printable
 
 _LONGEST = 1000
-_DONE = {Response.OBSERVE: "only seen", Response.WARN: "told of", Response.KILL: "ended", Response.EVICT: "evicted"}
+_ENDS = {Response.KILL: "to be ended", Response.EVICT: "to be ended and evicted"}
+_DONE = {Response.OBSERVE: "only seen", Response.WARN: "told of", **_ENDS}
 
 
 def violation_lines(seen: ViolationsStatus, *, most: int) -> Iterator[str]:
@@ -16,10 +17,18 @@ def violation_lines(seen: ViolationsStatus, *, most: int) -> Iterator[str]:
     if seen.unjudged:
         yield printable(f"nobody is watched: {seen.unjudged}", _LONGEST)
     if seen.counts:
-        counts = ", ".join(f"{one.count} {one.kind} {_DONE[one.action]}" for one in seen.counts)
+        counts = ", ".join(map(_counted, seen.counts))
         yield f"violations since mpsd's agent started at {clock(seen.since)}: {counts}"
     for one in seen.last[-most:]:
         yield printable(f"{clock(one.at)} {_said(one)}", _LONGEST)
+
+
+def _counted(one: ViolationCount) -> str:
+    """One that was to end may go on, or be gone by itself."""
+    if one.action is Response.KILL and one.ended == one.count:
+        return f"{one.count} {one.kind} ended"
+    were = f" ({one.ended} ended)" if one.action in _ENDS and one.ended is not None else ""
+    return f"{one.count} {one.kind} {_DONE[one.action]}{were}"
 
 
 def _said(one: ViolationStatus) -> str:

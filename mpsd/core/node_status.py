@@ -108,9 +108,12 @@ class ViolationStatus:
 
 @dataclass(frozen=True, slots=True)
 class ViolationCount:
+    """ended: how many of these are known to have been ended; None where that is not told."""
+
     kind: Kind
     action: Response
     count: int
+    ended: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,25 +3,32 @@
 One rule: it begins with the agent and knows nothing of before; what is told of it says since when.
 """
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 
+from mpsd.core.identity import ProcessIdentity
 from mpsd.core.node_status import ViolationCount, ViolationsStatus, ViolationStatus
 from mpsd.core.policy import Response
 from mpsd.core.violations import Kind, Violation
 
 _LAST = 20
+_REMEMBERED = 1024  # that may be there again; one that is, is seen every two seconds
 _LATE_S = 0.25  # four looks a second are what is promised
 
 
 @dataclass(slots=True)
 class Entry:
-    """at: seconds since 1970. outcome: how it ended; empty until it is known. told: what became of it, as told last."""
+    """at: seconds since 1970. outcome: how it ended; empty until it is known. told: what became of it, as told last.
+
+    response: what was to be done when it was counted; a policy that has changed since changes no count.
+    """
 
     violation: Violation
     at: float
+    response: Response
     outcome: str = ""
     told: str = ""
+    is_ended: bool = False
 
 
 class ViolationBook:
@@ -30,7 +37,9 @@ class ViolationBook:
     def __init__(self, since: float) -> None:
         self._since = since
         self._counts: Counter[tuple[Kind, Response]] = Counter()
+        self._ended: Counter[tuple[Kind, Response]] = Counter()
         self._last: deque[Entry] = deque(maxlen=_LAST)
+        self._known: OrderedDict[tuple[Kind, ProcessIdentity], Entry] = OrderedDict()  # what was seen last is last
         self._looks = 0
         self._looked_at: float | None = None  # None before the first look
         self._longest_pause_s = 0.0
@@ -46,15 +55,27 @@ class ViolationBook:
 
     def add(self, violation: Violation, at: float) -> Entry:
         """One that is there again is the one that was there, and is not counted again."""
-        if violation.again:
-            for entry in reversed(self._last):
-                if (entry.violation.kind, entry.violation.client.process) == (violation.kind, violation.client.process):
-                    entry.violation = violation
-                    return entry
+        key = violation.kind, violation.client.process
+        known = self._known.get(key)
+        if violation.again and known:
+            known.violation = violation
+            self._known.move_to_end(key)
+            return known
         self._counts[violation.kind, violation.response] += 1
-        entry = Entry(violation, at)
+        entry = Entry(violation, at, violation.response)
         self._last.append(entry)
+        if violation.ends:  # nothing else is there again
+            self._known[key] = entry
+            self._known.move_to_end(key)
+            if len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
         return entry
+
+    def ended(self, entry: Entry, took_s: float) -> None:
+        """Its process and its memory are gone, so long after it was seen."""
+        entry.outcome = f"ended, its memory back {took_s:g} s after it was seen"
+        self._ended[entry.violation.kind, entry.response] += not entry.is_ended
+        entry.is_ended = True
 
     def status(self, nvml_s: float, unjudged: str) -> ViolationsStatus:
         return ViolationsStatus(
@@ -63,7 +84,7 @@ class ViolationBook:
             longest_pause_s=round(self._longest_pause_s, 3),
             late_looks=self._late_looks,
             nvml_s=round(nvml_s, 3),
-            counts=tuple(ViolationCount(kind, response, n) for (kind, response), n in sorted(self._counts.items())),
+            counts=tuple(ViolationCount(*what, n, self._ended[what]) for what, n in sorted(self._counts.items())),
             last=tuple(map(_status, self._last)),
             unjudged=unjudged,
         )

@@ -179,7 +179,7 @@ class Watchdog:
                 is_proven = True
                 self._tell_once(entry, f"it goes on: {error}")
         else:
-            entry.outcome = f"ended, its memory back {took_s:g} s after it was seen"
+            self._book.ended(entry, took_s)
             self._log.info("ended", **about, used_mib=client.used_mib, took_s=took_s)
         evict = is_proven and violation.response is Response.EVICT and not violation.again
         if evict and violation.pod and self.cluster:

@@ -3,9 +3,11 @@
 import io
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from mpsd.cli.status import show
+from mpsd.cli.tables import clock
 from mpsd.core.node_status import node_status
 from mpsd.core.node_view import Fault, FaultHit, HeldGrant, NodeView
 from tests.core.pod_worlds import client, held, node, pod
@@ -36,6 +38,28 @@ def test_a_pods_grant_is_shown_by_its_name_and_a_programs_by_its_pid() -> None:
 def test_what_outlives_its_holder_says_so() -> None:
     left = shown(node(grants=(replace(held("a"), holder_alive=False),)))
     assert "(ended, programs of it are left) default/a" in left
+
+
+@pytest.mark.parametrize(
+    ("faults", "said"),
+    [
+        ([(60, 57.9)], "gpu0 had a fault in this boot, at {at} (60 s ago); it hit {who} and was over after 2.1 s\n"),
+        (
+            [(9000, 8990), (60, None)],
+            "2 faults in this boot; the last, at {at} (60 s ago), hit {who} and is not over\n",
+        ),
+    ],
+)
+def test_a_fault_is_still_shown_when_it_is_over(faults: list[tuple[float, float | None]], said: str) -> None:
+    hit = tuple(FaultHit(identity(pid), "train", uid) for pid, uid in ((1, None), (2, pod("a").uid), (3, pod("a").uid)))
+    had = tuple(Fault(NOW - ago, hit, (4,), None if over is None else NOW - over) for ago, over in faults)
+    told = shown(node(grants=(held("a"),), faults=had, faults_total=len(had)))
+    assert said.format(at=clock(NOW - 60), who="default/a (2), processes of no known pod (2)") in told
+
+
+def test_a_fault_of_the_day_before_is_not_shown() -> None:
+    assert "had" not in shown(node(faults=(Fault(NOW - 86400, ()),), faults_total=1))
+    assert "had a fault" in shown(node(faults=(Fault(NOW - 86399, ()),), faults_total=1))
 
 
 def test_whom_one_fault_after_the_other_hit_is_shown_and_nobody_is_blamed() -> None:

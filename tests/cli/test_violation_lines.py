@@ -32,7 +32,7 @@ def violation(pid: int, kind: Kind = Kind.OUTSIDE_MPS, *, again: bool = False) -
 def test_the_last_of_them_are_shown_with_what_became_of_them_and_since_when_they_are_counted() -> None:
     book = ViolationBook(NOW)
     for pid in range(1, 8):
-        book.add(violation(pid), NOW + pid).outcome = "ended, its memory back 0.06 s after it was seen"
+        book.ended(book.add(violation(pid), NOW + pid), 0.06)
     said = shown(book.status(0.0, ""))
     clock = time.strftime("%H:%M:%S", time.localtime(NOW))
     assert f"violations since mpsd's agent started at {clock}: 7 outside_mps ended" in said
@@ -45,6 +45,25 @@ def test_a_violation_that_is_there_again_is_counted_once() -> None:
     first, other = book.add(violation(1), NOW), book.add(violation(2), NOW)
     assert book.add(violation(1, again=True), NOW + 2) is first is not other
     assert [(one.kind, one.count) for one in book.status(0.0, "").counts] == [(Kind.OUTSIDE_MPS, 2)]
+
+
+def test_one_that_is_never_gone_is_told_of_once_however_many_come_after_it() -> None:
+    book = ViolationBook(NOW)
+    first = book.add(violation(1), NOW)
+    first.told = "it goes on"
+    for pid in range(2, 42):
+        book.add(violation(pid), NOW)
+    assert book.add(violation(1, again=True), NOW).told == "it goes on"
+    assert [one.count for one in book.status(0.0, "").counts] == [41]
+
+
+def test_who_was_to_end_is_not_said_to_have_ended_before_it_has() -> None:
+    book = ViolationBook(NOW)
+    gone, by_itself = book.add(violation(1), NOW), book.add(violation(2), NOW)
+    by_itself.outcome = "it had ended by itself"
+    book.ended(gone, 0.06)
+    book.ended(book.add(violation(1, again=True), NOW), 0.06)
+    assert "2 outside_mps to be ended (1 ended)\n" in shown(book.status(0.0, ""))
 
 
 def test_looks_and_the_longest_pause_between_two_are_counted() -> None:
