@@ -14,7 +14,7 @@ from rich.text import Text
 
 from mpsd.core.cluster_status import ClusterNode, cordoned_gpus
 from mpsd.core.cordon_change import DRAINS
-from mpsd.core.domain_states import State
+from mpsd.core.domain_states import State, after_is
 from mpsd.core.durations import lasting
 from mpsd.core.mps_ready import Truth
 from mpsd.core.placement import gib
@@ -193,7 +193,9 @@ def domain_line(domain: DomainRow, now: float) -> str:
     """What is to be said of a domain that is not ready."""
     where = f"{domain.node}: " if domain.node else ""
     since = "" if domain.since is None else f" since {clock(domain.since)} ({lasting(now - domain.since)})"
-    return printable(f"{where}{domain.name} is {domain.state}{since}: {domain.reason or 'no reason said'}", _LONGEST)
+    return printable(
+        f"{where}{domain.name} is {after_is(domain.state)}{since}: {domain.reason or 'no reason said'}", _LONGEST
+    )
 
 
 def suspects_line(domain: DomainRow) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from mpsd.core.client_limits import DENY_MIB, ClientLimit, problems_with
-from mpsd.core.domain_states import ANSWERING, SERVING
+from mpsd.core.domain_states import ANSWERING, SERVING, after_is
 from mpsd.core.grants import Gpu, Grant, Room, rooms
 from mpsd.core.node_view import DomainView, NodeView, ServerLimit, Waiting
 from mpsd.core.placement import NoRoom, Placed, place
@@ -157,7 +157,7 @@ def _closed(view: NodeView) -> Iterator[str]:
     for domain in view.domains:
         if domain.state not in SERVING:
             why = f": {domain.record.reason}" if domain.record.reason else ""
-            yield f"{domain.name} is {domain.state}{why}"
+            yield f"{domain.name} is {after_is(domain.state)}{why}"
     for gpu in _without_domain(view):
         yield f"{gpu.label} has no control daemon yet"
 

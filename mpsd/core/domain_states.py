@@ -24,6 +24,11 @@ class State(StrEnum):
     REFUSED = "refused"
 
 
+def after_is(state: str) -> str:
+    """A state as it reads after `is`, also one that a newer mpsd has told of."""
+    return "in fault" if state == State.FAULT else str(state)
+
+
 class Event(StrEnum):
     OBSTACLE_SEEN = "something stands in the way"
     OBSTACLE_GONE = "nothing stands in the way any more"

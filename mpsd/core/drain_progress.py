@@ -39,7 +39,7 @@ def what_is_left(node: ClusterNode, gpus: Collection[str]) -> str:
     """Each GPU's state, and the pods that are there with what they hold, in one line."""
     labels = node.labels
     rows = [gpu for gpu in node.gpus if gpu.uuid in gpus]
-    each = ", ".join(_gpu(gpu) for gpu in rows) or "no GPU"
+    each = ", ".join(_gpu(gpu) for gpu in rows) or _none(node)
     if node.pods is None:
         return f"{each}; which pods are there {node.name} does not know"
     pods = holders(node, gpus)
@@ -77,7 +77,11 @@ def serving(node: ClusterNode, gpus: Collection[str]) -> bool:
 def states(node: ClusterNode, gpus: Collection[str]) -> str:
     """Each GPU's state, in one line."""
     each = (f"{gpu.label} {gpu.state or 'without a daemon'}" for gpu in node.gpus if gpu.uuid in gpus)
-    return ", ".join(each) or "no GPU"
+    return ", ".join(each) or _none(node)
+
+
+def _none(node: ClusterNode) -> str:
+    return "it has told of no GPU yet" if node.told_at is None else "no GPU"
 
 
 def no_answer(node: ClusterNode, now: float) -> str | None:

@@ -17,11 +17,12 @@ from mpsd.core.shape import Fields
 
 Shape = TypeVar("Shape", Policy, GpuFacts)
 
+_SHIPPED = "the files that `env -u MPSD_LIMITS mpsd check` names"
 _UNKNOWN = ("field-unknown", "is not a field here", "remove it, or correct its spelling")
 
 # pydantic's error types, as (rule, message, remedy); what is not listed keeps pydantic's own message.
 _WORDS = {
-    "missing": ("field-missing", "is missing", "add it; limits/ in the source tree shows every field"),
+    "missing": ("field-missing", "is missing", f"add it; {_SHIPPED} show every field"),
     "unexpected_keyword_argument": _UNKNOWN,
     "extra_forbidden": _UNKNOWN,
     "literal_error": ("version-unknown", "is not a version this mpsd reads", 'write "v1"'),
@@ -96,4 +97,4 @@ def _remedy(details: ErrorDetails) -> str:
         return "write it in quotes; without, YAML reads on, off, yes and no as true or false"
     if details["type"] in _TEXTS and isinstance(details["input"], int | float):
         return "write it in quotes"
-    return "see the comment beside this field in limits/ of the source tree"
+    return f"see the comment beside this field in {_SHIPPED}"

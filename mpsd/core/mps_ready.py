@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from mpsd.core.domain_states import State
+from mpsd.core.domain_states import State, after_is
 from mpsd.core.node_view import DomainView, NodeView
 
 CONDITION = "MPSReady"
@@ -73,7 +73,7 @@ def _troubles(troubled: Sequence[DomainView], domains: Sequence[DomainView]) -> 
     """Each domain with its reason, which says more than the number of them."""
     serving = sum(domain.state is State.READY for domain in domains)
     each = "; ".join(
-        f"{domain.name} is {domain.state}" + (f": {domain.record.reason}" if domain.record.reason else "")
+        f"{domain.name} is {after_is(domain.state)}" + (f": {domain.record.reason}" if domain.record.reason else "")
         for domain in troubled
     )
     return f"{serving} of {len(domains)} domains serve; {each}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mpsd.core.allocation import Held, spread
 from mpsd.core.devices import is_percent, units_by_gpu
-from mpsd.core.domain_states import SERVING
+from mpsd.core.domain_states import SERVING, after_is
 from mpsd.core.domains import Domain
 from mpsd.core.grants import Gpu, Grant
 from mpsd.core.identity import PodName, ProcessIdentity
@@ -271,7 +271,7 @@ def _not_served(start: _Start) -> Iterator[str]:
     for record in start.node.records:
         if not start.units.keys().isdisjoint(record.gpus) and record.state not in SERVING:
             why = f" ({record.reason})" if record.reason else ""
-            yield f"{record.domain} is {record.state}{why}; it starts as soon as {record.domain} is ready"
+            yield f"{record.domain} is {after_is(record.state)}{why}; it starts as soon as {record.domain} is ready"
 
 
 @dataclass(frozen=True, slots=True)

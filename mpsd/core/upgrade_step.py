@@ -14,7 +14,7 @@ from typing import Any
 
 from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.cordon import ALL, drains
-from mpsd.core.domain_states import State
+from mpsd.core.domain_states import State, after_is
 from mpsd.core.domains import Domain
 from mpsd.core.drain_progress import are_empty, refusals
 from mpsd.core.status_rows import DomainRow
@@ -142,7 +142,7 @@ def _in_use(node: ClusterNode) -> list[DomainRow]:
 def _states(domains: list[DomainRow]) -> str:
     unsaid = (State.DRAINED, State.DRAINING)  # for a reason that the upgrade itself has given
     said = ((one, "" if one.state in unsaid else one.reason) for one in domains)
-    each = (f"{one.name} is {one.state}" + (f": {reason}" if reason else "") for one, reason in said)
+    each = (f"{one.name} is {after_is(one.state)}" + (f": {reason}" if reason else "") for one, reason in said)
     return "; ".join(each)
 
 

@@ -3,8 +3,10 @@
 One rule: the lock is the kernel's, on the directory itself, so it goes with its holder however that ends.
 """
 
+import errno
 import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,9 +33,19 @@ def held(directory: Path) -> Iterator[None]:
         if os.fstat(descriptor).st_uid != os.geteuid():
             raise _unusable(directory, "belongs to another user")
         _lock(descriptor, directory)
+        _try_writing(directory)
         yield
     finally:
         os.close(descriptor)
+
+
+def _try_writing(directory: Path) -> None:
+    """One that is full may be used all the same: daemons that run there are only taken over."""
+    try:
+        tempfile.TemporaryFile(dir=directory).close()
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise _unusable(directory, f"takes no files: {error.strerror}") from None
 
 
 def _unusable(directory: Path, message: str) -> InvalidInput:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from mpsd.core.control_protocol import NotUnderstood
 from mpsd.core.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide, stages
-from mpsd.core.domain_states import SERVING
+from mpsd.core.domain_states import SERVING, after_is
 from mpsd.core.node_view import NodeView
 from mpsd.core.policy import Policy
 from mpsd.edge.control_pipe import ControlFailed
@@ -96,7 +96,7 @@ class AgentRole:
         if domain is None:
             return f"{name} has no control daemon yet"
         if domain.state not in SERVING:
-            return f"{name} is {domain.state}{f': {domain.record.reason}' if domain.record.reason else ''}"
+            return f"{name} is {after_is(domain.state)}{f': {domain.record.reason}' if domain.record.reason else ''}"
         if domain.allowed_mib < memory_mib:
             return f"{name} has not confirmed a limit of {memory_mib} MiB: {self._troubles.get(name, 'not yet')}"
         return ""

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from mpsd.core.client_limits import ClientLimit, environment
 from mpsd.core.decide import Refuse
-from mpsd.core.domain_states import SERVING
+from mpsd.core.domain_states import SERVING, after_is
 from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.grant_messages import GrantAnswer, ProgramAsks, Refusal
 from mpsd.core.grants import Grant
@@ -76,7 +76,7 @@ class AgentApi:
         domains = self._agent.look().domains
         if any(domain.state in SERVING for domain in domains):
             return web.Response(text="ok\n")
-        said = ", ".join(f"{domain.name} is {domain.state}" for domain in domains) or "no domains yet"
+        said = ", ".join(f"{domain.name} is {after_is(domain.state)}" for domain in domains) or "no domains yet"
         return web.Response(text=f"{said}\n", status=503)
 
     async def _node(self, _request: web.Request) -> web.Response:

@@ -175,7 +175,8 @@ class Upgrade:
         strange = [name for name in names if name not in placed]
         known = {str(one["metadata"]["name"]) for one in await mpsnodes(self._kube, [])} if strange else set()
         if away := [name for name in strange if name not in known]:
-            remedy = f"name one of {', '.join(sorted(placed)) or 'none'}"
+            nobody = f"no node has one: see the events of {self.control}"
+            remedy = f"name one of {', '.join(sorted(placed))}" if placed else nobody
             what = f"has no pod of {self.control}"
             problems = [Problem("node-unknown", f"node {shown(name)}", "", what, remedy) for name in away]
             raise InvalidInput("the cluster", problems)

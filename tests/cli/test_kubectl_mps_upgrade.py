@@ -119,6 +119,14 @@ def test_ctrl_c_says_where_it_was_and_how_to_go_on(world: ClusterWorld, nodes: P
     assert "to go back: kubectl mps undrain gpu-a1 --gpu gpu0 --gpu gpu1 --context simulated\n" in upgrade.errors
 
 
+def test_where_no_control_pod_runs_nobody_is_told_to_name_a_node(world: ClusterWorld) -> None:
+    run_control(world, OLD)
+    strange = world.kubectl_mps("upgrade", "gpu-b9")
+    control = f"DaemonSet {NAMESPACE}/mps-control-daemon"
+    assert strange.code == 2
+    assert f'"gpu-b9": has no pod of {control}; no node has one: see the events of {control}\n' in strange.errors
+
+
 def test_what_cannot_be_upgraded_is_said_before_anything_is_changed(world: ClusterWorld) -> None:
     nothing = world.kubectl_mps("upgrade")
     assert nothing.code == 1

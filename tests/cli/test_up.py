@@ -80,6 +80,7 @@ def test_a_policy_that_goes_bad_is_not_taken_and_one_that_is_good_again_is(machi
         (["--simulate", "T4"], "ask for the same GPUs"),
         (["--log-format", "xml"], "write auto, json or console"),
         (["--run-dir", "/tmp/" + 90 * "x"], "choose a shorter path"),
+        (["--simulate", "H200", "--run-dir", "/proc/self"], "takes no files: "),
         (["--limits", "/nowhere"], "/nowhere/policy.yaml"),
     ],
 )

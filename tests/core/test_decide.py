@@ -8,7 +8,7 @@ import pytest
 
 from mpsd.core.client_limits import DENY_MIB
 from mpsd.core.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide, domain_of, stages
-from mpsd.core.domain_states import State
+from mpsd.core.domain_states import State, after_is
 from mpsd.core.grants import Grant, promised_mib
 from mpsd.core.identity import ProcessIdentity
 from mpsd.core.node_view import Client, HeldGrant, NodeView, ServerLimit
@@ -117,7 +117,10 @@ def test_a_request_whose_program_is_gone_is_forgotten() -> None:
 def test_only_a_ready_domain_takes_new_programs(state: State) -> None:
     records = (record(0, state, reason="because"), record(1, state))
     (refused,) = [a for a in decide(view(records=records, waits=(waiting("a", 1),)), POLICY) if isinstance(a, Refuse)]
-    assert refused.reason == f"no GPU here takes programs now; gpu0 is {state}: because; gpu1 is {state}"
+    assert (
+        refused.reason
+        == f"no GPU here takes programs now; gpu0 is {after_is(state)}: because; gpu1 is {after_is(state)}"
+    )
     assert not refused.for_ever
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mpsd.core.cluster_status import ClusterNode, read_mpsnode
 from mpsd.core.cordon_change import cordon_change
 from mpsd.core.domain_states import State
-from mpsd.core.drain_progress import are_empty, undrain_words, what_is_left
+from mpsd.core.drain_progress import are_empty, states, undrain_words, what_is_left
 from mpsd.core.eviction import Fate, again_after_s, closed_for_s, offers_room, verdict
 from mpsd.edge.kube_time import seconds, stamp
 from tests.mpsnodes import NOW, damaged, mpsnode
@@ -43,6 +43,12 @@ def test_without_a_daemon_it_is_counted_and_what_is_not_known_is_not_empty(state
     assert not are_empty(replace(idle, pods=None), every(idle))
     assert not are_empty(node(state=state, clients=0), every(idle)), "pods hold grants there"
     assert not are_empty(replace(node(state=state, clients=None), pods=()), every(idle))
+
+
+def test_a_node_that_has_told_nothing_is_not_said_to_have_no_gpu() -> None:
+    silent = replace(node(), gpus=(), told_at=None)
+    assert states(silent, []) == "it has told of no GPU yet" == what_is_left(replace(silent, pods=()), [])
+    assert states(replace(silent, told_at=NOW), []) == "no GPU"
 
 
 def test_nothing_that_a_silent_node_told_is_believed() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.core.allocation import Held
-from mpsd.core.domain_states import State
+from mpsd.core.domain_states import State, after_is
 from mpsd.core.node_pods import NodePod
 from mpsd.core.node_view import DomainRecord
 from mpsd.core.pod_grants import ContainerDevices
@@ -62,7 +62,7 @@ def test_a_container_waits_for_its_domain(state: State) -> None:
     assert problems(MAIN, node) == (
         StartProblem(
             "domain-not-ready",
-            f"pod default/train-0, container main: gpu0 is {state} (no answer for 6 s); "
+            f"pod default/train-0, container main: gpu0 is {after_is(state)} (no answer for 6 s); "
             "it starts as soon as gpu0 is ready",
             waits=True,
         ),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mpsd.core.cluster_status import read_mpsnode
 from mpsd.core.control_set import ControlSet
 from mpsd.core.cordon_change import cordon_change, merge_patch
+from mpsd.core.domain_states import after_is
 from mpsd.core.upgrade_step import (
     MARK,
     ControlPod,
@@ -146,7 +147,7 @@ def test_nothing_is_put_back_before_every_domain_has_come_up(state: str) -> None
     node.live(state)
     decided = next_step(node.seen())
     assert decided.step is Step.START
-    assert f"gpu0 is {state}" in decided.why
+    assert f"gpu0 is {after_is(state)}" in decided.why
 
 
 def test_what_a_node_told_of_its_former_domains_proves_nothing() -> None:
