@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SOAK := tests/roles_kubelet/test_soak.py tests/roles/test_random_faults.py
 
 .PHONY: check e2e demo bench proto fuzz soak format clean
 .DEFAULT_GOAL := check
@@ -19,7 +20,7 @@ check: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/mpsd check limits
 	# Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile $(SOAK:%=--ignore=%)
 
 # A real Kubernetes 1.20.2 of its own with a real node, on Debian 12 as root, with the image built from this checkout:
 # 10 minutes the first time, then 6.
@@ -54,7 +55,7 @@ MPSD_SOAK_SEED ?= $(shell date +%s)
 soak: $(READY)
 	@echo "seed: $(MPSD_SOAK_SEED)"
 	MPSD_SOAK=$(MPSD_SOAK) MPSD_SOAK_SEED=$(MPSD_SOAK_SEED) \
-		$(BIN)/pytest tests/roles_kubelet/test_soak.py tests/roles/test_random_faults.py --durations=0 -v
+		$(BIN)/pytest $(SOAK) --durations=0 -v
 
 format: $(READY)
 	$(BIN)/ruff format .

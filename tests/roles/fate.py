@@ -2,8 +2,8 @@
 
 One rule: nothing is waited for after a deed, so that the next one may come in the midst of what follows from it.
 
-MPSD_SOAK=N plays N steps instead of those of `make check`, from the seed MPSD_SOAK_SEED on. A seed is one sequence: a
-failing one is repeated by MPSD_SOAK=20 MPSD_SOAK_SEED=<its number>, as far as time allows to repeat anything.
+`make soak MPSD_SOAK=N` plays N steps, from the seed MPSD_SOAK_SEED on. A seed is one sequence: a failing one
+is repeated by MPSD_SOAK=20 MPSD_SOAK_SEED=<its number>, as far as time allows to repeat anything.
 """
 
 import os

@@ -25,6 +25,7 @@ PROMISED_S = 0.5  # from the first byte too many until the memory is back
 GRANTED_MIB, TOLERANCE_MIB = 2048, 32
 MOST_CLIENTS = 3
 KILLED = 128 + signal.SIGKILL
+ENDED = {KILLED, 4}  # 4: it saw that MPS had ended its work (CUDA error 810) before the SIGKILL came
 
 
 class Watched:
@@ -114,7 +115,7 @@ def test_a_program_that_lifts_its_limit_and_uses_it_is_ended_in_time(watched: Wa
     program = watched.shell(f"{LIMIT}='{value}' exec sim-cuda alloc=4000 hold")
     took_s = watched.seconds_over(GRANTED_MIB + TOLERANCE_MIB, lambda: watched.used_mib(program.pid))
     assert took_s < PROMISED_S, f"{took_s:.3f} s"
-    assert program.exit_code() == KILLED
+    assert program.exit_code() in ENDED
     told = watched.told(Kind.MEMORY_OVER_GRANT, program)
     assert "MiB of gpu0 are used where 2048 MiB were granted" in told.message
     assert told.outcome.startswith("ended, its memory back ")
