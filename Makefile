@@ -1,11 +1,14 @@
-# Everything a fresh machine with git, make and Python 3.11 needs. `make check` is what CI runs.
+# Everything a fresh machine with git, make and Python 3.11 needs. `.ci/run` says what CI runs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SOAK := tests/roles_kubelet/test_soak.py tests/roles/test_random_faults.py
+NODE := tests/roles_kubelet
+SOAK := $(NODE)/test_soak.py tests/roles/test_random_faults.py
+# Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
+TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
 
-.PHONY: check e2e demo bench proto fuzz soak format clean
+.PHONY: check check-node e2e demo bench proto fuzz soak format clean
 .DEFAULT_GOAL := check
 
 $(READY): pyproject.toml
@@ -19,8 +22,11 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/mpsd check limits
-	# Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile $(SOAK:%=--ignore=%)
+	$(TESTS) $(NODE:%=--ignore=%) $(SOAK:%=--ignore=%)
+
+# Whole simulated nodes with kubelet, API server, pods, control and agent.
+check-node: $(READY)
+	$(TESTS) $(NODE) $(SOAK:%=--ignore=%)
 
 # A real Kubernetes 1.20.2 of its own with a real node, on Debian 12 as root, with the image built from this checkout:
 # 10 minutes the first time, then 6.
