@@ -97,6 +97,14 @@ class Card:
         # can, such as the MPS server, free what the dead held.
         self._sees_processes: bool = namespace == _pid_namespace()
 
+    def is_replaced(self, path: Path) -> bool:
+        """Whether there is another file at this path by now."""
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return False
+        return found.st_size == _SIZE and not os.path.samestat(found, os.fstat(self._file))
+
     def close(self) -> None:
         self._map.close()
         self._close_file()

@@ -113,13 +113,13 @@ class SimulatedNvml:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._gpus: tuple[SimulatedGpu, ...] = ()
-        self._cards: tuple[Card, ...] = ()
+        self._cards: list[Card] = []
         self._users = 0
 
     def nvmlInit(self) -> None:
         if not self._users:
             self._gpus = read_gpus(self._folder)
-            self._cards = tuple(Card(card_path(self._folder, gpu)) for gpu in self._gpus)
+            self._cards = [Card(card_path(self._folder, gpu)) for gpu in self._gpus]
         self._users += 1
 
     def nvmlShutdown(self) -> None:
@@ -128,7 +128,7 @@ class SimulatedNvml:
         if not self._users:
             for opened in self._cards:
                 opened.close()
-            self._gpus = self._cards = ()
+            self._gpus, self._cards = (), []
 
     def nvmlSystemGetDriverVersion(self) -> str:
         self._require_init()
@@ -211,6 +211,10 @@ class SimulatedNvml:
             raise NVMLError_Uninitialized
 
     def _present(self, ordinal: int) -> Handle:
+        path = card_path(self._folder, self._gpus[ordinal])
+        if self._cards[ordinal].is_replaced(path):  # whoever holds the machine was started anew, and made it anew
+            self._cards[ordinal].close()
+            self._cards[ordinal] = Card(path)
         if self._cards[ordinal].lost:
             raise NVMLError_GpuIsLost
         return Handle(ordinal)

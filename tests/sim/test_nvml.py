@@ -1,12 +1,15 @@
 """NVML on the simulated machine, against pynvml's own shapes and the transcripts' figures."""
 
 import inspect
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mpsd.sim.card import OUTSIDE_MPS, Card, Claim, create_card
+from mpsd.sim.gpus import MIB
 from mpsd.sim.nvml import SimulatedNvml
 from tests.sim.machine import Daemon, Machine
 from tests.sim.transcripts import transcript
@@ -142,3 +145,16 @@ def test_a_gpu_that_is_lost_answers_nothing_until_it_is_back(machine: Machine, n
 def test_mig_can_be_rehearsed(machine: Machine, nvml: SimulatedNvml) -> None:
     machine.node.card(0).mig = True
     assert nvml.nvmlDeviceGetMigMode(nvml.nvmlDeviceGetHandleByIndex(0)) == [1, 1]
+
+
+def test_a_machine_that_was_made_anew_is_the_one_that_is_seen(nvml: SimulatedNvml, machine: Machine) -> None:
+    """As by an `mpsd control --simulate` that is started again beside an agent that goes on."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(0)
+    path = machine.folder / "card0"
+    path.unlink()
+    assert nvml.nvmlDeviceGetComputeRunningProcesses(handle) == []
+    create_card(path, 1000 * MIB)
+    made = Card(path)
+    made.claim(Claim(os.getpid(), OUTSIDE_MPS, 100 * MIB))
+    assert [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)] == [os.getpid()]
+    made.close()
