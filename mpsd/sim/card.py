@@ -100,7 +100,7 @@ class Card:
     def is_replaced(self, path: Path) -> bool:
         """Whether there is another file at this path by now."""
         try:
-            found = os.stat(path)
+            found = path.stat()
         except FileNotFoundError:
             return False
         return found.st_size == _SIZE and not os.path.samestat(found, os.fstat(self._file))
