@@ -98,10 +98,10 @@ class Card:
         self._sees_processes: bool = namespace == _pid_namespace()
 
     def is_replaced(self, path: Path) -> bool:
-        """Whether there is another file at this path by now."""
+        """Whether there is another file at this path by now; not, where that cannot be seen."""
         try:
             found = path.stat()
-        except FileNotFoundError:
+        except OSError:
             return False
         return found.st_size == _SIZE and not os.path.samestat(found, os.fstat(self._file))
 
