@@ -22,6 +22,7 @@ from mpsd.core.policy import Response
 from mpsd.core.violations import Kind
 from mpsd.edge import local_api
 from mpsd.sim.card import MPS_SERVER
+from mpsd.sim.cuda_results import OUT_OF_MEMORY
 from mpsd.sim.gpus import MIB
 from tests.edge.pod_cgroup import needs_cgroups
 from tests.roles.machine import SOON_S, Service, eventually
@@ -67,6 +68,21 @@ for value in json.loads(sys.argv[2]):
     print(json.dumps({"value": value, "status": os.waitpid(child, 0)[1]}), flush=True)
 print(json.dumps({"ready": True}), flush=True)
 time.sleep(600)
+"""
+
+
+# A program within its grant that takes 32 MiB and gives them back, all the time, and says how that went.
+_TRIES = """
+import json, os, time
+from mpsd.sim.cuda_driver import CudaProcess
+cuda = CudaProcess(os.environ)
+assert cuda.create_context(0) == 0
+while True:
+    result = cuda.allocate(32 * 2**20)
+    print(json.dumps({"ready": True, "result": result}), flush=True)
+    if result == 0:
+        cuda.allocate(-32 * 2**20)
+    time.sleep(0.005)
 """
 
 
@@ -203,6 +219,25 @@ def test_every_value_that_lifts_the_limits_is_contained_though_nothing_shows_it(
     assert watched.cluster.phase("liar") == "Running", "the process that uses no GPU is left alone"
     last = [one for one in watched.violations.last if one.kind is Kind.MEMORY_OVER_GRANT][-1]
     assert (last.namespace, last.pod, last.action) == ("default", "liar", Response.KILL)
+
+
+def test_a_neighbour_lives_through_the_time_in_which_a_program_has_taken_the_whole_gpu(watched: Watched) -> None:
+    made = pod("tries", UNITS)
+    made["spec"]["containers"][0]["command"] = [sys.executable, "-c", _TRIES]
+    watched.cluster.apply(made)
+    program = watched.cluster.program_of("tries")
+    (its_pid,) = watched.others()
+    watched.cluster.apply(by_shell("glutton", f"{LIMIT}=0=0 exec sim-cuda alloc=40000 hold"))
+    watched.told("glutton", "GPUMemoryExceeded")
+    eventually(lambda: watched.others() == {its_pid}, "the glutton is gone")
+    after = len(program.lines)
+    eventually(
+        lambda: [line["result"] for line in program.lines[after:] if "result" in line][-3:] == [0] * 3, "it goes on"
+    )
+    results = [line["result"] for line in program.lines if "result" in line]
+    print(f"{sum(map(bool, results))} of {len(results)} allocations of 32 MiB by the neighbour failed")
+    assert set(results) <= {0, OUT_OF_MEMORY}
+    assert watched.cluster.phase("tries") == "Running"
 
 
 def test_what_the_environment_shows_is_told_before_it_is_used(watched: Watched) -> None:
