@@ -86,7 +86,11 @@ def _change(cluster: Cluster, node: str, gpus: Sequence[str], *, cordon: bool, w
         for sentence in effects(before, change):
             say(sentence)
         if wait_s is not None:
-            after = await node_when(kube, node, change.is_drained, wait_s, lambda now: say(progress(now, change)))
+
+            async def seen(now: ClusterNode, _is_last: bool) -> None:
+                say(progress(now, change))
+
+            after = await node_when(kube, node, change.is_drained, wait_s, seen)
         else:
             within_s = _HEARD_S if before.told_at is not None and not before.stale else 0.0
             after = await node_when(kube, node, change.is_done, within_s)

@@ -7,7 +7,7 @@ Rights of whoever does it: get and patch of mpsnodes.mpsd.io.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from mpsd.core.cluster_status import ClusterNode, read_mpsnode
@@ -18,8 +18,18 @@ from mpsd.edge.kube_time import seconds
 from mpsd.roles.cluster_look import mpsnodes
 from mpsd.roles.report_node import MPS_NODES
 
+PAUSE_S = 0.5  # between two looks at the cluster
 _TRIES = 10  # an agent writes its node's status once a second at most
-_PAUSE_S = 0.5
+
+
+async def seen_node(kube: Kube, name: str) -> ClusterNode:
+    """InvalidInput where there is no such MPSNode."""
+    (thing,) = await mpsnodes(kube, [name])
+    return _read(thing)
+
+
+def _read(thing: Object) -> ClusterNode:
+    return read_mpsnode(thing, time.time(), seconds)
 
 
 async def change_cordon(
@@ -28,7 +38,7 @@ async def change_cordon(
     """The node as it was before, and what was changed. InvalidInput where there is no such node or GPU."""
     for _attempt in range(_TRIES):
         (thing,) = await mpsnodes(kube, [node])
-        before = read_mpsnode(thing, time.time(), seconds)
+        before = _read(thing)
         change = cordon_change(before, named, cordon=cordon)
         patch, mark = merge_patch(change, _version(thing)), read_mark(thing)
         taken_over = bool(mark and not mark.isdisjoint(change.gpus))
@@ -42,7 +52,10 @@ async def change_cordon(
     raise Conflict(f"patch mpsnodes {node}: somebody else was faster {_TRIES} times")
 
 
-def _unseen(_node: ClusterNode) -> None: ...
+async def _unseen(_node: ClusterNode, _is_last: bool) -> None: ...
+
+
+def _unheard(_error: Away | None) -> None: ...
 
 
 async def node_when(
@@ -50,26 +63,30 @@ async def node_when(
     node: str,
     done: Callable[[ClusterNode], bool],
     within_s: float,
-    seen: Callable[[ClusterNode], None] = _unseen,
+    seen: Callable[[ClusterNode, bool], Awaitable[None]] = _unseen,
+    away: Callable[[Away | None], None] = _unheard,
 ) -> tuple[ClusterNode, bool]:
-    """The node once it is `done`, else as it is after `within_s`, and whether it is. seen: gets each look at it.
+    """The node once it is `done`, else as it is after `within_s`, and whether it is.
 
-    An API server that goes away meanwhile is waited for.
+    seen: gets each look at it, and whether it is the last. away: hears at each look why the API server is not there,
+    None where it is; it is waited for, and Away where it does not come back.
     """
     deadline = time.monotonic() + within_s
     while True:
         is_last = time.monotonic() >= deadline
         try:
-            (thing,) = await mpsnodes(kube, [node])
-        except Away:
+            now = await seen_node(kube, node)
+        except Away as error:
             if is_last:
                 raise
+            away(error)
         else:
-            now = read_mpsnode(thing, time.time(), seconds)
-            seen(now)
-            if is_last or done(now):
-                return now, done(now)
-        await asyncio.sleep(_PAUSE_S)
+            away(None)
+            is_done = done(now)
+            await seen(now, is_last or is_done)
+            if is_last or is_done:
+                return now, is_done
+        await asyncio.sleep(PAUSE_S)
 
 
 def _version(thing: Object) -> str:

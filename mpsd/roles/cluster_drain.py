@@ -6,22 +6,18 @@ change.
 Rights of whoever does it: get and patch of mpsnodes.mpsd.io; to evict those of `cluster_evictions`.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from mpsd.core.cluster_status import ClusterNode, read_mpsnode, silence
+from mpsd.core.cluster_status import ClusterNode, silence
 from mpsd.core.cordon_change import CordonChange, cordon_change
 from mpsd.core.domain_states import State
 from mpsd.core.drain_progress import are_empty, no_answer, not_taken_up, refusals, serving, states, what_is_left
 from mpsd.edge.kube import Away, Kube, KubeError
-from mpsd.edge.kube_time import seconds
-from mpsd.roles.cluster_cordon import change_cordon
+from mpsd.roles.cluster_cordon import change_cordon, node_when, seen_node
 from mpsd.roles.cluster_evictions import Evictions
-from mpsd.roles.cluster_look import mpsnodes
 
-PAUSE_S = 0.5
 _HEARD_S = 15.0  # a node hears of a cordon within a second, and tells within another
 
 Say = Callable[[str], None]
@@ -46,11 +42,9 @@ class Telling:
             self._said[subject] = sentence
             self._say(sentence)
 
-
-async def seen_node(kube: Kube, name: str) -> ClusterNode:
-    """InvalidInput where there is no such MPSNode."""
-    (thing,) = await mpsnodes(kube, [name])
-    return read_mpsnode(thing, time.time(), seconds)
+    def away(self, error: Away | None) -> None:
+        """None: the API server is there."""
+        self("away", f"{error}; still waiting" if error else None)
 
 
 async def begin_drain(kube: Kube, name: str, named: Sequence[str]) -> tuple[ClusterNode, CordonChange]:
@@ -81,25 +75,18 @@ async def until_empty(kube: Kube, emptying: Emptying, say: Say) -> tuple[Cluster
     An API server that goes away meanwhile is waited for; Away where it does not come back.
     """
     telling, began = Telling(say), time.monotonic()
-    while True:
-        is_last = time.monotonic() - began >= emptying.within_s
-        try:
-            node = await seen_node(kube, emptying.node)
-        except Away as error:
-            if is_last:
-                raise
-            telling("away", f"{error}; still waiting")
-        else:
-            telling("away", None)
-            done = are_empty(node, emptying.gpus)
-            if not done and not is_last:  # else whoever asked says how it is
-                telling("left", f"{node.name}: {what_is_left(node, emptying.gpus)}")
-            _tell(telling, node, emptying, time.monotonic() - began)
-            if emptying.evictions and not done and not node.stale:
-                await emptying.evictions.look(node, emptying.gpus)
-            if done or is_last:
-                return node, done
-        await asyncio.sleep(PAUSE_S)
+
+    def is_done(node: ClusterNode) -> bool:
+        return are_empty(node, emptying.gpus)
+
+    async def seen(node: ClusterNode, is_last: bool) -> None:
+        if not is_last:  # else whoever asked says how it is
+            telling("left", f"{node.name}: {what_is_left(node, emptying.gpus)}")
+        _tell(telling, node, emptying, time.monotonic() - began)
+        if emptying.evictions and not node.stale and not is_done(node):
+            await emptying.evictions.look(node, emptying.gpus)
+
+    return await node_when(kube, emptying.node, is_done, emptying.within_s, seen, telling.away)
 
 
 def _tell(telling: Telling, node: ClusterNode, emptying: Emptying, waited_s: float) -> None:
@@ -115,19 +102,14 @@ async def until_serving(kube: Kube, name: str, gpus: Collection[str], within_s: 
 
     A node that has told nothing of late is not waited for. Away where the API server stays away.
     """
-    telling, began = Telling(say), time.monotonic()
-    while True:
-        is_last = time.monotonic() - began >= within_s
-        try:
-            node = await seen_node(kube, name)
-        except Away as error:
-            if is_last:
-                raise
-            telling("away", f"{error}; still waiting")
-        else:
-            telling("away", None)
-            hopeless = bool(silence(node, time.time())) or any(refusals(node, gpus))
-            if serving(node, gpus) or hopeless or is_last:
-                return node
+    telling = Telling(say)
+
+    def is_decided(node: ClusterNode) -> bool:
+        return serving(node, gpus) or bool(silence(node, time.time())) or any(refusals(node, gpus))
+
+    async def seen(node: ClusterNode, is_last: bool) -> None:
+        if not is_last:
             telling("states", f"{node.name}: {states(node, gpus)}")
-        await asyncio.sleep(PAUSE_S)
+
+    node, _is_decided = await node_when(kube, name, is_decided, within_s, seen, telling.away)
+    return node

@@ -29,7 +29,8 @@ from mpsd.core.uninstall_plan import (
 )
 from mpsd.edge.kube import PODS, Away, Conflict, Forbidden, Kube, KubeError, NotFound, Object, Resource
 from mpsd.edge.kube_kinds import Kind, deletable_kinds
-from mpsd.roles.cluster_drain import PAUSE_S, Say, Telling
+from mpsd.roles.cluster_cordon import PAUSE_S
+from mpsd.roles.cluster_drain import Say, Telling
 from mpsd.roles.cluster_look import NotInstalled, look
 
 _DAEMON_SETS = Resource("apps/v1", "daemonsets")
@@ -167,7 +168,7 @@ class Uninstall:
             try:
                 left = await look()
             except Away as error:
-                telling("away", f"{error}; still waiting")
+                telling.away(error)
                 left = ["what the API server does not say"]
             if not left:
                 return

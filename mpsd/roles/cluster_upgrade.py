@@ -22,7 +22,8 @@ from mpsd.core.upgrade_step import Decision, Standing, Step, next_step, patch_of
 from mpsd.core.upgrade_words import is_due, progress, too_slow
 from mpsd.edge.kube import PODS, Away, Conflict, Kube, KubeError, NotFound, Object, PatchKind, Resource
 from mpsd.edge.kube_time import seconds
-from mpsd.roles.cluster_drain import PAUSE_S, Say, Telling
+from mpsd.roles.cluster_cordon import PAUSE_S
+from mpsd.roles.cluster_drain import Say, Telling
 from mpsd.roles.cluster_evictions import Evictions
 from mpsd.roles.cluster_look import NotInstalled, mpsnodes
 from mpsd.roles.report_node import MPS_NODES, NODES
@@ -123,12 +124,12 @@ class Upgrade:
                     return Failure(seen, step, why)
                 await self._do(seen, step, evictions)
                 cordoned = cordoned or step is Step.CORDON
-                telling("away", None)
+                telling.away(None)
             except Conflict:  # somebody was faster: what is so now is looked at first
                 await asyncio.sleep(PAUSE_S)
                 continue
             except Away as error:
-                telling("away", f"{error}; still waiting")
+                telling.away(error)
                 if time.monotonic() - since >= self._wanted.timeout_s:
                     raise
                 await asyncio.sleep(PAUSE_S)

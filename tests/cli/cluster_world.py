@@ -14,7 +14,7 @@ import yaml
 
 from mpsd.cli import kubectl_mps
 from mpsd.edge.kube import Kube, PatchKind, Resource, open_kube
-from mpsd.roles import cluster_drain, cluster_evictions, cluster_uninstall, cluster_upgrade
+from mpsd.roles import cluster_cordon, cluster_evictions, cluster_uninstall, cluster_upgrade
 from mpsd.roles.report_node import MPS_NODES
 from tests.mpsnodes import mpsnode
 from tests.simulated_api import SimulatedApi
@@ -76,7 +76,7 @@ class ClusterWorld:
     def hurry(self, counted_s: float) -> None:
         """What a person waits for at ease is looked at often. counted_s: evictions wait so long for kubelets."""
         self._monkeypatch.setattr(cluster_evictions, "COUNTED_S", counted_s)
-        for module in (cluster_drain, cluster_upgrade, cluster_uninstall):
+        for module in (cluster_cordon, cluster_upgrade, cluster_uninstall):
             self._monkeypatch.setattr(module, "PAUSE_S", _PAUSE_S)
 
     def cordoned(self, node: str) -> list[str]:
