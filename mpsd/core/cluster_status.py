@@ -209,6 +209,8 @@ class _Reader:
                 used_mib=self._amount(entry, "usedMiB", path),
                 clients=self._amount(entry, "clients", path),
                 context_mib=domain.context_mib if domain else None,
+                promised_percent=self._amount(entry, "promisedPercent", path),
+                promised_clients=self._amount(entry, "promisedClients", path),
             )
 
     def _pods(self) -> Iterator[PodStatus]:

@@ -12,19 +12,25 @@ from mpsd.core.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
-    """A GPU of this node. memory_mib is what CUDA can use of it: NVML's total less the driver's reserve."""
+class GpuName:
+    """Which GPU of a node is meant. ordinal: as nvidia-smi counts."""
 
     uuid: str
     ordinal: int
-    name: str
-    memory_mib: int
-    sms: int
-    capability: Capability
 
     @property
     def label(self) -> str:
         return f"gpu{self.ordinal}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu(GpuName):
+    """A GPU of this node. memory_mib is what CUDA can use of it: NVML's total less the driver's reserve."""
+
+    name: str
+    memory_mib: int
+    sms: int
+    capability: Capability
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class Grant:
 class Room:
     """What a GPU has left to promise. memory_mib_total is what it could promise when nothing is granted."""
 
-    gpu: Gpu
+    gpu: GpuName
     domain: str
     memory_mib_total: int
     memory_mib: int

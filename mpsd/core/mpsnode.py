@@ -142,6 +142,8 @@ def _gpu(gpu: Gpu, view: NodeView, policy: Policy, use: _Use) -> Object:
         domain=domain,
         memoryMiB=gpu.memory_mib,
         promisedMiB=promised_mib(gpu, policy),
+        promisedPercent=policy.oversubscription.thread_percent,
+        promisedClients=gpu.capability.clients,
         grantedMiB=sum(grant.memory_mib for grant in grants) if view.grants_known else None,
         grantedPercent=sum(grant.reserved_percent for grant in grants) if view.grants_known else None,
         usedMiB=use.of_gpu(gpu.uuid),

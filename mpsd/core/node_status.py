@@ -17,7 +17,9 @@ from mpsd.core.violations import Kind, most_mib
 
 @dataclass(frozen=True, slots=True)
 class GpuStatus:
-    """promised_mib: what may be granted in all. used_mib None: NVML could not say."""
+    """promised_mib, promised_percent, promised_clients: what may be granted in all; the last two None where an agent
+    older than this does not say. used_mib None: NVML could not say.
+    """
 
     uuid: str
     label: str
@@ -30,6 +32,8 @@ class GpuStatus:
     granted_percent: int
     used_mib: int | None
     clients: int | None
+    promised_percent: int | None = None
+    promised_clients: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +206,8 @@ def _gpu(gpu: Gpu, view: NodeView, grants: Sequence[Grant], policy: Policy) -> G
         granted_percent=sum(grant.reserved_percent for grant in here),
         used_mib=_used_mib(clients, gpu.uuid),
         clients=None if clients is None else len(clients),
+        promised_percent=policy.oversubscription.thread_percent,
+        promised_clients=gpu.capability.clients,
     )
 
 

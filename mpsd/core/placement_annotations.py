@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from mpsd.core.devices import gpu_of
-from mpsd.core.grants import Gpu, promised_mib
+from mpsd.core.grants import Gpu, GpuName, promised_mib
 from mpsd.core.node_pods import NodePod
 from mpsd.core.pod_grants import ContainerDevices
 from mpsd.core.policy import Policy
@@ -25,8 +25,10 @@ _V2_PERCENT = "gpushare.alibabacloud.com/core-percentage"  # as allocation, in p
 _LONGEST = 4096  # characters; far more than 32 GPUs or a pod's containers take
 _ORDINAL = re.compile(r"[0-9]{1,3}", re.ASCII)
 
+CHOICE_KEYS = (GPU, f"{_V1}IDX", f"{_V2}allocation")  # by which `chosen_gpus` reads
 
-def chosen_gpus(annotations: Mapping[str, str], gpus: Sequence[Gpu]) -> tuple[str, ...]:
+
+def chosen_gpus(annotations: Mapping[str, str], gpus: Sequence[GpuName]) -> tuple[str, ...]:
     """The UUIDs of the GPUs of this node that the pod's annotations name, in the order of `gpus`; () for none.
 
     The first format that names one decides.
@@ -81,10 +83,25 @@ def annotations_for(
         return {}
     wanted = {GPU: ",".join(gpu.uuid for gpu in units), **_in_v2(pod, own, gpus)}
     if len(units) == 1:
-        wanted |= _in_v1(*units.popitem(), policy)
+        gpu, count = units.popitem()
+        wanted |= _v1(gpu, count, promised_mib(gpu, policy) // policy.resources.memory_unit_mib, assigned=True)
     for time in (f"{_V1}ASSUME_TIME", f"{_V1}ASSIGN_TIME", f"{_V2}assume-time"):
         wanted[time] = pod.annotations.get(time, str(at_ns))
     return wanted
+
+
+def annotations_at_bind(
+    gpus: Sequence[GpuName], memory_mib: int, dev_mib: int, policy: Policy, at_ns: int
+) -> dict[str, str]:
+    """What a scheduler writes on a pod with its binding. gpus: those chosen, of one domain.
+
+    memory_mib: on each of them. dev_mib: what the first of them may promise in all. at_ns: now, since 1970.
+    """
+    wanted = {GPU: ",".join(gpu.uuid for gpu in gpus)}
+    unit_mib = policy.resources.memory_unit_mib
+    if len(gpus) == 1:
+        wanted |= _v1(gpus[0], memory_mib // unit_mib, dev_mib // unit_mib, assigned=False)
+    return wanted | {f"{_V1}ASSUME_TIME": str(at_ns)}
 
 
 def _by_gpu(ids: Iterable[str], gpus: Sequence[Gpu]) -> dict[Gpu, int]:
@@ -93,12 +110,12 @@ def _by_gpu(ids: Iterable[str], gpus: Sequence[Gpu]) -> dict[Gpu, int]:
     return {gpu: count[gpu.uuid] for gpu in gpus if count[gpu.uuid]}
 
 
-def _in_v1(gpu: Gpu, units: int, policy: Policy) -> dict[str, str]:
+def _v1(gpu: GpuName, units: int, dev_units: int, *, assigned: bool) -> dict[str, str]:
     return {
         f"{_V1}IDX": str(gpu.ordinal),
         f"{_V1}POD": str(units),
-        f"{_V1}DEV": str(promised_mib(gpu, policy) // policy.resources.memory_unit_mib),
-        f"{_V1}ASSIGNED": "true",
+        f"{_V1}DEV": str(dev_units),
+        f"{_V1}ASSIGNED": "true" if assigned else "false",
     }
 
 

@@ -30,6 +30,8 @@ class GpuRow:
     used_mib: int | None
     clients: int | None
     context_mib: int | None = None
+    promised_percent: int | None = None
+    promised_clients: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ def gpu_rows(node: NodeStatus) -> tuple[GpuRow, ...]:
                 used_mib=gpu.used_mib,
                 clients=gpu.clients,
                 context_mib=domain.canary.context_mib if domain and domain.canary else None,
+                promised_percent=gpu.promised_percent,
+                promised_clients=gpu.promised_clients,
             )
         )
     return tuple(rows)

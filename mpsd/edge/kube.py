@@ -106,15 +106,28 @@ class Kube:
     async def listing(self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None) -> Listing:
         """As `list`. Expired where the server cannot go on with many pages, or lacks the version asked for."""
         found: list[Object] = []
-        page = {**(query or {}), "limit": str(_PAGE)}
+        version = ""
+        async for page in self.pages(resource, namespace, query):
+            found += page.items
+            version = page.version
+        return Listing(found, version)
+
+    async def pages(
+        self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Listing]:
+        """As `listing`, piece by piece, so that all objects of a large cluster need not be in memory at once.
+
+        The last page's version is the one to watch from.
+        """
+        asked = {**(query or {}), "limit": str(_PAGE)}
         while True:
-            answer = await self._object(Ask("list", resource, "", namespace, query=page), None)
-            found += answer.get("items") or []
+            answer = await self._object(Ask("list", resource, "", namespace, query=asked), None)
             metadata = answer.get("metadata") or {}
+            yield Listing(answer.get("items") or [], str(metadata.get("resourceVersion", "")))
             if not metadata.get("continue"):
-                return Listing(found, str(metadata.get("resourceVersion", "")))
-            page["continue"] = metadata["continue"]
-            page.pop("resourceVersion", None)  # said by the token; servers refuse both
+                return
+            asked["continue"] = metadata["continue"]
+            asked.pop("resourceVersion", None)  # said by the token; servers refuse both
 
     @asynccontextmanager
     async def watch(

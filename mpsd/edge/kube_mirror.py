@@ -35,7 +35,8 @@ class Mirror(Generic[T]):
     """A copy of a selection, each object as `read` makes it.
 
     read: None for an object that is not wanted. on_change: called in the loop when something that `read` made has
-    come, changed or gone, and when the copy comes in sync for the first time; not for what is quiet.
+    come, changed or gone, and when the copy comes in sync for the first time; not for what is quiet. each: called
+    before that for every single one of these, also for what is quiet, with what it was and is (None: not there).
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class Mirror(Generic[T]):
         read: Callable[[Object], T | None],
         on_change: Callable[[], None],
         is_quiet: Callable[[T], bool] = lambda _value: False,
+        each: Callable[[T | None, T | None], None] = lambda _before, _now: None,
     ) -> None:
         self._kube = kube
         self._selection = selection
         self._read = read
         self._on_change = on_change
         self._is_quiet = is_quiet
+        self._each = each
         self._objects: dict[tuple[str, str], T] = {}
         self._in_order: tuple[T, ...] | None = ()  # None: to be made anew
         self._version = _ANY_VERSION
@@ -98,17 +101,23 @@ class Mirror(Generic[T]):
 
     async def _list(self) -> None:
         query = {**self._selection.query, "resourceVersion": self._version}
+        objects: dict[tuple[str, str], T] = {}
+        version = ""
         try:
-            listing = await self._kube.listing(self._selection.resource, self._selection.namespace, query)
+            async for page in self._kube.pages(self._selection.resource, self._selection.namespace, query):
+                read = ((_name(found), self._read(found)) for found in page.items)
+                objects |= {name: value for name, value in read if value is not None}
+                version = page.version
         except Expired:
             self._version = ""  # the newest, whatever that costs the server
             raise
-        read = {_name(found): self._read(found) for found in listing.items}
-        objects = {name: value for name, value in read.items() if value is not None}
-        changed = not self.synced or self._loud(objects) != self._loud(self._objects)
-        if objects != self._objects:
+        before, changed = self._objects, not self.synced or self._loud(objects) != self._loud(self._objects)
+        if objects != before:
             self._objects, self._in_order = objects, None
-        self._version, self._listed, self.synced = listing.version, True, True
+        self._version, self._listed, self.synced = version, True, True
+        for name in before.keys() | objects.keys():
+            if before.get(name) != objects.get(name):
+                self._each(before.get(name), objects.get(name))
         if changed:
             self._on_change()
 
@@ -126,6 +135,7 @@ class Mirror(Generic[T]):
             del self._objects[name]
         else:
             self._objects[name] = value
+        self._each(before, value)
         if not all(each is None or self._is_quiet(each) for each in (before, value)):
             self._on_change()
 
