@@ -60,6 +60,11 @@ class Grant:
     holder: ProcessIdentity | PodName
     command: str
 
+    @property
+    def pod(self) -> PodName | None:
+        """The pod that holds it; None where a process does."""
+        return self.holder if isinstance(self.holder, PodName) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Room:

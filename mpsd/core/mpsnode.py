@@ -128,7 +128,7 @@ class _Use:
 
 def _pods(view: NodeView) -> list[tuple[HeldGrant, PodName]]:
     """The grants that pods hold, by name; programs of `mpsd run` are nobody's business in a cluster."""
-    held = [(one, one.grant.holder) for one in view.grants if isinstance(one.grant.holder, PodName)]
+    held = [(one, one.grant.pod) for one in view.grants if one.grant.pod]
     return sorted(held, key=lambda pair: (str(pair[1]), pair[1].uid))
 
 

@@ -111,9 +111,8 @@ def _lost(number: int | None, reason: Reason) -> str:
 def _pods_on(view: NodeView, gpus: Iterable[str]) -> Iterator[tuple[Grant, PodName]]:
     here = set(gpus)
     for held in view.grants:
-        holder = held.grant.holder
-        if isinstance(holder, PodName) and not here.isdisjoint(held.grant.gpus):
-            yield held.grant, holder
+        if held.grant.pod and not here.isdisjoint(held.grant.gpus):
+            yield held.grant, held.grant.pod
 
 
 def _clients(view: NodeView, grant: Grant) -> int | None:

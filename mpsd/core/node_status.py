@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from mpsd.core.domain_states import State
 from mpsd.core.fault_status import FaultsStatus, faults_status
 from mpsd.core.grants import Gpu, Grant, promised_mib
-from mpsd.core.identity import PodName, ProcessIdentity
+from mpsd.core.identity import ProcessIdentity
 from mpsd.core.node_view import Canary, Client, HeldGrant, NodeView, pod_names
 from mpsd.core.policy import Policy, Response
 from mpsd.core.violations import Kind, most_mib
@@ -244,8 +244,8 @@ def _grant(held: HeldGrant, clients: Sequence[Client] | None, policy: Policy) ->
         holder_pid=grant.holder.pid if isinstance(grant.holder, ProcessIdentity) else None,
         holder_alive=held.holder_alive,
         command=grant.command,
-        namespace=grant.holder.namespace if isinstance(grant.holder, PodName) else None,
-        pod=grant.holder.name if isinstance(grant.holder, PodName) else None,
+        namespace=grant.pod.namespace if grant.pod else None,
+        pod=grant.pod.name if grant.pod else None,
         over=used_mib is not None and used_mib > most_mib(grant, policy),
     )
 

@@ -210,11 +210,10 @@ def pod_names(*views: NodeView) -> dict[str, PodName]:
     """By the uid in its cgroup, every pod that these looks name; the first look wins."""
     names: dict[str, PodName] = {}
     for view in reversed(views):
-        holders = {held.grant.id: held.grant.holder for held in view.grants}
-        pods = [holder for holder in holders.values() if isinstance(holder, PodName)]
-        names |= {**view.ungranted, **{pod.uid: pod for pod in pods if pod.uid}}
+        holders = {held.grant.id: held.grant.pod for held in view.grants if held.grant.pod}
+        names |= {**view.ungranted, **{pod.uid: pod for pod in holders.values() if pod.uid}}
         for client in view.clients or ():  # of a static pod the cgroup has another uid than the API
             holder = holders.get(client.grant or "")
-            if client.pod is not None and isinstance(holder, PodName):
+            if client.pod is not None and holder:
                 names[client.pod] = holder
     return names

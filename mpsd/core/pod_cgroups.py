@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable
 
 from mpsd.core.grants import Grant
-from mpsd.core.identity import PodName
 from mpsd.core.node_pods import NodePod
 
 _STATIC = re.compile(r"[0-9a-f]{32}")  # what kubelet makes of a static pod's file; every uid of the API has dashes
@@ -22,7 +21,7 @@ def by_cgroup(grants: Iterable[Grant], pods: Iterable[NodePod]) -> dict[str, str
     processes that anybody could tell from others.
     """
     known = tuple(pods)
-    ids = {grant.holder.uid: grant.id for grant in grants if isinstance(grant.holder, PodName) and grant.holder.uid}
+    ids = {grant.pod.uid: grant.id for grant in grants if grant.pod and grant.pod.uid}
     said = Counter(pod.static_uid for pod in known)
     static = [pod for pod in known if _STATIC.fullmatch(pod.static_uid) and said[pod.static_uid] == 1]
     return {pod.static_uid: ids[pod.uid] for pod in static if pod.uid in ids} | ids

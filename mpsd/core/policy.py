@@ -112,6 +112,16 @@ class Response(StrEnum):
     KILL = "kill"
     EVICT = "evict"
 
+    @property
+    def ends(self) -> bool:
+        """Whether a process is to be ended."""
+        return self in {Response.KILL, Response.EVICT}
+
+    @property
+    def tells(self) -> bool:
+        """Whether anybody but who looks hears of it."""
+        return self is not Response.OBSERVE
+
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class Resources:

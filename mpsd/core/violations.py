@@ -71,13 +71,11 @@ class Violation:
 
     @property
     def ends(self) -> bool:
-        """Whether the process is to be ended."""
-        return self.response in {Response.KILL, Response.EVICT}
+        return self.response.ends
 
     @property
     def told(self) -> bool:
-        """Whether anybody but who looks hears of it."""
-        return self.response is not Response.OBSERVE
+        return self.response.tells
 
 
 def named(client: Client) -> str:

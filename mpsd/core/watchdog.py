@@ -13,7 +13,7 @@ from mpsd.core.identity import PodName, ProcessIdentity
 from mpsd.core.node_view import Client
 from mpsd.core.policy import Policy, Response
 from mpsd.core.violations import Kind, Violation, most_mib, named
-from mpsd.core.watched import Books, Examined, Finding, Place, Seen, age, crowd, lifted, pod_of, strangers
+from mpsd.core.watched import Books, Examined, Finding, Place, Seen, age, crowd, lifted, strangers
 
 AGAIN_S = 2.0  # a process that was signalled and is still listed counts again after this; memory is back in 0.07 s
 SECOND_LOOK_S = 0.03  # after the first: a process that starts or ends may show outside MPS for a moment
@@ -114,7 +114,7 @@ class _Look:
         for client in clients:
             known = examined.get((client.process, gpu))
             for escape in known.found if known else ():
-                self.note(Finding(escape.kind, client, pod_of(grant), f"lifts its limit: {escape.message}"))
+                self.note(Finding(escape.kind, client, grant.pod, f"lifts its limit: {escape.message}"))
 
     def at_memory(self, grant: Grant, gpu: str, clients: list[Client]) -> None:
         """A grant whose processes together use more than it of a GPU, those that are being ended left out."""
@@ -140,10 +140,10 @@ class _Look:
                 f"{taken if before else f'holds {used[client.process]} MiB'}: "
                 f"{total_mib} MiB of {self._seen.label(gpu)} are used where {grant.memory_mib} MiB were granted"
             )
-            finding = Finding(Kind.MEMORY_OVER_GRANT, client, pod_of(grant), message)
+            finding = Finding(Kind.MEMORY_OVER_GRANT, client, grant.pod, message)
             self.note(finding, as_one=grant.id)
             left_mib -= used[client.process]
-            if left_mib <= limit_mib or not _ends(self._response(finding)):
+            if left_mib <= limit_mib or not self._response(finding).ends:
                 return
 
     def at_room(self, gpu: Gpu) -> None:
@@ -152,7 +152,7 @@ class _Look:
         if len(clients) < gpu.capability.clients:
             return
         grants = filter(None, (self._seen.grants.get(client.grant or "") for client in clients))
-        pods = {pod for pod in map(pod_of, grants) if pod}
+        pods = {grant.pod for grant in grants if grant.pod}
         message = (
             f"{gpu.label} has {gpu.capability.clients} MPS clients, which is all that it takes: "
             f"the next process gets CUDA error 808 (CUDA_ERROR_MPS_MAX_CLIENTS_REACHED)"
@@ -184,11 +184,10 @@ class _Look:
                 self._since[key] = since
                 return
         response = self._response(finding)
-        tells = response is not Response.OBSERVE
-        self._told[key] = tells or bool(heard)
-        if _ends(response):
+        self._told[key] = response.tells or bool(heard)
+        if response.ends:
             self.ending[client.process] = self._seen.now + AGAIN_S
-        elif heard or heard is tells:  # what was only counted is told of where the policy now says so
+        elif heard or heard is response.tells:  # what was only counted is told of where the policy now says so
             return
         self._violations.append(
             Violation(
@@ -199,7 +198,7 @@ class _Look:
                 pod=finding.pod,
                 client=client,
                 message=finding.message,
-                again=_ends(response) and client.process in self._late,
+                again=response.ends and client.process in self._late,
             )
         )
 
@@ -209,7 +208,3 @@ class _Look:
         if finding.kind is Kind.WITHOUT_GRANT and pod and pod.namespace in self._policy.admission.exempt_namespaces:
             return Response.OBSERVE
         return Response.KILL if response is Response.EVICT and pod is None else response
-
-
-def _ends(response: Response) -> bool:
-    return response in {Response.KILL, Response.EVICT}

@@ -81,13 +81,13 @@ def _misplaced(client: Client, grant: Grant, seen: Seen) -> Iterator[Finding]:
     label = seen.label(client.gpu)
     if client.gpu not in grant.gpus:
         given = ", ".join(map(seen.label, grant.gpus))
-        yield Finding(Kind.WITHOUT_GRANT, client, pod_of(grant), f"uses {label}, and was granted {given}")
+        yield Finding(Kind.WITHOUT_GRANT, client, grant.pod, f"uses {label}, and was granted {given}")
     else:
         message = (
             f"runs beside MPS on {label}, where no limit holds it; it must be started with the "
             f"CUDA_MPS_PIPE_DIRECTORY that it was given"
         )
-        yield Finding(Kind.OUTSIDE_MPS, client, pod_of(grant), message)
+        yield Finding(Kind.OUTSIDE_MPS, client, grant.pod, message)
 
 
 def _ungranted(client: Client, seen: Seen, resource: str) -> Iterator[Finding]:
@@ -123,7 +123,7 @@ def lifted(
 
 def _sees(grant: Grant, seen: Seen) -> tuple[str, ...]:
     """A container has its own GPUs only; a program of this machine all of its domain's."""
-    return grant.gpus if isinstance(grant.holder, PodName) else seen.domains.get(grant.domain, grant.gpus)
+    return grant.gpus if grant.pod else seen.domains.get(grant.domain, grant.gpus)
 
 
 def crowd(grant: Grant, label: str, clients: Iterable[Client], ending: Container[ProcessIdentity]) -> Iterator[Finding]:
@@ -135,11 +135,7 @@ def crowd(grant: Grant, label: str, clients: Iterable[Client], ending: Container
             f"(requests.clients_per_grant)"
         )
         for client in sorted(counted, key=age)[grant.clients :]:
-            yield Finding(Kind.TOO_MANY_CLIENTS, client, pod_of(grant), message)
-
-
-def pod_of(grant: Grant) -> PodName | None:
-    return grant.holder if isinstance(grant.holder, PodName) else None
+            yield Finding(Kind.TOO_MANY_CLIENTS, client, grant.pod, message)
 
 
 def age(client: Client) -> tuple[int, int]:

@@ -6,7 +6,7 @@ One rule: every command has a deadline (a stopped daemon never answers), and eve
 import asyncio
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -65,6 +65,10 @@ class ControlPipe:
         if process.returncode:
             raise _failure(command.text, process.returncode, errors.decode(errors="replace").strip())
         return command.answer(output.decode(errors="replace"))
+
+    async def clients(self, servers: Iterable[int]) -> tuple[tuple[int, ...], ...]:
+        """The pids of the clients of each of these servers."""
+        return tuple([await self.ask(control_protocol.client_list(server)) for server in servers])
 
     async def set_limit(self, limit: ServerLimit) -> None:
         """Sets a memory limit and reads it back; SettingRefused where the daemon has another one then."""

@@ -119,9 +119,8 @@ class DomainCanary:
         """None where programs are on the daemon, which nobody may disturb."""
         here, deadline_s = self._here(), policy.graces.start_s
         servers = await pipe.ask(control_protocol.server_list())
-        for server in servers:
-            if await pipe.ask(control_protocol.client_list(server)):
-                return None
+        if any(await pipe.clients(servers)):
+            return None
         await self._limit(pipe, (None, *servers), SERVER_LIMIT)
         served = await self._clients(pipe, (SERVER_LIMIT, OWN_LIMIT), deadline_s)
         findings = [canary.finding(gpu, served[gpu.uuid]) for gpu in self._setup.gpus]

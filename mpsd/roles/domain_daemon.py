@@ -230,8 +230,7 @@ class DomainDaemon:
             if not servers and not with_clients:  # it died: at once another, so that nobody else takes the GPU
                 await pipe.ask(control_protocol.start_server(control_process.server_user()))
                 servers = await pipe.ask(control_protocol.server_list())
-            asked = servers if with_clients else ()
-            clients = [await pipe.ask(control_protocol.client_list(server)) for server in asked]
+            clients = await pipe.clients(servers if with_clients else ())
         except _TROUBLES as error:
             self.unanswered += 1
             self.trouble = str(error)

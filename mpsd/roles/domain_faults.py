@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from pathlib import Path
 
-from mpsd.core import control_protocol, faults
+from mpsd.core import faults
 from mpsd.core.control_log import LogEvent, LogLine, read_line
 from mpsd.core.control_protocol import NotUnderstood, ServerStatus
 from mpsd.core.node_view import Fault, FaultHit
@@ -125,7 +125,7 @@ class DomainFaults:
         """The pids that its servers name; nobody where they do not answer."""
         pipe = self._daemon.pipe(graces.command_s)
         try:
-            lists = [await pipe.ask(control_protocol.client_list(server)) for server in self._daemon.servers]
+            lists = await pipe.clients(self._daemon.servers)
         except (ControlFailed, NotUnderstood, OSError) as error:
             self._log.warning("clients not listed", reason=str(error))
             return frozenset()

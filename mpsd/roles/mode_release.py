@@ -105,7 +105,7 @@ async def _in_use(folder: DomainFolder, record: DomainRecord, pipe: ControlPipe)
             alive = record.daemon is not None and processes.is_alive(record.daemon)
             return f"its control daemon ({record.daemon}) lives and does not listen; end it first" if alive else ""
         servers = await pipe.ask(control_protocol.server_list())
-        clients = [pid for server in servers for pid in await pipe.ask(control_protocol.client_list(server))]
+        clients = [pid for each in await pipe.clients(servers) for pid in each]
     except (ControlFailed, NotUnderstood, OSError) as error:
         return f"its control daemon does not say who is on it: {error}; end it first"
     if clients:
