@@ -3,8 +3,8 @@
 Written into an annotation of the node's MPSNode, under the resourceVersion that the room was counted by: of two
 schedulers that would give the same room away, one is refused and counts again.
 
-One rule: a promise is forgotten only when its pod has ended, or when it has been there for LONGEST_S by the reader's
-own clock: by then its pod is bound and counted as such, or was never bound.
+One rule: a promise is forgotten only when it is over (core.promises); one whose pod nobody has seen bound is over
+when it has been there for LONGEST_S by the reader's own clock.
 """
 
 import json
@@ -14,21 +14,23 @@ from typing import TypeGuard
 
 from mpsd.core.identity import PodName
 
-KEY = (
-    "mpsd.io/reserved"  # of an MPSNode: {"<uid>": {"pod": "namespace/name", "gpus": [...], "mib": 7168, "percent": 30}}
-)
-LONGEST_S = 60.0  # far longer than a watch lags behind while it counts as in sync
+KEY = "mpsd.io/reserved"
+# of an MPSNode: {"<uid>": {"pod": "namespace/name", "gpus": [...], "mib": 7168, "percent": 30, "at": "2026-..."}}
+LONGEST_S = 150.0  # longer than a watch that has fallen silent may count as in sync, so that no binding goes unseen
 _LONGEST_TEXT = 262_144  # characters: what all annotations of an object may hold together
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """memory_mib, percent: of each of `gpus` (UUIDs)."""
+    """memory_mib, percent: of each of `gpus` (UUIDs). at: when it was promised, by the clock of whoever did; for people,
+    and to tell a promise that was given anew from the one before.
+    """
 
     pod: PodName
     gpus: tuple[str, ...]
     memory_mib: int
     percent: int
+    at: str = ""
 
 
 def read_reservations(text: str) -> tuple[Reservation, ...]:
@@ -50,7 +52,8 @@ def _read(uid: str, entry: object) -> Reservation | None:
     if not (_is_amount(mib) and _is_amount(percent)):
         return None
     namespace, _slash, pod = name.rpartition("/")
-    return Reservation(PodName(namespace, pod, uid), tuple(gpus), mib, percent)
+    at = entry.get("at")
+    return Reservation(PodName(namespace, pod, uid), tuple(gpus), mib, percent, at if isinstance(at, str) else "")
 
 
 def _is_amount(value: object) -> TypeGuard[int]:
@@ -59,8 +62,10 @@ def _is_amount(value: object) -> TypeGuard[int]:
 
 def written(reservations: Iterable[Reservation]) -> str | None:
     """The annotation's text; None for none, which takes it away."""
-    said: Mapping[str, object] = {
-        one.pod.uid: {"pod": str(one.pod), "gpus": list(one.gpus), "mib": one.memory_mib, "percent": one.percent}
-        for one in reservations
-    }
+    said = {one.pod.uid: _entry(one) for one in reservations}
     return json.dumps(said, separators=(",", ":"), sort_keys=True) if said else None
+
+
+def _entry(one: Reservation) -> Mapping[str, object]:
+    entry = {"pod": str(one.pod), "gpus": list(one.gpus), "mib": one.memory_mib, "percent": one.percent}
+    return {**entry, "at": one.at} if one.at else entry
