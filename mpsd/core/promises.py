@@ -67,6 +67,10 @@ class NodePromises:
         """What was about to be written is written, or will not be."""
         self._decided = None
 
+    def withdraw(self, uid: str) -> None:
+        """It does not count any more, here; the next write takes it away."""
+        self._written.pop(uid, None)
+
     def of(self, uid: str) -> Reservation | None:
         if self._decided and self._decided.pod.uid == uid:
             return self._decided
@@ -81,10 +85,10 @@ class NodePromises:
             if not (self._decided and uid == self._decided.pod.uid) and not self._is_over(one, fate(one.what), now):
                 yield one.what
 
-    def ends_at(self, fate: Fates) -> float | None:
-        """When the next of them is over if nothing else happens; None for never. It may have passed."""
+    def ends_at(self, fate: Fates, now: float) -> float | None:
+        """When the next of them is over if nothing else happens; None for never."""
         ends = [one.since + self._longest_s for one in self._written.values() if fate(one.what) in _EXPIRES]
-        return min(ends, default=None)
+        return min((at for at in ends if at > now), default=None)
 
     def _is_over(self, one: _Promise, fate: Fate, now: float) -> bool:
         return fate in _OVER or (fate in _EXPIRES and now - one.since >= self._longest_s)

@@ -44,7 +44,7 @@ class Mirror(Generic[T]):
         kube: Kube,
         selection: Selection,
         read: Callable[[Object], T | None],
-        on_change: Callable[[], None],
+        on_change: Callable[[], None] = lambda: None,
         is_quiet: Callable[[T], bool] = lambda _value: False,
         each: Callable[[T | None, T | None], None] = lambda _before, _now: None,
     ) -> None:
@@ -58,10 +58,15 @@ class Mirror(Generic[T]):
         self._in_order: tuple[T, ...] | None = ()  # None: to be made anew
         self._version = _ANY_VERSION
         self._listed = False  # whether `_version` is one to go on watching from
-        self._log = logger(watched=selection.resource.plural)
+        self._log = logger(watched=self.plural)
         self.synced = False
         self.out_of_sync_since: float | None = time.time()
         self.trouble: KubeError | None = None  # what the last attempt came to; None while it is in sync
+
+    @property
+    def plural(self) -> str:
+        """What is mirrored, such as `pods`."""
+        return self._selection.resource.plural
 
     def objects(self) -> tuple[T, ...]:
         """As last seen, in the order of namespace and name; empty until `synced`.
@@ -91,7 +96,7 @@ class Mirror(Generic[T]):
                 self._note_sync()
                 async for change in changes:
                     self._take(change)
-            trouble: KubeError = Away(f"watch {self._selection.resource.plural}: ended as soon as it had begun")
+            trouble: KubeError = Away(f"watch {self.plural}: ended as soon as it had begun")
         except KubeError as error:
             trouble = error
         if isinstance(trouble, Expired):

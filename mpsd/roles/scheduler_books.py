@@ -1,64 +1,251 @@
 """What the GPUs of a cluster have left, as one scheduler knows it.
 
 One rule: a row of the table is written anew when something of its node changes, and never because somebody asks.
+
+Rights: list and watch mpsnodes, nodes and pods.
 """
 
+import asyncio
+import heapq
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from mpsd.core.durations import lasting
 from mpsd.core.gpu_table import GpuTable
-from mpsd.core.node_books import NodeBooks
+from mpsd.core.known_pods import KnownPods
+from mpsd.core.node_books import PLACEMENT_LABEL, NodeBooks, Terms
 from mpsd.core.policy import Policy
-from mpsd.core.shared_pod import SharedPod
-from mpsd.edge.kube import Kube
+from mpsd.core.promises import Fate
+from mpsd.core.reservations import LONGEST_S, Reservation
+from mpsd.core.shared_pod import SharedPod, read_shared_pod
+from mpsd.edge.kube import PODS, Kube, Object
+from mpsd.edge.kube_mirror import Mirror, Selection
+from mpsd.edge.logs import logger
+from mpsd.roles.pinned_resources import PinnedResources
+from mpsd.roles.report_node import MPS_NODES, NODES
+from mpsd.roles.scheduler_node import KnownNode, Told, read_told
+
+_SHARING = {"labelSelector": "ack.node.gpu.schedule=mps"}
+_OUT_OF_SYNC_S = 20.0  # that a watch may be broken before the books must not be asked any more
+_COARSE_S = 1.0  # that a row may be late where only time has passed
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeFacts:
+    """What is read of a Node. address: its InternalIP."""
+
+    name: str
+    placement: str
+    address: str
 
 
 class ClusterBooks:
     """Kept by watches on MPSNodes, Nodes and pods, and by what this scheduler has promised.
 
-    clients: of a GPU whose node does not say how many it serves.
+    clients: of a GPU whose node does not say how many it serves. longest_s: that a promise lasts to a pod which nobody
+    has seen bound, by `clock`.
     """
 
-    def __init__(self, kube: Kube, policy: Callable[[], Policy], clients: int) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        policy: Callable[[], Policy],
+        clients: int,
+        *,
+        longest_s: float = LONGEST_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._policy = PinnedResources(policy, logger(role="scheduler"))
+        self._terms = Terms.of(self._policy(), clients)
+        self.longest_s = longest_s
+        self.now = clock
         self._table = GpuTable()
+        self._nodes: dict[str, KnownNode] = {}
+        self._pods = KnownPods(
+            2 * longest_s
+        )  # so that a promise seen after its pod's end is over before it counts again
+        self._promised: dict[str, set[str]] = {}  # by uid of a pod, the nodes where it has a promise
+        self._changed: set[str] = set()  # nodes whose rows are to be written anew
+        self._due: list[tuple[float, str]] = []  # a heap: when a node's books change by themselves
+        self._due_at: dict[str, float] = {}  # what of the heap counts
+        self._mirrors: Sequence[Mirror[Any]] = (
+            Mirror(kube, Selection(MPS_NODES), read_told, each=self._mpsnode_changed),
+            Mirror(kube, Selection(NODES, query=_SHARING), _read_node, each=self._node_changed),
+            Mirror(kube, Selection(PODS), self._read_pod, each=self._pod_changed),
+        )
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for mirror in self._mirrors:
+                tasks.create_task(mirror.run())
 
     @property
     def table(self) -> GpuTable:
         """As last heard."""
+        self._settle()
         return self._table
 
     @property
     def policy(self) -> Policy:
         """The one in force, with the resources that this process began with."""
-        raise NotImplementedError
-
-    async def run(self) -> None:
-        """Until it is cancelled."""
-        raise NotImplementedError
+        return self._policy()
 
     def policy_changed(self) -> None:
         """Writes every row anew, by the policy that is in force now."""
-        raise NotImplementedError
+        self._terms = Terms.of(self._policy(), self._terms.clients)
+        for name in self._nodes:
+            self._mark(name)
 
     @property
     def trouble(self) -> str:
         """Why the books must not be asked now, a sentence; empty where they may be."""
-        raise NotImplementedError
+        unheard = [mirror.plural for mirror in self._mirrors if not mirror.synced]
+        if unheard:
+            return f"the cluster's {' and '.join(unheard)} have not been heard of yet"
+        for mirror in self._mirrors:
+            since = mirror.out_of_sync_since
+            if since is not None and time.time() - since > _OUT_OF_SYNC_S:
+                why = mirror.trouble or "the watch has broken"
+                return (
+                    f"nothing has been heard of the cluster's {mirror.plural} for {lasting(time.time() - since)}: {why}"
+                )
+        return ""
 
     def pod(self, namespace: str, name: str) -> SharedPod | None:
         """One that asks for GPUs and has not finished; None for any other, and for one not heard of yet."""
-        raise NotImplementedError
+        return self._pods.pod(namespace, name)
 
     def pods_on(self, node: str) -> Sequence[SharedPod]:
         """Those bound there that have not finished, the oldest first."""
-        raise NotImplementedError
+        known = self._nodes.get(node)
+        return sorted(known.pods.values(), key=lambda pod: (pod.created, pod.name.uid)) if known else ()
 
     def promised_to(self, uid: str) -> Mapping[str, NodeBooks]:
-        """By node, where a pod that is not bound has a promise, the books as they are without it.
+        """By node, where a pod has a promise, the books as they are without it.
 
         The pod itself fits there by these: the promise that a bind cut off has left is its own.
         """
-        raise NotImplementedError
+        found = ((name, self.without(self._nodes[name], uid)) for name in self._promised.get(uid, ()))
+        return {name: books for name, books in found if books}
 
     def address(self, node: str) -> str:
         """The InternalIP of the Node; empty where it is not known."""
-        raise NotImplementedError
+        known = self._nodes.get(node)
+        return known.address if known else ""
+
+    # -- for whoever binds -----------------------------------------------------------------------------------------
+
+    def known(self, node: str) -> KnownNode | None:
+        """None for a node of which nothing has been heard."""
+        return self._nodes.get(node)
+
+    def without(self, known: KnownNode, uid: str) -> NodeBooks | None:
+        """The node's books as they are now, without the promise to one pod. None where it has no MPSNode."""
+        return known.books(self._terms, (one for one in self.promised(known) if one.pod.uid != uid))
+
+    def promised(self, known: KnownNode) -> tuple[Reservation, ...]:
+        """The node's promises that count."""
+        return tuple(known.promises.counting(partial(self._fate, known), self.now()))
+
+    def answered(self, known: KnownNode, thing: Object, refused: str = "") -> None:
+        """Takes an MPSNode that the server answered with, which watches may still have to tell. refused: the version
+        that it would not have any more.
+        """
+        if known.answered(read_told(thing), self.now(), refused):
+            self.touched(known)
+
+    def touched(self, known: KnownNode) -> None:
+        """Says that the promises of a node have changed."""
+        before, known.indexed = known.indexed, known.promises.uids
+        for uid in known.indexed - before:
+            self._promised.setdefault(uid, set()).add(known.name)
+        for uid in before - known.indexed:
+            self._promised[uid].discard(known.name)
+            if not self._promised[uid]:
+                del self._promised[uid]
+        self._mark(known.name)
+
+    # -- what is heard ---------------------------------------------------------------------------------------------
+
+    def _read_pod(self, thing: Object) -> SharedPod | None:
+        pod = read_shared_pod(thing, self._policy())
+        return None if pod is None or pod.finished else pod
+
+    def _mpsnode_changed(self, before: Told | None, now: Told | None) -> None:
+        told = now or before
+        assert told, "something has changed"
+        known = self._node(told.node.name)
+        if known.watched(now, self.now()):
+            self.touched(known)
+
+    def _node_changed(self, before: _NodeFacts | None, now: _NodeFacts | None) -> None:
+        facts = now or before
+        assert facts, "something has changed"
+        known = self._node(facts.name)
+        known.placement, known.address = (now.placement, now.address) if now else ("", "")
+        self._mark(known.name)
+
+    def _pod_changed(self, before: SharedPod | None, now: SharedPod | None) -> None:
+        self._pods.changed(before, now, self.now())
+        if before and before.node:
+            self._node(before.node).pods.pop(before.name.uid, None)
+        if now and now.node:
+            self._node(now.node).pods[now.name.uid] = now
+        for pod in filter(None, (before, now)):
+            for name in {pod.node, *self._promised.get(pod.name.uid, ())} - {""}:
+                self._mark(name)
+
+    def _fate(self, known: KnownNode, promise: Reservation) -> Fate:
+        return Fate.GRANTED if known.is_granted(promise.pod) else self._pods.fate(promise, known.name)
+
+    # -- the rows --------------------------------------------------------------------------------------------------
+
+    def _node(self, name: str) -> KnownNode:
+        known = self._nodes.get(name)
+        if known is None:
+            known = self._nodes[name] = KnownNode(name, self.longest_s)
+        return known
+
+    def _mark(self, name: str) -> None:
+        """Has a row written anew before anybody reads it, and soon where nobody does."""
+        if not self._changed:
+            asyncio.get_running_loop().call_soon(self._settle)
+        self._changed.add(name)
+
+    def _settle(self) -> None:
+        now = self.now()
+        while self._due and self._due[0][0] <= now:
+            at, name = heapq.heappop(self._due)
+            if self._due_at.get(name) == at:
+                del self._due_at[name]
+                self._changed.add(name)
+        changed, self._changed = self._changed, set()
+        for name in changed:
+            known = self._nodes.get(name)
+            if known:
+                self._write(known, now)
+
+    def _write(self, known: KnownNode, now: float) -> None:
+        books = known.books(self._terms, self.promised(known))
+        if books:
+            self._table.put(books)
+        else:
+            self._table.drop(known.name)
+        if not known.is_known:
+            del self._nodes[known.name]
+        at = known.changes_at(partial(self._fate, known), now)
+        if at is not None and at < self._due_at.get(known.name, math.inf) - _COARSE_S:
+            self._due_at[known.name] = at
+            heapq.heappush(self._due, (at, known.name))
+
+
+def _read_node(thing: Object) -> _NodeFacts:
+    metadata, status = thing["metadata"], thing.get("status") or {}
+    addresses = {one.get("type"): one.get("address", "") for one in status.get("addresses") or ()}
+    placement = (metadata.get("labels") or {}).get(PLACEMENT_LABEL, "")
+    return _NodeFacts(metadata["name"], placement, addresses.get("InternalIP", ""))
