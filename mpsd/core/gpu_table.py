@@ -1,59 +1,76 @@
-"""What every GPU of a cluster has left, as columns: which of thousands of nodes have room, and which of these is best.
+"""What every GPU of a cluster has left: which of thousands of nodes have room for a request, and which are best.
+
+What was found out for a request is kept, and where the nodes of a list are: schedulers ask of the same nodes again and
+again, for pods that are alike, and then only the nodes that have changed since are looked at.
 
 One rule: it says of a node exactly what `placement.place` says of its books, only for all nodes at once.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import compress, repeat
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mpsd.core.grants import Request, Room
+from mpsd.core.gpu_columns import LOOSEST, NOTHING, Flags, GpuColumns, Keys, Lack, Lacks, Slots
+from mpsd.core.grants import Request
+from mpsd.core.lately import Lately
 from mpsd.core.node_books import NodeBooks
-from mpsd.core.policy import Placement
+
+__all__ = ["BEST", "GpuTable", "Lack"]
 
 BEST = 10  # of scores, whose least is 0: MaxExtenderPriority of k8s.io/kube-scheduler/extender/v1
-_ABSENT = -(2**31)  # less than anybody asks for
-_FIRST = 16  # rows, which grow as nodes come
+_FEW = 16  # up to this part of all nodes, only those that have changed are looked at
+_KEPT = 16  # lists, and requests
 
-Slots = NDArray[np.int32]
-Flags = NDArray[np.bool_]
-Scores = NDArray[np.int64]
+Scores = np.ndarray[tuple[int], np.dtype[np.uint8]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """Where the nodes of a list are, and which of them have passed: by their flags as bytes."""
+
+    slots: Slots
+    passing: Lately[bytes, tuple[str, ...]] = field(default_factory=lambda: Lately(_KEPT))
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found out for a request. stale: slots that have been written since."""
+
+    keys: Keys
+    stale: set[int] = field(default_factory=set)
 
 
 class GpuTable:
-    """A row a node, a column a GPU that takes pods; a row is written anew when its node's books change."""
+    """A node's columns are written anew when its books change."""
 
     def __init__(self) -> None:
+        self._columns = GpuColumns()
         self._slots: dict[str, int] = {}
         self._books: list[NodeBooks | None] = []
         self._free: list[int] = []  # slots of nodes that have gone
-        self._memory = np.full((_FIRST, 1), _ABSENT, np.int32)
-        self._percent = self._memory.copy()
-        self._clients = self._memory.copy()
-        self._domain = self._memory.copy()  # a number within the node
-        self._wanted = np.zeros(_FIRST, np.int32)  # clients that the node's policy gives each grant
-        self._spread = np.zeros(_FIRST, np.bool_)
+        self._lists: Lately[tuple[str, ...], _Listed] = Lately(_KEPT)
+        self._found: Lately[Request, _Found] = Lately(_KEPT)
 
     def put(self, books: NodeBooks) -> None:
-        """Writes a node's row."""
-        slot = self._slot(books.node)
+        """Writes a node's columns."""
+        slot = self._slots.get(books.node)
+        if slot is None:
+            slot = self._new_slot(books.node)
         self._books[slot] = books
-        self._widen(len(books.rooms))
-        self._clear(slot)
-        domains: dict[str, int] = {}
-        for column, room in enumerate(books.rooms):
-            self._write(slot, column, room, domains.setdefault(room.domain, len(domains)))
-        self._wanted[slot] = books.policy.requests.clients_per_grant
-        self._spread[slot] = books.policy.placement is Placement.SPREAD
+        self._columns.write(slot, books)
+        self._touch(slot)
 
     def drop(self, node: str) -> None:
         """Forgets a node; one that is not there is no error."""
         slot = self._slots.pop(node, None)
         if slot is not None:
             self._books[slot] = None
-            self._clear(slot)
+            self._columns.clear(slot)
+            self._touch(slot)
             self._free.append(slot)
+            self._lists.clear()
 
     def books(self, node: str) -> NodeBooks | None:
         slot = self._slots.get(node)
@@ -65,12 +82,33 @@ class GpuTable:
         return sorted(self._slots)
 
     def slots(self, nodes: Sequence[str]) -> Slots:
-        """Where the rows of these nodes are; -1 for one that has none."""
-        return np.fromiter((self._slots.get(node, -1) for node in nodes), np.int32, len(nodes))
+        """Where these nodes are, until a node comes or goes; -1 for one that has no books.
+
+        Kept for a tuple, and at no cost where the very tuple is asked about again.
+        """
+        return self._listed(tuple(nodes)).slots
+
+    def passing(self, request: Request, nodes: Sequence[str]) -> tuple[str, ...]:
+        """Those of these nodes that have room, in their order: the very tuple of before while they are the same.
+
+        They are asked about next, so where they are is kept.
+        """
+        names = tuple(nodes)
+        listed = self._listed(names)
+        fits = self.fits(request, listed.slots)
+        if fits.all():
+            return names
+        flags = fits.tobytes()
+        passing = listed.passing.get(flags)
+        if passing is None:
+            passing = tuple(compress(names, flags))
+            listed.passing.put(flags, passing)
+            self._lists.put(passing, _Listed(listed.slots[fits]))
+        return passing
 
     def fits(self, request: Request, slots: Slots) -> Flags:
         """Which of these nodes have room."""
-        fits: Flags = np.any(self._together(request, slots, self._fitting(request, slots)), axis=1)
+        fits: Flags = self._keys(request)[slots] < NOTHING
         return fits
 
     def scores(self, request: Request, slots: Slots) -> Scores:
@@ -78,73 +116,63 @@ class GpuTable:
 
         Nodes that are as good as each other have the same score.
         """
-        fitting = self._together(request, slots, self._fitting(request, slots))
-        memory = self._memory[slots]
-        tightest = np.where(fitting, memory, np.iinfo(np.int32).max).min(axis=1, initial=np.iinfo(np.int32).max)
-        roomiest = np.where(fitting, memory, _ABSENT).max(axis=1, initial=_ABSENT)
-        spread, fits = self._spread[slots], fitting.any(axis=1)
-        scores = np.zeros(len(slots), np.int64)
-        for group, key in ((fits & ~spread, tightest), (fits & spread, -roomiest)):
-            _keys, rank = np.unique(key[group], return_inverse=True)
-            scores[group] = np.maximum(BEST - rank, 0)
+        keys, spread = self._keys(request)[slots], self._columns.spread(slots)
+        if spread is None or spread.all():
+            return _ranked(keys)
+        others = np.where(spread, NOTHING, keys), np.where(spread, keys, NOTHING)
+        scores: Scores = np.maximum(*map(_ranked, others))
         return scores
 
-    # -- the columns -----------------------------------------------------------------------------------------------
+    def lacks(self, request: Request, slots: Slots) -> Lacks:
+        """What each of these nodes lacks: the first `Lack` that is so, in their order."""
+        keys = self._keys(request)
+        lacks = self._columns.lacks(request, slice(len(keys)))
+        lacks[-1] = Lack.BOOKS
+        lacks[keys < NOTHING] = Lack.NOTHING
+        found: Lacks = lacks[slots]
+        return found
 
-    def _fitting(self, request: Request, slots: Slots) -> Flags:
-        """By node and GPU: which single GPUs have room."""
-        fitting: Flags = (
-            (self._memory[slots] >= request.memory_mib)
-            & (self._percent[slots] >= (request.thread_percent or 0))
-            & (self._clients[slots] >= self._wanted[slots, None])
-            & (slots >= 0)[:, None]
-        )
-        return fitting
-
-    def _together(self, request: Request, slots: Slots, fitting: Flags) -> Flags:
-        """Those of the fitting GPUs that have enough others beside them in their domain."""
-        if request.gpus == 1:
-            return fitting
-        domain, together = self._domain[slots], np.zeros_like(fitting)
-        for number in range(int(domain.max(initial=-1)) + 1):
-            beside = fitting & (domain == number)
-            together |= beside & (beside.sum(axis=1) >= request.gpus)[:, None]
-        return together
-
-    def _slot(self, node: str) -> int:
-        slot = self._slots.get(node)
-        if slot is None:
-            slot = self._free.pop() if self._free else self._new_slot()
-            self._slots[node] = slot
+    def _new_slot(self, node: str) -> int:
+        slot = self._free.pop() if self._free else len(self._books)
+        if slot == len(self._books):
+            self._books.append(None)
+            self._found.clear()
+        self._slots[node] = slot
+        self._lists.clear()
         return slot
 
-    def _new_slot(self) -> int:
-        slot = len(self._books)
-        self._books.append(None)
-        if slot == len(self._memory):
-            more = slot
-            self._memory, self._percent, self._clients, self._domain = (
-                np.vstack([column, np.full((more, column.shape[1]), _ABSENT, np.int32)])
-                for column in (self._memory, self._percent, self._clients, self._domain)
-            )
-            self._wanted = np.concatenate([self._wanted, np.zeros(more, np.int32)])
-            self._spread = np.concatenate([self._spread, np.zeros(more, np.bool_)])
-        return slot
+    def _listed(self, names: tuple[str, ...]) -> _Listed:
+        listed = self._lists.get(names)
+        if listed is None:
+            listed = _Listed(np.fromiter(map(self._slots.get, names, repeat(-1)), np.intp, len(names)))
+            self._lists.put(names, listed)
+        return listed
 
-    def _widen(self, gpus: int) -> None:
-        more = gpus - self._memory.shape[1]
-        if more > 0:
-            self._memory, self._percent, self._clients, self._domain = (
-                np.pad(column, ((0, 0), (0, more)), constant_values=_ABSENT)
-                for column in (self._memory, self._percent, self._clients, self._domain)
-            )
+    def _touch(self, slot: int) -> None:
+        """Has what was found out about a slot found out anew, once somebody asks."""
+        for found in self._found.values():
+            found.stale.add(slot)
 
-    def _clear(self, slot: int) -> None:
-        for column in (self._memory, self._percent, self._clients, self._domain):
-            column[slot] = _ABSENT
+    def _keys(self, request: Request) -> Keys:
+        """Of every slot, and of an empty one at the end, which -1 means."""
+        found, slots = self._found.get(request), len(self._books) + 1
+        if found is None:
+            found = _Found(self._columns.keys(request, slice(slots)))
+            self._found.put(request, found)
+        elif len(found.stale) > slots // _FEW:
+            found.keys = self._columns.keys(request, slice(slots))
+        elif found.stale:
+            stale = np.fromiter(found.stale, np.intp, len(found.stale))
+            found.keys[stale] = self._columns.keys(request, stale)
+        found.stale.clear()
+        return found.keys
 
-    def _write(self, slot: int, column: int, room: Room, domain: int) -> None:
-        self._memory[slot, column] = room.memory_mib
-        self._percent[slot, column] = room.thread_percent
-        self._clients[slot, column] = room.clients
-        self._domain[slot, column] = domain
+
+def _ranked(keys: Keys) -> Scores:
+    """By the BEST least of the different keys."""
+    ordered = np.sort(keys)
+    first = np.concatenate([ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]][: BEST - 1]])
+    steps = np.full((BEST, 1), LOOSEST)
+    steps[: len(first), 0] = np.minimum(first, LOOSEST)
+    scores: Scores = (keys <= steps).sum(axis=0, dtype=np.uint8)
+    return scores
