@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Builds Kubernetes 1.20.2, the oldest that mpsd promises to run on, out of Debian's source package: API server,
 # scheduler, controller manager, kubelet. About 8 minutes on two cores the first time, nothing after that.
+# kube-scheduler-preempting is its scheduler with one line that later versions have (1.20 and 1.21 got it in August 2021,
+# kubernetes/kubernetes#103019): without, an extender is never asked about preemption.
 #   build.sh [FOLDER]     default: ~/.cache/kube-1.20.2; prints it
 # Needs Debian 12 with apt, dpkg-dev and python3-venv. Keeps its package lists to itself.
 set -euo pipefail
-programs=(kube-apiserver kube-scheduler kube-controller-manager kubelet)
+programs=(kube-apiserver kube-scheduler kube-controller-manager kubelet kube-scheduler-preempting)
 version=1.20.2
 go=1.27.3
 folder=$(realpath -m "${1:-${XDG_CACHE_HOME:-$HOME/.cache}/kube-$version}")
@@ -56,14 +58,22 @@ generate_openapi() {
     --output-base "$GOPATH/src" >"$1/openapi.log" 2>&1
 }
 
+ask_extenders_about_preemption() {
+  sed -i 's/^\t\tframeworkruntime.WithClientSet(c.client),$/&\n\t\tframeworkruntime.WithExtenders(extenders),/' \
+    pkg/scheduler/factory.go
+  grep -q 'WithExtenders(extenders)' pkg/scheduler/factory.go
+}
+
 build() {
   local vendor=k8s.io/kubernetes/vendor/k8s.io program
   local stamp="-X $vendor/component-base/version.gitVersion=v$version -X $vendor/client-go/pkg/version.gitVersion=v$version"
   stamp+=" -X $vendor/component-base/version.gitMajor=1 -X $vendor/component-base/version.gitMinor=20"
   mkdir -p "$folder"
-  for program in "${programs[@]}"; do
+  for program in "${programs[@]}"; do # the changed one is the last
+    [[ ! -x $folder/$program ]] || continue
     say "$program"
-    go build -ldflags "-s -w -checklinkname=0 $stamp" -o "$folder/$program.part" "./cmd/$program" >&2
+    [[ $program != *-preempting ]] || ask_extenders_about_preemption
+    go build -ldflags "-s -w -checklinkname=0 $stamp" -o "$folder/$program.part" "./cmd/${program%-preempting}" >&2
     mv "$folder/$program.part" "$folder/$program"
   done
 }
@@ -82,8 +92,10 @@ if ! is_built; then
   rm -rf "$top/vendor/github.com/modern-go/reflect2"
   cp -r debs/usr/share/gocode/src/github.com/modern-go/reflect2 "$top/vendor/github.com/modern-go/reflect2"
   cd "$top"
-  say "API description"
-  generate_openapi "$work"
+  if [[ ! -x $folder/kube-apiserver ]]; then
+    say "API description"
+    generate_openapi "$work"
+  fi
   build
 fi
 echo "$folder"

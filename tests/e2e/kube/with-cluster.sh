@@ -18,7 +18,7 @@ is_there() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q '^install o
 missing=()
 for package in "${packages[@]}"; do is_there "$package" || missing+=("$package"); done
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/kube-1.20.2
-[[ -x $cache/kubelet ]] || is_there dpkg-dev || missing+=(dpkg-dev)
+[[ -x $cache/kube-scheduler-preempting ]] || is_there dpkg-dev || missing+=(dpkg-dev)
 if ((${#missing[@]})); then
   apt-get -qq -o APT::Sandbox::User=root update
   DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends "${missing[@]}" >/dev/null

@@ -118,21 +118,18 @@ def _write(recorder: Recorder, folder: Path) -> None:
 
 def main(target: Path) -> None:
     cluster = Cluster(Path(os.environ["KUBECONFIG"]).absolute())
-    program = Path(os.environ["MPSD_E2E_PROGRAMS"]) / "kube-scheduler"
+    programs = Path(os.environ["MPSD_E2E_PROGRAMS"])
     _prepare(cluster)
     for kind, cached in (("names", True), ("nodes", False)):
         with recording(cluster) as recorder, tempfile.TemporaryDirectory() as work:
-            extender = {
-                "urlPrefix": f"http://127.0.0.1:{recorder.port}",
-                **{f"{verb}Verb": verb for verb in ("filter", "prioritize", "bind", "preempt")},
-                "weight": 1,
-                "nodeCacheCapable": cached,
-                "managedResources": [{"name": MEMORY, "ignoredByScheduler": False}],
-            }
-            said = configuration(SCHEDULER, extender)
-            with kube_scheduler(program, cluster.kubeconfig, said, Path(work)):
+            verbs = {f"{verb}Verb": verb for verb in ("filter", "prioritize", "bind", "preempt")}
+            managed = [{"name": MEMORY, "ignoredByScheduler": False}]
+            extender: Object = {"urlPrefix": f"http://127.0.0.1:{recorder.port}", "weight": 1, **verbs}
+            said = configuration(SCHEDULER, extender | {"nodeCacheCapable": cached, "managedResources": managed})
+            with kube_scheduler(programs / "kube-scheduler", cluster.kubeconfig, said, Path(work)):
                 _scheduled(recorder)
                 _refused(recorder)
+            with kube_scheduler(programs / "kube-scheduler-preempting", cluster.kubeconfig, said, Path(work)):
                 _preempting(recorder)
         _remove(recorder, "one", "percent", "two-gpus")
         _write(recorder, target / kind)
