@@ -128,8 +128,8 @@ class Binder:
         return read_shared_pod(await self._unbound(args), self._books.policy)
 
     async def _unbound(self, args: BindArgs) -> Object:
-        """The pod as the server has it now, which can be bound. _NotBound where it cannot, _Unsure where the server does
-        not say, _IsBound where it is bound to this node already.
+        """The pod as the server has it now, which can be bound. _NotBound where it cannot, _Unsure where the server
+        does not say, _IsBound where it is bound to this node already.
         """
         try:
             pod = await self._kube.get(PODS, args.pod_name, args.pod_namespace)
@@ -215,7 +215,7 @@ class Binder:
 
     async def _confirm(self, args: BindArgs, known: KnownNode, chosen: _Chosen) -> None:
         """Binds the pod to what it was promised."""
-        if self._books.now() - chosen.since > self._books.longest_s / 2:
+        if self._books.now() - chosen.since > self._books.patience.promise_s / 2:
             raise _NotBound(f"node {known.name}: to promise a GPU took too long; try again")
         at_ns = time.time_ns()
         annotations = annotations_at_bind(chosen.gpus, chosen.memory_mib, chosen.dev_mib, chosen.policy, at_ns)

@@ -30,8 +30,20 @@ from mpsd.roles.report_node import MPS_NODES, NODES
 from mpsd.roles.scheduler_node import KnownNode, Told, read_told
 
 _SHARING = {"labelSelector": "ack.node.gpu.schedule=mps"}
-_OUT_OF_SYNC_S = 20.0  # that a watch may be broken before the books must not be asked any more
 _COARSE_S = 1.0  # that a row may be late where only time has passed
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """promise_s: that a promise lasts to a pod which nobody has seen bound. out_of_sync_s: that a watch may be broken
+    before the books must not be asked any more.
+    """
+
+    promise_s: float = LONGEST_S
+    out_of_sync_s: float = 20.0
+
+
+PATIENCE = Patience()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +58,7 @@ class _NodeFacts:
 class ClusterBooks:
     """Kept by watches on MPSNodes, Nodes and pods, and by what this scheduler has promised.
 
-    clients: of a GPU whose node does not say how many it serves. longest_s: that a promise lasts to a pod which nobody
-    has seen bound, by `clock`.
+    clients: of a GPU whose node does not say how many it serves. now: by which promises end, seconds.
     """
 
     def __init__(
@@ -56,18 +67,16 @@ class ClusterBooks:
         policy: Callable[[], Policy],
         clients: int,
         *,
-        longest_s: float = LONGEST_S,
-        clock: Callable[[], float] = time.monotonic,
+        patience: Patience = PATIENCE,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy = PinnedResources(policy, logger(role="scheduler"))
         self._terms = Terms.of(self._policy(), clients)
-        self.longest_s = longest_s
-        self.now = clock
+        self.patience = patience
+        self.now = now
         self._table = GpuTable()
         self._nodes: dict[str, KnownNode] = {}
-        self._pods = KnownPods(
-            2 * longest_s
-        )  # so that a promise seen after its pod's end is over before it counts again
+        self._pods = KnownPods(2 * patience.promise_s)  # a promise seen after its pod's end is over before it counts
         self._promised: dict[str, set[str]] = {}  # by uid of a pod, the nodes where it has a promise
         self._changed: set[str] = set()  # nodes whose rows are to be written anew
         self._due: list[tuple[float, str]] = []  # a heap: when a node's books change by themselves
@@ -108,13 +117,16 @@ class ClusterBooks:
         if unheard:
             return f"the cluster's {' and '.join(unheard)} have not been heard of yet"
         for mirror in self._mirrors:
-            since = mirror.out_of_sync_since
-            if since is not None and time.time() - since > _OUT_OF_SYNC_S:
-                why = mirror.trouble or "the watch has broken"
-                return (
-                    f"nothing has been heard of the cluster's {mirror.plural} for {lasting(time.time() - since)}: {why}"
-                )
+            age_s = _out_of_sync_s(mirror)
+            if age_s > self.patience.out_of_sync_s:
+                why = mirror.trouble or "its watch broke"
+                return f"nothing has been heard of the cluster's {mirror.plural} for {lasting(age_s)}: {why}"
         return ""
+
+    @property
+    def out_of_sync_s(self) -> float:
+        """For how long the watch that broke first has been broken; 0 where none is."""
+        return max(map(_out_of_sync_s, self._mirrors))
 
     def pod(self, namespace: str, name: str) -> SharedPod | None:
         """One that asks for GPUs and has not finished; None for any other, and for one not heard of yet."""
@@ -208,7 +220,7 @@ class ClusterBooks:
     def _node(self, name: str) -> KnownNode:
         known = self._nodes.get(name)
         if known is None:
-            known = self._nodes[name] = KnownNode(name, self.longest_s)
+            known = self._nodes[name] = KnownNode(name, self.patience.promise_s)
         return known
 
     def _mark(self, name: str) -> None:
@@ -242,6 +254,11 @@ class ClusterBooks:
         if at is not None and at < self._due_at.get(known.name, math.inf) - _COARSE_S:
             self._due_at[known.name] = at
             heapq.heappush(self._due, (at, known.name))
+
+
+def _out_of_sync_s(mirror: Mirror[Any]) -> float:
+    since = mirror.out_of_sync_since
+    return 0.0 if since is None else max(0.0, time.time() - since)
 
 
 def _read_node(thing: Object) -> _NodeFacts:
