@@ -15,8 +15,9 @@ _LINES = {
     "control": "Only the part of `up` that holds the MPS daemons.",
     "agent": "Only the part of `up` that grants shares; may be killed and restarted at any time.",
     "webhook": "Answer Kubernetes admission reviews: refuse what breaks sharing, in words that help.",
+    "scheduler": "Tell kube-scheduler which nodes have one GPU with room, and bind pods to it.",
 }
-_EXTRAS = {"webhook": "webhook"}  # all others need what a node needs, or nothing
+_EXTRAS = {"webhook": "webhook", "scheduler": "scheduler"}  # all others need what a node needs, or nothing
 _VERBS = {name: Verb(line, f"mpsd.cli.{name}", _EXTRAS.get(name, "agent")) for name, line in _LINES.items()}
 
 

@@ -33,14 +33,19 @@ class PortTaken(Exception):
     """Another process listens on this port, or this one may not."""
 
 
-def tls_context() -> ssl.SSLContext:
+def tls_context(client_authorities: str = "") -> ssl.SSLContext:
     """A context without a certificate yet; `certificates.load_into` gives it one, now and later.
 
     Both happen in the loop's thread, between two handshakes, so none sees half of one.
+    client_authorities: PEM; who shows no certificate that one of them has signed for a client is not let in. Empty:
+    everybody is. ssl.SSLError where nothing of it can be read.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
+    if client_authorities:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=client_authorities)
     return context
 
 

@@ -1,0 +1,117 @@
+"""Which of the nodes that kube-scheduler asks about have room for a pod, and why the others have none.
+
+One rule: few nodes are each told what their own GPUs lack; many are told what can be counted, since the scheduler
+counts equal reasons into one event, and cuts that at 1 kB.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mpsd.core.gpu_table import BEST, GpuTable, Lack
+from mpsd.core.grants import Request
+from mpsd.core.node_books import NodeBooks
+from mpsd.core.placement import gib
+from mpsd.core.policy import Policy
+from mpsd.core.quantity import is_zero
+from mpsd.core.shared_pod import SharedPod, read_shared_pod
+from mpsd.core.shortage import NO_BOOKS, why_not
+
+_FEW = 16
+_NEVER = frozenset({Lack.BOOKS, Lack.SIZE})  # whoever is stopped there, it would not fit
+_MAYBE_SHUT = frozenset({Lack.SIZE, Lack.SERVING})  # which look the same in columns as a node that tells nothing
+
+
+class UnreadablePod(Exception):
+    """A pod that asks for GPUs in a way that cannot be read, so that nobody knows what fits it."""
+
+
+def read_asking(pod: Mapping[str, Any], policy: Policy) -> SharedPod | None:
+    """None for one that asks for no GPU. UnreadablePod."""
+    found = read_shared_pod(pod, policy)
+    if found is None and _names_ours(pod, policy):
+        raise UnreadablePod("mpsd cannot read what this pod asks for, so it goes nowhere; `mpsd explain` says why")
+    return found
+
+
+def _names_ours(pod: Mapping[str, Any], policy: Policy) -> bool:
+    """Whether it asks for ours in any way, found without all the rest of it, which may be what cannot be read."""
+    spec = pod.get("spec")
+    lists = [spec.get(key) for key in ("containers", "initContainers")] if isinstance(spec, dict) else []
+    for container in (one for each in lists if isinstance(each, list) for one in each if isinstance(one, dict)):
+        resources = container.get("resources")
+        limits = resources.get("limits") if isinstance(resources, dict) else None
+        for name in (policy.resources.memory, policy.resources.percent):
+            if isinstance(limits, dict) and name in limits and not is_zero(limits[name]):
+                return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """passing: in the order in which they were asked about. failed: why not, by name. never: those of `failed` that
+    would not fit either if nobody held anything.
+    """
+
+    passing: tuple[str, ...]
+    failed: Mapping[str, str] = field(default_factory=dict)
+    never: Mapping[str, str] = field(default_factory=dict)
+
+
+def filtered(request: Request, nodes: tuple[str, ...], table: GpuTable, own: Mapping[str, NodeBooks]) -> Filtered:
+    """own: books without what is promised to this very pod, of the nodes where it has a promise."""
+    passing = table.passing(request, nodes)
+    kept = {node for node in own.keys() & set(nodes) - set(passing) if not why_not(request, own[node])} if own else None
+    if kept:
+        kept.update(passing)
+        passing = tuple(node for node in nodes if node in kept)
+    if len(passing) == len(nodes):
+        return Filtered(passing)
+    lacks = table.lacks(request, table.slots(nodes)).tolist()
+    failing = {node: lack for node, lack in zip(nodes, lacks, strict=True) if lack and not (kept and node in kept)}
+    if len(failing) <= _FEW:
+        failed = {node: _in_detail(request, table.books(node)) for node in failing}
+    else:
+        words = {lack: _in_short(request, Lack(lack)) for lack in set(failing.values())}
+        failed = {node: words[lack] for node, lack in failing.items()}
+        failed |= {node: shut for node, lack in failing.items() if lack in _MAYBE_SHUT and (shut := _shut(table, node))}
+    return Filtered(passing, failed, {node: failed[node] for node, lack in failing.items() if lack in _NEVER})
+
+
+def scores(request: Request, nodes: tuple[str, ...], table: GpuTable, own: Mapping[str, NodeBooks]) -> list[int]:
+    """From 0 to BEST for each node, the best where the pod has a promise already."""
+    found: list[int] = table.scores(request, table.slots(nodes)).tolist()
+    return [BEST if node in own else score for node, score in zip(nodes, found, strict=True)] if own else found
+
+
+def _shut(table: GpuTable, node: str) -> str:
+    books = table.books(node)
+    return books.shut if books else ""
+
+
+def _in_detail(request: Request, books: NodeBooks | None) -> str:
+    return why_not(request, books) if books else NO_BOOKS
+
+
+def _in_short(request: Request, lack: Lack) -> str:
+    """Alike for every node that lacks this."""
+    one = request.gpus == 1
+    none, has, is_ = ("no GPU", "has", "is") if one else (f"fewer than {request.gpus} GPUs", "have", "are")
+    memory = f"{gib(request.memory_mib)} GiB"
+    threads = [f"{request.thread_percent} % of its threads"] if request.thread_percent else []
+    both = " and ".join([memory] * bool(request.memory_mib) + threads)
+    match lack:
+        case Lack.BOOKS:
+            return NO_BOOKS
+        case Lack.SIZE:
+            return f"{none} {is_} as large as {memory}"
+        case Lack.SERVING:
+            return "every GPU is cordoned or not ready"
+        case Lack.MEMORY:
+            return f"{none} {has} {memory} free"
+        case Lack.THREADS:
+            return f"{none} {has} {both} free"
+        case Lack.CLIENTS:
+            return f"{none} {has} {both} and enough clients free"
+        case _:
+            return f"no domain has {request.gpus} GPUs with room"

@@ -1,0 +1,139 @@
+"""`mpsd scheduler`: an extender that tells kube-scheduler which nodes have a GPU with room, and binds pods to one.
+
+One rule: it keeps nothing that it cannot read from the API again, so that it may be killed at any time.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from aiohttp import web
+
+from mpsd.edge import event_loop
+from mpsd.edge.http_server import Handler
+from mpsd.edge.https_server import Listening, TcpServer
+from mpsd.edge.kube import Kube
+from mpsd.edge.limits_files import LimitsFiles
+from mpsd.edge.logs import logger
+from mpsd.edge.scheduler_settings import SchedulerSettings
+from mpsd.roles.scheduler_api import ExtenderApi
+from mpsd.roles.scheduler_bind import Binder
+from mpsd.roles.scheduler_books import ClusterBooks
+from mpsd.roles.scheduler_door import Door
+from mpsd.roles.scheduler_metrics import SchedulerMetrics
+from mpsd.roles.webhook_metrics import CONTENT_TYPE
+
+_LIMITS_LOOK_S = 2.0
+_LOOK_S = 0.2
+_LONGEST_PROBE = 1024  # bytes; probes have no body
+
+
+class SchedulerRole:
+    def __init__(self, settings: SchedulerSettings, files: LimitsFiles, kube: Kube) -> None:
+        self._settings = settings
+        self._files = files
+        self._metrics = SchedulerMetrics()
+        clients = min(row.clients for row in files.facts.capabilities)
+        self._books = ClusterBooks(kube, lambda: files.policy, clients)
+        api = ExtenderApi(self._books, Binder(kube, self._books), self._metrics)
+        self._door = Door(api.routes(), settings, self._metrics)
+        plain = Listening(settings.metrics_address, settings.metrics_port, None, _LONGEST_PROBE)
+        self._plain_server = TcpServer(self._public_routes(), plain)
+        self._usable_since: float | None = None  # monotonic; None while the books must not be asked
+        self._said: str | None = None  # the trouble that was said last; None before the first look
+        self._has_begun = False  # whether the books were usable once
+        self._going = False
+        self._hurry = asyncio.Event()
+        self._log = logger(role="scheduler")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serves until `stop`, then drains. PortTaken where it cannot listen."""
+        await self._plain_server.start()
+        loops = [self._books.run(), self._door.keep(), self._watch_books(), self._watch_limits(), stop.wait()]
+        tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()  # a loop ends only by what it cannot go on after
+            await self._drain()
+        finally:
+            await self._door.close()  # the last binds count on the books
+            for task in tasks:
+                task.cancel()
+            await self._plain_server.stop()
+
+    def hurry(self) -> None:
+        """Ends the drain that is under way."""
+        self._hurry.set()
+
+    @property
+    def trouble(self) -> str:
+        """Why kube-scheduler gets no answers; empty where it does."""
+        if self._going:
+            return "going"
+        return self._books.trouble or ("" if self._door.is_open else self._door.trouble)
+
+    async def _watch_books(self) -> None:
+        """Notes since when the books may be asked, and says when that changes."""
+        while True:
+            trouble = self._books.trouble
+            if trouble != self._said:
+                self._note(trouble)
+            self._said = trouble
+            await asyncio.sleep(_LOOK_S)
+
+    def _note(self, trouble: str) -> None:
+        if trouble:
+            self._usable_since = None
+            self._log.warning("books not usable", reason=trouble)
+            return
+        self._usable_since = time.monotonic()
+        if not self._has_begun:
+            event_loop.expect_long_life()
+        self._has_begun = True
+        self._log.info("books usable", nodes=len(self._books.table.nodes))
+
+    async def _watch_limits(self) -> None:
+        """A changed policy counts at the next request; a bad one leaves the last good one in force."""
+        policy = self._files.policy
+        while True:
+            await asyncio.sleep(_LIMITS_LOOK_S)
+            wrong = self._files.read_again()
+            self._metrics.limits(wrong=self._files.wrong is not None)
+            if wrong:
+                self._log.error("limits kept", reason=str(wrong))
+            if self._files.policy is not policy:
+                policy = self._files.policy
+                self._books.policy_changed()
+                self._log.info("limits changed")
+
+    async def _drain(self) -> None:
+        """Not ready at once, served as before until those who ask have gone elsewhere."""
+        self._going = True
+        self._door.ask_to_go()
+        self._log.info("going", drain_s=self._settings.drain_s, again="a second signal ends the drain")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_s):
+                await self._hurry.wait()
+
+    # -- probes and metrics ----------------------------------------------------------------------------------------
+
+    def _public_routes(self) -> Mapping[str, Handler]:
+        return {"GET /healthz": self._health, "GET /readyz": self._readiness, "GET /metrics": self._show_metrics}
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readiness(self, _request: web.Request) -> web.Response:
+        """200 while kube-scheduler gets answers."""
+        trouble = self.trouble
+        return web.Response(text=f"{trouble or 'ok'}\n", status=503 if trouble else 200)
+
+    async def _show_metrics(self, _request: web.Request) -> web.Response:
+        table = self._books.table
+        self._metrics.known(books for node in table.nodes if (books := table.books(node)))
+        since = self._usable_since
+        self._metrics.usable(0.0 if since is None else time.monotonic() - since)
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
