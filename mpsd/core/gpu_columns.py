@@ -65,7 +65,7 @@ class GpuColumns:
             (_DOMAIN, [shared.index(room.domain) if room.domain in shared else _ABSENT for room in rooms]),
             (_TOTAL, sorted((mib for _gpu, mib in books.totals), reverse=True)),
         ):
-            self._gpus[kind, : len(amounts), slot] = [*map(_kept, amounts)]
+            self._gpus[kind, : len(amounts), slot] = _kept(amounts)
         self._spread[slot] = books.policy.placement is Placement.SPREAD
 
     def clear(self, slot: int) -> None:
@@ -129,9 +129,11 @@ class GpuColumns:
             self._spread = np.pad(self._spread, (0, slots))
 
 
-def _kept(amount: int) -> int:
-    """An amount as a column keeps it."""
-    return min(max(amount, _ABSENT), -_ABSENT - 1)
+def _kept(amounts: list[int]) -> list[int]:
+    """Amounts as a column keeps them."""
+    if amounts and (min(amounts) < _ABSENT or max(amounts) >= -_ABSENT):
+        return [min(max(amount, _ABSENT), -_ABSENT - 1) for amount in amounts]
+    return amounts
 
 
 def _wanted(amount: int | None) -> np.int32:
