@@ -60,28 +60,28 @@ def test_the_builder_sees_nothing_that_the_image_is_not_made_of() -> None:
     assert seen == ours | {"images/requirements.py"}
 
 
-def test_it_installs_what_the_node_and_the_webhook_need_and_nothing_of_the_tests() -> None:
-    command = [sys.executable, "images/requirements.py", "agent", "webhook"]
+def test_it_installs_what_its_roles_need_and_nothing_of_the_tests() -> None:
+    command = [sys.executable, "images/requirements.py", "agent", "scheduler", "webhook"]
     printed = subprocess.run(command, cwd=_TOP, capture_output=True, text=True, timeout=30, check=True).stdout
     names = {re.split(r"[\[<>=~! ]", line)[0] for line in printed.split()}
-    assert {"aiohttp", "cryptography", "kubernetes", "msgspec", "nvidia-ml-py", "typer"} <= names
+    assert {"aiohttp", "cryptography", "kubernetes", "msgspec", "numpy", "nvidia-ml-py", "typer"} <= names
     assert not names & {"mpsd", "pytest", "hypothesis", "mypy", "ruff"}
     assert printed.splitlines() == sorted(set(printed.splitlines()))
 
 
 @pytest.mark.parametrize("place", ["base", "components", "overlays"])
-def test_the_manifests_name_one_image_and_never_latest(place: str) -> None:
+def test_the_manifests_name_our_one_image_beside_kubernetes_own_and_never_latest(place: str) -> None:
     for file in (_TOP / "manifests" / place).rglob("*.yaml"):
         text = file.read_text()
         assert ":latest" not in text, file
         for image in re.findall(r"^\s+(?:- )?image: *(\S+)", text, flags=re.MULTILINE):
-            assert image == "mpsd", file
+            assert image in ("mpsd", "registry.k8s.io/kube-scheduler"), file
 
 
 def test_the_tag_is_the_version_of_the_package() -> None:
-    said = yaml.safe_load((_TOP / "manifests" / "base" / "kustomization.yaml").read_text())
-    (image,) = said["images"]
     version = re.search(r'^version = "(.+)"', (_TOP / "pyproject.toml").read_text(), flags=re.MULTILINE)
     assert version
-    assert image == {"name": "mpsd", "newTag": version[1]}
+    for place in ("base", "components/scheduler", "components/scheduler-extender"):
+        said = yaml.safe_load((_TOP / "manifests" / place / "kustomization.yaml").read_text())
+        assert said["images"] == [{"name": "mpsd", "newTag": version[1]}], place
     assert f"ARG VERSION={version[1]}" in _DOCKERFILE.read_text()

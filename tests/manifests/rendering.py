@@ -38,5 +38,10 @@ def only(place: str, kind: str) -> Object:
     return found
 
 
+def named(place: str, kind: str, name: str) -> Object:
+    (found,) = [thing for thing in of_kind(place, kind) if thing["metadata"]["name"] == name]
+    return found
+
+
 def called(thing: Object) -> str:
     return f"{thing['kind']} {thing['metadata']['name']}"

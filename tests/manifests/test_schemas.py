@@ -1,5 +1,8 @@
 """Every object of every overlay against the schemas of the Kubernetes versions that it promises."""
 
+import json
+from functools import cache
+
 import kubernetes_validate
 import pytest
 import yaml
@@ -23,7 +26,13 @@ def test_every_object_is_valid_where_it_is_promised_to_be(place: str, version: s
     for thing in rendered(place):
         if thing["kind"] in _NOT_OURS:
             continue  # no schema: a kind of somebody else's
-        kubernetes_validate.validate(thing, version, strict=True)
+        _validate(json.dumps(thing), version)
+
+
+@cache
+def _validate(thing: str, version: str) -> None:
+    """Once for all overlays that have the same object."""
+    kubernetes_validate.validate(json.loads(thing), version, strict=True)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from mpsd.edge.limits_files import shipped_folder
 from mpsd.edge.webhook_settings import WebhookSettings, webhook_settings
 from mpsd.edge.yaml_files import parse_yaml
 from tests.manifests.hostile_policy import TARGET, hostile_policy
-from tests.manifests.rendering import ALL, Object, of_kind, only, rendered
+from tests.manifests.rendering import ALL, Object, named, of_kind, only, rendered
 
 _WITH_PODS = [place for place in ALL if "policies" not in place]
 _CONFIGURATIONS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
@@ -20,6 +20,10 @@ _CONFIGURATIONS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfigurati
 def _settings() -> WebhookSettings:
     """As the Deployment starts it, which gives no names of its own."""
     return webhook_settings({}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+
+
+def _deployment(place: str) -> Object:
+    return named(place, "Deployment", "mpsd-webhook")
 
 
 def _rules(place: str) -> Iterator[Object]:
@@ -65,7 +69,7 @@ def test_with_cert_manager_it_may_touch_no_secret() -> None:
 
 @pytest.mark.parametrize("place", _WITH_PODS)
 def test_the_pods_may_do_little_and_outlive_a_drain(place: str) -> None:
-    deployment = only(place, "Deployment")["spec"]
+    deployment = _deployment(place)["spec"]
     assert deployment["replicas"] == 2
     pod = deployment["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -86,14 +90,12 @@ def test_the_pods_may_do_little_and_outlive_a_drain(place: str) -> None:
 @pytest.mark.parametrize("place", _WITH_PODS)
 def test_ports_and_names_are_the_programs_own(place: str) -> None:
     settings = _settings()
-    (container,) = only(place, "Deployment")["spec"]["template"]["spec"]["containers"]
+    (container,) = _deployment(place)["spec"]["template"]["spec"]["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"https": settings.port, "metrics": settings.metrics_port}
     service = only(place, "Service")
     assert (service["metadata"]["name"], service["metadata"]["namespace"]) == (settings.service, settings.namespace)
-    assert service["spec"]["selector"].items() <= (
-        only(place, "Deployment")["spec"]["template"]["metadata"]["labels"].items()
-    )
+    assert service["spec"]["selector"].items() <= (_deployment(place)["spec"]["template"]["metadata"]["labels"].items())
 
 
 @pytest.mark.parametrize("place", _WITH_PODS)

@@ -1,0 +1,198 @@
+"""What the schedulers' manifests promise: a scheduler beside the cluster's own, with few rights, on loopback alone."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from mpsd.core.limits_reading import read_policy
+from mpsd.core.policy import Policy
+from mpsd.edge.scheduler_settings import SchedulerSettings, scheduler_settings
+from mpsd.edge.yaml_files import parse_yaml
+from tests.manifests.rendering import Object, called, named, of_kind, rendered
+
+_NAME = "mpsd-scheduler"
+_SECOND = ("overlays/scheduler", "overlays/scheduler-1.20", "overlays/scheduler-1.23")
+_EXTENDER = "overlays/scheduler-extender"
+_VERSIONS = {_SECOND[0]: "v1", _SECOND[1]: "v1beta1", _SECOND[2]: "v1beta2"}
+
+
+def _pod(place: str) -> Object:
+    kind = "DaemonSet" if place == _EXTENDER else "Deployment"
+    pod: Object = named(place, kind, _NAME)["spec"]["template"]["spec"]
+    return pod
+
+
+def _container(place: str, name: str = "scheduler") -> Object:
+    (found,) = [container for container in _pod(place)["containers"] if container["name"] == name]
+    container: Object = found
+    return container
+
+
+def _settings(place: str) -> SchedulerSettings:
+    """As its container starts it."""
+    environment = {entry["name"]: entry["value"] for entry in _container(place)["env"]}
+    return scheduler_settings({}, environment | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+
+
+def _configuration(place: str) -> dict[str, Any]:
+    read: dict[str, Any] = yaml.safe_load(
+        named(place, "ConfigMap", "mpsd-kube-scheduler")["data"]["kube-scheduler.yaml"]
+    )
+    return read
+
+
+def _extender(place: str) -> dict[str, Any]:
+    (found,) = _configuration(place)["extenders"]
+    extender: dict[str, Any] = found
+    return extender
+
+
+def _policy(place: str) -> Policy:
+    text = named(place, "ConfigMap", "mpsd-limits")["data"]["policy.yaml"]
+    policy = read_policy(parse_yaml(text.encode(), "policy.yaml")[0].value, "policy.yaml")
+    assert isinstance(policy, Policy)
+    return policy
+
+
+@pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
+def test_nothing_else_in_the_cluster_changes(place: str) -> None:
+    base = {called(thing): thing for thing in rendered("base")}
+    here = {called(thing): thing for thing in rendered(place)}
+    assert base.items() <= here.items()
+    more = here.keys() - base.keys()
+    assert all(thing.split()[1] == "mpsd-kube-scheduler" or _NAME in thing for thing in more)
+    for kind in more:
+        assert not kind.startswith(("ValidatingWebhook", "MutatingWebhook", "Namespace", "CustomResource"))
+
+
+@pytest.mark.parametrize("place", _SECOND)
+def test_it_serves_pods_that_name_it_and_leads_under_a_name_of_its_own(place: str) -> None:
+    said = _configuration(place)
+    assert said["apiVersion"] == f"kubescheduler.config.k8s.io/{_VERSIONS[place]}"
+    assert [profile["schedulerName"] for profile in said["profiles"]] == [_NAME]
+    assert _NAME in _policy(place).admission.schedulers, "admission lets GPU pods name it"
+    elected = said["leaderElection"]
+    assert (elected["leaderElect"], elected["resourceName"], elected["resourceNamespace"]) == (
+        True,
+        _NAME,
+        "mpsd-system",
+    )
+    (rule,) = [rule for rule in named(place, "Role", _NAME)["rules"] if "get" in rule["verbs"]]
+    assert rule["resourceNames"] == [elected["resourceName"]]
+
+
+@pytest.mark.parametrize("place", _SECOND)
+def test_every_version_is_told_the_same(place: str) -> None:
+    ignored = {"apiVersion", "healthzBindAddress", "metricsBindAddress"}
+    plain = {key: value for key, value in _configuration(place).items() if key not in ignored}
+    assert plain == {key: value for key, value in _configuration(_SECOND[0]).items() if key not in ignored}
+
+
+def test_no_version_listens_without_tls() -> None:
+    """1.20 to 1.22 do unless told not to; later ones cannot."""
+    said = _configuration("overlays/scheduler-1.20")
+    assert (said["healthzBindAddress"], said["metricsBindAddress"]) == ("", "")
+
+
+@pytest.mark.parametrize("place", _SECOND)
+def test_it_asks_mpsd_of_its_own_pod_and_waits_while_that_is_away(place: str) -> None:
+    extender, settings = _extender(place), _settings(place)
+    assert extender["urlPrefix"] == f"http://{settings.address}:{settings.port}"
+    assert settings.address == "127.0.0.1"
+    assert {verb: extender[f"{verb}Verb"] for verb in ("filter", "prioritize", "bind", "preempt")} == {
+        verb: verb for verb in ("filter", "prioritize", "bind", "preempt")
+    }
+    assert (extender["nodeCacheCapable"], extender["ignorable"]) == (True, False)
+
+
+@pytest.mark.parametrize("place", _SECOND)
+def test_it_asks_about_pods_that_ask_for_gpus_and_still_checks_the_nodes_sum(place: str) -> None:
+    managed = {one["name"]: one["ignoredByScheduler"] for one in _extender(place)["managedResources"]}
+    assert managed == {_policy(place).resources.memory: False, _policy("overlays/generic").resources.memory: False}
+
+
+@pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
+def test_mpsd_may_promise_and_bind_and_nothing_else(place: str) -> None:
+    (role,) = [role for role in of_kind(place, "ClusterRole") if role["metadata"]["name"] == _NAME]
+    found = {
+        f"{group}/{resource}".lstrip("/"): sorted(rule["verbs"])
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert found == {
+        "mpsd.io/mpsnodes": ["get", "list", "patch", "watch"],
+        "pods": ["get", "list", "watch"],
+        "nodes": ["get", "list", "watch"],
+        "pods/binding": ["create"],
+    }
+
+
+@pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
+def test_kube_scheduler_has_what_kubernetes_gives_every_one_and_mpsd_alone_has_not(place: str) -> None:
+    bindings = [thing for kind in ("ClusterRoleBinding", "RoleBinding") for thing in of_kind(place, kind)]
+    ours = [thing for thing in bindings if [one["name"] for one in thing["subjects"]] == [_NAME]]
+    assert all(one["namespace"] == "mpsd-system" for thing in ours for one in thing["subjects"])
+    bound = {(thing["roleRef"]["kind"], thing["roleRef"]["name"]) for thing in ours}
+    kubernetes = {
+        ("ClusterRole", "system:kube-scheduler"),
+        ("ClusterRole", "system:volume-scheduler"),
+        ("Role", "extension-apiserver-authentication-reader"),
+        ("Role", _NAME),
+    }
+    assert bound == {("ClusterRole", _NAME)} | (set() if place == _EXTENDER else kubernetes)
+
+
+@pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
+def test_what_it_writes_on_pods_is_believed(place: str) -> None:
+    account = f"system:serviceaccount:mpsd-system:{_pod(place)['serviceAccountName']}"
+    assert account in _policy(place).admission.placement_accounts
+
+
+@pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
+def test_the_pods_may_do_little_and_gpu_pods_do_not_wait_behind_others_for_them(place: str) -> None:
+    pod = _pod(place)
+    assert pod["priorityClassName"] == "system-cluster-critical"
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not any(pod.get(key) for key in ("hostPID", "hostIPC"))
+    assert not any("hostPath" in volume for volume in pod["volumes"])
+    for container in pod["containers"]:
+        security = container["securityContext"]
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+        assert {"startupProbe", "livenessProbe"} <= container.keys()
+        assert all(mount["readOnly"] for mount in container["volumeMounts"])
+    assert _container(place)["resources"]["limits"] == {"memory": "512Mi"}
+    assert pod["terminationGracePeriodSeconds"] >= _settings(place).drain_s + 10
+
+
+@pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
+def test_ports_and_folders_are_the_programs_own(place: str) -> None:
+    container, settings = _container(place), _settings(place)
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports["metrics"] == settings.metrics_port
+    assert str(settings.limits_directory) in [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert {"readinessProbe"} <= container.keys()
+
+
+def test_two_replicas_one_of_which_leads() -> None:
+    for place in _SECOND:
+        assert named(place, "Deployment", _NAME)["spec"]["replicas"] == 2
+        _name, tag = _container(place, "kube-scheduler")["image"].split(":")
+        assert tag.startswith("v1.")
+
+
+def test_on_a_control_plane_node_nothing_listens_on_its_network() -> None:
+    pod, settings = _pod(_EXTENDER), _settings(_EXTENDER)
+    assert pod["hostNetwork"] is True
+    assert pod["nodeSelector"] == {"node-role.kubernetes.io/control-plane": ""}
+    assert (settings.address, settings.metrics_address) == ("127.0.0.1", "127.0.0.1")
+    container = _container(_EXTENDER)
+    assert {port["hostIP"] for port in container["ports"]} == {"127.0.0.1"}
+    assert {port["containerPort"] for port in container["ports"]} == {settings.port, settings.metrics_port}
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["host"] == "127.0.0.1"
