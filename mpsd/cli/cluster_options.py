@@ -36,10 +36,10 @@ def _completed(kind: str) -> Callable[..., list[str]]:
 
 def _known(kind: str, given: dict[str, Any]) -> Iterator[str]:
     """Nothing where the cluster cannot be asked: completion has no way to complain."""
-    from mpsd.cli.cluster_names import gpus, nodes
+    from mpsd.cli import cluster_names
 
     try:
-        found = nodes(given) if kind == "nodes" else gpus(given)
+        found = {"nodes": cluster_names.nodes, "gpus": cluster_names.gpus, "pods": cluster_names.pods}[kind](given)
     except Exception:  # whatever it is, a person who presses Tab is not to see a traceback
         return
     yield from found
@@ -51,6 +51,12 @@ NodeNames = Annotated[
 ]
 NodeName = Annotated[
     str, typer.Argument(metavar="NODE", help="The node.", show_default=False, autocompletion=_completed("nodes"))
+]
+PodName = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="POD", help="The pod, or what made it.", show_default=False, autocompletion=_completed("pods")
+    ),
 ]
 GpuNames = Annotated[
     list[str] | None,

@@ -3,28 +3,25 @@
 One rule: options may stand before the verb, and no verb means status, as people are used to from kubectl.
 """
 
-import io
-import os
-import shlex
-import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout, suppress
 from typing import Any
 
 import typer
 
+from mpsd.cli.kubectl_completion import offer
 from mpsd.cli.verbs import CONTEXT_SETTINGS, Verb, Verbs, Version, help_of, run
 
 # Options with a word after them.
 _VALUED = frozenset(
-    {"-o", "--output", "--kubeconfig", "--context", "--wait", "--gpu", "--timeout", "-l", "--selector", "--image"}
+    {"-o", "--output", "--kubeconfig", "--context", "-n", "--namespace"}
+    | {"--wait", "--gpu", "--timeout", "-l", "--selector", "--image"}
 )
 _ALONE = frozenset({"-h", "--help", "--version", "--install-completion", "--show-completion"})  # of the program itself
-_NO_FILES = 4  # cobra's ShellCompDirectiveNoFileComp
 _VERBS = {
     "status": Verb(
         "Nodes, GPUs and pods: granted, used, states. Also without a verb.", "mpsd.cli.cluster_status", "kubectl"
     ),
+    "explain": Verb("Why a pod waits for a GPU, in one sentence.", "mpsd.cli.explain_pod", "kubectl"),
     "cordon": Verb("Take GPUs of a node out of use; what runs there goes on.", "mpsd.cli.cordon", "kubectl"),
     "uncordon": Verb("Put GPUs of a node back into use.", "mpsd.cli.cordon", "kubectl"),
     "drain": Verb("Empty GPUs of a node, and wait until nobody is left there.", "mpsd.cli.drain", "kubectl"),
@@ -90,6 +87,7 @@ def _kubectl_mps(version: Version = False) -> None:
         kubectl mps                            nodes, GPUs and pods
         kubectl mps gpu-a1 -o wide             of one node, with everything
         kubectl mps -w                         live, until Ctrl-C
+        kubectl mps explain train-0            why a pod waits
         kubectl mps cordon gpu-a1 gpu0         no new pods there
         kubectl mps uncordon gpu-a1 gpu0
         kubectl mps drain gpu-a1 --evict       empty it; undrain puts it back
@@ -110,24 +108,5 @@ def main() -> None:
 
 
 def complete() -> None:
-    """The entry point of `kubectl_complete-mps`: a line a word, then what cobra calls a directive.
-
-    https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/ and kubectl's own pkg/cmd/plugin.
-    """
-    *words, incomplete = sys.argv[1:] or [""]
-    line = shlex.join(["kubectl-mps", *words]) + " " + (shlex.quote(incomplete) if incomplete else "")
-    # typer's way to ask for completions is the environment; fish's form is a line a word, its help after a tab.
-    asked = {
-        "_KUBECTL_MPS_COMPLETE": "complete_fish",
-        "_TYPER_COMPLETE_ARGS": line,
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-    }
-    os.environ |= asked
-    try:
-        with redirect_stdout(io.StringIO()) as offered, suppress(SystemExit):
-            app(prog_name="kubectl-mps")
-    finally:
-        for name in asked:
-            del os.environ[name]
-    lines = [line for line in offered.getvalue().splitlines() if line]  # an empty one would be offered too
-    print(*lines, f":{_NO_FILES}", sep="\n")
+    """The entry point of `kubectl_complete-mps`."""
+    offer(app, "kubectl-mps")

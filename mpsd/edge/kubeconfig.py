@@ -6,6 +6,7 @@ and in a pod without any of them its service account; the first file that names 
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import yaml
 
 from mpsd.core.problem import InvalidInput, Problem, shown
 from mpsd.edge.kube import Kube, connect
+from mpsd.edge.kube_access import SERVICE_ACCOUNT
 
+_DEFAULT = "default"
 _DEADLINE_S = 15.0  # of a call: people ask from far away, and of thousands of nodes at once
 
 
@@ -25,34 +28,69 @@ def open_kube_of_user(kubeconfig: str | None, context: str | None, environment: 
     """
     from kubernetes import config
 
+    chosen = _chosen(kubeconfig, context, environment)
+    if chosen is None:
+        return connect(config.load_incluster_config, _DEADLINE_S)
+    merged = os.pathsep.join(map(str, chosen.files))
+    return connect(partial(config.load_kube_config, merged, chosen.context), _DEADLINE_S)
+
+
+def namespace_of_user(kubeconfig: str | None, context: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """The one that kubectl would take where none is said: that of the context, or of the pod this runs in. InvalidInput
+    as for a connection."""
+    chosen = _chosen(kubeconfig, context, environment)
+    if chosen is not None:
+        return chosen.namespace or _DEFAULT
+    try:
+        return (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip() or _DEFAULT
+    except OSError:
+        return _DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """namespace: empty where the context names none."""
+
+    files: Sequence[Path]
+    context: str
+    namespace: str
+
+
+def _chosen(kubeconfig: str | None, context: str | None, environment: Mapping[str, str]) -> _Chosen | None:
+    """None for the service account of the pod this runs in."""
     variable = environment.get("KUBECONFIG")
     where = "--kubeconfig" if kubeconfig else "KUBECONFIG" if variable else "the kubeconfig"
     named = kubeconfig or variable or "~/.kube/config"
     files = [path for part in named.split(os.pathsep) if part and (path := Path(part).expanduser()).is_file()]
     if not files:
         if not kubeconfig and not variable and "KUBERNETES_SERVICE_HOST" in environment:
-            return connect(config.load_incluster_config, _DEADLINE_S)
+            return None
         raise _wrong(where, named, "is not there", "name one with --kubeconfig, or in KUBECONFIG")
     contexts, current = _contexts(where, files)
     wanted = context or current
     if wanted not in contexts:
         what = ("--context", wanted, "is in no kubeconfig") if context else (where, named, "names no current context")
         raise _wrong(*what, f"name one with --context: {', '.join(contexts) or 'there is none'}")
-    merged = os.pathsep.join(map(str, files))
-    return connect(partial(config.load_kube_config, merged, wanted), _DEADLINE_S)
+    return _Chosen(files, wanted, contexts[wanted])
 
 
-def _contexts(where: str, files: Sequence[Path]) -> tuple[list[str], str]:
-    """The names of the contexts, and the current one; empty where none is."""
-    contexts: list[str] = []
+def _contexts(where: str, files: Sequence[Path]) -> tuple[dict[str, str], str]:
+    """The contexts' names with their namespaces, empty where they name none; and the current one, empty where none is.
+
+    Of a name that is there twice the first counts.
+    """
+    contexts: dict[str, str] = {}
     current = ""
     for file in files:
         read = _read(where, file)
         entries = read.get("contexts")
-        names = [entry.get("name") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-        contexts += [name for name in names if isinstance(name, str)]
+        found = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        for name, inner in ((entry.get("name"), entry.get("context")) for entry in found):
+            if isinstance(name, str):
+                namespace = inner.get("namespace") if isinstance(inner, dict) else None
+                contexts.setdefault(name, namespace if isinstance(namespace, str) else "")
         current = current or str(read.get("current-context") or "")
-    return list(dict.fromkeys(contexts)), current
+    return contexts, current
 
 
 def _read(where: str, file: Path) -> dict[str, Any]:

@@ -1,0 +1,128 @@
+"""The program `kubectl-inspect-cgpu`, which kubectl runs as `kubectl inspect cgpu`: gpushare's table, of mpsd's books.
+
+One rule: standard output is the table and nothing else, as gpushare's own tool has it; whatever else is to be known of
+it goes to standard error.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import typer
+
+from mpsd.cli.cluster import Cluster
+from mpsd.cli.cluster_options import Context, Kubeconfig, NodeNames
+from mpsd.cli.kubectl_completion import offer
+from mpsd.cli.output import ExitCode, Format, OutputFormat, answers, complaints, print_json
+from mpsd.cli.verbs import CONTEXT_SETTINGS, Version, help_of, run
+from mpsd.core.cgpu_report import CgpuNode, cgpu_node, detailed, summary
+from mpsd.core.cluster_status import ClusterNode, silence
+from mpsd.core.kubernetes_node import UNKNOWN_ADDRESS
+from mpsd.core.problem import printable
+from mpsd.edge.kube import Kube
+from mpsd.roles.cluster_policy import policy_in_force
+from mpsd.roles.cluster_room import ClusterRoom, look_for_room
+
+_PROGRAM = "kubectl inspect cgpu"
+_LONGEST = 2000
+_RIGHTS = (
+    "an administrator gives it: kubectl create clusterrole mpsd-inspect --verb=get,list"
+    " --resource=mpsnodes.mpsd.io,nodes,pods, and a clusterrolebinding to it"
+)
+
+Details = Annotated[bool, typer.Option("-d", "--details", help="The pods of each node, and what they have.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    unit_mib: int
+    nodes: Sequence[CgpuNode]
+    room: ClusterRoom
+
+
+def cgpu(
+    nodes: NodeNames = None,
+    details: Details = False,
+    output: OutputFormat = Format.TEXT,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    version: Version = False,  # noqa: ARG001 - its callback answers
+) -> None:
+    """Show what is allocated of each GPU's memory, in the format of gpushare's own tool: `kubectl inspect cgpu`.
+
+    Allocated is what kubelet has given and what pods ask for that are bound to the node; PENDING what no GPU is chosen
+    for yet. For states, use and threads: kubectl mps. Exits with 0 when there is such a table, 1 when not, 2 when there
+    is no such node.
+
+        kubectl inspect cgpu
+        kubectl inspect cgpu -d gpu-a1            its pods too
+        kubectl inspect cgpu -o json | jq '.nodes[].gpus[] | .total - .allocated'
+    """
+    report = Cluster(_PROGRAM, kubeconfig, context, _RIGHTS).ask(lambda kube: _look(kube, nodes or ()))
+    if output is Format.JSON:
+        print_json(_record(report))
+    else:
+        _print(report, in_detail=details)
+    for sentence in _doubts(report):
+        complaints().print(printable(f"{_PROGRAM}: {sentence}", _LONGEST))
+    sys.exit(ExitCode.YES if any(node.gpus for node in report.nodes) else ExitCode.NO)
+
+
+async def _look(kube: Kube, names: Sequence[str]) -> _Report:
+    in_force = await policy_in_force(kube)
+    room = await look_for_room(kube, names, in_force)
+    unit_mib = in_force.policy.resources.memory_unit_mib
+    bound = {pod.name.uid: pod.request for pod in room.pending if pod.node}
+    addresses = {one.name: one.address for one in (room.machines or {}).values()}
+    report = [
+        cgpu_node(room.books[name], addresses.get(name, UNKNOWN_ADDRESS), bound, unit_mib)
+        for name in sorted(room.books)
+    ]
+    return _Report(unit_mib, report, room)
+
+
+def _print(report: _Report, *, in_detail: bool) -> None:
+    text = detailed(report.nodes) if in_detail else summary(report.nodes, report.unit_mib)
+    for line in text.splitlines():
+        answers().print(printable(line, _LONGEST))
+
+
+def _doubts(report: _Report) -> list[str]:
+    """What keeps the numbers from being believed, a sentence each."""
+    said = [sentence for node in report.room.told.values() if (sentence := _doubt(node, report.room.now))]
+    if not report.room.told:
+        said.append(
+            "no node has told anything yet; see whether the pods of the DaemonSet mpsd-agent run:"
+            " kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent"
+        )
+    return [*said, *report.room.unseen]
+
+
+def _doubt(node: ClusterNode, now: float) -> str | None:
+    if node.told_at is not None and node.pods is None:
+        return f"{node.name}: kubelet has not said who holds what, so that nothing of it is counted"
+    return silence(node, now)
+
+
+def _record(report: _Report) -> dict[str, object]:
+    nodes = [
+        {**asdict(node), "allocated": node.allocated, "total": node.total, "pending": node.pending}
+        for node in report.nodes
+        if node.gpus
+    ]
+    return {"unit_mib": report.unit_mib, "nodes": nodes, "doubts": _doubts(report)}
+
+
+app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, context_settings=CONTEXT_SETTINGS)
+app.command(help=help_of(cgpu))(cgpu)
+
+
+def main() -> None:
+    """The entry point of `kubectl-inspect-cgpu`."""
+    run(app, "kubectl-inspect-cgpu")
+
+
+def complete() -> None:
+    """The entry point of `kubectl_complete-inspect-cgpu`."""
+    offer(app, "kubectl-inspect-cgpu")
