@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import mpsd
 from mpsd.core.gpu_facts import Capability, Card, GpuFacts
 from mpsd.core.problem import InvalidInput, Problem, shown
 from mpsd.sim import card
@@ -23,6 +24,8 @@ from mpsd.sim.gpus import FOLDER, MIB, SimulatedGpu, card_path, read_gpus
 RESERVED_MIB = 616
 
 MOST_GPUS = 16
+
+_HOME = Path(mpsd.__file__).parents[1]  # where Python finds this package
 
 _PROGRAMS = {"nvidia-cuda-mps-control": "mpsd.sim.control_daemon", "sim-cuda": "mpsd.sim.cuda_client"}
 _ASKED = re.compile(r"(?P<short>[A-Za-z0-9-]+?)(?:[×xX*](?P<count>[0-9]{1,9}))?")
@@ -90,7 +93,8 @@ def create_node(folder: Path, cards: Sequence[Card], capabilities: Sequence[Capa
     """Make a simulated machine with these cards; the folder must not hold one yet."""
     by_name = {row.compute_capability: row for row in capabilities}
     gpus = [_gpu(folder, ordinal, model, by_name[model.compute_capability]) for ordinal, model in enumerate(cards)]
-    (folder / "bin").mkdir(parents=True)
+    for place in ("bin", "programs"):
+        (folder / place).mkdir(parents=True)
     for gpu in gpus:
         card.create_card(card_path(folder, gpu), gpu.memory_mib * MIB)
     for program, module in _PROGRAMS.items():
@@ -128,12 +132,25 @@ def _uuid(seed: str) -> str:
 
 
 def _write_program(folder: Path, program: str, module: str) -> None:
-    """A wrapper that knows its machine, for whoever calls it with an environment of their own."""
+    """A wrapper that knows its machine, for whoever calls it with an environment of their own.
+
+    What it starts is a file of the program's own name. -S and the end without a clean-up: a question to the daemon is a
+    process each time, and a third of it would be looking for packages, of which nothing here needs any, and tidying up.
+    -P: whatever lies in the caller's current directory is not imported.
+    """
+    script = folder / "programs" / program
+    script.write_text(
+        "import os, sys\n"
+        f"sys.path[:0] = [{str(_HOME)!r}]\n"
+        f"from {module} import main\n"
+        "code = main()\n"
+        "sys.stdout.flush()\n"
+        "os._exit(code)\n"
+    )
     wrapper = folder / "bin" / program
-    # -P: whatever lies in the caller's current directory is not imported.
     wrapper.write_text(
         "#!/bin/sh\n"
         f"export {FOLDER}={shlex.quote(str(folder))}\n"
-        f'exec {shlex.quote(sys.executable)} -P -m {module} "$@"\n'
+        f'exec {shlex.quote(sys.executable)} -S -P {shlex.quote(str(script))} "$@"\n'
     )
     wrapper.chmod(0o755)

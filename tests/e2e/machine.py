@@ -55,6 +55,6 @@ def _daemons() -> list[int]:
             environment = (process / "environ").read_bytes()
         except OSError:
             continue  # gone, or the kernel's
-        if b"mpsd.sim.control_daemon" in words and b"=/run/mpsd/" in environment:
+        if any(word.endswith(b"/nvidia-cuda-mps-control") for word in words) and b"=/run/mpsd/" in environment:
             found.append(int(process.name))
     return found
