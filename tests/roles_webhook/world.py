@@ -2,24 +2,21 @@
 
 import base64
 import http.client
-import json
-import os
-import signal
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import yaml
 
-from mpsd.edge.waiting import wait_until
+from tests import served
 from tests.roles_webhook.api_server import ApiServer
+from tests.served import DEADLINE_S, Object, Served, free_port
+
+__all__ = ["DEADLINE_S", "Object", "free_port"]  # which tests of the webhook find here
 
 NAMESPACE, SERVICE = "mpsd-system", "mpsd-webhook"
 HOST = f"{SERVICE}.{NAMESPACE}.svc"
@@ -29,9 +26,7 @@ VALIDATING = f"{_GROUP}/validatingwebhookconfigurations/{SERVICE}"
 MUTATING = f"{_GROUP}/mutatingwebhookconfigurations/{SERVICE}"
 CONFIGURATIONS = {"ValidatingWebhookConfiguration": VALIDATING, "MutatingWebhookConfiguration": MUTATING}
 SYSTEM, OWN = "/api/v1/namespaces/kube-system", f"/api/v1/namespaces/{NAMESPACE}"
-DEADLINE_S = 20.0
 _SHIPPED = Path(__file__).parents[2] / "manifests" / "base" / "webhook" / "configurations.yaml"
-Object = dict[str, Any]
 
 
 def put_shipped_objects(api: ApiServer) -> None:
@@ -56,73 +51,24 @@ def is_registered(api: ApiServer) -> bool:
     return all(webhook["failurePolicy"] == "Fail" for webhook in webhooks(api))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @dataclass(frozen=True)
-class Answer:
-    """An HTTP answer."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def text(self) -> str:
-        return self.body.decode()
+class Answer(served.Answer):
+    """To a review."""
 
     @property
     def response(self) -> Object:
         """The response of an AdmissionReview."""
-        review = json.loads(self.body)
+        review = self.json
         assert (review["apiVersion"], review["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
         found: Object = review["response"]
         return found
 
 
-class Webhook:
+class Webhook(Served):
     """One `mpsd webhook`. flags: such as `drain="0s"` for --drain 0s."""
 
     def __init__(self, folder: Path, flags: Mapping[str, str]) -> None:
-        self.port, self.metrics_port = free_port(), free_port()
-        folder.mkdir(exist_ok=True)
-        self._log = folder / f"webhook-{self.port}.log"
-        ours = {"port": self.port, "metrics-port": self.metrics_port, "address": "127.0.0.1", "log-format": "json"}
-        given = [f"--{name}={value}" for name, value in {**ours, "namespace": NAMESPACE, **flags}.items()]
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen([sys.executable, "-m", "mpsd", "webhook", *given], stderr=log)
-
-    def log(self, event: str | None = None) -> list[Object]:
-        """What it said so far; None for everything."""
-        lines: list[Object] = [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
-        return [line for line in lines if event in (None, line["event"])]
-
-    @property
-    def log_text(self) -> str:
-        return self._log.read_text()
-
-    def public(self, path: str) -> Answer:
-        """Asks the port without TLS; status 0 where nobody listens yet."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.metrics_port, timeout=5)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return Answer(answer.status, dict(answer.headers), answer.read())
-        except ConnectionRefusedError:
-            return Answer(0, {}, b"")
-        finally:
-            connection.close()
-
-    def wait_until_ready(self) -> None:
-        wait_until(lambda: self.public("/readyz").status == 200, DEADLINE_S, f"ready:\n{self.log_text}", 0.02)
-
-    def metric(self, name: str) -> float:
-        """The value of a metric with its labels, written as Prometheus does; 0 where there is none yet."""
-        lines = [line for line in self.public("/metrics").text.splitlines() if line.startswith(f"{name} ")]
-        return float(lines[0].rsplit(" ", 1)[1]) if lines else 0.0
+        super().__init__("webhook", folder, {"namespace": NAMESPACE, **flags})
 
     @contextmanager
     def connect(self, bundle: str) -> Iterator["Client"]:
@@ -142,15 +88,6 @@ class Webhook:
         """The response to one review over a connection of its own."""
         with self.connect(bundle) as client:
             return client.review(path, review).response
-
-    def stop(self) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(DEADLINE_S)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(DEADLINE_S)
 
 
 class Client:
@@ -191,9 +128,7 @@ def webhook(folder: Path, **flags: str) -> Iterator[Webhook]:
     try:
         yield running
     finally:
-        if running.process.poll() is None:
-            os.kill(running.process.pid, signal.SIGKILL)
-        running.process.wait(DEADLINE_S)
+        running.kill()
 
 
 def review_of(thing: object, *, namespace: str = "default", operation: str = "CREATE", **fields: object) -> Object:
