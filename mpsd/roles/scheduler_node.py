@@ -77,6 +77,7 @@ class KnownNode:
         self.indexed: frozenset[str] = frozenset()  # uids of pods that it is found by, since they have promises here
         self._granted: frozenset[str | PodName] = frozenset()
         self.turn = asyncio.Lock()
+        self._shown_stale = False  # in its books
         self._answered_at = float("-inf")  # when an answer last went before the watch
 
     @property
@@ -101,7 +102,7 @@ class KnownNode:
 
     def _take(self, told: Told | None, now: float) -> bool:
         before, self.told = self.told, told
-        if told and before and told.says_the_same(before):
+        if told and before and told.says_the_same(before) and self._is_stale == self._shown_stale:
             return False
         self.promises.heard(read_reservations(told.promised) if told else (), now)
         self._granted = frozenset(
@@ -116,15 +117,20 @@ class KnownNode:
         """None where it has no MPSNode."""
         if self.told is None:
             return None
-        age_s = self._age_s()
-        node = replace(self.told.node, stale=age_s is not None and age_s > STALE_S)
+        self._shown_stale = self._is_stale
+        node = replace(self.told.node, stale=self._shown_stale)
         return node_books(node, self.placement, self.pods.values(), promised, terms)
 
     def changes_at(self, fates: Fates, now: float) -> float | None:
         """When its books become others if nothing is heard until then; None for never."""
         age_s = self._age_s()
-        stale_at = None if age_s is None or age_s > STALE_S else now + STALE_S - age_s
+        stale_at = None if age_s is None or self._is_stale else now + STALE_S - age_s
         return min((at for at in (stale_at, self.promises.ends_at(fates, now)) if at is not None), default=None)
+
+    @property
+    def _is_stale(self) -> bool:
+        age_s = self._age_s()
+        return age_s is not None and age_s > STALE_S
 
     def _age_s(self) -> float | None:
         """Since the node told, by its clock and ours; None where it has told nothing."""

@@ -107,40 +107,6 @@ def test_a_promise_to_a_pod_that_is_bound_does_not_end(api: SimulatedApi, tmp_pa
     run(api, tmp_path, test)
 
 
-def test_what_an_answer_told_is_not_undone_by_an_older_watch(api: SimulatedApi, tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        await world.add_node()
-        scheduler = await world.scheduler()
-        known = scheduler.books.known("node1")
-        assert known
-        before = known.told
-        assert await scheduler.bind(await world.add_pod("a", 7)) == ""
-        await scheduler.sees(lambda: scheduler.books.pods_on("node1"), "it is seen bound")
-        assert not known.watched(before, world.clock())
-        assert known.promises.uids
-
-    run(api, tmp_path, test)
-
-
-def test_a_watch_that_goes_on_being_older_is_believed_in_the_end(api: SimulatedApi, tmp_path: Path) -> None:
-    """As after a restore of etcd, when all versions are lower than what is known."""
-
-    async def test(world: World) -> None:
-        await world.add_node()
-        scheduler = await world.scheduler()
-        known = scheduler.books.known("node1")
-        assert known
-        before = known.told
-        assert await scheduler.bind(await world.add_pod("a", 7)) == ""
-        world.pass_time(31)
-        assert known.watched(before, world.clock())
-        assert known.told is before
-        assert await scheduler.bind(await world.add_pod("b", 7)) == ""  # by a conflict, and a look
-        assert len(await world.promises()) == 2
-
-    run(api, tmp_path, test)
-
-
 def test_a_scheduler_that_lost_its_watches_lists_again(api: SimulatedApi, tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.add_node()

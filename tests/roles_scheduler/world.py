@@ -44,14 +44,13 @@ class Clock:
 
 
 class Scheduler:
-    """One process. through: what its binds go through where that is not the API server itself."""
+    """One process. through: what all that it asks goes through where that is not the API server itself."""
 
     def __init__(self, kubeconfig: Path, clock: Callable[[], float], through: Kube | None, patience: Patience) -> None:
         self.policy = POLICY
-        self.kube = open_kube(kubeconfig)
+        self.kube = through or open_kube(kubeconfig)
         self.books = ClusterBooks(self.kube, lambda: self.policy, 48, patience=patience, now=clock)
-        self.through = through or self.kube
-        self.binder = Binder(self.through, self.books)
+        self.binder = Binder(self.kube, self.books)
         self._task = asyncio.create_task(self.books.run())
 
     async def bind(self, pod: Object, node: str = "node1") -> str:
@@ -86,7 +85,6 @@ class Scheduler:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self.kube.close()
-        self.through.close()
 
 
 class World:
