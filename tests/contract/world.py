@@ -167,6 +167,8 @@ class World:
 
     def _answers(self, daemon: Daemon) -> bool:
         assert daemon.running, daemon.output.read_text(encoding="utf-8", errors="replace")
+        if not (daemon.pipe / "control").exists():
+            return False  # and the processor is free for its start
         return self._ask("get_server_list", daemon.pipe, os.getuid(), SOON_S).exit_code == 0
 
     def start_in(self, pipe: Path, flags: Sequence[str]) -> Answer:

@@ -50,11 +50,15 @@ Line = Mapping[str, Any]
 
 
 def eventually(look: Callable[[], Value], what: str, within_s: float = SOON_S) -> Value:
-    """Looks until what it sees is true, and gives that; fails at the deadline."""
-    deadline = time.monotonic() + within_s
+    """Looks until what it sees is true, and gives that; fails at the deadline.
+
+    The longer it has waited, the longer its pauses: a look may cost the agent an answer, and others want the processor.
+    """
+    began = time.monotonic()
     while not (seen := look()):
-        assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
-        time.sleep(0.01)
+        waited_s = time.monotonic() - began
+        assert waited_s < within_s, f"not within {within_s:g} s: {what}"
+        time.sleep(min(max(waited_s / 10, 0.01), 0.05))
     return seen
 
 

@@ -157,6 +157,7 @@ class Machine:
             )
         daemon = Daemon(process, directory, output)
         self._running.append(daemon)
+        wait_until((directory / "control").exists, "the daemon listens")
         wait_until(lambda: self.ask("get_server_list", pipe=directory).exit == 0, "the daemon takes commands")
         return daemon
 
