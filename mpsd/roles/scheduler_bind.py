@@ -4,32 +4,24 @@ One rule: no binding before the promise of its GPUs is written at the API server
 room was counted by. What is cut off between the two leaves a promise, which ends by itself; what is cut off after them
 leaves a pod that says which GPUs it has.
 
-Rights: get and patch mpsnodes; get pods; create pods/binding.
+Rights: get pods; create pods/binding; and those of scheduler_promise.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
-from mpsd.core.grants import GpuName
-from mpsd.core.node_books import NodeBooks
-from mpsd.core.placement import NoRoom
 from mpsd.core.placement_annotations import annotations_at_bind
-from mpsd.core.policy import Policy
-from mpsd.core.promises import choose
-from mpsd.core.reservations import KEY, Reservation, written
 from mpsd.core.shared_pod import SharedPod, read_shared_pod
-from mpsd.core.shortage import NO_BOOKS, can_ever, why_not
-from mpsd.edge.kube import PODS, Away, Conflict, Kube, KubeError, NotFound, Object, PatchKind
-from mpsd.edge.kube_time import stamp
+from mpsd.core.shortage import NO_BOOKS
+from mpsd.edge.kube import PODS, Away, Conflict, Kube, KubeError, NotFound, Object
 from mpsd.edge.logs import logger
-from mpsd.roles.report_node import MPS_NODES
 from mpsd.roles.scheduler_books import ClusterBooks
 from mpsd.roles.scheduler_node import KnownNode
+from mpsd.roles.scheduler_promise import Chosen, NotPromised, Promiser
 
-_TRIES = 5  # of a promise: agents and other schedulers write the same object
 _TURN_S = 5.0  # that a bind waits for others to the same node
 _ENDED = frozenset({"Succeeded", "Failed"})
 
@@ -46,17 +38,6 @@ class BindArgs:
     @property
     def pod(self) -> str:
         return f"{self.pod_namespace}/{self.pod_name}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """dev_mib: what the first of the GPUs may promise in all. since: when they were chosen, by the books' clock."""
-
-    gpus: tuple[GpuName, ...]
-    memory_mib: int
-    dev_mib: int
-    policy: Policy
-    since: float
 
 
 class _NotBound(Exception):
@@ -77,6 +58,7 @@ class Binder:
     def __init__(self, kube: Kube, books: ClusterBooks) -> None:
         self._kube = kube
         self._books = books
+        self._promiser = Promiser(kube, books)
         self._log = logger(role="scheduler")
 
     async def bind(self, args: BindArgs) -> str:
@@ -92,19 +74,26 @@ class Binder:
     async def _bind(self, args: BindArgs) -> str:
         if trouble := self._books.trouble:
             raise _NotBound(f"mpsd scheduler cannot say what is free: {trouble}")
-        pod = await self._pod(args)
-        if pod is None:  # it asks for nothing that mpsd gives, and may go where the scheduler likes
-            await self._post(args, {})
-            return ""
         known = self._books.known(args.node)
-        if known is None:
-            raise _NotBound(f"node {args.node}: {NO_BOOKS}")
-        async with self._turn(known):
-            chosen = await self._promise(pod, known)
-            await self._confirm(args, known, chosen)
+        async with self._turn(known) if known else nullcontext():
+            pod = await self._pod(args)
+            if pod is None:  # it asks for nothing that mpsd gives, and may go where the scheduler likes
+                await self._post(args, {})
+            elif known is None:
+                raise _NotBound(f"node {args.node}: {NO_BOOKS}")
+            else:
+                await self._bind_shared(args, pod, known)
+        return ""
+
+    async def _bind_shared(self, args: BindArgs, pod: SharedPod, known: KnownNode) -> None:
+        try:
+            chosen = await self._promiser.promise(pod, known)
+        except NotPromised as error:
+            await self._unbound(args)  # it may be what takes the room
+            raise _NotBound(str(error)) from None
+        await self._confirm(args, known, chosen)
         gpus = ",".join(gpu.label for gpu in chosen.gpus)
         self._log.info("bound", pod=args.pod, node=args.node, gpus=gpus, memory_mib=chosen.memory_mib)
-        return ""
 
     @asynccontextmanager
     async def _turn(self, known: KnownNode) -> AsyncIterator[None]:
@@ -150,70 +139,9 @@ class Binder:
             raise _NotBound(f"pod {args.pod} is being deleted")
         return pod
 
-    # -- the promise -----------------------------------------------------------------------------------------------
-
-    async def _promise(self, pod: SharedPod, known: KnownNode) -> _Chosen:
-        """The GPUs that the pod gets, once the server has the promise of them."""
-        try:
-            for _try in range(_TRIES):
-                chosen = self._choose(pod, known)
-                if await self._write(known):
-                    return chosen
-        finally:
-            known.promises.decided()
-            self._books.touched(known)
-        raise _NotBound(f"node {known.name}: what is known of it changes faster than a GPU can be promised; try again")
-
-    def _choose(self, pod: SharedPod, known: KnownNode) -> _Chosen:
-        """Chooses, and counts it, without anybody coming between."""
-        uid = pod.name.uid
-        books, earlier = self._books.without(known, uid), known.promises.of(uid)
-        if books is None:
-            raise _NotBound(f"node {known.name}: {NO_BOOKS}")
-        found = choose(pod.request, books, earlier.gpus if earlier else ())
-        if books.shut or isinstance(found, NoRoom):
-            raise _NotBound(f"node {known.name}: {_shortage(pod, books)}")
-        percent = pod.request.thread_percent or 0
-        memory_mib, at = pod.request.memory_mib, stamp(time.time())
-        known.promises.decide(Reservation(pod.name, found.gpus, memory_mib, percent, at))
-        self._books.touched(known)
-        rooms = {room.gpu.uuid: room for room in books.rooms}
-        gpus = tuple(GpuName(uuid, rooms[uuid].gpu.ordinal) for uuid in found.gpus)
-        return _Chosen(gpus, memory_mib, rooms[found.gpus[0]].memory_mib_total, books.policy, self._books.now())
-
-    async def _write(self, known: KnownNode) -> bool:
-        """Writes the promises that count. False where the node's MPSNode was another by then: it is known now."""
-        assert known.told, "its room was counted"
-        version, promised = known.told.version, written(self._books.promised(known))
-        patch = {"metadata": {"resourceVersion": version, "annotations": {KEY: promised}}}
-        try:
-            try:
-                answer = await self._kube.patch(MPS_NODES, known.name, patch, PatchKind.MERGE)
-            except Conflict:
-                self._books.answered(known, await self._kube.get(MPS_NODES, known.name), refused=version)
-                return False
-        except NotFound:
-            raise _NotBound(f"node {known.name}: {NO_BOOKS}") from None
-        except KubeError as error:
-            raise _NotBound(str(error)) from None
-        self._books.answered(known, answer)
-        return True
-
-    async def _withdraw(self, args: BindArgs, known: KnownNode) -> None:
-        """Takes a promise back; where that fails, it ends by itself."""
-        known.promises.withdraw(args.pod_uid)
-        self._books.touched(known)
-        try:
-            for _try in range(_TRIES):
-                if known.told is None or await self._write(known):
-                    return
-                known.promises.withdraw(args.pod_uid)
-        except _NotBound as error:
-            self._log.warning("promise stays", pod=args.pod, node=known.name, reason=str(error))
-
     # -- the binding -----------------------------------------------------------------------------------------------
 
-    async def _confirm(self, args: BindArgs, known: KnownNode, chosen: _Chosen) -> None:
+    async def _confirm(self, args: BindArgs, known: KnownNode, chosen: Chosen) -> None:
         """Binds the pod to what it was promised."""
         if self._books.now() - chosen.since > self._books.patience.promise_s / 2:
             raise _NotBound(f"node {known.name}: to promise a GPU took too long; try again")
@@ -224,7 +152,7 @@ class Binder:
         except _Unsure:
             raise  # the promise stays until it ends by itself
         except _NotBound:
-            await self._withdraw(args, known)
+            await self._promiser.withdraw(args.pod_uid, known)
             raise
 
     async def _post(self, args: BindArgs, annotations: dict[str, str]) -> None:
@@ -248,8 +176,3 @@ class Binder:
             raise _NotBound(str(error)) from None
         except KubeError as error:
             raise _NotBound(str(error)) from None
-
-
-def _shortage(pod: SharedPod, books: NodeBooks) -> str:
-    why = why_not(pod.request, books)
-    return why if books.shut or not can_ever(pod.request, books) else f"another pod was faster: {why}"

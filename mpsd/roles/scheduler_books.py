@@ -6,8 +6,6 @@ Rights: list and watch mpsnodes, nodes and pods.
 """
 
 import asyncio
-import heapq
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,9 +26,9 @@ from mpsd.edge.logs import logger
 from mpsd.roles.pinned_resources import PinnedResources
 from mpsd.roles.report_node import MPS_NODES, NODES
 from mpsd.roles.scheduler_node import KnownNode, Told, read_told
+from mpsd.roles.scheduler_rows import Rows
 
 _SHARING = {"labelSelector": "ack.node.gpu.schedule=mps"}
-_COARSE_S = 1.0  # that a row may be late where only time has passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +76,7 @@ class ClusterBooks:
         self._nodes: dict[str, KnownNode] = {}
         self._pods = KnownPods(2 * patience.promise_s)  # a promise seen after its pod's end is over before it counts
         self._promised: dict[str, set[str]] = {}  # by uid of a pod, the nodes where it has a promise
-        self._changed: set[str] = set()  # nodes whose rows are to be written anew
-        self._due: list[tuple[float, str]] = []  # a heap: when a node's books change by themselves
-        self._due_at: dict[str, float] = {}  # what of the heap counts
+        self._rows = Rows(self._write, now)
         self._mirrors: Sequence[Mirror[Any]] = (
             Mirror(kube, Selection(MPS_NODES), read_told, each=self._mpsnode_changed),
             Mirror(kube, Selection(NODES, query=_SHARING), _read_node, each=self._node_changed),
@@ -96,7 +92,7 @@ class ClusterBooks:
     @property
     def table(self) -> GpuTable:
         """As last heard."""
-        self._settle()
+        self._rows.settle()
         return self._table
 
     @property
@@ -108,7 +104,7 @@ class ClusterBooks:
         """Writes every row anew, by the policy that is in force now."""
         self._terms = Terms.of(self._policy(), self._terms.clients)
         for name in self._nodes:
-            self._mark(name)
+            self._rows.mark(name)
 
     @property
     def trouble(self) -> str:
@@ -180,7 +176,7 @@ class ClusterBooks:
             self._promised[uid].discard(known.name)
             if not self._promised[uid]:
                 del self._promised[uid]
-        self._mark(known.name)
+        self._rows.mark(known.name)
 
     # -- what is heard ---------------------------------------------------------------------------------------------
 
@@ -200,7 +196,7 @@ class ClusterBooks:
         assert facts, "something has changed"
         known = self._node(facts.name)
         known.placement, known.address = (now.placement, now.address) if now else ("", "")
-        self._mark(known.name)
+        self._rows.mark(known.name)
 
     def _pod_changed(self, before: SharedPod | None, now: SharedPod | None) -> None:
         self._pods.changed(before, now, self.now())
@@ -210,7 +206,7 @@ class ClusterBooks:
             self._node(now.node).pods[now.name.uid] = now
         for pod in filter(None, (before, now)):
             for name in {pod.node, *self._promised.get(pod.name.uid, ())} - {""}:
-                self._mark(name)
+                self._rows.mark(name)
 
     def _fate(self, known: KnownNode, promise: Reservation) -> Fate:
         return Fate.GRANTED if known.is_granted(promise.pod) else self._pods.fate(promise, known.name)
@@ -223,37 +219,19 @@ class ClusterBooks:
             known = self._nodes[name] = KnownNode(name, self.patience.promise_s)
         return known
 
-    def _mark(self, name: str) -> None:
-        """Has a row written anew before anybody reads it, and soon where nobody does."""
-        if not self._changed:
-            asyncio.get_running_loop().call_soon(self._settle)
-        self._changed.add(name)
-
-    def _settle(self) -> None:
-        now = self.now()
-        while self._due and self._due[0][0] <= now:
-            at, name = heapq.heappop(self._due)
-            if self._due_at.get(name) == at:
-                del self._due_at[name]
-                self._changed.add(name)
-        changed, self._changed = self._changed, set()
-        for name in changed:
-            known = self._nodes.get(name)
-            if known:
-                self._write(known, now)
-
-    def _write(self, known: KnownNode, now: float) -> None:
+    def _write(self, name: str) -> float | None:
+        """Writes a node's row, and says when it changes by itself."""
+        known = self._nodes.get(name)
+        if known is None:
+            return None
         books = known.books(self._terms, self.promised(known))
         if books:
             self._table.put(books)
         else:
-            self._table.drop(known.name)
+            self._table.drop(name)
         if not known.is_known:
-            del self._nodes[known.name]
-        at = known.changes_at(partial(self._fate, known), now)
-        if at is not None and at < self._due_at.get(known.name, math.inf) - _COARSE_S:
-            self._due_at[known.name] = at
-            heapq.heappush(self._due, (at, known.name))
+            del self._nodes[name]
+        return known.changes_at(partial(self._fate, known), self.now())
 
 
 def _out_of_sync_s(mirror: Mirror[Any]) -> float:

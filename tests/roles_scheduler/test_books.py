@@ -6,10 +6,9 @@ from pathlib import Path
 from mpsd.core.node_books import Source
 from mpsd.core.placement_annotations import GPU
 from mpsd.core.policy import Placement
-from mpsd.edge.kube import PatchKind
 from mpsd.roles.scheduler_books import Patience
 from tests.core.worlds import POLICY
-from tests.roles_scheduler.world import MPS_NODES, World, run, uuid
+from tests.roles_scheduler.world import GIB, MPS_NODES, NODES, World, run, uuid
 from tests.simulated_api import SimulatedApi
 
 
@@ -17,7 +16,7 @@ def test_pods_of_other_schedulers_count(api: SimulatedApi, tmp_path: Path) -> No
     async def test(world: World) -> None:
         await world.add_node()
         scheduler = await world.scheduler()
-        await world.add_pod("said", 7, node="node1", **{GPU: uuid("node1", 1)})
+        await world.add_pod("said", 7, node="node1", annotations={GPU: uuid("node1", 1)})
         await scheduler.sees_free(23, 16)
         await world.add_pod("unsaid", 5, node="node1")
         await scheduler.sees_free(23, 11)
@@ -77,19 +76,28 @@ def test_the_room_of_a_pod_that_ends_is_free(api: SimulatedApi, tmp_path: Path) 
 def test_a_promise_to_a_pod_that_nobody_binds_ends(api: SimulatedApi, tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.add_node()
-        pod = await world.add_pod("a", 7)
-        said = f'{{"{pod["metadata"]["uid"]}":{{"pod":"default/a","gpus":["GPU-node1-0"],"mib":7168,"percent":0}}}}'
-        patch = {"metadata": {"annotations": {"mpsd.io/reserved": said}}}
-        await world.kube.patch(MPS_NODES, "node1", patch, PatchKind.MERGE)
+        uid = (await world.add_pod("a", 7))["metadata"]["uid"]
+        await world.promise(uid, "a", 7)
         scheduler = await world.scheduler()
         await scheduler.sees_free(16, 23)
-        assert set(scheduler.books.promised_to(pod["metadata"]["uid"])) == {"node1"}
-        without = scheduler.books.promised_to(pod["metadata"]["uid"])["node1"]
-        assert [room.memory_mib for room in without.rooms] == [23 * 1024] * 2
+        assert set(scheduler.books.promised_to(uid)) == {"node1"}
+        assert [room.memory_mib for room in scheduler.books.promised_to(uid)["node1"].rooms] == [23 * GIB] * 2
         world.pass_time(149)
         assert scheduler.free() == [16, 23]
         world.pass_time(2)
         assert scheduler.free() == [23, 23]
+
+    run(api, tmp_path, test)
+
+
+def test_a_promise_ends_with_a_pod_that_was_never_bound(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        await world.promise((await world.add_pod("a", 7))["metadata"]["uid"], "a", 7)
+        scheduler = await world.scheduler()
+        assert scheduler.free() == [16, 23]
+        await world.end_pod("a")
+        await scheduler.sees_free(23, 23)
 
     run(api, tmp_path, test)
 
@@ -150,7 +158,9 @@ def test_a_node_that_is_gone_takes_no_pods(api: SimulatedApi, tmp_path: Path) ->
         await world.kube.delete(MPS_NODES, "node1")
         await scheduler.sees(lambda: not scheduler.books.table.nodes, "it has no row")
         assert await scheduler.bind(await world.add_pod("b", 7)) == "node node1: mpsd knows no GPU of this node"
-        assert await world.scheduler()
+        await world.kube.delete(NODES, "node1")
+        await world.end_pod("a")
+        await scheduler.sees(lambda: scheduler.books.known("node1") is None, "nothing of it is kept")
 
     run(api, tmp_path, test)
 

@@ -59,6 +59,7 @@ def test_the_books_are_right_at_once_after_a_crash(api: SimulatedApi, tmp_path: 
             here.cut_at(cut)
             binding = asyncio.create_task(dead.bind(pod))
             await until(here.reached.is_set, DEADLINE_S, "the call came that is cut off")
+            assert dead.free() == [16]  # what is decided counts at once
             binding.cancel()
             await asyncio.gather(binding, return_exceptions=True)
             await dead.die()
@@ -122,6 +123,7 @@ def test_a_lost_answer_is_made_good_by_the_next_try(api: SimulatedApi, tmp_path:
             why = await scheduler.bind(pod)
             assert (why == "") == bool(gpu_of(await world.pod("a")))
             assert not why or "the Kubernetes API does not answer" in why
+            assert bool(await world.promises()) == ((cut.call, cut.done) != (2, False))
             here.cut_at(None)
             large = await world.add_pod("large", 17)
             answers = await asyncio.gather(other.bind(large), scheduler.bind(pod))

@@ -9,9 +9,10 @@ from typing import Any
 
 import yaml
 
+from mpsd.core.identity import PodName
 from mpsd.core.node_books import NodeBooks
 from mpsd.core.placement_annotations import GPU
-from mpsd.core.reservations import KEY, LONGEST_S
+from mpsd.core.reservations import KEY, LONGEST_S, Reservation, written
 from mpsd.edge.kube import Kube, Object, PatchKind, Resource, open_kube
 from mpsd.edge.kube_time import stamp
 from mpsd.edge.waiting import until
@@ -97,6 +98,7 @@ class World:
         self.kubeconfig = kubeconfig
         self._schedulers: list[Scheduler] = []
         self._gib: dict[str, tuple[int, ...]] = {}
+        self._together: dict[str, bool] = {}
 
     def new_scheduler(self, through: Kube | None = None, patience: Patience = PATIENCE) -> Scheduler:
         """A new process."""
@@ -115,25 +117,39 @@ class World:
             await scheduler.die()
         self.kube.close()
 
-    async def add_node(self, name: str = "node1", gib: tuple[int, ...] = (23, 23), placement: str = "") -> None:
+    async def add_node(
+        self, name: str = "node1", gib: tuple[int, ...] = (23, 23), *, placement: str = "", together: bool = False
+    ) -> None:
         labels = {"ack.node.gpu.schedule": "mps"} | ({"ack.node.gpu.placement": placement} if placement else {})
         status = {"addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": "10.0.0.7"}]}
         await self.kube.create(NODES, {"metadata": {"name": name, "labels": labels}})
         await self.kube.patch(NODES, name, {"status": status}, PatchKind.STRATEGIC, subresource="status")
         thing = {"apiVersion": "mpsd.io/v1alpha1", "kind": "MPSNode", "metadata": {"name": name}, "spec": {}}
         await self.kube.create(MPS_NODES, thing)
-        self._gib[name] = gib
+        self._gib[name], self._together[name] = gib, together
         await self.tell(name)
 
     async def tell(self, name: str = "node1", *held: Object, used_mib: int = 0) -> None:
         """The agent writes its status. held: the pods that kubelet has given what is written on them."""
         status = told(name, self._gib[name], [_grant(pod, name) for pod in held], used_mib)
+        if self._together[name]:
+            gpus = status["gpus"]
+            status["gpus"] = [gpu | {"domain": "all"} for gpu in gpus]
+            status["domains"] = [{"name": "all", "gpus": [gpu["uuid"] for gpu in gpus], "state": "ready"}]
         await self.kube.patch(MPS_NODES, name, {"status": status}, PatchKind.MERGE, subresource="status")
 
-    async def add_pod(self, name: str, gib: int = 7, *, node: str = "", gpus: int = 1, **annotations: str) -> Object:
-        """node: where some other scheduler has put it."""
+    async def promise(self, uid: str, name: str, gib: int, ordinal: int = 0) -> None:
+        """As a scheduler that went no further."""
+        promise = Reservation(PodName("default", name, uid), (uuid("node1", ordinal),), gib * GIB, 0)
+        patch = {"metadata": {"annotations": {KEY: written([promise])}}}
+        await self.kube.patch(MPS_NODES, "node1", patch, PatchKind.MERGE)
+
+    async def add_pod(
+        self, name: str, gib: int, *, node: str = "", gpus: int = 1, annotations: Mapping[str, str] | None = None
+    ) -> Object:
+        """node, annotations: where some other scheduler has put it, and what that has written."""
         made = pod(name, gib, gpus)
-        made["metadata"]["annotations"] = dict(annotations)
+        made["metadata"]["annotations"] = dict(annotations or {})
         made["spec"] |= {"nodeName": node} if node else {}
         return await self.kube.create(PODS, made, "default")
 
