@@ -10,9 +10,12 @@ from mpsd.cli.demo_machine import DemoMachine
 from mpsd.edge.limits_files import shipped_folder
 from tests.bench.agent import agent
 from tests.bench.decisions import decisions
+from tests.bench.extender import extender
+from tests.bench.fragmentation import fragmentation
 from tests.bench.idle import idle
 from tests.bench.reactions import reactions
 from tests.bench.rows import Row, show, write
+from tests.bench.scheduler import scheduler
 from tests.bench.watchdog import watchdog
 from tests.bench.webhook import webhook
 
@@ -29,6 +32,9 @@ def _limits(folder: Path) -> Path:
 
 def main() -> int:
     rows: dict[str, Row] = dict(decisions())
+    rows |= scheduler()
+    rows |= fragmentation()
+    rows |= extender()
     rows |= webhook()
     rows |= agent()
     rows |= watchdog()
