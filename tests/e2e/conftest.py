@@ -3,15 +3,20 @@
 tests/e2e/admission runs the webhook beside the cluster: on a cluster that is not on this machine the API server must
 reach this machine (`--webhook-host ADDRESS`). tests/e2e/node installs everything as pods of the image that `--image
 NAME:TAG` names, on a node labelled ack.node.gpu.schedule=mps. Its GPUs are simulated, whatever there is: never point it
-at a node in use.
+at a node in use. tests/e2e/scheduler does the same with the kube-scheduler that `--kube-scheduler NAME:TAG` names.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from tests.e2e.cluster import Cluster
+from tests.e2e.installation import Images, Installation, installed
+from tests.e2e.shares import Pods
+from tests.e2e.waiting import eventually
 
 _HERE = Path(__file__).parent
 
@@ -29,6 +34,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME:TAG",
         help="mpsd's image, as nodes of the cluster find it (MPSD_E2E_IMAGE)",
     )
+    parser.addoption(
+        "--kube-scheduler",
+        default=os.environ.get("MPSD_E2E_KUBE_SCHEDULER", ""),
+        metavar="NAME:TAG",
+        help="kube-scheduler's image, of the cluster's version (MPSD_E2E_KUBE_SCHEDULER)",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -37,10 +48,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(300))
             if not config.getoption("--kubeconfig", default=None):
                 item.add_marker(pytest.mark.skip(reason="needs a cluster: make e2e, or --kubeconfig FILE"))
-            elif _HERE / "node" in item.path.parents and not config.getoption("--image"):
+            elif "mpsd" in getattr(item, "fixturenames", ()) and not config.getoption("--image"):
                 item.add_marker(pytest.mark.skip(reason="needs an image on the nodes: make e2e, or --image NAME:TAG"))
+            elif _HERE / "scheduler" in item.path.parents and not config.getoption("--kube-scheduler"):
+                item.add_marker(pytest.mark.skip(reason="needs make e2e, or --kube-scheduler NAME:TAG"))
 
 
 @pytest.fixture(scope="session")
 def cluster(pytestconfig: pytest.Config) -> Cluster:
     return Cluster(pytestconfig.getoption("--kubeconfig").absolute())
+
+
+@pytest.fixture(scope="session")
+def mpsd(
+    cluster: Cluster, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    """As every test that needs pods of mpsd finds it: it takes half a minute to install, and to take away again."""
+    images = Images(pytestconfig.getoption("--image"), pytestconfig.getoption("--kube-scheduler"))
+    with installed(cluster, images, tmp_path_factory.mktemp("overlay")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def pods(cluster: Cluster, mpsd: Installation) -> Iterator[Pods]:
+    """A namespace for the tests of a file, whose pods all fit at once: kubelet takes ten seconds to let go of one.
+
+    At its end everything that they held has been given back.
+    """
+    name = f"e2e-{uuid4().hex[:8]}"
+    cluster.do("create", "namespace", name)
+    cluster.wait_until_it_takes_pods(name)
+    try:
+        yield Pods(cluster, name, mpsd.image)
+    finally:
+        cluster.do("delete", "namespace", name, "--wait=false")
+    eventually(mpsd.are_books_at_zero, "books at zero", within_s=60.0)

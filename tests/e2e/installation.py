@@ -1,4 +1,4 @@
-"""mpsd as pods: the manifests as shipped, but for the image's name and for simulated GPUs."""
+"""mpsd as pods: the manifests as shipped, but for the images' names and for simulated GPUs."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.e2e.cluster import Cluster, Object
 from tests.e2e.waiting import eventually
 
 SYSTEM = "mpsd-system"
-CONTROL, AGENT = "mps-control-daemon", "mpsd-agent"
+CONTROL, AGENT, SCHEDULER = "mps-control-daemon", "mpsd-agent", "mpsd-scheduler"
 MEMORY, PERCENT, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
 # Two GPUs of 24 062 MiB, of which 23 units of a GiB each are promised.
 SIMULATED = "A30x2"
@@ -24,20 +24,32 @@ _LABEL = "app.kubernetes.io/name"
 
 
 @dataclass(frozen=True, slots=True)
+class Images:
+    """kube_scheduler: empty for an installation without a second scheduler."""
+
+    mpsd: str
+    kube_scheduler: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Installation:
     """node: the one node that it runs on."""
 
     cluster: Cluster
-    image: str
+    images: Images
     node: str
     folder: Path
+
+    @property
+    def image(self) -> str:
+        return self.images.mpsd
 
     def apply(self) -> None:
         """As a person does, in one command."""
         self.cluster.do("apply", "-k", str(self.folder))
 
     def pods(self, name: str) -> list[Object]:
-        """Those of a component (control, agent, webhook) that are not on their way out."""
+        """Those of a component (control, agent, webhook, scheduler) that are not on their way out."""
         found = self.cluster.get("pods", "-n", SYSTEM, "-l", f"{_LABEL}=mpsd-{name}")["items"]
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
@@ -50,7 +62,7 @@ class Installation:
 
     def wait_until_ready(self) -> None:
         """All pods are, and kubelet counts the GPUs among what it has."""
-        for name in ("control", "agent", "webhook"):
+        for name in ("control", "agent", "webhook", *(["scheduler"] if self.images.kube_scheduler else [])):
             eventually(lambda name=name: self.is_ready(name), f"{name} ready", within_s=90.0)
         self.wait_until_offered()
 
@@ -97,11 +109,11 @@ class Installation:
 
 
 @contextmanager
-def installed(cluster: Cluster, image: str, folder: Path) -> Iterator[Installation]:
+def installed(cluster: Cluster, images: Images, folder: Path) -> Iterator[Installation]:
     """Installs, and takes everything away again, in the order of docs/install.md."""
     nodes = cluster.get("nodes", "-l", "ack.node.gpu.schedule=mps")["items"]
     assert len(nodes) == 1, "one node must have the label ack.node.gpu.schedule=mps"
-    installation = Installation(cluster, image, nodes[0]["metadata"]["name"], folder)
+    installation = Installation(cluster, images, nodes[0]["metadata"]["name"], folder)
     _write_overlay(installation)
     eventually(lambda: not cluster.kubectl("get", "namespace", SYSTEM).ok, f"an old {SYSTEM} gone", within_s=60.0)
     try:
@@ -121,11 +133,25 @@ def uninstall(installation: Installation) -> None:
 
 
 def _write_overlay(installation: Installation) -> None:
-    name, _colon, tag = installation.image.rpartition(":")
+    images = installation.images
+    names = {"mpsd": images.mpsd, "registry.k8s.io/kube-scheduler": images.kube_scheduler}
+    place = f"overlays/{_overlay(installation.cluster)}" if images.kube_scheduler else ""
     simulate = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": f"--simulate={SIMULATED}"}]
     kustomization = {
-        "resources": [os.path.relpath(_MANIFESTS, installation.folder)],  # kustomize takes no absolute ones
-        "images": [{"name": "mpsd", "newName": name, "newTag": tag}],
+        "resources": [os.path.relpath(_MANIFESTS / place, installation.folder)],  # kustomize takes no absolute ones
+        "images": [_renamed(name, image) for name, image in names.items() if image],
         "patches": [{"target": {"kind": "DaemonSet"}, "patch": json.dumps(simulate)}],
     }
     (installation.folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+
+
+def _overlay(cluster: Cluster) -> str:
+    """With the second scheduler, for the cluster's version."""
+    version: str = json.loads(cluster.do("version", "-o", "json").out)["serverVersion"]["gitVersion"]
+    minor = int(version.split(".")[1])
+    return "scheduler-1.20" if minor <= 22 else "scheduler-1.23" if minor <= 24 else "scheduler"
+
+
+def _renamed(name: str, image: str) -> Object:
+    new_name, _colon, tag = image.rpartition(":")
+    return {"name": name, "newName": new_name, "newTag": tag}

@@ -4,7 +4,8 @@
 #   up.sh PROGRAMS STATE stop
 #   up.sh PROGRAMS STATE kubelet stop|start|kill  pods go on
 #   up.sh PROGRAMS STATE import FILE              an image, for pods with imagePullPolicy Never or IfNotPresent
-# Then: export KUBECONFIG=STATE/kubeconfig. Logs are in STATE/*.log. Needs root for the node. Image: local/busybox:1.
+# Then: export KUBECONFIG=STATE/kubeconfig. Logs are in STATE/*.log. Needs root for the node.
+# Images: local/busybox:1, local/kube-scheduler:1.20.2 and :1.20.2-preempting.
 # There is no kube-proxy. With a node, pods reach the API as in any cluster (the service `kubernetes` has its address on
 # this machine), and the API server reaches a webhook's pods by its service; no other service is routed.
 # SCHEDULER_CONFIG=FILE configures the scheduler. NODE_LABELS=a=b,c=d labels the node. E2E_PORTS=N adds N to the ports of
@@ -128,6 +129,13 @@ start_containerd() {
   await containerd 30 ctr_here version
   python3 "$here/busybox_image.py" busybox.tar
   import_image busybox.tar
+  local each
+  for each in '' -preempting; do
+    python3 "$here/program_image.py" program.tar "local/kube-scheduler:1.20.2$each" kube-scheduler \
+      "$programs/kube-scheduler$each"
+    import_image program.tar
+  done
+  rm program.tar
 }
 
 import_image() { ctr_here images import --snapshotter "$(snapshotter)" "$1" >/dev/null; }

@@ -2,8 +2,9 @@
 # Runs a command with KUBECONFIG naming a Kubernetes 1.20.2 of its own, and takes everything down again, whatever happens.
 #   with-cluster.sh [--control-plane] COMMAND…
 # With a node, unless --control-plane, and with mpsd's image on it, built from this checkout. On a bare Debian 12 as root it
-# installs what it needs. The command also finds in its environment MPSD_E2E_STATE (logs, sockets), MPSD_E2E_PROGRAMS and
-# MPSD_E2E_IMAGE (the image's name). E2E_KEEP_LOGS=FOLDER keeps the logs.
+# installs what it needs. The command also finds in its environment MPSD_E2E_STATE (logs, sockets), MPSD_E2E_PROGRAMS,
+# MPSD_E2E_IMAGE (the image's name) and MPSD_E2E_KUBE_SCHEDULER (that of kube-scheduler's). E2E_KEEP_LOGS=FOLDER keeps the
+# logs.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 part=
@@ -46,4 +47,5 @@ trap 'exit 143' TERM
 "$here/up.sh" "$programs" "$state" start $part 9>&-
 [[ $part ]] || "$here/up.sh" "$programs" "$state" import "$archive" 9>&-
 export KUBECONFIG=$state/kubeconfig MPSD_E2E_STATE=$state MPSD_E2E_PROGRAMS=$programs MPSD_E2E_IMAGE
+[[ $part ]] || export MPSD_E2E_KUBE_SCHEDULER=local/kube-scheduler:1.20.2
 "$@" 9>&-

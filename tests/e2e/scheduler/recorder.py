@@ -106,7 +106,7 @@ def recording(cluster: Cluster) -> Iterator[Recorder]:
             self.end_headers()
             self.wfile.write(answer)
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the base class
             """Nothing: what was asked is written down."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

@@ -1,0 +1,55 @@
+"""A pod of higher priority gets one GPU, and nobody on the other is stopped for it.
+
+Kubernetes 1.20.2 never asks an extender about preemption: here runs its scheduler with the line that later ones have.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.cluster import Cluster
+from tests.e2e.installation import SCHEDULER, SYSTEM, UNITS, Installation
+from tests.e2e.scheduler.shares_waiting import placed, shared
+from tests.e2e.shares import Pods
+from tests.e2e.waiting import eventually
+
+_CLASS = "mpsd-e2e-urgent"
+
+
+def _run_with(cluster: Cluster, image: str) -> None:
+    cluster.do("set", "image", f"deployment/{SCHEDULER}", "-n", SYSTEM, f"kube-scheduler={image}")
+    cluster.do("rollout", "status", f"deployment/{SCHEDULER}", "-n", SYSTEM, "--timeout=90s")
+
+
+@pytest.fixture(scope="module")
+def urgent(cluster: Cluster, mpsd: Installation) -> Iterator[str]:
+    """A priority class, and a scheduler that asks who is to be stopped."""
+    if not mpsd.images.kube_scheduler.startswith("local/"):
+        pytest.skip("needs the kube-scheduler that tests/e2e/kube/build.sh makes for this")
+    priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": _CLASS}}
+    cluster.do("create", "-f", "-", given=priority | {"value": 1000})
+    _run_with(cluster, f"{mpsd.images.kube_scheduler}-preempting")
+    try:
+        yield _CLASS
+    finally:
+        _run_with(cluster, mpsd.images.kube_scheduler)
+        cluster.do("delete", "priorityclass", _CLASS)
+
+
+def test_a_pod_of_higher_priority_gets_a_gpu_and_only_pods_of_one_are_stopped(
+    mpsd: Installation, pods: Pods, urgent: str
+) -> None:
+    """4 + 3 GiB are free, which are 7 by the node's sum: kube-scheduler alone would stop nobody."""
+    eventually(mpsd.are_books_at_zero, "nobody else on the GPUs", within_s=60.0)
+    for name, gib in (("a", UNITS - 4 - 10), ("b", 10), ("c", UNITS - 3)):
+        pods.create(shared(pods, name, gib))
+        pods.wait_until_holding(name)
+    eventually(lambda: len(placed(mpsd, pods)) == 3, "three grants")
+    before = placed(mpsd, pods)
+    assert before["a"] == before["b"] != before["c"], before
+    pods.create(shared(pods, "urgent", 7, priorityClassName=urgent))
+    pods.wait_until_holding("urgent", within_s=120.0)
+    gone = [name for name in ("a", "b", "c") if not pods.cluster.kubectl("get", "pod", name, "-n", pods.namespace).ok]
+    assert len(gone) == 1, gone
+    eventually(lambda: placed(mpsd, pods).get("urgent") == before[gone[0]], "the GPU of the one that was stopped")
+    print(f"\nstopped: {gone[0]} on {before[gone[0]][0]}; the others ran on")
