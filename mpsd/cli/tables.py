@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
+from mpsd.cli.sheet import Cell, Head, Sheet
 from mpsd.core.cluster_status import ClusterNode, cordoned_gpus
 from mpsd.core.cordon_change import DRAINS
 from mpsd.core.domain_states import State, after_is
@@ -34,23 +33,19 @@ class Column(Generic[Row]):
     """wide: shown on request only."""
 
     title: str
-    cell: Callable[[Row], str | Text]
+    cell: Callable[[Row], Cell]
     left: bool = False
     wide: bool = False
 
 
-def table(columns: Iterable[Column[Row]], rows: Iterable[Row], *, wide: bool = False) -> Table:
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+def table(columns: Iterable[Column[Row]], rows: Iterable[Row], *, wide: bool = False) -> Sheet:
     shown = [column for column in columns if wide or not column.wide]
-    for column in shown:
-        made.add_column(column.title, justify="left" if column.left else "right", no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        made.add_row(*(_printable(column.cell(row)) for column in shown))
-    return made
+    heads = [Head(column.title, column.left) for column in shown]
+    return Sheet(heads, ([_printable(column.cell(row)) for column in shown] for row in rows))
 
 
-def _printable(cell: str | Text) -> Text:
-    return cell if isinstance(cell, Text) else Text(printable(cell, _LONGEST))
+def _printable(cell: Cell) -> Cell:
+    return cell if isinstance(cell, Text) else printable(cell, _LONGEST)
 
 
 def _known(count: int | None) -> str:
@@ -128,7 +123,7 @@ POD_COLUMNS: tuple[Column[GrantRow], ...] = (
 CLUSTER_POD_COLUMNS: tuple[Column[GrantRow], ...] = (Column("NODE", lambda pod: pod.node, left=True), *POD_COLUMNS)
 
 
-def grant_table(rows: Sequence[GrantRow], *, wide: bool = False) -> Table:
+def grant_table(rows: Sequence[GrantRow], *, wide: bool = False) -> Sheet:
     """The grants of this machine: pods by their names where a kubelet gives them, else programs."""
     held_by_pods = any(row.pod for row in rows)
     return table(POD_COLUMNS if held_by_pods else GRANT_COLUMNS, rows, wide=wide)
@@ -137,7 +132,7 @@ def grant_table(rows: Sequence[GrantRow], *, wide: bool = False) -> Table:
 # -- nodes ---------------------------------------------------------------------------------------------------------
 
 
-def node_table(nodes: Iterable[ClusterNode], now: float, *, wide: bool) -> Table:
+def node_table(nodes: Iterable[ClusterNode], now: float, *, wide: bool) -> Sheet:
     return table(_node_columns(now), nodes, wide=wide)
 
 
