@@ -47,11 +47,17 @@ def _candidate(node: str, request: Request, wishes: NodeWishes, scene: Scene) ->
     books = scene.books.get(node)
     if books is None:
         return Candidate(node, None, _TELLS_NOTHING, ())
-    found = None if books.shut else place(request, books.rooms, books.policy)
-    labels = {room.gpu.uuid: room.gpu.label for room in books.rooms}
-    gpus = tuple(labels[uuid] for uuid in found.gpus) if isinstance(found, Placed) else ()
     shut = books.shut.removeprefix("its ").removeprefix("it ")
-    return Candidate(node, books, _kept_away(node, wishes, scene) or shut, gpus)
+    return Candidate(node, books, _kept_away(node, wishes, scene) or shut, _with_room(request, books))
+
+
+def _with_room(request: Request, books: NodeBooks) -> tuple[str, ...]:
+    """`place` is asked only where it may find something: it would word a reason for each of thousands of GPUs."""
+    if books.shut or not any(room.holds(request, books.policy) for room in books.rooms):
+        return ()
+    found = place(request, books.rooms, books.policy)
+    labels = {room.gpu.uuid: room.gpu.label for room in books.rooms}
+    return tuple(labels[uuid] for uuid in found.gpus) if isinstance(found, Placed) else ()
 
 
 def _kept_away(node: str, wishes: NodeWishes, scene: Scene) -> str:

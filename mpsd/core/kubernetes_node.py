@@ -113,11 +113,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class NodeWishes:
-    """What a pod says of where it may run. terms: of its required node affinity, one of which is to hold; none where it
-    has none.
+    """What a pod says of where it may run. selector: keys and values. terms: of its required node affinity, one of
+    which is to hold; none where it has none.
     """
 
-    selector: Mapping[str, str]
+    selector: tuple[tuple[str, str], ...]
     tolerations: tuple[Toleration, ...]
     terms: tuple[tuple[Wanted, ...], ...]
 
@@ -131,7 +131,7 @@ def read_wishes(shape: Shape, spec: Fields) -> NodeWishes:
     required = shape.mapping(affinity, "requiredDuringSchedulingIgnoredDuringExecution", "spec.affinity.nodeAffinity")
     terms = shape.entries(required, "nodeSelectorTerms", "spec.affinity.nodeAffinity")
     return NodeWishes(
-        selector=_texts(shape.mapping(spec, "nodeSelector", "spec")),
+        selector=tuple(_texts(shape.mapping(spec, "nodeSelector", "spec")).items()),
         tolerations=tuple(_tolerations(shape, spec)),
         terms=tuple(tuple(_wanted(shape, term, path)) for path, term in terms),
     )
@@ -170,7 +170,7 @@ def kept_away(wishes: NodeWishes, node: KubernetesNode) -> str:
     for taint in node.taints:
         if taint.effect in _KEEPS_AWAY and taint.key not in _SAID_OTHERWISE and not wishes.tolerates(taint):
             return f"taint {taint} not tolerated"
-    for key, value in wishes.selector.items():
+    for key, value in wishes.selector:
         if node.labels.get(key) != value:
             return f"not {printable(f'{key}={value}', 120)}, as the pod's nodeSelector wants"
     if wishes.terms and not any(term and all(one.holds(node) for one in term) for term in wishes.terms):

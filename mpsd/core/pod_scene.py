@@ -44,9 +44,12 @@ class Why(StrEnum):
     NOT_LOOKED_AT = "not-looked-at"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """told, books: of every MPSNode that was asked for, by name. machines: the Nodes; None where one may not ask."""
+    """told, books: of every MPSNode that was asked for, by name. machines: the Nodes; None where one may not ask.
+
+    One scene is equal to itself alone, so that what follows from it is worked out once for thousands of pods.
+    """
 
     policy: Policy
     now: float

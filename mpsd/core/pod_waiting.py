@@ -4,11 +4,13 @@ One rule: what keeps the pod out whatever the GPUs have is said before what the 
 there is none on any node that may take it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 from mpsd.core.cluster_shortage import Candidate, candidates, most_mib, shortage, too_large
 from mpsd.core.grants import Request
-from mpsd.core.kubernetes_node import LABELS
+from mpsd.core.kubernetes_node import LABELS, NodeWishes
 from mpsd.core.node_books import Source
 from mpsd.core.placement import gib
 from mpsd.core.pod_scene import Scene, Story, Why, listed, name
@@ -24,17 +26,35 @@ def waiting_story(pod: PodSeen, request: Request, scene: Scene) -> Story:
     for look in (_ending, _gated, _scheduled_by_others):
         if story := look(pod, scene):
             return story
-    nodes = candidates(request, pod.wishes, scene)
+    if words := _promises(scene).get(pod.name.uid):
+        return _waits(pod, Why.PROMISED, words)
+    outlook = _outlook(request, pod.wishes, scene)
+    return _fits(pod, outlook.room) if outlook.why is None else _waits(pod, outlook.why, outlook.words, outlook.room)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outlook:
+    """What there is for a request. why None: there is room that the pod may have. room: that, or what it is kept away
+    from."""
+
+    why: Why | None
+    words: str = ""
+    room: tuple[Candidate, ...] = ()
+
+
+@lru_cache(maxsize=256)
+def _outlook(request: Request, wishes: NodeWishes, scene: Scene) -> _Outlook:
+    nodes = candidates(request, wishes, scene)
     if not any(one.books for one in nodes):
-        return _no_node(pod, nodes, scene)
-    if promised := _promised(pod, scene):
-        return promised
-    fitting = [one for one in nodes if one.gpus]
-    if any(not one.away for one in fitting):
-        return _fits(pod, [one for one in fitting if not one.away])
+        return _Outlook(Why.NO_NODE, _no_node(nodes, scene))
+    fitting = tuple(one for one in nodes if one.gpus)
+    if free := tuple(one for one in fitting if not one.away):
+        return _Outlook(None, "", free)
     if fitting:
-        return _kept_away(pod, request, fitting, nodes)
-    return _no_room(pod, request, nodes, scene)
+        return _Outlook(Why.KEPT_AWAY, _kept_away(request, fitting, nodes), fitting)
+    if words := too_large(request, nodes):
+        return _Outlook(Why.TOO_LARGE, f"it {words}, so it never fits; ask for less")
+    return _Outlook(Why.NO_ROOM, f"{shortage(request, nodes)}; {_when(request, nodes, scene)}")
 
 
 def _waits(pod: PodSeen, why: Why, sentence: str, room: Sequence[Candidate] = ()) -> Story:
@@ -64,24 +84,26 @@ def _scheduled_by_others(pod: PodSeen, scene: Scene) -> Story | None:
     return _waits(pod, Why.OTHER_SCHEDULER, f"{words}; make it anew with spec.schedulerName: {' or '.join(known)}")
 
 
-def _no_node(pod: PodSeen, nodes: Sequence[Candidate], scene: Scene) -> Story:
+def _no_node(nodes: Sequence[Candidate], scene: Scene) -> str:
     if nodes:
         where = listed([name(one.node) for one in nodes])
         words = f"{where} {'is' if len(nodes) == 1 else 'are'} labelled {LABELS[0]}, and mpsd tells of no GPU there"
-        remedy = "see whether the pods run: kubectl get pods -A -o wide -l app.kubernetes.io/part-of=mpsd"
-        return _waits(pod, Why.NO_NODE, f"{words}; {remedy}")
+        return f"{words}; see whether the pods run: kubectl get pods -A -o wide -l app.kubernetes.io/part-of=mpsd"
     words = "no node has an MPSNode" if scene.machines is None else f"no node is labelled {LABELS[0]}"
-    return _waits(pod, Why.NO_NODE, f"{words}; an administrator does it: kubectl label node NODE {LABELS[0]}")
+    return f"{words}; an administrator does it: kubectl label node NODE {LABELS[0]}"
 
 
-def _promised(pod: PodSeen, scene: Scene) -> Story | None:
+@lru_cache(maxsize=4)
+def _promises(scene: Scene) -> Mapping[str, str]:
+    """By uid of a pod, where a scheduler has promised it room."""
+    found = {}
     for books in scene.books.values():
         for one in books.taken:
-            if one.source is Source.RESERVED and one.pod.uid == pod.name.uid:
+            if one.source is Source.RESERVED:
                 gpus = listed([gpu.label for gpu, _total in books.totals if gpu.uuid in one.gpus])
                 words = f"its scheduler has promised it {gpus} of {name(books.node)}"
-                return _waits(pod, Why.PROMISED, f"{words}, and binds it there or gives that up within a minute")
-    return None
+                found[one.pod.uid] = f"{words}, and binds it there or gives that up within a minute"
+    return found
 
 
 def _fits(pod: PodSeen, fitting: Sequence[Candidate]) -> Story:
@@ -103,19 +125,12 @@ _REMEDIES = (
 )
 
 
-def _kept_away(pod: PodSeen, request: Request, fitting: Sequence[Candidate], nodes: Sequence[Candidate]) -> Story:
+def _kept_away(request: Request, fitting: Sequence[Candidate], nodes: Sequence[Candidate]) -> str:
     rooms = listed([f"{one.room} ({one.away})" for one in fitting])
     remedy = [words for start, words in _REMEDIES if any(one.away.startswith(start) for one in fitting)]
-    rest = [one for one in nodes if one not in fitting]
+    rest = [one for one in nodes if not one.gpus]
     elsewhere = [f"elsewhere, {shortage(request, rest)}"] if rest else []
-    words = "; ".join([f"there is room only where it may not go: {rooms}", *remedy, *elsewhere])
-    return _waits(pod, Why.KEPT_AWAY, words, fitting)
-
-
-def _no_room(pod: PodSeen, request: Request, nodes: Sequence[Candidate], scene: Scene) -> Story:
-    if words := too_large(request, nodes):
-        return _waits(pod, Why.TOO_LARGE, f"it {words}, so it never fits; ask for less")
-    return _waits(pod, Why.NO_ROOM, f"{shortage(request, nodes)}; {_when(request, nodes, scene)}")
+    return "; ".join([f"there is room only where it may not go: {rooms}", *remedy, *elsewhere])
 
 
 def _when(request: Request, nodes: Sequence[Candidate], scene: Scene) -> str:
