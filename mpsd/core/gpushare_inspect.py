@@ -5,7 +5,7 @@ they have; what these clients cannot read (percent, clients, what is closed) is 
 Source of the format: github.com/AliyunContainerService/gpushare-scheduler-extender, pkg/scheduler.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from mpsd.core.grants import GpuName
@@ -14,13 +14,14 @@ from mpsd.core.node_books import NodeBooks
 Record = dict[str, Any]
 
 
-def inspection(nodes: Iterable[NodeBooks], error: str = "") -> Record:
-    """error: why there is nothing to see, or why what is seen may be old; empty for neither."""
-    record: Record = {"nodes": [_node(books) for books in nodes]}
+def inspection(nodes: Sequence[object], error: str = "") -> Record:
+    """nodes: of each its `inspected`. error: why there is nothing to see, or why it may be old; empty for neither."""
+    record: Record = {"nodes": nodes}
     return record | ({"error": error} if error else {})
 
 
-def _node(books: NodeBooks) -> Record:
+def inspected(books: NodeBooks) -> Record:
+    """One node."""
     unit_mib = books.policy.resources.memory_unit_mib
     devices = [_device(books, gpu, total_mib, unit_mib) for gpu, total_mib in books.totals]
     return {

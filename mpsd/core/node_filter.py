@@ -4,8 +4,9 @@ One rule: few nodes are each told what their own GPUs lack; many are told what c
 counts equal reasons into one event, and cuts that at 1 kB.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 from mpsd.core.gpu_table import BEST, GpuTable, Lack
@@ -61,21 +62,19 @@ class Filtered:
 def filtered(request: Request, nodes: tuple[str, ...], table: GpuTable, own: Mapping[str, NodeBooks]) -> Filtered:
     """own: books without what is promised to this very pod, of the nodes where it has a promise."""
     passing = table.passing(request, nodes)
-    kept = {node for node in own.keys() & set(nodes) - set(passing) if not why_not(request, own[node])} if own else None
+    kept = {node for node, books in own.items() if node in nodes and not why_not(request, books)}
     if kept:
-        kept.update(passing)
-        passing = tuple(node for node in nodes if node in kept)
+        both = kept.union(passing)
+        passing = tuple(node for node in nodes if node in both)
     if len(passing) == len(nodes):
         return Filtered(passing)
     lacks = table.lacks(request, table.slots(nodes)).tolist()
-    failing = {node: lack for node, lack in zip(nodes, lacks, strict=True) if lack and not (kept and node in kept)}
-    if len(failing) <= _FEW:
-        failed = {node: _in_detail(request, table.books(node)) for node in failing}
-    else:
-        words = {lack: _in_short(request, Lack(lack)) for lack in set(failing.values())}
-        failed = {node: words[lack] for node, lack in failing.items()}
-        failed |= {node: shut for node, lack in failing.items() if lack in _MAYBE_SHUT and (shut := _shut(table, node))}
-    return Filtered(passing, failed, {node: failed[node] for node, lack in failing.items() if lack in _NEVER})
+    failing = dict(compress(zip(nodes, lacks, strict=True), lacks))
+    for node in kept & failing.keys():
+        del failing[node]
+    failed = _in_detail(request, table, failing) if len(failing) <= _FEW else _in_short(request, table, failing)
+    never = {node: failed[node] for node, lack in failing.items() if lack in _NEVER}
+    return Filtered(passing, failed, never)
 
 
 def scores(request: Request, nodes: tuple[str, ...], table: GpuTable, own: Mapping[str, NodeBooks]) -> list[int]:
@@ -84,16 +83,22 @@ def scores(request: Request, nodes: tuple[str, ...], table: GpuTable, own: Mappi
     return [BEST if node in own else score for node, score in zip(nodes, found, strict=True)] if own else found
 
 
-def _shut(table: GpuTable, node: str) -> str:
-    books = table.books(node)
-    return books.shut if books else ""
+def _in_detail(request: Request, table: GpuTable, failing: Iterable[str]) -> dict[str, str]:
+    found = {node: table.books(node) for node in failing}
+    return {node: why_not(request, books) if books else NO_BOOKS for node, books in found.items()}
 
 
-def _in_detail(request: Request, books: NodeBooks | None) -> str:
-    return why_not(request, books) if books else NO_BOOKS
+def _in_short(request: Request, table: GpuTable, failing: Mapping[str, int]) -> dict[str, str]:
+    """failing: what each lacks."""
+    words = {lack: _words(request, Lack(lack)) for lack in set(failing.values())}
+    failed = {node: words[lack] for node, lack in failing.items()}
+    if not _MAYBE_SHUT.isdisjoint(words):
+        found = ((node, table.books(node)) for node, lack in failing.items() if lack in _MAYBE_SHUT)
+        failed.update((node, books.shut) for node, books in found if books and books.shut)
+    return failed
 
 
-def _in_short(request: Request, lack: Lack) -> str:
+def _words(request: Request, lack: Lack) -> str:
     """Alike for every node that lacks this."""
     one = request.gpus == 1
     none, has, is_ = ("no GPU", "has", "is") if one else (f"fewer than {request.gpus} GPUs", "have", "are")

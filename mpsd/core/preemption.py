@@ -47,11 +47,11 @@ def victims(
     """
     known = set(proposed)
     rooms = _without(books.rooms, (one for one in books.taken if one.pod.uid in known), books)
-    by_uid = {one.pod.uid: one for one in books.taken if one.gpus}
+    by_uid = {one.pod.uid: one for one in books.taken if one.gpus and one.pod.uid not in known}
     others = [
         _Victim(by_uid[pod.name.uid], pod.priority)
         for pod in pods
-        if pod.name.uid in by_uid.keys() - known and _may_go(pod, preemptor)
+        if pod.name.uid in by_uid and _may_go(pod, preemptor)
     ]
     added = _added(preemptor.request, rooms, others, books)
     return () if added is None else (*proposed, *(one.uid for one in added))
@@ -98,7 +98,7 @@ def _of_domain(
         way, room = min(ways, key=lambda found: _cost(found[0]))
         gone += way
         freed.add(room.gpu.uuid)
-    return tuple(_needed(request, here, gone, books))
+    return gone if request.gpus == 1 else tuple(_needed(request, here, gone, books))
 
 
 def _needed(request: Request, rooms: tuple[Room, ...], gone: Sequence[_Victim], books: NodeBooks) -> Iterator[_Victim]:

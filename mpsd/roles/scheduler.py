@@ -17,11 +17,11 @@ from mpsd.edge.kube import Kube
 from mpsd.edge.limits_files import LimitsFiles
 from mpsd.edge.logs import logger
 from mpsd.edge.scheduler_settings import SchedulerSettings
-from mpsd.roles.scheduler_api import ExtenderApi
+from mpsd.roles.scheduler_api import ExtenderApi, bit_by_bit
 from mpsd.roles.scheduler_bind import Binder
 from mpsd.roles.scheduler_books import ClusterBooks
 from mpsd.roles.scheduler_door import Door
-from mpsd.roles.scheduler_metrics import SchedulerMetrics
+from mpsd.roles.scheduler_metrics import Numbers, SchedulerMetrics
 from mpsd.roles.webhook_metrics import CONTENT_TYPE
 
 _LIMITS_LOOK_S = 2.0
@@ -132,8 +132,7 @@ class SchedulerRole:
         return web.Response(text=f"{trouble or 'ok'}\n", status=503 if trouble else 200)
 
     async def _show_metrics(self, _request: web.Request) -> web.Response:
-        table = self._books.table
-        self._metrics.known(books for node in table.nodes if (books := table.books(node)))
+        self._metrics.known([Numbers.of(books) async for books in bit_by_bit(self._books.table)])
         since = self._usable_since
         self._metrics.usable(0.0 if since is None else time.monotonic() - since)
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})

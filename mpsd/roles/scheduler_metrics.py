@@ -3,9 +3,10 @@
 One rule: labels come from closed sets (verbs, verdicts), never from what somebody sent.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
@@ -85,12 +86,11 @@ class SchedulerMetrics:
     def certificate(self, not_after: float) -> None:
         self._expiry.labels("serving").set(not_after)
 
-    def known(self, nodes: Iterable[NodeBooks]) -> None:
-        """What the books hold now."""
-        numbers = [(len(one.totals), len(one.rooms), _promises(one)) for one in nodes]
-        self._nodes.set(len(numbers))
+    def known(self, nodes: Sequence["Numbers"]) -> None:
+        """What the books of each node hold now."""
+        self._nodes.set(len(nodes))
         for gauge, column in ((self._gpus, 0), (self._open, 1), (self._promises, 2)):
-            gauge.set(sum(each[column] for each in numbers))
+            gauge.set(sum(each[column] for each in nodes))
 
     def usable(self, for_s: float) -> None:
         """For how long the books may have been asked; 0 while they may not."""
@@ -103,5 +103,14 @@ class SchedulerMetrics:
         return generate_latest(self._registry)
 
 
-def _promises(books: NodeBooks) -> int:
-    return sum(one.source is Source.RESERVED for one in books.taken)
+class Numbers(NamedTuple):
+    """Of one node: its GPUs, those that take pods now, and pods with a promise of some."""
+
+    gpus: int
+    open: int
+    promises: int
+
+    @classmethod
+    def of(cls, books: NodeBooks) -> "Numbers":
+        promises = sum(one.source is Source.RESERVED for one in books.taken)
+        return cls(len(books.totals), len(books.rooms), promises)

@@ -1,14 +1,14 @@
 """What clients of gpushare read of the books."""
 
 from mpsd.core.cluster_status import PodStatus
-from mpsd.core.gpushare_inspect import inspection
+from mpsd.core.gpushare_inspect import inspected, inspection
 from mpsd.core.node_books import node_books
 from tests.core.cluster_worlds import GIB, TERMS, cluster_node, held, promised, uuid
 
 
 def test_every_gpu_says_what_it_has_in_whole_units_and_who_has_how_much() -> None:
     books = node_books(cluster_node(held=(held("a", 7, 1),)), "", (), (promised("b", 3, 1),), TERMS)
-    assert inspection([books]) == {
+    assert inspection([inspected(books)]) == {
         "nodes": [
             {
                 "name": "node1",
@@ -35,14 +35,14 @@ def test_a_pod_of_two_gpus_is_on_both_with_what_it_has_of_each() -> None:
     gpus = (uuid("node1", 0), uuid("node1", 1))
     both = PodStatus("node1", "default", "a", "a-uid", gpus, 5 * GIB, 100, 0, 0, 0)
     books = node_books(cluster_node(held=(both,)), "", (), (), TERMS)
-    (node,) = inspection([books])["nodes"]
+    node = inspected(books)
     assert [device["usedGPU"] for device in node["devs"]] == [5, 5]
     assert node["usedGPU"] == 10
 
 
 def test_a_node_that_takes_no_pods_shows_what_it_has() -> None:
     books = node_books(cluster_node(held=None), "", (), (), TERMS)
-    (node,) = inspection([books])["nodes"]
+    node = inspected(books)
     assert (node["totalGPU"], node["usedGPU"]) == (46, 0)
 
 

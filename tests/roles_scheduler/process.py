@@ -15,6 +15,7 @@ class Extender(Served):
 
     def __init__(self, folder: Path, flags: Mapping[str, str]) -> None:
         super().__init__("scheduler", folder, {"metrics-address": "127.0.0.1", **flags})
+        self.folder = folder
         self.context: ssl.SSLContext | None = None
 
     def ask(

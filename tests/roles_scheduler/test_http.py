@@ -25,12 +25,16 @@ UNKNOWN = "the cluster's mpsnodes and nodes and pods have not been heard of yet"
 
 @dataclass
 class Installed:
-    """A running extender, and what is on its disk. folder: for what clients keep."""
+    """A running extender, and what is on its disk. folder: for what clients keep.
+
+    was_closed_before: whether nobody could connect before there were certificates.
+    """
 
     extender: Extender
     folder: Path
     shown: Pair
     clients: Pair
+    was_closed_before: bool
 
     def show(self, signer: Pair) -> None:
         """Writes a new serving certificate, the way that kubelet swaps a mounted Secret's files."""
@@ -76,18 +80,27 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     )
     flags = {"cert_dir": str(folder / "certs"), "client_ca": str(folder / "ca.crt"), "address": "0.0.0.0"}
     with extender(folder, kubeconfig, **flags) as running:
-        yield Installed(running, folder, authority("serving"), authority("clients"))
+        wait_until(lambda: running.log("certificates cannot be used"), DEADLINE_S, "it says that there are none", 0.02)
+        closed = is_closed(running)
+        made = Installed(running, folder, authority("serving"), authority("clients"), closed)
+        made.show(made.shown)
+        made.let_in(made.clients)
+        wait_until(lambda: running.log("serving"), DEADLINE_S, "it serves", 0.02)
+        yield made
+
+
+def is_closed(one: Extender) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", one.port), 5).close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 def test_nobody_is_let_in_before_there_are_certificates(installed: Installed) -> None:
-    one = installed.extender
-    wait_until(lambda: one.log("certificates cannot be used"), DEADLINE_S, "it says so", 0.02)
-    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", one.port), 5):
-        pass
-    installed.show(installed.shown)
-    installed.let_in(installed.clients)
-    wait_until(lambda: one.log("serving"), DEADLINE_S, "it serves", 0.02)
-    assert one.log("serving")[-1]["tls"]
+    assert installed.was_closed_before
+    assert not installed.extender.log("certificates cannot be used")[0]["served"]
+    assert all(one["tls"] for one in installed.extender.log("serving"))
 
 
 def test_a_client_with_a_certificate_for_clients_is_let_in_and_nobody_else(installed: Installed) -> None:
@@ -110,7 +123,7 @@ def test_nothing_is_answered_from_books_that_have_not_heard_of_the_cluster(insta
         assert (answer.status, UNKNOWN in answer.text) == (503, True)
     assert UNKNOWN in one.bind({"metadata": {"name": "a", "namespace": "default", "uid": "u"}}, "node1")
     assert one.ask("GET", "/inspect").json == {"nodes": [], "error": UNKNOWN}
-    assert one.metric('mpsd_scheduler_requests_total{verb="filter",verdict="trouble"}') == 1
+    assert one.metric('mpsd_scheduler_requests_total{verb="filter",verdict="trouble"}') >= 1
 
 
 def test_probes_say_so_to_anybody_and_take_no_binds(installed: Installed) -> None:
@@ -123,10 +136,10 @@ def test_probes_say_so_to_anybody_and_take_no_binds(installed: Installed) -> Non
 
 
 def test_a_renewed_certificate_is_shown_without_a_restart(installed: Installed) -> None:
-    client = of_client(installed.clients)
+    client, before = of_client(installed.clients), len(installed.extender.log("serving"))
     installed.show(authority("serving anew"))
     wait_until(lambda: installed.lets_in(client), DEADLINE_S, "the new one is shown", 0.05)
-    assert len(installed.extender.log("serving")) == 1, "nobody's connection was broken for it"
+    assert len(installed.extender.log("serving")) == before, "nobody's connection was broken for it"
 
 
 def test_what_cannot_be_used_leaves_the_last_good_certificates_in_force(installed: Installed) -> None:
@@ -136,6 +149,7 @@ def test_what_cannot_be_used_leaves_the_last_good_certificates_in_force(installe
     assert installed.lets_in(of_client(installed.clients))
     assert not installed.lets_in(None)
     assert one.log("certificates cannot be used")[-1]["served"]
+    installed.let_in(installed.clients)
 
 
 def test_whoever_another_authority_let_in_is_not_let_in_any_more(installed: Installed) -> None:

@@ -1,6 +1,7 @@
 """What kube-scheduler asks is answered from the books, over HTTP, by one process for all of these tests."""
 
 import json
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpsd.core.placement_annotations import GPU
+from mpsd.edge.limits_files import POLICY_FILE, shipped_folder
 from mpsd.edge.waiting import wait_until
 from mpsd.sim.api_kinds import PODS as POD_KIND
 from mpsd.sim.api_store import Key
@@ -46,7 +48,8 @@ def api() -> Iterator[SimulatedApi]:
 def served(api: SimulatedApi, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Extender]:
     folder = tmp_path_factory.mktemp("scheduler")
     run(api, folder, cluster)
-    with extender(folder, api.kubeconfig(folder)) as running:
+    shutil.copytree(shipped_folder(), folder / "limits")
+    with extender(folder, api.kubeconfig(folder), limits=str(folder / "limits")) as running:
         running.wait_until_ready()
         yield running
 
@@ -199,3 +202,17 @@ def test_a_gpu_that_is_cordoned_takes_nobody_from_then_on(served: Extender, api:
     api.do(lambda: api.cluster.objects.change(node, lambda thing: thing["spec"].update({"cordoned": ["all"]})))
     wait_until(lambda: not served.filter(seven, "roomy")["NodeNames"], DEADLINE_S, "it is heard of", 0.01)
     assert served.filter(seven, "roomy")["FailedNodes"] == {"roomy": "gpu0 is cordoned, gpu1 is cordoned"}
+
+
+def test_a_changed_policy_counts_without_a_restart_and_a_broken_one_does_not(
+    served: Extender, api: SimulatedApi
+) -> None:
+    policy = served.folder / "limits" / POLICY_FILE
+    good, seven = policy.read_text(), asking(api, "later")
+    policy.write_text("version: v0\n")
+    wait_until(lambda: served.metric("mpsd_limits_wrong") == 1, DEADLINE_S, "it says so", 0.05)
+    assert served.filter(seven, "empty")["FailedNodes"] == {}
+    policy.write_text(good.replace("clients_per_grant: 8", "clients_per_grant: 60"))
+    wait_until(lambda: served.filter(seven, "empty")["FailedNodes"], DEADLINE_S, "the new one counts", 0.05)
+    assert "of 60 clients free" in served.filter(seven, "empty")["FailedNodes"]["empty"]
+    assert served.metric("mpsd_limits_wrong") == 0
