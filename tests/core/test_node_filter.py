@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpsd.core.gpu_table import BEST, GpuTable
@@ -100,6 +100,7 @@ def test_a_node_that_promised_the_last_room_to_this_very_pod_passes_and_is_the_b
     assert scores(SEVEN, ("node1", "node2"), made, {"node1": free}) == [BEST, BEST]
 
 
+@settings(max_examples=40)
 @given(st.data(), requests, st.booleans())
 def test_each_node_passes_or_fails_by_its_own_books(data: st.DataObject, request: Request, many: bool) -> None:
     each = {name: data.draw(books(name).filter(lambda one: one.rooms)) for name in ("node0", "node1", "node2")}
@@ -145,6 +146,7 @@ ANY = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(ANY, ANY, ANY)
 def test_no_pod_whatever_is_a_fault_of_ours(spec: object, container: object, limits: object) -> None:
     for pod in (

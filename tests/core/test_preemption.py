@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpsd.core.cluster_status import PodStatus
@@ -128,7 +128,10 @@ def crowds(draw: st.DrawFn) -> tuple[NodeBooks, list[SharedPod], Preemptor, tupl
         gpus = tuple(uuid("node1", gpu) for gpu in sorted(draw(st.sets(st.integers(0, 2), min_size=1, max_size=2))))
         mib, percent = draw(st.integers(1, 12)) * GIB, draw(st.sampled_from((0, 0, 20, 50)))
         grants.append(PodStatus("node1", "default", f"p{n}", f"p{n}-uid", gpus, mib, 100, percent, 0, 0))
-        fate: dict[str, Any] = {"terminating": draw(st.booleans()) and draw(st.booleans()), "priority": draw(st.integers(0, 3))}
+        fate: dict[str, Any] = {
+            "terminating": draw(st.booleans()) and draw(st.booleans()),
+            "priority": draw(st.integers(0, 3)),
+        }
         pods.append(shared_pod(f"p{n}", 1, "node1", **fate))
     node = cluster_node(gib=(12, 16, 23), held=tuple(grants), together=draw(st.booleans()))
     request = Request(draw(st.integers(0, 20)) * GIB, draw(st.sampled_from((None, 30, 100))), draw(st.integers(1, 2)))
@@ -137,6 +140,7 @@ def crowds(draw: st.DrawFn) -> tuple[NodeBooks, list[SharedPod], Preemptor, tupl
     return books, pods, Preemptor(request, draw(st.integers(0, 4))), tuple(proposed)
 
 
+@settings(max_examples=60)
 @given(crowds())
 def test_the_request_fits_then_and_everybody_added_was_needed_and_less_important(
     crowd: tuple[NodeBooks, list[SharedPod], Preemptor, tuple[str, ...]],
@@ -154,6 +158,7 @@ def test_the_request_fits_then_and_everybody_added_was_needed_and_less_important
     assert all(by_uid[one].priority < preemptor.priority and not by_uid[one].terminating for one in added)
 
 
+@settings(max_examples=60)
 @given(crowds())
 def test_no_other_choice_for_one_gpu_would_have_been_better_and_none_was_missed(
     crowd: tuple[NodeBooks, list[SharedPod], Preemptor, tuple[str, ...]],
