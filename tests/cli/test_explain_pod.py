@@ -253,3 +253,13 @@ def test_a_pod_that_asks_for_no_gpu_is_told_how_to(cluster: GpuCluster) -> None:
     patch = {"status": {"phase": "Running"}}
     cluster.world.ask(lambda kube: kube.patch(PODS, "web", patch, PatchKind.MERGE, "default", "status"))
     assert explain(cluster, "web").code == 0
+
+
+def test_a_cluster_without_mpsd_is_told_how_to_get_it(bare_world: ClusterWorld) -> None:
+    cluster = GpuCluster(bare_world)
+    cluster.pod(gpu_pod("train", 7))
+    said = explain(cluster, "train")
+    assert said.code == 1
+    assert "this cluster knows no MPSNodes (mpsnodes.mpsd.io); mpsd is not installed there: " in said.errors
+    cluster.pod(gpu_pod("bound", 7, nodeName="node1"))
+    assert "pod default/bound waits on node1: kubelet has not started it yet" in explain(cluster, "bound").output
