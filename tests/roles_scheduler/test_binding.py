@@ -72,7 +72,9 @@ def test_pods_that_cannot_be_bound_are_refused_with_the_reason(api: SimulatedApi
         await world.end_pod("a")
         assert await scheduler.bind(pod) == "pod default/a is gone"
         again = await world.add_pod("a", 7)
+        await scheduler.sees(partial(scheduler.books.pod, "default", "a"), "its namesake is heard of")
         assert await scheduler.bind(pod) == "pod default/a is gone; another has its name"
+        assert await world.promises() == {}
         assert await scheduler.bind(again) == ""
         assert len(await world.promises()) == 1
 

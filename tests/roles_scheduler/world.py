@@ -14,6 +14,7 @@ from mpsd.core.node_books import NodeBooks
 from mpsd.core.placement_annotations import GPU
 from mpsd.core.reservations import KEY, LONGEST_S, Reservation, written
 from mpsd.edge.kube import Kube, Object, PatchKind, Resource, open_kube
+from mpsd.edge.kube_access import of_kubeconfig
 from mpsd.edge.kube_time import stamp
 from mpsd.edge.waiting import until
 from mpsd.roles.scheduler_bind import BindArgs, Binder
@@ -93,7 +94,7 @@ class World:
 
     def __init__(self, api: SimulatedApi, kubeconfig: Path) -> None:
         self.api = api
-        self.kube = open_kube(kubeconfig)
+        self.kube = Kube(of_kubeconfig(kubeconfig), deadline_s=DEADLINE_S)
         self.clock = Clock()
         self.kubeconfig = kubeconfig
         self._schedulers: list[Scheduler] = []
