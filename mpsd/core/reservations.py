@@ -22,8 +22,8 @@ _LONGEST_TEXT = 262_144  # characters: what all annotations of an object may hol
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """memory_mib, percent: of each of `gpus` (UUIDs). at: when it was promised, by the clock of whoever did; for people,
-    and to tell a promise that was given anew from the one before.
+    """memory_mib, percent: of each of `gpus` (UUIDs). at: when it was promised, by the clock of whoever did. It is for
+    people, and tells a promise that was given anew from the one before.
     """
 
     pod: PodName
