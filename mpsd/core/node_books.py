@@ -113,7 +113,7 @@ def node_books(
         closed=closed,
         taken=taken,
         shut=shut,
-        totals=tuple((_name(row), row.promised_mib or 0) for row in node.gpus),
+        totals=tuple((_name(row), _whole_units(row.promised_mib or 0, policy)) for row in node.gpus),
     )
 
 
@@ -179,14 +179,21 @@ def _room(row: GpuRow, taken: Sequence[Taken], terms: Terms) -> Room | None:
     here = [one for one in taken if row.uuid in one.gpus]
     clients = terms.clients if row.promised_clients is None else row.promised_clients
     threads = policy.oversubscription.thread_percent if row.promised_percent is None else row.promised_percent
+    total_mib = _whole_units(row.promised_mib, policy)
     return Room(
         gpu=_name(row),
         domain=row.domain,
-        memory_mib_total=row.promised_mib,
-        memory_mib=row.promised_mib - sum(one.memory_mib for one in here),
+        memory_mib_total=total_mib,
+        memory_mib=total_mib - sum(one.memory_mib for one in here),
         thread_percent=threads - sum(one.percent for one in here),
         clients=clients - len(here) * policy.requests.clients_per_grant,
     )
+
+
+def _whole_units(mib: int, policy: Policy) -> int:
+    """kubelet gives whole ones: what a card has beyond them nobody can ask for."""
+    unit_mib = policy.resources.memory_unit_mib
+    return mib // unit_mib * unit_mib
 
 
 def _guessed(pod: SharedPod, rooms: tuple[Room, ...], policy: Policy) -> tuple[tuple[Room, ...], Taken]:

@@ -1,5 +1,7 @@
 """Who takes what of a node, and what is left: a pod counts once, by whoever knows best."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +45,12 @@ def test_a_pod_that_another_scheduler_placed_is_guessed_where_the_device_plugin_
 def test_a_finished_pod_holds_nothing() -> None:
     pod = shared_pod("a", 7, "node1", {"mpsd.io/gpu": uuid("node1", 0)}, finished=True)
     assert node_books(cluster_node(), "", [pod], [], TERMS).taken == ()
+
+
+def test_what_a_card_has_beyond_whole_units_is_nobodys() -> None:
+    node = cluster_node(gib=(3, 4))
+    larger = replace(node, gpus=tuple(replace(row, promised_mib=(row.promised_mib or 0) + 510) for row in node.gpus))
+    assert why_not(SEVEN, node_books(larger, "", [], [], TERMS)) == "gpu0 has 3 of 7 GiB free, gpu1 4"
 
 
 def test_the_label_of_a_node_chooses_its_placement_and_nonsense_means_the_policy_s() -> None:
