@@ -21,6 +21,9 @@ from mpsd.core.policy import Policy
 
 API = "mpsd.io/v1alpha1"
 KIND = "MPSNode"
+# A resource of the Node: when GPU memory was last given back, in seconds since 1970. No watch of kube-scheduler's is on
+# MPSNodes; what a Node has to allocate is the one thing that makes every version of it try again the pods that wait.
+GIVEN_BACK = "mpsd.io/given-back-at"
 
 CHANGE_S = 1.0  # between two writes, at least
 USE_S = 30.0  # the same where only what programs use has changed
@@ -228,6 +231,23 @@ def _gib(mib: int) -> str:
 def _known(**fields: object) -> Object:
     """The fields without those that nobody knows."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def gave_back(status: Object, before: Object) -> bool:
+    """Whether a pod that waits may fit by now: a GPU has given away less than before, or says again what it has."""
+    had = {gpu["uuid"]: gpu.get("grantedMiB") for gpu in before["gpus"]}
+    return any(_has_more(gpu.get("grantedMiB"), had.get(gpu["uuid"])) for gpu in status["gpus"])
+
+
+def _has_more(granted: int | None, had_granted: int | None) -> bool:
+    """None: not known."""
+    return granted is not None and (had_granted is None or granted < had_granted)
+
+
+def given_back_patch(at_s: int) -> Object:
+    """A merge patch of a Node's status: GIVEN_BACK and nothing else. at_s: now, since 1970."""
+    amount = {GIVEN_BACK: str(at_s)}
+    return {"status": {"capacity": amount, "allocatable": amount}}
 
 
 # -- what counts as a change ---------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Keeps the API server informed of a node as a whole: its MPSNode, its condition MPSReady, its number of GPUs.
 
-One rule: of the Node only our condition and our resource are touched; of the MPSNode never the spec, which is the
+One rule: of the Node only our condition and our resources are touched; of the MPSNode never the spec, which is the
 operator's.
 
 Rights: get nodes; patch nodes/status; get, create, patch mpsnodes; patch mpsnodes/status.
@@ -18,6 +18,8 @@ from mpsd.core.mpsnode import (
     HEARTBEAT_S,
     Written,
     belonging_patch,
+    gave_back,
+    given_back_patch,
     mpsnode_for,
     mpsnode_status,
     write_due,
@@ -151,6 +153,10 @@ class MPSNodeDuty(_NodeDuty):
         except NotFound:  # somebody deleted it
             self._belongs = False
             raise
+        # After the MPSNode, which has room by then for the pods that are tried again.
+        if self._written is None or gave_back(status, self._written.status):
+            patch = given_back_patch(int(time.time()))
+            await self._kube.patch(NODES, self._node.name, patch, PatchKind.MERGE, subresource="status")
         self._written = Written(status, time.monotonic())
 
     async def _make_belong(self) -> None:

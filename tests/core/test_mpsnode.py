@@ -20,6 +20,7 @@ from mpsd.core.mpsnode import (
     USE_STEP_MIB,
     Written,
     belonging_patch,
+    gave_back,
     mpsnode_for,
     mpsnode_status,
     write_due,
@@ -87,6 +88,13 @@ def test_what_each_pod_got_and_uses_is_told() -> None:
     assert (pod["pod"], pod["memoryMiB"], pod["usedMiB"], pod["clients"]) == ("default/a", 7168, 800, 2)
     assert (told["gpus"][0]["grantedMiB"], told["gpus"][0]["usedMiB"], told["gpus"][1]["usedMiB"]) == (7168, 800, 0)
     assert (told["summary"]["granted"], told["summary"]["used"], told["summary"]["pods"]) == ("7/46Gi", "0Gi", 1)
+
+
+def test_room_is_what_a_gpu_has_given_away_less_of_and_never_what_is_not_known() -> None:
+    none, one, two = (status(node(grants=tuple(held(pod) for pod in pods))) for pods in ("", "a", "ab"))
+    unknown = status(replace(node(), grants_known=False))
+    assert [gave_back(now, one) for now in (none, one, two, unknown)] == [True, False, False, False]
+    assert gave_back(two, unknown), "it says again what it has"
 
 
 def test_a_program_of_the_machine_is_counted_and_not_named() -> None:

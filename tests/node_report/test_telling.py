@@ -196,6 +196,38 @@ def test_a_cluster_without_our_definition_still_hears_of_the_node(api: Simulated
     run(api, tmp_path, test)
 
 
+def test_a_node_says_when_memory_was_given_back_after_it_has_told_of_the_room(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
+    """A change of what a Node has to allocate makes kube-scheduler try waiting pods again; its MPSNode changes none."""
+
+    async def test(world: World) -> None:
+        await world.define()
+        await world.make_node()
+
+        async def at() -> int:
+            seen = await world.kube.get(NODES, NODE)
+            return int(seen.get("status", {}).get("allocatable", {}).get(mpsnode.GIVEN_BACK, 0))
+
+        world.report.report(BUSY)
+        began: int = await eventually(at, "something from the start, since an earlier agent may have told of less room")
+        world.report.report(replace(BUSY, grants=(*BUSY.grants, held("more"))))
+        await eventually(lambda: granted_gib(world, 14), "the second grant")
+        assert await at() == began, "less room is no news for those who wait"
+        world.report.report(node())
+
+        async def is_said() -> bool:
+            return await at() > began and await granted_gib(world, 0)
+
+        await eventually(is_said, "that memory was given back")
+
+    run(api, tmp_path, test)
+
+
+async def granted_gib(world: World, gib: int) -> bool:
+    return bool(sum(gpu["grantedMiB"] for gpu in (await world.mpsnode())["status"]["gpus"]) == gib * 1024)
+
+
 def test_the_name_of_the_resource_follows_the_policy(api: SimulatedApi, tmp_path: Path) -> None:
     policies = [POLICY]
     renamed = replace(POLICY, resources=replace(POLICY.resources, count="example.com/gpus"))
