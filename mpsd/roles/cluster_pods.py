@@ -21,7 +21,7 @@ from mpsd.core.problem import InvalidInput, Problem, shown
 from mpsd.edge.kube import PODS, Forbidden, Kube, NotFound, Object, Resource
 from mpsd.edge.kube_time import seconds
 from mpsd.roles.cluster_policy import PolicyInForce, policy_in_force
-from mpsd.roles.cluster_room import allowed, look_for_room
+from mpsd.roles.cluster_room import allowed, both, look_for_room
 from mpsd.roles.report_node import MPS_NODES
 
 _EVENTS = Resource("v1", "events")
@@ -45,7 +45,7 @@ class Answers:
 async def explain_one(kube: Kube, words: str, namespace: str) -> Answers:
     """words: a pod's name, or KIND/NAME of it or of what made it. InvalidInput where there is none."""
     kind, name = named(words)
-    in_force, thing = await asyncio.gather(policy_in_force(kube), _pod(kube, kind, name, namespace))
+    in_force, thing = await both(policy_in_force(kube), _pod(kube, kind, name, namespace))
     look = _Look(kube, in_force)
     if thing is not None:
         return await look.answers([read_pod_seen(thing, in_force.policy)], None)
@@ -58,7 +58,7 @@ async def explain_one(kube: Kube, words: str, namespace: str) -> Answers:
 
 async def explain_all(kube: Kube, namespace: str) -> Answers:
     """Every pod that asks for a GPU and has not started. namespace: empty for all."""
-    in_force, things = await asyncio.gather(policy_in_force(kube), kube.list(PODS, namespace, _PENDING))
+    in_force, things = await both(policy_in_force(kube), kube.list(PODS, namespace, _PENDING))
     pods = [read_pod_seen(one, in_force.policy) for one in things]
     asking = sorted((pod for pod in pods if pod.shared), key=lambda pod: (pod.name.namespace, pod.name.name))
     return await _Look(kube, in_force).answers(asking, None)
@@ -83,7 +83,7 @@ class _Look:
         self._unseen: list[str] = []
 
     async def answers(self, pods: Sequence[PodSeen], owner: Owner | None) -> Answers:
-        scene, warnings = await asyncio.gather(self._scene(pods), self._warnings(pods))
+        scene, warnings = await both(self._scene(pods), self._warnings(pods))
         stories = [(pod, story(pod, scene, warnings.get(pod.name.uid, ""))) for pod in pods]
         return Answers(stories, owner, self._in_force, tuple(self._unseen))
 

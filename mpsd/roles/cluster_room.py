@@ -25,6 +25,7 @@ from mpsd.roles.report_node import NODES
 # What kubelet gave stands in the MPSNodes within a second or two of the pod's start: only the others are asked for.
 _PENDING = {"fieldSelector": "status.phase=Pending"}
 Found = TypeVar("Found")
+Other = TypeVar("Other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,25 @@ class ClusterRoom:
 async def look_for_room(kube: Kube, names: Sequence[str], in_force: PolicyInForce) -> ClusterRoom:
     """Of these nodes, all where none is named. Raises as `mpsnodes` does."""
     unseen: list[str] = []
-    things, machines, pending = await asyncio.gather(
+    things, (machines, pending) = await both(
         mpsnodes(kube, names),
-        allowed(_machines(kube), "nodes are not looked at", unseen),
-        allowed(_pods(kube, _PENDING, in_force), "pods that kubelet has given nothing yet are not counted", unseen),
+        both(
+            allowed(_machines(kube), "nodes are not looked at", unseen),
+            allowed(_pods(kube, _PENDING, in_force), "pods that kubelet has given nothing yet are not counted", unseen),
+        ),
     )
     return _room(things, machines, pending, in_force, unseen)
+
+
+async def both(first: Awaitable[Found], second: Awaitable[Other]) -> tuple[Found, Other]:
+    """Asks both at once. An error is raised when both have ended, so that whoever then closes the connection closes it
+    under nobody's question."""
+    one, other = await asyncio.gather(first, second, return_exceptions=True)
+    if isinstance(one, BaseException):
+        raise one
+    if isinstance(other, BaseException):
+        raise other
+    return one, other
 
 
 async def allowed(asked: Awaitable[Found], without: str, unseen: list[str]) -> Found | None:
