@@ -10,7 +10,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from mpsd.core.lately import Lately
+
 LONGEST_BODY = 32 * 1024**2  # 5 000 Nodes as Kubernetes writes them; their names alone are 150 kB
+_KEPT = 4  # lists of names: of each scheduler that asks, those of its filter and of its prioritize
+_LONGEST_KEPT = 1024**2
+_NULL = msgspec.Raw(b"null")
 
 T = TypeVar("T")
 Decoder = msgspec.json.Decoder
@@ -83,18 +88,34 @@ class Preemption:
     nodes: Mapping[str, Proposed]
 
 
-def read_candidates(body: bytes) -> Candidates:
-    """What filter and prioritize are asked with. MalformedRequest."""
-    fields = _fields(body)
-    pod = _field(fields, "Pod", _POD)
-    names = _field(fields, "NodeNames", _NAMES)
-    if names is not None:
-        return Candidates(pod, names, None)
-    listed = _field(fields, "Nodes", _NODES)
-    if listed is None:
-        raise MalformedRequest("both Nodes and NodeNames are null")
-    whole = tuple(listed.items or ())
-    return Candidates(pod, tuple(_decoded(node, "Nodes", _NODE).metadata.name for node in whole), whole)
+class CandidatesReader:
+    """Reads what filter and prioritize are asked with. The names of thousands of nodes come again and again: the same
+    bytes are the very same tuple, whose nodes nobody has to look for again either.
+    """
+
+    def __init__(self) -> None:
+        self._names: Lately[bytes, tuple[str, ...] | None] = Lately(_KEPT)
+
+    def read(self, body: bytes) -> Candidates:
+        """MalformedRequest."""
+        fields = _fields(body)
+        pod = _field(fields, "Pod", _POD)
+        names = self._read_names(bytes(fields.get("nodenames", _NULL)))
+        if names is not None:
+            return Candidates(pod, names, None)
+        listed = _field(fields, "Nodes", _NODES)
+        if listed is None:
+            raise MalformedRequest("both Nodes and NodeNames are null")
+        whole = tuple(listed.items or ())
+        return Candidates(pod, tuple(_decoded(node, "Nodes", _NODE).metadata.name for node in whole), whole)
+
+    def _read_names(self, text: bytes) -> tuple[str, ...] | None:
+        names = self._names.get(text)
+        if names is None:
+            names = _decoded(text, "NodeNames", _NAMES)
+            if len(text) <= _LONGEST_KEPT:
+                self._names.put(text, names)
+        return names
 
 
 def filter_answer(
@@ -183,7 +204,7 @@ def _fields(body: bytes) -> dict[str, msgspec.Raw]:
 
 
 def _field(fields: Mapping[str, msgspec.Raw], name: str, decoder: Decoder[T]) -> T:
-    return _decoded(fields.get(name.lower(), msgspec.Raw(b"null")), name, decoder)
+    return _decoded(fields.get(name.lower(), _NULL), name, decoder)
 
 
 def _decoded(text: bytes | msgspec.Raw, name: str, decoder: Decoder[T]) -> T:

@@ -42,6 +42,7 @@ class ExtenderApi:
         self._books = books
         self._binder = binder
         self._metrics = metrics
+        self._candidates = wire.CandidatesReader()
         self._answers: Mapping[Verb, Callable[[bytes], Awaitable[_Answered]]] = {
             Verb.FILTER: self._filter,
             Verb.PRIORITIZE: self._prioritize,
@@ -77,7 +78,7 @@ class ExtenderApi:
         return verdict, web.Response(body=answer, content_type="application/json")
 
     async def _filter(self, body: bytes) -> _Answered:
-        asked = wire.read_candidates(body)
+        asked = self._candidates.read(body)
         try:
             pod = self._asking(asked.pod)
         except (_Trouble, UnreadablePod) as error:
@@ -89,7 +90,7 @@ class ExtenderApi:
         return (Verdict.DONE if found.passing else Verdict.NO_NODE), answer
 
     async def _prioritize(self, body: bytes) -> _Answered:
-        asked = wire.read_candidates(body)
+        asked = self._candidates.read(body)
         pod = self._asking(asked.pod)
         if pod is None:
             return Verdict.NOT_OURS, wire.prioritize_answer(asked.nodes, repeat(0))

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.edge.extender_wire import (
+    CandidatesReader,
     MalformedRequest,
     Proposed,
     bind_answer,
@@ -18,13 +19,12 @@ from mpsd.edge.extender_wire import (
     preempt_answer,
     prioritize_answer,
     read_binding,
-    read_candidates,
     read_preemption,
 )
 
 POD = {"metadata": {"name": "a"}}
 BINDING = {"PodName": "a", "PodNamespace": "default", "PodUID": "u", "Node": "node1"}
-READERS = (read_candidates, read_preemption, read_binding)
+READERS = (CandidatesReader().read, read_preemption, read_binding)
 
 
 def written(thing: object) -> bytes:
@@ -34,7 +34,7 @@ def written(thing: object) -> bytes:
 @pytest.mark.parametrize("case", [str, str.lower, str.upper, lambda name: name[:1].lower() + name[1:]])
 def test_fields_are_read_in_any_case(case: Callable[[str], str]) -> None:
     candidates = {case("Pod"): POD, case("Nodes"): None, case("NodeNames"): ["node1", "node2"]}
-    assert read_candidates(written(candidates)).nodes == ("node1", "node2")
+    assert CandidatesReader().read(written(candidates)).nodes == ("node1", "node2")
     victims = {"node1": {case("Pods"): [{case("UID"): "u"}], case("NumPDBViolations"): 2}}
     preemption = read_preemption(written({case("Pod"): POD, case("NodeNameToMetaVictims"): victims}))
     assert preemption.nodes == {"node1": Proposed(("u",), 2)}
@@ -43,7 +43,7 @@ def test_fields_are_read_in_any_case(case: Callable[[str], str]) -> None:
 
 def test_whole_nodes_go_back_as_they_came() -> None:
     nodes = [{"metadata": {"name": f"node{n}", "labels": {"é": "\n"}}, "spec": {"x": 2**70}} for n in range(3)]
-    asked = read_candidates(written({"Pod": POD, "Nodes": {"metadata": {}, "items": nodes}, "NodeNames": None}))
+    asked = CandidatesReader().read(written({"Pod": POD, "Nodes": {"metadata": {}, "items": nodes}, "NodeNames": None}))
     assert asked.nodes == ("node0", "node1", "node2")
     said = json.loads(filter_answer(asked, ("node0", "node2"), {"node1": "full"}, {}))
     assert said["Nodes"]["items"] == [nodes[0], nodes[2]]
@@ -52,11 +52,11 @@ def test_whole_nodes_go_back_as_they_came() -> None:
 
 def test_no_node_at_all_is_a_question_too() -> None:
     for nodes in ({"Nodes": {"metadata": {}, "items": None}}, {"NodeNames": []}):
-        assert read_candidates(written({"Pod": POD} | nodes)).nodes == ()
+        assert CandidatesReader().read(written({"Pod": POD} | nodes)).nodes == ()
 
 
 def test_names_go_back_as_names() -> None:
-    asked = read_candidates(written({"Pod": POD, "NodeNames": ["node1", "node2"]}))
+    asked = CandidatesReader().read(written({"Pod": POD, "NodeNames": ["node1", "node2"]}))
     said = json.loads(filter_answer(asked, ("node2",), {"node1": "small"}, {"node1": "small"}))
     assert said == {
         "Nodes": None,
@@ -106,7 +106,7 @@ def test_a_binding_names_everything() -> None:
 )
 def test_what_is_wrong_with_a_body_is_said(body: bytes, words: str) -> None:
     with pytest.raises(MalformedRequest) as raised:
-        read_candidates(body)
+        CandidatesReader().read(body)
     assert words in str(raised.value)
 
 
@@ -141,3 +141,13 @@ def test_no_json_whatever_is_a_fault_of_ours(thing: Any) -> None:
 def test_no_bytes_whatever_are_a_fault_of_ours(noise: bytes, at: int) -> None:
     whole = written({"Pod": POD, "NodeNames": ["node1"], "NodeNameToMetaVictims": {}} | BINDING)
     read_all(whole[:at] + noise + whole[at + len(noise) :])
+
+
+def test_names_that_come_again_are_the_very_tuple_of_before_and_others_are_not() -> None:
+    reader = CandidatesReader()
+    bodies = [
+        written({"Pod": POD, "NodeNames": names}) for names in (["node1", "node2"], ["node2"], ["node1", "node2"])
+    ]
+    first, other, again = (reader.read(body).nodes for body in bodies)
+    assert first is again
+    assert (first, other) == (("node1", "node2"), ("node2",))

@@ -8,13 +8,13 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mpsd.edge.extender_wire import (
+    CandidatesReader,
     bind_answer,
     filter_answer,
     filter_error,
     preempt_answer,
     prioritize_answer,
     read_binding,
-    read_candidates,
     read_preemption,
 )
 from tests.extender.protocol import RECORDED, VERBS, named, problems, request, verb_of
@@ -44,7 +44,7 @@ def test_the_schema_is_one_and_refuses_what_it_does_not_know() -> None:
 
 @pytest.mark.parametrize("file", _recorded("filter", "prioritize"), ids=named)
 def test_our_answers_about_nodes_are_what_the_schema_says(file: Path) -> None:
-    asked = read_candidates(file.read_bytes())
+    asked = CandidatesReader().read(file.read_bytes())
     first, *others = asked.nodes
     reasons = dict.fromkeys(others, "gpu0 has 4 of 7 GiB free, gpu1 3")
     for answer in (
