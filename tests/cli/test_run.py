@@ -1,7 +1,6 @@
 """`mpsd run`: what its command sees, how it is refused, and what its exit code says."""
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,24 +12,10 @@ from tests.roles.machine import Machine, eventually
 OUT_OF_MEMORY = "2:CUDA_ERROR_OUT_OF_MEMORY"
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Machine]:
-    """`mpsd up` on one A30."""
-    made = Machine("A30")
-    try:
-        made.up()
-        yield made
-        made.stop()
-    finally:
-        made.destroy()
-
-
 @pytest.fixture
-def machine(shared: Machine) -> Iterator[Machine]:
-    """The shared machine, without a program before and after the test."""
-    yield shared
-    shared.end_programs()
-    shared.until_no_grants()
+def machine(served: Machine) -> Machine:
+    """One A30 with `mpsd up`, without a program before and after the test."""
+    return served
 
 
 def test_a_program_sees_its_grant_as_its_memory_and_its_threads(machine: Machine) -> None:

@@ -8,19 +8,20 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from tests.roles.conftest import on_machine, serving_on
 from tests.roles.machine import MPSD, Machine, Program, eventually
 
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
-    """Two A30 on which processes may run beside MPS; nothing runs yet."""
-    made = Machine("A30×2")
-    made.set_policy(exclusive_process=False)
-    try:
-        yield made
-        made.stop()
-    finally:
-        made.destroy()
+    """One A30, nothing running."""
+    yield from on_machine("A30")
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Machine]:
+    """Two A30 on which processes may run beside MPS."""
+    yield from serving_on("A30×2", exclusive_process=False)
 
 
 def status(machine: Machine, *options: str) -> Program:
@@ -32,19 +33,18 @@ def answered(asked: Program) -> str:
     return asked.output
 
 
-def test_the_books_and_who_uses_what_are_shown(machine: Machine) -> None:
-    machine.up()
-    client = machine.client(20, "alloc=1000")
-    waits = machine.run("--gpu-mem 23 --wait", "sim-cuda", "hold")
+def test_the_books_and_who_uses_what_are_shown(served: Machine) -> None:
+    client = served.client(20, "alloc=1000")
+    waits = served.run("--gpu-mem 23 --wait", "sim-cuda", "hold")
     waits.heard("ready")
-    queued = machine.run("--gpu-mem 23 --wait", "true")
-    eventually(lambda: machine.queue == [queued.pid], "it waits")
-    environment = {"MPSD_SIMULATION": str(machine.simulation.folder), "CUDA_VISIBLE_DEVICES": "0"}
-    stranger = machine.start([machine.program("sim-cuda"), "hold"], environment)
+    queued = served.run("--gpu-mem 23 --wait", "true")
+    eventually(lambda: served.queue == [queued.pid], "it waits")
+    environment = {"MPSD_SIMULATION": str(served.simulation.folder), "CUDA_VISIBLE_DEVICES": "0"}
+    stranger = served.start([served.program("sim-cuda"), "hold"], environment)
     stranger.heard("ready")
 
-    as_json = status(machine, "-o", "json")
-    as_text = status(machine)
+    as_json = status(served, "-o", "json")
+    as_text = status(served)
 
     assert (as_json.exit_code(), as_text.exit_code()) == (0, 0)
     node = json.loads(as_json.output)
@@ -65,14 +65,14 @@ def test_the_books_and_who_uses_what_are_shown(machine: Machine) -> None:
     assert f"pid {queued.pid} waits for 23 GiB: true" in text
     assert f"pid {stranger.pid} uses " in text
     assert "beside MPS, without limits" in text
-    assert node["gpus"][1]["uuid"] in answered(status(machine, "-o", "wide"))
-    assert yaml.safe_load(answered(status(machine, "-o", "yaml")))["gpus"] == node["gpus"]
+    assert node["gpus"][1]["uuid"] in answered(status(served, "-o", "wide"))
+    assert yaml.safe_load(answered(status(served, "-o", "yaml")))["gpus"] == node["gpus"]
 
 
 def test_a_watch_outlives_mpsd_and_ends_at_ctrl_c(machine: Machine) -> None:
     running = machine.up()
     watch = status(machine, "-o", "json", "--watch")
-    assert len(watch.heard("gpus")) == 2
+    assert len(watch.heard("gpus")) == 1
     running.send(signal.SIGTERM)
     assert running.exit_code() == 0
     assert "mpsd does not run here" in watch.heard("away")
@@ -80,17 +80,16 @@ def test_a_watch_outlives_mpsd_and_ends_at_ctrl_c(machine: Machine) -> None:
     assert watch.exit_code() == 130
 
 
-def test_a_domain_that_does_not_serve_is_explained_and_the_answer_is_no(machine: Machine) -> None:
-    machine.up()
-    machine.replace_control_program("exit 1")
-    os.kill(machine.daemon(), signal.SIGKILL)
-    eventually(lambda: "in a row" in machine.domain().reason, "it crashes again and again")
-    shown = status(machine)
+def test_a_domain_that_does_not_serve_is_explained_and_the_answer_is_no(served: Machine) -> None:
+    served.replace_control_program("exit 1")
+    os.kill(served.daemon(), signal.SIGKILL)
+    eventually(lambda: "in a row" in served.domain().reason, "it crashes again and again")
+    shown = status(served)
     assert shown.exit_code() == 1
     assert "gpu0 is down since " in shown.output
     assert "in a row, the next start is in " in shown.output
-    machine.restore_control_program()
-    machine.until_ready()
+    served.restore_control_program()
+    served.until_ready()
 
 
 def test_without_mpsd_the_answer_is_no_and_the_remedy(machine: Machine) -> None:

@@ -5,31 +5,27 @@ from pathlib import Path
 
 import pytest
 
+from tests.roles.conftest import on_machine
 from tests.roles.machine import MPSD, Machine, eventually
 
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
     """One A30, nothing running."""
-    made = Machine("A30")
-    try:
-        yield made
-        made.stop()
-    finally:
-        made.destroy()
+    yield from on_machine("A30")
 
 
-def test_a_second_mpsd_in_one_run_directory_leaves_the_first_alone(machine: Machine) -> None:
-    first = machine.up()
-    client = machine.client(7)
-    before = machine.node()
+def test_a_second_mpsd_in_one_run_directory_leaves_the_first_alone(served: Machine) -> None:
+    first = served.part("up")
+    client = served.client(7)
+    before = served.node()
 
-    second = machine.service("up")
+    second = served.service("up")
 
     assert second.exit_code() == 1
     assert second.errors.startswith("mpsd: mpsd runs here already: ")
-    assert str(machine.run_directory) in second.errors
-    after = machine.node()
+    assert str(served.run_directory) in second.errors
+    after = served.node()
     assert (after.domains, after.grants) == (before.domains, before.grants)
     assert first.running
     assert client.running
@@ -59,18 +55,21 @@ def test_every_fault_of_a_malformed_policy_is_named_and_nothing_is_started(machi
     assert not (machine.run_directory / "gpu0").exists()
 
 
-def test_a_policy_that_goes_bad_is_not_taken_and_one_that_is_good_again_is(machine: Machine) -> None:
-    service = machine.up()
-    machine.client(7)
-    machine.write_policy("version: v2\n")
+def test_a_policy_that_goes_bad_is_not_taken_and_one_that_is_good_again_is(served: Machine) -> None:
+    service = served.part("up")
+    served.client(7)
+    served.write_policy("version: v2\n")
 
     (line,) = eventually(lambda: service.logged("limits kept"), "the bad policy is reported")
 
     assert "v2" in line["reason"]
-    assert machine.run("--gpu-mem 12", "true").exit_code() == 0
-    machine.set_policy(oversubscription={"memory_percent": 50})
-    eventually(lambda: machine.node().gpus[0].promised_mib < 12 * 1024, "the good policy is in force")
-    assert machine.run("--gpu-mem 7", "true").exit_code() == 1
+    assert served.run("--gpu-mem 12", "true").exit_code() == 0
+    served.set_policy(oversubscription={"memory_percent": 50})
+    eventually(lambda: served.node().gpus[0].promised_mib < 12 * 1024, "the good policy is in force")
+    assert served.run("--gpu-mem 7", "true").exit_code() == 1
+    served.end_programs()
+    served.set_policy()
+    eventually(lambda: served.node().gpus[0].promised_mib > 12 * 1024, "the first policy is in force again")
 
 
 @pytest.mark.parametrize(

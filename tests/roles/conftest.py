@@ -1,6 +1,7 @@
 """Machines with simulated GPUs, on which nothing may be left at the end of a test."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -21,19 +22,51 @@ def pair() -> Iterator[Machine]:
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[Machine]:
-    """One A30, on which `mpsd up` runs."""
-    for made in on_machine("A30"):
-        made.up()
-        yield made
+    """One A30, on which `mpsd up` runs. A file that needs another has its own of this name."""
+    yield from serving_on("A30")
 
 
 @pytest.fixture
 def served(serving: Machine) -> Iterator[Machine]:
     """The same for all tests of a file that leave mpsd running; without programs at their beginning."""
     yield serving
-    serving.end_programs()
-    serving.until_no_grants()
-    serving.until_ready()
+    as_before(serving)
+
+
+@pytest.fixture(scope="module")
+def parted() -> Iterator[Machine]:
+    """One A30, on which `mpsd control` and `mpsd agent` run. A file that needs another has its own of this name."""
+    yield from parted_on("A30")
+
+
+@pytest.fixture
+def apart(parted: Machine) -> Iterator[Machine]:
+    """The same for all tests of a file that start again what they kill; without programs at their beginning."""
+    yield parted
+    as_before(parted)
+
+
+def serving_on(gpus: str, **policy: Any) -> Iterator[Machine]:
+    """policy: what it has beside the machine's own."""
+    for made in on_machine(gpus):
+        made.set_policy(**policy)
+        made.up()
+        yield made
+
+
+def parted_on(gpus: str, **policy: Any) -> Iterator[Machine]:
+    """policy: what it has beside the machine's own."""
+    for made in on_machine(gpus):
+        made.set_policy(**policy)
+        made.apart()
+        yield made
+
+
+def as_before(shared: Machine) -> None:
+    """Ends the programs of a test, and waits until every GPU is free and serves."""
+    shared.end_programs()
+    shared.until_no_grants()
+    shared.until_ready()
 
 
 def on_machine(gpus: str, *, tried: bool = True) -> Iterator[Machine]:

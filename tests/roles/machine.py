@@ -36,7 +36,7 @@ from mpsd.sim.nvml import SimulatedNvml
 
 MPSD = Path(sys.executable).with_name("mpsd")
 CONTROL = "nvidia-cuda-mps-control"
-SOON_S = 15.0  # far above what anything takes; only a failing test waits so long
+SOON_S = 30.0  # far above what anything takes, however busy the machine; only a failing test waits so long
 
 # The shipped policy with deadlines that a test can wait for.
 _QUICK: Mapping[str, Any] = {
@@ -145,6 +145,7 @@ class Machine:
         self._limits = self._folder / "limits"
         self._gpus = gpus
         self._programs: list[Program] = []
+        self._services: list[tuple[str, Service]] = []
         self._cards: list[Card] = []
         self._limits.mkdir()
         shutil.copy(shipped_folder() / "gpus.yaml", self._limits)
@@ -194,7 +195,14 @@ class Machine:
         """`mpsd up`, `control` or `agent`, not waited for."""
         if self._tried and self._plain and verb in {"up", "control"}:
             self._write_canaries()
-        return self._started(Service([str(MPSD), verb], self.environment | dict(environment or {}), self._said))
+        service = self._started(Service([str(MPSD), verb], self.environment | dict(environment or {}), self._said))
+        self._services.append((verb, service))
+        return service
+
+    def part(self, verb: str) -> Service:
+        """The one that runs."""
+        (running,) = (service for started, service in self._services if started == verb and service.running)
+        return running
 
     def _write_canaries(self) -> None:
         """What mpsd leaves of a canary in the records of domains that have none."""

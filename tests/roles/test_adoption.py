@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -11,6 +11,7 @@ from mpsd.core.domain_states import State
 from mpsd.core.identity import ProcessIdentity
 from mpsd.edge import control_process, processes, records
 from mpsd.sim.card import EXCLUSIVE_PROCESS
+from tests.roles.conftest import serving_on
 from tests.roles.machine import CONTROL, Machine, Program, eventually
 
 
@@ -36,30 +37,36 @@ def client_by_hand(machine: Machine) -> Program:
     return client
 
 
-def test_daemons_grants_and_limits_are_found_again_and_no_client_is_lost(pair: Machine) -> None:
-    first = pair.up()
-    clients = [pair.client(20), pair.client(18)]
-    before = pair.node()
-    first.kill()
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Machine]:
+    """Two A30."""
+    yield from serving_on("A30×2")
 
-    pair.up()
 
-    after = pair.node()
+def test_daemons_grants_and_limits_are_found_again_and_no_client_is_lost(served: Machine) -> None:
+    clients = [served.client(20), served.client(18)]
+    before = served.node()
+    served.part("up").kill()
+
+    served.up()
+
+    after = served.node()
     assert [domain.daemon_pid for domain in after.domains] == [domain.daemon_pid for domain in before.domains]
     assert [domain.servers for domain in after.domains] == [domain.servers for domain in before.domains]
-    assert [domain.restarts for domain in after.domains] == [0, 0]
+    assert [domain.restarts for domain in after.domains] == [domain.restarts for domain in before.domains]
     assert after.grants == before.grants
-    assert (pair.limit_mib("gpu0"), pair.limit_mib("gpu1")) == (20 * 1024, 18 * 1024)
+    assert (served.limit_mib("gpu0"), served.limit_mib("gpu1")) == (20 * 1024, 18 * 1024)
     assert all(client.running for client in clients)
 
 
-def test_an_adopted_daemon_that_dies_is_replaced(machine: Machine) -> None:
-    machine.up().kill()
-    machine.up()
-    daemon = machine.daemon()
+def test_an_adopted_daemon_that_dies_is_replaced(served: Machine) -> None:
+    daemon, restarts = served.daemon(), served.domain().restarts
+    served.part("up").kill()
+    served.up()
+    assert served.daemon() == daemon
     os.kill(daemon, signal.SIGKILL)
-    machine.new_daemon(daemon)
-    assert machine.domain().restarts == 1
+    served.new_daemon(daemon)
+    assert served.domain().restarts == restarts + 1
 
 
 def test_a_daemon_that_was_started_by_hand_is_adopted_with_its_clients(machine: Machine) -> None:
@@ -137,13 +144,13 @@ def test_a_process_that_has_the_recorded_pid_is_not_touched(
     assert bystander.running
 
 
-def test_a_corrupt_record_is_ignored_and_its_daemon_still_found(machine: Machine) -> None:
-    machine.up().kill()
-    daemon = machine.recorded_daemon()
-    machine.folder_of().record.write_text("{")
+def test_a_corrupt_record_is_ignored_and_its_daemon_still_found(served: Machine) -> None:
+    served.part("up").kill()
+    daemon = served.recorded_daemon()
+    served.folder_of().record.write_text("{")
 
-    service = machine.up()
+    service = served.up()
 
     (ignored, *_) = service.logged("record ignored")
-    assert str(machine.folder_of().record) in ignored["reason"]
-    assert machine.daemon() == daemon
+    assert str(served.folder_of().record) in ignored["reason"]
+    assert served.daemon() == daemon

@@ -19,9 +19,12 @@ def release(machine: Machine, *options: str, **environment: str) -> Program:
 
 def crash(machine: Machine) -> None:
     """mpsd and all its daemons are gone at once, as when its container is removed by force."""
-    machine.up().kill()
-    for gpu in machine.simulation.gpus:
-        machine.kill(machine.recorded_daemon(f"gpu{gpu.ordinal}"))
+    domains = [f"gpu{gpu.ordinal}" for gpu in machine.simulation.gpus]
+    control = machine.service("control")
+    eventually(lambda: len(control.logged("state", state="ready")) == len(domains), "it serves")
+    control.kill()
+    for domain in domains:
+        machine.kill(machine.recorded_daemon(domain))
     eventually(lambda: not machine.processes_left(), "all of it is gone")
 
 

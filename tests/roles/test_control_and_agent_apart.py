@@ -7,52 +7,52 @@ from mpsd.core.domain_states import State
 from tests.roles.machine import Machine, eventually
 
 
-def test_a_killed_agent_loses_no_client_and_no_grant(machine: Machine) -> None:
-    _control, agent = machine.apart()
-    lasting, ended = machine.client(7), machine.client(4)
-    grant = machine.grant_of(lasting)
+def test_a_killed_agent_loses_no_client_and_no_grant(apart: Machine) -> None:
+    agent = apart.part("agent")
+    lasting, ended = apart.client(7), apart.client(4)
+    grant = apart.grant_of(lasting)
     agent.kill()
     ended.kill()
     assert lasting.running
 
-    again = machine.service("agent")
+    again = apart.service("agent")
 
-    machine.until_ready()
-    eventually(lambda: machine.holders == {lasting.pid}, "the grant of the program that ended is given back")
-    assert machine.grant_of(lasting) == grant
+    apart.until_ready()
+    eventually(lambda: apart.holders == {lasting.pid}, "the grant of the program that ended is given back")
+    assert apart.grant_of(lasting) == grant
     assert again.logged("grants found again", grants=2)
-    eventually(lambda: machine.limit_mib() == 7168, "the limit is that of the grant that is left")
+    eventually(lambda: apart.limit_mib() == 7168, "the limit is that of the grant that is left")
     assert lasting.running
 
 
-def test_a_program_that_waits_is_told_that_the_agent_went_away(machine: Machine) -> None:
-    _control, agent = machine.apart()
-    machine.client(20)
-    waits = machine.run("--gpu-mem 20 --wait", "true")
-    eventually(lambda: machine.queue == [waits.pid], "it waits")
+def test_a_program_that_waits_is_told_that_the_agent_went_away(apart: Machine) -> None:
+    agent = apart.part("agent")
+    apart.client(20)
+    waits = apart.run("--gpu-mem 20 --wait", "true")
+    eventually(lambda: apart.queue == [waits.pid], "it waits")
     agent.kill()
     assert waits.exit_code() == 1
     assert "mpsd went away while it was asked" in waits.errors
-    machine.service("agent")
-    machine.until_ready()
+    apart.service("agent")
+    apart.until_ready()
 
 
-def test_without_control_clients_go_on_and_nothing_is_granted_on_a_dead_daemon(machine: Machine) -> None:
-    control, _agent = machine.apart()
-    client = machine.client(7)
+def test_without_control_clients_go_on_and_nothing_is_granted_on_a_dead_daemon(apart: Machine) -> None:
+    control = apart.part("control")
+    client = apart.client(7)
     control.kill()
-    second = machine.client(7)
+    second = apart.client(7)
     assert client.running
 
-    os.kill(machine.daemon(), signal.SIGKILL)
+    os.kill(apart.daemon(), signal.SIGKILL)
 
     assert second.exit_code() == 4
-    refused = machine.run("--gpu-mem 7", "true")
+    refused = apart.run("--gpu-mem 7", "true")
     assert refused.exit_code() == 1
     assert "gpu0 is down" in refused.errors
-    machine.service("control")
-    machine.in_state(State.READY)
-    machine.client(7)
+    apart.service("control")
+    apart.in_state(State.READY)
+    apart.client(7)
 
 
 def test_without_control_programs_are_refused_or_wait(machine: Machine) -> None:

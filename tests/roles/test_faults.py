@@ -1,11 +1,15 @@
 """A program's fault takes the others on its GPU with it; the GPU is back once the last of them is gone or was ended."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from mpsd.core.domain_states import State
 from mpsd.core.node_view import Fault
 from mpsd.edge import drain_requests, processes, records
+from tests.roles.conftest import parted_on
 from tests.roles.machine import Machine, Program, eventually
 
 ILLEGAL_ADDRESS = "700:CUDA_ERROR_ILLEGAL_ADDRESS"
@@ -14,9 +18,14 @@ GRACE_S = 1.0
 SEEN_S = HEALED_S = 0.5  # what it may take to see a fault, and to serve again after the grace
 
 
-def set_policy(machine: Machine, *, domains: Sequence[Sequence[int]] = (), **more_s: float) -> None:
-    graces = {"command_s": 1, "start_s": 5, "fault_grace_s": GRACE_S, **more_s}
-    machine.set_policy(canary="skip", domains=[list(one) for one in domains], graces=graces)
+def policy(**more_s: float) -> dict[str, Any]:
+    return {"canary": "skip", "graces": {"command_s": 1, "start_s": 5, "fault_grace_s": GRACE_S, **more_s}}
+
+
+@pytest.fixture(scope="module")
+def parted() -> Iterator[Machine]:
+    """Two A30 where who lingers is ended soon."""
+    yield from parted_on("A30×2", **policy())
 
 
 def lingers(machine: Machine, gib: int = 4, *, faulting: bool) -> Program:
@@ -26,10 +35,12 @@ def lingers(machine: Machine, gib: int = 4, *, faulting: bool) -> Program:
     return program
 
 
-def fault_of(machine: Machine, name: str = "gpu0") -> Fault:
-    """The one fault of the domain, once it is known."""
-    (fault,) = eventually(lambda: machine.record(name).faults, "the fault is written down", SEEN_S)
-    return fault
+def fault_of(machine: Machine, name: str = "gpu0", known: int = 0) -> Fault:
+    """The one fault of the domain beside those that were known before, once it is written down."""
+    eventually(lambda: machine.record(name).faults_total > known, "the fault is written down")
+    record = machine.record(name)
+    assert record.faults_total == known + 1
+    return record.faults[-1]
 
 
 def healed(machine: Machine, name: str = "gpu0") -> Fault:
@@ -58,34 +69,35 @@ def test_a_fault_closes_the_domain_until_its_process_is_gone(machine: Machine) -
     assert machine.domain().restarts == 0
 
 
-def test_those_who_linger_are_ended_and_the_gpu_serves_again_while_its_neighbour_never_notices(pair: Machine) -> None:
-    set_policy(pair)
-    control, _agent = pair.apart()
-    neighbour = pair.client(20)
-    bystander = lingers(pair, 7, faulting=False)
-    assert [pair.gpu_of(program) for program in (neighbour, bystander)] == ["gpu0", "gpu1"]
-    culprit = pair.run("--gpu-mem 7", "sim-cuda", "fault", "linger")
+def test_those_who_linger_are_ended_and_the_gpu_serves_again_while_its_neighbour_never_notices(apart: Machine) -> None:
+    control, before = apart.part("control"), [domain.restarts for domain in apart.node().domains]
+    unharmed, known = apart.record("gpu0").faults, apart.record("gpu1").faults_total
+    neighbour = apart.client(20)
+    bystander = lingers(apart, 7, faulting=False)
+    assert [apart.gpu_of(program) for program in (neighbour, bystander)] == ["gpu0", "gpu1"]
+    culprit = apart.run("--gpu-mem 7", "sim-cuda", "fault", "linger")
     assert culprit.heard("bad") == ILLEGAL_ADDRESS
 
-    eventually(lambda: pair.record("gpu1").state is State.FAULT, "the fault is seen", SEEN_S)
-    fault = fault_of(pair, "gpu1")
+    eventually(lambda: apart.record("gpu1").state is State.FAULT, "the fault is seen", SEEN_S)
+    fault = fault_of(apart, "gpu1", known)
     assert hit_pids(fault) == {bystander.pid, culprit.pid}
     assert all("sim" in hit.command and processes.is_alive(hit.process) for hit in fault.hit)
 
     assert (bystander.exit_code(), culprit.exit_code()) == (KILLED, KILLED)
-    fault = healed(pair, "gpu1")
+    fault = healed(apart, "gpu1")
     assert all(hit.ended_at for hit in fault.hit)
     assert GRACE_S <= (fault.healed_at or 0) - fault.at <= GRACE_S + HEALED_S
-    pair.in_state(State.READY, "gpu1")
-    assert pair.gpu_of(pair.client(20)) == "gpu1"
+    apart.in_state(State.READY, "gpu1")
+    assert apart.gpu_of(apart.client(20)) == "gpu1"
     assert neighbour.running
-    assert pair.record("gpu0").faults == ()
-    assert {line["pid"] for line in control.logged("client ended")} == {bystander.pid, culprit.pid}
-    assert (pair.domain("gpu1").restarts, pair.domain("gpu0").restarts) == (0, 0)
+    assert apart.record("gpu0").faults == unharmed
+    ended = control.logged("client ended", domain="gpu1")
+    assert {line["pid"] for line in ended} == {bystander.pid, culprit.pid}
+    assert [domain.restarts for domain in apart.node().domains] == before
 
 
 def test_a_client_of_another_gpu_of_the_same_daemon_lives_on(pair: Machine) -> None:
-    set_policy(pair, domains=[[0, 1]])
+    pair.set_policy(domains=[[0, 1]], **policy())
     service = pair.service("up")
     eventually(lambda: service.logged("state", domain="gpu0-1", state="ready"), "the domain of both is ready")
     neighbour = pair.client(20)
@@ -99,71 +111,69 @@ def test_a_client_of_another_gpu_of_the_same_daemon_lives_on(pair: Machine) -> N
     assert neighbour.running
 
 
-def test_who_was_hit_is_known_though_they_are_gone_at_once(machine: Machine) -> None:
-    set_policy(machine)
-    control, _agent = machine.apart()
-    bystanders = [machine.client(4), machine.client(4)]
-    culprit = machine.run("--gpu-mem 4", "sim-cuda", "fault")
+def test_who_was_hit_is_known_though_they_are_gone_at_once(apart: Machine) -> None:
+    control, known = apart.part("control"), apart.record().faults_total
+    bystanders = [apart.client(4), apart.client(4)]
+    culprit = apart.run("--gpu-mem 4", "sim-cuda", "fault")
     programs = [*bystanders, culprit]
     assert culprit.exit_code() == 0
     assert [bystander.exit_code() for bystander in bystanders] == [4, 4]
 
-    fault = fault_of(machine)
+    fault = fault_of(apart, known=known)
 
     assert fault.pids >= {program.pid for program in bystanders}
     assert fault.pids <= {program.pid for program in programs}
     assert hit_pids(fault) >= {program.pid for program in bystanders}
-    assert healed(machine).hit == fault.hit
-    assert machine.run("--gpu-mem 4 --wait --timeout 15", "sim-cuda", "fault").exit_code() == 0
-    eventually(lambda: machine.record().faults_total == 2 and healed(machine), "one more is counted")
-    first, second = machine.record().faults
+    assert healed(apart).hit == fault.hit
+    assert apart.run("--gpu-mem 4 --wait --timeout 15", "sim-cuda", "fault").exit_code() == 0
+    eventually(lambda: apart.record().faults_total == known + 2 and healed(apart), "one more is counted")
+    *_, first, second = before = apart.record().faults
     assert first.at < second.at
 
     control.kill()
-    control = machine.service("control")
-    eventually(lambda: control.logged("state", state="ready"), "the next control serves")
-    assert machine.record().faults == (first, second), "and takes nothing in the log for new"
+    control = apart.service("control")
+    eventually(lambda: control.logged("state", domain="gpu0", state="ready"), "the next control serves")
+    assert apart.record().faults == before, "and takes nothing in the log for new"
 
 
-def test_the_next_control_ends_whom_the_one_before_it_had_seen_linger(machine: Machine) -> None:
-    set_policy(machine)
-    control, _agent = machine.apart()
-    culprit = lingers(machine, faulting=True)
-    before = fault_of(machine)
+def test_the_next_control_ends_whom_the_one_before_it_had_seen_linger(apart: Machine) -> None:
+    control, known = apart.part("control"), apart.record().faults_total
+    culprit = lingers(apart, faulting=True)
+    before = fault_of(apart, known=known)
     control.kill()
     assert culprit.running
 
-    control = machine.service("control")
+    control = apart.service("control")
 
     assert culprit.exit_code() == KILLED
-    after = healed(machine)
-    eventually(lambda: control.logged("state", state="ready"), "the domain serves")
-    assert [line["state"] for line in control.logged("state")] == ["starting", "fault", "ready"]
+    after = healed(apart)
+    eventually(lambda: control.logged("state", domain="gpu0", state="ready"), "the domain serves")
+    assert [line["state"] for line in control.logged("state", domain="gpu0")] == ["starting", "fault", "ready"]
     assert (after.at, hit_pids(after)) == (before.at, {culprit.pid})
-    assert machine.record().faults_total == 1
+    assert apart.record().faults_total == known + 1
 
 
-def test_a_fault_that_happened_while_no_control_ran_is_found_in_the_log(machine: Machine) -> None:
-    set_policy(machine)
-    control, _agent = machine.apart()
-    bystander = lingers(machine, faulting=False)
-    culprit = machine.run("--gpu-mem 4", "sim-cuda", "hold=0.5", "fault", "linger")
+def test_a_fault_that_happened_while_no_control_ran_is_found_in_the_log(apart: Machine) -> None:
+    control, known = apart.part("control"), apart.record().faults_total
+    bystander = lingers(apart, faulting=False)
+    culprit = apart.run("--gpu-mem 4", "sim-cuda", "hold=0.5", "fault", "linger")
     culprit.heard("ready")
     control.kill()
     assert culprit.heard("bad") == ILLEGAL_ADDRESS
 
-    machine.service("control")
+    apart.service("control")
 
     assert (bystander.exit_code(), culprit.exit_code()) == (KILLED, KILLED)
-    assert hit_pids(healed(machine)) == {bystander.pid, culprit.pid}
-    machine.in_state(State.READY)
-    machine.client(4)
+    fault_of(apart, known=known)
+    assert hit_pids(healed(apart)) == {bystander.pid, culprit.pid}
+    apart.in_state(State.READY)
+    apart.client(4)
 
 
 def test_a_process_that_is_not_the_very_one_is_not_ended_and_the_daemon_is_replaced_in_the_end(
     machine: Machine,
 ) -> None:
-    set_policy(machine, wedged_limit_s=1)
+    machine.set_policy(**policy(wedged_limit_s=1))
     control, _agent = machine.apart()
     lingering = lingers(machine, faulting=True)
     fault = fault_of(machine)
@@ -183,14 +193,12 @@ def test_a_process_that_is_not_the_very_one_is_not_ended_and_the_daemon_is_repla
     machine.client(4)
 
 
-def test_a_drain_is_not_held_up_by_those_who_linger(machine: Machine) -> None:
-    set_policy(machine)
-    machine.up()
-    culprit = lingers(machine, faulting=True)
-    drain_requests.ask(machine.folder_of(), "a new driver")
+def test_a_drain_is_not_held_up_by_those_who_linger(apart: Machine) -> None:
+    culprit = lingers(apart, faulting=True)
+    drain_requests.ask(apart.folder_of(), "a new driver")
 
-    machine.in_state(State.DRAINED)
+    apart.in_state(State.DRAINED)
 
     assert culprit.exit_code() == KILLED
-    drain_requests.withdraw(machine.folder_of())
-    machine.in_state(State.READY)
+    drain_requests.withdraw(apart.folder_of())
+    apart.in_state(State.READY)

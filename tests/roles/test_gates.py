@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -9,24 +10,29 @@ import pytest
 from mpsd.core.domain_states import State
 from mpsd.core.node_view import RECORD_VERSION, DomainRecord
 from mpsd.edge import gate, processes, records
-from tests.roles.machine import Machine, Service, eventually
+from tests.roles.conftest import serving_on
+from tests.roles.machine import Machine, eventually
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Machine]:
+    """Two A30."""
+    yield from serving_on("A30×2")
 
 
 def is_open(machine: Machine, name: str = "gpu0") -> bool:
     return machine.folder_of(name).gate.exists()
 
 
-def _up_with_gate(machine: Machine) -> Service:
-    """`mpsd up`, once containers may start."""
-    service = machine.up()
-    eventually(lambda: is_open(machine), "the gate is open")
-    return service
+def until_open(machine: Machine, name: str = "gpu0") -> None:
+    eventually(lambda: is_open(machine, name), f"the gate of {name} is open")
 
 
 def test_it_is_there_once_the_domain_is_ready_and_gone_when_mpsd_stops(machine: Machine) -> None:
-    service = _up_with_gate(machine)
+    service = machine.up()
+    until_open(machine)
     client = machine.client(7)
     service.send(signal.SIGTERM)
     machine.in_state(State.DRAINING)
@@ -35,59 +41,74 @@ def test_it_is_there_once_the_domain_is_ready_and_gone_when_mpsd_stops(machine: 
     assert service.exit_code() == 0
 
 
-def test_it_closes_for_a_fault_and_opens_after_it(pair: Machine) -> None:
-    pair.up()
-    lingers = pair.run("--gpu-mem 2", "sim-cuda", "fault", "linger")
+def test_it_closes_for_a_fault_and_opens_after_it(served: Machine) -> None:
+    lingers = served.run("--gpu-mem 2", "sim-cuda", "fault", "linger")
     lingers.heard("lingering")
-    faulty = pair.gpu_of(lingers)
-    pair.in_state(State.FAULT, faulty)
-    assert not is_open(pair, faulty)
-    eventually(lambda: is_open(pair, "gpu1" if faulty == "gpu0" else "gpu0"), "the other gate is open")
+    faulty = served.gpu_of(lingers)
+    served.in_state(State.FAULT, faulty)
+    assert not is_open(served, faulty)
+    until_open(served, "gpu1" if faulty == "gpu0" else "gpu0")
     lingers.kill()
-    pair.in_state(State.READY, faulty)
-    eventually(lambda: is_open(pair, faulty), "the gate is open again")
+    served.in_state(State.READY, faulty)
+    until_open(served, faulty)
 
 
-def test_it_closes_for_a_wedged_daemon(machine: Machine) -> None:
-    machine.up()
-    daemon = machine.daemon()
+def test_it_closes_for_a_wedged_daemon(served: Machine) -> None:
+    until_open(served)
+    daemon = served.daemon()
     os.kill(daemon, signal.SIGSTOP)
-    machine.in_state(State.WEDGED)
-    assert not is_open(machine)
+    served.in_state(State.WEDGED)
+    assert not is_open(served)
     os.kill(daemon, signal.SIGCONT)
-    machine.in_state(State.READY)
-    eventually(lambda: is_open(machine), "the gate is open again")
+    served.in_state(State.READY)
+    until_open(served)
 
 
-def test_a_killed_mpsd_leaves_it_open_and_the_next_never_closes_it(machine: Machine) -> None:
-    _up_with_gate(machine).kill()
-    before = machine.folder_of().gate.stat().st_ino
+def test_a_killed_mpsd_leaves_it_open_and_the_next_never_closes_it(served: Machine) -> None:
+    until_open(served)
+    served.part("up").kill()
+    before = served.folder_of().gate.stat().st_ino
 
-    machine.up()
+    served.up()
 
-    assert machine.folder_of().gate.stat().st_ino == before
+    assert served.folder_of().gate.stat().st_ino == before
 
 
-def test_a_gate_whose_daemon_died_with_mpsd_is_closed_before_anything_else(machine: Machine) -> None:
-    _up_with_gate(machine).kill()
-    machine.kill(machine.recorded_daemon())
-    assert is_open(machine)
-    machine.replace_control_program("exit 1")
+def test_a_gate_whose_daemon_died_with_mpsd_is_closed_before_anything_else(served: Machine) -> None:
+    until_open(served)
+    served.part("up").kill()
+    served.kill(served.recorded_daemon())
+    assert is_open(served)
+    served.replace_control_program("exit 1")
 
-    service = machine.service("up")
+    service = served.service("up")
 
     eventually(lambda: service.logged("state", domain="gpu0", state="down"), "it tries, and fails")
     assert service.logged("gate closed", domain="gpu0")
-    assert not is_open(machine)
+    assert not is_open(served)
+    served.restore_control_program()
+    served.until_known()
 
 
-def test_a_gate_is_closed_even_where_mpsd_cannot_start(machine: Machine) -> None:
-    machine.up().kill()
-    machine.kill(machine.recorded_daemon())
-    machine.write_policy("version: v2")
-    service = machine.service("control")
+def test_a_gate_is_closed_even_where_mpsd_cannot_start(served: Machine) -> None:
+    until_open(served)
+    served.part("up").kill()
+    served.kill(served.recorded_daemon())
+    served.write_policy("version: v2")
+    service = served.service("control")
     assert service.exit_code() != 0
-    assert not is_open(machine)
+    assert not is_open(served)
+    served.set_policy()
+    served.up()
+
+
+def test_the_gate_of_a_domain_that_is_no_more_is_closed(served: Machine) -> None:
+    served.part("up").kill()
+    stranger = served.folder_of("gpu7")
+    stranger.make()
+    gate.make(stranger)
+    served.up()
+    assert not is_open(served, "gpu7")
 
 
 def test_without_control_the_agent_closes_the_gate_of_a_daemon_that_dies(pair: Machine) -> None:
@@ -102,14 +123,6 @@ def test_without_control_the_agent_closes_the_gate_of_a_daemon_that_dies(pair: M
     assert agent.logged("gate closed", domain="gpu1")
     pair.service("control")
     pair.until_ready()
-
-
-def test_the_gate_of_a_domain_that_is_no_more_is_closed(machine: Machine) -> None:
-    stranger = machine.folder_of("gpu7")
-    stranger.make()
-    gate.make(stranger)
-    machine.up()
-    assert not is_open(machine, "gpu7")
 
 
 def test_a_gate_of_another_boot_is_closed(machine: Machine) -> None:

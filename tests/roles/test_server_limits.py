@@ -3,11 +3,20 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
+import pytest
+
 from mpsd.core.client_limits import DENY_MIB
-from tests.roles.machine import Machine, Service, eventually
+from tests.roles.conftest import parted_on
+from tests.roles.machine import Machine, eventually
 
 # Each of them after and before another; the second dies before the first is back. The soak plays any order.
 _ORDER = ["control", "daemon", "server", "agent", "control"]
+
+
+@pytest.fixture(scope="module")
+def parted() -> Iterator[Machine]:
+    """Two A30."""
+    yield from parted_on("A30×2")
 
 
 class Parts:
@@ -15,7 +24,6 @@ class Parts:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._services: dict[str, Service] = dict(zip(("control", "agent"), machine.apart(), strict=True))
 
     def kill(self, part: str) -> None:
         match part:
@@ -25,11 +33,11 @@ class Parts:
                 for server in self._servers():
                     self._machine.kill(server)
             case _:
-                self._services[part].kill()
+                self._machine.part(part).kill()
 
     def start(self, part: str) -> None:
-        if part in self._services:
-            self._services[part] = self._machine.service(part)
+        if part in {"control", "agent"}:
+            self._machine.service(part)
 
     def in_force(self, name: str = "gpu0") -> set[str]:
         """What the daemon says of its servers, and of those to come, in its own words; empty without a server."""
@@ -42,10 +50,10 @@ class Parts:
         yield from map(int, self._machine.ask_daemon("get_server_list").split())
 
 
-def test_it_survives_restarts_of_every_part(machine: Machine) -> None:
-    parts = Parts(machine)
-    program = machine.run("--gpu-mem 7", "sleep", "600")
-    eventually(lambda: machine.holders == {program.pid}, "it has its grant")
+def test_it_survives_restarts_of_every_part(apart: Machine) -> None:
+    parts = Parts(apart)
+    program = apart.run("--gpu-mem 7", "sleep", "600")
+    eventually(lambda: apart.holders == {program.pid}, "it has its grant")
 
     for first, second in pairwise(_ORDER):
         parts.kill(first)
@@ -54,16 +62,16 @@ def test_it_survives_restarts_of_every_part(machine: Machine) -> None:
         parts.start(second)
         eventually(lambda: parts.in_force() == {"7G"}, f"it is in force again after {first}, {second}")
 
-    machine.until_ready()
-    assert machine.holders == {program.pid}
+    apart.until_ready()
+    assert apart.holders == {program.pid}
 
 
-def test_it_rises_before_a_program_starts_and_falls_after_one_has_ended(pair: Machine) -> None:
-    parts = Parts(pair)
-    small = pair.run("--gpu-mem 4", "sleep", "600")
-    eventually(lambda: pair.holders == {small.pid}, "it has its grant")
+def test_it_rises_before_a_program_starts_and_falls_after_one_has_ended(apart: Machine) -> None:
+    parts = Parts(apart)
+    small = apart.run("--gpu-mem 4", "sleep", "600")
+    eventually(lambda: apart.holders == {small.pid}, "it has its grant")
     assert parts.in_force() == {"4G"}
-    large = pair.client(9, "alloc=20000")
+    large = apart.client(9, "alloc=20000")
     assert 8 * 1024 < large.heard("alloc_MiB") < 9 * 1024  # the limit was there before it
     assert parts.in_force() == {"9G"}
     assert parts.in_force("gpu1") == {f"{DENY_MIB}M"}
