@@ -15,6 +15,7 @@ from typing import Any
 from mpsd.core.durations import lasting
 from mpsd.core.gpu_table import GpuTable
 from mpsd.core.known_pods import KnownPods
+from mpsd.core.kubernetes_node import read_kubernetes_node
 from mpsd.core.node_books import PLACEMENT_LABEL, NodeBooks, Terms
 from mpsd.core.policy import Policy
 from mpsd.core.promises import Fate
@@ -27,8 +28,6 @@ from mpsd.roles.pinned_resources import PinnedResources
 from mpsd.roles.report_node import MPS_NODES, NODES
 from mpsd.roles.scheduler_node import KnownNode, Told, read_told
 from mpsd.roles.scheduler_rows import Rows
-
-_SHARING = {"labelSelector": "ack.node.gpu.schedule=mps"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +45,10 @@ PATIENCE = Patience()
 
 @dataclass(frozen=True, slots=True)
 class _NodeFacts:
-    """What is read of a Node. address: its InternalIP."""
+    """What is read of a Node. placement: its label, empty where it has none."""
 
     name: str
     placement: str
-    address: str
 
 
 class ClusterBooks:
@@ -79,7 +77,7 @@ class ClusterBooks:
         self._rows = Rows(self._write, now)
         self._mirrors: Sequence[Mirror[Any]] = (
             Mirror(kube, Selection(MPS_NODES), read_told, each=self._mpsnode_changed),
-            Mirror(kube, Selection(NODES, query=_SHARING), _read_node, each=self._node_changed),
+            Mirror(kube, Selection(NODES), _read_node, each=self._node_changed),
             Mirror(kube, Selection(PODS), self._read_pod, each=self._pod_changed),
         )
 
@@ -141,11 +139,6 @@ class ClusterBooks:
         found = ((name, self.without(self._nodes[name], uid)) for name in self._promised.get(uid, ()))
         return {name: books for name, books in found if books}
 
-    def address(self, node: str) -> str:
-        """The InternalIP of the Node; empty where it is not known."""
-        known = self._nodes.get(node)
-        return known.address if known else ""
-
     # -- for whoever binds -----------------------------------------------------------------------------------------
 
     def known(self, node: str) -> KnownNode | None:
@@ -195,7 +188,7 @@ class ClusterBooks:
         facts = now or before
         assert facts, "something has changed"
         known = self._node(facts.name)
-        known.placement, known.address = (now.placement, now.address) if now else ("", "")
+        known.placement = now.placement if now else ""
         self._rows.mark(known.name)
 
     def _pod_changed(self, before: SharedPod | None, now: SharedPod | None) -> None:
@@ -239,8 +232,7 @@ def _out_of_sync_s(mirror: Mirror[Any]) -> float:
     return 0.0 if since is None else max(0.0, time.time() - since)
 
 
-def _read_node(thing: Object) -> _NodeFacts:
-    metadata, status = thing["metadata"], thing.get("status") or {}
-    addresses = {one.get("type"): one.get("address", "") for one in status.get("addresses") or ()}
-    placement = (metadata.get("labels") or {}).get(PLACEMENT_LABEL, "")
-    return _NodeFacts(metadata["name"], placement, addresses.get("InternalIP", ""))
+def _read_node(thing: Object) -> _NodeFacts | None:
+    """None for a Node without GPUs of ours: no selector of Kubernetes knows one label or the other."""
+    node = read_kubernetes_node(thing)
+    return _NodeFacts(node.name, node.labels.get(PLACEMENT_LABEL, "")) if node.is_labelled else None

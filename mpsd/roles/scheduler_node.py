@@ -65,13 +65,12 @@ def _lean(node: ClusterNode) -> ClusterNode:
 
 
 class KnownNode:
-    """turn: whoever binds to this node holds it. placement, address: of the Node, empty where not known."""
+    """turn: whoever binds to this node holds it. placement: the Node's label, empty where not known."""
 
     def __init__(self, name: str, longest_s: float) -> None:
         self.name = name
         self.told: Told | None = None  # None while it has no MPSNode
         self.placement = ""
-        self.address = ""
         self.pods: dict[str, SharedPod] = {}  # by uid, those that are bound here
         self.promises = NodePromises(longest_s)
         self.indexed: frozenset[str] = frozenset()  # uids of pods that it is found by, since they have promises here
@@ -83,7 +82,7 @@ class KnownNode:
     @property
     def is_known(self) -> bool:
         """Whether anything is known of it at all, or somebody is about to bind to it."""
-        return bool(self.told or self.pods or self.placement or self.address) or self.turn.locked()
+        return bool(self.told or self.pods or self.placement) or self.turn.locked()
 
     def watched(self, told: Told | None, now: float) -> bool:
         """Takes what the watch says. Whether the room may be another."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from mpsd.core.node_books import Source
 from mpsd.core.placement_annotations import GPU
 from mpsd.core.policy import Placement
+from mpsd.edge.kube import PatchKind
 from mpsd.roles.scheduler_books import Patience
 from tests.core.worlds import POLICY
 from tests.roles_scheduler.world import GIB, MPS_NODES, NODES, World, run, uuid
@@ -173,6 +174,20 @@ def test_a_changed_policy_writes_every_row_anew(api: SimulatedApi, tmp_path: Pat
         scheduler.policy = replace(POLICY, placement=Placement.SPREAD)
         scheduler.books.policy_changed()
         assert scheduler.node().policy.placement is Placement.SPREAD
+
+    run(api, tmp_path, test)
+
+
+def test_a_node_says_how_its_gpus_are_filled_under_either_label_of_a_node_of_mpsd(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
+    async def test(world: World) -> None:
+        for node, label in (("node1", "ack.node.gpu.schedule"), ("node2", "mpsd.io/share")):
+            await world.add_node(node)
+            labels = {"ack.node.gpu.schedule": None, label: "mps", "ack.node.gpu.placement": "spread"}
+            await world.kube.patch(NODES, node, {"metadata": {"labels": labels}}, PatchKind.MERGE)
+        scheduler = await world.scheduler()
+        assert [scheduler.node(name).policy.placement for name in ("node1", "node2")] == [Placement.SPREAD] * 2
 
     run(api, tmp_path, test)
 
