@@ -3,6 +3,7 @@
 import ssl
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.roles_webhook.world import (
     SECRET,
     SYSTEM,
     VALIDATING,
+    Webhook,
     bundles,
     is_registered,
     put_shipped_objects,
@@ -45,6 +47,32 @@ def flags(api: ApiServer, tmp_path: Path) -> dict[str, str]:
 
 def until_registered(api: ApiServer) -> None:
     wait_until(lambda: is_registered(api), DEADLINE_S, "both configurations say Fail", 0.02)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A cluster, and the webhook in it that is registered."""
+
+    api: ApiServer
+    one: Webhook
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registered]:
+    folder = tmp_path_factory.mktemp("webhook")
+    with api_server() as api:
+        put_shipped_objects(api)
+        with webhook(folder, kubeconfig=str(api.kubeconfig(folder)), **QUICK) as one:
+            until_registered(api)
+            wait_until(lambda: one.log("all is as it must be"), DEADLINE_S, "it has said all of its own changes", 0.02)
+            yield Registered(api, one)
+
+
+@pytest.fixture
+def registered(standing: Registered) -> Iterator[Registered]:
+    """The same for all tests that leave it registered."""
+    yield standing
+    until_registered(standing.api)
 
 
 def test_an_empty_cluster_gets_a_webhook_that_is_asked(api: ApiServer, flags: dict[str, str], tmp_path: Path) -> None:
@@ -132,16 +160,17 @@ def test_an_api_server_that_is_away_at_first_is_waited_for(
         one.wait_until_ready()
 
 
-def test_a_webhook_serves_on_while_the_api_server_is_away(
-    api: ApiServer, flags: dict[str, str], tmp_path: Path
-) -> None:
-    with webhook(tmp_path, **flags) as one:
-        until_registered(api)
-        (bundle,) = set(bundles(api))
-        api.away = True
-        wait_until(lambda: one.log("not yet as it must be"), DEADLINE_S, "it notices", 0.02)
+def test_a_webhook_serves_on_while_the_api_server_is_away(registered: Registered) -> None:
+    api, one = registered.api, registered.one
+    (bundle,) = set(bundles(api))
+    said = len(one.log("not yet as it must be"))
+    api.away = True
+    try:
+        wait_until(lambda: len(one.log("not yet as it must be")) > said, DEADLINE_S, "it notices", 0.02)
         assert one.public("/readyz").status == 200
         assert one.review("/validate", REVIEW, bundle)["allowed"]
+    finally:
+        api.away = False
 
 
 @pytest.mark.parametrize(
@@ -191,30 +220,25 @@ def broken(configuration: dict[str, Any], **fields: object) -> dict[str, Any]:
         {"clientConfig": {"service": {"name": "x", "namespace": "y"}, "caBundle": "AAAA"}},
     ],
 )
-def test_what_somebody_changes_is_put_right_and_said_once(
-    api: ApiServer, flags: dict[str, str], tmp_path: Path, fields: dict[str, object]
-) -> None:
-    with webhook(tmp_path, **flags) as one:
-        until_registered(api)
-        wait_until(lambda: one.log("all is as it must be"), DEADLINE_S, "it has said all of its own changes", 0.02)
-        before = api.get(VALIDATING)["webhooks"]
-        said = len(one.log("configuration changed"))
-        api.put(VALIDATING, broken(api.get(VALIDATING), **fields))
+def test_what_somebody_changes_is_put_right_and_said_once(registered: Registered, fields: dict[str, object]) -> None:
+    api, one = registered.api, registered.one
+    before = api.get(VALIDATING)["webhooks"]
+    said = len(one.log("configuration changed"))
+    api.put(VALIDATING, broken(api.get(VALIDATING), **fields))
 
-        def is_right() -> bool:
-            (found,), (right,) = api.get(VALIDATING)["webhooks"], before
-            return all(found[key] == right[key] for key in right if key != "rules")
+    def is_right() -> bool:
+        (found,), (right,) = api.get(VALIDATING)["webhooks"], before
+        return all(found[key] == right[key] for key in right if key != "rules")
 
-        wait_until(is_right, DEADLINE_S, "it is put right", 0.02)
-        wait_until(lambda: len(one.log("configuration changed")) > said, DEADLINE_S, "it says so", 0.02)
-        assert len(one.log("configuration changed")) == said + 1
+    wait_until(is_right, DEADLINE_S, "it is put right", 0.02)
+    wait_until(lambda: len(one.log("configuration changed")) > said, DEADLINE_S, "it says so", 0.02)
+    assert len(one.log("configuration changed")) == said + 1
 
 
-def test_a_label_that_somebody_takes_away_comes_back(api: ApiServer, flags: dict[str, str], tmp_path: Path) -> None:
-    with webhook(tmp_path, **flags):
-        until_registered(api)
-        api.put(SYSTEM, {"metadata": {"name": "kube-system"}})
-        wait_until(lambda: api.get(SYSTEM)["metadata"].get("labels"), DEADLINE_S, "the label is back", 0.02)
+def test_a_label_that_somebody_takes_away_comes_back(registered: Registered) -> None:
+    api = registered.api
+    api.put(SYSTEM, {"metadata": {"name": "kube-system"}})
+    wait_until(lambda: api.get(SYSTEM)["metadata"].get("labels"), DEADLINE_S, "the label is back", 0.02)
 
 
 def test_a_configuration_that_is_not_there_is_waited_for(api: ApiServer, flags: dict[str, str], tmp_path: Path) -> None:
@@ -244,13 +268,11 @@ def test_ignore_stays_where_the_operator_wants_it(api: ApiServer, flags: dict[st
         assert not is_registered(api)
 
 
-def test_no_key_is_in_the_logs_or_beside_the_program(api: ApiServer, flags: dict[str, str], tmp_path: Path) -> None:
-    with webhook(tmp_path, **flags) as one:
-        until_registered(api)
-        data = api.get(SECRET)["data"]
-        assert {"authority.crt", "authority.key", "tls.crt", "tls.key"} == set(data)
-        assert "PRIVATE" not in one.log_text
-        assert not any(value in one.log_text for value in data.values())
+def test_no_key_is_in_the_logs_or_beside_the_program(registered: Registered) -> None:
+    data, log = registered.api.get(SECRET)["data"], registered.one.log_text
+    assert {"authority.crt", "authority.key", "tls.crt", "tls.key"} == set(data)
+    assert "PRIVATE" not in log
+    assert not any(value in log for value in data.values())
 
 
 def test_certificates_of_a_folder_are_served_and_read_again_when_they_change(
