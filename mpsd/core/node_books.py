@@ -101,17 +101,19 @@ def node_books(
     closed = tuple(_closed(node))
     shut = _shut(node)
     names = {one.gpu.uuid for one in closed}
-    free = {row.uuid: _room(row, taken, terms) for row in node.gpus if row.uuid not in names}
+    on = _by_gpu(taken)
+    free = {row.uuid: _room(row, on.get(row.uuid, ()), terms) for row in node.gpus if row.uuid not in names}
     everything = tuple(room for room in free.values() if room)
+    guesses = []
     for pod in unplaced:
         everything, guess = _guessed(pod, everything, policy)
-        taken += (guess,)
+        guesses.append(guess)
     return NodeBooks(
         node=node.name,
         policy=policy,
         rooms=() if shut else everything,
         closed=closed,
-        taken=taken,
+        taken=(*taken, *guesses),
         shut=shut,
         totals=tuple((_name(row), _whole_units(row.promised_mib or 0, policy)) for row in node.gpus),
     )
@@ -172,11 +174,19 @@ def _taken(
     return tuple(taken.values()), tuple(sorted(unknown, key=lambda pod: (pod.created, pod.name.uid)))
 
 
-def _room(row: GpuRow, taken: Sequence[Taken], terms: Terms) -> Room | None:
+def _by_gpu(taken: Iterable[Taken]) -> Mapping[str, Sequence[Taken]]:
+    found: dict[str, list[Taken]] = {}
+    for one in taken:
+        for uuid in dict.fromkeys(one.gpus):
+            found.setdefault(uuid, []).append(one)
+    return found
+
+
+def _room(row: GpuRow, here: Sequence[Taken], terms: Terms) -> Room | None:
+    """here: what is taken of this GPU."""
     if row.promised_mib is None or row.domain is None:
         return None
     policy = terms.policies[terms.default]
-    here = [one for one in taken if row.uuid in one.gpus]
     clients = terms.clients if row.promised_clients is None else row.promised_clients
     threads = policy.oversubscription.thread_percent if row.promised_percent is None else row.promised_percent
     total_mib = _whole_units(row.promised_mib, policy)
@@ -202,8 +212,11 @@ def _guessed(pod: SharedPod, rooms: tuple[Room, ...], policy: Policy) -> tuple[t
     Where it fits nowhere, kubelet will refuse it, and it takes nothing.
     """
     percent = pod.request.thread_percent or 0
-    found = place(pod.request, rooms, policy)
+    # A tenant may bind thousands of pods to a node whose kubelet is away, and `place` words a reason for each.
+    found = place(pod.request, rooms, policy) if any(room.holds(pod.request, policy) for room in rooms) else None
     gpus = found.gpus if isinstance(found, Placed) else ()
+    if not gpus:
+        return rooms, Taken(pod.name, (), pod.request.memory_mib, percent, Source.GUESSED)
     clients = policy.requests.clients_per_grant
     left = tuple(
         replace(

@@ -42,6 +42,13 @@ def test_a_pod_that_another_scheduler_placed_is_guessed_where_the_device_plugin_
     assert books.taken[-1].source is Source.GUESSED
 
 
+def test_pods_that_kubelet_will_refuse_take_nothing_however_many_they_are() -> None:
+    pods = [shared_pod(f"p{n}", 7, "n") for n in range(100)]
+    books = node_books(cluster_node("n", (8,)), "", pods, [], TERMS)
+    assert [room.memory_mib for room in books.rooms] == [GIB]
+    assert [bool(one.gpus) for one in books.taken] == [True, *[False] * 99]
+
+
 def test_a_finished_pod_holds_nothing() -> None:
     pod = shared_pod("a", 7, "node1", {"mpsd.io/gpu": uuid("node1", 0)}, finished=True)
     assert node_books(cluster_node(), "", [pod], [], TERMS).taken == ()
