@@ -12,6 +12,7 @@ from typing import Any
 from mpsd.core.gpu_table import BEST, GpuTable, Lack
 from mpsd.core.grants import Request
 from mpsd.core.node_books import NodeBooks
+from mpsd.core.node_pods import request_problems
 from mpsd.core.placement import gib
 from mpsd.core.policy import Policy
 from mpsd.core.quantity import is_zero
@@ -29,9 +30,11 @@ class UnreadablePod(Exception):
 
 def read_asking(pod: Mapping[str, Any], policy: Policy) -> SharedPod | None:
     """None for one that asks for no GPU. UnreadablePod."""
+    if problems := request_problems(pod, policy):
+        raise UnreadablePod(f"mpsd cannot read what this pod asks for: {', and '.join(map(str, problems))}")
     found = read_shared_pod(pod, policy)
     if found is None and _names_ours(pod, policy):
-        raise UnreadablePod("mpsd cannot read what this pod asks for, so it goes nowhere; `mpsd explain` says why")
+        raise UnreadablePod("mpsd cannot read this pod: it has no namespace, name, uid or time of creation")
     return found
 
 

@@ -14,11 +14,13 @@ from mpsd.core.pod import Pod, read_pod
 from mpsd.core.policy import Policy
 from mpsd.core.problem import Problem
 from mpsd.core.quantity import Unit, is_zero, memory_unit, whole_units
-from mpsd.core.shape import Fields, Shape
+from mpsd.core.shape import Fields, Shape, at
 from mpsd.core.share_request import ContainerRequest, gpu_count
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
 CLAIM = "a resource claim"
+_OF_CONTAINER = ("name", "restartPolicy", "resources")  # what is read of one here
+_NO_BOUND = 2**63  # of what is read the API server holds 1.5 MiB at most
 MIRROR = "kubernetes.io/config.mirror"  # on the API's copy of a static pod: the hash that kubelet knows it by
 
 
@@ -81,11 +83,12 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
     """The pod in a decoded object of the API; None for what asks for no GPU or cannot be read.
 
     Whatever kubelet would allocate is read, also where admission would refuse it: kubelet has taken the pod already.
+    So nobody is lost sight of who writes thousands of annotations on a pod, or of variables before its last container.
     """
     if not isinstance(thing, dict) or thing.get("kind", "Pod") != "Pod":
         return None
-    shape = Shape()
-    pod = read_pod(shape, thing, "")
+    shape = Shape(_NO_BOUND)
+    pod = _read(shape, thing)
     metadata = shape.mapping(thing, "metadata", "")
     requests = tuple(_requests(pod, policy))
     names = [shape.text(metadata, key, "metadata") for key in ("namespace", "name", "uid", "creationTimestamp")]
@@ -105,6 +108,39 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
         terminating=metadata.get("deletionTimestamp") is not None,
         asked=asked_of_plugins(pod),
     )
+
+
+def request_problems(thing: object, policy: Policy) -> tuple[Problem, ...]:
+    """What no number can be read of in a pod's request, so that nobody knows what it needs."""
+    pod = _read(Shape(_NO_BOUND), thing if isinstance(thing, dict) else {})
+    units = {policy.resources.memory: memory_unit(policy.resources.memory_unit_mib), policy.resources.percent: PERCENT}
+    found = (
+        whole_units(container.limits[name], at(container.path, "resources", "limits", name), unit)
+        for container in pod.containers
+        for name, unit in units.items()
+        if name in container.limits and not is_zero(container.limits[name])
+    )
+    return tuple(one for one in found if isinstance(one, Problem))
+
+
+def _read(shape: Shape, thing: Fields) -> Pod:
+    return read_pod(shape, {**thing, "spec": _lean(thing.get("spec"))}, "")
+
+
+def _lean(spec: object) -> object:
+    """A spec with the containers that ask for something, without what costs time to read."""
+    if not isinstance(spec, dict):
+        return spec
+    lists = {key: spec.get(key) for key in ("containers", "initContainers")}
+    return {
+        key: [_lean_container(one) for one in each] if isinstance(each, list) else each for key, each in lists.items()
+    }
+
+
+def _lean_container(container: object) -> object:
+    if not isinstance(container, dict):
+        return container
+    return {key: container[key] for key in _OF_CONTAINER if key in container}
 
 
 def asked_of_plugins(pod: Pod) -> tuple[str, ...]:

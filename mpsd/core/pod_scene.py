@@ -23,6 +23,7 @@ class Why(StrEnum):
     """What an answer comes down to, for programs; a value never changes its name."""
 
     ASKS_FOR_NO_GPU = "asks-for-no-gpu"
+    ASKS_UNREADABLY = "asks-unreadably"
     # It is over.
     SUCCEEDED = "succeeded"
     FAILED = "failed"

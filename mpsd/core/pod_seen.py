@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mpsd.core.identity import PodName
 from mpsd.core.kubernetes_node import NodeWishes, read_wishes
+from mpsd.core.node_pods import request_problems
 from mpsd.core.policy import Policy
 from mpsd.core.problem import printable
 from mpsd.core.shape import Fields, Shape
@@ -56,6 +57,7 @@ class PodSeen:
 
     name: PodName
     shared: SharedPod | None
+    unreadable: str
     phase: str
     node: str
     scheduler: str
@@ -85,6 +87,7 @@ def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
     return PodSeen(
         name=PodName(namespace, name, uid),
         shared=read_shared_pod(thing, policy),
+        unreadable=", and ".join(map(str, request_problems(thing, policy))),
         phase=shape.text(status, "phase", "status"),
         node=shape.text(spec, "nodeName", "spec"),
         scheduler=shape.text(spec, "schedulerName", "spec"),

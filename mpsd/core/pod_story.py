@@ -33,7 +33,7 @@ class Needs(Enum):
 
 def needs(pod: PodSeen) -> Needs:
     """What is to be looked at for a story about this pod, and no more than that."""
-    if pod.shared is None or pod.phase in ("Succeeded", "Failed"):
+    if pod.shared is None or _never_placed(pod) or pod.phase in ("Succeeded", "Failed"):
         return Needs.NOTHING
     return Needs.ITS_NODE if pod.node else Needs.CLUSTER
 
@@ -45,6 +45,9 @@ def wants_warning(pod: PodSeen) -> bool:
 
 def story(pod: PodSeen, scene: Scene, warning: str = "") -> Story:
     """warning: the last Warning event about the pod, reason and message; empty where there is none or nobody looked."""
+    if _never_placed(pod):
+        words = f"pod {_name(pod)} waits, and no node ever takes it: {pod.unreadable}; make it anew with that"
+        return Story(Why.ASKS_UNREADABLY, words)
     if pod.shared is None:
         return _no_gpu(pod, scene)
     if pod.phase == "Succeeded":
@@ -62,6 +65,10 @@ def _name(pod: PodSeen) -> str:
 
 def _kubectl(verb: str, pod: PodSeen) -> str:
     return f"kubectl {verb} {name(pod.name.name)} -n {name(pod.name.namespace)}"
+
+
+def _never_placed(pod: PodSeen) -> bool:
+    return bool(pod.unreadable) and pod.is_pending and not pod.node
 
 
 def _no_gpu(pod: PodSeen, scene: Scene) -> Story:

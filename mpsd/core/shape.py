@@ -43,13 +43,14 @@ def _step(key: str) -> str:
 class Shape:
     """Reads one object; `problems` grows by what was found wrong on the way.
 
-    too_many: None while every mapping and list was read; once not, nothing of the object may be believed.
+    too_many: None while every mapping and list was read; once not, nothing of the object may be believed. most_fields:
+    that are read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_fields: int = MOST_FIELDS) -> None:
         self.problems: list[Problem] = []
         self.too_many: Problem | None = None
-        self._fields_left = MOST_FIELDS
+        self._fields_left = most_fields
 
     def mapping(self, fields: Fields, key: str, path: str) -> Fields:
         """The mapping at `key` of the mapping at `path`, empty where there is none."""

@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
+from mpsd.core.node_filter import UnreadablePod, read_asking
 from mpsd.core.placement_annotations import annotations_at_bind
-from mpsd.core.shared_pod import SharedPod, read_shared_pod
+from mpsd.core.shared_pod import SharedPod
 from mpsd.core.shortage import NO_BOOKS
 from mpsd.edge.kube import PODS, Away, Conflict, Kube, KubeError, NotFound, Object
 from mpsd.edge.logs import logger
@@ -114,7 +115,10 @@ class Binder:
         heard = self._books.pod(args.pod_namespace, args.pod_name)
         if heard and heard.name.uid == args.pod_uid and not heard.node and not heard.terminating:
             return heard
-        return read_shared_pod(await self._unbound(args), self._books.policy)
+        try:
+            return read_asking(await self._unbound(args), self._books.policy)
+        except UnreadablePod as error:
+            raise _NotBound(str(error)) from None
 
     async def _unbound(self, args: BindArgs) -> Object:
         """The pod as the server has it now, which can be bound. _NotBound where it cannot, _Unsure where the server

@@ -128,15 +128,23 @@ def test_a_pod_that_asks_for_no_gpu_is_told_from_one_whose_request_cannot_be_rea
     asking = read_asking(a_pod({names.memory: "7"}), POLICY)
     assert asking
     assert asking.request == SEVEN
-    hidden = a_pod({names.memory: "7"}, **{f"a{n}": "" for n in range(MOST_FIELDS)})
-    for pod in (
-        hidden,
-        a_pod({names.memory: "7.5"}),
-        a_pod({names.percent: "x"}),
-        a_pod({names.memory: "7"}) | {"metadata": {}},
+    beside = a_pod({names.memory: "1"})
+    beside["spec"]["containers"].append({"name": "b", "resources": {"limits": {names.memory: "7Gi"}}})
+    for pod, why in (
+        (beside, r'\[b\].* is "7Gi": has a unit, and the unit is already GiB; write 7'),
+        (a_pod({names.memory: "7.5"}), "is not a whole number; write whole GiB, such as 8"),
+        (a_pod({names.percent: "x"}), "not a number"),
+        (a_pod({names.memory: "7"}) | {"metadata": {}}, "no namespace, name, uid"),
     ):
-        with pytest.raises(UnreadablePod):
+        with pytest.raises(UnreadablePod, match=why):
             read_asking(pod, POLICY)
+
+
+def test_a_pod_hides_nothing_of_what_it_asks_for_behind_thousands_of_fields() -> None:
+    hidden = a_pod({POLICY.resources.memory: "7"}, **{f"a{n}": "" for n in range(MOST_FIELDS)})
+    asking = read_asking(hidden, POLICY)
+    assert asking
+    assert asking.request == SEVEN
 
 
 ANY = st.recursive(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mpsd.core.container import Role
 from mpsd.core.node_pods import ContainerName, NodePod, expected, memory_units, percents, read_node_pod
+from mpsd.core.shape import MOST_FIELDS
 from tests.core.node_worlds import COUNT, MEM, PERCENT, container, named, node_pod, pod_object
 from tests.core.worlds import POLICY
 
@@ -75,6 +76,19 @@ def test_what_admission_would_refuse_is_read_all_the_same() -> None:
 )
 def test_what_asks_for_no_gpu_or_is_no_pod_is_none(thing: object) -> None:
     assert read_node_pod(thing, POLICY) is None
+
+
+def test_a_pod_is_read_whole_however_much_its_owner_writes_into_it() -> None:
+    many = [{"name": f"V{n}"} for n in range(MOST_FIELDS)]
+    pod = node_pod(
+        "big",
+        container("first", mem=1, env=many),
+        container("last", mem=20) | {"resources": {"limits": {f"x/{n}": "0" for n in range(MOST_FIELDS)} | {MEM: 20}}},
+        annotations={f"a{n}": "" for n in range(MOST_FIELDS)} | {"mpsd.io/gpu": "GPU-0"},
+        metadata={"labels": {f"l{n}": "" for n in range(MOST_FIELDS)} | {COUNT: "2"}},
+    )
+    assert [(one.container, one.memory_units, one.gpus) for one in pod.requests] == [("first", 1, 2), ("last", 20, 2)]
+    assert pod.annotations["mpsd.io/gpu"] == "GPU-0"
 
 
 def test_a_pod_that_ends_says_so() -> None:

@@ -58,6 +58,18 @@ def told(thing: Any, around: Scene, warning: str = "") -> Story:
     return story(read_pod_seen(thing, POLICY), around, warning)
 
 
+def test_a_request_that_nobody_can_read_is_named_with_its_remedy() -> None:
+    thing = pod()
+    thing["spec"]["containers"].append({"name": "b", "resources": {"limits": {"aliyun.com/gpu-mem": "7Gi"}}})
+    found = told(thing, scene(cluster_node("node1", (30,))))
+    assert found.why is Why.ASKS_UNREADABLY
+    assert found.sentence == (
+        "pod default/train waits, and no node ever takes it: spec.containers[b].resources.limits[aliyun.com/gpu-mem] "
+        'is "7Gi": has a unit, and the unit is already GiB; write 7; make it anew with that'
+    )
+    assert needs(read_pod_seen(thing, POLICY)) is Needs.NOTHING
+
+
 # -- without a node ------------------------------------------------------------------------------------------------
 
 

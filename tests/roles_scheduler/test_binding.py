@@ -8,7 +8,8 @@ from pathlib import Path
 
 from mpsd.core.placement_annotations import GPU
 from tests.roles_scheduler.between import between
-from tests.roles_scheduler.world import GIB, World, gpu_of, run, uuid
+from tests.roles_scheduler.world import GIB, PODS, World, gpu_of, run, uuid
+from tests.roles_scheduler.world import pod as make_pod
 from tests.simulated_api import SimulatedApi
 
 
@@ -55,6 +56,18 @@ def test_a_pod_that_is_bound_there_already_is_bound(api: SimulatedApi, tmp_path:
         pod = await world.add_pod("a", 7)
         assert [await scheduler.bind(pod) for _ in range(3)] == ["", "", ""]
         await scheduler.sees_free(16, 23)
+
+    run(api, tmp_path, test)
+
+
+def test_a_pod_whose_request_nobody_can_read_is_bound_nowhere(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        scheduler = await world.scheduler()
+        unit = make_pod("a", 7)
+        unit["spec"]["containers"][0]["resources"] = {"limits": {"aliyun.com/gpu-mem": "7Gi"}}
+        said = await scheduler.bind(await world.kube.create(PODS, unit, "default"))
+        assert said.endswith('is "7Gi": has a unit, and the unit is already GiB; write 7')
 
     run(api, tmp_path, test)
 

@@ -105,7 +105,7 @@ def test_a_pod_that_asks_for_no_gpu_may_go_anywhere(served: Extender, api: Simul
 
 def test_a_request_that_cannot_be_read_goes_nowhere(served: Extender, api: SimulatedApi) -> None:
     broken = asking(api, "broken")
-    broken["metadata"]["annotations"] = {f"a{n}": "" for n in range(10_001)}
+    broken["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-mem"] = "7Gi"
     said = served.filter(broken, *EVERY_NODE)
     assert (said["NodeNames"], said["Error"][:16]) == (None, "mpsd cannot read")
     assert served.post("prioritize", {"Pod": broken, "NodeNames": EVERY_NODE}).status == 400
