@@ -117,11 +117,17 @@ def _of_gpu(request: Request, room: Room, others: Sequence[_Victim], books: Node
     fewest = _fewest(request, room, here, books)
     if not fewest:
         return fewest
-    for highest in sorted({one.priority for one in here}):
-        found = _fewest(request, room, [one for one in here if one.priority <= highest], books)
+    # The more may go, the fewer have to: so the first priority where as few do is found by halving.
+    priorities = sorted({one.priority for one in here})
+    low, high, best = 0, priorities.index(max(one.priority for one in fewest)), fewest
+    while low < high:
+        middle = (low + high) // 2
+        found = _fewest(request, room, [one for one in here if one.priority <= priorities[middle]], books)
         if found is not None and len(found) == len(fewest):
-            return found
-    return fewest
+            high, best = middle, found
+        else:
+            low = middle + 1
+    return best
 
 
 def _fewest(request: Request, room: Room, here: Sequence[_Victim], books: NodeBooks) -> tuple[_Victim, ...] | None:
@@ -132,6 +138,8 @@ def _fewest(request: Request, room: Room, here: Sequence[_Victim], books: NodeBo
     clients = books.policy.requests.clients_per_grant
     lack_mib = request.memory_mib - room.memory_mib
     lack_percent = max(0, (request.thread_percent or 0) - room.thread_percent)
+    if sum(one.taken.memory_mib for one in here) < lack_mib or sum(one.taken.percent for one in here) < lack_percent:
+        return None
     # By how many go and how many percent that frees (all that lack at most): the most MiB that it can free, and who.
     most: dict[tuple[int, int], tuple[int, tuple[_Victim, ...]]] = {(0, 0): (0, ())}
     for one in here:
