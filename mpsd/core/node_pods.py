@@ -21,6 +21,8 @@ _FINISHED = frozenset({"Succeeded", "Failed"})
 CLAIM = "a resource claim"
 _OF_CONTAINER = ("name", "restartPolicy", "resources")  # what is read of one here
 _NO_BOUND = 2**63  # of what is read the API server holds 1.5 MiB at most
+BOUND_AT = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"  # nanoseconds since 1970: when a scheduler that chose a GPU bound the pod
+_NANOSECONDS = 19  # digits, until the year 2286
 MIRROR = "kubernetes.io/config.mirror"  # on the API's copy of a static pod: the hash that kubelet knows it by
 
 
@@ -64,6 +66,14 @@ class NodePod:
     @property
     def is_finished(self) -> bool:
         return self.phase in _FINISHED
+
+    @property
+    def came(self) -> tuple[str, str, str]:
+        """By what pods are in the order in which kubelet hears of them: when they were bound, where that is written on
+        them, since many are made in one second and bound in any order; else when they were made.
+        """
+        at = self.annotations.get(BOUND_AT, "")[:_NANOSECONDS]
+        return at.zfill(_NANOSECONDS) if at.isascii() and at.isdecimal() else "", self.created, self.uid
 
     @property
     def static_uid(self) -> str:
@@ -204,7 +214,7 @@ def expected(
     gpus: int | None = None,
     begun: Collection[ContainerName] = (),
 ) -> tuple[NodePod, ContainerRequest] | None:
-    """The container that kubelet most likely allocates `count` devices for: the oldest that waits for exactly so many.
+    """The container that kubelet most likely allocates `count` devices for: the first that waits for exactly so many.
 
     pods: those bound to this node. served: the containers that have their devices of this resource. gpus: the number
     of GPUs that the devices lie on, where it is known: pods that ask for as many come first then. begun: containers
@@ -215,8 +225,7 @@ def expected(
             pod.container(request) not in begun,
             gpus is not None and request.gpus != gpus,
             not is_next,
-            pod.created,
-            pod.uid,
+            pod.came,
             position,
             pod,
         )

@@ -126,6 +126,18 @@ def test_the_oldest_pod_that_asks_exactly_this_is_meant() -> None:
         assert found(list(pods), 6) == ""
 
 
+def test_of_pods_made_together_the_one_that_was_bound_first_is_meant() -> None:
+    """kubelet hears of them in that order; a Job makes them all in one second."""
+
+    def bound(name: str, at: str) -> NodePod:
+        return node_pod(name, annotations={"ALIYUN_COM_GPU_MEM_ASSUME_TIME": at})
+
+    for pods in permutations([bound("a", "1795312065000000002"), bound("b", "1795312065000000001"), bound("c", "9x")]):
+        assert found(list(pods), 7) == "c/main", "what is no time is not read"
+        assert found(list(pods), 7, named("c")) == "b/main"
+        assert found(list(pods), 7, named("c"), named("b")) == "a/main"
+
+
 def test_of_two_of_one_second_the_same_is_always_meant() -> None:
     for pods in permutations([node_pod("b"), node_pod("a"), node_pod("c")]):
         assert found(list(pods), 7) == "a/main"
