@@ -44,10 +44,12 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class ClosedGpu:
-    """A GPU that takes no new pods, and why: it reads after its label and `is`."""
+    """A GPU that takes no new pods, and why: it reads after its label and `is`. domain None: it is in none that is
+    known."""
 
     gpu: GpuName
     reason: str
+    domain: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +135,18 @@ def _shut(node: ClusterNode) -> str:
 
 def _closed(node: ClusterNode) -> Iterator[ClosedGpu]:
     for row in node.gpus:
-        if row.cordoned:
-            yield ClosedGpu(_name(row), "cordoned")
-        elif row.state is None:
-            yield ClosedGpu(_name(row), "without a control daemon")
-        elif row.state != State.READY:
-            yield ClosedGpu(_name(row), after_is(row.state))
-        elif row.promised_mib is None:
-            yield ClosedGpu(_name(row), "of unknown size")
+        if why := _why_closed(row):
+            yield ClosedGpu(_name(row), why, row.domain)
+
+
+def _why_closed(row: GpuRow) -> str:
+    if row.cordoned:
+        return "cordoned"
+    if row.state is None:
+        return "without a control daemon"
+    if row.state != State.READY:
+        return after_is(row.state)
+    return "of unknown size" if row.promised_mib is None else ""
 
 
 def _name(row: GpuRow) -> GpuName:

@@ -45,9 +45,14 @@ def wants_warning(pod: PodSeen) -> bool:
 
 def story(pod: PodSeen, scene: Scene, warning: str = "") -> Story:
     """warning: the last Warning event about the pod, reason and message; empty where there is none or nobody looked."""
-    if _never_placed(pod):
-        words = f"pod {_name(pod)} waits, and no node ever takes it: {pod.unreadable}; make it anew with that"
-        return Story(Why.ASKS_UNREADABLY, words)
+    if _never_placed(pod) or (pod.shared is None and pod.unreadable):
+        on = (
+            f"is on {name(pod.node)}, which cannot give it what it asks for"
+            if pod.node
+            else "waits, and no node takes it"
+        )
+        words = f"pod {_name(pod)} {on}: {pod.unreadable}; make it anew with that"
+        return Story(Why.ASKS_UNREADABLY, words, node=pod.node)
     if pod.shared is None:
         return _no_gpu(pod, scene)
     if pod.phase == "Succeeded":

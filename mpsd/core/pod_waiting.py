@@ -16,7 +16,7 @@ from mpsd.core.placement import gib
 from mpsd.core.pod_scene import Scene, Story, Why, listed, name
 from mpsd.core.pod_seen import PodSeen, quoted
 from mpsd.core.problem import shown
-from mpsd.core.shortage import can_ever
+from mpsd.core.shortage import can_ever, has_domain
 
 _NOBODY_SAID = "the default-scheduler"
 
@@ -141,6 +141,8 @@ def _when(request: Request, nodes: Sequence[Candidate], scene: Scene) -> str:
     unit_mib = scene.policy.resources.memory_unit_mib
     less_mib = most_mib(nodes) // unit_mib * unit_mib
     ask_less = f"ask for {gib(less_mib)} GiB or less" if 0 < less_mib < request.memory_mib and request.gpus == 1 else ""
+    if not any(has_domain(request, books) for books in open_ones):
+        return f"it never fits until an administrator makes a domain of {request.gpus} GPUs; or ask for one GPU"
     if any(can_ever(request, books) for books in open_ones):
         return "; or ".join(filter(None, ["it starts when others end, which kubectl mps shows", ask_less]))
     return "; ".join(filter(None, ["what is counted is too small for it even when empty", ask_less]))

@@ -3,6 +3,7 @@
 One rule: each GPU is named with what it lacks, and what is alike is said once.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from mpsd.core.grants import Request, Room
@@ -19,6 +20,8 @@ def why_not(request: Request, books: NodeBooks) -> str:
     found = place(request, books.rooms, books.policy)
     if not isinstance(found, NoRoom):
         return ""
+    if not has_domain(request, books):
+        return f"no domain of this node has {request.gpus} GPUs"
     lacks = [*_lacks(request, books.rooms, books), *((one.gpu.label, f"is {one.reason}", "") for one in books.closed)]
     if request.gpus > 1 and not any(words for _label, words, _short in lacks):
         return f"no domain of this node has {request.gpus} GPUs with room"
@@ -29,6 +32,12 @@ def why_not(request: Request, books: NodeBooks) -> str:
 def can_ever(request: Request, books: NodeBooks) -> bool:
     """Whether it would fit there if nobody held anything and every GPU served."""
     return sum(mib >= request.memory_mib for _gpu, mib in books.totals) >= request.gpus
+
+
+def has_domain(request: Request, books: NodeBooks) -> bool:
+    """Whether a domain has as many GPUs, whatever they hold and whether they serve; True where that is not known."""
+    known = [*(room.domain for room in books.rooms), *(one.domain for one in books.closed)]
+    return None in known or max(Counter(known).values(), default=0) >= request.gpus
 
 
 def _lacks(request: Request, rooms: Iterable[Room], books: NodeBooks) -> Iterator[tuple[str, str, str]]:

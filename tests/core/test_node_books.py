@@ -83,7 +83,11 @@ def test_threads_and_clients_that_are_short_are_said_as_such() -> None:
 def test_several_gpus_must_be_of_one_domain() -> None:
     two = Request(7 * GIB, None, 2)
     apart, beside = (node_books(cluster_node(together=t), "", [], [], TERMS) for t in (False, True))
-    assert why_not(two, apart) == "no domain of this node has 2 GPUs with room"
+    assert why_not(two, apart) == "no domain of this node has 2 GPUs"
+    fault = node_books(cluster_node(cordoned=(0,)), "", [], [], TERMS)
+    assert why_not(two, fault) == "no domain of this node has 2 GPUs"
+    unknown = node_books(cluster_node(states=("ready", None)), "", [], [], TERMS)
+    assert why_not(two, unknown) == "gpu1 is without a control daemon; wanted are 2 GPUs of one domain"
     assert why_not(two, beside) == ""
 
 

@@ -64,10 +64,13 @@ def test_a_request_that_nobody_can_read_is_named_with_its_remedy() -> None:
     found = told(thing, scene(cluster_node("node1", (30,))))
     assert found.why is Why.ASKS_UNREADABLY
     assert found.sentence == (
-        "pod default/train waits, and no node ever takes it: spec.containers[b].resources.limits[aliyun.com/gpu-mem] "
+        "pod default/train waits, and no node takes it: spec.containers[b].resources.limits[aliyun.com/gpu-mem] "
         'is "7Gi": has a unit, and the unit is already GiB; write 7; make it anew with that'
     )
     assert needs(read_pod_seen(thing, POLICY)) is Needs.NOTHING
+    del thing["spec"]["containers"][0]
+    thing["spec"]["nodeName"] = "node1"
+    assert "is on node1, which cannot give it what it asks for: spec" in told(thing, scene()).sentence
 
 
 # -- without a node ------------------------------------------------------------------------------------------------
@@ -102,7 +105,9 @@ def test_threads_and_clients_that_lack_are_said_with_who_is_nearest() -> None:
 
 def test_several_gpus_must_be_of_one_domain() -> None:
     apart, beside = cluster_node(gib=(23, 23)), cluster_node(gib=(23, 23), together=True, held=(held("a", 20),))
-    assert "no domain of node1 has 2 GPUs that take pods (domains in" in told(pod(gpus=2), scene(apart)).sentence
+    never = told(pod(gpus=2), scene(apart)).sentence
+    assert "no domain of node1 has 2 GPUs that take pods (domains in" in never
+    assert never.endswith("it never fits until an administrator makes a domain of 2 GPUs; or ask for one GPU")
     assert "has 2 GPUs with 7 GiB free: the most is 1" in told(pod(gpus=2), scene(beside)).sentence
 
 
