@@ -94,7 +94,7 @@ class CandidatesReader:
     """
 
     def __init__(self) -> None:
-        self._names: Lately[bytes, tuple[str, ...] | None] = Lately(_KEPT)
+        self._names: Lately[bytes, tuple[str, ...]] = Lately(_KEPT)
 
     def read(self, body: bytes) -> Candidates:
         """MalformedRequest."""
@@ -113,7 +113,7 @@ class CandidatesReader:
         names = self._names.get(text)
         if names is None:
             names = _decoded(text, "NodeNames", _NAMES)
-            if len(text) <= _LONGEST_KEPT:
+            if names is not None and len(text) <= _LONGEST_KEPT:
                 self._names.put(text, names)
         return names
 

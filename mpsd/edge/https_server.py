@@ -5,6 +5,7 @@ One rule: every peer has a deadline for what it sends, and a stop loses no reque
 
 import asyncio
 import logging
+import os
 import ssl
 from asyncio import sslproto
 from collections.abc import Awaitable, Callable, Mapping
@@ -106,7 +107,9 @@ class TcpServer:
         except OSError as error:
             await self._runner.cleanup()
             where = f"{listening.address}:{listening.port}"
-            raise PortTaken(f"cannot listen on {where}: {error.strerror or error}") from error
+            # asyncio says it all in words of its own, with the address once more
+            why = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
+            raise PortTaken(f"cannot listen on {where}: {why}; choose another address or port") from error
 
     def ask_to_go(self) -> None:
         """From now on each answer asks its peer to connect anew, and thereby elsewhere; new peers are served too."""

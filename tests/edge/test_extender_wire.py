@@ -143,6 +143,15 @@ def test_no_bytes_whatever_are_a_fault_of_ours(noise: bytes, at: int) -> None:
     read_all(whole[:at] + noise + whole[at + len(noise) :])
 
 
+def test_schedulers_that_send_whole_nodes_push_no_names_out() -> None:
+    reader = CandidatesReader()
+    names = written({"Pod": POD, "NodeNames": ["node1", "node2"]})
+    first = reader.read(names).nodes
+    for _again in range(10):
+        reader.read(written({"Pod": POD, "NodeNames": None, "Nodes": {"items": [{"metadata": {"name": "node1"}}]}}))
+    assert reader.read(names).nodes is first
+
+
 def test_names_that_come_again_are_the_very_tuple_of_before_and_others_are_not() -> None:
     reader = CandidatesReader()
     bodies = [
