@@ -165,7 +165,7 @@ def test_the_pods_may_do_little_and_gpu_pods_do_not_wait_behind_others_for_them(
         assert security["allowPrivilegeEscalation"] is False
         assert security["capabilities"] == {"drop": ["ALL"]}
         assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
-        assert {"startupProbe", "livenessProbe"} <= container.keys()
+        assert {"startupProbe", "readinessProbe", "livenessProbe"} <= container.keys()
         assert all(mount["readOnly"] for mount in container["volumeMounts"])
     assert _container(place)["resources"]["limits"] == {"memory": "512Mi"}
     assert pod["terminationGracePeriodSeconds"] >= _settings(place).drain_s + 10
@@ -177,7 +177,6 @@ def test_ports_and_folders_are_the_programs_own(place: str) -> None:
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports["metrics"] == settings.metrics_port
     assert str(settings.limits_directory) in [mount["mountPath"] for mount in container["volumeMounts"]]
-    assert {"readinessProbe"} <= container.keys()
 
 
 def test_two_replicas_one_of_which_leads() -> None:

@@ -14,14 +14,6 @@ def shared(pods: Pods, name: str, gib: int, *actions: str, **spec: Any) -> Objec
     return share(name, container(pods.image, gib, *(actions or ("hold",))), schedulerName=SCHEDULER, **spec)
 
 
-def job(pods: Pods, name: str, gib: int, times: int, *actions: str) -> Object:
-    """All at once, and not one may fail."""
-    pod = shared(pods, name, gib, *actions)
-    template = {"metadata": {"labels": {"e2e": name}}, "spec": pod["spec"]}
-    spec = {"completions": times, "parallelism": times, "backoffLimit": 0, "template": template}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
-
-
 def said_of(pods: Pods, name: str, reason: str) -> list[str]:
     """The messages of events with this reason."""
     return [str(event.get("message", "")) for event in pods.events(name) if event["reason"] == reason]
