@@ -1,6 +1,6 @@
 """The books of one node as a scheduler keeps them: what each GPU has left, and who holds or was promised the rest.
 
-One rule: a pod counts once. What the node says kubelet gave it goes before what was written on it, that before what a
+One rule: a pod counts once, for no less than it asks. What the node says kubelet gave it goes before what was written on it, that before what a
 scheduler has promised it, and that before a guess; and a node that says nothing takes no pods.
 """
 
@@ -167,10 +167,12 @@ def _taken(
         taken[held.uid or str(name)] = Taken(name, held.gpus, *amount, Source.GRANTED)
     by_uid = {one.pod.uid: one for one in promised}
     for pod in pods:
-        if pod.finished or pod.name.uid in taken or str(pod.name) in taken:
+        if pod.finished:
             continue
         amount = (pod.request.memory_mib, pod.request.thread_percent or 0)
-        if chosen := chosen_gpus(pod.choice, gpus):
+        if given := next((key for key in (pod.name.uid, str(pod.name)) if key in taken), ""):
+            taken[given] = _at_least(taken[given], *amount)
+        elif chosen := chosen_gpus(pod.choice, gpus):
             taken[pod.name.uid] = Taken(pod.name, chosen, *amount, Source.BOUND)
         elif pod.name.uid not in by_uid:
             unknown.append(pod)
@@ -178,6 +180,13 @@ def _taken(
         if uid not in taken:
             taken[uid] = Taken(one.pod, one.gpus, one.memory_mib, one.percent, Source.RESERVED)
     return tuple(taken.values()), tuple(sorted(unknown, key=lambda pod: (pod.created, pod.name.uid)))
+
+
+def _at_least(given: Taken, memory_mib: int, percent: int) -> Taken:
+    """What a pod asks for where less was told: kubelet gives it container by container, and it will have all of it."""
+    if given.memory_mib >= memory_mib and given.percent >= percent:
+        return given
+    return replace(given, memory_mib=max(given.memory_mib, memory_mib), percent=max(given.percent, percent))
 
 
 def _by_gpu(taken: Iterable[Taken]) -> Mapping[str, Sequence[Taken]]:

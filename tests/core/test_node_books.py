@@ -21,6 +21,13 @@ def test_a_pod_that_is_granted_bound_and_promised_counts_once_and_where_kubelet_
     assert [one.source for one in books.taken] == [Source.GRANTED]
 
 
+def test_a_pod_that_kubelet_is_in_the_middle_of_counts_as_it_will_be() -> None:
+    node = cluster_node(held=(held("a", 3, 1), replace(held("b", 1), memory_mib=None)))
+    pods = [shared_pod("a", 7, "node1", request=Request(7 * GIB, 30, 1)), shared_pod("b", 2, "node1")]
+    rooms = node_books(node, "", pods, [], TERMS).rooms
+    assert [(room.memory_mib // GIB, room.thread_percent) for room in rooms] == [(21, 100), (16, 70)]
+
+
 def test_what_is_written_on_a_bound_pod_counts_until_kubelet_has_given_it_something() -> None:
     pod = shared_pod("a", 7, "node1", {"mpsd.io/gpu": uuid("node1", 1)})
     books = node_books(cluster_node(), "", [pod], [promised("a", 7, 0)], TERMS)
