@@ -53,7 +53,15 @@ def test_a_pod_of_higher_priority_gets_a_gpu_and_only_pods_of_one_are_stopped(
     assert before["a"] == before["b"] != before["c"], before
     pods.create(shared(pods, "urgent", 7, priorityClassName=urgent))
     pods.wait_until_holding("urgent", within_s=120.0)
-    gone = [name for name in ("a", "b", "c") if not pods.cluster.kubectl("get", "pod", name, "-n", pods.namespace).ok]
+    gone = [name for name in ("a", "b", "c") if _is_stopped(pods, name)]
     assert len(gone) == 1, gone
     eventually(lambda: placed(mpsd, pods).get("urgent") == before[gone[0]], "the GPU of the one that was stopped")
     print(f"\nstopped: {gone[0]} on {before[gone[0]][0]}; the others ran on")
+
+
+def _is_stopped(pods: Pods, name: str) -> bool:
+    """Gone, or on its way."""
+    found = pods.cluster.kubectl(
+        "get", "pod", name, "-n", pods.namespace, "-o", "jsonpath={.metadata.deletionTimestamp}"
+    )
+    return not found.ok or bool(found.out)
