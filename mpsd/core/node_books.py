@@ -1,7 +1,8 @@
 """The books of one node as a scheduler keeps them: what each GPU has left, and who holds or was promised the rest.
 
-One rule: a pod counts once, for no less than it asks. What the node says kubelet gave it goes before what was written on it, that before what a
-scheduler has promised it, and that before a guess; and a node that says nothing takes no pods.
+One rule: a pod counts once, and for no less than it asks. What the node says kubelet gave it goes before what was
+written on it, that before what a scheduler has promised it, and that before a guess; and a node that says nothing takes
+no pods.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

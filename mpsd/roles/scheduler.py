@@ -41,7 +41,7 @@ class SchedulerRole:
         plain = Listening(settings.metrics_address, settings.metrics_port, None, _LONGEST_PROBE)
         self._plain_server = TcpServer(self._public_routes(), plain)
         self._usable_since: float | None = None  # monotonic; None while the books must not be asked
-        self._said: str | None = None  # the trouble that was said last; None before the first look
+        self._said: bool | None = None  # whether they may be asked, as was said last; None before the first look
         self._has_begun = False  # whether the books were usable once
         self._going = False
         self._hurry = asyncio.Event()
@@ -76,12 +76,13 @@ class SchedulerRole:
         return self._books.trouble or ("" if self._door.is_open else self._door.trouble)
 
     async def _watch_books(self) -> None:
-        """Notes since when the books may be asked, and says when that changes."""
+        """Notes since when the books may be asked, and says when that changes, and not each second for how long."""
         while True:
             trouble = self._books.trouble
-            if trouble != self._said:
+            is_usable = not trouble
+            if is_usable != self._said:
                 self._note(trouble)
-            self._said = trouble
+            self._said = is_usable
             await asyncio.sleep(_LOOK_S)
 
     def _note(self, trouble: str) -> None:
