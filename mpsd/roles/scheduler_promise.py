@@ -16,7 +16,7 @@ from mpsd.core.policy import Policy
 from mpsd.core.promises import choose
 from mpsd.core.reservations import KEY, Reservation, written
 from mpsd.core.shared_pod import SharedPod
-from mpsd.core.shortage import NO_BOOKS, can_ever, why_not
+from mpsd.core.shortage import NO_BOOKS, can_ever, has_domain, why_not
 from mpsd.edge.kube import Conflict, Kube, KubeError, NotFound, PatchKind
 from mpsd.edge.kube_time import stamp
 from mpsd.edge.logs import logger
@@ -114,4 +114,5 @@ class Promiser:
 
 def _shortage(pod: SharedPod, books: NodeBooks) -> str:
     why = why_not(pod.request, books)
-    return why if books.shut or not can_ever(pod.request, books) else f"another pod was faster: {why}"
+    fits_when_empty = can_ever(pod.request, books) and has_domain(pod.request, books)
+    return f"another pod was faster: {why}" if fits_when_empty and not books.shut else why
