@@ -234,9 +234,15 @@ def _known(**fields: object) -> Object:
 
 
 def gave_back(status: Object, before: Object) -> bool:
-    """Whether a pod that waits may fit by now: a GPU has given away less than before, or says again what it has."""
+    """Whether a pod that waits may fit by now: a GPU has given away less than before, says again what it has, or serves
+    again."""
     had = {gpu["uuid"]: gpu.get("grantedMiB") for gpu in before["gpus"]}
-    return any(_has_more(gpu.get("grantedMiB"), had.get(gpu["uuid"])) for gpu in status["gpus"])
+    more = any(_has_more(gpu.get("grantedMiB"), had.get(gpu["uuid"])) for gpu in status["gpus"])
+    return more or not _serving(status) <= _serving(before)
+
+
+def _serving(status: Object) -> set[str]:
+    return {domain["name"] for domain in status["domains"] if domain["state"] == State.READY.value}
 
 
 def _has_more(granted: int | None, had_granted: int | None) -> bool:

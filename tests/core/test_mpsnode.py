@@ -97,6 +97,12 @@ def test_room_is_what_a_gpu_has_given_away_less_of_and_never_what_is_not_known()
     assert gave_back(two, unknown), "it says again what it has"
 
 
+def test_a_domain_that_serves_again_has_room_for_whoever_waits() -> None:
+    ready = status(node())
+    fault = {**ready, "domains": [{**ready["domains"][0], "state": "fault"}, *ready["domains"][1:]]}
+    assert [gave_back(now, before) for now, before in ((ready, fault), (fault, ready))] == [True, False]
+
+
 def test_a_program_of_the_machine_is_counted_and_not_named() -> None:
     told = status(local_view(grants=(HeldGrant(grant("local", 3), holder_alive=True),)))
     assert told["grants"] == []
