@@ -48,9 +48,9 @@ def scheduler(
             bindVerb: bind
             weight: 10
             nodeCacheCapable: true
+            httpTimeout: 10s
             managedResources:
               - name: aliyun.com/gpu-mem
-              - name: aliyun.com/gpu-core.percentage
 
     Whoever may ask can have pods bound, so on an address that others reach it lets in client certificates only. Take an
     authority that signs for kube-scheduler and for nobody else; renewed files count without a restart. Then the lines
