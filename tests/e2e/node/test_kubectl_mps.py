@@ -1,21 +1,12 @@
 """`kubectl mps drain`, `upgrade` and `uninstall` against a real control daemon, agent, kubelet and controller."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from uuid import uuid4
 
-from tests.e2e.cluster import Cluster, Said
+from tests.e2e.cluster import Cluster
 from tests.e2e.installation import CONTROL, SYSTEM, Installation
+from tests.e2e.plugins import kubectl_mps
 from tests.e2e.shares import Pods
-
-
-def kubectl_mps(cluster: Cluster, *words: str) -> Said:
-    program = Path(sys.executable).parent / "kubectl-mps"
-    command = [str(program), *words, "--kubeconfig", str(cluster.kubeconfig)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    return Said(done.returncode, done.stdout, done.stderr)
 
 
 def test_gpus_are_emptied_and_put_back(cluster: Cluster, mpsd: Installation, pods: Pods) -> None:
