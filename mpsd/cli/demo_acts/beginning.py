@@ -15,10 +15,14 @@ def begin(story: Story, cluster: DemoCluster) -> None:
         folder=str(cluster.folder),
     )
     memory, percent = cluster.resources.memory, cluster.resources.percent
-    offered = {name: cluster.offered(name) for name in (memory, percent)}
     gpus = cluster.node().gpus
     units = sum(gpu.promised_mib // cluster.resources.memory_unit_mib for gpu in gpus)
-    story.check(offered == {memory: units, percent: 100 * len(gpus)}, f"kubelet offers {offered} of {len(gpus)} GPUs")
+    offered = {memory: units, percent: 100 * len(gpus)}
+
+    def is_offered() -> bool:  # one GPU after the other, as their daemons serve
+        return {name: cluster.offered(name) for name in offered} == offered
+
+    cluster.until(is_offered, f"kubelet offers {offered} of {len(gpus)} GPUs")
     for gpu in gpus:
         story.tell(
             "gpu",
