@@ -15,4 +15,6 @@ def test_as_many_run_as_fit_and_the_others_wait_and_then_run(mpsd: Installation,
     took_s = job.wait_until_over()
     job.assert_none_failed()
     assert 1 < job.running <= GPUS * (UNITS // _GIB)
-    print(f"\n{_TIMES} pods of {_GIB} GiB in {took_s:.1f} s, at most {job.running} at once, none failed")
+    print(
+        f"\n{_TIMES} pods of {_GIB} GiB in {took_s:.1f} s, at most {job.running} at once, {len(job.failed)} made anew"
+    )
