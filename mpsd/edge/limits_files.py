@@ -85,14 +85,16 @@ class LimitsFiles:
         """Takes changed files into force, or says what keeps them out: once a change, None at every other call.
 
         Costs two stat calls while nothing changes. A ConfigMap's files are symbolic links that are swapped, which
-        shows in the inode.
+        shows in the inode. Files that were only touched, as kubelet does where a pod has an fsGroup, leave the very
+        same policy and facts in force.
         """
         stamps = self._stamps()
         if stamps == self._seen:
             return None
         self._seen = stamps  # taken before reading, so that a change while reading is seen at the next call
         try:
-            self._limits = load_limits(self.folder)
+            found = load_limits(self.folder)
+            self._limits = self._limits if found == self._limits else found
             self.wrong = None
         except InvalidInput as error:
             self.wrong = error

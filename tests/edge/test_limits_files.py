@@ -99,6 +99,16 @@ def test_a_changed_policy_comes_into_force(folder: Path) -> None:
     assert placement(files) is Placement.SPREAD
 
 
+def test_files_that_say_the_same_again_leave_the_very_same_limits_in_force(folder: Path) -> None:
+    files = LimitsFiles(folder)
+    before = files.policy, files.facts
+    for name in (POLICY_FILE, GPU_FACTS_FILE):
+        os.utime(folder / name, ns=(1, 1))
+    assert files.read_again() is None
+    assert files.policy is before[0]
+    assert files.facts is before[1]
+
+
 def test_a_bad_change_is_said_once_and_the_last_good_pair_stays(folder: Path) -> None:
     files = LimitsFiles(folder)
     change(folder / POLICY_FILE, "placement: binpack", "placement: anywhere")
