@@ -20,13 +20,12 @@ from mpsd.roles import stale_gates
 from mpsd.roles.agent import AgentRole
 from mpsd.roles.cluster_part import CannotServe, MakeClusterPart, Surrounding
 from mpsd.roles.control import ControlRole
+from mpsd.roles.limits_watch import watch_limits
 from mpsd.roles.local_grants import LocalGrants
 from mpsd.roles.node import find_node
 
 if TYPE_CHECKING:
     from mpsd.roles.agent_api import AgentApi
-
-_LIMITS_LOOK_S = 2.0
 
 
 class Parts:
@@ -68,7 +67,7 @@ class Parts:
             if self._agent:
                 tasks.create_task(self._agent.run(agent_stop))
             serving = tasks.create_task(self._serve_cluster(cluster_stop))
-            watch = tasks.create_task(self._watch_limits())
+            watch = tasks.create_task(watch_limits(self._files, self._log))
             await (self._control.run(stop) if self._control else stop.wait())
             cluster_stop.set()
             await serving  # until then limits must be raised for what still comes
@@ -97,14 +96,6 @@ class Parts:
 
         grants_by = "kubelet gives this node's GPUs to pods; write a pod" if self._cluster else ""
         return AgentApi(self._settings, self._agent, self._limits, self._node, refuses=grants_by)
-
-    async def _watch_limits(self) -> None:
-        """A changed policy counts at the next look; a bad one leaves the last good one in force."""
-        while True:
-            await asyncio.sleep(_LIMITS_LOOK_S)
-            wrong = self._files.read_again()
-            if wrong:
-                self._log.error("limits kept", reason=str(wrong))
 
 
 def serve(

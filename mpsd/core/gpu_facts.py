@@ -107,6 +107,11 @@ class GpuFacts:
         return next((card for card in self.cards if card.short == short), None)
 
     @cached_property
+    def fewest_clients(self) -> int:
+        """That a GPU of any model serves."""
+        return min(row.clients for row in self.capabilities)
+
+    @cached_property
     def largest_room(self) -> Room:
         return max(self.rooms, key=lambda room: room.mib)
 

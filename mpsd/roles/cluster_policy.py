@@ -7,7 +7,6 @@ Right of whoever asks, though none is needed: get of configmap mpsd-limits in mp
 
 from dataclasses import dataclass
 
-from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.limits_reading import read_gpu_facts, read_policy
 from mpsd.core.policy import Policy
 from mpsd.core.problem import InvalidInput
@@ -37,10 +36,10 @@ async def policy_in_force(kube: Kube) -> PolicyInForce:
         thing = await kube.get(_CONFIG_MAPS, _NAME, _NAMESPACE)
         policy = read_policy(_value(thing, POLICY_FILE), f"{OF_CLUSTER}, {POLICY_FILE}")
         facts = read_gpu_facts(_value(thing, GPU_FACTS_FILE), f"{OF_CLUSTER}, {GPU_FACTS_FILE}")
-        return PolicyInForce(policy, _clients(facts), OF_CLUSTER, "")
+        return PolicyInForce(policy, facts.fewest_clients, OF_CLUSTER, "")
     except (KubeError, InvalidInput) as error:
         limits = load_limits(None)
-        return PolicyInForce(limits.policy, _clients(limits.facts), SHIPPED, str(error))
+        return PolicyInForce(limits.policy, limits.facts.fewest_clients, SHIPPED, str(error))
 
 
 def _value(thing: object, file: str) -> object:
@@ -49,7 +48,3 @@ def _value(thing: object, file: str) -> object:
     text = data.get(file) if isinstance(data, dict) else None
     documents = parse_yaml(str(text or "").encode(), f"{OF_CLUSTER}, {file}")
     return documents[0].value if documents else None
-
-
-def _clients(facts: GpuFacts) -> int:
-    return min(row.clients for row in facts.capabilities)

@@ -6,7 +6,6 @@ One rule: it keeps nothing that it cannot read from the API again, so that it ma
 import asyncio
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 
 from aiohttp import web
 
@@ -17,14 +16,15 @@ from mpsd.edge.kube import Kube
 from mpsd.edge.limits_files import LimitsFiles
 from mpsd.edge.logs import logger
 from mpsd.edge.scheduler_settings import SchedulerSettings
+from mpsd.roles.departure import Departure
+from mpsd.roles.limits_watch import watch_limits
 from mpsd.roles.scheduler_api import ExtenderApi, bit_by_bit
 from mpsd.roles.scheduler_bind import Binder
 from mpsd.roles.scheduler_books import ClusterBooks
 from mpsd.roles.scheduler_door import Door
 from mpsd.roles.scheduler_metrics import Numbers, SchedulerMetrics
-from mpsd.roles.webhook_metrics import CONTENT_TYPE
+from mpsd.roles.server_metrics import CONTENT_TYPE
 
-_LIMITS_LOOK_S = 2.0
 _LOOK_S = 0.2
 _LONGEST_PROBE = 1024  # bytes; probes have no body
 
@@ -34,8 +34,7 @@ class SchedulerRole:
         self._settings = settings
         self._files = files
         self._metrics = SchedulerMetrics()
-        clients = min(row.clients for row in files.facts.capabilities)
-        self._books = ClusterBooks(kube, lambda: files.policy, clients)
+        self._books = ClusterBooks(kube, lambda: files.policy, files.facts.fewest_clients)
         api = ExtenderApi(self._books, Binder(kube, self._books), self._metrics)
         self._door = Door(api.routes(), settings, self._metrics)
         plain = Listening(settings.metrics_address, settings.metrics_port, None, _LONGEST_PROBE)
@@ -43,21 +42,22 @@ class SchedulerRole:
         self._usable_since: float | None = None  # monotonic; None while the books must not be asked
         self._said: bool | None = None  # whether they may be asked, as was said last; None before the first look
         self._has_begun = False  # whether the books were usable once
-        self._going = False
-        self._hurry = asyncio.Event()
+        self._policy = files.policy  # that the books were last told of
         self._log = logger(role="scheduler")
+        self._departure = Departure(settings.drain_s, self._log)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop`, then drains. PortTaken where it cannot listen."""
         await self._plain_server.start()
-        loops = [self._books.run(), self._door.keep(), self._watch_books(), self._watch_limits(), stop.wait()]
+        limits = watch_limits(self._files, self._log, self._note_limits)
+        loops = [self._books.run(), self._door.keep(), self._watch_books(), limits, stop.wait()]
         tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
                     task.result()  # a loop ends only by what it cannot go on after
-            await self._drain()
+            await self._departure.drain(self._door.ask_to_go)
         finally:
             await self._door.close()  # the last binds count on the books
             for task in tasks:
@@ -66,12 +66,12 @@ class SchedulerRole:
 
     def hurry(self) -> None:
         """Ends the drain that is under way."""
-        self._hurry.set()
+        self._departure.hurry()
 
     @property
     def trouble(self) -> str:
         """Why kube-scheduler gets no answers; empty where it does."""
-        if self._going:
+        if self._departure.has_begun:
             return "going"
         return self._books.trouble or ("" if self._door.is_open else self._door.trouble)
 
@@ -96,28 +96,13 @@ class SchedulerRole:
         self._has_begun = True
         self._log.info("books usable", nodes=len(self._books.table.nodes))
 
-    async def _watch_limits(self) -> None:
-        """A changed policy counts at the next request; a bad one leaves the last good one in force."""
-        policy = self._files.policy
-        while True:
-            await asyncio.sleep(_LIMITS_LOOK_S)
-            wrong = self._files.read_again()
-            self._metrics.limits(wrong=self._files.wrong is not None)
-            if wrong:
-                self._log.error("limits kept", reason=str(wrong))
-            if self._files.policy is not policy:
-                policy = self._files.policy
-                self._books.policy_changed()
-                self._log.info("limits changed")
-
-    async def _drain(self) -> None:
-        """Not ready at once, served as before until those who ask have gone elsewhere."""
-        self._going = True
-        self._door.ask_to_go()
-        self._log.info("going", drain_s=self._settings.drain_s, again="a second signal ends the drain")
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.drain_s):
-                await self._hurry.wait()
+    def _note_limits(self) -> None:
+        """A changed policy counts at the next request."""
+        self._metrics.limits(wrong=self._files.wrong is not None)
+        if self._files.policy is not self._policy:
+            self._policy = self._files.policy
+            self._books.policy_changed()
+            self._log.info("limits changed")
 
     # -- probes and metrics ----------------------------------------------------------------------------------------
 

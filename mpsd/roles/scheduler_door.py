@@ -78,7 +78,7 @@ class Door:
             load_into(self._context, found.serving)
             self._log.info("certificate renewed", ends=round(found.expiries["serving"]))
         self._shown = found
-        self._metrics.certificate(found.expiries["serving"])
+        self._metrics.certificates({"serving": found.expiries["serving"]})
 
     async def _open(self, context: ssl.SSLContext | None) -> None:
         settings = self._settings

@@ -8,11 +8,10 @@ from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import Counter, Gauge, Histogram
 
 from mpsd.core.node_books import NodeBooks, Source
-
-_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+from mpsd.roles.server_metrics import SECONDS, ServerMetrics
 
 
 class Verb(StrEnum):
@@ -35,12 +34,10 @@ class Verdict(StrEnum):
     MALFORMED = "malformed"  # no request that could be read
 
 
-class SchedulerMetrics:
-    """A registry of its own, so that several schedulers fit into one process."""
-
+class SchedulerMetrics(ServerMetrics):
     def __init__(self) -> None:
-        registry = self._registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
+        super().__init__()
+        registry = self.registry
         requests = Counter(
             "mpsd_scheduler_requests",
             "Requests of kube-scheduler, by what came of them.",
@@ -51,7 +48,7 @@ class SchedulerMetrics:
             "mpsd_scheduler_request_seconds",
             "From the first line of a request to its answer.",
             ["verb"],
-            buckets=_SECONDS,
+            buckets=SECONDS,
             registry=registry,
         )
         self._requests_of = cache(requests.labels)
@@ -67,24 +64,10 @@ class SchedulerMetrics:
             "How long the books may have been asked without a break; 0 while they may not.",
             registry=registry,
         )
-        self._wrong_limits = Gauge(
-            "mpsd_limits_wrong",
-            "1 while the limits files cannot be used and older ones are in force.",
-            registry=registry,
-        )
-        self._expiry = Gauge(
-            "mpsd_certificate_expiry_timestamp_seconds",
-            "When each certificate in use ends.",
-            ["certificate"],
-            registry=registry,
-        )
 
     def answered(self, verb: Verb, verdict: Verdict, took_s: float) -> None:
         self._requests_of(verb.value, verdict.value).inc()
         self._seconds_of(verb.value).observe(took_s)
-
-    def certificate(self, not_after: float) -> None:
-        self._expiry.labels("serving").set(not_after)
 
     def known(self, nodes: Sequence["Numbers"]) -> None:
         """What the books of each node hold now."""
@@ -95,12 +78,6 @@ class SchedulerMetrics:
     def usable(self, for_s: float) -> None:
         """For how long the books may have been asked; 0 while they may not."""
         self._usable.set(for_s)
-
-    def limits(self, *, wrong: bool) -> None:
-        self._wrong_limits.set(wrong)
-
-    def text(self) -> bytes:
-        return generate_latest(self._registry)
 
 
 class Numbers(NamedTuple):

@@ -7,7 +7,6 @@ import asyncio
 import ssl
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 
 from aiohttp import web
 
@@ -19,15 +18,17 @@ from mpsd.edge.kube import Kube, KubeError
 from mpsd.edge.limits_files import Limits, LimitsFiles
 from mpsd.edge.logs import logger
 from mpsd.edge.webhook_settings import WebhookSettings
+from mpsd.roles.departure import Departure
+from mpsd.roles.limits_watch import watch_limits
+from mpsd.roles.server_metrics import CONTENT_TYPE
 from mpsd.roles.webhook_certificates import Certificates, CertificateSource, FolderCertificates, SecretCertificates
 from mpsd.roles.webhook_lookups import Lookups
-from mpsd.roles.webhook_metrics import CONTENT_TYPE, WebhookMetrics
+from mpsd.roles.webhook_metrics import WebhookMetrics
 from mpsd.roles.webhook_registration import Outcome, Registrar
 from mpsd.roles.webhook_review import LONGEST_BODY, ReviewApi
 
 _LOOK_S = 10.0
 _FIRST_RETRY_S = 0.5
-_LIMITS_LOOK_S = 2.0
 _CHECK_S = 2.0
 _LOOKS_IN_A_LIFE = 50  # so that even a certificate made to live for seconds is renewed in time
 
@@ -49,22 +50,24 @@ class WebhookRole:
         self._source = self._certificate_source(kube)
         self._served: Certificates | None = None  # None until the first certificate is there
         self._registered = False
-        self._going = False
-        self._hurry = asyncio.Event()
         self._said: tuple[str, ...] | None = None  # the troubles that were said last; None before the first look
         self._log = logger(role="webhook")
+        self._departure = Departure(settings.drain_s, self._log)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop`, then drains. PortTaken where it cannot listen."""
         await self.plain_server.start()
-        loops = [asyncio.create_task(self._keep_certificates()), asyncio.create_task(self._watch_limits())]
+        loops = [
+            asyncio.create_task(self._keep_certificates()),
+            asyncio.create_task(watch_limits(self._files, self._log, self._note_limits)),
+        ]
         loops.append(asyncio.create_task(self._wait(stop)))
         try:
             await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
             for task in loops:
                 if task.done():
                     task.result()  # a loop ends only by what it cannot go on after
-            await self._drain()
+            await self._departure.drain(self.server.ask_to_go)
         finally:
             for task in loops:
                 task.cancel()
@@ -73,7 +76,7 @@ class WebhookRole:
 
     def hurry(self) -> None:
         """Ends the drain that is under way."""
-        self._hurry.set()
+        self._departure.hurry()
 
     @property
     def is_registered(self) -> bool:
@@ -82,7 +85,7 @@ class WebhookRole:
 
     @property
     def is_ready(self) -> bool:
-        return self._served is not None and not self._going
+        return self._served is not None and not self._departure.has_begun
 
     def routes(self) -> Mapping[str, Handler]:
         """Everything that is served over TLS."""
@@ -153,23 +156,8 @@ class WebhookRole:
     async def _wait(self, stop: asyncio.Event) -> None:
         await stop.wait()
 
-    async def _watch_limits(self) -> None:
-        """A changed policy counts at the next review; a bad one leaves the last good one in force."""
-        while True:
-            await asyncio.sleep(_LIMITS_LOOK_S)
-            wrong = self._files.read_again()
-            self._metrics.limits(wrong=self._files.wrong is not None)
-            if wrong:
-                self._log.error("limits kept", reason=str(wrong))
-
-    async def _drain(self) -> None:
-        """Not ready at once, served as before until API servers have gone elsewhere."""
-        self._going = True
-        self.server.ask_to_go()
-        self._log.info("going", drain_s=self._settings.drain_s, again="a second signal ends the drain")
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.drain_s):
-                await self._hurry.wait()
+    def _note_limits(self) -> None:
+        self._metrics.limits(wrong=self._files.wrong is not None)
 
     async def _reach(self, bundle: str) -> str:
         anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
@@ -183,7 +171,7 @@ class WebhookRole:
         """200 while API servers may come."""
         if self.is_ready:
             return web.Response(text="ok\n")
-        reason = "going" if self._going else "; ".join(self._said or ["no certificate yet"])
+        reason = "going" if self._departure.has_begun else "; ".join(self._said or ["no certificate yet"])
         return web.Response(text=f"{reason}\n", status=503)
 
     async def _show_metrics(self, _request: web.Request) -> web.Response:
