@@ -71,10 +71,10 @@ def _kept_away(node: str, wishes: NodeWishes, scene: Scene) -> str:
 # -- nothing fits --------------------------------------------------------------------------------------------------
 
 
-def too_large(request: Request, nodes: Iterable[Candidate]) -> str:
+def too_large(request: Request, nodes: Sequence[Candidate]) -> str:
     """Why it could fit nowhere, not even on empty GPUs; empty where it could, or where a node has not told its size."""
     told = [one.books for one in nodes if one.books]
-    if len(told) < len([*nodes]) or any(not books.totals or can_ever(request, books) for books in told):
+    if len(told) < len(nodes) or any(not books.totals or can_ever(request, books) for books in told):
         return ""
     sizes = [(mib, f"{gpu.label} of {name(books.node)}") for books in told for gpu, mib in books.totals]
     most_mib, where = max(sizes, key=lambda pair: pair[0], default=(0, ""))

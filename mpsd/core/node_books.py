@@ -56,8 +56,8 @@ class ClosedGpu:
 @dataclass(frozen=True, slots=True)
 class NodeBooks:
     """policy: with the placement of this node. rooms: of the GPUs that take pods, by ordinal. shut: why the whole node
-    takes none, a sentence about it; empty where that is not so, and else there are no rooms. whole_mib: the most that
-    one of its GPUs could promise if it held nothing.
+    takes none, a sentence about it; empty where that is not so, and else there are no rooms. totals: MiB that each
+    of its GPUs may promise in all, also of those that take no pods.
     """
 
     node: str
@@ -66,7 +66,7 @@ class NodeBooks:
     closed: tuple[ClosedGpu, ...]
     taken: tuple[Taken, ...]
     shut: str
-    totals: tuple[tuple[GpuName, int], ...]  # every GPU with what it may promise in all, MiB
+    totals: tuple[tuple[GpuName, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""The policy in force, with the resources that the agent began with.
+"""The policy in force, with the resources that this process began with.
 
-One rule: what kubelet was offered under a name and in a unit is worth the same for as long as this agent runs. Were it
-counted anew while pods hold it, every one of them could be over its grant from one look to the next.
+One rule: what kubelet was offered under a name and in a unit is worth the same for as long as this process runs. Were
+it counted anew while pods hold it, every one of them could be over its grant from one look to the next.
 """
 
 from collections.abc import Callable
