@@ -43,5 +43,26 @@ def named(place: str, kind: str, name: str) -> Object:
     return found
 
 
+def rights(role: Object) -> dict[str, list[str]]:
+    """The verbs that a role allows, by `group/resource`."""
+    return {
+        f"{group}/{resource}".lstrip("/"): sorted(rule["verbs"])
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+def assert_confined(container: Object) -> None:
+    """What holds of every container of ours that needs no device: it may change nothing, and says what it takes."""
+    security = container["securityContext"]
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+    assert {"startupProbe", "readinessProbe", "livenessProbe"} <= container.keys()
+    assert all(mount["readOnly"] for mount in container["volumeMounts"])
+
+
 def called(thing: Object) -> str:
     return f"{thing['kind']} {thing['metadata']['name']}"

@@ -8,7 +8,7 @@ from mpsd.edge.kubelet_settings import kubelet_settings
 from mpsd.edge.settings import settings
 from mpsd.edge.yaml_files import parse_yaml
 from tests.manifests.generic_policy import TARGET, generic_policy
-from tests.manifests.rendering import ALL, Object, named, of_kind, only, rendered
+from tests.manifests.rendering import ALL, Object, named, of_kind, only, rendered, rights
 
 _WITH_PODS = [place for place in ALL if "policies" not in place]
 _CONTROL, _AGENT = "mps-control-daemon", "mpsd-agent"
@@ -165,14 +165,7 @@ def test_no_right_is_a_wildcard_deletes_or_reaches_further_than_its_reason(place
 
 
 def test_the_agent_may_do_what_it_does_and_nothing_else() -> None:
-    (role,) = [role for role in of_kind("base", "ClusterRole") if role["metadata"]["name"] == _AGENT]
-    found = {
-        f"{group}/{resource}".lstrip("/"): sorted(rule["verbs"])
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
-    assert found == {
+    assert rights(named("base", "ClusterRole", _AGENT)) == {
         "pods": ["list", "patch", "watch"],
         "pods/eviction": ["create"],
         "nodes": ["get"],

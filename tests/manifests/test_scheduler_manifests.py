@@ -9,7 +9,7 @@ from mpsd.core.limits_reading import read_policy
 from mpsd.core.policy import Policy
 from mpsd.edge.scheduler_settings import SchedulerSettings, scheduler_settings
 from mpsd.edge.yaml_files import parse_yaml
-from tests.manifests.rendering import Object, called, named, of_kind, rendered
+from tests.manifests.rendering import Object, assert_confined, called, named, of_kind, rendered, rights
 
 _NAME = "mpsd-scheduler"
 _SECOND = ("overlays/scheduler", "overlays/scheduler-1.20", "overlays/scheduler-1.23")
@@ -115,14 +115,7 @@ def test_it_asks_about_pods_that_ask_for_gpus_and_still_checks_the_nodes_sum(pla
 
 @pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
 def test_mpsd_may_promise_and_bind_and_nothing_else(place: str) -> None:
-    (role,) = [role for role in of_kind(place, "ClusterRole") if role["metadata"]["name"] == _NAME]
-    found = {
-        f"{group}/{resource}".lstrip("/"): sorted(rule["verbs"])
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
-    assert found == {
+    assert rights(named(place, "ClusterRole", _NAME)) == {
         "mpsd.io/mpsnodes": ["get", "list", "patch", "watch"],
         "pods": ["get", "list", "watch"],
         "nodes": ["get", "list", "watch"],
@@ -160,13 +153,7 @@ def test_the_pods_may_do_little_and_gpu_pods_do_not_wait_behind_others_for_them(
     assert not any(pod.get(key) for key in ("hostPID", "hostIPC"))
     assert not any("hostPath" in volume for volume in pod["volumes"])
     for container in pod["containers"]:
-        security = container["securityContext"]
-        assert security["readOnlyRootFilesystem"] is True
-        assert security["allowPrivilegeEscalation"] is False
-        assert security["capabilities"] == {"drop": ["ALL"]}
-        assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
-        assert {"startupProbe", "readinessProbe", "livenessProbe"} <= container.keys()
-        assert all(mount["readOnly"] for mount in container["volumeMounts"])
+        assert_confined(container)
     assert _container(place)["resources"]["limits"] == {"memory": "512Mi"}
     assert pod["terminationGracePeriodSeconds"] >= _settings(place).drain_s + 10
 

@@ -11,7 +11,7 @@ from mpsd.edge.limits_files import shipped_folder
 from mpsd.edge.webhook_settings import WebhookSettings, webhook_settings
 from mpsd.edge.yaml_files import parse_yaml
 from tests.manifests.hostile_policy import TARGET, hostile_policy
-from tests.manifests.rendering import ALL, Object, named, of_kind, only, rendered
+from tests.manifests.rendering import ALL, Object, assert_confined, named, of_kind, only, rendered
 
 _WITH_PODS = [place for place in ALL if "policies" not in place]
 _CONFIGURATIONS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
@@ -77,14 +77,8 @@ def test_the_pods_may_do_little_and_outlive_a_drain(place: str) -> None:
     assert pod["terminationGracePeriodSeconds"] >= _settings().drain_s + 10, "10 s for the last requests"
     assert not any(pod.get(key) for key in ("hostNetwork", "hostPID", "hostIPC"))
     for container in pod["containers"]:
-        security = container["securityContext"]
-        assert security["readOnlyRootFilesystem"] is True
-        assert security["allowPrivilegeEscalation"] is False
-        assert security["capabilities"] == {"drop": ["ALL"]}
-        assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+        assert_confined(container)
         assert "memory" in container["resources"]["limits"]
-        assert {"startupProbe", "readinessProbe", "livenessProbe"} <= container.keys()
-        assert all(mount["readOnly"] for mount in container["volumeMounts"])
 
 
 @pytest.mark.parametrize("place", _WITH_PODS)
