@@ -15,6 +15,7 @@ import pytest
 from mpsd.core.node_status import ViolationsStatus, ViolationStatus
 from mpsd.core.policy import Response
 from mpsd.core.violations import Kind
+from mpsd.edge.waiting import wait_until
 from mpsd.sim.card import GRAPHICS, MPS_SERVER, OUTSIDE_MPS, Claim
 from mpsd.sim.gpus import MIB
 from tests.roles.machine import SOON_S, Machine, Program, eventually
@@ -57,11 +58,9 @@ class Watched:
 
     def seconds_over(self, most_mib: int, used_mib: Callable[[], int]) -> float:
         """How long more than that is used, from the first byte over until it is not: looked at every 2 ms."""
-        eventually(lambda: used_mib() > most_mib, f"more than {most_mib} MiB are used")
+        wait_until(lambda: used_mib() > most_mib, SOON_S, f"more than {most_mib} MiB are used")
         began = time.monotonic()
-        while used_mib() > most_mib:
-            assert time.monotonic() - began < SOON_S, "it is still over"
-            time.sleep(0.002)
+        wait_until(lambda: used_mib() <= most_mib, SOON_S, f"no more than {most_mib} MiB are used")
         return time.monotonic() - began
 
     def set_violations(self, **violations: object) -> None:
