@@ -9,7 +9,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 
 from mpsd.core.devices import gpu_of
 from mpsd.core.grants import Gpu, GpuName, promised_mib
@@ -43,12 +42,6 @@ def chosen_gpus(annotations: Mapping[str, str], gpus: Sequence[GpuName]) -> tupl
     )
 
 
-def is_elsewhere(here: AbstractSet[str], pod: NodePod, gpus: Sequence[Gpu]) -> bool:
-    """Whether the pod's annotations name GPUs of this node, and devices of it lie on others. here: UUIDs of those."""
-    chosen = frozenset(chosen_gpus(pod.annotations, gpus))
-    return bool(chosen and here) and not (here <= chosen or chosen <= here)
-
-
 def _listed(text: str) -> Iterator[str]:
     return (part.strip() for part in text[:_LONGEST].split(","))
 
@@ -70,8 +63,8 @@ def annotations_for(
 ) -> dict[str, str]:
     """Everything of ours that a pod which holds these devices is to have written on it; {} for one that holds none.
 
-    Also {} for one that lies where no scheduler chose: it never starts (`start_problems`), and to write where it lies
-    over what was chosen would hide that.
+    What kubelet gave goes over what a scheduler chose: it names no pod when it asks for devices, so of pods that are
+    alike one may have got those of another.
 
     held: of any containers; those of other pods are passed over. at_ns: nanoseconds since 1970 when the devices were
     allocated, used where the pod has no time of its own yet. v1 knows one GPU a pod, so it says nothing of a pod that
@@ -79,7 +72,7 @@ def annotations_for(
     """
     own = [one for one in held if one.pod == (pod.namespace, pod.name)]
     units = _by_gpu({device_id for one in own for device_id in one.memory}, gpus)
-    if not units or is_elsewhere({gpu.uuid for gpu in units}, pod, gpus):
+    if not units:
         return {}
     wanted = {GPU: ",".join(gpu.uuid for gpu in units), **_in_v2(pod, own, gpus)}
     if len(units) == 1:

@@ -1,7 +1,8 @@
 """Why a container may not start on the devices it holds: the check that Allocate could not make.
 
 One rule: what is wrong for good is told from what passes by itself, because the first ends the pod and the second
-only makes it wait. What cannot be known (no journal since a reboot, no word from the API) is no reason.
+only makes it wait. What cannot be known (no journal since a reboot, no word from the API) is no reason; nor is a GPU
+other than a scheduler chose, since what kubelet gave wins where it holds.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +17,6 @@ from mpsd.core.identity import PodName, ProcessIdentity
 from mpsd.core.journal import by_devices
 from mpsd.core.node_pods import ContainerName, NodePod, memory_units, percents
 from mpsd.core.node_view import DomainRecord
-from mpsd.core.placement_annotations import chosen_gpus, is_elsewhere
 from mpsd.core.pod_grants import ContainerDevices, pod_grants
 from mpsd.core.policy import Policy
 from mpsd.core.problem import InvalidInput
@@ -184,12 +184,6 @@ def _wrong_amount(start: _Start) -> Iterator[str]:
         yield f"it holds {held} of {resource} and asks for {start.request.memory_units}; {_ANEW}"
 
 
-def _not_chosen(start: _Start) -> Iterator[str]:
-    if start.pod and is_elsewhere(start.units.keys(), start.pod, start.node.gpus):
-        chosen = start.labels(chosen_gpus(start.pod.annotations, start.node.gpus))
-        yield f"it lies on {start.labels(start.units)}, and its scheduler chose {chosen}; {_ANEW}"
-
-
 def _apart(start: _Start) -> Iterator[str]:
     """A pod has one grant, on one GPU or on as many as its label says; every container has all of them."""
     for one in start.node.held:
@@ -288,7 +282,6 @@ _CHECKS = (
     _Check("gpu-count", _wrong_number),
     _Check("devices-given-twice", _given_twice),
     _Check("memory-amount", _wrong_amount),
-    _Check("gpu-not-chosen", _not_chosen),
     _Check("pod-on-two-gpus", _apart),
     _Check("percent-over-gpu", _percent_over),
     _Check("percent-of-another", _other_limit),

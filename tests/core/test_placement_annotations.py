@@ -118,9 +118,8 @@ def test_a_pod_that_holds_nothing_here_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("chosen", [{"mpsd.io/gpu": UUIDS[0]}, {V1: "0"}, {V2: '{"0":{"0":7}}'}])
-def test_where_a_pod_lies_is_not_written_over_what_its_scheduler_chose(chosen: dict[str, str]) -> None:
-    """Its start is refused for the difference, which could not be seen any more."""
+def test_where_a_pod_lies_is_written_over_what_its_scheduler_chose(chosen: dict[str, str]) -> None:
     elsewhere = [devices(named(), mem_ids(7, gpu=1))]
-    assert annotations_for(node_pod(annotations=chosen), elsewhere, GPUS, POLICY, NOW_NS) == {}
-    there = annotations_for(node_pod(annotations=chosen), [devices(named(), mem_ids(7))], GPUS, POLICY, NOW_NS)
-    assert there["mpsd.io/gpu"] == UUIDS[0]
+    written = annotations_for(node_pod(annotations=chosen), elsewhere, GPUS, POLICY, NOW_NS)
+    assert chosen_gpus({**chosen, **written}, GPUS) == UUIDS[1:]
+    assert (written["mpsd.io/gpu"], written[V1], written[V2]) == (UUIDS[1], "1", '{"0":{"1":7}}')

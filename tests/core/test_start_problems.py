@@ -89,11 +89,9 @@ def wrong(rule: str, starting: ContainerDevices, node: Holdings, *words: str) ->
         assert word in found[0].sentence
 
 
-def test_the_gpu_is_the_one_that_the_scheduler_chose() -> None:
-    chosen = (node_pod(annotations={"ALIYUN_COM_GPU_MEM_IDX": "1"}),)
-    wrong("gpu-not-chosen", MAIN, holdings(MAIN, pods=chosen), "it lies on gpu0", "chose gpu1")
-    both = (node_pod(annotations={"mpsd.io/gpu": ",".join(UUIDS)}),)
-    assert problems(MAIN, holdings(MAIN, pods=both)) == ()
+@pytest.mark.parametrize("chosen", [UUIDS[1], ",".join(UUIDS)])
+def test_a_gpu_other_than_the_scheduler_chose_is_no_reason_since_what_kubelet_gave_wins(chosen: str) -> None:
+    assert problems(MAIN, holdings(MAIN, pods=(node_pod(annotations={"mpsd.io/gpu": chosen}),))) == ()
 
 
 @pytest.mark.parametrize("count", [2, 7])
@@ -216,7 +214,6 @@ def test_every_reason_is_given_at_once() -> None:
     assert rules(MAIN, node) == [
         "gpu-count",
         "memory-amount",
-        "gpu-not-chosen",
         "percent-of-another",
         "domain-not-ready",
     ]

@@ -1,8 +1,7 @@
 """A Job of more pods than fit at once, watched from its beginning to its end.
 
-Kubelet names no pod when it asks for devices, so of several that are alike one may be given those of another's GPU; and
-1.20 may give a device twice where a pod ends meanwhile. Such a pod never starts: mpsd has it made anew. No pod may fail
-in any other way.
+Kubelet 1.20 may give a device twice where a pod ends meanwhile. Such a pod never starts: mpsd has it made anew. No pod
+may fail in any other way.
 """
 
 import json
