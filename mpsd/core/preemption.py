@@ -1,14 +1,14 @@
 """Which pods would have to go so that a request fits a node.
 
 One rule: nobody goes in vain. A pod is added to those that kube-scheduler has proposed only where the request does not
-fit without, and fits with it.
+fit without, and fits with it; and what others give back already is waited for.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mpsd.core.grants import Request, Room
-from mpsd.core.node_books import NodeBooks, Taken
+from mpsd.core.node_books import NodeBooks, Source, Taken
 from mpsd.core.placement import Placed, by_preference, place
 from mpsd.core.shared_pod import SharedPod
 
@@ -40,26 +40,33 @@ def victims(
     nobody has to go.
 
     pods: those of the node that books know. proposed: uids, kept whatever they are, since they may stand in the way of
-    something else that the request wants, such as CPU.
+    something else that the request wants, such as CPU. A pod that goes, or has gone while its node has not said yet
+    that its devices are back, gives room without our help: where that is enough, nobody is added.
 
     For a request of one GPU no other choice adds fewer; among such, the highest priority that has to go is the lowest
     that it can be. For one of several GPUs they are found GPU by GPU, so that there may be a choice of fewer.
     """
-    known = set(proposed)
-    rooms = _without(books.rooms, (one for one in books.taken if one.pod.uid in known), books)
-    by_uid = {one.pod.uid: one for one in books.taken if one.gpus and one.pod.uid not in known}
+    known, there = set(proposed), tuple(pods)
+    going = frozenset(_going(books, there))
+    rooms = _without(books.rooms, (one for one in books.taken if one in going or one.pod.uid in known), books)
+    by_uid = {one.pod.uid: one for one in books.taken if one.gpus and one not in going and one.pod.uid not in known}
     others = [
         _Victim(by_uid[pod.name.uid], pod.priority)
-        for pod in pods
-        if pod.name.uid in by_uid and _may_go(pod, preemptor)
+        for pod in there
+        if pod.name.uid in by_uid and pod.priority < preemptor.priority
     ]
     added = _added(preemptor.request, rooms, others, books)
     return () if added is None else (*proposed, *(one.uid for one in added))
 
 
-def _may_go(pod: SharedPod, preemptor: Preemptor) -> bool:
-    """One that goes already gives its GPU back without our help, and one that has gone holds none."""
-    return pod.priority < preemptor.priority and not pod.terminating and not pod.finished
+def _going(books: NodeBooks, pods: Sequence[SharedPod]) -> Iterator[Taken]:
+    """What is given back without anybody else's end. A promise alone may be to a pod that is just being bound."""
+    stay = {name for pod in pods if not pod.finished and not pod.terminating for name in (pod.name.uid, str(pod.name))}
+    here = {name for pod in pods for name in (pod.name.uid, str(pod.name))}
+    for one in books.taken:
+        name = one.pod.uid or str(one.pod)
+        if name not in stay and (name in here or one.source is Source.GRANTED):
+            yield one
 
 
 def _added(

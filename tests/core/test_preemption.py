@@ -13,6 +13,7 @@ from mpsd.core.grants import Request, Room
 from mpsd.core.node_books import NodeBooks, node_books
 from mpsd.core.placement import Placed, place
 from mpsd.core.preemption import Preemptor, victims
+from mpsd.core.reservations import Reservation
 from mpsd.core.shared_pod import SharedPod
 from tests.core.cluster_worlds import GIB, TERMS, cluster_node, held, shared_pod, uuid
 
@@ -88,6 +89,24 @@ def test_equals_and_pods_that_go_already_or_that_nobody_knows_are_left_alone() -
     assert victims(SEVEN, books, pods, ()) == (uid("a"),)
 
 
+def test_nobody_is_stopped_while_others_give_back_enough() -> None:
+    """A pod's end and its devices' return are told one after the other, and kube-scheduler asks in between."""
+    books, pods = world(("a", 20, 0, 5), ("b", 20, 1, 5))
+    assert len(victims(SEVEN, books, pods, ())) == 1
+    for left in (pods[1:], [replace(pods[0], terminating=True), pods[1]], [replace(pods[0], finished=True), pods[1]]):
+        assert victims(SEVEN, books, left, ()) == ()
+        assert victims(SEVEN, books, left, ("for-its-cpu",)) == ("for-its-cpu",)
+    books, pods = world(("a", 3, 0, 5), ("b", 20, 0, 5), ("c", 20, 1, 100))
+    assert victims(SEVEN, books, pods[1:], ()) == (uid("b"),), "3 GiB are not enough"
+
+
+def test_a_promise_to_a_pod_that_is_just_being_bound_gives_no_room() -> None:
+    pods = [shared_pod("b", 20, "node1", priority=5)]
+    promised = (Reservation(shared_pod("a", 20).name, (uuid("node1", 0),), 20 * GIB, 0),)
+    node = cluster_node(gib=(23, 23), held=(held("b", 20, 1),))
+    assert victims(SEVEN, node_books(node, "", pods, promised, TERMS), pods, ()) == (uid("b"),)
+
+
 def test_a_gpu_that_is_closed_is_not_made_free() -> None:
     node = cluster_node(gib=(23, 23), held=(held("a", 22, 0), held("b", 22, 1)), cordoned=(0,))
     pods = [shared_pod("a", 22, "node1", priority=1), shared_pod("b", 22, "node1", priority=2)]
@@ -152,8 +171,10 @@ def test_the_request_fits_then_and_everybody_added_was_needed_and_less_important
     added = found[len(proposed) :]
     assert found[: len(proposed)] == proposed
     assert len(set(found)) == len(found)
-    assert fits(preemptor.request, books, found)
-    assert not any(fits(preemptor.request, books, [one for one in found if one != each]) for each in added)
+    going = [pod.name.uid for pod in pods if pod.terminating]
+    then = {*found, *going}
+    assert fits(preemptor.request, books, [*then])
+    assert not any(fits(preemptor.request, books, [*(then - {each})]) for each in added)
     by_uid = {pod.name.uid: pod for pod in pods}
     assert all(by_uid[one].priority < preemptor.priority and not by_uid[one].terminating for one in added)
 
@@ -170,11 +191,12 @@ def test_no_other_choice_for_one_gpu_would_have_been_better_and_none_was_missed(
         for pod in pods
         if pod.priority < preemptor.priority and not pod.terminating and pod.name.uid not in proposed
     ]
+    going = {*proposed, *(pod.name.uid for pod in pods if pod.terminating)}
     choices = (
         (size, max((pod.priority for pod in choice), default=-1))
         for size in range(len(may_go) + 1)
         for choice in combinations(may_go, size)
-        if fits(preemptor.request, books, (*proposed, *(pod.name.uid for pod in choice)))
+        if fits(preemptor.request, books, [*going, *(pod.name.uid for pod in choice)])
     )
     best = next(choices, None)
     if best is None:
