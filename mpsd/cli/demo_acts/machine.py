@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from mpsd.cli.demo_jobs import SAMPLE
-from mpsd.cli.demo_machine import DemoMachine, Program
+from mpsd.cli.demo_machine import DemoMachine
 from mpsd.cli.demo_story import Story
 from mpsd.cli.output import ExitCode
 from mpsd.core.admission import Verdict, review_all
 from mpsd.core.placement import gib
+from mpsd.edge.json_program import JsonProgram
 from mpsd.edge.limits_files import Limits, load_limits
 from mpsd.edge.waiting import wait_until
 from mpsd.edge.yaml_files import read_yaml
@@ -77,7 +78,7 @@ def _explain_the_sample(story: Story, limits: Limits) -> Verdict:
     return verdict
 
 
-def _share(story: Story, machine: DemoMachine, job: Verdict) -> tuple[Program, Program, Program]:
+def _share(story: Story, machine: DemoMachine, job: Verdict) -> tuple[JsonProgram, JsonProgram, JsonProgram]:
     story.chapter("Programs share a GPU, each under its limit (sim-cuda plays the programs)")
     sample_gib = job.requests[0].memory_mib // 1024
     sample = _started(story, machine, "the sample Job's program", sample_gib, None)
@@ -89,7 +90,7 @@ def _share(story: Story, machine: DemoMachine, job: Verdict) -> tuple[Program, P
     return sample, second, elsewhere
 
 
-def _started(story: Story, machine: DemoMachine, who: str, gpu_mem: int, gpu_core: int | None) -> Program:
+def _started(story: Story, machine: DemoMachine, who: str, gpu_mem: int, gpu_core: int | None) -> JsonProgram:
     """Starts a program that holds 1 GiB, and tells what it sees."""
     program = machine.run(gpu_mem, ["alloc=1024", "hold"], gpu_core)
     seen, took, _ready = program.line(), program.line(), program.line()
@@ -111,7 +112,7 @@ def _started(story: Story, machine: DemoMachine, who: str, gpu_mem: int, gpu_cor
     return program
 
 
-def _gpu_of(machine: DemoMachine, program: Program) -> str:
+def _gpu_of(machine: DemoMachine, program: JsonProgram) -> str:
     node = machine.node()
     uuid = next(grant.gpus[0] for grant in node.grants if grant.holder_pid == program.pid)
     return next(gpu.label for gpu in node.gpus if gpu.uuid == uuid)
@@ -140,7 +141,9 @@ def _holders(machine: DemoMachine) -> set[int | None]:
     return {grant.holder_pid for grant in machine.node().grants}
 
 
-def _kill_the_daemon(story: Story, machine: DemoMachine, sample: Program, second: Program, elsewhere: Program) -> None:
+def _kill_the_daemon(
+    story: Story, machine: DemoMachine, sample: JsonProgram, second: JsonProgram, elsewhere: JsonProgram
+) -> None:
     story.chapter("The control daemon of gpu0 is killed (SIGKILL)")
     before = machine.domain("gpu0").daemon_pid
     story.check(before is not None, "gpu0 has no daemon to kill")

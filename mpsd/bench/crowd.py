@@ -1,0 +1,57 @@
+"""Programs that begin at the same moment, and what they then say.
+
+One rule: nobody is told to begin before all are ready, so that none is measured while another starts.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mpsd.bench.ground import Ground, Share
+from mpsd.core.bench_rows import Work
+from mpsd.edge.json_program import JsonProgram
+
+_READY_S = 90.0  # forty-eight contexts one after the other, and a framework's import
+_GRACE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one program said of itself first, and of its window."""
+
+    sms: int
+    launches_per_s: float
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Programs that are ready and wait. first: the line each said when it had its context. starts_s: until all had."""
+
+    programs: tuple[JsonProgram, ...]
+    first: tuple[dict[str, Any], ...]
+    starts_s: float
+
+    def measure(self, window_s: float) -> tuple[Measured, ...]:
+        """Has all of them begin now; one window of each."""
+        for program in self.programs:
+            program.go_on()
+        said = [program.line_with("launches_per_s", window_s + _GRACE_S) for program in self.programs]
+        return tuple(
+            Measured(first["sms"], line["launches_per_s"], line["p50_ms"], line["p99_ms"])
+            for first, line in zip(self.first, said, strict=True)
+        )
+
+
+def gather(ground: Ground, work: Work, shares: Sequence[Share | None], window_s: float, windows: int = 1) -> Crowd:
+    """Starts a program a share, each for so many windows. TimeoutError; EOFError with what one that ended said."""
+    began = time.monotonic()
+    actions = [f"prepare={work}", *["step", f"measure={window_s:g}"] * windows]
+    programs = tuple(ground.start(actions, share) for share in shares)
+    first = tuple(program.line_with("sms", _READY_S) for program in programs)
+    starts_s = time.monotonic() - began
+    for program in programs:
+        program.line_with("ready", _READY_S)
+    return Crowd(programs, first, starts_s)

@@ -1,0 +1,218 @@
+"""The three grounds that programs are measured on: in turns without MPS, under MPS alone, under mpsd.
+
+One rule: a ground is closed after what it was made for, and nothing of it is left, however that ends.
+"""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from mpsd.core import client_limits, control_protocol
+from mpsd.core.bench_rows import Mode
+from mpsd.core.client_limits import ClientLimit
+from mpsd.core.gpu_facts import GpuFacts
+from mpsd.core.grants import Gpu
+from mpsd.core.limits_as_read import PIPE_DIRECTORY, VISIBLE_DEVICES
+from mpsd.edge import cuda_program
+from mpsd.edge.control_pipe import ControlFailed, ControlPipe
+from mpsd.edge.control_process import start
+from mpsd.edge.domain_folder import DomainFolder
+from mpsd.edge.json_program import JsonProgram
+from mpsd.edge.limits_files import POLICY_FILE, shipped_folder
+from mpsd.edge.nvml import Nvml
+from mpsd.edge.own_mpsd import OwnMpsd
+from mpsd.edge.settings import settings
+from mpsd.edge.waiting import wait_until
+from mpsd.roles.node import Node, find_node
+
+_START_S = 60.0
+_COMMAND_S = 5.0
+_STOP_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a program may have: whole GiB, and percent of the threads."""
+
+    memory_gib: int
+    percent: int = 100
+
+
+class Ground:
+    """A folder of its own with this machine's GPUs, or simulated ones. `mode` says how programs share them."""
+
+    mode: Mode
+
+    def __init__(self, simulate: str, facts: GpuFacts) -> None:
+        """simulate: as of `mpsd up`, "" for real GPUs. NvmlFailed, InvalidInput."""
+        self.folder = Path(tempfile.mkdtemp(prefix="mpsd-bench-", dir="/tmp"))  # short: sockets are in it
+        self._programs: list[JsonProgram] = []
+        try:
+            self.settings = settings(run_directory=str(self.folder / "run"), simulate=simulate, environment={})
+            self.node: Node = find_node(self.settings, facts)
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+
+    @property
+    def gpu(self) -> Gpu:
+        """The one that is measured: the first."""
+        return self.node.gpus[0]
+
+    @property
+    def nvml(self) -> Nvml:
+        return self.node.nvml
+
+    @property
+    def client(self) -> tuple[str, ...]:
+        """The command line of mpsd's CUDA client, without its actions."""
+        return cuda_program.command(simulated=bool(self.settings.simulate))
+
+    def start(self, actions: Sequence[str], share: Share | None = None) -> JsonProgram:
+        """mpsd's CUDA client with these actions. share: None for as much as there is."""
+        return self.start_command((*self.client, *actions), share)
+
+    def start_command(
+        self, command: Sequence[str], share: Share | None = None, variables: Mapping[str, str] | None = None
+    ) -> JsonProgram:
+        """Any program; `variables` are added to its environment."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_MPS_", "MPSD_"))}
+        path = {"PATH": self.node.environment["PATH"]} if "PATH" in self.node.environment else {}
+        ours = self.node.extra | {VISIBLE_DEVICES: self.gpu.uuid} | self._limits(share)
+        return self._started(JsonProgram(command, inherited | path | ours | dict(variables or {})))
+
+    def _limits(self, share: Share | None, /) -> dict[str, str]:
+        """The variables by which a program is on this ground, under its share."""
+        raise NotImplementedError
+
+    def end_programs(self) -> None:
+        """Ends all that were started here so far."""
+        while self._programs:
+            self._programs.pop().end()
+
+    def close(self) -> None:
+        """Ends everything and removes the folder."""
+        try:
+            self.end_programs()
+            self._stop()
+        finally:
+            with suppress(Exception):
+                self.nvml.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _stop(self) -> None:
+        """What there is beside programs."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _started(self, program: JsonProgram) -> JsonProgram:
+        self._programs.append(program)
+        return program
+
+
+class InTurns(Ground):
+    """No MPS: the GPU gives each program a slice of its time."""
+
+    mode = Mode.TIME_SLICED
+
+    def _limits(self, _share: Share | None, /) -> dict[str, str]:
+        """Shares do not exist here."""
+        return {PIPE_DIRECTORY: str(self.folder / "nowhere")}
+
+
+class UnderMps(Ground):
+    """One control daemon for the GPU, with no limit on the server, as people run MPS without mpsd."""
+
+    mode = Mode.MPS
+
+    def __init__(self, simulate: str, facts: GpuFacts) -> None:
+        """TimeoutError where the daemon does not answer."""
+        super().__init__(simulate, facts)
+        self._domain = DomainFolder(self.folder / "gpu0")
+        self._domain.make()
+        try:
+            self._daemon: subprocess.Popen[bytes] = start(self._domain, [self.gpu.uuid], self.node.environment)
+            wait_until(self._answers, _START_S, f"the control daemon answers; {self._domain.log} says why not", 0.02)
+        except BaseException:
+            self.close()
+            raise
+
+    def _answers(self) -> bool:
+        with suppress(ControlFailed):
+            self._ask(control_protocol.server_list())
+            return True
+        return False
+
+    def _ask(self, command: control_protocol.Command[Any]) -> Any:
+        pipe = ControlPipe(self._domain.pipe, self.node.environment, _COMMAND_S)
+        return asyncio.run(pipe.ask(command))
+
+    def _limits(self, share: Share | None, /) -> dict[str, str]:
+        """Those of a share are in the program's environment alone."""
+        pipe = str(self._domain.pipe)
+        if share is None:
+            return {PIPE_DIRECTORY: pipe}
+        return client_limits.environment(ClientLimit(share.memory_gib * 1024, share.percent), pipe)
+
+    def _stop(self) -> None:
+        self._daemon.terminate()
+        try:
+            self._daemon.wait(_STOP_S)
+        finally:
+            self._daemon.kill()
+            self._daemon.wait()
+
+
+class UnderMpsd(Ground):
+    """`mpsd up` with the shipped policy, but for the compute mode, which is left alone, and a client a grant."""
+
+    mode = Mode.MPSD
+
+    def __init__(self, simulate: str, facts: GpuFacts, **changes: Any) -> None:
+        """changes: of the policy's top-level entries; a mapping is laid over what is there. TimeoutError, EOFError."""
+        super().__init__(simulate, facts)
+        self.policy = self._write_limits(changes)
+        options = ["--limits", str(self.folder / "limits"), *(["--simulate", simulate] if simulate else [])]
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_MPS_", "MPSD_"))}
+        self.mpsd = OwnMpsd(self.folder, options, inherited)
+        try:
+            self.mpsd.wait_until_ready(_START_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def _write_limits(self, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+        folder = self.folder / "limits"
+        shutil.copytree(shipped_folder(), folder)
+        policy: dict[str, Any] = yaml.safe_load((folder / POLICY_FILE).read_text(encoding="utf-8"))
+        ours = {"exclusive_process": False, "placement": "binpack", "requests": {"clients_per_grant": 1}}
+        for change in (ours, changes):
+            for name, value in change.items():
+                policy[name] = policy[name] | value if isinstance(value, Mapping) else value
+        (folder / POLICY_FILE).write_text(yaml.safe_dump(policy), encoding="utf-8")
+        return policy
+
+    def start_command(
+        self, command: Sequence[str], share: Share | None = None, variables: Mapping[str, str] | None = None
+    ) -> JsonProgram:
+        """share None: 1 GiB more than a context takes, and no cap of threads."""
+        share = share or Share(2)
+        words = ["env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
+        core = [] if share.percent == 100 else ["--gpu-core", str(share.percent)]
+        return self._started(self.mpsd.run_command(["--gpu-mem", str(share.memory_gib), *core], [*words, *command]))
+
+    def _stop(self) -> None:
+        self.mpsd.stop(_STOP_S)

@@ -1,0 +1,35 @@
+"""What many programs get done at once: in turns, under MPS, under mpsd.
+
+One rule: the same programs and the same windows on each ground.
+"""
+
+from collections.abc import Iterator
+
+from mpsd.bench.crowd import gather
+from mpsd.bench.here import Here
+from mpsd.core.bench_rows import Mode, SharingRow, Work
+
+_PROGRAMS = (1, 2, 4, 8)
+_WORKS = (Work.SMALL, Work.ARITHMETIC)
+
+
+def steps(_here: Here) -> int:
+    return len(Mode) * len(_WORKS) * len(_PROGRAMS)
+
+
+def measure(here: Here) -> Iterator[SharingRow]:
+    for mode in Mode:
+        with here.ground(mode) as ground:
+            for work in _WORKS:
+                for programs in _PROGRAMS:
+                    here.step(f"{programs} × {work}, {mode}")
+                    found = gather(ground, work, [None] * programs, here.window_s).measure(here.window_s)
+                    ground.end_programs()
+                    yield SharingRow(
+                        mode=mode,
+                        work=work,
+                        programs=programs,
+                        launches_per_s=sum(one.launches_per_s for one in found),
+                        p50_ms=max(one.p50_ms for one in found),
+                        p99_ms=max(one.p99_ms for one in found),
+                    )
