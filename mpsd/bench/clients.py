@@ -1,0 +1,43 @@
+"""What becomes of it with more and more programs, up to as many as a GPU takes.
+
+One rule: every program has its context before one of them begins.
+"""
+
+import os
+from collections.abc import Iterator
+
+from mpsd.bench.crowd import gather
+from mpsd.bench.ground import Share
+from mpsd.bench.here import Here
+from mpsd.core.bench_rows import ClientsRow, Work
+
+_PROGRAMS = (1, 2, 4, 8, 16, 32, 48)
+_CORES_FOR_PLAYED = 4  # programs a core: a simulated client waits for its turn at a real processor
+
+
+def _numbers(here: Here) -> tuple[int, ...]:
+    most = here.facts.fewest_clients
+    if here.simulate:
+        most = min(most, _CORES_FOR_PLAYED * len(os.sched_getaffinity(0)))
+    return tuple(number for number in _PROGRAMS if number <= most)
+
+
+def steps(here: Here) -> int:
+    return len(_numbers(here))
+
+
+def measure(here: Here) -> Iterator[ClientsRow]:
+    with here.under_mpsd() as ground:
+        for programs in _numbers(here):
+            here.step(f"{programs} programs at once")
+            crowd = gather(ground, Work.SMALL, [Share(1)] * programs, here.window_s)
+            found = crowd.measure(here.window_s)
+            ground.end_programs()
+            yield ClientsRow(
+                programs=programs,
+                work=Work.SMALL,
+                launches_per_s=sum(one.launches_per_s for one in found),
+                p50_ms=max(one.p50_ms for one in found),
+                p99_ms=max(one.p99_ms for one in found),
+                starts_s=crowd.starts_s,
+            )

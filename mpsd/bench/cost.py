@@ -1,0 +1,65 @@
+"""What mpsd costs: the same programs under MPS alone and under mpsd, in pairs of windows.
+
+One rule: nothing of the one runs while the other is measured, and which goes first changes from pair to pair, since a
+card warms up. Under both a program has the same limits in its environment.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mpsd.bench.crowd import Measured, gather
+from mpsd.bench.ground import Share
+from mpsd.bench.here import Here
+from mpsd.core.bench_rows import CostRow, Mode, Work
+
+_PAIRS = 6
+_LOADS = ((Work.ARITHMETIC, 1), (Work.ARITHMETIC, 4), (Work.SMALL, 4))
+_MEMORY_GIB = 4
+_WINDOWS = 3  # of a load on one ground, one after the other; the middle one counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    per_s: float
+    p99_ms: float
+
+
+def steps(_here: Here) -> int:
+    return 2 * _PAIRS * len(_LOADS)
+
+
+def measure(here: Here) -> Iterator[CostRow]:
+    for pair in range(_PAIRS):
+        order = (Mode.MPS, Mode.MPSD) if pair % 2 == 0 else (Mode.MPSD, Mode.MPS)
+        seen = {mode: _on(here, mode, pair) for mode in order}
+        for load, mps, mpsd in zip(_LOADS, seen[Mode.MPS], seen[Mode.MPSD], strict=True):
+            yield CostRow(
+                work=load[0],
+                programs=load[1],
+                pair=pair,
+                mps_per_s=mps.per_s,
+                mpsd_per_s=mpsd.per_s,
+                mps_p99_ms=mps.p99_ms,
+                mpsd_p99_ms=mpsd.p99_ms,
+            )
+
+
+def _on(here: Here, mode: Mode, pair: int) -> list[_Seen]:
+    found = []
+    with here.ground(mode) as ground:
+        for work, programs in _LOADS:
+            here.step(f"pair {pair + 1} of {_PAIRS}: {programs} × {work}, {mode}")
+            crowd = gather(ground, work, [Share(_MEMORY_GIB)] * programs, here.window_s, _WINDOWS)
+            found.append(_middle([_summed(crowd.measure(here.window_s)) for _ in range(_WINDOWS)]))
+            ground.end_programs()
+    return found
+
+
+def _summed(found: tuple[Measured, ...]) -> _Seen:
+    return _Seen(sum(one.launches_per_s for one in found), max(one.p99_ms for one in found))
+
+
+def _middle(windows: list[_Seen]) -> _Seen:
+    """Each figure by itself: its median over the windows."""
+    middle = len(windows) // 2
+    return _Seen(sorted(one.per_s for one in windows)[middle], sorted(one.p99_ms for one in windows)[middle])

@@ -1,0 +1,35 @@
+"""Whether so many percent of the threads do so many percent of the work, alone and beside others.
+
+One rule: the same amount of work for every share, by programs that nothing but arithmetic holds up.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from mpsd.bench.crowd import gather
+from mpsd.bench.ground import Share, UnderMpsd
+from mpsd.bench.here import Here
+from mpsd.core.bench_rows import ShareRow, Work
+
+_ALONE = tuple(range(10, 101, 10))
+_TOGETHER = ((10, 30, 60), (20, 80), (40, 50))
+_MEMORY_GIB = 2
+
+
+def steps(_here: Here) -> int:
+    return len(_ALONE) + len(_TOGETHER)
+
+
+def measure(here: Here) -> Iterator[ShareRow]:
+    with here.under_mpsd() as ground:
+        for percents in (*((percent,) for percent in _ALONE), *_TOGETHER):
+            here.step(" and ".join(f"{percent} %" for percent in percents) + " of the threads")
+            yield from _together(ground, percents, here.window_s)
+
+
+def _together(ground: UnderMpsd, percents: Sequence[int], window_s: float) -> Iterator[ShareRow]:
+    shares = [Share(_MEMORY_GIB, percent) for percent in percents]
+    found = gather(ground, Work.ARITHMETIC, shares, window_s).measure(window_s)
+    ground.end_programs()
+    for place, (percent, one) in enumerate(zip(percents, found, strict=True)):
+        beside = (*percents[:place], *percents[place + 1 :])
+        yield ShareRow(percent, one.sms, beside, Work.ARITHMETIC, one.launches_per_s)

@@ -1,0 +1,30 @@
+"""Whether a grant's memory changes what a program computes: it must not.
+
+One rule: at each percent the same work under a small and a large grant, one right after the other.
+"""
+
+from collections.abc import Iterator
+
+from mpsd.bench.crowd import gather
+from mpsd.bench.ground import Share
+from mpsd.bench.here import Here
+from mpsd.core.bench_rows import SizeRow, Work
+
+_PERCENTS = (10, 50, 100)
+_SMALL_GIB = 2
+
+
+def steps(_here: Here) -> int:
+    return 2 * len(_PERCENTS)
+
+
+def measure(here: Here) -> Iterator[SizeRow]:
+    with here.under_mpsd() as ground:
+        large_gib = ground.gpu.memory_mib * 3 // 4 // 1024
+        for percent in _PERCENTS:
+            for memory_gib in (_SMALL_GIB, large_gib):
+                here.step(f"{percent} % and {memory_gib} GiB")
+                shares = [Share(memory_gib, percent)]
+                (found,) = gather(ground, Work.ARITHMETIC, shares, here.window_s).measure(here.window_s)
+                ground.end_programs()
+                yield SizeRow(percent, memory_gib, found.launches_per_s)
