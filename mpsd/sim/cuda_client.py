@@ -1,19 +1,9 @@
 """The program `sim-cuda`: a CUDA process that does what its arguments say and prints what it saw, one JSON a line.
 
-    sim-cuda [device=N] [ACTION ...]
+    sim-cuda [device=N] [lift=VALUE] [ACTION ...]
 
-    alloc=MIB     allocate in pieces of 32 MiB until done or refused
-    free          give all of it back
-    hold[=SEC]    keep the context, looking at it, until SIGTERM (or for so long)
-    step          the same until a line or the end of standard input
-    launch=SEC    compute
-    work[=SEC]    compute until SIGTERM (or for so long), with a line four times a second
-    fault         touch an address that is not there
-    linger[=SEC]  stay alive and leave CUDA alone
-    reconnect     destroy the context and make another
-    info          print the free memory again
-
-Exit codes: 0; 2 for arguments it does not know; 3 when there is no context; 4 when a context breaks that it looks at.
+Its twin on a real GPU is mpsd/cuda_client.py, which has the actions and the lines at its top. What it says of speed is
+played: proportions that an H200 was seen to keep.
 
 One rule: sleeping costs nothing. A held context is a blocked process, so that a hundred of them can be started.
 """
@@ -26,8 +16,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from mpsd.sim.cuda_driver import CudaFailure, CudaProcess
+from mpsd.core.limits_as_read import MEMORY_LIMIT
+from mpsd.sim.card import MPS_CLIENT, OUTSIDE_MPS
+from mpsd.sim.cuda_driver import Context, CudaFailure, CudaProcess
 from mpsd.sim.cuda_results import INVALID_DEVICE, SUCCESS, shown
 from mpsd.sim.gpus import MIB
 
@@ -37,6 +30,32 @@ PIECE_MIB = 32
 # 4701/s at 132 SMs with a median of 2.09 ms (H200, driver 580.159.04).
 LAUNCHES_PER_SM = 35.6
 IN_FLIGHT = 9.8
+SMALL_PER_S = 10609.0  # launches of 8 blocks, by a client that is alone; eight of them did 83132 together under MPS
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is computed: its launches a second on one SM, up to so many SMs, and how many of all SMs that keeps busy.
+
+    sliced: what is left of the launches where processes beside MPS take turns, since the GPU changes between them.
+    """
+
+    per_sm: float
+    most_sms: int | None = None  # None: the more it has, the faster
+    busy_sms: int | None = None  # None: all that it has
+    sliced: float = 0.975  # 4578 of 4697 a second, in eight processes
+    sample_launches: int = 1
+    buffers_mib: int = 0
+
+
+LAUNCH = Work(LAUNCHES_PER_SM)
+WORKS: Mapping[str, Work] = {
+    "arithmetic": Work(LAUNCHES_PER_SM / (64 * 180 / 4096)),  # 64 turns of 180 rounds; LAUNCH is one of 4096
+    # Whatever its SMs; they have room for more. 6088 a second were left of it in eight processes.
+    "small": Work(SMALL_PER_S, most_sms=1, busy_sms=2, sliced=0.574, sample_launches=10),
+    # 1 GiB at 4.2 TB/s. Memory is as fast to 40 SMs as to all: who has them leaves nothing to others.
+    "bandwidth": Work(3900 / 40, most_sms=40, buffers_mib=1024),
+}
 _LOOK_EVERY_S = 0.05
 _SAY_EVERY_S = 0.25
 
@@ -53,6 +72,8 @@ class CudaProgram:
         self.device = device
         self.allocated_mib = 0
         self.read_ahead = b""
+        self.prepared = ""  # the name of a work
+        self.buffers_mib = 0  # that it holds
 
     def watch(self, files: Sequence[int], timeout_s: float | None) -> Sequence[int]:
         """Sleep until one of the files can be read or the time is up; Broke when the context is broken, or breaks."""
@@ -69,15 +90,18 @@ class CudaProgram:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    device = int(words.pop(0).removeprefix("device=")) if words and words[0].startswith("device=") else 0
     actions = [(word.partition("=")[0], word.partition("=")[2]) for word in words]
-    unknown = [name for name, _ in actions if name not in _ACTIONS]
-    if unknown:
-        print(f"sim-cuda: {unknown[0]} is not one of {', '.join(_ACTIONS)}", file=sys.stderr)
+    chosen: dict[str, str] = {}
+    while actions and actions[0][0] in {"device", "lift"}:
+        name, value = actions.pop(0)
+        chosen[name] = value
+    if wrong := _complaint(actions):
+        print(f"sim-cuda: {wrong}", file=sys.stderr)
         return 2
+    lifted = {MEMORY_LIMIT: chosen["lift"]} if "lift" in chosen else {}
     began = time.perf_counter()
     try:
-        program = _start(device)
+        program = _start(int(chosen.get("device", 0)), {**os.environ, **lifted})
     except CudaFailure as failure:
         _say({"fail": failure.step, "err": shown(failure.code)})
         return 3
@@ -86,6 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         began = time.perf_counter()
         try:
             _ACTIONS[name](program, value)
+        except CudaFailure as failure:
+            _say({"fail": failure.step, "err": shown(failure.code)})
+            return 3
         except Broke:
             _say({"broke": shown(program.cuda.error), "after_s": round(time.perf_counter() - began, 3)})
             return 4
@@ -93,8 +120,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _start(device: int) -> CudaProgram:
-    cuda = CudaProcess(os.environ)
+def _complaint(actions: Sequence[tuple[str, str]]) -> str:
+    """What makes no sense in these actions and values; "" where all of it does."""
+    prepared = False
+    for name, value in actions:
+        if name not in _ACTIONS:
+            return f"{name} is not one of {', '.join(_ACTIONS)}"
+        if name == "prepare" and value not in WORKS:
+            return f"prepare={value} is not one of {', '.join(WORKS)}"
+        if name == "measure" and not prepared:
+            return f"measure={value} has nothing prepared before it; write prepare=WORK first: {', '.join(WORKS)}"
+        if name in {"prepare", "reconnect"}:  # another context has nothing prepared
+            prepared = name == "prepare"
+    return ""
+
+
+def _start(device: int, environment: Mapping[str, str]) -> CudaProgram:
+    cuda = CudaProcess(environment)
     if device >= len(cuda.visible):
         raise CudaFailure("cuInit", INVALID_DEVICE)
     result = cuda.create_context(device)
@@ -185,7 +227,7 @@ def _step(program: CudaProgram, _: str) -> None:
 def _launch(program: CudaProgram, value: str) -> None:
     """Pretend kernels, for so long."""
     began = time.monotonic()
-    launches = _compute(program, float(value), ())
+    launches = _compute(program, LAUNCH, float(value), ())
     rate = launches / max(time.monotonic() - began, 1e-9)
     median_ms = round(1000 * IN_FLIGHT / rate, 3) if rate else 0.0
     _say({"launches_per_s": round(rate, 1), "n": int(launches), "p50_ms": median_ms, "p99_ms": median_ms})
@@ -196,31 +238,79 @@ def _work(program: CudaProgram, value: str) -> None:
     launches = 0.0
     with _termination() as terminated:
         while time.monotonic() < ends and not select.select([terminated], [], [], 0)[0]:
-            launches += _compute(program, min(_SAY_EVERY_S, ends - time.monotonic()), [terminated])
+            launches += _compute(program, LAUNCH, min(_SAY_EVERY_S, ends - time.monotonic()), [terminated])
             _say({"launches": int(launches), "at": round(time.time(), 3)})
 
 
-def _compute(program: CudaProgram, asked_s: float, files: Sequence[int]) -> float:
-    """Launches in this time, or until one of the files can be read.
+def _prepare(program: CudaProgram, name: str) -> None:
+    work = WORKS[name]
+    result = program.cuda.allocate((work.buffers_mib - program.buffers_mib) * MIB)
+    if result != SUCCESS:
+        raise CudaFailure("prepare", result)
+    program.prepared, program.buffers_mib = name, work.buffers_mib
+    _say({"prepared": name})
 
-    Everyone who computes gets the SMs in proportion to what he may use, once they are all taken.
-    """
+
+def _measure(program: CudaProgram, value: str) -> None:
+    """Pretend kernels, for so long; nothing of their time is Python's."""
+    work = WORKS[program.prepared]
+    began = time.monotonic()
+    launches = _compute(program, work, max(float(value), 1e-3), ())
+    took_s = time.monotonic() - began
+    sample_ms = round(1000 * took_s * work.sample_launches / launches, 3)
+    _say(
+        {
+            "work": program.prepared,
+            "seconds": round(took_s, 3),
+            "launches": round(launches),
+            "launches_per_s": round(launches / took_s, 1),
+            "sample_launches": work.sample_launches,
+            "p50_ms": sample_ms,
+            "p99_ms": sample_ms,
+            "gpu_ms": sample_ms,
+        }
+    )
+
+
+def _compute(program: CudaProgram, work: Work, asked_s: float, files: Sequence[int]) -> float:
+    """Launches in this time, or until one of the files can be read."""
     context = program.cuda.context
     if context is None or program.cuda.check() != SUCCESS:
         raise Broke
+    sms = min(context.sms, work.most_sms or context.sms)
     launches = 0.0
     began = then = time.monotonic()
-    context.card.be_busy(context.slot, context.sms)
+    context.card.be_busy(context.slot, _busy_sms(work, context))
     while then < began + asked_s:
         asked_to_end = program.watch(files, min(_LOOK_EVERY_S, began + asked_s - then))
         now = time.monotonic()
-        busy = sum(holding.busy_sms for holding in context.card.holdings())
-        launches += (now - then) * LAUNCHES_PER_SM * context.sms * min(1.0, context.gpu.sms / max(busy, 1))
+        launches += (now - then) * work.per_sm * sms * _share(work, context)
         then = now
         if asked_to_end:
             break
     context.card.be_busy(context.slot, 0)
     return launches
+
+
+def _busy_sms(work: Work, context: Context) -> int:
+    """Of what bounds the work, be it memory, as much as so many SMs are of all."""
+    if work.buffers_mib and work.most_sms:
+        return context.gpu.sms * min(context.sms, work.most_sms) // work.most_sms
+    return min(context.sms, work.busy_sms or context.sms)
+
+
+def _share(work: Work, context: Context) -> float:
+    """What it has now of its launches alone.
+
+    Processes beside MPS and the MPS server take turns on the whole GPU. In the server's turn every client who computes
+    gets the SMs in proportion to what he may use, once they are all taken.
+    """
+    computing = [holding for holding in context.card.holdings() if holding.busy_sms]
+    outside = {holding.slot for holding in computing if holding.kind == OUTSIDE_MPS}
+    on_mps_sms = sum(holding.busy_sms for holding in computing if holding.kind == MPS_CLIENT)
+    turns = max(1, len(outside) + (on_mps_sms > 0))
+    turn = 1.0 if turns == 1 else work.sliced / turns
+    return turn if context.slot in outside else turn * min(1.0, context.gpu.sms / max(on_mps_sms, 1))
 
 
 def _fault(program: CudaProgram, _: str) -> None:
@@ -237,7 +327,7 @@ def _linger(_: CudaProgram, value: str) -> None:
 
 def _reconnect(program: CudaProgram, _: str) -> None:
     destroyed = program.cuda.destroy_context()
-    program.allocated_mib = 0
+    program.allocated_mib = program.buffers_mib = 0
     _say({"destroy": shown(destroyed), "again": shown(program.cuda.create_context(program.device))})
 
 
@@ -250,6 +340,8 @@ _ACTIONS: Mapping[str, Callable[[CudaProgram, str], None]] = {
     "free": _free,
     "hold": _hold,
     "step": _step,
+    "prepare": _prepare,
+    "measure": _measure,
     "launch": _launch,
     "work": _work,
     "fault": _fault,

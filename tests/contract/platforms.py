@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mpsd import cuda_client
 from mpsd.sim.node import create_node
 from mpsd.sim.nvml import SimulatedNvml
 from tests.contract.gpus import Gpu, facts
@@ -115,8 +116,8 @@ class Real:
 
     def client(self, uid: int) -> Program:
         if uid == os.getuid():
-            return Program((sys.executable, str(HERE / "cuda_client.py")))
-        return _as_user(uid, "tests.contract.cuda_client")
+            return Program((sys.executable, cuda_client.__file__))
+        return _as_user(uid, "mpsd.cuda_client")
 
     def _handles(self) -> Iterator[Any]:
         for index in range(min(GPUS, self.nvml.nvmlDeviceGetCount())):

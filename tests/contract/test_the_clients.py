@@ -4,7 +4,8 @@ import re
 import subprocess
 import sys
 
-from tests.contract.platforms import HERE, ROOT
+from mpsd import cuda_client
+from tests.contract.platforms import ROOT
 
 
 def _actions(*program: str) -> list[str]:
@@ -19,4 +20,4 @@ def _actions(*program: str) -> list[str]:
 
 
 def test_both_take_the_same_actions() -> None:
-    assert _actions(str(HERE / "cuda_client.py")) == _actions("-m", "mpsd.sim.cuda_client")
+    assert _actions("-I", "-S", cuda_client.__file__) == _actions("-m", "mpsd.sim.cuda_client")

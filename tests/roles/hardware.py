@@ -6,15 +6,13 @@ One rule: nothing of a GPU's settings is changed here, whatever the policy that 
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mpsd import cuda_client
 from mpsd.sim.gpus import MIB
 from tests.roles.machine import Machine, Program
-
-_REAL_CLIENT = Path(__file__).parents[1] / "contract" / "cuda_client.py"
 
 
 class RealMachine(Machine):
@@ -45,7 +43,7 @@ class RealMachine(Machine):
 
     @property
     def cuda(self) -> Sequence[str]:
-        return sys.executable, str(_REAL_CLIENT)
+        return sys.executable, cuda_client.__file__
 
 
 class SimulatedMachine(Machine):

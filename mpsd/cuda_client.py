@@ -1,0 +1,584 @@
+"""A CUDA process that does what it is told and prints what it saw: for `mpsd bench`, and for tests on a real GPU.
+
+    cuda_client.py [device=N] [lift=VALUE] [ACTION ...]
+
+    device=N        choose among the GPUs it sees; else 0
+    lift=VALUE      give itself this CUDA_MPS_PINNED_DEVICE_MEM_LIMIT first, as a tenant would who lifts his limit
+    always first    make a context on that GPU    {"pid", "devices", "uuid", "total_MiB", "meminfo_free_MiB",
+                                                   "meminfo_total_MiB", "sms", "init_s"}
+    alloc=MIB       take memory, 32 MiB at a time, until it has that or is refused
+                                                  {"alloc_MiB", "rc", "free_after_MiB", "total_after_MiB"}
+    free            give it back                  {"free": result}
+    info            look again                    {"meminfo_free_MiB", "meminfo_total_MiB", "sms"}
+    hold[=SEC]      synchronise about every 10 ms until SIGTERM (or for so long)    {"ready": pid}
+    step            the same until a line, or the end, of standard input            {"ready": pid}
+    prepare=WORK    load arithmetic, small or bandwidth (WORKS below), take the memory it needs, run it a few times
+                                                  {"prepared": WORK}
+    measure=SEC     run what was prepared for so long, in samples of some launches and one synchronise
+                                                  {"work", "seconds", "launches", "launches_per_s", "sample_launches",
+                                                   "p50_ms", "p99_ms": of a sample, "gpu_ms": the GPU's, by its events}
+    launch=SEC      run kernels                   {"launches_per_s", "n", "p50_ms", "p99_ms": of ten and a synchronise}
+    work[=SEC]      run kernels until SIGTERM (or for so long)    {"launches", "at"} four times a second
+    fault           write to a bad address, and go on             {"bad": "700:CUDA_ERROR_ILLEGAL_ADDRESS"}
+    linger[=SEC]    leave CUDA alone for ever (or for so long); SIGTERM ends it     {"lingering": pid}
+    reconnect       destroy the context and make another          {"destroy": result, "again": result}
+    always last                                                   {"end": result}
+
+One JSON object a line; a result is such as "0:CUDA_SUCCESS". Exit codes: 0; 2 for arguments that make no sense, before
+anything is done; 3 where it cannot begin: {"fail": "cuInit", "ctx" or "prepare", "err": result}; 4 where a context
+breaks that it looks at: {"broke": result, "after_s"}.
+
+One rule: it is a program of its own: nothing but the standard library and the driver (libcuda by ctypes), and it sets
+nothing on the card. The simulator's `sim-cuda` is its twin: the same command line, the same lines.
+"""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Never, Self
+
+MIB = 1024**2
+PIECE_MIB = 32
+CHECK_EVERY_S = 0.01
+SAY_EVERY_S = 0.25  # while it works
+LAUNCHES_A_SAMPLE = 10  # p50_ms and p99_ms are of this many launches and one synchronise
+MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, cuda.h
+BAD_ADDRESS = 16
+MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+THREADS = 256  # a block; eight of them fill an SM
+WARM_UP_SAMPLES = 5
+COPIED_MIB = 512
+COPIED_AT_ONCE = 16  # bytes
+
+# Old on purpose: any driver turns it into code for its own GPU.
+PTX = b"""
+.version 6.0
+.target sm_50
+.address_size 64
+
+.visible .entry multiply_add(.param .u32 rounds)
+{
+    .reg .pred %again, %never;
+    .reg .f32 %value;
+    .reg .u32 %left;
+    .reg .u64 %nowhere;
+    ld.param.u32 %left, [rounds];
+    mov.f32 %value, 0f3F800000;
+loop:
+    fma.rn.f32 %value, %value, 0f3F000000, 0f3F800000;
+    sub.u32 %left, %left, 1;
+    setp.ne.u32 %again, %left, 0;
+    @%again bra loop;
+    setp.lt.f32 %never, %value, 0f00000000;
+    mov.u64 %nowhere, 0;
+    @%never st.global.f32 [%nowhere], %value;
+    ret;
+}
+
+// The launch's threads, each four times, must go into the number of vectors.
+.visible .entry copy(.param .u64 source, .param .u64 destination, .param .u32 vectors)
+{
+    .reg .pred %again;
+    .reg .u32 %block, %blocks, %threads, %at, %end, %all, %four;
+    .reg .u32 %a<4>, %b<4>, %c<4>, %d<4>;
+    .reg .u64 %from, %to, %begin, %stride;
+    ld.param.u64 %from, [source];
+    ld.param.u64 %to, [destination];
+    ld.param.u32 %end, [vectors];
+    mov.u32 %block, %ctaid.x;
+    mov.u32 %blocks, %nctaid.x;
+    mov.u32 %threads, %ntid.x;
+    mov.u32 %at, %tid.x;
+    mad.lo.u32 %at, %block, %threads, %at;
+    mul.lo.u32 %all, %blocks, %threads;
+    shl.b32 %four, %all, 2;
+    mul.wide.u32 %begin, %at, 16;
+    mul.wide.u32 %stride, %all, 16;
+    add.u64 %from, %from, %begin;
+    add.u64 %to, %to, %begin;
+further:
+    ld.global.v4.u32 {%a0, %a1, %a2, %a3}, [%from];
+    add.u64 %from, %from, %stride;
+    ld.global.v4.u32 {%b0, %b1, %b2, %b3}, [%from];
+    add.u64 %from, %from, %stride;
+    ld.global.v4.u32 {%c0, %c1, %c2, %c3}, [%from];
+    add.u64 %from, %from, %stride;
+    ld.global.v4.u32 {%d0, %d1, %d2, %d3}, [%from];
+    add.u64 %from, %from, %stride;
+    st.global.v4.u32 [%to], {%a0, %a1, %a2, %a3};
+    add.u64 %to, %to, %stride;
+    st.global.v4.u32 [%to], {%b0, %b1, %b2, %b3};
+    add.u64 %to, %to, %stride;
+    st.global.v4.u32 [%to], {%c0, %c1, %c2, %c3};
+    add.u64 %to, %to, %stride;
+    st.global.v4.u32 [%to], {%d0, %d1, %d2, %d3};
+    add.u64 %to, %to, %stride;
+    add.u32 %at, %at, %four;
+    setp.lt.u32 %again, %at, %end;
+    @%again bra further;
+    ret;
+}
+
+.visible .entry write_to(.param .u64 address)
+{
+    .reg .u32 %one;
+    .reg .u64 %where;
+    ld.param.u64 %where, [address];
+    mov.u32 %one, 1;
+    st.global.u32 [%where], %one;
+    ret;
+}
+"""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One launch of what `measure` measures, whatever the card or the client's share of it, and how many a sample."""
+
+    kernel: bytes
+    blocks: int
+    sample_launches: int
+    rounds: int = 0  # of a multiply_add
+    copied_mib: int = 0  # from one buffer into another
+
+
+WORKS: Mapping[str, Work] = {
+    # 64 times what the largest card (132 SMs) runs at once: a last turn that is not full costs under 1.6 %.
+    # About 0.6 ms on all of an H200.
+    "arithmetic": Work(b"multiply_add", blocks=132 * 8 * 64, sample_launches=1, rounds=180),
+    # 0.09 ms on an H200, which stays nearly empty.
+    "small": Work(b"multiply_add", blocks=8, sample_launches=10, rounds=4096),
+    # Each thread copies 16 times.
+    "bandwidth": Work(b"copy", blocks=8192, sample_launches=1, copied_mib=COPIED_MIB),
+}
+
+_POINTER = ctypes.c_void_p
+_OUT = ctypes.c_void_p  # the address of what the driver fills in
+_SIGNATURES: dict[str, list[type]] = {
+    "cuInit": [ctypes.c_uint],
+    "cuDeviceGetCount": [_OUT],
+    "cuDeviceGet": [_OUT, ctypes.c_int],
+    "cuDeviceGetUuid": [_OUT, ctypes.c_int],
+    "cuDeviceTotalMem_v2": [_OUT, ctypes.c_int],
+    "cuDeviceGetAttribute": [_OUT, ctypes.c_int, ctypes.c_int],
+    "cuCtxCreate_v2": [_OUT, ctypes.c_uint, ctypes.c_int],
+    "cuCtxDestroy_v2": [_POINTER],
+    "cuCtxSynchronize": [],
+    "cuMemGetInfo_v2": [_OUT, _OUT],
+    "cuMemAlloc_v2": [_OUT, ctypes.c_size_t],
+    "cuMemFree_v2": [ctypes.c_uint64],
+    "cuModuleLoadData": [_OUT, ctypes.c_char_p],
+    "cuModuleGetFunction": [_OUT, _POINTER, ctypes.c_char_p],
+    "cuLaunchKernel": [_POINTER, *[ctypes.c_uint] * 7, _POINTER, _OUT, _POINTER],
+    "cuEventCreate": [_OUT, ctypes.c_uint],
+    "cuEventRecord": [_POINTER, _POINTER],
+    "cuEventElapsedTime": [_OUT, _POINTER, _POINTER],
+    "cuEventDestroy_v2": [_POINTER],
+    "cuGetErrorName": [ctypes.c_int, _OUT],
+}
+
+
+class Refused(Exception):
+    """The driver's answer to a call was an error; `result` is its CUresult."""
+
+    def __init__(self, result: int) -> None:
+        super().__init__(result)
+        self.result = result
+
+
+class Driver:
+    """libcuda's functions, with the types that ctypes has to know."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("libcuda.so.1")
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(self._library, name)
+            function.argtypes, function.restype = arguments, ctypes.c_int
+
+    def result(self, function: str, *arguments: object) -> int:
+        return int(getattr(self._library, function)(*arguments))
+
+    def __call__(self, function: str, *arguments: object) -> None:
+        if result := self.result(function, *arguments):
+            raise Refused(result)
+
+    def name(self, result: int) -> str:
+        """Such as `2:CUDA_ERROR_OUT_OF_MEMORY`."""
+        text = ctypes.c_char_p()
+        known = self.result("cuGetErrorName", result, ctypes.byref(text)) == 0
+        return f"{result}:{(text.value or b'?').decode() if known else '?'}"
+
+
+class Input:
+    """Lines on standard input, waited for without buffering one too many."""
+
+    def __init__(self) -> None:
+        self._unread = b""
+        self._ended = False
+
+    def line_or_end_within(self, seconds: float) -> bool:
+        if b"\n" not in self._unread and not self._ended and select.select([0], [], [], seconds)[0]:
+            read = os.read(0, 4096)
+            self._unread += read
+            self._ended = not read
+        if b"\n" in self._unread:
+            self._unread = self._unread.split(b"\n", 1)[1]
+            return True
+        return self._ended
+
+
+class Termination:
+    """Whether SIGTERM came; outside this block SIGTERM ends the process, as it does any other."""
+
+    came = False
+
+    def __enter__(self) -> Self:
+        signal.signal(signal.SIGTERM, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _note(self, *_: object) -> None:
+        self.came = True
+
+
+class Launch:
+    """A kernel of this context with its grid and its arguments, which stay where the driver reads them.
+
+    Of an argument the driver reads as many bytes as the kernel says, the low ones first: 64 bits hold any of them.
+    """
+
+    def __init__(self, driver: Driver, kernel: bytes, blocks: int, threads: int, *arguments: ctypes.c_uint64) -> None:
+        self._driver, self._blocks, self._threads, self._arguments = driver, blocks, threads, arguments
+        self._places = (ctypes.c_void_p * len(arguments))(*[ctypes.addressof(argument) for argument in arguments])
+        module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        driver("cuModuleLoadData", ctypes.byref(module), PTX)
+        driver("cuModuleGetFunction", ctypes.byref(self._function), module, kernel)
+
+    def __call__(self) -> int:
+        """The result of one."""
+        grid = (self._blocks, 1, 1, self._threads, 1, 1)
+        return self._driver.result("cuLaunchKernel", self._function, *grid, 0, None, self._places, None)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A work that is ready to be measured, and the memory it holds."""
+
+    name: str
+    launch: Launch
+    buffers: Sequence[int]
+
+
+class Events:
+    """What the GPU itself took from `begin` to `end`, to be asked once both are past."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._begin, self._end = ctypes.c_void_p(), ctypes.c_void_p()
+        for event in (self._begin, self._end):
+            driver("cuEventCreate", ctypes.byref(event), 0)
+
+    def begin(self) -> int:
+        return self._driver.result("cuEventRecord", self._begin, None)
+
+    def end(self) -> int:
+        return self._driver.result("cuEventRecord", self._end, None)
+
+    def ms(self) -> float:
+        took = ctypes.c_float()
+        self._driver("cuEventElapsedTime", ctypes.byref(took), self._begin, self._end)
+        return took.value
+
+    def destroy(self) -> None:
+        for event in (self._begin, self._end):
+            self._driver("cuEventDestroy_v2", event)
+
+
+def say(**line: object) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def give_up(code: int, **line: object) -> Never:
+    say(**line)
+    sys.exit(code)
+
+
+class Context:
+    """One CUDA context on a device that this process sees, by its ordinal."""
+
+    def __init__(self, driver: Driver, ordinal: int, started: float) -> None:
+        self._driver = driver
+        self._input = Input()
+        self._pieces: list[int] = []
+        self._prepared: Prepared | None = None  # nothing yet, or not in this context
+        self._handle = ctypes.c_void_p()
+        self._device = ctypes.c_int()
+        devices = ctypes.c_int()
+        try:
+            driver("cuInit", 0)
+            driver("cuDeviceGetCount", ctypes.byref(devices))
+            driver("cuDeviceGet", ctypes.byref(self._device), ordinal)
+        except Refused as refused:
+            give_up(3, fail="cuInit", err=driver.name(refused.result))
+        if result := self._create():
+            give_up(3, fail="ctx", err=driver.name(result))
+        init_s = round(time.monotonic() - started, 3)
+        identity, total = ctypes.create_string_buffer(16), ctypes.c_size_t()
+        driver("cuDeviceGetUuid", identity, self._device)
+        driver("cuDeviceTotalMem_v2", ctypes.byref(total), self._device)
+        say(
+            pid=os.getpid(),
+            devices=devices.value,
+            uuid=f"GPU-{uuid.UUID(bytes=identity.raw)}",
+            total_MiB=total.value // MIB,
+            **self._figures(),
+            init_s=init_s,
+        )
+
+    def _create(self) -> int:
+        return self._driver.result("cuCtxCreate_v2", ctypes.byref(self._handle), 0, self._device)
+
+    def _memory_mib(self) -> tuple[int, int]:
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self._driver("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value // MIB, total.value // MIB
+
+    def _sms(self) -> int:
+        sms = ctypes.c_int()
+        self._driver("cuDeviceGetAttribute", ctypes.byref(sms), MULTIPROCESSOR_COUNT, self._device)
+        return sms.value
+
+    def _figures(self) -> dict[str, int]:
+        free, total = self._memory_mib()
+        return {"meminfo_free_MiB": free, "meminfo_total_MiB": total, "sms": self._sms()}
+
+    def _check(self, since: float) -> None:
+        self._broke_unless(self._driver.result("cuCtxSynchronize"), since)
+
+    def _broke_unless(self, result: int, since: float) -> None:
+        if result:
+            give_up(4, broke=self._driver.name(result), after_s=round(time.monotonic() - since, 3))
+
+    def _multiply_add(self, blocks: int, rounds: int) -> Launch:
+        return Launch(self._driver, b"multiply_add", blocks, THREADS, ctypes.c_uint64(rounds))
+
+    def _memory(self, mib: int) -> int:
+        """The address of new memory."""
+        address = ctypes.c_uint64()
+        self._driver("cuMemAlloc_v2", ctypes.byref(address), mib * MIB)
+        return address.value
+
+    def info(self, _: str) -> None:
+        say(**self._figures())
+
+    def alloc(self, mib: str) -> None:
+        held_mib, result = 0, 0
+        while held_mib < int(mib) and not result:
+            piece_mib = min(PIECE_MIB, int(mib) - held_mib)
+            try:
+                self._pieces.append(self._memory(piece_mib))
+                held_mib += piece_mib
+            except Refused as refused:
+                result = refused.result
+        free, total = self._memory_mib()
+        say(alloc_MiB=held_mib, rc=self._driver.name(result), free_after_MiB=free, total_after_MiB=total)
+
+    def free(self, _: str) -> None:
+        result = 0
+        while self._pieces and not result:
+            result = self._driver.result("cuMemFree_v2", self._pieces.pop())
+        say(free=self._driver.name(result))
+
+    def hold(self, seconds: str) -> None:
+        since = time.monotonic()
+        with Termination() as termination:
+            say(ready=os.getpid())
+            while not termination.came and not (seconds and time.monotonic() - since >= float(seconds)):
+                self._check(since)
+                time.sleep(CHECK_EVERY_S)
+
+    def step(self, _: str) -> None:
+        since = time.monotonic()
+        say(ready=os.getpid())
+        self._check(since)
+        while not self._input.line_or_end_within(CHECK_EVERY_S):
+            self._check(since)
+
+    def launch(self, seconds: str) -> None:
+        launch = self._multiply_add(8 * self._sms(), 4096)
+        samples_s: list[float] = []
+        since = now = time.monotonic()
+        while now - since < float(seconds):
+            for _ in range(LAUNCHES_A_SAMPLE):
+                self._broke_unless(launch(), since)
+            self._check(since)
+            before, now = now, time.monotonic()
+            samples_s.append(now - before)
+        launches = LAUNCHES_A_SAMPLE * len(samples_s)
+        say(
+            launches_per_s=round(launches / (now - since), 1),
+            n=launches,
+            p50_ms=round(1000 * percentile(samples_s, 50), 3),
+            p99_ms=round(1000 * percentile(samples_s, 99), 3),
+        )
+
+    def prepare(self, name: str) -> None:
+        work, buffers = WORKS[name], [] if self._prepared is None else [*self._prepared.buffers]
+        self._prepared = None
+        try:
+            while buffers:
+                self._driver("cuMemFree_v2", buffers.pop())
+            if work.copied_mib:
+                buffers = [self._memory(work.copied_mib), self._memory(work.copied_mib)]
+                figures = (*buffers, work.copied_mib * MIB // COPIED_AT_ONCE)
+            else:
+                figures = (work.rounds,)
+            arguments = [ctypes.c_uint64(figure) for figure in figures]
+            launch = Launch(self._driver, work.kernel, work.blocks, THREADS, *arguments)
+            for _ in range(WARM_UP_SAMPLES * work.sample_launches):
+                if result := launch():
+                    raise Refused(result)
+            self._driver("cuCtxSynchronize")
+        except Refused as refused:
+            give_up(3, fail="prepare", err=self._driver.name(refused.result))
+        self._prepared = Prepared(name, launch, buffers)
+        say(prepared=name)
+
+    def measure(self, seconds: str) -> None:
+        assert self._prepared is not None, "the arguments were looked at"
+        launch, in_a_sample = self._prepared.launch, WORKS[self._prepared.name].sample_launches
+        samples_s: list[float] = []
+        gpu_ms: list[float] = []
+        events = Events(self._driver)
+        since = now = time.monotonic()
+        while not samples_s or now - since < float(seconds):
+            self._broke_unless(events.begin(), since)
+            for _ in range(in_a_sample):
+                self._broke_unless(launch(), since)
+            self._broke_unless(events.end(), since)
+            self._check(since)
+            before, now = now, time.monotonic()
+            samples_s.append(now - before)
+            gpu_ms.append(events.ms())
+        events.destroy()
+        launches = in_a_sample * len(samples_s)
+        say(
+            work=self._prepared.name,
+            seconds=round(now - since, 3),
+            launches=launches,
+            launches_per_s=round(launches / (now - since), 1),
+            sample_launches=in_a_sample,
+            p50_ms=round(1000 * percentile(samples_s, 50), 3),
+            p99_ms=round(1000 * percentile(samples_s, 99), 3),
+            gpu_ms=round(percentile(gpu_ms, 50), 3),
+        )
+
+    def work(self, seconds: str) -> None:
+        launch = self._multiply_add(8 * self._sms(), 4096)
+        since = said = time.monotonic()
+        launches = 0
+        with Termination() as termination:
+            while not termination.came and not (seconds and time.monotonic() - since >= float(seconds)):
+                for _ in range(LAUNCHES_A_SAMPLE):
+                    self._broke_unless(launch(), since)
+                self._check(since)
+                launches += LAUNCHES_A_SAMPLE
+                if time.monotonic() - said >= SAY_EVERY_S:
+                    said = time.monotonic()
+                    say(launches=launches, at=round(time.time(), 3))
+        say(launches=launches, at=round(time.time(), 3))
+
+    def fault(self, _: str) -> None:
+        result = Launch(self._driver, b"write_to", 1, 1, ctypes.c_uint64(BAD_ADDRESS))()
+        say(bad=self._driver.name(result or self._driver.result("cuCtxSynchronize")))
+
+    def linger(self, seconds: str) -> None:
+        say(lingering=os.getpid())
+        if seconds:
+            time.sleep(float(seconds))
+        else:
+            signal.pause()
+
+    def reconnect(self, _: str) -> None:
+        destroyed = self._driver.result("cuCtxDestroy_v2", self._handle)
+        self._pieces.clear()
+        self._prepared = None
+        say(destroy=self._driver.name(destroyed), again=self._driver.name(self._create()))
+
+    def end(self) -> None:
+        result = self._driver.result("cuCtxSynchronize")
+        say(end=self._driver.name(result))
+        if not result:
+            self._driver.result("cuCtxDestroy_v2", self._handle)
+
+
+ACTIONS: Mapping[str, Callable[[Context, str], None]] = {
+    "alloc": Context.alloc,
+    "free": Context.free,
+    "hold": Context.hold,
+    "step": Context.step,
+    "prepare": Context.prepare,
+    "measure": Context.measure,
+    "launch": Context.launch,
+    "work": Context.work,
+    "fault": Context.fault,
+    "linger": Context.linger,
+    "reconnect": Context.reconnect,
+    "info": Context.info,
+}
+
+
+def percentile(figures: Sequence[float], percent: int) -> float:
+    """Of at least one figure, under 100 %."""
+    return sorted(figures)[len(figures) * percent // 100]
+
+
+def complaint(actions: Sequence[tuple[str, str]]) -> str:
+    """What makes no sense in these actions and values; "" where all of it does."""
+    prepared = False
+    for name, value in actions:
+        if name not in ACTIONS:
+            return f"{name} is not one of {', '.join(ACTIONS)}"
+        if name == "prepare" and value not in WORKS:
+            return f"prepare={value} is not one of {', '.join(WORKS)}"
+        if name == "measure" and not prepared:
+            return f"measure={value} has nothing prepared before it; write prepare=WORK first: {', '.join(WORKS)}"
+        if name in {"prepare", "reconnect"}:  # another context has nothing prepared
+            prepared = name == "prepare"
+    return ""
+
+
+def main() -> int:
+    started = time.monotonic()
+    actions = [(name, value) for name, _, value in (word.partition("=") for word in sys.argv[1:])]
+    chosen = {"device": "0"}
+    while actions and actions[0][0] in {"device", "lift"}:
+        name, chosen[name] = actions.pop(0)
+    if wrong := complaint(actions):
+        sys.stderr.write(f"cuda_client: {wrong}\n")
+        return 2
+    if "lift" in chosen:
+        os.environ[MEMORY_LIMIT] = chosen["lift"]
+    driver = Driver()
+    context = Context(driver, int(chosen["device"]), started)
+    for name, value in actions:
+        try:
+            ACTIONS[name](context, value)
+        except Refused as refused:
+            give_up(4, broke=driver.name(refused.result), after_s=round(time.monotonic() - started, 3))
+    context.end()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
