@@ -26,6 +26,7 @@ def under_server_limit(world: World) -> Daemon:
     """A daemon that was told the canary's limit before it had a server."""
     daemon = world.daemon()
     daemon.command(f"set_default_device_pinned_mem_limit 0 {SERVER_LIMIT.limit_mib}M")
+    daemon.start_server()
     return daemon
 
 
@@ -41,6 +42,7 @@ class TestTheCanary:
         assert found.context_mib == pytest.approx(gpu.capability.context_cost_mib(found.sms), abs=5)
         for trial, outcome in outcomes.items():
             assert isinstance(outcome, Told)
+            assert found.context_mib is not None
             assert outcome.free_mib == pytest.approx(trial.limit_mib - found.context_mib, abs=2)
 
     def test_nobody_gets_a_context_under_denial(

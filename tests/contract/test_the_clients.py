@@ -1,23 +1,58 @@
 """The two CUDA clients are one to whoever calls them."""
 
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from mpsd import cuda_client
 from tests.contract.platforms import ROOT
 
+REAL, SIMULATED = ("-I", "-S", cuda_client.__file__), ("-m", "mpsd.sim.cuda_client")
 
-def _actions(*program: str) -> list[str]:
-    """The actions that a client names when it is asked for one it does not have."""
+
+def _complaint(program: tuple[str, ...], *words: str) -> str:
+    """What a client says of arguments that make no sense."""
     answer = subprocess.run(
-        [sys.executable, *program, "juggle"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, *program, *words], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
     )
     assert (answer.returncode, answer.stdout) == (2, "")
-    named = re.fullmatch(r".*: juggle is not one of (.*)\n", answer.stderr)
-    assert named is not None, answer.stderr
-    return named[1].split(", ")
+    said = re.fullmatch(r"[a-z_-]+: (.*)\n", answer.stderr)
+    assert said is not None, answer.stderr
+    return said[1]
 
 
-def test_both_take_the_same_actions() -> None:
-    assert _actions("-I", "-S", cuda_client.__file__) == _actions("-m", "mpsd.sim.cuda_client")
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("info juggle", "juggle is not one of alloc, "),
+        ("info lift=0=0", "lift is not one of alloc, "),
+        ("device=0 lift=0=0 prepare=big", "prepare=big is not one of arithmetic, small, bandwidth"),
+        ("measure=1 prepare=small", "measure=1 has nothing prepared before it; write prepare=WORK first: "),
+        ("prepare=small measure=1 reconnect measure=2", "measure=2 has nothing prepared before it"),
+    ],
+)
+def test_both_take_the_same_actions_and_refuse_the_same(words: str, complaint: str) -> None:
+    real, simulated = (_complaint(program, *words.split()) for program in (REAL, SIMULATED))
+    assert real == simulated
+    assert real.startswith(complaint)
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_the_kernels_are_valid(tmp_path: Path, architecture: str) -> None:
+    assembler = shutil.which("ptxas")
+    if assembler is None:
+        pytest.skip("ptxas, of the CUDA toolkit, is not on PATH")
+    kernels = tmp_path / "kernels.ptx"
+    kernels.write_bytes(cuda_client.PTX)
+    said = subprocess.run(
+        [assembler, f"-arch={architecture}", "-o", tmp_path / "kernels.cubin", kernels],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (said.returncode, said.stderr) == (0, "")

@@ -246,6 +246,11 @@ class World:
         """By pid, of those that show something."""
         return self._mib_by_pid("nvmlDeviceGetGraphicsRunningProcesses", gpu)
 
+    def used_mib(self, gpu: Gpu) -> int:
+        """What NVML says is used of this GPU's memory, by whomever."""
+        nvml = self._platform.nvml
+        return int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)).used) // 1024**2
+
     def _mib_by_pid(self, function: str, gpu: Gpu) -> dict[int, int]:
         nvml = self._platform.nvml
         handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)

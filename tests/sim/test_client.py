@@ -113,6 +113,30 @@ def test_shares_of_the_processors_divide_what_there_is(machine: Machine, daemon:
         assert client.heard("launches_per_s")["launches_per_s"] < 0.75 * alone
 
 
+def test_processes_beside_mps_take_turns_on_the_whole_gpu(machine: Machine, daemon: Daemon) -> None:
+    nowhere, small = machine.folder / "nowhere", ("prepare=small", "step", "measure=0.4")
+
+    def together(pipe: Path | None, number: int) -> list[float]:
+        clients = [machine.start_client(*small, pipe=pipe) for _ in range(number)]
+        for client in clients:
+            client.heard("ready")
+        for client in clients:
+            client.proceed()
+        return [client.heard("launches_per_s")["launches_per_s"] for client in clients]
+
+    (alone,) = together(nowhere, 1)
+    assert max(together(nowhere, 2)) < 0.5 * alone
+    assert min(together(None, 2)) > 0.95 * alone
+
+
+def test_a_neighbours_fault_breaks_what_is_being_measured(machine: Machine, daemon: Daemon) -> None:
+    client = machine.start_client("prepare=arithmetic", "measure=30")
+    client.heard("prepared")
+    machine.run_client("fault")
+    assert client.heard("broke")["broke"] == "700:CUDA_ERROR_ILLEGAL_ADDRESS"
+    assert client.finish() == 4
+
+
 def test_a_process_that_reaches_no_daemon_runs_beside_mps_without_limits(machine: Machine, daemon: Daemon) -> None:
     machine.start_server()
     limits = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10"}
