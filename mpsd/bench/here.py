@@ -49,6 +49,10 @@ class CannotMeasure(Exception):
     """This part cannot be measured here, and why: a sentence's end."""
 
 
+class NotAsPromised(Exception):
+    """What mpsd promises did not happen while it was timed, so that there is no figure: a whole sentence."""
+
+
 class PartOfBench(Protocol):
     """A module of mpsd.bench that measures one part."""
 
@@ -56,4 +60,4 @@ class PartOfBench(Protocol):
         """How often `measure` will call `here.step`."""
 
     def measure(self, here: Here, /) -> Iterator[Row]:
-        """Measures; CannotMeasure where that is not possible here."""
+        """Measures; CannotMeasure where that is not possible here, NotAsPromised where it makes no sense to go on."""

@@ -1,0 +1,237 @@
+"""How soon a program that escaped is over, a killed control daemon is replaced, and a GPU serves again after a fault.
+
+One rule: a time counts only with what belongs to it: who escaped was ended by mpsd and the neighbour computes on, the
+new program was held to its server's limit, the lingering process of a fault was ended. Else it is NotAsPromised.
+"""
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+from mpsd.bench.ground import Share, UnderMpsd
+from mpsd.bench.here import Here, NotAsPromised
+from mpsd.core.bench_rows import Reaction, ReactionRow
+from mpsd.core.domain_states import State
+from mpsd.core.identity import ProcessIdentity
+from mpsd.core.node_status import DomainStatus
+from mpsd.core.violations import Kind
+from mpsd.edge import processes
+from mpsd.edge.domain_folder import DomainFolder
+from mpsd.edge.json_program import JsonProgram
+from mpsd.edge.waiting import wait_until
+from mpsd.sim.gpus import MIB
+
+# Each gives its client the whole card, whatever its server's limit (driver 580.159.04).
+LIFTS = ("5=1G", "garbage", "0=0", "0=", "2147483648", "1G", "0=1G,1=1G")
+OFFERED, SERVED = "socket offered", "new program done"
+_GRANTED_GIB, _TAKEN_MIB = 2, 8192
+_FAULTS = 5  # at most: each takes its grace, and then some
+_GRACE_S = 1.0
+_DEADLINE_S = 30.0
+_LOOK_AT_STATE_S = 0.005  # mpsd answers for it, and has a GPU to put in order
+_BROKE = 4  # the client's exit code where it saw that its context was ended, before the SIGKILL came
+
+
+def steps(here: Here) -> int:
+    return here.rounds * 2 + _fault_rounds(here)
+
+
+def measure(here: Here) -> Iterator[ReactionRow]:
+    yield from _escapes(here)
+    yield from _restarts(here)
+    yield from _faults(here)
+
+
+def _fault_rounds(here: Here) -> int:
+    return min(here.rounds, _FAULTS)
+
+
+def _escapes(here: Here) -> Iterator[ReactionRow]:
+    with here.under_mpsd() as ground:
+        neighbour = ground.start(["work"], Share(4))
+        gpu = neighbour.line_with("uuid", _DEADLINE_S)["uuid"]  # binpack puts the others beside it
+        for number in range(here.rounds):
+            value = LIFTS[number % len(LIFTS)]
+            here.step(f"an escape by {value}")
+            yield ReactionRow(Reaction.ESCAPE, number, value, _escape(ground, gpu, neighbour, value))
+
+
+def _escape(ground: UnderMpsd, gpu: str, neighbour: JsonProgram, value: str) -> float:
+    """Seconds from the first look at NVML that shows it over its grant to the first that does not."""
+    program = ground.start([f"lift={value}", f"alloc={_TAKEN_MIB}", "hold"], Share(_GRANTED_GIB))
+    who, granted = f"a program that set its memory limit to {value}", _GRANTED_GIB * 1024 * MIB
+
+    def used() -> int | None:
+        """None: NVML does not say, and it is taken to be as it was."""
+        return dict(ground.nvml.uses(gpu)).get(program.pid, 0)
+
+    def is_over() -> bool:
+        return (now := used()) is not None and now > granted
+
+    def is_within() -> bool:
+        return (now := used()) is not None and now <= granted
+
+    wait_until(lambda: is_over() or not program.is_running, _DEADLINE_S, f"{who} is over its grant")
+    began = time.monotonic()
+    if not program.is_running and is_within():
+        raise NotAsPromised(f"{who} ended before it was seen over its grant: {_last_words(program)}")
+    wait_until(is_within, _DEADLINE_S, f"{who} is not over its grant any more")
+    took_s = time.monotonic() - began
+    _check_ended(ground, program, who)
+    _check_computes(neighbour, time.time(), who)
+    program.end()
+    return took_s
+
+
+def _check_ended(ground: UnderMpsd, program: JsonProgram, who: str) -> None:
+    """That mpsd has ended it for what it took."""
+
+    def is_told() -> bool:
+        told = ground.mpsd.node().violations
+        return told is not None and any(
+            (one.kind, one.pid) == (Kind.MEMORY_OVER_GRANT, program.pid) and one.outcome for one in told.last
+        )
+
+    try:
+        code = program.exit_code(_DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        raise NotAsPromised(f"{who} gave its memory back and was not ended") from None
+    if code >= 0 and code != _BROKE:
+        raise NotAsPromised(f"{who} ended by itself, with code {code}: {_last_words(program)}")
+    wait_until(is_told, _DEADLINE_S, f"mpsd tells how {who} ended", _LOOK_AT_STATE_S)
+
+
+def _check_computes(neighbour: JsonProgram, since: float, who: str) -> None:
+    """since: seconds since 1970."""
+    try:
+        while neighbour.line_with("launches", _DEADLINE_S)["at"] < since:
+            pass
+    except EOFError as error:
+        raise NotAsPromised(f"{who} was ended, and its neighbour with it: {error or 'it said nothing'}") from None
+
+
+def _restarts(here: Here) -> Iterator[ReactionRow]:
+    """Each death counts as the first in a row, after which mpsd waits with no restart."""
+    with here.under_mpsd(restarts={"stable_after_s": 0.001}) as ground:
+        others_taken = False
+        for number in range(here.rounds):
+            here.step("a new program after the control daemon was killed")
+            there = ground.start(["hold"], Share(_GRANTED_GIB))
+            gpu = there.line_with("uuid", _DEADLINE_S)["uuid"]
+            there.line_with("ready", _DEADLINE_S)
+            if not others_taken:
+                _take_others(ground, gpu)
+                others_taken = True
+            offered_s, served_s = _restart(ground, _domain(ground, gpu), there)
+            yield ReactionRow(Reaction.DAEMON, number, OFFERED, offered_s)
+            yield ReactionRow(Reaction.DAEMON, number, SERVED, served_s)
+
+
+def _take_others(ground: UnderMpsd, gpu: str) -> None:
+    """Grants every other GPU away, so that a new program has none but this one to wait for."""
+    others = [one for one in ground.mpsd.node().gpus if one.uuid != gpu]
+    for other in others:
+        ground.start_command(["sleep", "infinity"], Share(other.promised_mib // 1024))
+    before_s = _DEADLINE_S + len(others)
+    wait_until(lambda: len(ground.mpsd.node().grants) > len(others), before_s, "every other GPU is granted", 0.05)
+
+
+def _restart(ground: UnderMpsd, domain: DomainStatus, there: JsonProgram) -> tuple[float, float]:
+    """Seconds from the kill until the socket is there again, and until a program that is started right after the kill
+    with `mpsd run --wait`, as a user does it, has had its context and has ended."""
+    socket = DomainFolder(ground.mpsd.run_directory / domain.name).client / "control"
+
+    def bound_at() -> int | None:
+        """When the socket was made; its directory entry comes and goes. None: it is not offered."""
+        with suppress(FileNotFoundError):
+            return socket.stat().st_mtime_ns
+        return None
+
+    before, daemon = bound_at(), _daemon_of(domain)
+    began = time.monotonic()
+    if not processes.send_signal(daemon, signal.SIGKILL):
+        raise NotAsPromised(f"the control daemon of {domain.name} ({daemon}) ended before it was killed")
+    options = ["--wait", "--timeout", f"{_DEADLINE_S:g}", "--gpu-mem", str(_GRANTED_GIB)]
+    program = ground.mpsd.run_command(options, [*ground.client, "info"])
+    wait_until(lambda: bound_at() not in {None, before}, _DEADLINE_S, f"{domain.name} offers its socket again")
+    offered_s = time.monotonic() - began
+    wait_until(lambda: not program.is_running, _DEADLINE_S, "a program after the daemon's death has ended")
+    served_s = time.monotonic() - began
+    _check_served(program)
+    _check_let_go(there)
+    ground.mpsd.wait_until_ready()
+    return offered_s, served_s
+
+
+def _daemon_of(domain: DomainStatus) -> ProcessIdentity:
+    """The process that mpsd says is its daemon, if that is what it is."""
+    found = processes.identity_of(domain.daemon_pid) if domain.daemon_pid else None
+    if found is None or "nvidia-cuda-mps-control" not in processes.command_of(found.pid):
+        raise NotAsPromised(f"{domain.name} has no control daemon: {domain.reason or domain.state}")
+    return found
+
+
+def _check_served(program: JsonProgram) -> None:
+    """That the new program had its context, within its grant: beside MPS it would have the whole card."""
+    try:
+        free_mib = program.line_with("meminfo_free_MiB")["meminfo_free_MiB"]
+    except EOFError as error:
+        raise NotAsPromised(f"after the control daemon was killed a new program had no context: {error}") from None
+    if program.exit_code() or free_mib > _GRANTED_GIB * 1024:
+        what = f"had {free_mib} MiB free under {_GRANTED_GIB} GiB, and ended with code {program.exit_code()}"
+        raise NotAsPromised(f"after the control daemon was killed a new program {what}")
+    program.end()
+
+
+def _check_let_go(there: JsonProgram) -> None:
+    """That the client of the daemon that was killed saw it, with CUDA's error 806 or by its own end."""
+    try:
+        with suppress(EOFError):
+            there.line_with("broke", _DEADLINE_S)
+        there.exit_code()
+    except (TimeoutError, subprocess.TimeoutExpired):
+        raise NotAsPromised("a client of a control daemon that was killed runs on and has seen nothing") from None
+    there.end()
+
+
+def _faults(here: Here) -> Iterator[ReactionRow]:
+    with here.under_mpsd(graces={"fault_grace_s": _GRACE_S}) as ground:
+        for number in range(_fault_rounds(here)):
+            here.step("a fault whose process lingers")
+            yield ReactionRow(Reaction.FAULT, number, "its process lingers", _fault(ground), _GRACE_S)
+
+
+def _fault(ground: UnderMpsd) -> float:
+    """Seconds from the program's own word until its domain serves again."""
+    culprit = ground.start(["fault", "linger"], Share(_GRANTED_GIB))
+    gpu = culprit.line_with("uuid", _DEADLINE_S)["uuid"]
+    before = _domain(ground, gpu).faults.count
+    bad = culprit.line_with("bad", _DEADLINE_S)["bad"]
+    began = time.monotonic()
+
+    def is_over() -> bool:
+        domain = _domain(ground, gpu)
+        return domain.state is State.READY and domain.faults.count > before
+
+    wait_until(is_over, _GRACE_S + _DEADLINE_S, f"the domain is ready again after a fault ({bad})", _LOOK_AT_STATE_S)
+    took_s = time.monotonic() - began
+    if (code := culprit.exit_code()) >= 0:
+        raise NotAsPromised(f"a process that lingered after a fault ended by itself, with code {code}")
+    culprit.end()
+    return took_s
+
+
+def _domain(ground: UnderMpsd, gpu: str) -> DomainStatus:
+    return next(domain for domain in ground.mpsd.node().domains if gpu in domain.gpus)
+
+
+def _last_words(program: JsonProgram) -> str:
+    """What it said that nobody has read, and what it complained of; it has ended, or is about to."""
+    said: list[str] = []
+    while True:
+        try:
+            said.append(str(program.line()))
+        except (EOFError, TimeoutError) as error:
+            return "; ".join([*said, str(error)])
