@@ -109,7 +109,7 @@ def _check_computes(neighbour: JsonProgram, since: float, who: str) -> None:
         while neighbour.line_with("launches", _DEADLINE_S)["at"] < since:
             pass
     except EOFError as error:
-        raise NotAsPromised(f"{who} was ended, and its neighbour with it: {error or 'it said nothing'}") from None
+        raise NotAsPromised(f"{who} was ended, and its neighbour with it: {error}") from None
 
 
 def _restarts(here: Here) -> Iterator[ReactionRow]:
