@@ -5,14 +5,17 @@ One rule: nothing of a GPU's settings is changed here, whatever the policy that 
 
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from mpsd import cuda_client
+from mpsd.edge.waiting import wait_until
 from mpsd.sim.gpus import MIB
-from tests.roles.machine import Machine, Program
+from mpsd.sim.nvml import SimulatedNvml
+from tests.roles.machine import SOON_S, Machine, Program
 
 
 class RealMachine(Machine):
@@ -29,6 +32,7 @@ class RealMachine(Machine):
                 pytest.fail(f"a GPU is in use by {busy}, or not in compute mode Default; the tests never change it")
         total_mib = sum(pynvml.nvmlDeviceGetMemoryInfo(handle).total for handle in handles) // MIB
         assert total_mib, "the driver shows no GPU"
+        self.nvml: Any = pynvml
         super().__init__(f"A30×{len(handles)}", tried=False)
         shutil.rmtree(self.run_directory / "simulation")
 
@@ -47,6 +51,15 @@ class RealMachine(Machine):
 
 
 class SimulatedMachine(Machine):
+    def __init__(self, gpus: str) -> None:
+        super().__init__(gpus)
+        self.nvml: Any = SimulatedNvml(self.simulation.folder)
+        self.nvml.nvmlInit()
+
+    def destroy(self) -> None:
+        self.nvml.nvmlShutdown()
+        super().destroy()
+
     @property
     def cuda(self) -> Sequence[str]:
         return ("sim-cuda",)
@@ -58,6 +71,22 @@ AnyMachine = RealMachine | SimulatedMachine
 def cuda(machine: AnyMachine, gib: int, *actions: str) -> Program:
     """A CUDA client that does this, under a grant of so many GiB."""
     return machine.run(f"--gpu-mem {gib}", *machine.cuda, *actions)
+
+
+def used_mib(machine: AnyMachine, pid: int) -> int:
+    """What NVML says that this process uses, on all GPUs together."""
+    nvml = machine.nvml
+    handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+    listed = [use for handle in handles for use in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+    return int(sum(use.usedGpuMemory for use in listed if use.pid == pid)) // MIB
+
+
+def seconds_over(most_mib: int, used_mib: Callable[[], int]) -> float:
+    """How long more than that is used, from the first byte over until it is not: looked at every 2 ms."""
+    wait_until(lambda: used_mib() > most_mib, SOON_S, f"more than {most_mib} MiB are used")
+    began = time.monotonic()
+    wait_until(lambda: used_mib() <= most_mib, SOON_S, f"no more than {most_mib} MiB are used")
+    return time.monotonic() - began
 
 
 def here(request: pytest.FixtureRequest) -> Iterator[AnyMachine]:

@@ -6,8 +6,7 @@ One machine for all of them, on which processes may run beside MPS, with a neigh
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -15,10 +14,10 @@ import pytest
 from mpsd.core.node_status import ViolationsStatus, ViolationStatus
 from mpsd.core.policy import Response
 from mpsd.core.violations import Kind
-from mpsd.edge.waiting import wait_until
 from mpsd.sim.card import GRAPHICS, MPS_SERVER, OUTSIDE_MPS, Claim
 from mpsd.sim.gpus import MIB
-from tests.roles.machine import SOON_S, Machine, Program, eventually
+from tests.roles.hardware import seconds_over
+from tests.roles.machine import Machine, Program, eventually
 
 LIMIT, PIPE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_PIPE_DIRECTORY"
 PARTITIONING = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING"
@@ -55,13 +54,6 @@ class Watched:
         """Whoever is on the GPU beside the neighbour."""
         here = {holding.pid for holding in self.card.holdings() if holding.kind != MPS_SERVER}
         return here - {self._neighbour.pid}
-
-    def seconds_over(self, most_mib: int, used_mib: Callable[[], int]) -> float:
-        """How long more than that is used, from the first byte over until it is not: looked at every 2 ms."""
-        wait_until(lambda: used_mib() > most_mib, SOON_S, f"more than {most_mib} MiB are used")
-        began = time.monotonic()
-        wait_until(lambda: used_mib() <= most_mib, SOON_S, f"no more than {most_mib} MiB are used")
-        return time.monotonic() - began
 
     def set_violations(self, **violations: object) -> None:
         requests = {"clients_per_grant": MOST_CLIENTS}
@@ -112,7 +104,7 @@ def watched(shared: Watched) -> Iterator[Watched]:
 @pytest.mark.parametrize("value", ["5=1G", "0=0", "garbage", "0=1G,1=1G"])
 def test_a_program_that_lifts_its_limit_and_uses_it_is_ended_in_time(watched: Watched, value: str) -> None:
     program = watched.shell(f"{LIMIT}='{value}' exec sim-cuda alloc=4000 hold")
-    took_s = watched.seconds_over(GRANTED_MIB + TOLERANCE_MIB, lambda: watched.used_mib(program.pid))
+    took_s = seconds_over(GRANTED_MIB + TOLERANCE_MIB, lambda: watched.used_mib(program.pid))
     assert took_s < PROMISED_S, f"{took_s:.3f} s"
     assert program.exit_code() in ENDED
     told = watched.told(Kind.MEMORY_OVER_GRANT, program)
@@ -123,7 +115,7 @@ def test_a_program_that_lifts_its_limit_and_uses_it_is_ended_in_time(watched: Wa
 
 def test_processes_within_their_limits_and_over_together_are_contained(watched: Watched) -> None:
     program = watched.shell("for n in 1 2 3 4 5; do sim-cuda alloc=300 hold & done; wait")
-    took_s = watched.seconds_over(GRANTED_MIB + TOLERANCE_MIB, lambda: watched.used_mib(*watched.others()))
+    took_s = seconds_over(GRANTED_MIB + TOLERANCE_MIB, lambda: watched.used_mib(*watched.others()))
     assert took_s < PROMISED_S, f"{took_s:.3f} s"
     assert 0 < watched.used_mib(*watched.others()) <= GRANTED_MIB + TOLERANCE_MIB, "some of them are left"
     assert program.running, "the shell uses no GPU and is left alone"
@@ -148,7 +140,7 @@ def test_a_granted_program_beside_mps_is_ended_though_the_daemon_does_not_answer
     os.kill(watched.machine.daemon(), signal.SIGSTOP)
     try:
         program = watched.shell(f"{PIPE}=/nowhere exec sim-cuda hold")
-        took_s = watched.seconds_over(0, lambda: watched.used_mib(program.pid))
+        took_s = seconds_over(0, lambda: watched.used_mib(program.pid))
     finally:
         os.kill(watched.machine.daemon(), signal.SIGCONT)
     assert took_s < PROMISED_S, f"{took_s:.3f} s"
@@ -199,6 +191,6 @@ def test_a_process_whose_first_thread_has_ended_is_not_hidden(watched: Watched) 
         "ctypes.CDLL(None).pthread_exit(None)\n"
     )
     program = watched.machine.run("--gpu-mem 2", "env", f"{LIMIT}=garbage", sys.executable, "-c", script)
-    took_s = watched.seconds_over(GRANTED_MIB + TOLERANCE_MIB, lambda: watched.used_mib(program.pid))
+    took_s = seconds_over(GRANTED_MIB + TOLERANCE_MIB, lambda: watched.used_mib(program.pid))
     assert took_s < PROMISED_S, f"{took_s:.3f} s"
     assert program.exit_code() == KILLED
