@@ -57,7 +57,7 @@ class Ground:
         self.folder = Path(tempfile.mkdtemp(prefix="mpsd-bench-", dir="/tmp"))  # short: sockets are in it
         self._programs: list[JsonProgram] = []
         try:
-            self.settings = settings(run_directory=str(self.folder / "run"), simulate=simulate, environment={})
+            self.settings = settings(run_directory=str(self.folder / "run"), simulate=simulate or None, environment={})
             self.node: Node = find_node(self.settings, facts)
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
