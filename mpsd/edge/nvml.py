@@ -43,6 +43,11 @@ class Nvml:
     def driver(self) -> str:
         return _text(self._ask("nvmlSystemGetDriverVersion"))
 
+    def cuda(self) -> str:
+        """The newest CUDA that the driver takes, such as 13.0."""
+        version = int(self._ask("nvmlSystemGetCudaDriverVersion_v2"))
+        return f"{version // 1000}.{version % 1000 // 10}"
+
     def gpus(self, facts: GpuFacts) -> tuple[Gpu, ...]:
         """Every GPU, by ordinal. NvmlFailed for one whose compute capability the facts do not list."""
         return tuple(self._gpu(ordinal, facts) for ordinal in range(self._ask("nvmlDeviceGetCount")))
