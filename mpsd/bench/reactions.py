@@ -25,7 +25,7 @@ from mpsd.sim.gpus import MIB
 
 # Each gives its client the whole card, whatever its server's limit (driver 580.159.04).
 LIFTS = ("5=1G", "garbage", "0=0", "0=", "2147483648", "1G", "0=1G,1=1G")
-OFFERED, SERVED = "socket offered", "new program done"
+STARTED_AT_ONCE = "a client of it, and a new program by mpsd run --wait"
 _GRANTED_GIB, _TAKEN_MIB = 2, 8192
 _FAULTS = 5  # at most: each takes its grace, and then some
 _GRACE_S = 1.0
@@ -125,8 +125,8 @@ def _restarts(here: Here) -> Iterator[ReactionRow]:
                 _take_others(ground, gpu)
                 others_taken = True
             offered_s, served_s = _restart(ground, _domain(ground, gpu), there)
-            yield ReactionRow(Reaction.DAEMON, number, OFFERED, offered_s)
-            yield ReactionRow(Reaction.DAEMON, number, SERVED, served_s)
+            yield ReactionRow(Reaction.OFFERED, number, STARTED_AT_ONCE, offered_s)
+            yield ReactionRow(Reaction.DAEMON, number, STARTED_AT_ONCE, served_s)
 
 
 def _take_others(ground: UnderMpsd, gpu: str) -> None:

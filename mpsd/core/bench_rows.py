@@ -126,6 +126,7 @@ class Reaction(StrEnum):
     """What is timed, from and to what."""
 
     ESCAPE = "escape to contained"  # the first look that shows more than the grant, to the first that does not
+    OFFERED = "daemon killed to its socket offered again"  # SIGKILL, to a new socket for clients, limits set
     DAEMON = "daemon killed to a new client served"  # SIGKILL, to the end of a new program that had its context
     FAULT = "fault to ready"  # the faulting program's own word, to the domain's state; its process lingers
 
