@@ -34,6 +34,7 @@ from mpsd.edge.settings import settings
 from mpsd.edge.waiting import wait_until
 from mpsd.roles.node import Node, find_node
 
+FOLDERS = "mpsd-bench-{}-"  # in /tmp, with the pid of whose they are
 _START_S = 60.0
 _COMMAND_S = 5.0
 _STOP_S = 60.0
@@ -54,7 +55,7 @@ class Ground:
 
     def __init__(self, simulate: str, facts: GpuFacts) -> None:
         """simulate: as of `mpsd up`, "" for real GPUs. NvmlFailed, InvalidInput."""
-        self.folder = Path(tempfile.mkdtemp(prefix="mpsd-bench-", dir="/tmp"))  # short: sockets are in it
+        self.folder = Path(tempfile.mkdtemp(prefix=FOLDERS.format(os.getpid()), dir="/tmp"))  # short: for sockets
         self._programs: list[JsonProgram] = []
         try:
             self.settings = settings(run_directory=str(self.folder / "run"), simulate=simulate or None, environment={})

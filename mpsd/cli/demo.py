@@ -16,15 +16,15 @@ from typing import Annotated
 
 import typer
 
-from mpsd.cli import demo_leftovers as leftovers
+from mpsd.cli import leftovers
 from mpsd.cli.demo_story import NotAsTold, Story
 from mpsd.cli.output import ExitCode, complaints
+from mpsd.cli.stopping import STOP_SIGNALS, Stopped, first_signal_stops
 from mpsd.cli.verbs import extra_needed
 from mpsd.edge.local_api import NotRunning
 
 _NOT_AS_TOLD = (NotAsTold, NotRunning, TimeoutError, TimeoutExpired, EOFError, HTTPException, ConnectionRefusedError)
 GPUS = "A30×2"  # two cards of 24 GiB
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # a closed terminal, too, leaves nothing behind
 _NODE_NEEDS = ("aiohttp", "google.protobuf", "grpc", "psutil", "structlog", "tenacity")
 _CLUSTER_NEEDS = ("cryptography", "kubernetes", "prometheus_client", "urllib3")
 
@@ -53,7 +53,7 @@ def demo(
     except _NOT_AS_TOLD as error:
         complaints().print(f"mpsd demo: this is not as it should be: {error}")
         code = ExitCode.NO
-    except _Stopped as stopped:
+    except Stopped as stopped:
         complaints().print("mpsd demo: stopped, and everything it had started with it")
         code = 128 + stopped.signum
     sys.exit(code)
@@ -89,41 +89,19 @@ def _play_cluster(story: Story, folder: Path) -> None:
 # -- nothing is left -----------------------------------------------------------------------------------------------
 
 
-class _Stopped(BaseException):
-    """Somebody sent a signal."""
-
-    def __init__(self, signum: int) -> None:
-        self.signum = signum
-
-
 @contextmanager
 def _workplace() -> Iterator[Path]:
-    """A folder to play in; afterwards everything that was started is gone. NotAsTold where it was not before.
-
-    At most one signal is an exception, so that no second one can come between and keep the clean-up from its end.
-    """
-    listening = True
-
-    def stop(signum: int, _frame: object) -> None:
-        nonlocal listening
-        if listening:
-            listening = False
-            raise _Stopped(signum)
-
+    """A folder to play in; afterwards everything that was started is gone. NotAsTold where it was not before."""
     leftovers.adopt_orphans()
     folder: Path | None = None
     try:
-        try:
-            for signum in _SIGNALS:
-                signal.signal(signum, stop)
-            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until it is known which folder is to go
+        with first_signal_stops():
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until it is known which folder is to go
             folder = Path(tempfile.mkdtemp(prefix="mpsd-"))
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
             yield folder
             left = leftovers.processes()
             Story.check(not left, f"these processes are left: {left}")
-        finally:
-            listening = False
     finally:
         if folder is not None:
             leftovers.remove(folder, folder.name)

@@ -17,7 +17,7 @@ import msgspec
 import yaml
 
 import mpsd
-from mpsd.cli import demo_leftovers as leftovers
+from mpsd.cli import leftovers
 from mpsd.cli.demo_api import DemoApi, Object
 from mpsd.core.node_status import GrantStatus, NodeStatus
 from mpsd.core.policy import Resources

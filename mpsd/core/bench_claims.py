@@ -248,7 +248,6 @@ def _clients(benchmark: Benchmark) -> Iterator[Claim]:
         yield promise.found(max(served, default=0))
 
 
-_ON_THE_WAY = "socket offered"  # to a new program that is served
 _FLOOR_S = {Reaction.ESCAPE: 0.07, Reaction.DAEMON: 0.31}  # what the hardware alone takes
 _LIMIT_S = {Reaction.ESCAPE: 0.3, Reaction.DAEMON: 0.6}
 
@@ -258,8 +257,7 @@ def _reactions(benchmark: Benchmark) -> Iterator[Claim]:
         limit = Limit(Bound.AT_MOST, _LIMIT_S[reaction]) if reaction in _LIMIT_S else None
         grace = ", less the grace that the policy gives" if reaction is Reaction.FAULT else ""
         promise = Promise(Part.REACTIONS, f"{reaction}{grace}", "s", limit)
-        rows = [row for row in benchmark.reactions if row.reaction is reaction and row.how != _ON_THE_WAY]
-        took = [row.seconds - row.grace_s for row in rows]
+        took = [row.seconds - row.grace_s for row in benchmark.reactions if row.reaction is reaction]
         if not took:
             yield promise.unknown(_why_not(benchmark, Part.REACTIONS))
             continue

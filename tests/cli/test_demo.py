@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from mpsd.cli import demo_leftovers as leftovers
+from mpsd.cli import leftovers
 from tests.roles.machine import MPSD
 
 Step = dict[str, Any]

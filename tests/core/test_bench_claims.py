@@ -211,8 +211,8 @@ def test_reactions_are_medians() -> None:
     assert (escape.verdict, escape.value) == (HOLDS, 0.2)
     assert escape.note == "median of 3 rounds, 0.100 to 5.000; the hardware alone takes 0.07 s"
     assert one(Part.REACTIONS, reactions(Reaction.ESCAPE, 0.31, 0.31), "escape").verdict is BROKEN
-    assert one(Part.REACTIONS, reactions(Reaction.DAEMON, 0.6), "daemon").verdict is HOLDS
-    assert one(Part.REACTIONS, reactions(Reaction.DAEMON, 0.61), "daemon").verdict is BROKEN
+    assert one(Part.REACTIONS, reactions(Reaction.DAEMON, 0.6), "served").verdict is HOLDS
+    assert one(Part.REACTIONS, reactions(Reaction.DAEMON, 0.61), "served").verdict is BROKEN
 
 
 def test_a_fault_is_shown_without_the_grace_of_the_policy() -> None:

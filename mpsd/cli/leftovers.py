@@ -1,4 +1,4 @@
-"""What a demo may leave behind, found and removed: processes, cgroups, a folder.
+"""What a verb that plays or measures may leave behind, found and removed: processes, cgroups, a folder.
 
 One rule: whatever it starts descends from it, whoever its parent was, so nothing can get lost on the way.
 """
@@ -43,13 +43,14 @@ def mounts(folder: Path) -> list[str]:
 
 def remove(folder: Path, cgroup: str) -> None:
     """Kills what still runs, then removes the rest. TimeoutError where something cannot be killed."""
-    _kill()
+    end_all()
     for each in cgroups(cgroup):
         _remove_cgroup(each)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _kill() -> None:
+def end_all() -> None:
+    """Kills every descendant. TimeoutError where one cannot be killed."""
     ends = time.monotonic() + _DEADLINE_S
     while left := psutil.Process().children(recursive=True):
         if time.monotonic() > ends:
