@@ -15,7 +15,7 @@ from mpsd.bench.here import Here, NotAsPromised
 from mpsd.core.bench_rows import Reaction, ReactionRow
 from mpsd.core.domain_states import State
 from mpsd.core.identity import ProcessIdentity
-from mpsd.core.node_status import DomainStatus
+from mpsd.core.node_status import DomainStatus, GpuStatus
 from mpsd.core.violations import Kind
 from mpsd.edge import processes
 from mpsd.edge.domain_folder import DomainFolder
@@ -29,6 +29,7 @@ STARTED_AT_ONCE = "a client of it, and a new program by mpsd run --wait"
 _GRANTED_GIB, _TAKEN_MIB = 2, 8192
 _FAULTS = 5  # at most: each takes its grace, and then some
 _GRACE_S = 1.0
+_EACH_DEATH_IS_THE_FIRST = {"stable_after_s": 0.001}  # in a row: mpsd waits before each further start
 _DEADLINE_S = 30.0
 _LOOK_AT_STATE_S = 0.005  # mpsd answers for it, and has a GPU to put in order
 _BROKE = 4  # the client's exit code where it saw that its context was ended, before the SIGKILL came
@@ -39,23 +40,23 @@ def steps(here: Here) -> int:
 
 
 def measure(here: Here) -> Iterator[ReactionRow]:
-    yield from _escapes(here)
-    yield from _restarts(here)
-    yield from _faults(here)
+    with here.under_mpsd(restarts=_EACH_DEATH_IS_THE_FIRST, graces={"fault_grace_s": _GRACE_S}) as ground:
+        for part in (_escapes, _restarts, _faults):
+            yield from part(here, ground)
+            ground.end_programs()
 
 
 def _fault_rounds(here: Here) -> int:
     return min(here.rounds, _FAULTS)
 
 
-def _escapes(here: Here) -> Iterator[ReactionRow]:
-    with here.under_mpsd() as ground:
-        neighbour = ground.start(["work"], Share(4))
-        gpu = neighbour.line_with("uuid", _DEADLINE_S)["uuid"]  # binpack puts the others beside it
-        for number in range(here.rounds):
-            value = LIFTS[number % len(LIFTS)]
-            here.step(f"an escape by {value}")
-            yield ReactionRow(Reaction.ESCAPE, number, value, _escape(ground, gpu, neighbour, value))
+def _escapes(here: Here, ground: UnderMpsd) -> Iterator[ReactionRow]:
+    neighbour = ground.start(["work"], Share(4))
+    gpu = neighbour.line_with("uuid", _DEADLINE_S)["uuid"]  # binpack puts the others beside it
+    for number in range(here.rounds):
+        value = LIFTS[number % len(LIFTS)]
+        here.step(f"an escape by {value}")
+        yield ReactionRow(Reaction.ESCAPE, number, value, _escape(ground, gpu, neighbour, value))
 
 
 def _escape(ground: UnderMpsd, gpu: str, neighbour: JsonProgram, value: str) -> float:
@@ -112,30 +113,29 @@ def _check_computes(neighbour: JsonProgram, since: float, who: str) -> None:
         raise NotAsPromised(f"{who} was ended, and its neighbour with it: {error}") from None
 
 
-def _restarts(here: Here) -> Iterator[ReactionRow]:
-    """Each death counts as the first in a row, after which mpsd waits with no restart."""
-    with here.under_mpsd(restarts={"stable_after_s": 0.001}) as ground:
-        others_taken = False
-        for number in range(here.rounds):
-            here.step("a new program after the control daemon was killed")
-            there = ground.start(["hold"], Share(_GRANTED_GIB))
-            gpu = there.line_with("uuid", _DEADLINE_S)["uuid"]
-            there.line_with("ready", _DEADLINE_S)
-            if not others_taken:
-                _take_others(ground, gpu)
-                others_taken = True
-            offered_s, served_s = _restart(ground, _domain(ground, gpu), there)
-            yield ReactionRow(Reaction.OFFERED, number, STARTED_AT_ONCE, offered_s)
-            yield ReactionRow(Reaction.DAEMON, number, STARTED_AT_ONCE, served_s)
+def _restarts(here: Here, ground: UnderMpsd) -> Iterator[ReactionRow]:
+    for number in range(here.rounds):
+        here.step("a new program after the control daemon was killed")
+        there = ground.start(["hold"], Share(_GRANTED_GIB))
+        gpu = there.line_with("uuid", _DEADLINE_S)["uuid"]
+        there.line_with("ready", _DEADLINE_S)
+        if number == 0:
+            _take_others(ground, gpu)
+        offered_s, served_s = _restart(ground, _domain(ground, gpu), there)
+        yield ReactionRow(Reaction.OFFERED, number, STARTED_AT_ONCE, offered_s)
+        yield ReactionRow(Reaction.DAEMON, number, STARTED_AT_ONCE, served_s)
 
 
 def _take_others(ground: UnderMpsd, gpu: str) -> None:
     """Grants every other GPU away, so that a new program has none but this one to wait for."""
-    others = [one for one in ground.mpsd.node().gpus if one.uuid != gpu]
-    for other in others:
-        ground.start_command(["sleep", "infinity"], Share(other.promised_mib // 1024))
-    before_s = _DEADLINE_S + len(others)
-    wait_until(lambda: len(ground.mpsd.node().grants) > len(others), before_s, "every other GPU is granted", 0.05)
+    for one in _others(ground, gpu):
+        ground.start_command(["sleep", "infinity"], Share(one.promised_mib // 1024))
+    all_taken = "every other GPU is granted"
+    wait_until(lambda: all(one.granted_mib for one in _others(ground, gpu)), _DEADLINE_S, all_taken, 0.05)
+
+
+def _others(ground: UnderMpsd, gpu: str) -> list[GpuStatus]:
+    return [one for one in ground.mpsd.node().gpus if one.uuid != gpu]
 
 
 def _restart(ground: UnderMpsd, domain: DomainStatus, there: JsonProgram) -> tuple[float, float]:
@@ -196,11 +196,10 @@ def _check_let_go(there: JsonProgram) -> None:
     there.end()
 
 
-def _faults(here: Here) -> Iterator[ReactionRow]:
-    with here.under_mpsd(graces={"fault_grace_s": _GRACE_S}) as ground:
-        for number in range(_fault_rounds(here)):
-            here.step("a fault whose process lingers")
-            yield ReactionRow(Reaction.FAULT, number, "its process lingers", _fault(ground), _GRACE_S)
+def _faults(here: Here, ground: UnderMpsd) -> Iterator[ReactionRow]:
+    for number in range(_fault_rounds(here)):
+        here.step("a fault whose process lingers")
+        yield ReactionRow(Reaction.FAULT, number, "its process lingers", _fault(ground), _GRACE_S)
 
 
 def _fault(ground: UnderMpsd) -> float:
