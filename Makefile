@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NODE := tests/roles_kubelet
 SOAK := $(NODE)/test_soak.py tests/roles/test_random_faults.py
+WHOLE := $(NODE) tests/mpsd_bench
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
 
@@ -22,11 +23,11 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/mpsd check limits
-	$(TESTS) $(NODE:%=--ignore=%) $(SOAK:%=--ignore=%)
+	$(TESTS) $(WHOLE:%=--ignore=%) $(SOAK:%=--ignore=%)
 
-# Whole simulated nodes with kubelet, API server, pods, control and agent.
+# Whole simulated nodes with kubelet, API server, pods, control and agent; and what mpsd bench measures on simulated GPUs.
 check-node: $(READY)
-	$(TESTS) $(NODE) $(SOAK:%=--ignore=%)
+	$(TESTS) $(WHOLE) $(SOAK:%=--ignore=%)
 
 # A real Kubernetes 1.20.2 of its own with a real node, on Debian 12 as root, with the image built from this checkout:
 # 10 minutes the first time, then 6.

@@ -12,7 +12,7 @@ from mpsd.bench.ground import Share
 from mpsd.bench.here import Here
 from mpsd.core.bench_rows import CostRow, Mode, Work
 
-_PAIRS = 6
+_ROUNDS_A_PAIR = 3  # of those asked for: a pair takes as long as many rounds of other parts
 _LOADS = ((Work.ARITHMETIC, 1), (Work.ARITHMETIC, 4), (Work.SMALL, 4))
 _MEMORY_GIB = 4
 _WINDOWS = 3  # of a load on one ground, one after the other; the middle one counts
@@ -24,12 +24,12 @@ class _Seen:
     p99_ms: float
 
 
-def steps(_here: Here) -> int:
-    return 2 * _PAIRS * len(_LOADS)
+def steps(here: Here) -> int:
+    return 2 * _pairs(here) * len(_LOADS)
 
 
 def measure(here: Here) -> Iterator[CostRow]:
-    for pair in range(_PAIRS):
+    for pair in range(_pairs(here)):
         order = (Mode.MPS, Mode.MPSD) if pair % 2 == 0 else (Mode.MPSD, Mode.MPS)
         seen = {mode: _on(here, mode, pair) for mode in order}
         for load, mps, mpsd in zip(_LOADS, seen[Mode.MPS], seen[Mode.MPSD], strict=True):
@@ -44,11 +44,15 @@ def measure(here: Here) -> Iterator[CostRow]:
             )
 
 
+def _pairs(here: Here) -> int:
+    return max(1, here.rounds // _ROUNDS_A_PAIR)
+
+
 def _on(here: Here, mode: Mode, pair: int) -> list[_Seen]:
     found = []
     with here.ground(mode) as ground:
         for work, programs in _LOADS:
-            here.step(f"pair {pair + 1} of {_PAIRS}: {programs} × {work}, {mode}")
+            here.step(f"pair {pair + 1} of {_pairs(here)}: {programs} × {work}, {mode}")
             crowd = gather(ground, work, [Share(_MEMORY_GIB)] * programs, here.window_s, _WINDOWS)
             found.append(_middle([_summed(crowd.measure(here.window_s)) for _ in range(_WINDOWS)]))
             ground.end_programs()
