@@ -214,7 +214,9 @@ def _fault(ground: UnderMpsd) -> float:
         domain = _domain(ground, gpu)
         return domain.state is State.READY and domain.faults.count > before
 
-    wait_until(is_over, _GRACE_S + _DEADLINE_S, f"the domain is ready again after a fault ({bad})", _LOOK_AT_STATE_S)
+    # Before its end the GPU cannot serve, and mpsd is not kept from its work by questions.
+    wait_until(lambda: not culprit.is_running, _GRACE_S + _DEADLINE_S, "a process that lingers after a fault is ended")
+    wait_until(is_over, _DEADLINE_S, f"the domain is ready again after a fault ({bad})", _LOOK_AT_STATE_S)
     took_s = time.monotonic() - began
     if (code := culprit.exit_code()) >= 0:
         raise NotAsPromised(f"a process that lingered after a fault ended by itself, with code {code}")

@@ -43,7 +43,7 @@ def test_who_has_no_pytorch_hears_how_to_get_it(monkeypatch: pytest.MonkeyPatch)
 def test_one_pair_of_programs_goes_through_every_kind_and_batch() -> None:
     steps: list[str] = []
     here = here_with("H200", steps)
-    with here.under_mpsd() as ground:
+    with here.under_mps() as ground:  # which starts sooner than mpsd, and gives programs the same variables
         rows = list(torch_ratio.pairs(here, ground, (sys.executable, "-S", "-c", PROGRAM)))
 
     asked = [(name, batch) for _kind, name, batches in torch_ratio.KINDS for batch in batches]
