@@ -24,7 +24,7 @@ def save(path: Path, benchmark: Benchmark) -> None:
     records.write(path, benchmark, _READABLE)
 
 
-def problem_with_saving(path: Path) -> Problem | None:
+def problem_with_saving(option: str, path: Path) -> Problem | None:
     """Why it could not be saved there, asked before anything is measured; None where it can."""
     message = ""
     if not path.parent.is_dir():
@@ -33,7 +33,7 @@ def problem_with_saving(path: Path) -> Problem | None:
         message = "is a folder"
     elif not os.access(path.parent, os.W_OK | os.X_OK):
         message = f"{path.parent} takes no files of yours"
-    return Problem("cannot-save", "--save", str(path), message, "name a file that can be made") if message else None
+    return Problem("cannot-save", option, str(path), message, "name a file that can be made") if message else None
 
 
 def load(paths: Sequence[Path]) -> Benchmark:

@@ -5,7 +5,8 @@ One rule: whatever ends it, `so_far` holds every record up to then.
 
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
@@ -69,8 +70,9 @@ class Run:
         for part in self._parts:
             here = self._telling(part)
             try:
-                for row in _module(part).measure(here):
-                    self._keep(part, row)
+                with closing(cast("Generator[Row]", _module(part).measure(here))) as rows:  # its ground with it
+                    for row in rows:
+                        self._keep(part, row)
             except CannotMeasure as error:
                 self.so_far = replace(self.so_far, skipped=(*self.so_far.skipped, (part, str(error))))
             if part is Part.SHARING:

@@ -12,6 +12,7 @@ _LINES = {
     "explain": "What the objects in a manifest get of a GPU, or why they are refused.",
     "check": "Whether limits files are sound, and what they put in force.",
     "demo": "The whole way in a simulated cluster, or on a simulated machine. Needs no GPU and no Kubernetes.",
+    "bench": "Measure what MPS and mpsd do on this machine's GPU, and hold it against what mpsd promises.",
     "control": "Only the part of `up` that holds the MPS daemons.",
     "agent": "Only the part of `up` that grants shares; may be killed and restarted at any time.",
     "webhook": "Answer Kubernetes admission reviews: refuse what breaks sharing, in words that help.",
@@ -44,6 +45,7 @@ def _mpsd(version: Version = False) -> None:
         mpsd explain -f job.yaml --gpu H200    what this Job gets, or why not
         mpsd check limits                      whether limits files are sound
         mpsd demo                              all of it, in a simulated cluster
+        mpsd bench --save all.json             what this machine's GPU does under it
 
     Every verb has a --help of its own. The exit code is 0 for yes, 1 for no, 2 for a wrong question.
     """

@@ -10,7 +10,7 @@ from statistics import median
 
 from mpsd.core.bench_rows import Part
 
-_COUNTED = {"programs", "clients"}  # units of whole numbers
+_COUNTED = {"programs", "clients", "exceptions"}  # units of whole numbers
 
 
 class Bound(StrEnum):
@@ -80,9 +80,11 @@ class Promise:
         return Claim(self.part, self.what, self.unit, self.limit, None, why)
 
     def median_of(self, values: Sequence[float], of: str) -> Claim:
-        """With how far they are apart."""
+        """With how far they are apart. of: what each is of, as one word in the plural."""
         if not values:
             return self.unknown(f"no {of} could be compared: a figure is 0")
+        if len(values) == 1:
+            return self.found(values[0], f"of 1 {of.removesuffix('s')}")
         spread = f"median of {len(values)} {of}, {figure(min(values), self.unit)} to {figure(max(values), self.unit)}"
         return self.found(median(values), spread)
 

@@ -36,7 +36,7 @@ def claims(benchmark: Benchmark) -> tuple[Claim, ...]:
 
 
 def _small_kernels(benchmark: Benchmark) -> Iterator[Claim]:
-    what = f"{_PROGRAMS} programs of small kernels get that many times done under mpsd what they do in turns"
+    what = f"{_PROGRAMS} programs of small kernels under mpsd get more done than in turns"
     promise = Promise(Part.SHARING, what, "×", Limit(Bound.AT_LEAST, 10))
     rates = {row.mode: row.launches_per_s for row in benchmark.sharing if _is_small(row.work, row.programs)}
     if not rates:
@@ -112,7 +112,8 @@ def _ratios(benchmark: Benchmark) -> Iterator[Claim]:
         yield _furthest(promise, halves, _why_not(benchmark, Part.RATIO))
     for work in dict.fromkeys(row.work for row in benchmark.ratio if row.work != Work.ARITHMETIC):
         same = [row for row in benchmark.ratio if row.work == work]
-        what = f"two programs of {work} with {' and '.join(f'{percent} %' for percent in same[0].percents)}: 1 to"
+        percents = " and ".join(f"{percent} %" for percent in same[0].percents)
+        what = f"two programs of {work} with {percents}: the second against the first"
         yield _shown(Promise(Part.RATIO, what, "×"), same)
     yield from _torch(benchmark)
 
@@ -130,11 +131,13 @@ def _furthest(promise: Promise, rows: Sequence[RatioRow], why_not: str) -> Claim
 
 def _torch(benchmark: Benchmark) -> Iterator[Claim]:
     if not benchmark.torch:
-        yield Promise(Part.TORCH, "ResNet-50 under PyTorch: 1 to", "×").unknown(_why_not(benchmark, Part.TORCH))
+        yield Promise(Part.TORCH, "ResNet-50 under PyTorch: the second against the first", "×").unknown(
+            _why_not(benchmark, Part.TORCH)
+        )
     for work, batch in dict.fromkeys((row.work, row.batch) for row in benchmark.torch):
         same = [row for row in benchmark.torch if (row.work, row.batch) == (work, batch)]
         of = "" if batch is None else f", batches of {batch}"
-        yield _shown(Promise(Part.TORCH, f"two programs of {work}{of}: 1 to", "×"), same)
+        yield _shown(Promise(Part.TORCH, f"two programs of {work}{of}: the second against the first", "×"), same)
 
 
 def _shown(promise: Promise, rows: Iterable[RatioRow]) -> Claim:
@@ -175,10 +178,10 @@ def _needs(benchmark: Benchmark) -> Iterator[Claim]:
     under = [row for row in benchmark.need if row.limit_mib < row.needs_mib]
     over = [row for row in benchmark.need if row.limit_mib > row.needs_mib]
     for rows, is_right, what in (
-        (under, _is_stopped, "a program that needs more than its grant runs out of memory (those that do not)"),
-        (over, _has_all, "a program that needs less than its grant gets all of it (those that do not)"),
+        (under, _is_stopped, "a program that needs more than its grant runs out of memory"),
+        (over, _has_all, "a program that needs less than its grant gets all of it"),
     ):
-        promise = Promise(Part.NEED, what, "programs", Limit(Bound.AT_MOST, 0))
+        promise = Promise(Part.NEED, what, "exceptions", Limit(Bound.AT_MOST, 0))
         wrong = [row for row in rows if not is_right(row)]
         yield (
             promise.found(len(wrong), _needs_words(wrong or rows))
@@ -237,7 +240,7 @@ def _grown(row: CostRow) -> float | None:
 
 
 def _clients(benchmark: Benchmark) -> Iterator[Claim]:
-    what = "so many programs compute at once under mpsd"
+    what = "programs that compute at once under mpsd"
     promise = Promise(Part.CLIENTS, what, "programs", Limit(Bound.AT_LEAST, CLIENTS))
     served = [row.programs for row in benchmark.clients if row.launches_per_s > 0]
     if not benchmark.clients:
@@ -249,12 +252,12 @@ def _clients(benchmark: Benchmark) -> Iterator[Claim]:
 
 
 _FLOOR_S = {Reaction.ESCAPE: 0.07, Reaction.DAEMON: 0.31}  # what the hardware alone takes
-_LIMIT_S = {Reaction.ESCAPE: 0.3, Reaction.DAEMON: 0.6}
+LIMIT_S = {Reaction.ESCAPE: 0.3, Reaction.DAEMON: 0.6}
 
 
 def _reactions(benchmark: Benchmark) -> Iterator[Claim]:
     for reaction in Reaction:
-        limit = Limit(Bound.AT_MOST, _LIMIT_S[reaction]) if reaction in _LIMIT_S else None
+        limit = Limit(Bound.AT_MOST, LIMIT_S[reaction]) if reaction in LIMIT_S else None
         grace = ", less the grace that the policy gives" if reaction is Reaction.FAULT else ""
         promise = Promise(Part.REACTIONS, f"{reaction}{grace}", "s", limit)
         took = [row.seconds - row.grace_s for row in benchmark.reactions if row.reaction is reaction]

@@ -1,0 +1,152 @@
+"""`mpsd bench`: what MPS and mpsd do on this machine's GPU.
+
+One rule: it measures and cleans up, however it ends; what was measured until then is not lost.
+"""
+
+import math
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from mpsd.bench import kept
+from mpsd.bench.here import Here
+from mpsd.cli import bench_tables
+from mpsd.cli.bench_measuring import Asked, measure
+from mpsd.cli.frames import console
+from mpsd.cli.options import LimitsDirectory, Simulate
+from mpsd.cli.output import ExitCode, Format, OutputFormat, print_json
+from mpsd.cli.verbs import extra_needed
+from mpsd.core.bench_claim import Claim, Verdict
+from mpsd.core.bench_claims import claims
+from mpsd.core.bench_rows import Benchmark, Part
+from mpsd.core.problem import InvalidInput, Problem
+from mpsd.edge.limits_files import load_limits
+from mpsd.edge.settings import settings
+
+_PICTURES = (".png", ".svg")
+
+
+def bench(
+    parts: Annotated[
+        list[Part] | None, typer.Argument(metavar="[PART]...", help="Only these parts; else all.", show_default=False)
+    ] = None,
+    window: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long each measurement lasts.", min=0.05, max=600)
+    ] = 2.0,
+    rounds: Annotated[int, typer.Option(metavar="N", help="How often each reaction is timed.", min=1, max=1000)] = 20,
+    simulate: Simulate = None,
+    beside_others: Annotated[
+        bool, typer.Option("--beside-others", help="Measure although others use the GPUs; it counts what they take.")
+    ] = False,
+    output: OutputFormat = Format.TEXT,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Keep it, also if it ends early.", show_default=False)
+    ] = None,
+    show: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.json", help="Measure nothing, show what was kept; again for more parts.", show_default=False
+        ),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png|svg", help="Draw it too.", show_default=False)] = None,
+    limits: LimitsDirectory = None,
+) -> None:
+    """Measure what MPS and mpsd do on this machine's first GPU, and hold it against what mpsd promises.
+
+    Each part answers one question; with the windows of 2 s that are usual, in about so many minutes:
+
+        sharing     1.5   what many programs get done: in turns, under MPS, under mpsd
+        shares      1     whether 30 % of the threads do 30 % of the work
+        ratio       0.5   whether two programs with shares of 1:2 get 1:2 done
+        sizes       0.5   whether a grant's memory changes what it computes
+        need        0.2   whether a program that needs more than its grant is stopped by it
+        cost        5     what mpsd costs against MPS alone
+        clients     1     what becomes of it with more and more programs, up to 48
+        reactions   1     how soon an escape is over, a killed daemon is back, a fault is healed
+        torch       3     whether ResNet-50 under PyTorch gets 1:2 (needs torch and torchvision)
+
+    It starts its own mpsd and MPS daemons, in folders of its own, and needs the GPUs for itself: it refuses where other
+    programs use them. It changes no setting of a card. Ctrl-C at any moment leaves nothing.
+
+        mpsd bench --save all.json                      everything, about a quarter of an hour
+        mpsd bench sharing shares --plot shares.png     two parts, and a picture
+        mpsd bench need --simulate H200                 played, without a GPU
+        mpsd bench --show all.json                      tables and claims of an earlier run
+
+    Exits with 0 where every claim that was measured holds, 1 where one does not or it could not be measured.
+    """
+    _check(parts, window, save, show, plot, simulate=simulate, beside_others=beside_others)
+    if show:
+        found, code = kept.load(show), ExitCode.YES
+        if save:
+            kept.save(save, found)
+    else:
+        chosen = settings(simulate=simulate, limits_directory=limits)
+        here = Here(chosen.simulate, load_limits(chosen.limits_directory).facts, window, rounds, lambda _what: None)
+        socket = None if chosen.simulate else chosen.socket_to_ask
+        found, code = measure(Asked(here, tuple(parts or Part), socket, save, beside_others))
+    judged = claims(found)
+    _print(found, judged, output)
+    if plot:
+        _draw(found, plot)
+    broken = any(claim.verdict is Verdict.BROKEN for claim in judged)
+    sys.exit(ExitCode.NO if broken else code)
+
+
+# -- before --------------------------------------------------------------------------------------------------------
+
+
+def _check(
+    parts: list[Part] | None,
+    window: float,
+    save: Path | None,
+    show: list[Path] | None,
+    plot: Path | None,
+    *,
+    simulate: str | None,
+    beside_others: bool,
+) -> None:
+    """Everything that would be found out too late. InvalidInput."""
+    problems = [
+        problem
+        for option, path in (("--save", save), ("--plot", plot))
+        if path and (problem := kept.problem_with_saving(option, path))
+    ]
+    if not math.isfinite(window):
+        problems.append(Problem("window", "--window", str(window), "is no time", "write seconds, such as 2"))
+    if plot and plot.suffix not in _PICTURES:
+        remedy = f"end the name with {' or '.join(_PICTURES)}"
+        problems.append(Problem("picture-format", "--plot", str(plot), "is no picture that can be drawn", remedy))
+    given = {"PART": parts, "--simulate": simulate, "--beside-others": beside_others}
+    for option in [option for option, value in given.items() if show and value]:
+        remedy = "leave it out, or leave --show out to measure"
+        problems.append(Problem("not-with-show", option, "", "is for a run, and --show shows one that is over", remedy))
+    if problems:
+        raise InvalidInput("mpsd bench", problems)
+    if plot:
+        with extra_needed("mpsd bench --plot", "bench"):
+            if find_spec("matplotlib") is None:
+                raise ModuleNotFoundError(name="matplotlib")
+
+
+# -- after ---------------------------------------------------------------------------------------------------------
+
+
+def _print(found: Benchmark, judged: tuple[Claim, ...], output: Format) -> None:
+    if output is Format.JSON:
+        records = [msgspec.to_builtins(claim) | {"verdict": claim.verdict} for claim in judged]
+        print_json(kept.record(found, {"claims": records}))
+        return
+    screen = console()
+    for part in bench_tables.parts(found, judged):
+        screen.print(part)
+
+
+def _draw(found: Benchmark, plot: Path) -> None:
+    with extra_needed("mpsd bench --plot", "bench"):
+        from mpsd.cli import bench_plot
+    bench_plot.draw(found, plot)
