@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from mpsd.cli.imports import lasting
 from mpsd.cli.options import LimitsDirectory, LogFormat, RunDirectory, Simulate, setting
 from mpsd.cli.running import serve
 from mpsd.edge.kubelet_settings import ROWS, KubeletSettings, kubelet_settings
@@ -50,6 +51,7 @@ def agent(
 
 
 def _kubelet_part(kubelet: KubeletSettings) -> MakeClusterPart:
-    from mpsd.roles.kubelet_node import KubeletNode  # half of what the agent needs in memory, and only beside a kubelet
+    with lasting():  # half of what the agent needs in memory, and only beside a kubelet
+        from mpsd.roles.kubelet_node import KubeletNode
 
     return lambda around: KubeletNode(kubelet, around)

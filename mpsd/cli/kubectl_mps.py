@@ -6,10 +6,13 @@ One rule: options may stand before the verb, and no verb means status, as people
 from collections.abc import Sequence
 from typing import Any
 
-import typer
+from mpsd.cli.imports import lasting
 
-from mpsd.cli.kubectl_completion import offer
-from mpsd.cli.verbs import CONTEXT_SETTINGS, Verb, Verbs, Version, help_of, run
+with lasting():
+    import typer
+
+    from mpsd.cli.kubectl_completion import offer
+    from mpsd.cli.verbs import CONTEXT_SETTINGS, Verb, Verbs, Version, help_of, run
 
 # Options with a word after them.
 _VALUED = frozenset(

@@ -1,8 +1,11 @@
 """The program `mpsd`: its verbs, each in a module of its own."""
 
-import typer
+from mpsd.cli.imports import lasting
 
-from mpsd.cli.verbs import CONTEXT_SETTINGS, Verb, Verbs, Version, help_of, run
+with lasting():
+    import typer
+
+    from mpsd.cli.verbs import CONTEXT_SETTINGS, Verb, Verbs, Version, help_of, run
 
 # Each in mpsd.cli.<verb>.
 _LINES = {

@@ -6,6 +6,7 @@ import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from mpsd.cli.imports import lasting
 from mpsd.cli.output import ExitCode, complaints
 from mpsd.core.domains import domains
 from mpsd.core.gpu_facts import GpuFacts
@@ -92,7 +93,8 @@ class Parts:
     def _api(self) -> "AgentApi | None":
         if self._agent is None:
             return None
-        from mpsd.roles.agent_api import AgentApi  # brings an HTTP server, which control is better without
+        with lasting():
+            from mpsd.roles.agent_api import AgentApi  # brings an HTTP server, which control is better without
 
         grants_by = "kubelet gives this node's GPUs to pods; write a pod" if self._cluster else ""
         return AgentApi(self._settings, self._agent, self._limits, self._node, refuses=grants_by)

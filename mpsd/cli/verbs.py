@@ -3,7 +3,6 @@
 One rule: a verb costs what it needs, so `mpsd explain` starts no event loop and works without the node's libraries.
 """
 
-import gc
 import inspect
 import io
 import os
@@ -19,6 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import mpsd
+from mpsd.cli.imports import lasting
 from mpsd.cli.output import ExitCode, complaints, print_invalid
 from mpsd.core.problem import InvalidInput
 
@@ -51,23 +51,13 @@ class Verbs(TyperGroup):
 
     def load(self, name: str) -> Any:
         verb = self.verbs[name]
-        with extra_needed(f"{self.program} {name}", verb.extra), _without_garbage():
+        with extra_needed(f"{self.program} {name}", verb.extra), lasting():
             module = import_module(verb.module)
         function = getattr(module, name)
         alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
         settings = getattr(module, "CONTEXT_SETTINGS", None)
         alone.command(name, help=help_of(function), context_settings=settings)(function)
         return typer.main.get_command(alone)
-
-
-@contextmanager
-def _without_garbage() -> Iterator[None]:
-    """What is imported stays, and to look for garbage among it would be a tenth of a verb's start."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 @contextmanager
