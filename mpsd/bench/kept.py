@@ -61,7 +61,7 @@ def _read(path: Path) -> Benchmark | Problem:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         message, _at, place = str(error).partition(" - at `$")
         where = f"{path}: {place.strip('.`')}" if place else str(path)
-        return Problem("not-a-benchmark", where, "", message[:1].lower() + message[1:], _REMEDY)
+        return Problem("not-a-benchmark", where, "", f"is not as it should be: {message}", _REMEDY)
 
 
 def record(benchmark: Benchmark, more: dict[str, Any]) -> dict[str, Any]:

@@ -59,11 +59,12 @@ class Run:
         """parts: those to measure, in any order."""
         self._here = here
         self._parts = [part for part in Part if part in parts]
+        self._lists = Part.SHARING in self._parts and not here.simulate
         self.so_far = Benchmark(version=VERSION, machine=machine, window_s=here.window_s)
 
     def steps(self) -> int:
         """How often the `step` of `here` will be called."""
-        return sum(_module(part).steps(self._here) for part in self._parts) + (Part.SHARING in self._parts)
+        return sum(_module(part).steps(self._here) for part in self._parts) + self._lists
 
     def measure(self) -> Iterator[Part]:
         """Measures; yields each part once it is over. What keeps one from being measured is no reason to stop."""
@@ -75,7 +76,7 @@ class Run:
                         self._keep(part, row)
             except CannotMeasure as error:
                 self.so_far = replace(self.so_far, skipped=(*self.so_far.skipped, (part, str(error))))
-            if part is Part.SHARING:
+            if part is Part.SHARING and self._lists:
                 here.step(_LISTING)
                 self.so_far = replace(self.so_far, listed=listing.listed(here))
             yield part

@@ -3,7 +3,6 @@
 One rule: it measures and cleans up, however it ends; what was measured until then is not lost.
 """
 
-import math
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,7 +31,7 @@ _PICTURES = (".png", ".svg")
 
 def bench(
     parts: Annotated[
-        list[Part] | None, typer.Argument(metavar="[PART]...", help="Only these parts; else all.", show_default=False)
+        list[Part] | None, typer.Argument(metavar="PART", help="Only these parts; else all.", show_default=False)
     ] = None,
     window: Annotated[
         float, typer.Option(metavar="SECONDS", help="How long each measurement lasts.", min=0.05, max=600)
@@ -59,27 +58,27 @@ def bench(
 
     Each part answers one question; with the windows of 2 s that are usual, in about so many minutes:
 
-        sharing     1.5   what many programs get done: in turns, under MPS, under mpsd
+        sharing     1.5   what many programs get done: in turns, MPS, mpsd
         shares      1     whether 30 % of the threads do 30 % of the work
-        ratio       0.5   whether two programs with shares of 1:2 get 1:2 done
+        ratio       0.5   whether two programs with shares of 1:2 get 1:2
         sizes       0.5   whether a grant's memory changes what it computes
-        need        0.2   whether a program that needs more than its grant is stopped by it
+        need        0.2   whether a program that needs too much is stopped
         cost        5     what mpsd costs against MPS alone
-        clients     1     what becomes of it with more and more programs, up to 48
-        reactions   1     how soon an escape is over, a killed daemon is back, a fault is healed
-        torch       3     whether ResNet-50 under PyTorch gets 1:2 (needs torch and torchvision)
+        clients     1     what becomes of it with more and more programs
+        reactions   1     how soon escapes, dead daemons and faults are over
+        torch       3     whether ResNet-50 gets 1:2 (needs torchvision)
 
     It starts its own mpsd and MPS daemons, in folders of its own, and needs the GPUs for itself: it refuses where other
     programs use them. It changes no setting of a card. Ctrl-C at any moment leaves nothing.
 
-        mpsd bench --save all.json                      everything, about a quarter of an hour
-        mpsd bench sharing shares --plot shares.png     two parts, and a picture
-        mpsd bench need --simulate H200                 played, without a GPU
-        mpsd bench --show all.json                      tables and claims of an earlier run
+        mpsd bench --save all.json            everything, and keep it
+        mpsd bench shares --plot shares.png   one part, and a picture
+        mpsd bench need --simulate H200       played, without a GPU
+        mpsd bench --show all.json            tables of an earlier run
 
     Exits with 0 where every claim that was measured holds, 1 where one does not or it could not be measured.
     """
-    _check(parts, window, save, show, plot, simulate=simulate, beside_others=beside_others)
+    _check(parts, save, show, plot, simulate=simulate, beside_others=beside_others)
     if show:
         found, code = kept.load(show), ExitCode.YES
         if save:
@@ -102,7 +101,6 @@ def bench(
 
 def _check(
     parts: list[Part] | None,
-    window: float,
     save: Path | None,
     show: list[Path] | None,
     plot: Path | None,
@@ -116,8 +114,6 @@ def _check(
         for option, path in (("--save", save), ("--plot", plot))
         if path and (problem := kept.problem_with_saving(option, path))
     ]
-    if not math.isfinite(window):
-        problems.append(Problem("window", "--window", str(window), "is no time", "write seconds, such as 2"))
     if plot and plot.suffix not in _PICTURES:
         remedy = f"end the name with {' or '.join(_PICTURES)}"
         problems.append(Problem("picture-format", "--plot", str(plot), "is no picture that can be drawn", remedy))

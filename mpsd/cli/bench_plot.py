@@ -19,11 +19,13 @@ from mpsd.core.problem import InvalidInput, Problem
 
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#E69F00", "#009E73", "#888888"
 _OF_MODE = {
-    Mode.TIME_SLICED: (_ORANGE, "s", ":"),
-    Mode.MPS: (_GREEN, "^", "--"),
-    Mode.MPSD: (_BLUE, "o", "-"),
+    Mode.TIME_SLICED: (_ORANGE, "s", 5, ":"),
+    Mode.MPS: (_GREEN, "^", 9, "--"),
+    Mode.MPSD: (_BLUE, "o", 4, "-"),
 }
 _WORKS = ((_BLUE, "o", "-"), (_ORANGE, "s", "--"), (_GREEN, "^", ":"), (_GREY, "D", "-."))
+_ALONE = {"color": _BLUE, "marker": "o", "markersize": 4, "label": "alone"}
+_BESIDE = {"color": _ORANGE, "marker": "s", "markersize": 8, "markerfacecolor": "none", "label": "beside others"}
 _COLUMNS, _PANEL_INCHES = 3, (4.4, 3.4)
 
 
@@ -54,9 +56,9 @@ def draw(benchmark: Benchmark, file: Path) -> None:
 
 def _sharing(axes: Any, benchmark: Benchmark) -> None:
     rows = [row for row in benchmark.sharing if row.work is Work.SMALL]
-    for mode, (colour, marker, line) in _OF_MODE.items():
+    for mode, (colour, marker, size, line) in _OF_MODE.items():
         points = sorted((row.programs, row.launches_per_s) for row in rows if row.mode is mode)
-        axes.plot(*_columns(points), color=colour, marker=marker, linestyle=line, label=mode)
+        axes.plot(*_columns(points), color=colour, marker=marker, markersize=size, linestyle=line, label=mode)
     _say(axes, "Small kernels of several programs", "programs at once", "launches a second, all together")
     _only(axes, sorted({row.programs for row in rows}))
     axes.legend(frameon=False, fontsize=8)
@@ -66,14 +68,14 @@ def _shares(axes: Any, benchmark: Benchmark) -> None:
     rows = [row for row in benchmark.shares if row.work is Work.ARITHMETIC]
     whole = next(row for row in rows if row.percent == 100 and not row.beside)
     axes.plot([0, 100], [0, 100], color=_GREY, linewidth=1, label="its part of the SMs")
-    for beside, colour, marker, label in ((False, _BLUE, "o", "alone"), (True, _ORANGE, "s", "beside others")):
+    for beside, look in ((False, _ALONE), (True, _BESIDE)):
         points = [
             (100 * row.sms / whole.sms, 100 * row.launches_per_s / whole.launches_per_s)
             for row in rows
             if bool(row.beside) is beside
         ]
         if points:
-            axes.plot(*_columns(points), color=colour, marker=marker, linestyle="", markersize=5, label=label)
+            axes.plot(*_columns(points), linestyle="", **look)
     _say(axes, "Shares of the threads", "% of the SMs", "% of the whole GPU's throughput")
     axes.legend(frameon=False, fontsize=8)
 
@@ -95,6 +97,7 @@ def _ratio(axes: Any, benchmark: Benchmark) -> None:
     _say(axes, "Two programs with shares of 1:2", "batch, or work" if batches else "work", "the second : the first")
     axes.set_xticks(range(len(labels)), labels, fontsize=8)
     axes.set_ylim(bottom=0)
+    axes.set_xlim(-0.5, len(labels) - 0.5)
     if torch:
         axes.legend(frameon=False, fontsize=7)
 

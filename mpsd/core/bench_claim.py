@@ -84,9 +84,14 @@ class Promise:
         if not values:
             return self.unknown(f"no {of} could be compared: a figure is 0")
         if len(values) == 1:
-            return self.found(values[0], f"of 1 {of.removesuffix('s')}")
+            return self.found(values[0], f"of {counted(1, of)}")
         spread = f"median of {len(values)} {of}, {figure(min(values), self.unit)} to {figure(max(values), self.unit)}"
         return self.found(median(values), spread)
+
+
+def counted(number: int, of: str) -> str:
+    """of: one word in the plural."""
+    return f"{number} {of.removesuffix('s') if number == 1 else of}"
 
 
 def figure(value: float, unit: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from statistics import median
 
-from mpsd.core.bench_claim import Bound, Claim, Limit, Promise, ratio
+from mpsd.core.bench_claim import Bound, Claim, Limit, Promise, counted, ratio
 from mpsd.core.bench_rows import (
     Benchmark,
     CostRow,
@@ -126,7 +126,9 @@ def _furthest(promise: Promise, rows: Sequence[RatioRow], why_not: str) -> Claim
     if len(off) < len(rows):
         return promise.unknown("a program did nothing")
     worst = max(off, key=abs)
-    return promise.found(abs(worst), f"1:{2 * (1 + worst / 100):.3f}, the furthest from 1:2 of {len(rows)} windows")
+    return promise.found(
+        abs(worst), f"1:{2 * (1 + worst / 100):.3f}, the furthest from 1:2 of {counted(len(rows), 'windows')}"
+    )
 
 
 def _torch(benchmark: Benchmark) -> Iterator[Claim]:
@@ -164,7 +166,7 @@ def _sizes(benchmark: Benchmark) -> Iterator[Claim]:
         yield promise.unknown("a program did nothing")
         return
     worst = max(known, key=lambda percent: known[percent])
-    yield promise.found(known[worst], f"at {worst} %, of {len(known)} shares")
+    yield promise.found(known[worst], f"at {worst} %, of {counted(len(known), 'shares')}")
 
 
 def _apart(rows: Sequence[SizeRow]) -> float | None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpsd.core.bench_claim import Bound, Claim, Limit, Verdict, figure
@@ -253,6 +253,7 @@ rates = st.floats(min_value=-10, allow_nan=False) | st.just(0.0)
 counts = st.integers(min_value=-1) | st.just(10**400)
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.builds(ShareRow, st.sampled_from([10, 100]), counts, st.just(()), st.sampled_from(Work), rates)),
     st.lists(

@@ -1,0 +1,149 @@
+"""`mpsd bench` as people run it: on simulated GPUs, in the way of others, and stopped half way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpsd.bench import run as bench_run
+from mpsd.bench.alone import CannotBegin, require_alone, require_turns
+from mpsd.bench.here import CannotMeasure, Here
+from mpsd.bench.run import Run
+from mpsd.core.bench_rows import Machine, NeedRow, Part
+from mpsd.edge.limits_files import load_limits
+from mpsd.edge.nvml import Nvml
+from mpsd.sim.card import EXCLUSIVE_PROCESS, MPS_CLIENT, Card, Claim
+from mpsd.sim.gpus import MIB
+from mpsd.sim.node import cards_asked, create_node
+from mpsd.sim.nvml import SimulatedNvml
+
+FACTS = load_limits(None).facts
+BENCH = [sys.executable, "-m", "mpsd", "bench"]
+MACHINE = Machine("2026-11-22T05:00:00Z", "0.1.0", "NVIDIA H200", 143155, 132, "580", "13.0", 2, "3.11", simulated=True)
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("MPSD_")}
+
+
+def folders_of(pid: int) -> list[Path]:
+    return list(Path("/tmp").glob(f"mpsd-bench-{pid}-*"))
+
+
+def processes_of(pid: int) -> list[str]:
+    """Command lines and environments that name a folder of it."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        for name in ("cmdline", "environ"):
+            try:
+                text = (process / name).read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            if f"/tmp/mpsd-bench-{pid}-" in text:
+                found.append(f"{process.name}: {text}")
+    return found
+
+
+def test_a_run_on_simulated_gpus_is_kept_judged_and_leaves_nothing(tmp_path: Path) -> None:
+    """One part that can be measured and one that cannot."""
+    kept = tmp_path / "need.json"
+    words = ["need", "torch", "--simulate", "H200", "--window", "0.1", "-o", "json", "--save", str(kept)]
+    with subprocess.Popen(
+        [*BENCH, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as process:
+        answer, progress = process.communicate(timeout=50)
+    assert process.returncode == 0, progress
+    told = json.loads(answer)
+    assert [(row["limit_mib"], row["got_mib"] < 7600) for row in told["need"]] == [(3072, True), (8192, False)]
+    assert told["skipped"] == [["torch", "simulated GPUs run no PyTorch"]]
+    assert (told["machine"]["gpu"], told["machine"]["simulated"]) == ("NVIDIA H200", True)
+    verdicts = {claim["part"]: claim["verdict"] for claim in told["claims"]}
+    assert (verdicts["need"], verdicts["torch"], verdicts["cost"]) == ("holds", "not measured", "not measured")
+    assert {**json.loads(kept.read_text()), "claims": told["claims"]} == told
+    assert progress.splitlines()[0].startswith("mpsd bench: 1/2 need: ")
+    assert (folders_of(process.pid), processes_of(process.pid)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("signum", "part", "step"), [(signal.SIGINT, "shares", "1/13 shares"), (signal.SIGTERM, "sharing", "1/24 sharing")]
+)
+def test_a_signal_in_the_middle_leaves_nothing(signum: signal.Signals, part: str, step: str, tmp_path: Path) -> None:
+    """Of a window of 5 s, under mpsd and without it."""
+    words = [part, "--simulate", "H200", "--window", "5", "--save", str(tmp_path / "kept.json")]
+    with subprocess.Popen([*BENCH, *words], stderr=subprocess.PIPE, text=True, env=environment()) as process:
+        assert process.stderr is not None
+        assert step in process.stderr.readline()
+        assert folders_of(process.pid)
+        process.send_signal(signum)
+        said = process.stderr.read()
+        assert process.wait(30) == 128 + signum
+    assert "stopped, and everything it had started with it" in said
+    assert (folders_of(process.pid), processes_of(process.pid)) == ([], [])
+
+
+# -- others --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[tuple[Nvml, Card]]:
+    node = create_node(tmp_path / "node", cards_asked("A30", FACTS), FACTS.capabilities)
+    nvml, card = Nvml(SimulatedNvml(node.folder)), node.card(0)
+    nvml.open()
+    yield nvml, card
+    card.close()
+    nvml.close()
+
+
+def test_who_uses_a_gpu_is_named_with_the_remedy(machine: tuple[Nvml, Card], tmp_path: Path) -> None:
+    nvml, card = machine
+    gpus = nvml.gpus(FACTS)
+    require_alone(nvml, gpus, tmp_path / "mpsd.sock")
+    card.claim(Claim(os.getpid(), MPS_CLIENT, 300 * MIB))
+    with pytest.raises(CannotBegin, match=rf"gpu0: pid {os.getpid()}: .*py.*\n.*end them, or .* --beside-others"):
+        require_alone(nvml, gpus, None)
+
+
+def test_a_card_that_one_process_has_for_itself_is_refused_and_left_as_it_is(machine: tuple[Nvml, Card]) -> None:
+    nvml, card = machine
+    gpu = nvml.gpus(FACTS)[0]
+    require_turns(nvml, gpu)
+    card.compute_mode = EXCLUSIVE_PROCESS
+    with pytest.raises(CannotBegin, match=r"gpu0 is in compute mode EXCLUSIVE_PROCESS.*nvidia-smi -i 0 -c DEFAULT"):
+        require_turns(nvml, gpu)
+    assert card.compute_mode == EXCLUSIVE_PROCESS
+
+
+# -- what ends a run -----------------------------------------------------------------------------------------------
+
+
+class Parts:
+    """Stands for the modules of two parts: one stops half way, the other cannot be measured."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def steps(self, _here: Here) -> int:
+        return 2
+
+    def measure(self, here: Here) -> Iterator[NeedRow]:
+        here.step("a first")
+        yield NeedRow(1, 2, 3, "0:CUDA_SUCCESS")
+        raise self.error
+
+
+def test_what_was_measured_before_an_error_is_there_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    here = Here("H200", FACTS, 0.1, 1, told.append)
+    errors = {Part.NEED: EOFError("mpsd ended"), Part.SIZES: CannotMeasure("the card is too small")}
+    monkeypatch.setattr(bench_run, "_module", lambda part: Parts(errors[part]))
+    run = Run(here, MACHINE, (Part.NEED, Part.SIZES))
+    with pytest.raises(EOFError):
+        list(run.measure())
+    assert (run.steps(), told) == (4, ["sizes: a first", "need: a first"])
+    assert run.so_far.need == (NeedRow(1, 2, 3, "0:CUDA_SUCCESS"),)
+    assert run.so_far.skipped == ((Part.SIZES, "the card is too small"),)
