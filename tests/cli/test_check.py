@@ -1,21 +1,18 @@
 """`mpsd check` as people and machines see it."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.asking import Done, ask
+
 LIMITS = Path(__file__).parents[2] / "limits"
 
 
-def check(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("MPSD_")}
-    command = [sys.executable, "-c", "from mpsd.cli.main import main; main()", "check", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, env=clean | environment, check=False)
+def check(*arguments: str, **environment: str) -> Done:
+    return ask("check", *arguments, **environment)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`mpsd explain` as people and machines see it: the real program, its streams and its exit codes."""
+"""`mpsd explain` as people and machines see it: its streams and its exit codes."""
 
 import json
 import os
@@ -12,13 +12,15 @@ import pytest
 from typer.testing import CliRunner
 
 from mpsd.cli.main import app
+from tests.cli.asking import ask
 
 MANIFESTS = Path(__file__).parents[1] / "data" / "manifests"
 SAMPLE, SEVERAL, TWO_GPUS = (str(MANIFESTS / f"{name}.yaml") for name in ("mps-sample", "several", "two-gpus"))
 PROGRAM = [sys.executable, "-c", "from mpsd.cli.main import main; main()"]
 
 
-def mpsd(*arguments: str, given: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+def program(*arguments: str, given: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """`mpsd` as a process of its own."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MPSD_")}
     return subprocess.run(
         [*PROGRAM, *arguments],
@@ -33,7 +35,7 @@ def mpsd(*arguments: str, given: str = "", **environment: str) -> subprocess.Com
 
 def explained(*arguments: str, given: str = "", code: int = 0) -> list[dict[str, Any]]:
     """What `mpsd explain -o json` says."""
-    done = mpsd("explain", "-o", "json", *arguments, given=given)
+    done = ask("explain", "-o", "json", *arguments, given=given)
     assert (done.returncode, done.stderr) == (code, "")
     answer: list[dict[str, Any]] = json.loads(done.stdout)
     return answer
@@ -126,7 +128,7 @@ def test_a_request_is_refused_that_the_named_gpu_cannot_hold() -> None:
 
 
 def test_people_read_what_a_pod_gets_in_plain_words() -> None:
-    done = mpsd("explain", "-f", SAMPLE, "--gpu", "H200")
+    done = program("explain", "-f", SAMPLE, "--gpu", "H200")
     assert (done.returncode, done.stderr) == (0, "")
     name, words, on_this_gpu = done.stdout.splitlines()[:3]
     assert name == "Job default/mps-sample is admitted"
@@ -138,7 +140,7 @@ def test_people_read_what_a_pod_gets_in_plain_words() -> None:
 
 
 def test_people_read_how_a_request_is_divided() -> None:
-    done = mpsd("explain", "-f", TWO_GPUS)
+    done = ask("explain", "-f", TWO_GPUS)
     assert done.stdout.splitlines()[1] == (
         "  container wide gets 7 GiB of each of 2 GPUs, CUDA's own context included, and 30 % of its threads, "
         "reserved for it"
@@ -147,7 +149,7 @@ def test_people_read_how_a_request_is_divided() -> None:
 
 
 def test_people_read_every_problem_with_place_value_and_remedy() -> None:
-    done = mpsd("explain", "-f", SEVERAL)
+    done = ask("explain", "-f", SEVERAL)
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     assert lines[0] == "ConfigMap train-env is admitted: asks for no GPU"
@@ -160,13 +162,13 @@ def test_people_read_every_problem_with_place_value_and_remedy() -> None:
 
 
 def test_no_colours_and_no_folding_reach_a_pipe() -> None:
-    done = mpsd("explain", "-f", SEVERAL, COLUMNS="40", TERM="xterm-256color")
+    done = program("explain", "-f", SEVERAL, COLUMNS="40", TERM="xterm-256color")
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) > 100
 
 
 def test_what_a_manifest_says_reaches_the_terminal_as_text_only() -> None:
-    done = mpsd("explain", "-f", "-", given='{kind: "Pod", metadata: {name: "\\e[31mred [bold]x[/bold]"}, spec: {}}')
+    done = ask("explain", "-f", "-", given='{kind: "Pod", metadata: {name: "\\e[31mred [bold]x[/bold]"}, spec: {}}')
     assert "Pod default/\\x1b[31mred [bold]x[/bold] is refused" in done.stdout
 
 
@@ -184,7 +186,7 @@ def test_what_a_manifest_says_reaches_the_terminal_as_text_only() -> None:
 def test_misuse_exits_with_2_and_says_why_on_standard_error_alone(
     output: str, arguments: list[str], said: str, tmp_path: Path
 ) -> None:
-    done = mpsd("explain", "-o", output, *arguments)
+    done = ask("explain", "-o", output, *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert said in done.stderr
@@ -201,7 +203,7 @@ def test_misuse_exits_with_2_and_says_why_on_standard_error_alone(
     ],
 )
 def test_a_file_that_is_no_yaml_exits_with_2(text: str, said: str) -> None:
-    done = mpsd("explain", "-f", "-", given=text)
+    done = ask("explain", "-f", "-", given=text)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
 
@@ -214,13 +216,13 @@ def test_a_file_that_is_no_yaml_exits_with_2(text: str, said: str) -> None:
     ],
 )
 def test_a_file_that_cannot_be_opened_exits_with_2_and_says_why(file: str, said: str) -> None:
-    done = mpsd("explain", "-f", file)
+    done = ask("explain", "-f", file)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
 
 
 def test_all_unreadable_files_are_named_at_once_and_the_others_are_explained() -> None:
-    done = mpsd("explain", "-f", "one.yaml", "-f", SAMPLE, "-f", "two.yaml")
+    done = ask("explain", "-f", "one.yaml", "-f", SAMPLE, "-f", "two.yaml")
     assert done.returncode == 2
     assert done.stdout.startswith("Job default/mps-sample is admitted\n")
     assert "one.yaml" in done.stderr
@@ -228,7 +230,7 @@ def test_all_unreadable_files_are_named_at_once_and_the_others_are_explained() -
 
 
 def test_machines_read_of_unreadable_files_beside_the_verdicts_on_the_others() -> None:
-    done = mpsd("explain", "-o", "json", "-f", "one.yaml", "-f", SAMPLE)
+    done = ask("explain", "-o", "json", "-f", "one.yaml", "-f", SAMPLE)
     assert done.returncode == 2
     assert "one.yaml" in done.stderr
     sample, unread = json.loads(done.stdout)
@@ -242,8 +244,8 @@ def test_other_limits_can_be_named_by_flag_or_variable(tmp_path: Path) -> None:
     for name in ("policy.yaml", "gpus.yaml"):
         text = (Path("limits") / name).read_text().replace("aliyun.com/gpu-mem ", "example.com/mem ")
         (tmp_path / name).write_text(text)
-    assert "asks for no GPU" in mpsd("explain", "-f", SAMPLE, "--limits", str(tmp_path)).stdout
-    assert "asks for no GPU" in mpsd("explain", "-f", SAMPLE, MPSD_LIMITS=str(tmp_path)).stdout
+    assert "asks for no GPU" in ask("explain", "-f", SAMPLE, "--limits", str(tmp_path)).stdout
+    assert "asks for no GPU" in ask("explain", "-f", SAMPLE, MPSD_LIMITS=str(tmp_path)).stdout
 
 
 def test_an_exempt_namespace_and_a_rule_that_only_notes_are_said(tmp_path: Path) -> None:
@@ -252,10 +254,10 @@ def test_an_exempt_namespace_and_a_rule_that_only_notes_are_said(tmp_path: Path)
         Path("limits/policy.yaml").read_text().replace("host-pid: warn ", "host-pid: audit")
     )
     sample = Path(SAMPLE).read_text()
-    said = mpsd("explain", "-f", "-", "--limits", str(tmp_path), given=sample).stdout
+    said = ask("explain", "-f", "-", "--limits", str(tmp_path), given=sample).stdout
     assert "\n  note spec.template.spec.hostPID is true: shows the pod its neighbours' processes" in said
     exempt = sample.replace("metadata:\n", "metadata:\n  namespace: kube-system\n", 1)
-    assert mpsd("explain", "-f", "-", given=exempt).stdout == (
+    assert ask("explain", "-f", "-", given=exempt).stdout == (
         "Job kube-system/mps-sample is admitted: namespace kube-system is exempt\n"
     )
 
@@ -289,21 +291,21 @@ def test_help_teaches_by_example_without_loading_any_verb() -> None:
 
 
 def test_the_version_is_said() -> None:
-    done = mpsd("--version")
+    done = program("--version")
     assert done.returncode == 0
     assert done.stdout.startswith("mpsd 0.")
 
 
 def test_a_mistyped_verb_is_recognised() -> None:
-    done = mpsd("explan")
+    done = ask("explan")
     assert done.returncode == 2
     assert "'explain'" in done.stderr
 
 
 def test_a_shell_completes_verbs_and_their_options() -> None:
     asked = {"_MPSD_COMPLETE": "complete_bash"}
-    assert "explain" in mpsd(COMP_WORDS="mpsd ", COMP_CWORD="1", **asked).stdout
-    assert "--gpu" in mpsd(COMP_WORDS="mpsd explain --g", COMP_CWORD="2", **asked).stdout
+    assert "explain" in program(COMP_WORDS="mpsd ", COMP_CWORD="1", **asked).stdout
+    assert "--gpu" in program(COMP_WORDS="mpsd explain --g", COMP_CWORD="2", **asked).stdout
 
 
 def test_a_closed_standard_input_is_an_unreadable_file() -> None:
@@ -314,6 +316,6 @@ def test_a_closed_standard_input_is_an_unreadable_file() -> None:
 
 
 def test_a_terminal_that_knows_ascii_alone_gets_the_rest_escaped() -> None:
-    done = mpsd("explain", "-f", "-", given="{kind: Pod, metadata: {name: é}, spec: {}}", PYTHONIOENCODING="ascii")
+    done = program("explain", "-f", "-", given="{kind: Pod, metadata: {name: é}, spec: {}}", PYTHONIOENCODING="ascii")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
