@@ -132,7 +132,7 @@ class World:
                     assert serving.signed_by in named, "an API server does not know who signed this"
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.1, 50), st.sets(st.integers(0, 2))), min_size=50, max_size=300))
 def test_whoever_looks_when_api_servers_can_verify_what_is_served(rounds: list[tuple[float, set[int]]]) -> None:
     """Three replicas look at random, but none is silent for longer than the time in which a renewal is due."""
