@@ -12,6 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mpsd.cli.output import complaints
 
+_A_SECOND = 2  # seldom: what is measured next to it must not notice
+
 
 class Steps:
     """Told of each step before it begins."""
@@ -41,6 +43,8 @@ def steps() -> Iterator[Steps]:
     if not sys.stderr.isatty():
         yield Steps()
         return
-    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True, markup=False), transient=True) as bar:
+    words = TextColumn("{task.description}", markup=False)
+    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), words)
+    console = Console(stderr=True, markup=False)
+    with Progress(*columns, console=console, transient=True, refresh_per_second=_A_SECOND) as bar:
         yield Steps(bar)

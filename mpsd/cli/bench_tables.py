@@ -28,6 +28,7 @@ from mpsd.core.bench_rows import (
 )
 from mpsd.core.bench_together import rows_of
 from mpsd.core.placement import gib
+from mpsd.core.problem import printable
 
 QUESTIONS: Mapping[Part, str] = {
     Part.SHARING: "what many programs get done: in turns, under MPS, under mpsd",
@@ -40,6 +41,7 @@ QUESTIONS: Mapping[Part, str] = {
     Part.REACTIONS: "how soon an escape is over, a killed daemon is back, a fault is healed",
     Part.TORCH: "whether ResNet-50 under PyTorch with shares of 1:2 gets 1:2 done",
 }
+_LONGEST = 2000  # characters, after which something is wrong with it
 PLAYED = "These figures are played: the GPU is simulated, and they say nothing of any real one."
 
 
@@ -54,7 +56,7 @@ def parts(benchmark: Benchmark, claims: Iterable[Claim]) -> Iterator[RenderableT
             yield table(*_TABLES[part](rows))
     if benchmark.listed:
         yield Text("\nnvidia-smi, while programs ran under mpsd", "bold")
-        yield Text(benchmark.listed.rstrip())
+        yield from map(_line, benchmark.listed.rstrip().splitlines())
     yield from _judged(benchmark, tuple(claims))
 
 
@@ -62,7 +64,12 @@ def heading(machine: Machine, window_s: float) -> Text:
     gpu = f"{machine.gpu}, {gib(machine.memory_mib)} GiB, {machine.sms} SMs"
     host = f"{machine.cores} cores, Python {machine.python}, mpsd {machine.mpsd}"
     when = f"{machine.date}, windows of {window_s:g} s"
-    return Text(f"{gpu}, driver {machine.driver}, CUDA {machine.cuda}; {host}; {when}")
+    return _line(f"{gpu}, driver {machine.driver}, CUDA {machine.cuda}; {host}; {when}")
+
+
+def _line(text: str, style: str = "") -> Text:
+    """What a file may have told a terminal to do is only shown."""
+    return Text(printable(text, _LONGEST), style)
 
 
 # -- claims --------------------------------------------------------------------------------------------------------
@@ -80,7 +87,7 @@ def _judged(benchmark: Benchmark, claims: tuple[Claim, ...]) -> Iterator[Text]:
         yield Text("\nwhat mpsd promises", "bold")
     yield from map(claim_line, shown)
     for part, why in skipped.items():
-        yield Text(f"{part} was not measured: {why}", "yellow")
+        yield _line(f"{part} was not measured: {why}", "yellow")
     if left_out := [part for part in Part if part not in run]:
         yield Text(f"not run: {', '.join(left_out)}")
 
@@ -88,11 +95,11 @@ def _judged(benchmark: Benchmark, claims: tuple[Claim, ...]) -> Iterator[Text]:
 def claim_line(claim: Claim) -> Text:
     verdict = Text(f"{claim.verdict:<{_WIDEST}}", _COLOURS[claim.verdict])
     if claim.value is None:
-        return Text.assemble(" ", verdict, f"   {claim.what}: {claim.note}")
+        return Text.assemble(" ", verdict, _line(f"   {claim.what}: {claim.note}"))
     value = f"{figure(claim.value, claim.unit)} {claim.unit}"
     limit = f", promised {claim.limit.bound} {claim.limit.value:g}" if claim.limit else ""
     note = f" ({claim.note})" if claim.note else ""
-    return Text.assemble(" ", verdict, f"   {claim.what}: ", (value, "bold"), f"{limit}{note}")
+    return Text.assemble(" ", verdict, _line(f"   {claim.what}: "), (value, "bold"), _line(f"{limit}{note}"))
 
 
 # -- tables --------------------------------------------------------------------------------------------------------

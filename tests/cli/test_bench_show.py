@@ -86,6 +86,15 @@ def test_figures_that_are_played_are_said_to_be(bench: Bench, tmp_path: Path) ->
     assert "These figures are played" in bench("--show", played).out
 
 
+def test_a_file_tells_the_terminal_nothing(bench: Bench, tmp_path: Path) -> None:
+    def change(record: Any) -> None:
+        record["machine"]["gpu"] = record["listed"] = record["skipped"][0][1] = "\x1b[2J[red]"
+
+    done = bench("--show", changed(tmp_path, change))
+    assert "\x1b" not in done.out
+    assert done.out.count("[2J[red]") >= 3
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
