@@ -27,6 +27,7 @@ from mpsd.edge.limits_files import load_limits
 from mpsd.edge.settings import settings
 
 _PICTURES = (".png", ".svg")
+_DRAWN = frozenset({Part.SHARING, Part.SHARES, Part.RATIO, Part.CLIENTS, Part.REACTIONS, Part.TORCH})
 
 
 def bench(
@@ -78,7 +79,8 @@ def bench(
 
     Exits with 0 where every claim that was measured holds, 1 where one does not or it could not be measured.
     """
-    _check(parts, save, show, plot, simulate=simulate, beside_others=beside_others)
+    of_a_run = {"PART": parts, "--simulate": simulate, "--beside-others": beside_others}
+    _check(save, plot, parts, of_a_run if show else {})
     if show:
         found, code = kept.load(show), ExitCode.YES
         if save:
@@ -99,15 +101,7 @@ def bench(
 # -- before --------------------------------------------------------------------------------------------------------
 
 
-def _check(
-    parts: list[Part] | None,
-    save: Path | None,
-    show: list[Path] | None,
-    plot: Path | None,
-    *,
-    simulate: str | None,
-    beside_others: bool,
-) -> None:
+def _check(save: Path | None, plot: Path | None, parts: list[Part] | None, not_with_show: dict[str, object]) -> None:
     """Everything that would be found out too late. InvalidInput."""
     problems = [
         problem
@@ -117,8 +111,10 @@ def _check(
     if plot and plot.suffix not in _PICTURES:
         remedy = f"end the name with {' or '.join(_PICTURES)}"
         problems.append(Problem("picture-format", "--plot", str(plot), "is no picture that can be drawn", remedy))
-    given = {"PART": parts, "--simulate": simulate, "--beside-others": beside_others}
-    for option in [option for option, value in given.items() if show and value]:
+    if plot and parts and not _DRAWN.intersection(parts):
+        remedy = f"leave it out, or measure {', '.join(sorted(_DRAWN))} too"
+        problems.append(Problem("nothing-to-draw", "--plot", str(plot), "has nothing to show of these parts", remedy))
+    for option in [option for option, value in not_with_show.items() if value]:
         remedy = "leave it out, or leave --show out to measure"
         problems.append(Problem("not-with-show", option, "", "is for a run, and --show shows one that is over", remedy))
     if problems:

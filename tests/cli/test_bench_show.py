@@ -148,6 +148,7 @@ def test_runs_of_other_machines_or_of_the_same_part_do_not_go_together(bench: Be
             ["--plot", "picture.gif"],
             "--plot is picture.gif: is no picture that can be drawn; end the name with .png or",
         ),
+        (["need", "--plot", "picture.png"], "has nothing to show of these parts; leave it out, or measure clients, "),
         (["--save", "/no/such/folder/x.json"], "--save is /no/such/folder/x.json: there is no folder"),
         (["--window", "nan"], "Invalid value for '--window'"),
         (["--show", str(SHARES), "need"], "PART: is for a run, and --show shows one that is over"),

@@ -44,6 +44,10 @@ def test_gpus_are_told_as_cuda_sees_them(nvml: Nvml) -> None:
     assert shown == [(f"gpu{n}", card.name, card.memory_mib, card.sms) for n, card in enumerate(wanted) if card]
 
 
+def test_the_driver_and_its_cuda_are_told_as_people_write_them(nvml: Nvml) -> None:
+    assert (nvml.driver(), nvml.cuda()) == ("580.159.04", "13.0")
+
+
 def test_a_gpu_of_which_nothing_is_known_is_refused_with_the_remedy(nvml: Nvml) -> None:
     fewer = replace(
         FACTS,
