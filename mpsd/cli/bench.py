@@ -79,7 +79,7 @@ def bench(
 
     Exits with 0 where every claim that was measured holds, 1 where one does not or it could not be measured.
     """
-    of_a_run = {"PART": parts, "--simulate": simulate, "--beside-others": beside_others}
+    of_a_run: dict[str, object] = {"PART": parts, "--simulate": simulate, "--beside-others": beside_others}
     _check(save, plot, parts, of_a_run if show else {})
     if show:
         found, code = kept.load(show), ExitCode.YES
