@@ -5,12 +5,15 @@ One rule: no time-out of its own; a daemon that is stopped keeps its askers wait
 
 import _socket  # what `socket` wraps: to import that takes twice as long as the rest of this program
 import sys
-from collections.abc import Iterable
 
 from mpsd.sim.plain_words import LONGEST, packed, unpacked
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-def ask(pipe_directory: str, commands: Iterable[str]) -> int:
+
+def ask(pipe_directory: str, commands: "Iterable[str]") -> int:
     """Pass each command on and print its answer; the exit code, 1 only where there is no daemon."""
     connection = _connect(f"{pipe_directory}/control_privileged") or _connect(f"{pipe_directory}/control")
     if connection is None:
