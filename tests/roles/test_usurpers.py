@@ -8,7 +8,7 @@ import pytest
 from mpsd.core.domain_states import State
 from tests.roles.machine import Machine, Program, Service, eventually
 
-BACK_S = 1.0  # from the usurper's end to a domain that serves
+BACK_S = 2.5  # from the usurper's end to a domain that serves; who only looked again would do so every 5 s
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def test_a_usurper_is_named_while_nothing_starts_and_its_end_lets_the_domain_ser
     assert machine.record().reason == ""
     machine.client(4)
     assert machine.record().restarts_total == 1
-    (said,) = control.logged("no server")
-    assert f"pid {took.pid}" in said["reason"]
+    named = [line for line in control.logged("no server") if f"pid {took.pid} has " in line["reason"]]
+    assert len(named) == 1  # whoever tried before it and was too late may have been seen, too
 
 
 def test_it_is_so_too_where_only_the_server_had_died_and_somebody_holds_a_grant(
