@@ -1,4 +1,4 @@
-"""What becomes of it with more and more programs, up to as many as a GPU takes.
+"""What becomes of it with more and more programs, up to as many as a GPU takes and has memory for.
 
 One rule: every program has its context before one of them begins.
 """
@@ -12,6 +12,7 @@ from mpsd.bench.here import Here
 from mpsd.core.bench_rows import ClientsRow, Work
 
 _PROGRAMS = (1, 2, 4, 8, 16, 32, 48)
+_MEMORY_GIB = 1
 _CORES_FOR_PLAYED = 4  # programs a core: a simulated client waits for its turn at a real processor
 
 
@@ -28,16 +29,17 @@ def steps(here: Here) -> int:
 
 def measure(here: Here) -> Iterator[ClientsRow]:
     with here.under_mpsd() as ground:
-        for programs in _numbers(here):
+        has_gib = ground.gpu.memory_mib // 1024
+        for programs in [number for number in _numbers(here) if number * _MEMORY_GIB <= has_gib]:
             here.step(f"{programs} programs at once")
-            crowd = gather(ground, Work.SMALL, [Share(1)] * programs, here.window_s)
-            found = crowd.measure(here.window_s)
+            crowd = gather(ground, Work.SMALL, [Share(_MEMORY_GIB)] * programs, here.window_s)
+            found = crowd.middle(here.window_s, windows=1)
             ground.end_programs()
             yield ClientsRow(
                 programs=programs,
                 work=Work.SMALL,
-                launches_per_s=sum(one.launches_per_s for one in found),
-                p50_ms=max(one.p50_ms for one in found),
-                p99_ms=max(one.p99_ms for one in found),
+                launches_per_s=found.launches_per_s,
+                p50_ms=found.p50_ms,
+                p99_ms=found.p99_ms,
                 starts_s=crowd.starts_s,
             )

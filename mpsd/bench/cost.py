@@ -5,7 +5,6 @@ card warms up. Under both a program has the same limits in its environment.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from mpsd.bench.crowd import Measured, gather
 from mpsd.bench.ground import Share
@@ -14,14 +13,8 @@ from mpsd.core.bench_rows import CostRow, Mode, Work
 
 _ROUNDS_A_PAIR = 3  # of those asked for: a pair takes as long as many rounds of other parts
 _LOADS = ((Work.ARITHMETIC, 1), (Work.ARITHMETIC, 4), (Work.SMALL, 4))
-_MEMORY_GIB = 4
-_WINDOWS = 3  # of a load on one ground, one after the other; the middle one counts
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    per_s: float
-    p99_ms: float
+_MEMORY_GIB = 1
+_WINDOWS = 3  # of a load on one ground, one after the other; the median counts
 
 
 def steps(here: Here) -> int:
@@ -37,8 +30,8 @@ def measure(here: Here) -> Iterator[CostRow]:
                 work=load[0],
                 programs=load[1],
                 pair=pair,
-                mps_per_s=mps.per_s,
-                mpsd_per_s=mpsd.per_s,
+                mps_per_s=mps.launches_per_s,
+                mpsd_per_s=mpsd.launches_per_s,
                 mps_p99_ms=mps.p99_ms,
                 mpsd_p99_ms=mpsd.p99_ms,
             )
@@ -48,22 +41,12 @@ def _pairs(here: Here) -> int:
     return max(1, here.rounds // _ROUNDS_A_PAIR)
 
 
-def _on(here: Here, mode: Mode, pair: int) -> list[_Seen]:
+def _on(here: Here, mode: Mode, pair: int) -> list[Measured]:
     found = []
     with here.ground(mode) as ground:
         for work, programs in _LOADS:
             here.step(f"pair {pair + 1} of {_pairs(here)}: {programs} × {work}, {mode}")
             crowd = gather(ground, work, [Share(_MEMORY_GIB)] * programs, here.window_s, _WINDOWS)
-            found.append(_middle([_summed(crowd.measure(here.window_s)) for _ in range(_WINDOWS)]))
+            found.append(crowd.middle(here.window_s, _WINDOWS))
             ground.end_programs()
     return found
-
-
-def _summed(found: tuple[Measured, ...]) -> _Seen:
-    return _Seen(sum(one.launches_per_s for one in found), max(one.p99_ms for one in found))
-
-
-def _middle(windows: list[_Seen]) -> _Seen:
-    """Each figure by itself: its median over the windows."""
-    middle = len(windows) // 2
-    return _Seen(sorted(one.per_s for one in windows)[middle], sorted(one.p99_ms for one in windows)[middle])

@@ -6,6 +6,7 @@ One rule: nobody is told to begin before all are ready, so that none is measured
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from mpsd.bench.ground import Ground, Share
@@ -18,7 +19,7 @@ _GRACE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one program said of itself first, and of its window."""
+    """What one program said of itself first, and of its window; or the same of several."""
 
     sms: int
     launches_per_s: float
@@ -34,6 +35,13 @@ class Crowd:
     first: tuple[dict[str, Any], ...]
     starts_s: float
 
+    def middle(self, window_s: float, windows: int) -> Measured:
+        """All programs together: their launches, and the times of the slowest. Of so many windows, for each figure by
+        itself, the median."""
+        found = [_together(self.measure(window_s)) for _ in range(windows)]
+        rates, p50s, p99s = zip(*((one.launches_per_s, one.p50_ms, one.p99_ms) for one in found), strict=True)
+        return Measured(found[0].sms, median(rates), median(p50s), median(p99s))
+
     def measure(self, window_s: float) -> tuple[Measured, ...]:
         """Has all of them begin now; one window of each."""
         for program in self.programs:
@@ -43,6 +51,15 @@ class Crowd:
             Measured(first["sms"], line["launches_per_s"], line["p50_ms"], line["p99_ms"])
             for first, line in zip(self.first, said, strict=True)
         )
+
+
+def _together(found: Sequence[Measured]) -> Measured:
+    return Measured(
+        sms=max(one.sms for one in found),
+        launches_per_s=sum(one.launches_per_s for one in found),
+        p50_ms=max(one.p50_ms for one in found),
+        p99_ms=max(one.p99_ms for one in found),
+    )
 
 
 def gather(ground: Ground, work: Work, shares: Sequence[Share | None], window_s: float, windows: int = 1) -> Crowd:

@@ -27,7 +27,7 @@ from mpsd.edge.control_pipe import ControlFailed, ControlPipe
 from mpsd.edge.control_process import start
 from mpsd.edge.domain_folder import DomainFolder
 from mpsd.edge.json_program import JsonProgram
-from mpsd.edge.limits_files import POLICY_FILE, shipped_folder
+from mpsd.edge.limits_files import GPU_FACTS_FILE, POLICY_FILE
 from mpsd.edge.nvml import Nvml
 from mpsd.edge.own_mpsd import OwnMpsd
 from mpsd.edge.settings import settings
@@ -178,14 +178,14 @@ class UnderMps(Ground):
 
 
 class UnderMpsd(Ground):
-    """`mpsd up` with the shipped policy, but for the compute mode, which is left alone, and a client a grant."""
+    """`mpsd up` with the policy of `limits`, but for the compute mode, which is left alone, and a client a grant."""
 
     mode = Mode.MPSD
 
-    def __init__(self, simulate: str, facts: GpuFacts, **changes: Any) -> None:
+    def __init__(self, simulate: str, facts: GpuFacts, limits: Path, **changes: Any) -> None:
         """changes: of the policy's top-level entries; a mapping is laid over what is there. TimeoutError, EOFError."""
         super().__init__(simulate, facts)
-        self.policy = self._write_limits(changes)
+        self._write_limits(limits, changes)
         options = ["--limits", str(self.folder / "limits"), *(["--simulate", simulate] if simulate else [])]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_MPS_", "MPSD_"))}
         self.mpsd = OwnMpsd(self.folder, options, inherited)
@@ -195,16 +195,17 @@ class UnderMpsd(Ground):
             self.close()
             raise
 
-    def _write_limits(self, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _write_limits(self, limits: Path, changes: Mapping[str, Any]) -> None:
         folder = self.folder / "limits"
-        shutil.copytree(shipped_folder(), folder)
+        folder.mkdir()
+        for file in (POLICY_FILE, GPU_FACTS_FILE):
+            shutil.copy(limits / file, folder)
         policy: dict[str, Any] = yaml.safe_load((folder / POLICY_FILE).read_text(encoding="utf-8"))
         ours = {"exclusive_process": False, "placement": "binpack", "requests": {"clients_per_grant": 1}}
         for change in (ours, changes):
             for name, value in change.items():
                 policy[name] = policy[name] | value if isinstance(value, Mapping) else value
         (folder / POLICY_FILE).write_text(yaml.safe_dump(policy), encoding="utf-8")
-        return policy
 
     def start_command(
         self, command: Sequence[str], share: Share | None = None, variables: Mapping[str, str] | None = None

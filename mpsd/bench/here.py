@@ -1,22 +1,25 @@
 """What every part of a benchmark works with: the grounds of this machine, how long to measure, and whom to tell.
 
-One rule: a part calls `step` before each thing that takes time, as often as it said it would, so that a bar can move.
+One rule: a part calls `step` before each thing that takes time, as often as it said it would, so that a bar can
+move; or less often, where a card is too small for some.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from mpsd.bench.ground import Ground, InTurns, UnderMps, UnderMpsd
 from mpsd.core.bench_rows import Mode, Row
 from mpsd.core.gpu_facts import GpuFacts
+from mpsd.edge.limits_files import shipped_folder
 
 
 @dataclass(frozen=True, slots=True)
 class Here:
     """simulate: "" for real GPUs. window_s: of each measurement. rounds: of what is given as a median.
 
-    step: told what is being measured next.
+    step: told what is being measured next. limits: the folder of the policy to measure under, and of the facts.
     """
 
     simulate: str
@@ -24,6 +27,7 @@ class Here:
     window_s: float
     rounds: int
     step: Callable[[str], None]
+    limits: Path = field(default_factory=shipped_folder)
 
     def in_turns(self) -> InTurns:
         return InTurns(self.simulate, self.facts)
@@ -33,7 +37,7 @@ class Here:
 
     def under_mpsd(self, **changes: Any) -> UnderMpsd:
         """changes: of the policy."""
-        return UnderMpsd(self.simulate, self.facts, **changes)
+        return UnderMpsd(self.simulate, self.facts, self.limits, **changes)
 
     def ground(self, mode: Mode) -> Ground:
         match mode:

@@ -12,6 +12,7 @@ from mpsd.core.bench_rows import SizeRow, Work
 
 _PERCENTS = (10, 50, 100)
 _SMALL_GIB = 2
+_WINDOWS = 3  # the median counts
 
 
 def steps(_here: Here) -> int:
@@ -24,7 +25,7 @@ def measure(here: Here) -> Iterator[SizeRow]:
         for percent in _PERCENTS:
             for memory_gib in (_SMALL_GIB, large_gib):
                 here.step(f"{percent} % and {memory_gib} GiB")
-                shares = [Share(memory_gib, percent)]
-                (found,) = gather(ground, Work.ARITHMETIC, shares, here.window_s).measure(here.window_s)
+                crowd = gather(ground, Work.ARITHMETIC, [Share(memory_gib, percent)], here.window_s, _WINDOWS)
+                found = crowd.middle(here.window_s, _WINDOWS)
                 ground.end_programs()
                 yield SizeRow(percent, memory_gib, found.launches_per_s)

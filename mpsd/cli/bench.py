@@ -23,7 +23,7 @@ from mpsd.core.bench_claim import Claim, Verdict
 from mpsd.core.bench_claims import claims
 from mpsd.core.bench_rows import Benchmark, Part
 from mpsd.core.problem import InvalidInput, Problem
-from mpsd.edge.limits_files import load_limits
+from mpsd.edge.limits_files import load_limits, shipped_folder
 from mpsd.edge.settings import settings
 
 _PICTURES = (".png", ".svg")
@@ -87,7 +87,8 @@ def bench(
             kept.save(save, found)
     else:
         chosen = settings(simulate=simulate, limits_directory=limits)
-        here = Here(chosen.simulate, load_limits(chosen.limits_directory).facts, window, rounds, lambda _what: None)
+        folder = chosen.limits_directory or shipped_folder()
+        here = Here(chosen.simulate, load_limits(folder).facts, window, rounds, lambda _what: None, folder)
         socket = None if chosen.simulate else chosen.socket_to_ask
         found, code = measure(Asked(here, tuple(parts or Part), socket, save, beside_others))
     judged = claims(found)

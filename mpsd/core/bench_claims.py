@@ -249,6 +249,8 @@ def _clients(benchmark: Benchmark) -> Iterator[Claim]:
         yield promise.unknown(_why_not(benchmark, Part.CLIENTS))
     elif benchmark.machine.simulated and max(served, default=0) < CLIENTS:
         yield promise.unknown(f"{max(served, default=0)} were played; each waits for a real processor")
+    elif benchmark.machine.memory_mib < CLIENTS * 1024:
+        yield promise.unknown(f"{max(served, default=0)} were, and the card has memory for no {CLIENTS} of 1 GiB")
     else:
         yield promise.found(max(served, default=0))
 

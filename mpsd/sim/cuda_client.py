@@ -30,7 +30,7 @@ PIECE_MIB = 32
 # 4701/s at 132 SMs with a median of 2.09 ms (H200, driver 580.159.04).
 LAUNCHES_PER_SM = 35.6
 IN_FLIGHT = 9.8
-SMALL_PER_S = 10609.0  # launches of 8 blocks, by a client that is alone; eight of them did 83132 together under MPS
+SMALL_PER_S = 52754.0  # launches of 8 blocks, by a client that is alone; eight did 354 471 together under MPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,12 @@ class Work:
 
 LAUNCH = Work(LAUNCHES_PER_SM)
 WORKS: Mapping[str, Work] = {
-    "arithmetic": Work(12.7, sample_launches=4),  # 0.6 ms a launch at 132 SMs (H200, driver 580.159.04)
-    # Whatever its SMs; they have room for more. 6088 a second were left of it in eight processes.
-    "small": Work(SMALL_PER_S, most_sms=1, busy_sms=2, sliced=0.574, sample_launches=10),
-    # 1 GiB at 4.2 TB/s. Memory is as fast to 40 SMs as to all: who has them leaves nothing to others.
-    "bandwidth": Work(3900 / 40, most_sms=40, sample_launches=4, buffers_mib=1024),
+    # Read off an H200, driver 580.159.04: docs/benchmarks. 1815 a second at 132 SMs, 1564 of eight that took turns.
+    "arithmetic": Work(1815 / 132, sliced=0.862, sample_launches=4),
+    # Whatever its SMs; they have room for more. 31 898 a second were left of it in eight that took turns.
+    "small": Work(SMALL_PER_S, most_sms=1, busy_sms=2, sliced=0.605, sample_launches=10),
+    # 57 a second on each of 26 SMs; the memory does 3 760, so who has 66 SMs leaves nothing to others.
+    "bandwidth": Work(57.0, most_sms=66, sample_launches=4, buffers_mib=1024),
 }
 _LOOK_EVERY_S = 0.05
 _SAY_EVERY_S = 0.25
