@@ -1,6 +1,7 @@
 """Options of the whole test run: what it runs on, and where it writes down what it heard."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # `tests.contract` is import
 # Half of the time of the whole is the start of hundreds of programs, and these two a quarter of each start: to read the
 # authorities of the internet, which nothing here asks, and to look for plugins of pydantic among all that is installed.
 os.environ |= {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull, "PYDANTIC_DISABLE_PLUGINS": "__all__"}
+
+# A shell starts what it leaves in the background deaf to Ctrl-C, and so would be every program started from there.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Whoever runs these shares the machine: how long an example takes says nothing.
 settings.register_profile("shared-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
