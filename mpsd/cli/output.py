@@ -7,13 +7,15 @@ import json
 import sys
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from mpsd.core.problem import InvalidInput, Problem
+
+if TYPE_CHECKING:  # a tenth of the start of `mpsd run`, which mostly says nothing
+    from rich.console import Console
+    from rich.text import Text
 
 
 class ExitCode(IntEnum):
@@ -45,13 +47,17 @@ OutputFormat = Annotated[
 ]
 
 
-def answers() -> Console:
+def answers() -> "Console":
     """Standard output for people; long lines stay whole when nobody's terminal folds them."""
+    from rich.console import Console
+
     return Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
 
 
-def complaints() -> Console:
+def complaints() -> "Console":
     """Standard error for people."""
+    from rich.console import Console
+
     return Console(stderr=True, highlight=False, emoji=False, markup=False, soft_wrap=True)
 
 
@@ -67,16 +73,22 @@ def print_yaml(answer: object) -> None:
 
 def print_invalid(error: InvalidInput) -> None:
     """Says on standard error what is wrong with an object, one line a problem."""
+    from rich.text import Text
+
     complaints().print(Text.assemble((error.subject, "bold"), ": ", counted(error.problems, "red")))
     for problem in error.problems:
         complaints().print(Text.assemble("  ", problem_line(problem)))
 
 
-def problem_line(problem: Problem) -> Text:
+def problem_line(problem: Problem) -> "Text":
     """A problem in one line: where, what was written there, what is wrong with it, what to write instead."""
+    from rich.text import Text
+
     value = f" is {problem.value}" if problem.value else ""
     return Text.assemble((f"{problem.where}{value}", "bold"), f": {problem.message}; ", (problem.remedy, "green"))
 
 
-def counted(problems: Sequence[Problem], style: str) -> Text:
+def counted(problems: Sequence[Problem], style: str) -> "Text":
+    from rich.text import Text
+
     return Text(f"{len(problems)} problem{'' if len(problems) == 1 else 's'}", style)
