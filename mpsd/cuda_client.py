@@ -151,8 +151,9 @@ class Work:
 
 WORKS: Mapping[str, Work] = {
     # 64 times what the largest card (132 SMs) runs at once: a last turn that is not full costs under 1.6 %.
-    # About 0.6 ms on all of an H200, and four of them a sample: the 15 µs that a synchronise costs are under 1 % of it.
-    "arithmetic": Work(b"multiply_add", blocks=132 * 8 * 64, sample_launches=4, rounds=590),
+    # About 0.6 ms on all of an H200, and so many a sample that what a synchronise costs (0.03 ms, now and then more)
+    # is nothing of it: it would slow a program with all SMs more than one with few.
+    "arithmetic": Work(b"multiply_add", blocks=132 * 8 * 64, sample_launches=16, rounds=590),
     # 0.017 ms on an H200, which stays nearly empty.
     "small": Work(b"multiply_add", blocks=8, sample_launches=10, rounds=4096),
     # Each thread copies 16 times.

@@ -4,6 +4,7 @@ One rule: the same amount of work for every share, by programs that nothing but 
 """
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 from mpsd.bench.crowd import gather
 from mpsd.bench.ground import Share, UnderMpsd
@@ -13,6 +14,7 @@ from mpsd.core.bench_rows import ShareRow, Work
 _ALONE = tuple(range(10, 101, 10))
 _TOGETHER = ((10, 30, 60), (20, 80), (40, 50))
 _MEMORY_GIB = 2
+_WINDOWS = 3  # the median counts
 
 
 def steps(_here: Here) -> int:
@@ -28,8 +30,10 @@ def measure(here: Here) -> Iterator[ShareRow]:
 
 def _together(ground: UnderMpsd, percents: Sequence[int], window_s: float) -> Iterator[ShareRow]:
     shares = [Share(_MEMORY_GIB, percent) for percent in percents]
-    found = gather(ground, Work.ARITHMETIC, shares, window_s).measure(window_s)
+    crowd = gather(ground, Work.ARITHMETIC, shares, window_s, _WINDOWS)
+    windows = [crowd.measure(window_s) for _ in range(_WINDOWS)]
     ground.end_programs()
-    for place, (percent, one) in enumerate(zip(percents, found, strict=True)):
+    for place, (percent, own) in enumerate(zip(percents, zip(*windows, strict=True), strict=True)):
         beside = (*percents[:place], *percents[place + 1 :])
-        yield ShareRow(percent, one.sms, beside, Work.ARITHMETIC, one.launches_per_s)
+        rate = median(one.launches_per_s for one in own)
+        yield ShareRow(percent, own[0].sms, beside, Work.ARITHMETIC, rate)

@@ -51,7 +51,7 @@ class Work:
 LAUNCH = Work(LAUNCHES_PER_SM)
 WORKS: Mapping[str, Work] = {
     # Read off an H200, driver 580.159.04: docs/benchmarks. 1815 a second at 132 SMs, 1564 of eight that took turns.
-    "arithmetic": Work(1815 / 132, sliced=0.862, sample_launches=4),
+    "arithmetic": Work(1815 / 132, sliced=0.862, sample_launches=16),
     # Whatever its SMs; they have room for more. 31 898 a second were left of it in eight that took turns.
     "small": Work(SMALL_PER_S, most_sms=1, busy_sms=2, sliced=0.605, sample_launches=10),
     # 57 a second on each of 26 SMs; the memory does 3 760, so who has 66 SMs leaves nothing to others.

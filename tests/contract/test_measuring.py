@@ -31,7 +31,7 @@ def sms_of(daemon: Daemon, percent: str) -> int:
 
 
 class TestMeasuring:
-    @pytest.mark.parametrize(("work", "launches"), [("arithmetic", 4), ("small", 10), ("bandwidth", 4)])
+    @pytest.mark.parametrize(("work", "launches"), [("arithmetic", 16), ("small", 10), ("bandwidth", 4)])
     def test_every_work_gives_the_same_figures(self, daemon: Daemon, work: str, launches: int) -> None:
         client = daemon.client(f"prepare={work}", "measure=0.1", "measure=0.1").finished()
         _, prepared, figures, again, end = client.lines
