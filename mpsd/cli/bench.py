@@ -60,14 +60,14 @@ def bench(
     Each part answers one question; with the windows of 2 s that are usual, in about so many minutes:
 
         sharing     1.5   what many programs get done: in turns, MPS, mpsd
-        shares      1     whether 30 % of the threads do 30 % of the work
+        shares      1.5   whether 30 % of the threads do 30 % of the work
         ratio       0.5   whether two programs with shares of 1:2 get 1:2
-        sizes       0.5   whether a grant's memory changes what it computes
+        sizes       1     whether a grant's memory changes what it computes
         need        0.2   whether a program that needs too much is stopped
         cost        5     what mpsd costs against MPS alone
         clients     1     what becomes of it with more and more programs
         reactions   1     how soon escapes, dead daemons and faults are over
-        torch       3     whether ResNet-50 gets 1:2 (needs torchvision)
+        torch       2     whether ResNet-50 gets 1:2 (needs torchvision)
 
     It starts its own mpsd and MPS daemons, in folders of its own, and needs the GPUs for itself: it refuses where other
     programs use them. It changes no setting of a card. Ctrl-C at any moment leaves nothing.

@@ -95,7 +95,7 @@ def _ratio(axes: Any, benchmark: Benchmark) -> None:
         labels.append(work)
     axes.axhline(2, color=_GREY, linewidth=1)
     _say(axes, "Two programs with shares of 1:2", "batch, or work" if batches else "work", "the second : the first")
-    axes.set_xticks(range(len(labels)), labels, fontsize=8)
+    axes.set_xticks(range(len(labels)), labels, fontsize=8, rotation=30 if batches else 0)
     axes.set_ylim(bottom=0)
     axes.set_xlim(-0.5, len(labels) - 0.5)
     if torch:
