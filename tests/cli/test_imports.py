@@ -31,5 +31,5 @@ def test_where_nothing_new_is_imported_everything_is_looked_at_as_before() -> No
     frozen = gc.get_freeze_count()
     with lasting():
         import_module("mpsd")
-    assert gc.get_freeze_count() == frozen
+    assert gc.get_freeze_count() <= frozen, "frozen things may end, and none was added"
     assert gc.isenabled()

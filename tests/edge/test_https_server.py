@@ -21,6 +21,7 @@ from mpsd.edge.https_server import (
     tls_context,
     trouble_reaching,
 )
+from mpsd.edge.waiting import until
 
 NAME = "webhook.mpsd.svc"
 AUTHORITY = new_authority("test", time.time(), 3600)
@@ -297,28 +298,28 @@ def test_certificates_change_under_load_with_no_failed_request() -> None:
         context = server_context()
         server = TcpServer(ROUTES, Listening("127.0.0.1", 0, context, LONGEST))
         await server.start()
-        done = 0
+        done, changed = 0, False
 
         async def client(*, keeps: bool) -> None:
             nonlocal done
-            until = time.monotonic() + 1.5
-            while time.monotonic() < until:
+            while not changed:
                 async with peer(server) as one:
                     for _request in range(20 if keeps else 1):
                         assert (await one.post("/echo", b"1"))[0] == 200
                         done += 1
 
         async def change() -> None:
+            nonlocal changed
             for _change in range(30):
                 load_into(context, issue(AUTHORITY, [NAME], time.time(), 600))
-                await asyncio.sleep(0.05)
+                await until(lambda least=done + 3: done >= least, 20, "requests are answered under this certificate")
+            changed = True
 
         async with asyncio.TaskGroup() as tasks:
             for number in range(6):
                 tasks.create_task(client(keeps=number % 2 == 0))
             tasks.create_task(change())
         await server.stop()
-        assert done > 100
 
     asyncio.run(main())
 
