@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from mpsd.bench.ground import Ground, Share
+from mpsd.bench.here import CannotMeasure
 from mpsd.core.bench_rows import Work
 from mpsd.edge.json_program import JsonProgram
 
@@ -63,12 +64,25 @@ def _together(found: Sequence[Measured]) -> Measured:
 
 
 def gather(ground: Ground, work: Work, shares: Sequence[Share | None], window_s: float, windows: int = 1) -> Crowd:
-    """Starts a program a share, each for so many windows. TimeoutError; EOFError with what one that ended said."""
+    """Starts a program a share, each for so many windows.
+
+    TimeoutError; EOFError with what one that ended said; CannotMeasure where one is on another GPU than the ground's.
+    """
     began = time.monotonic()
     actions = [f"prepare={work}", *["step", f"measure={window_s:g}"] * windows]
     programs = tuple(ground.start(actions, share) for share in shares)
-    first = tuple(program.line_with("sms", _READY_S) for program in programs)
+    first = tuple(first_line(ground, program) for program in programs)
     starts_s = time.monotonic() - began
     for program in programs:
         program.line_with("ready", _READY_S)
     return Crowd(programs, first, starts_s)
+
+
+def first_line(ground: Ground, program: JsonProgram) -> dict[str, Any]:
+    """What mpsd's CUDA client says once it has its context. TimeoutError, EOFError, CannotMeasure as of gather."""
+    first = program.line_with("uuid", _READY_S)
+    if first["uuid"] != ground.gpu.uuid:
+        where = next((gpu.label for gpu in ground.node.gpus if gpu.uuid == first["uuid"]), first["uuid"])
+        why = f"{ground.gpu.label} is measured, and a program was put on {where}, which had the room for it"
+        raise CannotMeasure(f"{why}: others use {ground.gpu.label}, or it is too small for this part")
+    return first

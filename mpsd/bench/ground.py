@@ -66,8 +66,8 @@ class Ground:
 
     @property
     def gpu(self) -> Gpu:
-        """The one that is measured: the first."""
-        return self.node.gpus[0]
+        """The one that is measured: the first, of those with the least memory, since mpsd fills these first."""
+        return min(self.node.gpus, key=lambda gpu: (gpu.memory_mib, gpu.ordinal))
 
     @property
     def nvml(self) -> Nvml:
@@ -210,8 +210,8 @@ class UnderMpsd(Ground):
     def start_command(
         self, command: Sequence[str], share: Share | None = None, variables: Mapping[str, str] | None = None
     ) -> JsonProgram:
-        """share None: 1 GiB more than a context takes, and no cap of threads."""
-        share = share or Share(2)
+        """share None: what small kernels and arithmetic need, so that eight fit on a small card; no cap of threads."""
+        share = share or Share(1)
         words = ["env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
         core = [] if share.percent == 100 else ["--gpu-core", str(share.percent)]
         return self._started(self.mpsd.run_command(["--gpu-mem", str(share.memory_gib), *core], [*words, *command]))

@@ -5,6 +5,7 @@ One rule: the program asks for what it needs like any other, in pieces, and says
 
 from collections.abc import Iterator
 
+from mpsd.bench.crowd import first_line
 from mpsd.bench.ground import Share
 from mpsd.bench.here import Here
 from mpsd.core.bench_rows import NeedRow
@@ -23,6 +24,7 @@ def measure(here: Here) -> Iterator[NeedRow]:
         for limit_gib in _LIMITS_GIB:
             here.step(f"a program that needs {_NEEDS_MIB} MiB under {limit_gib} GiB")
             program = ground.start([f"alloc={_NEEDS_MIB}"], Share(limit_gib))
+            first_line(ground, program)
             said = program.line_with("alloc_MiB", _ANSWER_S)
             ground.end_programs()
             yield NeedRow(_NEEDS_MIB, limit_gib * 1024, said["alloc_MiB"], said["rc"])

@@ -55,7 +55,9 @@ def bench(
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png|svg", help="Draw it too.", show_default=False)] = None,
     limits: LimitsDirectory = None,
 ) -> None:
-    """Measure what MPS and mpsd do on this machine's first GPU, and hold it against what mpsd promises.
+    """Measure what MPS and mpsd do on one GPU of this machine, and hold it against what mpsd promises.
+
+    It is the first, of those with the least memory.
 
     Each part answers one question; with the windows of 2 s that are usual, in about so many minutes:
 

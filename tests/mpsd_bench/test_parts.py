@@ -6,6 +6,7 @@ about how programs are started and what is read of them, and none about a GPU.
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,7 +15,7 @@ import pytest
 from mpsd.bench import clients, cost, need, ratio
 from mpsd.bench.crowd import gather
 from mpsd.bench.ground import Share
-from mpsd.bench.here import Here
+from mpsd.bench.here import CannotMeasure, Here
 from mpsd.core.bench_rows import CostRow, Mode, RatioRow, Work
 from mpsd.edge.limits_files import load_limits
 
@@ -86,6 +87,15 @@ def test_without_mps_programs_take_turns_and_with_it_they_run_at_once(here: Here
 def test_programs_that_never_come_are_said_and_nothing_of_the_ground_is_left(here: Here) -> None:
     with here.under_mpsd() as ground, pytest.raises(EOFError, match="GiB"):
         gather(ground, Work.SMALL, [Share(4000)], WINDOW_S)
+
+
+def test_where_gpus_differ_the_one_that_mpsd_fills_first_is_measured_and_no_program_on_another(here: Here) -> None:
+    with replace(here, simulate="H200,T4").under_mpsd() as ground:
+        (said,) = gather(ground, Work.SMALL, [Share(2)], WINDOW_S).first
+        assert (ground.gpu.name, said["uuid"]) == ("Tesla T4", ground.gpu.uuid)
+        ground.end_programs()
+        with pytest.raises(CannotMeasure, match="gpu1 is measured, and a program was put on gpu0"):
+            gather(ground, Work.SMALL, [Share(20)], WINDOW_S)
 
 
 def test_no_more_programs_are_played_than_real_processors_can_turn(here: Here) -> None:
