@@ -3,12 +3,12 @@
 One rule: it looks and changes nothing; what is in the way is named, with what to do about it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mpsd.core.grants import Gpu
 from mpsd.core.problem import printable
-from mpsd.edge import local_api, processes, run_directory
+from mpsd.edge import control_pipe, control_process, local_api, processes, run_directory
 from mpsd.edge.nvml import Nvml
 
 _DEFAULT_MODE = 0  # of NVML
@@ -46,6 +46,13 @@ def _on_socket(socket: Path) -> Iterator[str]:
         holder = run_directory.holder(socket.parent)
         if holder is not None:
             yield f"mpsd holds daemons here: pid {holder}, in {socket.parent}"
+
+
+def require_mps(environment: Mapping[str, str]) -> None:
+    """That control daemons can be started in this environment. CannotBegin."""
+    if not control_process.program_found(environment):
+        message = f"{control_pipe.PROGRAM} is not on PATH ({environment.get('PATH', '')})"
+        raise CannotBegin(f"{message}: it comes with NVIDIA's driver; put its folder on PATH")
 
 
 def require_turns(nvml: Nvml, gpu: Gpu) -> None:

@@ -178,7 +178,8 @@ class UnderMps(Ground):
 
 
 class UnderMpsd(Ground):
-    """`mpsd up` with the policy of `limits`, but for the compute mode, which is left alone, and a client a grant."""
+    """`mpsd up` with the policy of `limits`, but for the compute mode, which is left alone, a domain a GPU, a client a
+    grant."""
 
     mode = Mode.MPSD
 
@@ -201,7 +202,7 @@ class UnderMpsd(Ground):
         for file in (POLICY_FILE, GPU_FACTS_FILE):
             shutil.copy(limits / file, folder)
         policy: dict[str, Any] = yaml.safe_load((folder / POLICY_FILE).read_text(encoding="utf-8"))
-        ours = {"exclusive_process": False, "placement": "binpack", "requests": {"clients_per_grant": 1}}
+        ours = {"exclusive_process": False, "placement": "binpack", "domains": [], "requests": {"clients_per_grant": 1}}
         for change in (ours, changes):
             for name, value in change.items():
                 policy[name] = policy[name] | value if isinstance(value, Mapping) else value

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import mpsd
 from mpsd.bench import listing
-from mpsd.bench.alone import require_alone, require_turns
+from mpsd.bench.alone import require_alone, require_mps, require_turns
 from mpsd.bench.ground import Ground
 from mpsd.bench.here import CannotMeasure, Here, PartOfBench
 from mpsd.core.bench_rows import VERSION, Benchmark, Machine, Part, Row
@@ -31,6 +31,7 @@ def look(here: Here, socket: Path | None, *, beside_others: bool) -> Machine:
     CannotBegin; NvmlFailed; InvalidInput for simulated GPUs that cannot be.
     """
     with here.in_turns() as ground:
+        require_mps(ground.node.environment)
         require_turns(ground.nvml, ground.gpu)
         if not beside_others:
             require_alone(ground.nvml, ground.node.gpus, socket)

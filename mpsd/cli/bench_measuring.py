@@ -95,12 +95,13 @@ def _give_up(message: str, code: int) -> NoReturn:
 def _nothing_left() -> Iterator[None]:
     """Stopped in this block at a signal. What a signal has torn out of its own clean-up is cleared away here."""
     before = {signum: signal.getsignal(signum) for signum in STOP_SIGNALS}
+    others = leftovers.processes()  # of the shell that became this process by exec, and of a container's first process
     leftovers.adopt_orphans()
     try:
         with first_signal_stops():
             yield
     finally:
-        leftovers.end_all()
+        leftovers.end_all(spared=others)
         for folder in _TEMPORARY.glob(FOLDERS.format(getpid()) + "*"):
             shutil.rmtree(folder, ignore_errors=True)
         for signum, handler in before.items():

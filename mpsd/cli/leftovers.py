@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,10 +49,10 @@ def remove(folder: Path, cgroup: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def end_all() -> None:
-    """Kills every descendant. TimeoutError where one cannot be killed."""
+def end_all(spared: Collection[psutil.Process] = ()) -> None:
+    """Kills every descendant but these, and theirs. TimeoutError where one cannot be killed."""
     ends = time.monotonic() + _DEADLINE_S
-    while left := psutil.Process().children(recursive=True):
+    while left := _not_of(spared):
         if time.monotonic() > ends:
             raise TimeoutError(f"cannot be ended: {left}")
         for process in left:
@@ -62,6 +62,15 @@ def end_all() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.005)
+
+
+def _not_of(spared: Collection[psutil.Process]) -> list[psutil.Process]:
+    """The descendants that neither are among these nor descend from one of them; those that have ended too."""
+    found = psutil.Process().children(recursive=True)
+    for process in spared:
+        with suppress(psutil.NoSuchProcess):
+            found = [one for one in found if one not in {process, *process.children(recursive=True)}]
+    return found
 
 
 def _remove_cgroup(cgroup: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.bench import run as bench_run
-from mpsd.bench.alone import CannotBegin, require_alone, require_turns
+from mpsd.bench.alone import CannotBegin, require_alone, require_mps, require_turns
 from mpsd.bench.here import CannotMeasure, Here
 from mpsd.bench.run import Run
 from mpsd.core.bench_rows import Machine, NeedRow, Part
@@ -106,6 +106,11 @@ def test_who_uses_a_gpu_is_named_with_the_remedy(machine: tuple[Nvml, Card], tmp
     card.claim(Claim(os.getpid(), MPS_CLIENT, 300 * MIB))
     with pytest.raises(CannotBegin, match=rf"gpu0: pid {os.getpid()}: .*py.*\n.*end them, or .* --beside-others"):
         require_alone(nvml, gpus, None)
+
+
+def test_without_the_control_daemons_program_nothing_begins(tmp_path: Path) -> None:
+    with pytest.raises(CannotBegin, match="nvidia-cuda-mps-control is not on PATH"):
+        require_mps({"PATH": str(tmp_path)})
 
 
 def test_a_card_that_one_process_has_for_itself_is_refused_and_left_as_it_is(machine: tuple[Nvml, Card]) -> None:
