@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from mpsd.cli.explain_env import card_named, explain_environment
 from mpsd.cli.output import ExitCode, Format, OutputFormat, answers, counted, print_invalid, print_json, problem_line
 from mpsd.core.admission import Verdict, review_all
 from mpsd.core.client_limits import environment
 from mpsd.core.container import Role
-from mpsd.core.gpu_facts import Card, GpuFacts
+from mpsd.core.gpu_facts import Card
 from mpsd.core.placement import gib
 from mpsd.core.policy import Policy
-from mpsd.core.problem import InvalidInput, Problem, shown
+from mpsd.core.problem import InvalidInput, Problem
 from mpsd.core.share_request import ContainerRequest, client_limit
 from mpsd.edge.limits_files import Limits, load_limits
 from mpsd.edge.yaml_files import name_of, read_yaml
@@ -25,9 +26,19 @@ CLIENT_DIRECTORY = "/run/mpsd/client"  # where a pod finds its domain's socket, 
 
 def explain(
     files: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option("-f", "--filename", metavar="FILE", help="A manifest; - is standard input.", show_default=False),
-    ],
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-e",
+            "--env",
+            metavar="FILE|KEY=VALUE",
+            help="A container's environment instead, as docker takes it: an --env-file, or variables one by one.",
+            show_default=False,
+        ),
+    ] = None,
     output: OutputFormat = Format.TEXT,
     limits: Annotated[
         Path | None,
@@ -39,7 +50,12 @@ def explain(
         ),
     ] = None,
     gpu: Annotated[
-        str, typer.Option(metavar="MODEL", help="Say it for this GPU, such as H200.", show_default=False)
+        str,
+        typer.Option(
+            metavar="MODEL",
+            help="Say it for this GPU, such as H200; with --env for several too, such as 4xA10.",
+            show_default=False,
+        ),
     ] = "",
 ) -> None:
     """Say of every object in a manifest what it gets of a GPU, or everything that keeps it from being admitted.
@@ -50,11 +66,18 @@ def explain(
         mpsd explain -f job.yaml
         mpsd explain -f job.yaml --gpu H200
         kubectl get pods -A -o yaml | mpsd explain -f - -o json
+        mpsd explain -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15 --gpu T4
     """
+    if bool(files) is bool(env):
+        remedy = "leave one out" if env else "write one of them"
+        problem = Problem("one-source", "-f or --env", "", "one of them is needed, and not both", remedy)
+        raise InvalidInput("mpsd explain", [problem])
     in_force = load_limits(limits)
-    card = _card(gpu, in_force.facts) if gpu else None
+    if env:
+        raise typer.Exit(explain_environment(env, gpu, in_force.facts, as_json=output is Format.JSON))
+    card = card_named(gpu, in_force.facts) if gpu else None
     scene = _Scene(in_force if card is None else replace(in_force, facts=replace(in_force.facts, cards=[card])), card)
-    verdicts, unreadable = _verdicts(files, scene.limits)
+    verdicts, unreadable = _verdicts(files or (), scene.limits)
     if output is Format.JSON:
         unread = [Verdict(wrong.subject, wrong.problems) for wrong in unreadable]
         print_json([_record(verdict, scene) for verdict in [*verdicts, *unread]])
@@ -74,15 +97,6 @@ class _Scene:
 
     limits: Limits
     card: Card | None
-
-
-def _card(model: str, facts: GpuFacts) -> Card:
-    found = next((card for card in facts.cards if card.short.casefold() == model.casefold()), None)
-    if found is None:
-        known = ", ".join(card.short for card in facts.cards)
-        problem = Problem("gpu-unknown", "--gpu", shown(model), "is no GPU in gpus.yaml", f"write one of {known}")
-        raise InvalidInput("mpsd explain", [problem])
-    return found
 
 
 def _verdicts(files: Sequence[str], limits: Limits) -> tuple[list[Verdict], list[InvalidInput]]:

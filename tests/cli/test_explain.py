@@ -177,7 +177,7 @@ def test_what_a_manifest_says_reaches_the_terminal_as_text_only() -> None:
     [
         (["-f", SAMPLE, "--gpu", "H1000"], '"H1000": is no GPU in gpus.yaml; write one of V100'),
         (["-f", SAMPLE, "--limits", "nowhere"], "nowhere/policy.yaml"),
-        ([], "Missing option"),
+        ([], "-f or --env: one of them is needed, and not both"),
         (["-f", SAMPLE, "-o", "xml"], "'xml' is not one of"),
         (["-f", SAMPLE, "--what"], "No such option"),
     ],

@@ -1,0 +1,75 @@
+"""Which dialect a container's environment speaks, and what it asks in it.
+
+One rule: exactly one answer, whatever is written: nothing is asked, everything that is wrong, or a request.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from mpsd.core import dialect_cgpu as cgpu
+from mpsd.core import dialect_ctyun as ctyun
+from mpsd.core import dialect_egpu as egpu
+from mpsd.core.admission_case import VISIBLE_DEVICES
+from mpsd.core.dialect_policies import Compute
+from mpsd.core.dialect_request import Dialect, Off, Reading, Refused
+from mpsd.core.grants import Gpu
+from mpsd.core.problem import Problem
+
+# Words that only one dialect has. CONTAINER and DEV are cGPU's and eGPU's: the switch says whose they are.
+_OWN = {
+    Dialect.CGPU: (cgpu.WEIGHT,),
+    Dialect.EGPU: (egpu.SWITCH, egpu.BYTES, egpu.PERCENT, egpu.RESERVED),
+    Dialect.CTYUN: (ctyun.VARIABLE,),
+}
+_READ = frozenset({VISIBLE_DEVICES, cgpu.CONTAINER, cgpu.DEV, *(name for names in _OWN.values() for name in names)})
+VARIABLES = tuple(sorted(_READ))  # everything that is looked at
+
+
+def read_dialect(environment: Mapping[str, str], machine: Sequence[Gpu], compute: Compute | None = None) -> Reading:
+    """What a container with this environment asks of the machine's cards.
+
+    compute: what the machine's owner set for cGPU, None where nothing is set.
+    """
+    spoken = _spoken(environment)
+    if len(spoken) > 1:
+        return Refused((_several(spoken),))
+    match next(iter(spoken), None):
+        case Dialect.CGPU:
+            return cgpu.read_cgpu(environment, machine, compute or Compute())
+        case Dialect.EGPU:
+            return egpu.read_egpu(environment, machine)
+        case Dialect.CTYUN:
+            return ctyun.read_ctyun(environment, machine)
+        case None:
+            return Off(_why_off(environment))
+
+
+def _spoken(environment: Mapping[str, str]) -> dict[Dialect, str]:
+    """The dialects that the environment asks something in, each with the variable that shows it.
+
+    One whose switch is turned off asks nothing. A switch of eGPU, on or off, makes CONTAINER and DEV eGPU's.
+    """
+    spoken = {}
+    own = {dialect: next((n for n in names if n in environment), None) for dialect, names in _OWN.items()}
+    is_egpus = egpu.SWITCH in environment
+    if cgpu.why_off(environment) is None and (not is_egpus or own[Dialect.CGPU]):
+        spoken[Dialect.CGPU] = own[Dialect.CGPU] or cgpu.CONTAINER
+    if (name := own[Dialect.EGPU]) and environment.get(egpu.SWITCH, egpu.SWITCHED_ON) == egpu.SWITCHED_ON:
+        spoken[Dialect.EGPU] = name
+    if name := own[Dialect.CTYUN]:
+        spoken[Dialect.CTYUN] = name
+    return spoken
+
+
+def _several(spoken: Mapping[Dialect, str]) -> Problem:
+    shows = [f"{dialect.value} ({name})" for dialect, name in spoken.items()]
+    message = f"is written in {len(spoken)} dialects: {' and '.join(shows)}"
+    return Problem("two-dialects", "the environment", "", message, "keep the variables of one")
+
+
+def _why_off(environment: Mapping[str, str]) -> str:
+    off = None
+    if egpu.SWITCH in environment:
+        off = egpu.why_off(environment)
+    elif any(name in environment for name in (cgpu.CONTAINER, cgpu.DEV, cgpu.WEIGHT)):
+        off = cgpu.why_off(environment)
+    return off or "no variable of cGPU, eGPU or EGPU is set"

@@ -1,0 +1,94 @@
+"""cGPU's compute policies, and what mpsd does on MPS for each.
+
+One rule: MPS has no weights and no time slices, so a row says what happens instead, and nothing is pretended.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class Share(StrEnum):
+    """The cap on the part of a card's threads that a container may use."""
+
+    WHOLE = "none"
+    EQUAL = "1/max_inst"
+    WEIGHT = "weight/max_inst"
+
+
+@dataclass(frozen=True, slots=True)
+class ComputePolicy:
+    """A row. means: what cGPU does. on_mps: what mpsd does instead, and why."""
+
+    number: int
+    name: str
+    means: str
+    share: Share
+    on_mps: str
+
+
+NATIVE, WEIGHTED = 5, 2
+
+_ROWS = (
+    ComputePolicy(
+        0,
+        "equal",
+        "time slices of equal length: each container gets 1/max_inst of the time",
+        Share.EQUAL,
+        "a cap of 1/max_inst of the SMs in place of time slices, which MPS does not have; it is set when a program "
+        "makes its context",
+    ),
+    ComputePolicy(
+        1,
+        "preemptive",
+        "time slices; those of containers that do not use the GPU are skipped",
+        Share.WHOLE,
+        "no cap: programs run at the same time, and what one leaves idle the others use; nothing makes their parts "
+        "equal, because MPS has no time slices",
+    ),
+    ComputePolicy(
+        WEIGHTED,
+        "weighted preemptive",
+        "slices as long as ALIYUN_COM_GPU_SCHD_WEIGHT: containers get m:n",
+        Share.WHOLE,
+        "no cap, and the weight is only noted: MPS has no weights, so programs that run at the same time do not get "
+        "m:n; alone, a container has the whole card, as in cGPU",
+    ),
+    ComputePolicy(
+        3,
+        "fixed share",
+        "weight/max_inst of the time, whoever else runs",
+        Share.WEIGHT,
+        "a cap of weight/max_inst of the SMs in place of time; it is set when a program makes its context",
+    ),
+    ComputePolicy(
+        4,
+        "weak",
+        "time slices, held less strictly than in policy 1",
+        Share.WHOLE,
+        "no cap, as for policy 1: MPS has no time slices to hold more or less strictly",
+    ),
+    ComputePolicy(
+        NATIVE,
+        "native",
+        "memory only; the driver schedules",
+        Share.WHOLE,
+        "no cap: programs run at the same time through MPS, where the driver alone would take turns",
+    ),
+)
+POLICIES: Mapping[int, ComputePolicy] = MappingProxyType({row.number: row for row in _ROWS})
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """What the machine's owner set for its cards. policy: a number of POLICIES. max_inst: None where it is not set."""
+
+    policy: int = NATIVE
+    max_inst: int | None = None
+
+
+def percent_of(share: Share, weight: int, max_inst: int) -> int:
+    """The cap that a share comes to, 1 to 100; over 100 where the weight is more than max_inst."""
+    parts = {Share.WHOLE: max_inst, Share.EQUAL: 1, Share.WEIGHT: weight}[share]
+    return max(1, 100 * parts // max_inst)

@@ -1,0 +1,128 @@
+"""What a container's environment asks of the cards it sees, whichever dialect it was written in.
+
+One rule: the bytes are the published formula's; what MPS is told is never more than them, and every difference is said.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mpsd.core.client_limits import ClientLimit, problems_with
+from mpsd.core.grants import Gpu
+from mpsd.core.problem import Problem
+
+MIB = 1024**2
+
+
+class Dialect(StrEnum):
+    """Whose variables they are, as their documents write the name."""
+
+    CGPU = "cGPU"
+    EGPU = "eGPU"
+    CTYUN = "EGPU"  # CTyun's, after its one variable
+
+
+@dataclass(frozen=True, slots=True)
+class Off:
+    """Nothing is asked: the container is left exactly as it was. why: which switch is off."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Everything that is wrong, at least one thing."""
+
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CardRequest:
+    """What a container asks of one card, and what MPS is told for it.
+
+    memory_bytes: the dialect's own formula to the byte, CUDA's context included; the whole card where it sets no limit.
+    memory_mib: the limit that MPS is given. thread_percent: the cap that MPS is given, 100 for none.
+    weight: as it was written, None where it was not. policy: cGPU's number, None in the other dialects.
+    differs: where MPS does something else than the dialect says, a sentence each without its full stop.
+    """
+
+    gpu: Gpu
+    memory_bytes: int
+    memory_mib: int
+    thread_percent: int
+    weight: int | None = None
+    policy: int | None = None
+    differs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DialectRequest:
+    """What a container asks, card by card in the order that it names them; at least one card."""
+
+    dialect: Dialect
+    cards: tuple[CardRequest, ...]
+
+
+Reading = Off | Refused | DialectRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written for one card. memory_bytes: None where no limit is asked for, else by the dialect's formula.
+
+    where: the variable that decided the memory, or the threads where there is no limit of memory.
+    """
+
+    gpu: Gpu
+    memory_bytes: int | None
+    thread_percent: int
+    where: str
+    weight: int | None = None
+    policy: int | None = None
+    differs: tuple[str, ...] = ()
+
+
+def request_of(dialect: Dialect, written: tuple[Written, ...], problems: Sequence[Problem]) -> DialectRequest | Refused:
+    """The request, or everything that is wrong: `problems`, and what keeps any of the cards from giving it.
+
+    written: what could be read, at least one card unless there are problems.
+    """
+    if wrong := (*problems, *(problem for card in written for problem in _problems(card))):
+        return Refused(wrong)
+    return DialectRequest(dialect, tuple(map(_card, written)))
+
+
+def _problems(card: Written) -> tuple[Problem, ...]:
+    gpu, limit_mib = card.gpu, _limit_mib(card)
+    if (card.memory_bytes or 0) > gpu.memory_mib * MIB:
+        limit_mib = -(-(card.memory_bytes or 0) // MIB)
+    limit = ClientLimit(max(0, limit_mib), card.thread_percent)
+    return problems_with(limit, f"{card.where} on {gpu.label}", gpu.capability, gpu.memory_mib, gpu.sms)
+
+
+def _limit_mib(card: Written) -> int:
+    """MPS counts whole MiB of what its server leaves of a card."""
+    left_mib = card.gpu.memory_mib - card.gpu.capability.server_mib
+    return left_mib if card.memory_bytes is None else min(left_mib, card.memory_bytes // MIB)
+
+
+def _card(card: Written) -> CardRequest:
+    whole_bytes, limit_mib = card.gpu.memory_mib * MIB, _limit_mib(card)
+    memory_bytes = whole_bytes if card.memory_bytes is None else card.memory_bytes
+    differs = list(card.differs)
+    if card.memory_bytes is None:
+        differs.append("no limit of memory is asked for: mpsd promises it the whole card, so nobody shares it")
+    if limit_mib < memory_bytes // MIB:
+        server_mib = card.gpu.capability.server_mib
+        differs.append(f"the MPS server holds {server_mib} MiB of the card, so the limit is {limit_mib} MiB")
+    elif short := memory_bytes - limit_mib * MIB:
+        differs.append(f"MPS counts whole MiB, so the limit is {short} bytes less")
+    return CardRequest(
+        gpu=card.gpu,
+        memory_bytes=memory_bytes,
+        memory_mib=limit_mib,
+        thread_percent=card.thread_percent,
+        weight=card.weight,
+        policy=card.policy,
+        differs=tuple(differs),
+    )
