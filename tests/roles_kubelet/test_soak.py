@@ -16,7 +16,9 @@ import pytest
 from mpsd.core.client_limits import DENY_MIB
 from mpsd.core.domain_states import State
 from mpsd.core.node_status import GrantStatus
+from mpsd.core.placement_annotations import GPU
 from mpsd.edge import local_api
+from mpsd.sim.gpus import DEVICE_NODES
 from tests.edge.pod_cgroup import needs_cgroups
 from tests.roles.fate import GRACES, IN_THE_END_S, Bystander, Deed, Fate, seeds, until_quiet
 from tests.roles.machine import Service, eventually
@@ -27,7 +29,8 @@ pytestmark = needs_cgroups  # by which a process's pod is known
 DOMAINS = ("gpu0", "gpu1")
 _ENDED = {"Succeeded", "Failed"}
 _TOO_MUCH_MIB = 3000
-_ESCAPES = f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0 {sys.executable} -m mpsd.sim.cuda_client alloc={_TOO_MUCH_MIB} hold"
+_CLIENT = f"{sys.executable} -m mpsd.sim.cuda_client"
+_ESCAPES = f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0 {_CLIENT} alloc={_TOO_MUCH_MIB} hold"
 
 
 class PodsFate(Fate):
@@ -65,9 +68,15 @@ class PodsFate(Fate):
         self._apply(pod(self._name(gib), gib, restartPolicy=again))
 
     def fault(self) -> None:
-        """By a program that then stays, or does not; nobody else gets onto that GPU before it has gone."""
-        actions = self.chance.choice([("fault", "linger=0.5"), ("fault", "linger")])
-        self._apply(pod(self._name(1), 1, actions=actions, annotations=self._on(self.domain())))
+        """By a program that then stays, or does not; nobody else gets onto that GPU before it has gone.
+
+        Kubelet may have put it on another GPU than was written on it: there it only holds its context.
+        """
+        linger, where = self.chance.choice(["linger=0.5", "linger"]), self._on(self.domain())
+        made = pod(self._name(1), 1, annotations=where)
+        there = f'case "${DEVICE_NODES}" in *{where[GPU]}*) exec {_CLIENT} fault {linger};; esac; exec {_CLIENT} hold'
+        made["spec"]["containers"][0]["command"] = ["sh", "-c", there]
+        self._apply(made)
 
     def escape(self) -> None:
         """On any GPU: who is spared has such a neighbour too."""
