@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NODE := tests/roles_kubelet
 SOAK := $(NODE)/test_soak.py tests/roles/test_random_faults.py
-WHOLE := $(NODE) tests/roles tests/mpsd_bench
+WHOLE := $(NODE) tests/roles tests/roles_webhook tests/roles_scheduler tests/mpsd_bench
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
 
@@ -25,7 +25,7 @@ check: $(READY)
 	$(BIN)/mpsd check limits
 	$(TESTS) $(WHOLE:%=--ignore=%)
 
-# Whole simulated machines, and nodes with kubelet, API server and pods, on which control and agent run; and mpsd bench.
+# Every role as it runs, on whole simulated machines, nodes and clusters; and mpsd bench.
 check-node: $(READY)
 	$(TESTS) $(WHOLE) $(SOAK:%=--ignore=%)
 
