@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class Share:
     percent: int = 100
 
 
-class Ground:
+class Ground(ABC):
     """A folder of its own with this machine's GPUs, or simulated ones. `mode` says how programs share them."""
 
     mode: Mode
@@ -82,18 +83,9 @@ class Ground:
         """mpsd's CUDA client with these actions. share: None for as much as there is."""
         return self.start_command((*self.client, *actions), share)
 
-    def start_command(
-        self, command: Sequence[str], share: Share | None = None, variables: Mapping[str, str] | None = None
-    ) -> JsonProgram:
-        """Any program; `variables` are added to its environment."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_MPS_", "MPSD_"))}
-        path = {"PATH": self.node.environment["PATH"]} if "PATH" in self.node.environment else {}
-        ours = self.node.extra | {VISIBLE_DEVICES: self.gpu.uuid} | self._limits(share)
-        return self._started(JsonProgram(command, inherited | path | ours | dict(variables or {})))
-
-    def _limits(self, share: Share | None, /) -> dict[str, str]:
-        """The variables by which a program is on this ground, under its share."""
-        raise NotImplementedError
+    @abstractmethod
+    def start_command(self, command: Sequence[str], share: Share | None = None) -> JsonProgram:
+        """Any program. share: None for as much as there is."""
 
     def end_programs(self) -> None:
         """Ends all that were started here so far."""
@@ -110,8 +102,9 @@ class Ground:
                 self.nvml.close()
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    @abstractmethod
     def _stop(self) -> None:
-        """What there is beside programs."""
+        """Ends what there is beside programs."""
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +117,26 @@ class Ground:
         return program
 
 
-class InTurns(Ground):
+def _inherited() -> dict[str, str]:
+    """This process's environment, but for what would say how to be on MPS, or where an mpsd is."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_MPS_", "MPSD_"))}
+
+
+class WithoutMpsd(Ground):
+    """Programs are started as they are."""
+
+    def start_command(self, command: Sequence[str], share: Share | None = None) -> JsonProgram:
+        """The share is in its environment, if anywhere."""
+        path = {"PATH": self.node.environment["PATH"]} if "PATH" in self.node.environment else {}
+        ours = self.node.extra | {VISIBLE_DEVICES: self.gpu.uuid} | self._limits(share)
+        return self._started(JsonProgram(command, _inherited() | path | ours))
+
+    @abstractmethod
+    def _limits(self, share: Share | None, /) -> dict[str, str]:
+        """The variables by which a program is on this ground, under its share."""
+
+
+class InTurns(WithoutMpsd):
     """No MPS: the GPU gives each program a slice of its time."""
 
     mode = Mode.TIME_SLICED
@@ -133,8 +145,11 @@ class InTurns(Ground):
         """Shares do not exist here."""
         return {PIPE_DIRECTORY: str(self.folder / "nowhere")}
 
+    def _stop(self) -> None:
+        """There is nothing."""
 
-class UnderMps(Ground):
+
+class UnderMps(WithoutMpsd):
     """One control daemon for the GPU, with no limit on the server, as people run MPS without mpsd."""
 
     mode = Mode.MPS
@@ -152,14 +167,11 @@ class UnderMps(Ground):
             raise
 
     def _answers(self) -> bool:
+        pipe = ControlPipe(self._domain.pipe, self.node.environment, _COMMAND_S)
         with suppress(ControlFailed):
-            self._ask(control_protocol.server_list())
+            asyncio.run(pipe.ask(control_protocol.server_list()))
             return True
         return False
-
-    def _ask(self, command: control_protocol.Command[Any]) -> Any:
-        pipe = ControlPipe(self._domain.pipe, self.node.environment, _COMMAND_S)
-        return asyncio.run(pipe.ask(command))
 
     def _limits(self, share: Share | None, /) -> dict[str, str]:
         """Those of a share are in the program's environment alone."""
@@ -188,8 +200,7 @@ class UnderMpsd(Ground):
         super().__init__(simulate, facts)
         self._write_limits(limits, changes)
         options = ["--limits", str(self.folder / "limits"), *(["--simulate", simulate] if simulate else [])]
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_MPS_", "MPSD_"))}
-        self.mpsd = OwnMpsd(self.folder, options, inherited)
+        self.mpsd = OwnMpsd(self.folder, options, _inherited())
         try:
             self.mpsd.wait_until_ready(_START_S)
         except BaseException:
@@ -208,14 +219,11 @@ class UnderMpsd(Ground):
                 policy[name] = policy[name] | value if isinstance(value, Mapping) else value
         (folder / POLICY_FILE).write_text(yaml.safe_dump(policy), encoding="utf-8")
 
-    def start_command(
-        self, command: Sequence[str], share: Share | None = None, variables: Mapping[str, str] | None = None
-    ) -> JsonProgram:
+    def start_command(self, command: Sequence[str], share: Share | None = None) -> JsonProgram:
         """share None: what small kernels and arithmetic need, so that eight fit on a small card; no cap of threads."""
         share = share or Share(1)
-        words = ["env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
         core = [] if share.percent == 100 else ["--gpu-core", str(share.percent)]
-        return self._started(self.mpsd.run_command(["--gpu-mem", str(share.memory_gib), *core], [*words, *command]))
+        return self._started(self.mpsd.run_command(["--gpu-mem", str(share.memory_gib), *core], command))
 
     def _stop(self) -> None:
         self.mpsd.stop(_STOP_S)

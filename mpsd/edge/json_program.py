@@ -34,6 +34,7 @@ class JsonProgram:
                 start_new_session=True,  # so that Ctrl-C in the terminal reaches it by way of end() alone
             )
         self._unread = b""
+        self._is_over = False  # end() was called: its pid may be somebody else's by now
 
     @property
     def pid(self) -> int:
@@ -82,7 +83,10 @@ class JsonProgram:
         return self._process.poll() is None
 
     def end(self) -> None:
-        """Ends it with every child of it, and closes its pipes."""
+        """Ends it with every child of it, and closes its pipes; nothing the second time."""
+        if self._is_over:
+            return
+        self._is_over = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate(timeout=_END_S)
