@@ -10,8 +10,9 @@ from rich.text import Text
 
 from mpsd.cli.output import ExitCode, answers, counted, print_json, problem_line
 from mpsd.core.admission_case import VISIBLE_DEVICES
-from mpsd.core.dialect import VARIABLES, read_dialect
+from mpsd.core.dialect import read_dialect
 from mpsd.core.dialect_env_file import environment_in
+from mpsd.core.dialect_names import VARIABLES
 from mpsd.core.dialect_request import CardRequest, DialectRequest, Off, Reading, Refused
 from mpsd.core.gpu_facts import Card, GpuFacts
 from mpsd.core.grants import Gpu

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from mpsd.core import dialect_cgpu as cgpu
 from mpsd.core import dialect_ctyun as ctyun
 from mpsd.core import dialect_egpu as egpu
-from mpsd.core.admission_case import VISIBLE_DEVICES
+from mpsd.core import dialect_names as names
 from mpsd.core.dialect_policies import Compute
 from mpsd.core.dialect_request import Dialect, Off, Reading, Refused
 from mpsd.core.grants import Gpu
@@ -16,12 +16,10 @@ from mpsd.core.problem import Problem
 
 # Words that only one dialect has. CONTAINER and DEV are cGPU's and eGPU's: the switch says whose they are.
 _OWN = {
-    Dialect.CGPU: (cgpu.WEIGHT,),
-    Dialect.EGPU: (egpu.SWITCH, egpu.BYTES, egpu.PERCENT, egpu.RESERVED),
-    Dialect.CTYUN: (ctyun.VARIABLE,),
+    Dialect.CGPU: (names.WEIGHT,),
+    Dialect.EGPU: (names.SWITCH, names.BYTES, names.PERCENT, names.RESERVED),
+    Dialect.CTYUN: (names.EGPU,),
 }
-_READ = frozenset({VISIBLE_DEVICES, cgpu.CONTAINER, cgpu.DEV, *(name for names in _OWN.values() for name in names)})
-VARIABLES = tuple(sorted(_READ))  # everything that is looked at
 
 
 def read_dialect(environment: Mapping[str, str], machine: Sequence[Gpu], compute: Compute | None = None) -> Reading:
@@ -49,11 +47,11 @@ def _spoken(environment: Mapping[str, str]) -> dict[Dialect, str]:
     One whose switch is turned off asks nothing. A switch of eGPU, on or off, makes CONTAINER and DEV eGPU's.
     """
     spoken = {}
-    own = {dialect: next((n for n in names if n in environment), None) for dialect, names in _OWN.items()}
-    is_egpus = egpu.SWITCH in environment
+    own = {dialect: next((n for n in only if n in environment), None) for dialect, only in _OWN.items()}
+    is_egpus = names.SWITCH in environment
     if cgpu.why_off(environment) is None and (not is_egpus or own[Dialect.CGPU]):
-        spoken[Dialect.CGPU] = own[Dialect.CGPU] or cgpu.CONTAINER
-    if (name := own[Dialect.EGPU]) and environment.get(egpu.SWITCH, egpu.SWITCHED_ON) == egpu.SWITCHED_ON:
+        spoken[Dialect.CGPU] = own[Dialect.CGPU] or names.CONTAINER
+    if (name := own[Dialect.EGPU]) and environment.get(names.SWITCH, egpu.SWITCHED_ON) == egpu.SWITCHED_ON:
         spoken[Dialect.EGPU] = name
     if name := own[Dialect.CTYUN]:
         spoken[Dialect.CTYUN] = name
@@ -68,8 +66,8 @@ def _several(spoken: Mapping[Dialect, str]) -> Problem:
 
 def _why_off(environment: Mapping[str, str]) -> str:
     off = None
-    if egpu.SWITCH in environment:
+    if names.SWITCH in environment:
         off = egpu.why_off(environment)
-    elif any(name in environment for name in (cgpu.CONTAINER, cgpu.DEV, cgpu.WEIGHT)):
+    elif any(name in environment for name in (names.CONTAINER, names.DEV, names.WEIGHT)):
         off = cgpu.why_off(environment)
     return off or "no variable of cGPU, eGPU or EGPU is set"

@@ -5,15 +5,13 @@ One rule: bytes are card x CONTAINER / DEV, rounded down; a 0 anywhere in the li
 
 from collections.abc import Mapping, Sequence
 
+from mpsd.core.dialect_names import CONTAINER, DEV, WEIGHT
 from mpsd.core.dialect_policies import POLICIES, WEIGHTED, Compute, ComputePolicy, Share, percent_of
 from mpsd.core.dialect_request import MIB, Dialect, Off, Reading, Written, request_of
 from mpsd.core.dialect_words import LONGEST_TEXT, Words, whole
 from mpsd.core.grants import Gpu
 from mpsd.core.problem import printable
 
-CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"
-DEV = "ALIYUN_COM_GPU_MEM_DEV"
-WEIGHT = "ALIYUN_COM_GPU_SCHD_WEIGHT"
 _POLICY = "the card's compute policy"
 _WRITE_DEV = "write the card's size in GiB, such as 15"
 

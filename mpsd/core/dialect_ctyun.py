@@ -5,12 +5,11 @@ One rule: what is wrong in it is found while it is parsed, so nothing is ever re
 
 from collections.abc import Mapping, Sequence
 
-from mpsd.core.admission_case import VISIBLE_DEVICES
+from mpsd.core.dialect_names import EGPU, VISIBLE_DEVICES
 from mpsd.core.dialect_request import MIB, Dialect, Reading, Written, request_of
 from mpsd.core.dialect_words import Words, whole
 from mpsd.core.grants import Gpu
 
-VARIABLE = "EGPU"
 _EXAMPLE = "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10"
 _HEADER = {"POLICY": "0", "ONLINE": "0", "TYPE": "DOCKER"}  # the only values whose meaning is published
 _CARD = ("PGPU", "MEM", "WEIGHT")
@@ -23,15 +22,15 @@ _CAPPED = (
 def read_ctyun(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Reading:
     """What the environment asks in the variable EGPU; not set is as wrong as empty."""
     words = Words(environment)
-    header, *cards = (words.text(VARIABLE) or "").split(":")
+    header, *cards = (words.text(EGPU) or "").split(":")
     if not words.problems:
         _read_header(words, header)
         if not cards:
-            words.wrong("no-card", VARIABLE, header, "names no card", f"write it as {_EXAMPLE}")
+            words.wrong("no-card", EGPU, header, "names no card", f"write it as {_EXAMPLE}")
     numbers = [_read_card(words, card) for card in cards]
     by_ordinal = {card["PGPU"]: card for card in numbers if "PGPU" in card}
     if sum("PGPU" in card for card in numbers) > len(by_ordinal):
-        words.wrong("device-twice", VARIABLE, environment[VARIABLE], "has one PGPU twice", "name each card once")
+        words.wrong("device-twice", EGPU, environment[EGPU], "has one PGPU twice", "name each card once")
     gpus = _gpus(words, environment, machine, by_ordinal)
     least = min((card["WEIGHT"] for card in numbers if "WEIGHT" in card), default=100)
     return request_of(
@@ -46,7 +45,7 @@ def _written(gpu: Gpu, card: Mapping[str, int], least: int) -> Written:
     differs = [_CAPPED] if weight < 100 else []
     if least < weight:  # CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is one number for a process
         differs.append(f"MPS has one percentage for all cards of a program: it gets the smallest, {least} %")
-    return Written(gpu, card["MEM"] * MIB, least, f"{VARIABLE} MEM", weight=weight, differs=tuple(differs))
+    return Written(gpu, card["MEM"] * MIB, least, f"{EGPU} MEM", weight=weight, differs=tuple(differs))
 
 
 def _fields(words: Words, part: str, keys: Sequence[str]) -> dict[str, str]:
@@ -54,7 +53,7 @@ def _fields(words: Words, part: str, keys: Sequence[str]) -> dict[str, str]:
     pairs = [pair.partition("=") for pair in part.split(",")]
     if sorted(key for key, _, _ in pairs) != sorted(keys) or not all(equals for _, equals, _ in pairs):
         message = f"does not give {', '.join(keys)} once each"
-        words.wrong("dialect-malformed", VARIABLE, part, message, f"write it as {_EXAMPLE}")
+        words.wrong("dialect-malformed", EGPU, part, message, f"write it as {_EXAMPLE}")
         return {}
     return {key: value for key, _, value in pairs}
 
@@ -63,14 +62,14 @@ def _read_header(words: Words, header: str) -> None:
     for key, value in _fields(words, header, tuple(_HEADER)).items():
         if value != _HEADER[key]:
             message = f"is not {_HEADER[key]}, the only value that is published"
-            words.wrong("dialect-unknown-value", f"{VARIABLE} {key}", value, message, f"write {_HEADER[key]}")
+            words.wrong("dialect-unknown-value", f"{EGPU} {key}", value, message, f"write {_HEADER[key]}")
 
 
 def _read_card(words: Words, part: str) -> dict[str, int]:
     """The numbers of one card, those that are right."""
     right = {}
     for key, text in _fields(words, part, _CARD).items():
-        number, where = whole(text), f"{VARIABLE} {key}"
+        number, where = whole(text), f"{EGPU} {key}"
         if number is None or (key == "MEM" and not number):
             remedy = "write a card's index" if key == "PGPU" else "write MiB" if key == "MEM" else "write 1 to 100"
             words.wrong("not-a-number", where, text, "is not a whole number that can be", remedy)
@@ -89,7 +88,7 @@ def _gpus(
     for ordinal in by_ordinal:
         if ordinal not in known:
             remedy = f"write {', '.join(map(str, known))}" if known else "run it where a GPU is"
-            words.wrong("device-unknown", f"{VARIABLE} PGPU", ordinal, "is no card of this machine", remedy)
+            words.wrong("device-unknown", f"{EGPU} PGPU", ordinal, "is no card of this machine", remedy)
     named = tuple(known[ordinal] for ordinal in by_ordinal if ordinal in known)
     if VISIBLE_DEVICES not in environment:
         return named
@@ -97,12 +96,12 @@ def _gpus(
     if seen and by_ordinal:
         for gpu in seen:
             if gpu.ordinal not in by_ordinal:
-                message = f"shows {gpu.label}, for which {VARIABLE} has no PGPU={gpu.ordinal}"
+                message = f"shows {gpu.label}, for which {EGPU} has no PGPU={gpu.ordinal}"
                 words.wrong(
                     "device-unlimited", VISIBLE_DEVICES, environment[VISIBLE_DEVICES], message, "name the same cards"
                 )
         for gpu in named:
             if gpu not in seen:
                 message = f"names {gpu.label}, which {VISIBLE_DEVICES} does not show"
-                words.wrong("device-unseen", f"{VARIABLE} PGPU", gpu.ordinal, message, "name the same cards")
+                words.wrong("device-unseen", f"{EGPU} PGPU", gpu.ordinal, message, "name the same cards")
     return named

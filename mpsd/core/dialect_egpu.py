@@ -5,16 +5,14 @@ One rule: without AMP_VGPU_ENABLE=1 nothing is changed, whatever else is written
 
 from collections.abc import Mapping, Sequence
 
-from mpsd.core.dialect_cgpu import CONTAINER, DEV, size_gib
+from mpsd.core.dialect_cgpu import size_gib
+from mpsd.core.dialect_names import BYTES, CONTAINER, DEV, PERCENT, RESERVED, SWITCH
 from mpsd.core.dialect_request import MIB, Dialect, Off, Reading, Written, request_of
 from mpsd.core.dialect_words import Words
 from mpsd.core.grants import Gpu
 from mpsd.core.problem import shown
 
-SWITCH, SWITCHED_ON = "AMP_VGPU_ENABLE", "1"
-BYTES = "GPU_MEM_PER_DEVICE"
-PERCENT = "GPU_UTIL_PER_DEVICE"
-RESERVED = "ALIYUN_COM_GPU_MEM_RESERVED"
+SWITCHED_ON = "1"
 _RESERVED_MIB = 10  # where it is not set
 _LARGEST_PERCENT = 95  # over it compute is not controlled
 

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.core.dialect import VARIABLES, read_dialect
+from mpsd.core.dialect import read_dialect
 from mpsd.core.dialect_env_file import environment_in
+from mpsd.core.dialect_names import VARIABLES
 from mpsd.core.dialect_policies import POLICIES, Compute
 from mpsd.core.dialect_request import MIB, DialectRequest, Off, Refused
 from mpsd.core.problem import InvalidInput

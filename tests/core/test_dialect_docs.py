@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mpsd.core.dialect import VARIABLES
+from mpsd.core.dialect_names import VARIABLES
 from mpsd.core.dialect_policies import POLICIES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dialects.md").read_text()
