@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from mpsd.core.card_placement import place_there
 from mpsd.core.client_limits import DENY_MIB, ClientLimit, problems_with
 from mpsd.core.domain_states import ANSWERING, SERVING, after_is
-from mpsd.core.grants import Gpu, Grant, Room, rooms
+from mpsd.core.grants import CardsRequest, Gpu, Grant, Room, rooms
 from mpsd.core.node_view import DomainView, NodeView, ServerLimit, Waiting
 from mpsd.core.placement import NoRoom, Placed, place
 from mpsd.core.policy import Policy
@@ -122,12 +123,12 @@ def _answer(
     waiting: Waiting, open_rooms: Sequence[Room], view: NodeView, queued: int, policy: Policy
 ) -> Admit | Refuse | None:
     """None: the request goes on waiting."""
-    placed = place(waiting.request, open_rooms, policy)
+    placed = _place(waiting, open_rooms, policy)
     if isinstance(placed, Placed) and not queued:
         grant = _grant(waiting, placed, policy)
         unusable = _why_unusable(grant, view)
         return Refuse(waiting.id, unusable, for_ever=True) if unusable else Admit(grant)
-    whole_node = place(waiting.request, _all_rooms(view, (), policy), policy)
+    whole_node = _place(waiting, _all_rooms(view, (), policy), policy)
     if isinstance(whole_node, NoRoom) and not whole_node.ever and not tuple(_without_domain(view)):
         return Refuse(waiting.id, whole_node.reason, for_ever=True)
     if waiting.deadline is not None and view.now < waiting.deadline:
@@ -136,13 +137,20 @@ def _answer(
     return Refuse(waiting.id, "; ".join([reason, *_closed(view)]), for_ever=False)
 
 
+def _place(waiting: Waiting, among: Sequence[Room], policy: Policy) -> Placed | NoRoom:
+    request = waiting.request
+    if isinstance(request, CardsRequest):
+        return place_there(request, among, policy)
+    return place(request, among, policy)
+
+
 def _why_unusable(grant: Grant, view: NodeView) -> str:
     """Why no program could start under this grant; empty where it could."""
-    limit = ClientLimit(grant.memory_mib, grant.thread_percent)
     found = [
         str(problem)
         for gpu in view.gpus
-        if gpu.uuid in grant.gpus
+        if (part := grant.part_of(gpu.uuid)).memory_mib
+        for limit in [ClientLimit(part.memory_mib, grant.thread_percent)]
         for problem in problems_with(limit, gpu.label, gpu.capability, gpu.memory_mib, gpu.sms)
     ]
     return "; ".join(found)
@@ -169,14 +177,13 @@ def _without_domain(view: NodeView) -> Iterator[Gpu]:
 
 
 def _grant(waiting: Waiting, placed: Placed, policy: Policy) -> Grant:
-    percent = waiting.request.thread_percent
+    request = waiting.request
+    percent = request.thread_percent
     return Grant(
         id=waiting.id,
         domain=placed.domain,
-        gpus=placed.gpus,
-        memory_mib=waiting.request.memory_mib,
+        parts=request.parts if isinstance(request, CardsRequest) else request.parts(placed.gpus),
         thread_percent=policy.requests.default_thread_percent if percent is None else percent,
-        reserved_percent=percent or 0,
         clients=policy.requests.clients_per_grant,
         holder=waiting.holder,
         command=waiting.command,

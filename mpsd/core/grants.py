@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mpsd.core.gpu_facts import Capability, Card, GpuFacts
-from mpsd.core.identity import PodName, ProcessIdentity
+from mpsd.core.identity import HostContainer, PodName, ProcessIdentity
 from mpsd.core.policy import Policy
 
 
@@ -34,36 +34,95 @@ class Gpu(GpuName):
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What the books hold of one GPU (a UUID). reserved_percent: of its threads, 0 where no share was asked for."""
+
+    gpu: str
+    memory_mib: int
+    reserved_percent: int
+
+
+def evenly(gpus: Iterable[str], memory_mib: int, reserved_percent: int) -> tuple[Part, ...]:
+    """The same of each GPU."""
+    return tuple(Part(uuid, memory_mib, reserved_percent) for uuid in gpus)
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """What a program asks for: MiB of each of `gpus` GPUs; thread_percent None asks for no share of the threads."""
+    """What a program asks for: MiB of each of `gpus` GPUs, whichever they are; thread_percent None asks for no share of
+    the threads.
+    """
 
     memory_mib: int
     thread_percent: int | None
     gpus: int
 
+    def parts(self, gpus: Iterable[str]) -> tuple[Part, ...]:
+        """What it comes to on these GPUs."""
+        return evenly(gpus, self.memory_mib, self.thread_percent or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class CardsRequest:
+    """What a container asks of the GPUs that it names, of each what it likes. thread_percent: the cap, 100 for none."""
+
+    parts: tuple[Part, ...]
+    thread_percent: int
+
+    @property
+    def memory_mib(self) -> int:
+        """The most that it asks of one GPU."""
+        return max(part.memory_mib for part in self.parts)
+
+    @property
+    def gpus(self) -> int:
+        """How many."""
+        return len(self.parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a program got: on each of `gpus` (UUIDs of one domain) so many MiB, a thread cap and so many clients.
+    """What a program got: parts of GPUs of one domain, a thread cap, and so many clients on each of them.
 
-    reserved_percent: what the books hold of each GPU's threads, 0 where the program asked for no share.
-    holder: the process that the grant was given to, whose children are its clients too, or the pod whose processes are.
+    holder: the process that the grant was given to, whose children are its clients too, or the pod or the container
+    whose processes are.
     """
 
     id: str
     domain: str
-    gpus: tuple[str, ...]
-    memory_mib: int
+    parts: tuple[Part, ...]
     thread_percent: int
-    reserved_percent: int
     clients: int
-    holder: ProcessIdentity | PodName
+    holder: ProcessIdentity | PodName | HostContainer
     command: str
 
     @property
+    def gpus(self) -> tuple[str, ...]:
+        return tuple(part.gpu for part in self.parts)
+
+    @property
+    def memory_mib(self) -> int:
+        """The most that it has of one GPU. MPS knows one limit for all, which each of them must be able to give."""
+        return max(part.memory_mib for part in self.parts)
+
+    @property
+    def reserved_percent(self) -> int:
+        """The most that the books hold of one GPU's threads."""
+        return max(part.reserved_percent for part in self.parts)
+
+    def part_of(self, gpu: str) -> Part:
+        """What it has of this GPU; nothing where that is none of its own."""
+        return next((part for part in self.parts if part.gpu == gpu), Part(gpu, 0, 0))
+
+    @property
     def pod(self) -> PodName | None:
-        """The pod that holds it; None where a process does."""
+        """The pod that holds it; None where somebody else does."""
         return self.holder if isinstance(self.holder, PodName) else None
+
+    @property
+    def container(self) -> HostContainer | None:
+        """The container without Kubernetes that holds it; None where somebody else does."""
+        return self.holder if isinstance(self.holder, HostContainer) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +172,19 @@ def rooms(
     """What each GPU has left, in the order of `gpus`. domain_of: from UUID to the name of the GPU's domain."""
     held: dict[str, list[Grant]] = {}
     for grant in grants:
-        for uuid in grant.gpus:
-            held.setdefault(uuid, []).append(grant)
+        for part in grant.parts:
+            held.setdefault(part.gpu, []).append(grant)
     return tuple(_room(gpu, domain_of[gpu.uuid], held.get(gpu.uuid, []), policy) for gpu in gpus)
 
 
 def _room(gpu: Gpu, domain: str, grants: list[Grant], policy: Policy) -> Room:
     total_mib = promised_mib(gpu, policy)
+    parts = [grant.part_of(gpu.uuid) for grant in grants]
     return Room(
         gpu=gpu,
         domain=domain,
         memory_mib_total=total_mib,
-        memory_mib=total_mib - sum(grant.memory_mib for grant in grants),
-        thread_percent=policy.oversubscription.thread_percent - sum(grant.reserved_percent for grant in grants),
+        memory_mib=total_mib - sum(part.memory_mib for part in parts),
+        thread_percent=policy.oversubscription.thread_percent - sum(part.reserved_percent for part in parts),
         clients=gpu.capability.clients - sum(grant.clients for grant in grants),
     )

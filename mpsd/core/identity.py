@@ -19,6 +19,29 @@ class ProcessIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class HostContainer:
+    """A container that runs here without Kubernetes. root: of its runtime (`--root`); id: unique there. name: as people
+    know it, empty where nobody said.
+
+    process: its first one; before that is there (is_made False), the runtime's that makes it.
+    """
+
+    root: str
+    id: str
+    name: str
+    process: ProcessIdentity
+    is_made: bool
+
+    def __str__(self) -> str:
+        return f"container {self.name or self.id[:12]}"
+
+
+def process_of(holder: ProcessIdentity | HostContainer) -> ProcessIdentity:
+    """The process that has to live for its grant to last."""
+    return holder.process if isinstance(holder, HostContainer) else holder
+
+
+@dataclass(frozen=True, slots=True)
 class PodName:
     """One pod for ever: its name may be used again, its uid is not. uid: empty where it is not known."""
 

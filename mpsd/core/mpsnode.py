@@ -147,8 +147,8 @@ def _gpu(gpu: Gpu, view: NodeView, policy: Policy, use: _Use) -> Object:
         promisedMiB=promised_mib(gpu, policy),
         promisedPercent=policy.oversubscription.thread_percent,
         promisedClients=gpu.capability.clients,
-        grantedMiB=sum(grant.memory_mib for grant in grants) if view.grants_known else None,
-        grantedPercent=sum(grant.reserved_percent for grant in grants) if view.grants_known else None,
+        grantedMiB=sum(grant.part_of(gpu.uuid).memory_mib for grant in grants) if view.grants_known else None,
+        grantedPercent=sum(grant.part_of(gpu.uuid).reserved_percent for grant in grants) if view.grants_known else None,
         usedMiB=use.of_gpu(gpu.uuid),
         clients=use.clients(None, [gpu.uuid]),
     )
@@ -206,7 +206,7 @@ def _summary(view: NodeView, policy: Policy, use: _Use) -> Object:
     used = [use.of_gpu(uuid) for uuid in uuids]
     used_mib = [mib for mib in used if mib is not None]
     clients = use.clients(None, uuids)
-    granted_mib = sum(held.grant.memory_mib * len(held.grant.gpus) for held in view.grants)
+    granted_mib = sum(part.memory_mib for held in view.grants for part in held.grant.parts)
     granted = _gib(granted_mib) if view.grants_known else "?"
     promised = _gib(sum(promised_mib(gpu, policy) for gpu in view.gpus))
     return _known(

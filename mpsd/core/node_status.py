@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from mpsd.core.domain_states import State
 from mpsd.core.fault_status import FaultsStatus, faults_status
-from mpsd.core.grants import Gpu, Grant, promised_mib
-from mpsd.core.identity import ProcessIdentity
+from mpsd.core.grants import Gpu, Grant, Part, promised_mib
+from mpsd.core.identity import PodName, process_of
 from mpsd.core.node_view import Canary, Client, HeldGrant, NodeView, pod_names
 from mpsd.core.policy import Policy, Response
 from mpsd.core.violations import Kind, most_mib
@@ -68,11 +68,24 @@ class ClientStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class CardStatus:
+    """A grant's part of one GPU (a UUID). used_mib None: NVML could not say."""
+
+    gpu: str
+    memory_mib: int
+    reserved_percent: int
+    used_mib: int | None
+    over: bool
+
+
+@dataclass(frozen=True, slots=True)
 class GrantStatus:
     """used_mib: the most that its clients together use on one of its GPUs; None: NVML could not say.
 
-    holder_pid None: a pod holds it, the one that namespace and pod name; else those are None. over: it uses more than
-    it may, the policy's tolerance included.
+    holder_pid None: a pod holds it, the one that namespace and pod name; else those are None. container: the id of the
+    container without Kubernetes that holds it, else None; its pid is that of its first process. over: it uses more than
+    it may of one of its GPUs, the policy's tolerance included. cards: GPU by GPU; empty where an agent older than this
+    does not say, and memory_mib is the most of them.
     """
 
     id: str
@@ -87,6 +100,9 @@ class GrantStatus:
     namespace: str | None = None
     pod: str | None = None
     over: bool = False
+    cards: tuple[CardStatus, ...] = ()
+    container: str | None = None
+    container_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +197,7 @@ def node_status(view: NodeView, policy: Policy, violations: ViolationsStatus | N
                 memory_mib=waiting.request.memory_mib,
                 thread_percent=waiting.request.thread_percent,
                 gpus=waiting.request.gpus,
-                holder_pid=waiting.holder.pid,
+                holder_pid=process_of(waiting.holder).pid,
                 command=waiting.command,
             )
             for waiting in view.waiting
@@ -192,7 +208,7 @@ def node_status(view: NodeView, policy: Policy, violations: ViolationsStatus | N
 
 
 def _gpu(gpu: Gpu, view: NodeView, grants: Sequence[Grant], policy: Policy) -> GpuStatus:
-    here = [grant for grant in grants if gpu.uuid in grant.gpus]
+    here = [grant.part_of(gpu.uuid) for grant in grants]
     clients = None if view.clients is None else [client for client in view.clients if client.gpu == gpu.uuid]
     return GpuStatus(
         uuid=gpu.uuid,
@@ -202,8 +218,8 @@ def _gpu(gpu: Gpu, view: NodeView, grants: Sequence[Grant], policy: Policy) -> G
         memory_mib=gpu.memory_mib,
         sms=gpu.sms,
         promised_mib=promised_mib(gpu, policy),
-        granted_mib=sum(grant.memory_mib for grant in here),
-        granted_percent=sum(grant.reserved_percent for grant in here),
+        granted_mib=sum(part.memory_mib for part in here),
+        granted_percent=sum(part.reserved_percent for part in here),
         used_mib=_used_mib(clients, gpu.uuid),
         clients=None if clients is None else len(clients),
         promised_percent=policy.oversubscription.thread_percent,
@@ -233,21 +249,30 @@ def _domain_statuses(view: NodeView) -> list[DomainStatus]:
 def _grant(held: HeldGrant, clients: Sequence[Client] | None, policy: Policy) -> GrantStatus:
     grant = held.grant
     own = None if clients is None else [client for client in clients if client.grant == grant.id]
-    used_mib = _most(_used_mib(own, uuid) for uuid in grant.gpus)
+    cards = tuple(_card(part, own, policy) for part in grant.parts)
     return GrantStatus(
         id=grant.id,
         gpus=grant.gpus,
         memory_mib=grant.memory_mib,
         thread_percent=grant.thread_percent,
-        used_mib=used_mib,
+        used_mib=_most(card.used_mib for card in cards),
         clients=None if own is None else len({client.pid for client in own}),
-        holder_pid=grant.holder.pid if isinstance(grant.holder, ProcessIdentity) else None,
+        holder_pid=None if isinstance(grant.holder, PodName) else process_of(grant.holder).pid,
         holder_alive=held.holder_alive,
         command=grant.command,
         namespace=grant.pod.namespace if grant.pod else None,
         pod=grant.pod.name if grant.pod else None,
-        over=used_mib is not None and used_mib > most_mib(grant, policy),
+        over=any(card.over for card in cards),
+        cards=cards,
+        container=grant.container.id if grant.container else None,
+        container_name=grant.container.name if grant.container else None,
     )
+
+
+def _card(part: Part, own: Sequence[Client] | None, policy: Policy) -> CardStatus:
+    used_mib = _used_mib(own, part.gpu)
+    over = used_mib is not None and used_mib > most_mib(part, policy)
+    return CardStatus(part.gpu, part.memory_mib, part.reserved_percent, used_mib, over)
 
 
 def _used_mib(clients: Sequence[Client] | None, gpu: str) -> int | None:

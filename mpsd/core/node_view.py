@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from mpsd.core.domain_states import State
-from mpsd.core.grants import Gpu, Grant, Request
-from mpsd.core.identity import PodName, ProcessIdentity
+from mpsd.core.grants import CardsRequest, Gpu, Grant, Request
+from mpsd.core.identity import HostContainer, PodName, ProcessIdentity
 
 RECORD_VERSION = 1
 
@@ -163,8 +163,8 @@ class Waiting:
     """A request that has no answer yet. deadline None: it wants an answer now."""
 
     id: str
-    request: Request
-    holder: ProcessIdentity
+    request: Request | CardsRequest
+    holder: ProcessIdentity | HostContainer
     holder_alive: bool
     command: str
     deadline: float | None

@@ -11,7 +11,7 @@ from mpsd.core.allocation import Held
 from mpsd.core.container import Role
 from mpsd.core.devices import gpu_of
 from mpsd.core.domains import Domain
-from mpsd.core.grants import Grant
+from mpsd.core.grants import Grant, evenly
 from mpsd.core.identity import PodName
 from mpsd.core.node_pods import ContainerName, NodePod
 from mpsd.core.policy import Policy
@@ -206,10 +206,8 @@ def _grant(
     return Grant(
         id=name.uid or str(name),
         domain=domain.name,
-        gpus=gpus,
-        memory_mib=min(mib[uuid] for uuid in gpus),
+        parts=evenly(gpus, min(mib[uuid] for uuid in gpus), len(holding.percent) // len(gpus)),
         thread_percent=min(100, max([*caps, *holding.caps], default=default)),
-        reserved_percent=len(holding.percent) // len(gpus),
         clients=policy.requests.clients_per_grant,
         holder=name,
         command=str(name),
@@ -224,7 +222,7 @@ def _with_init(grant: Grant | None, pod: NodePod | None) -> Grant | None:
     if grant is None or pod is None or pod.phase != "Pending":
         return grant
     asked_mib = max((request.memory_mib for request in pod.requests if request.role is Role.INIT), default=0)
-    return replace(grant, memory_mib=max(grant.memory_mib, asked_mib))
+    return replace(grant, parts=evenly(grant.gpus, max(grant.memory_mib, asked_mib), grant.reserved_percent))
 
 
 def _fullest(mib: Counter[str], domain_of: Mapping[str, Domain]) -> Domain:

@@ -13,7 +13,6 @@ from mpsd.core.devices import is_percent, units_by_gpu
 from mpsd.core.domain_states import SERVING, after_is
 from mpsd.core.domains import Domain
 from mpsd.core.grants import Gpu, Grant
-from mpsd.core.identity import PodName, ProcessIdentity
 from mpsd.core.journal import by_devices
 from mpsd.core.node_pods import ContainerName, NodePod, memory_units, percents
 from mpsd.core.node_view import DomainRecord
@@ -224,11 +223,9 @@ def _grants(start: _Start) -> tuple[Grant, ...]:
 
 
 def _pod_of(grant: Grant) -> tuple[str, str]:
-    match grant.holder:
-        case PodName(namespace, name):
-            return namespace, name
-        case ProcessIdentity():  # `pod_grants` makes no such grant
-            return "", ""
+    if grant.pod is None:  # `pod_grants` makes no such grant
+        return "", ""
+    return grant.pod.namespace, grant.pod.name
 
 
 def _came(grant: Grant, start: _Start) -> tuple[float, str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mpsd.core.events import Reason
-from mpsd.core.grants import Grant
+from mpsd.core.grants import Part
 from mpsd.core.identity import PodName
 from mpsd.core.node_view import Client
 from mpsd.core.policy import Policy, Response
@@ -84,6 +84,6 @@ def named(client: Client) -> str:
     return f"{client.process} ({printable(program, _PROGRAM)})"
 
 
-def most_mib(grant: Grant, policy: Policy) -> int:
-    """What the processes of a grant may use together of each of its GPUs before it is a violation."""
-    return grant.memory_mib + policy.violations.memory_over_grant.tolerance_mib
+def most_mib(part: Part, policy: Policy) -> int:
+    """What the processes of a grant may use together of one of its GPUs before it is a violation."""
+    return part.memory_mib + policy.violations.memory_over_grant.tolerance_mib

@@ -126,7 +126,8 @@ class _Look:
             else:
                 used[client.process] = client.used_mib
         before = self._before.within.get((grant.id, gpu), {})
-        total_mib, limit_mib = sum(used.values()), most_mib(grant, self._policy)
+        part = grant.part_of(gpu)
+        total_mib, limit_mib = sum(used.values()), most_mib(part, self._policy)
         if total_mib <= limit_mib:
             self._within[grant.id, gpu] = used if len(used) == len(counted) else before
             return
@@ -138,7 +139,7 @@ class _Look:
             taken = f"took {growth[client.process]} MiB since its grant was last within"
             message = (
                 f"{taken if before else f'holds {used[client.process]} MiB'}: "
-                f"{total_mib} MiB of {self._seen.label(gpu)} are used where {grant.memory_mib} MiB were granted"
+                f"{total_mib} MiB of {self._seen.label(gpu)} are used where {part.memory_mib} MiB were granted"
             )
             finding = Finding(Kind.MEMORY_OVER_GRANT, client, grant.pod, message)
             self.note(finding, as_one=grant.id)

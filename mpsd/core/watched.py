@@ -123,7 +123,7 @@ def lifted(
 
 def _sees(grant: Grant, seen: Seen) -> tuple[str, ...]:
     """A container has its own GPUs only; a program of this machine all of its domain's."""
-    return grant.gpus if grant.pod else seen.domains.get(grant.domain, grant.gpus)
+    return grant.gpus if grant.pod or grant.container else seen.domains.get(grant.domain, grant.gpus)
 
 
 def crowd(grant: Grant, label: str, clients: Iterable[Client], ending: Container[ProcessIdentity]) -> Iterator[Finding]:

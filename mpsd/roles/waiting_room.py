@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mpsd.core.decide import Admit, Refuse
+from mpsd.core.identity import process_of
 from mpsd.core.node_view import Waiting
 from mpsd.edge.event_loop import DeathWatch
 
@@ -29,7 +30,7 @@ class WaitingRoom:
     async def wait(self, waiting: Waiting) -> Admit | Refuse:
         """The answer, once there is one; when the caller is cancelled, the seat is free."""
         answer: asyncio.Future[Admit | Refuse] = asyncio.get_running_loop().create_future()
-        watch = DeathWatch(waiting.holder, self._wake)
+        watch = DeathWatch(process_of(waiting.holder), self._wake)
         self._seats[waiting.id] = _Seat(waiting, answer, watch)
         self._wake()
         try:

@@ -18,7 +18,7 @@ from uuid import UUID
 
 import yaml
 
-from mpsd.core.grants import Gpu, Grant
+from mpsd.core.grants import Gpu, Grant, evenly
 from mpsd.core.identity import PodName
 from mpsd.core.mps_ready import Condition, Truth, condition_object
 from mpsd.core.mpsnode import KIND, mpsnode_for, mpsnode_status
@@ -72,10 +72,8 @@ class _Node:
         return Grant(
             id=f"grant-{number}",
             domain=gpu.label,
-            gpus=(gpu.uuid,),
-            memory_mib=self._random.randint(1, gib) * 1024,
+            parts=evenly((gpu.uuid,), self._random.randint(1, gib) * 1024, 0),
             thread_percent=100,
-            reserved_percent=0,
             clients=POLICY.requests.clients_per_grant,
             holder=PodName("default", f"job-{self._number}-{number}-x7k2p", self._uid(3, number)),
             command="",

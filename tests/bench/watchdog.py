@@ -18,7 +18,7 @@ from typing import Any
 
 from mpsd.core.client_limits import ClientLimit, environment
 from mpsd.core.domain_states import State
-from mpsd.core.grants import Gpu, Grant
+from mpsd.core.grants import Gpu, Grant, evenly
 from mpsd.core.node_view import RECORD_VERSION, DomainRecord
 from mpsd.edge import processes, records
 from mpsd.edge.domain_records import DomainRecords
@@ -188,7 +188,7 @@ def _fill(machine: SimulatedNode, gpu: Gpu, books: LocalGrants, stack: ExitStack
         stack.callback(process.kill)
         holder = processes.identity_of(process.pid)
         assert holder is not None, name
-        books.add(Grant(name, gpu.label, (gpu.uuid,), GRANTED_MIB, 100, 0, 8, holder, "sleep 600"))
+        books.add(Grant(name, gpu.label, evenly((gpu.uuid,), GRANTED_MIB, 0), 100, 8, holder, "sleep 600"))
         card.claim(Claim(process.pid, MPS_CLIENT, 1024 * MIB))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from mpsd.core.client_limits import ClientLimit, environment
-from mpsd.core.grants import Grant
+from mpsd.core.grants import Grant, evenly
 from mpsd.core.identity import PodName, ProcessIdentity
 from mpsd.core.node_view import Client
 from mpsd.core.policy import Policy, Response
@@ -21,10 +21,8 @@ def pod_grant(name: str, mib: int = 1024, *gpus: int, clients: int = 8, percent:
     return Grant(
         id=f"{name}-uid",
         domain="gpu0" if len(gpus) < 2 else "gpu0-1",
-        gpus=tuple(UUIDS[gpu] for gpu in gpus or (0,)),
-        memory_mib=mib,
+        parts=evenly([UUIDS[gpu] for gpu in gpus or (0,)], mib, 0),
         thread_percent=percent,
-        reserved_percent=0,
         clients=clients,
         holder=PodName("default", name, f"{name}-uid"),
         command=f"default/{name}",

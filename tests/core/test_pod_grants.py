@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mpsd.core.allocation import Held
 from mpsd.core.devices import gpu_of, memory_devices
 from mpsd.core.domains import Domain
-from mpsd.core.grants import Grant, promised_mib
+from mpsd.core.grants import Grant, evenly, promised_mib
 from mpsd.core.identity import PodName
 from mpsd.core.journal import corrected, newest, served, still_needed
 from mpsd.core.node_pods import ContainerName, NodePod
@@ -44,10 +44,8 @@ def test_a_pod_s_containers_have_one_grant_together() -> None:
     assert grant == Grant(
         id=UID,
         domain="gpu0",
-        gpus=UUIDS[:1],
-        memory_mib=5 * 1024,
+        parts=evenly(UUIDS[:1], 5 * 1024, 50),
         thread_percent=30,
-        reserved_percent=50,
         clients=8,
         holder=PodName("default", "train-0", UID),
         command="default/train-0",

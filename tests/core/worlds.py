@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from mpsd.core.domain_states import State
 from mpsd.core.gpu_facts import Capability
-from mpsd.core.grants import Gpu, Grant, Request
+from mpsd.core.grants import Gpu, Grant, Request, evenly
 from mpsd.core.identity import ProcessIdentity
 from mpsd.core.limits_reading import read_policy
 from mpsd.core.node_view import (
@@ -96,10 +96,8 @@ def grant(name: str, gib: int, gpu: int = 0, reserved_percent: int = 0) -> Grant
     return Grant(
         id=name,
         domain=f"gpu{gpu}",
-        gpus=(UUIDS[gpu],),
-        memory_mib=gib * 1024,
+        parts=evenly((UUIDS[gpu],), gib * 1024, reserved_percent),
         thread_percent=reserved_percent or 100,
-        reserved_percent=reserved_percent,
         clients=8,
         holder=identity(abs(hash(name)) % 1000 + 100),
         command="train",

@@ -151,10 +151,10 @@ def bomb(levels: int) -> str:
     ],
 )  # fmt: skip
 def test_what_grows_without_measure_is_refused_before_it_grows(text: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()  # of this process: others may have the machine
     (found,) = problems(text)
     assert found.rule == "yaml-too-many-values"
-    assert time.monotonic() - started < 20, "seconds are expected; minutes would mean that the limit came too late"
+    assert time.process_time() - started < 20, "seconds are expected; minutes would mean that the limit came too late"
 
 
 def test_a_small_use_of_aliases_is_no_bomb() -> None:

@@ -17,7 +17,7 @@ from dataclasses import replace
 import pytest
 
 from mpsd.core.domain_states import State
-from mpsd.core.grants import Grant
+from mpsd.core.grants import Grant, evenly
 from mpsd.core.identity import ProcessIdentity
 from mpsd.core.node_view import RECORD_VERSION, DomainRecord, Fault, FaultHit
 from mpsd.edge import processes, records
@@ -150,7 +150,7 @@ class Bystander:
         records.write(folder.record, DomainRecord(*past))
         grants = machine.run_directory / "grants"
         grants.mkdir()
-        records.write(grants / "old.json", Grant("old", "gpu0", (gpu,), 20480, 100, 0, 8, stale, "gone"))
+        records.write(grants / "old.json", Grant("old", "gpu0", evenly((gpu,), 20480, 0), 100, 8, stale, "gone"))
 
     @property
     def is_well(self) -> bool:

@@ -1,0 +1,58 @@
+"""Whether the GPUs that a container names have room for what it asks of each.
+
+One rule: all of them or none; a refusal says of every one that lacks something what that is, in MiB and percent.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from mpsd.core.grants import CardsRequest, Part, Room
+from mpsd.core.placement import NoRoom, Placed
+from mpsd.core.policy import Policy
+
+
+def place_there(request: CardsRequest, rooms: Sequence[Room], policy: Policy) -> Placed | NoRoom:
+    """The GPUs, which are one domain's, or the reason why they cannot be had."""
+    by_gpu = {room.gpu.uuid: room for room in rooms}
+    named = [by_gpu[part.gpu] for part in request.parts if part.gpu in by_gpu]
+    lacks = [lack for part in request.parts for lack in _lacks(part, by_gpu.get(part.gpu), policy)]
+    domains = dict.fromkeys(room.domain for room in named)
+    if len(domains) > 1:
+        lacks.insert(0, _apart(named))
+    if lacks:
+        return NoRoom("; ".join(lacks), len(domains) == 1 and _fits_when_empty(request, by_gpu, policy))
+    return Placed(next(iter(domains)), tuple(part.gpu for part in request.parts))
+
+
+def _lacks(part: Part, room: Room | None, policy: Policy) -> Iterator[str]:
+    if room is None:
+        yield f"{part.gpu} takes no programs now"
+        return
+    label = room.gpu.label
+    if part.memory_mib > room.memory_mib:
+        free_mib = max(0, room.memory_mib)
+        yield f"{label} has {free_mib} of {room.memory_mib_total} MiB free, and {part.memory_mib} MiB are asked for"
+    if part.reserved_percent > room.thread_percent:
+        free = max(0, room.thread_percent)
+        yield f"{label} has {free} % of its threads free, and {part.reserved_percent} % are asked for"
+    if policy.requests.clients_per_grant > room.clients:
+        needed = policy.requests.clients_per_grant
+        yield f"{label} has room for {max(0, room.clients)} more clients, and a grant may have {needed}"
+
+
+def _apart(rooms: Sequence[Room]) -> str:
+    labels = [room.gpu.label for room in rooms]
+    ordinals = ", ".join(str(room.gpu.ordinal) for room in rooms)
+    return (
+        f"{' and '.join(labels)} have control daemons of their own, and a program can be a client of one alone; "
+        f"put [{ordinals}] into `domains` of the policy"
+    )
+
+
+def _fits_when_empty(request: CardsRequest, rooms: dict[str, Room], policy: Policy) -> bool:
+    """A GPU that is not here now may come back."""
+    return all(
+        part.memory_mib <= rooms[part.gpu].memory_mib_total
+        and part.reserved_percent <= policy.oversubscription.thread_percent
+        for part in request.parts
+        if part.gpu in rooms
+    )
