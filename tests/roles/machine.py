@@ -139,8 +139,11 @@ class Service(Program):
 class Machine:
     """One run directory, its limits and its simulated GPUs, with nothing running yet."""
 
-    def __init__(self, gpus: str = "A30", *, tried: bool = True) -> None:
-        """tried: whether a canary passed there earlier in this boot, which saves each first start some processes."""
+    def __init__(self, gpus: str = "A30", *, tried: bool = True, cards: Sequence[Mapping[str, Any]] = ()) -> None:
+        """tried: whether a canary passed there earlier in this boot, which saves each first start some processes.
+
+        cards: rows that gpus.yaml has here beside its own.
+        """
         self._folder = Path(tempfile.mkdtemp(prefix="mpsd-", dir="/tmp"))  # short: sockets are in it
         self._limits = self._folder / "limits"
         self._gpus = gpus
@@ -148,10 +151,10 @@ class Machine:
         self._services: list[tuple[str, Service]] = []
         self._cards: list[Card] = []
         self._limits.mkdir()
-        shutil.copy(shipped_folder() / "gpus.yaml", self._limits)
+        self._write_facts(cards)
         self.set_policy()
         self.run_directory = self._folder / "run"
-        self.facts = load_limits(None).facts
+        self.facts = load_limits(self._limits).facts
         self.simulation = create_node(
             self.run_directory / "simulation", cards_asked(gpus, self.facts), self.facts.capabilities
         )
@@ -176,6 +179,13 @@ class Machine:
                 policy[name] = policy[name] | value if isinstance(value, Mapping) else value
         self.write_policy(yaml.safe_dump(policy))
         self._plain = not policy["domains"]
+
+    def _write_facts(self, cards: Sequence[Mapping[str, Any]]) -> None:
+        there = self._limits / "gpus.yaml"
+        shutil.copy(shipped_folder() / "gpus.yaml", there)
+        if cards:
+            facts = yaml.safe_load(there.read_text())
+            there.write_text(yaml.safe_dump(facts | {"cards": [*facts["cards"], *cards]}))
 
     def write_policy(self, text: str) -> None:
         self._plain = False  # nobody knows what domains it has

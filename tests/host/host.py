@@ -1,0 +1,173 @@
+"""One machine with simulated GPUs and `mpsd up`, whose containers are real: runc's, by way of mpsd-runtime.
+
+One rule: nothing of a test is left: no container, process, cgroup, mount or folder; and at its end nothing is reserved.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import mpsd
+from mpsd.core import runtime_launcher
+from mpsd.core.node_status import DomainStatus, GrantStatus
+from mpsd.edge import local_api
+from tests.host.bundle import make_bundle
+from tests.host.container import Container, Ended, ended
+from tests.roles.machine import MPSD, Line, Machine, eventually
+
+_CGROUPS = Path("/sys/fs/cgroup")
+Books = Mapping[int, tuple[int, int]]  # from a card's ordinal to the MiB and the percent that are granted of it
+
+
+class Host(Machine):
+    """Its run directory, limits and cards, with nothing running yet."""
+
+    def __init__(self, gpus: str, *, cards: Sequence[Mapping[str, Any]] = (), **policy: Any) -> None:
+        """cards: rows that gpus.yaml has beside its own. policy: what the policy has beside the machine's own."""
+        super().__init__(gpus, cards=cards)
+        self.set_policy(**policy)
+        self._containers: list[Container] = []
+        self._made = 0
+        self.root = self._folder / "r"
+        self.runtime_log = self._folder / "runtime.log"
+        self.launcher = self.write_launcher("mpsd-runtime")
+
+    def write_launcher(self, name: str, next_runtime: str = "") -> Path:
+        """What `mpsd install` writes; next_runtime: empty where mpsd-runtime finds it itself."""
+        home = str(Path(mpsd.__file__).parents[1])
+        text = runtime_launcher.launcher(
+            sys.executable, home, str(self.run_directory), next_runtime, str(self.runtime_log)
+        )
+        path = self._folder / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    # -- containers ----------------------------------------------------------------------------------------------
+
+    @property
+    def cgroup(self) -> str:
+        """Whose cgroup the containers of this machine are in, from the top of each hierarchy."""
+        return f"/mpsd-host-{self._folder.name}"
+
+    def container(
+        self, environment: Mapping[str, str], *command: str, name: str = "", host_ipc: bool = False
+    ) -> Container:
+        """A bundle, and nothing created of it yet. command: what it runs, sim-cuda that holds a context for none."""
+        self._made += 1
+        name = name or f"c{self._made}"
+        folder = self._folder / name
+        words = command or ("sim-cuda", "info", "hold")
+        bundle = make_bundle(folder, f"{self.cgroup}/{name}", environment, words, host_ipc=host_ipc)
+        made = Container(self.launcher, self.root, name, bundle, self.environment)
+        self._containers.append(made)
+        return made
+
+    def holding(self, environment: Mapping[str, str], *actions: str, name: str = "") -> Container:
+        """A container whose sim-cuda has done its actions and holds its context."""
+        return self.container(environment, "sim-cuda", *actions, "info", "hold", name=name).held()
+
+    def ran(self, environment: Mapping[str, str], *command: str) -> Ended:
+        """What came of `run` for this command, once it has ended; the container is gone."""
+        made = self.container(environment, *command)
+        done = made.run()
+        assert made.status == "", made
+        return done
+
+    def remove_containers(self) -> None:
+        while self._containers:
+            self._containers.pop().remove()
+
+    @property
+    def runtime_events(self) -> list[Line]:
+        """What mpsd-runtime has logged, the oldest first."""
+        with suppress(FileNotFoundError):
+            return [json.loads(line) for line in self.runtime_log.read_text().splitlines()]
+        return []
+
+    # -- mpsd ----------------------------------------------------------------------------------------------------
+
+    def asked(self, *words: str) -> Ended:
+        """`mpsd WORDS`, once it has ended."""
+        return ended([MPSD, *words], self.environment)
+
+    def status(self) -> Mapping[str, Any]:
+        """`mpsd status -o json`."""
+        done = self.asked("status", "-o", "json")
+        assert done.code == 0, done
+        found: Mapping[str, Any] = json.loads(done.output)
+        return found
+
+    @property
+    def books(self) -> Books:
+        """Card by card, as `mpsd status -o json` has it."""
+        gpus = self.status()["gpus"]
+        return {ordinal: (gpu["granted_mib"], gpu["granted_percent"]) for ordinal, gpu in enumerate(gpus)}
+
+    def granted_to(self, container: Container) -> GrantStatus:
+        """The grant of this container, which it must have."""
+        (found,) = (grant for grant in self.node().grants if grant.container == container.name)
+        return found
+
+    def until_nothing_reserved(self) -> None:
+        """Until the books are at zero, by mpsd's word and on disk."""
+        self.until_no_grants()
+        assert set(self.books.values()) == {(0, 0)}
+        eventually(lambda: not self.grants_on_disk(), "no grant is left on disk")
+
+    def nothing_reserved(self) -> None:
+        """Fails unless the books are at zero now, by mpsd's word and on disk."""
+        assert self.status()["grants"] == []
+        assert set(self.books.values()) == {(0, 0)}
+        assert self.grants_on_disk() == []
+
+    def grants_on_disk(self) -> list[Mapping[str, Any]]:
+        found = []
+        for path in (self.run_directory / "grants").glob("*.json"):
+            with suppress(FileNotFoundError):  # it was given back meanwhile
+                found.append(json.loads(path.read_text()))
+        return found
+
+    def _known(self) -> Sequence[DomainStatus]:
+        """The domains, once they hold every GPU."""
+        with suppress(local_api.NotRunning):
+            domains = self.node().domains
+            return domains if sum(len(one.gpus) for one in domains) == len(self.simulation.gpus) else ()
+        return ()
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        self.remove_containers()
+        super().stop()
+
+    def destroy(self) -> None:
+        self.remove_containers()
+        assert mounts_below(self._folder) == []  # what is removed now must not reach through one of them
+        super().destroy()
+        remove_cgroup(self.cgroup)
+
+
+def mounts_below(folder: Path) -> list[str]:
+    """The mounts of this machine that are in a folder."""
+    places = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [place for place in places if Path(place).is_relative_to(folder)]
+
+
+def remove_cgroup(cgroup: str, within_s: float = 5) -> None:
+    """In every hierarchy; one whose last process is about to end is waited for."""
+    ends = time.monotonic() + within_s
+    for hierarchy in [_CGROUPS, *_CGROUPS.iterdir()]:
+        top = hierarchy / cgroup.lstrip("/")
+        for folder in sorted((Path(found[0]) for found in os.walk(top)), reverse=True):
+            while folder.is_dir():
+                try:
+                    folder.rmdir()
+                except OSError:
+                    assert time.monotonic() < ends, f"{folder} is in use"
+                    time.sleep(0.02)
