@@ -53,6 +53,7 @@ def read_cgpu(environment: Mapping[str, str], machine: Sequence[Gpu], compute: C
                 gpu=gpu,
                 memory_bytes=gpu.memory_mib * MIB * part // (dev or size_gib(gpu)),
                 thread_percent=percent,
+                reserved_percent=0 if policy.share is Share.WHOLE else percent,
                 where=CONTAINER,
                 weight=weight,
                 policy=policy.number,

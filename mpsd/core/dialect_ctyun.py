@@ -32,20 +32,24 @@ def read_ctyun(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readin
     if sum("PGPU" in card for card in numbers) > len(by_ordinal):
         words.wrong("device-twice", EGPU, environment[EGPU], "has one PGPU twice", "name each card once")
     gpus = _gpus(words, environment, machine, by_ordinal)
-    least = min((card["WEIGHT"] for card in numbers if "WEIGHT" in card), default=100)
     return request_of(
         Dialect.CTYUN,
-        tuple(_written(gpu, card, least) for gpu in gpus if "MEM" in (card := by_ordinal[gpu.ordinal])),
+        tuple(_written(gpu, card) for gpu in gpus if "MEM" in (card := by_ordinal[gpu.ordinal])),
         words.problems,
     )
 
 
-def _written(gpu: Gpu, card: Mapping[str, int], least: int) -> Written:
-    weight = card.get("WEIGHT", least)  # one that is wrong keeps nothing else of the card from being said
-    differs = [_CAPPED] if weight < 100 else []
-    if least < weight:  # CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is one number for a process
-        differs.append(f"MPS has one percentage for all cards of a program: it gets the smallest, {least} %")
-    return Written(gpu, card["MEM"] * MIB, least, f"{EGPU} MEM", weight=weight, differs=tuple(differs))
+def _written(gpu: Gpu, card: Mapping[str, int]) -> Written:
+    weight = card.get("WEIGHT", 100)  # one that is wrong keeps nothing else of the card from being said
+    return Written(
+        gpu=gpu,
+        memory_bytes=card["MEM"] * MIB,
+        thread_percent=weight,
+        reserved_percent=weight,
+        where=f"{EGPU} MEM",
+        weight=weight,
+        differs=(_CAPPED,) if weight < 100 else (),
+    )
 
 
 def _fields(words: Words, part: str, keys: Sequence[str]) -> dict[str, str]:

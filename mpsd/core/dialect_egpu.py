@@ -63,6 +63,7 @@ def read_egpu(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Reading
                 gpu=gpu,
                 memory_bytes=memory_bytes(gpu),
                 thread_percent=percent if capped else 100,
+                reserved_percent=percent if capped else 0,
                 where=CONTAINER if container else BYTES if size_bytes else PERCENT,
                 differs=(_CAPPED,) if capped else (),
             )

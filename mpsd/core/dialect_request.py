@@ -3,7 +3,7 @@
 One rule: the bytes are the published formula's; what MPS is told is never more than them, and every difference is said.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -41,7 +41,8 @@ class CardRequest:
     """What a container asks of one card, and what MPS is told for it.
 
     memory_bytes: the dialect's own formula to the byte, CUDA's context included; the whole card where it sets no limit.
-    memory_mib: the limit that MPS is given. thread_percent: the cap that MPS is given, 100 for none.
+    memory_mib: what the books hold of it. thread_percent: the cap that MPS is given for all cards, 100 for none.
+    reserved_percent: what the books hold of its threads, 0 where the dialect promises no part of them.
     weight: as it was written, None where it was not. policy: cGPU's number, None in the other dialects.
     differs: where MPS does something else than the dialect says, a sentence each without its full stop.
     """
@@ -50,6 +51,7 @@ class CardRequest:
     memory_bytes: int
     memory_mib: int
     thread_percent: int
+    reserved_percent: int
     weight: int | None = None
     policy: int | None = None
     differs: tuple[str, ...] = ()
@@ -70,12 +72,14 @@ Reading = Off | Refused | DialectRequest
 class Written:
     """What was written for one card. memory_bytes: None where no limit is asked for, else by the dialect's formula.
 
-    where: the variable that decided the memory, or the threads where there is no limit of memory.
+    thread_percent: the cap on this card, 100 for none. where: the variable that decided the memory, or the threads
+    where there is no limit of memory.
     """
 
     gpu: Gpu
     memory_bytes: int | None
     thread_percent: int
+    reserved_percent: int
     where: str
     weight: int | None = None
     policy: int | None = None
@@ -87,16 +91,28 @@ def request_of(dialect: Dialect, written: tuple[Written, ...], problems: Sequenc
 
     written: what could be read, at least one card unless there are problems.
     """
-    if wrong := (*problems, *(problem for card in written for problem in _problems(card))):
+    told = _Told(
+        memory_mib=max(map(_limit_mib, written), default=0),
+        thread_percent=min((card.thread_percent for card in written), default=100),
+    )
+    if wrong := (*problems, *(problem for card in written for problem in _problems(card, told))):
         return Refused(wrong)
-    return DialectRequest(dialect, tuple(map(_card, written)))
+    return DialectRequest(dialect, tuple(_card(card, told) for card in written))
 
 
-def _problems(card: Written) -> tuple[Problem, ...]:
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What MPS is told for all cards of the container, since a program has one limit and one percentage for all."""
+
+    memory_mib: int
+    thread_percent: int
+
+
+def _problems(card: Written, told: _Told) -> tuple[Problem, ...]:
     gpu, limit_mib = card.gpu, _limit_mib(card)
     if (card.memory_bytes or 0) > gpu.memory_mib * MIB:
         limit_mib = -(-(card.memory_bytes or 0) // MIB)
-    limit = ClientLimit(max(0, limit_mib), card.thread_percent)
+    limit = ClientLimit(max(0, limit_mib), told.thread_percent)
     return problems_with(limit, f"{card.where} on {gpu.label}", gpu.capability, gpu.memory_mib, gpu.sms)
 
 
@@ -106,23 +122,37 @@ def _limit_mib(card: Written) -> int:
     return left_mib if card.memory_bytes is None else min(left_mib, card.memory_bytes // MIB)
 
 
-def _card(card: Written) -> CardRequest:
+def _card(card: Written, told: _Told) -> CardRequest:
     whole_bytes, limit_mib = card.gpu.memory_mib * MIB, _limit_mib(card)
     memory_bytes = whole_bytes if card.memory_bytes is None else card.memory_bytes
-    differs = list(card.differs)
-    if card.memory_bytes is None:
-        differs.append("no limit of memory is asked for: mpsd promises it the whole card, so nobody shares it")
-    if limit_mib < memory_bytes // MIB:
-        server_mib = card.gpu.capability.server_mib
-        differs.append(f"the MPS server holds {server_mib} MiB of the card, so the limit is {limit_mib} MiB")
-    elif short := memory_bytes - limit_mib * MIB:
-        differs.append(f"MPS counts whole MiB, so the limit is {short} bytes less")
     return CardRequest(
         gpu=card.gpu,
         memory_bytes=memory_bytes,
         memory_mib=limit_mib,
-        thread_percent=card.thread_percent,
+        thread_percent=told.thread_percent,
+        reserved_percent=card.reserved_percent,
         weight=card.weight,
         policy=card.policy,
-        differs=tuple(differs),
+        differs=(*card.differs, *_differs(card, memory_bytes, limit_mib, told)),
     )
+
+
+def _differs(card: Written, memory_bytes: int, limit_mib: int, told: _Told) -> Iterator[str]:
+    """What MPS does differently whatever the dialect."""
+    if card.memory_bytes is None:
+        yield "no limit of memory is asked for: mpsd promises it the whole card, so nobody shares it"
+    if limit_mib < memory_bytes // MIB:
+        server_mib = card.gpu.capability.server_mib
+        yield f"the MPS server holds {server_mib} MiB of the card, so the limit is {limit_mib} MiB"
+    elif short := memory_bytes - limit_mib * MIB:
+        yield f"MPS counts whole MiB, so the limit is {short} bytes less"
+    if limit_mib < told.memory_mib:
+        yield (
+            f"MPS has one limit of memory for all cards of a program: it gets the largest, {told.memory_mib} MiB, and "
+            f"mpsd ends what uses more than {limit_mib} MiB here"
+        )
+    if told.thread_percent < card.thread_percent:
+        yield (
+            f"MPS has one percentage for all cards of a program: it gets the smallest, {told.thread_percent} %, where "
+            f"{card.thread_percent} % of this card are asked for"
+        )

@@ -35,11 +35,15 @@ class Gpu(GpuName):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What the books hold of one GPU (a UUID). reserved_percent: of its threads, 0 where no share was asked for."""
+    """What the books hold of one GPU (a UUID). reserved_percent: of its threads, 0 where no share was asked for.
+
+    weight: cGPU's, of a container that has one; it says what of max_inst is taken (core.grant_change), None for none.
+    """
 
     gpu: str
     memory_mib: int
     reserved_percent: int
+    weight: int | None = None
 
 
 def evenly(gpus: Iterable[str], memory_mib: int, reserved_percent: int) -> tuple[Part, ...]:
