@@ -7,7 +7,7 @@ with lasting():
 
     from mpsd.cli.verbs import CONTEXT_SETTINGS, Verb, Verbs, Version, help_of, run
 
-# Each in mpsd.cli.<verb>.
+# Each in mpsd.cli.<verb>, but for those of _MODULES: its name is that of a verb of `kubectl mps`.
 _LINES = {
     "up": "Share this machine's GPUs: supervise the MPS daemons and grant shares, in the foreground.",
     "run": "Run a command with a share of a GPU.",
@@ -16,13 +16,19 @@ _LINES = {
     "check": "Whether limits files are sound, and what they put in force.",
     "demo": "The whole way in a simulated cluster, or on a simulated machine. Needs no GPU and no Kubernetes.",
     "bench": "Measure what MPS and mpsd do on this machine's GPU, and hold it against what mpsd promises.",
+    "install": "Make docker, containerd or podman know the runtime mpsd, which gives containers their share.",
+    "uninstall": "Take the runtime mpsd out of docker, containerd or podman. Of a cluster: `kubectl mps uninstall`.",
     "control": "Only the part of `up` that holds the MPS daemons.",
     "agent": "Only the part of `up` that grants shares; may be killed and restarted at any time.",
     "webhook": "Answer Kubernetes admission reviews: refuse what breaks sharing, in words that help.",
     "scheduler": "Tell kube-scheduler which nodes have one GPU with room, and bind pods to it.",
 }
 _EXTRAS = {"webhook": "webhook", "scheduler": "scheduler"}  # all others need what a node needs, or nothing
-_VERBS = {name: Verb(line, f"mpsd.cli.{name}", _EXTRAS.get(name, "agent")) for name, line in _LINES.items()}
+_MODULES = {"uninstall": "engine_uninstall"}
+_VERBS = {
+    name: Verb(line, f"mpsd.cli.{_MODULES.get(name, name)}", _EXTRAS.get(name, "agent"))
+    for name, line in _LINES.items()
+}
 
 
 class _Verbs(Verbs):
@@ -49,6 +55,7 @@ def _mpsd(version: Version = False) -> None:
         mpsd check limits                      whether limits files are sound
         mpsd demo                              all of it, in a simulated cluster
         mpsd bench --save all.json             what this machine's GPU does under it
+        mpsd install docker --dry-run          what lets containers have shares
 
     Every verb has a --help of its own. The exit code is 0 for yes, 1 for no, 2 for a wrong question.
     """

@@ -1,0 +1,73 @@
+"""What `mpsd install` and `mpsd uninstall` share: their options, and the paths that come of them.
+
+One rule: --root stands for /, so what is written into a file never begins with it.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mpsd.core.engine_change import CONFIGURATION, LAUNCHER, Engine
+from mpsd.core.problem import InvalidInput, Problem, shown
+from mpsd.edge import engine_files
+
+EngineName = Annotated[Engine, typer.Argument(metavar="ENGINE", help="docker, containerd or podman.")]
+To = Annotated[str, typer.Option("--to", metavar="PATH", help="The launcher.")]
+Config = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="The engine's configuration: /etc/docker/daemon.json, /etc/containerd/config.toml or"
+        " /etc/containers/containers.conf.d/mpsd.conf.",
+        show_default=False,
+    ),
+]
+Root = Annotated[str, typer.Option("--root", metavar="DIR", help="A folder that stands for /, such as an image's.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show every step and difference, and change nothing.")]
+
+_LONGEST_LINE = 120  # of `#!` on a kernel before 5.1, less its options
+
+
+class Places:
+    """The files of one engine below a root. launcher: as it is written into files."""
+
+    def __init__(self, engine: Engine, to: str, config: str | None, root: str) -> None:
+        """InvalidInput where a path cannot be used."""
+        _check("--to", to)
+        self.root = Path(root).absolute()
+        self.launcher = to
+        self._config = config or CONFIGURATION[engine]
+        if config:
+            _check("--config", config)
+
+    def find_launcher(self) -> engine_files.Found:
+        """InvalidInput where it is a link: another could be put behind it."""
+        found = engine_files.find(self.here(self.launcher), self.root)
+        if found.linked_from:
+            message = f"is a link to {found.path}"
+            problem = Problem("launcher-taken", "the file", "", message, "remove the link")
+            raise InvalidInput(self.launcher, [problem])
+        return found
+
+    def find_config(self) -> engine_files.Found:
+        return engine_files.find(self.here(self._config), self.root)
+
+    def here(self, path: str) -> Path:
+        return self.root / path.lstrip("/")
+
+
+def check_interpreter(python: str) -> None:
+    """InvalidInput where a launcher cannot begin with it."""
+    if len(python) > _LONGEST_LINE or any(char.isspace() for char in python):
+        message = f"cannot stand in the first line of a script: it has spaces, or more than {_LONGEST_LINE} characters"
+        problem = Problem("launcher-unsafe", "this python", shown(python), message, "install mpsd in another folder")
+        raise InvalidInput("mpsd install", [problem])
+
+
+def _check(option: str, path: str) -> None:
+    if not path.startswith("/") or path.endswith("/") or ".." in path.split("/") or not path.isprintable():
+        message = "is no path from / on"
+        problem = Problem("setting", option, shown(path), message, f"write it whole, such as {LAUNCHER}")
+        raise InvalidInput("settings", [problem])

@@ -1,0 +1,161 @@
+"""What is done to a machine so that an engine knows the runtime mpsd, or does not any more: file by file.
+
+One rule: a change says the whole file before and after, so what is shown is what is done.
+"""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mpsd.core import engine_containerd, engine_docker, engine_podman
+from mpsd.core.problem import InvalidInput, Problem
+from mpsd.core.runtime_launcher import is_launcher
+
+LAUNCHER = "/usr/local/bin/mpsd-runtime"
+
+
+class Engine(StrEnum):
+    """What starts containers."""
+
+    DOCKER = "docker"
+    CONTAINERD = "containerd"
+    PODMAN = "podman"
+
+
+CONFIGURATION = {
+    Engine.DOCKER: "/etc/docker/daemon.json",
+    Engine.CONTAINERD: "/etc/containerd/config.toml",
+    Engine.PODMAN: "/etc/containers/containers.conf.d/mpsd.conf",
+}
+_HEARS = {  # what makes the engine read its configuration again, and what that costs
+    Engine.DOCKER: "systemctl reload docker",  # it reads its runtimes at SIGHUP
+    Engine.CONTAINERD: "systemctl restart containerd",
+}
+_AT_WHAT_COST = {
+    Engine.DOCKER: "docker reads its runtimes again when it is reloaded; no container notices",
+    Engine.CONTAINERD: "containerd reads its configuration when it starts; running containers live on meanwhile",
+    Engine.PODMAN: "podman reads its configuration whenever it is run: nothing is to be restarted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One file. before None: it is not there. after None: it is removed. what: it is, in words.
+
+    backup: where what it was is kept, empty for nowhere. spare: a backup that says what the file says afterwards, and
+    is removed; empty for none.
+    """
+
+    file: str
+    what: str
+    before: str | None
+    after: str | None
+    mode: int = 0o644
+    backup: str = ""
+    spare: str = ""
+
+    @property
+    def action(self) -> str:
+        if self.before == self.after:
+            return "keep"
+        return "remove" if self.after is None else "create" if self.before is None else "change"
+
+    def diff(self) -> str:
+        """As `diff -u` shows it; empty where nothing changes."""
+        old, new = (self.file if text is not None else "/dev/null" for text in (self.before, self.after))
+        return "".join(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for line in difflib.unified_diff(_lines(self.before), _lines(self.after), old, new)
+        )
+
+
+def launcher_written(path: str, before: str | None, text: str) -> Change:
+    """InvalidInput where something else is there."""
+    _check_launcher(path, before)
+    return Change(path, "the launcher", before, text, 0o755)
+
+
+def launcher_removed(path: str, before: str | None, still_named_by: Sequence[str]) -> Change:
+    """It stays where a configuration of another engine names it. InvalidInput where something else is there."""
+    _check_launcher(path, before)
+    what = f"the launcher, which is there for {' and '.join(still_named_by)}" if still_named_by else "the launcher"
+    return Change(path, what, before, before if still_named_by else None, 0o755)
+
+
+def with_runtime(engine: Engine, text: str | None, subject: str, launcher: str) -> str:
+    """The engine's configuration with the runtime mpsd. InvalidInput."""
+    match engine:
+        case Engine.DOCKER:
+            return engine_docker.with_runtime(text, subject, launcher)
+        case Engine.CONTAINERD:
+            return engine_containerd.with_runtime(text, subject, launcher)
+        case Engine.PODMAN:
+            return engine_podman.with_runtime(text, subject, launcher)
+
+
+def without_runtime(engine: Engine, text: str, subject: str, launcher: str, backups: Sequence[str]) -> str | None:
+    """The engine's configuration without it; None where the file is to go. InvalidInput."""
+    match engine:
+        case Engine.DOCKER:
+            return engine_docker.without_runtime(text, subject, launcher, backups)
+        case Engine.CONTAINERD:
+            return engine_containerd.without_runtime(text, subject, launcher, backups)
+        case Engine.PODMAN:
+            return engine_podman.without_runtime(text, subject, launcher)
+
+
+def names_launcher(engine: Engine, text: str, subject: str, launcher: str) -> bool:
+    """Also where that cannot be known: what may still be named is not removed."""
+    try:
+        match engine:
+            case Engine.DOCKER:
+                return engine_docker.has_runtime(text, subject, launcher)
+            case Engine.CONTAINERD:
+                return engine_containerd.has_runtime(text, subject, launcher)
+            case Engine.PODMAN:
+                return engine_podman.has_runtime(text, subject, launcher)
+    except InvalidInput:
+        return True
+
+
+def to_do(engine: Engine) -> list[str]:
+    """Commands after a change."""
+    return [_HEARS[engine]] if engine in _HEARS else []
+
+
+def notes(engine: Engine, text: str | None, subject: str, launcher: str, *, is_default: bool) -> list[str]:
+    """What to know once the engine has the runtime. is_default: the launcher is where mpsd looks for it."""
+    said = [_AT_WHAT_COST[engine]]
+    if engine is Engine.CONTAINERD:
+        said += engine_containerd.notes(text, subject)
+        said.append(
+            f"`ctr run --runc-binary {launcher}` and nerdctl's `--runtime {launcher}` need nothing of containerd's"
+            " configuration"
+        )
+    else:
+        said.append(f"{engine} run --runtime=mpsd -e ALIYUN_COM_GPU_MEM_CONTAINER=6 … gives a container its share")
+    if not is_default:
+        said.append(f"to take it out again: mpsd uninstall {engine} --to {launcher}")
+    return said
+
+
+def cost_of_going(engine: Engine) -> str:
+    """What taking the runtime away does to the containers that use it."""
+    return (
+        "they go on with their limits; the hook that gives their share back at their end is gone, so it comes back "
+        "only when mpsd up itself sees that they are no more; and they cannot be started again"
+        f" ({'ctr task' if engine is Engine.CONTAINERD else engine} start fails), because the runtime is gone"
+    )
+
+
+def _check_launcher(path: str, before: str | None) -> None:
+    if before is not None and not is_launcher(before):
+        remedy = "move it away, or write the launcher to another place: --to PATH"
+        raise InvalidInput(path, [Problem("launcher-taken", "the file", "", "is no launcher of mpsd's", remedy)])
+
+
+def _lines(text: str | None) -> list[str]:
+    """As diff(1) counts them."""
+    lines = (text or "").split("\n")
+    return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
