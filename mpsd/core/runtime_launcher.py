@@ -1,29 +1,28 @@
-"""The text of the launcher, `/usr/local/bin/mpsd-runtime`: a few lines that start the OCI runtime with what was chosen.
+"""The text of `mpsd-runtime`: the program that Docker, containerd and podman start for every container.
 
-One rule: everything it knows is in its text, because an engine starts it as root with an environment of its own.
+One rule: it loads nothing but what it runs: no site-packages (`-S`), no variable or folder of whoever starts it (`-I`).
 """
 
-_MARK = "mpsd.runtime.main"
+_LONGEST_FIRST_LINE = 255  # bytes that Linux reads of it: BINPRM_BUF_SIZE, less one
 
 
 def launcher(python: str, folder: str, run_directory: str, next_runtime: str, log: str) -> str:
-    """folder: holds the package `mpsd`. next_runtime: empty where `mpsd-runtime` finds it itself.
+    """The text. python: its path; folder: the one that holds the package `mpsd`; next_runtime: empty for the usual one.
 
-    -I: neither the environment nor the folder it is started in says what is imported; -S: nothing of site-packages is
-    looked at, which is two thirds of an interpreter's start.
+    ValueError where no first line can name this Python.
     """
-    return f"""#!{python} -IS
-# Written by `mpsd install`, which writes it anew; `mpsd uninstall` removes it.
+    first = f"#!{python} -IS"
+    if not python.startswith("/") or any(char.isspace() or char == "\0" for char in python):
+        raise ValueError(f"the path of Python is {python!r}; it must be absolute and without spaces")
+    if len(first.encode()) > _LONGEST_FIRST_LINE:
+        raise ValueError(f"the path of Python has {len(python)} characters, more than a first line takes")
+    return f"""\
+{first}
+# Written by `mpsd install`, removed by `mpsd install --remove`.
 import sys
 
-sys.path.append({folder!r})
+sys.path.append({folder!a})
+from mpsd.runtime.main import main
 
-from {_MARK} import main
-
-main(run_directory={run_directory!r}, next_runtime={next_runtime!r}, log={log!r})
+sys.exit(main(run_directory={run_directory!a}, next_runtime={next_runtime!a}, log={log!a}))
 """
-
-
-def is_launcher(text: str) -> bool:
-    """Whether a file is a launcher that some `mpsd install` has written."""
-    return text.startswith("#!") and f"from {_MARK} import main" in text
