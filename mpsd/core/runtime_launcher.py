@@ -18,7 +18,7 @@ def launcher(python: str, folder: str, run_directory: str, next_runtime: str, lo
         raise ValueError(f"the path of Python has {len(python)} characters, more than a first line takes")
     return f"""\
 {first}
-# Written by `mpsd install`, removed by `mpsd install --remove`.
+# Written by `mpsd install`; `mpsd uninstall` removes it.
 import sys
 
 sys.path.append({folder!a})
