@@ -6,10 +6,11 @@ READY := $(VENV)/.ready
 NODE := tests/roles_kubelet
 SOAK := $(NODE)/test_soak.py tests/roles/test_random_faults.py
 WHOLE := $(NODE) tests/roles tests/roles_webhook tests/roles_scheduler tests/mpsd_bench
+HOST := tests/host
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
 
-.PHONY: check check-node e2e demo bench proto fuzz soak format clean
+.PHONY: check check-node check-host e2e demo bench proto fuzz soak format clean
 .DEFAULT_GOAL := check
 
 $(READY): pyproject.toml
@@ -23,11 +24,16 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/mpsd check limits
-	$(TESTS) $(WHOLE:%=--ignore=%)
+	$(TESTS) $(WHOLE:%=--ignore=%) --ignore=$(HOST)
 
 # Every role as it runs, on whole simulated machines, nodes and clusters; and mpsd bench.
 check-node: $(READY)
 	$(TESTS) $(WHOLE) $(SOAK:%=--ignore=%)
+
+# Containers without Kubernetes, by Debian's runc, containerd, dockerd and podman: as root. What of them is not there is
+# fetched and unpacked where Debian's apt is; else its tests are skipped, and say so.
+check-host: $(READY)
+	PATH="$$PATH:$$($(HOST)/programs.sh)" PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist loadfile -rs $(HOST)
 
 # A real Kubernetes 1.20.2 of its own with a real node, on Debian 12 as root, with the image built from this checkout:
 # 10 minutes the first time, then 6.

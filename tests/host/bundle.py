@@ -46,7 +46,7 @@ class Bundle:
 def read_only_folders() -> tuple[str, ...]:
     """What of this machine is in every container, at the same place."""
     python = sysconfig.get_config_var("prefix")
-    return tuple(dict.fromkeys(["/usr", "/etc", *([] if python.startswith("/usr") else [python]), str(_HOME)]))
+    return ("/usr", *([] if python.startswith("/usr") else [python]), str(_HOME))
 
 
 def make_rootfs(rootfs: Path) -> None:

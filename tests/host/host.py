@@ -48,6 +48,11 @@ class Host(Machine):
         path.chmod(0o755)
         return path
 
+    @property
+    def folder(self) -> Path:
+        """Everything of it."""
+        return self._folder
+
     # -- containers ----------------------------------------------------------------------------------------------
 
     @property
