@@ -1,0 +1,48 @@
+"""Before `create` and `run`: a bundle whose environment asks for a share gets it, or is not made into a container.
+
+One rule: a bundle that asks for nothing stays byte for byte as it was, nobody is asked, and what only the others need
+is not loaded.
+"""
+
+import os
+
+from mpsd.runtime import bundle_file, environment, json_text
+from mpsd.runtime.fields import inner, table, texts
+from mpsd.runtime.refused import Refused
+from mpsd.runtime.runtime_log import RuntimeLog
+
+_CONFIG = "config.json"
+_RECORD = "mpsd-runtime.json"
+
+
+class Asker:
+    """Whose bundle it is, where mpsd listens, and the command of the hook that tells mpsd of the container's end."""
+
+    def __init__(self, root: str, container: str, run_directory: str, log: RuntimeLog, hook: list[str]) -> None:
+        self.root = root
+        self.container = container
+        self.run_directory = run_directory
+        self.log = log
+        self.hook = hook
+
+
+def prepare(bundle: str, asker: Asker) -> None:
+    """Refused, with the bundle as it was."""
+    folder = bundle_file.open_folder(bundle, "the bundle")
+    try:
+        config = _config(folder)
+        entries = texts(inner(config, "process", _CONFIG), "env", _CONFIG)
+        if environment.asks(entries) or bundle_file.is_there(folder, _RECORD):
+            from mpsd.runtime.settle import settle
+
+            settle(folder, config, asker)
+    finally:
+        os.close(folder)
+
+
+def _config(folder: int) -> dict[str, object]:
+    try:
+        data = bundle_file.read(folder, _CONFIG, _CONFIG)
+    except FileNotFoundError:
+        raise Refused("the bundle has no config.json; name the bundle's folder with --bundle") from None
+    return table(json_text.read(data, _CONFIG), _CONFIG)
