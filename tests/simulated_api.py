@@ -22,7 +22,8 @@ class SimulatedApi:
     def __init__(self, bookmark_s: float) -> None:
         self.cluster = Cluster()
         self._server = ApiServer(self.cluster, bookmark_s=bookmark_s)
-        self._loop = asyncio.new_event_loop()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
@@ -53,10 +54,9 @@ class SimulatedApi:
 
     def close(self) -> None:
         self.stop()
-        self._run(asyncio.sleep(0.01))  # for transports to close
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_DEADLINE_S)
-        self._loop.close()
+        self._runner.close()  # which ends every task that is left, and then the loop
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_DEADLINE_S)

@@ -31,6 +31,7 @@ from mpsd.sim.api_refusals import Refused
 from mpsd.sim.api_request import Target, list_options, read_target
 from mpsd.sim.api_table import is_wanted, table
 from mpsd.sim.api_watch import Watched, changes
+from mpsd.sim.sudden_server import SuddenServer
 
 _LONGEST_BODY = 4 * 1024**2
 _BOOKMARK_S = 60.0
@@ -46,29 +47,21 @@ class ApiServer:
         self.token = secrets.token_urlsafe(16)
         self._bookmark_s = bookmark_s
         self._shown = new_certificate()
-        self._runner: web.AppRunner | None = None  # None while it is stopped
+        self._server: SuddenServer | None = None  # None while it is stopped
 
     async def start(self) -> None:
-        app = web.Application(client_max_size=_LONGEST_BODY)
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, ssl_context=self._shown.context)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        self._server = SuddenServer(self._handle, self._shown.context, self.port, _LONGEST_BODY)
+        await self._server.start()
+        self.port = self._server.port
         self.cluster.start()
 
     async def stop(self) -> None:
-        """As a machine that goes down: nobody is waited for, and what is stored stays."""
-        if self._runner is None:
+        """What is stored stays."""
+        if self._server is None:
             return
-        server = self._runner.server
-        for connection in server.connections if server else []:
-            if connection.transport:
-                connection.transport.abort()
-        await self._runner.cleanup()
+        await self._server.stop()
         await self.cluster.stop()
-        self._runner = None
+        self._server = None
 
     def kubeconfig(self) -> str:
         named = {"name": "simulated"}

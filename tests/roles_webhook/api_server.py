@@ -18,6 +18,7 @@ from aiohttp import web
 
 from mpsd.edge.certificates import issue, load_into, new_authority
 from mpsd.edge.https_server import tls_context
+from mpsd.sim.sudden_server import SuddenServer
 
 Object = dict[str, Any]
 TOKEN = "a-token-of-the-test"
@@ -48,10 +49,12 @@ class ApiServer:
         self.before_write: Callable[[Asked], None] | None = None  # for losing a race
         self._version = 0
         self._authority = new_authority("test api server", time.time(), 3600)
-        self._loop = asyncio.new_event_loop()
-        self._started = threading.Event()
-        self.port = 0
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        context: ssl.SSLContext = tls_context()
+        load_into(context, issue(self._authority, ["127.0.0.1"], time.time(), 3600))
+        self._server = SuddenServer(self._handle, context, 0, 4 * 1024**2)
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def put(self, path: str, value: Object) -> None:
         """Writes an object, whoever else has it."""
@@ -84,41 +87,20 @@ class ApiServer:
         )
         return path
 
+    @property
+    def port(self) -> int:
+        return self._server.port
+
     def start(self) -> None:
         self._thread.start()
-        assert self._started.wait(10)
+        asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result(10)
 
     def stop(self) -> None:
+        """At once: nobody is waited for, as when a machine goes down."""
+        asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
-        self._loop.close()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._serve())
-        self._loop.run_forever()
-        self._loop.run_until_complete(self._close())
-
-    async def _close(self) -> None:
-        """At once: nobody is waited for, as when a machine goes down."""
-        server = self._runner.server
-        for connection in server.connections if server else []:
-            if connection.transport:
-                connection.transport.abort()
-        await self._runner.cleanup()
-        await asyncio.sleep(0.02)  # for transports to close
-
-    async def _serve(self) -> None:
-        app = web.Application(client_max_size=4 * 1024**2)
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        context: ssl.SSLContext = tls_context()
-        load_into(context, issue(self._authority, ["127.0.0.1"], time.time(), 3600))
-        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=context)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
-        self._started.set()
+        self._runner.close()  # which ends every task that is left, and then the loop
 
     async def _handle(self, request: web.Request) -> web.Response:
         path = request.path
