@@ -74,7 +74,7 @@ def explain(
         raise InvalidInput("mpsd explain", [problem])
     in_force = load_limits(limits)
     if env:
-        raise typer.Exit(explain_environment(env, gpu, in_force.facts, as_json=output is Format.JSON))
+        raise typer.Exit(explain_environment(env, gpu, in_force, as_json=output is Format.JSON))
     card = card_named(gpu, in_force.facts) if gpu else None
     scene = _Scene(in_force if card is None else replace(in_force, facts=replace(in_force.facts, cards=[card])), card)
     verdicts, unreadable = _verdicts(files or (), scene.limits)

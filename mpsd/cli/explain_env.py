@@ -17,6 +17,7 @@ from mpsd.core.dialect_request import CardRequest, DialectRequest, Off, Reading,
 from mpsd.core.gpu_facts import Card, GpuFacts
 from mpsd.core.grants import Gpu
 from mpsd.core.problem import InvalidInput, Problem, shown
+from mpsd.edge.limits_files import Limits
 from mpsd.edge.yaml_files import name_of, read_bytes
 
 _COUNTED = re.compile(r"([1-9][0-9]?)x(.+)", re.ASCII)  # 4xA10
@@ -24,13 +25,13 @@ _INDEX = re.compile(r"(?:^|,|PGPU=)([0-9]{1,2})(?=,|$)", re.ASCII)
 _SUBJECT = "the environment"
 
 
-def explain_environment(sources: Sequence[str], models: str, facts: GpuFacts, *, as_json: bool) -> ExitCode:
+def explain_environment(sources: Sequence[str], models: str, limits: Limits, *, as_json: bool) -> ExitCode:
     """Says what the environment gets, or everything that is wrong with it; InvalidInput where it cannot be read.
 
     sources: files and KEY=VALUE, as docker takes them. models: what `--gpu` says.
     """
     environment = _environment(sources)
-    reading = read_dialect(environment, _machine(models, facts, environment))
+    reading = read_dialect(environment, _machine(models, limits.facts, environment), limits.policy.compute)
     if as_json:
         print_json(_record(reading))
     else:

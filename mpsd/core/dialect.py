@@ -9,9 +9,9 @@ from mpsd.core import dialect_cgpu as cgpu
 from mpsd.core import dialect_ctyun as ctyun
 from mpsd.core import dialect_egpu as egpu
 from mpsd.core import dialect_names as names
-from mpsd.core.dialect_policies import Compute
 from mpsd.core.dialect_request import Dialect, Off, Reading, Refused
 from mpsd.core.grants import Gpu
+from mpsd.core.policy import Compute
 from mpsd.core.problem import Problem
 
 # Words that only one dialect has. CONTAINER and DEV are cGPU's and eGPU's: the switch says whose they are.
@@ -22,17 +22,17 @@ _OWN = {
 }
 
 
-def read_dialect(environment: Mapping[str, str], machine: Sequence[Gpu], compute: Compute | None = None) -> Reading:
+def read_dialect(environment: Mapping[str, str], machine: Sequence[Gpu], compute: Compute) -> Reading:
     """What a container with this environment asks of the machine's cards.
 
-    compute: what the machine's owner set for cGPU, None where nothing is set.
+    compute: what the policy sets for cGPU.
     """
     spoken = _spoken(environment)
     if len(spoken) > 1:
         return Refused((_several(spoken),))
     match next(iter(spoken), None):
         case Dialect.CGPU:
-            return cgpu.read_cgpu(environment, machine, compute or Compute())
+            return cgpu.read_cgpu(environment, machine, compute)
         case Dialect.EGPU:
             return egpu.read_egpu(environment, machine)
         case Dialect.CTYUN:

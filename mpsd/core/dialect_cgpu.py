@@ -6,13 +6,13 @@ One rule: bytes are card x CONTAINER / DEV, rounded down; a 0 anywhere in the li
 from collections.abc import Mapping, Sequence
 
 from mpsd.core.dialect_names import CONTAINER, DEV, WEIGHT
-from mpsd.core.dialect_policies import POLICIES, WEIGHTED, Compute, ComputePolicy, Share, percent_of
+from mpsd.core.dialect_policies import Share, percent_of, policy_for
 from mpsd.core.dialect_request import MIB, Dialect, Off, Reading, Written, request_of
 from mpsd.core.dialect_words import LONGEST_TEXT, Words, whole
 from mpsd.core.grants import Gpu
+from mpsd.core.policy import CardCompute, Compute
 from mpsd.core.problem import printable
 
-_POLICY = "the card's compute policy"
 _WRITE_DEV = "write the card's size in GiB, such as 15"
 
 
@@ -43,22 +43,12 @@ def read_cgpu(environment: Mapping[str, str], machine: Sequence[Gpu], compute: C
     if gpus and len(parts) > len(gpus):
         message = f"has {len(parts)} values for {len(gpus)} card{'' if len(gpus) == 1 else 's'}"
         words.wrong("too-many-values", CONTAINER, environment[CONTAINER], message, "write at most one a card")
-    policy = _policy(weight or 1, compute)
-    percent = _percent(words, policy.share, weight or 1, compute.max_inst)
+    _check_weight(words, weight, gpus, compute)
     each = (*parts, *parts[-1:] * (len(gpus) - len(parts)))  # the last value is that of all further cards
     return request_of(
         Dialect.CGPU,
         tuple(
-            Written(
-                gpu=gpu,
-                memory_bytes=gpu.memory_mib * MIB * part // (dev or size_gib(gpu)),
-                thread_percent=percent,
-                reserved_percent=0 if policy.share is Share.WHOLE else percent,
-                where=CONTAINER,
-                weight=weight,
-                policy=policy.number,
-                differs=(f"policy {policy.number}, {policy.name}: {policy.on_mps}",),
-            )
+            _written(gpu, gpu.memory_mib * MIB * part // (dev or size_gib(gpu)), weight, compute.of(gpu.ordinal))
             for gpu, part in zip(gpus, each, strict=False)
             if words.are_right(CONTAINER, DEV)
         ),
@@ -66,20 +56,25 @@ def read_cgpu(environment: Mapping[str, str], machine: Sequence[Gpu], compute: C
     )
 
 
-def _policy(weight: int, compute: Compute) -> ComputePolicy:
-    """The card's own, unless a weight selects the weighted one; under a fixed share a weight is the share."""
-    own = POLICIES[compute.policy]
-    return POLICIES[WEIGHTED] if weight > 1 and own.share is not Share.WEIGHT else own
+def _written(gpu: Gpu, memory_bytes: int, weight: int | None, compute: CardCompute) -> Written:
+    policy = policy_for(weight or 1, compute.policy)
+    percent = percent_of(policy.share, weight or 1, compute.max_inst)
+    return Written(
+        gpu=gpu,
+        memory_bytes=memory_bytes,
+        thread_percent=min(100, percent),
+        reserved_percent=0 if policy.share is Share.WHOLE else percent,
+        where=CONTAINER,
+        weight=weight,
+        policy=policy.number,
+        differs=(f"policy {policy.number}, {policy.name}: {policy.on_mps}",),
+    )
 
 
-def _percent(words: Words, share: Share, weight: int, max_inst: int | None) -> int:
-    if share is Share.WHOLE:
-        return 100
-    if max_inst is None:
-        message, remedy = f"gives {share.value}, and max_inst is not set", "set max_inst, or another policy"
-        words.wrong("max-inst-unset", _POLICY, share.value, message, remedy)
-        return 100
-    if weight > max_inst:
-        message = f"is more than max_inst, which is {max_inst}"
-        words.wrong("weight-over-card", WEIGHT, str(weight), message, f"write 1 to {max_inst}")
-    return min(100, percent_of(share, weight, max_inst))
+def _check_weight(words: Words, weight: int | None, gpus: Sequence[Gpu], compute: Compute) -> None:
+    """Wrong where it is more than all parts of a card."""
+    for gpu in gpus:
+        max_inst = compute.of(gpu.ordinal).max_inst
+        if weight is not None and max_inst is not None and weight > max_inst:
+            message = f"is more than max_inst of {gpu.label}, which is {max_inst}"
+            words.wrong("weight-over-card", WEIGHT, str(weight), message, f"write 1 to {max_inst}")

@@ -79,16 +79,22 @@ _ROWS = (
 )
 POLICIES: Mapping[int, ComputePolicy] = MappingProxyType({row.number: row for row in _ROWS})
 
-
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """What the machine's owner set for its cards. policy: a number of POLICIES. max_inst: None where it is not set."""
-
-    policy: int = NATIVE
-    max_inst: int | None = None
+MOST_INSTANCES = 100  # max_inst: of more than that, the share of one would be less than 1 %, the least that MPS has
 
 
-def percent_of(share: Share, weight: int, max_inst: int) -> int:
-    """The cap that a share comes to, 1 to 100; over 100 where the weight is more than max_inst."""
-    parts = {Share.WHOLE: max_inst, Share.EQUAL: 1, Share.WEIGHT: weight}[share]
-    return max(1, 100 * parts // max_inst)
+def policy_for(weight: int, own: int) -> ComputePolicy:
+    """What holds for a container on a card whose policy is `own`: a weight over 1 selects the weighted one, unless the
+    card's policy is a share by weight.
+    """
+    of_card = POLICIES[own]
+    return POLICIES[WEIGHTED] if weight > 1 and of_card.share is not Share.WEIGHT else of_card
+
+
+def percent_of(share: Share, weight: int, max_inst: int | None) -> int:
+    """The cap that a share comes to, 1 to 100; over 100 where the weight is more than max_inst.
+
+    max_inst: not None where the share is a part of it, which no policy that loads lacks.
+    """
+    if share is Share.WHOLE or max_inst is None:
+        return 100
+    return max(1, 100 * (weight if share is Share.WEIGHT else 1) // max_inst)

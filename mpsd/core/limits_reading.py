@@ -10,6 +10,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from mpsd.core.dialect_policies import MOST_INSTANCES
 from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.policy import Policy
 from mpsd.core.problem import InvalidInput, Problem, shown
@@ -25,6 +26,11 @@ _WORDS = {
     "missing": ("field-missing", "is missing", f"add it; {_SHIPPED} show every field"),
     "unexpected_keyword_argument": _UNKNOWN,
     "extra_forbidden": _UNKNOWN,
+    "max_inst_unset": (
+        "max-inst-unset",
+        "is not set, and the policy beside it gives a container 1/max_inst or weight/max_inst of a card",
+        f"write 1 to {MOST_INSTANCES}, or policy 1, 2, 4 or 5",
+    ),
     "literal_error": ("version-unknown", "is not a version this mpsd reads", 'write "v1"'),
 }
 

@@ -8,14 +8,17 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, GetCoreSchemaHandler, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo, model_validator
 from pydantic.dataclasses import dataclass
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from mpsd.core.dialect_policies import MOST_INSTANCES, NATIVE, POLICIES, Share
 
 STRICT = ConfigDict(extra="forbid", strict=True)
 
 Percent = Annotated[int, Field(ge=1, le=100)]
 Ordinal = Annotated[int, Field(ge=0)]
+OrdinalText = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,2})$")]  # as a key; no two of them are one number
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 ResourceName = Annotated[
     str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
@@ -33,6 +36,14 @@ def _disjoint(domains: list[list[int]]) -> list[list[int]]:
     if twice:
         raise ValueError(f"GPU {', '.join(map(str, twice))} is named more than once")
     return domains
+
+
+def _enough(max_inst: int | None, info: ValidationInfo) -> int | None:
+    """A policy that divides a card must be told into how many parts."""
+    policy = POLICIES.get(info.data.get("policy", NATIVE))
+    if max_inst is None and policy and policy.share is not Share.WHOLE:
+        raise PydanticCustomError("max_inst_unset", "is not set")
+    return max_inst
 
 
 class HostIPC(StrEnum):
@@ -237,6 +248,27 @@ class Restarts:
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
+class CardCompute:
+    """What cGPU does with a card's threads. policy: a number of core.dialect_policies. max_inst: into how many parts
+    the card is divided, which is the most that the weights of its containers come to; None: no such bound.
+    """
+
+    policy: Annotated[int, Field(ge=min(POLICIES), le=max(POLICIES))]
+    max_inst: Annotated[Annotated[int, Field(ge=1, le=MOST_INSTANCES)] | None, AfterValidator(_enough)]
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Compute(CardCompute):
+    """The same for every card but those that `cards` names, by ordinal."""
+
+    cards: dict[OrdinalText, CardCompute]
+
+    def of(self, ordinal: int) -> CardCompute:
+        """What holds for this card."""
+        return self.cards.get(str(ordinal), self)
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
 class Policy:
     """The whole of `limits/policy.yaml`."""
 
@@ -251,4 +283,5 @@ class Policy:
     restarts: Restarts
     exclusive_process: bool
     canary: CanaryRule
+    compute: Compute
     domains: Annotated[list[Annotated[list[Ordinal], Field(min_length=2)]], AfterValidator(_disjoint)]

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from mpsd.core.dialect import read_dialect
 from mpsd.core.dialect_env_file import environment_in
 from mpsd.core.dialect_names import VARIABLES
-from mpsd.core.dialect_policies import POLICIES, Compute
+from mpsd.core.dialect_policies import POLICIES
 from mpsd.core.dialect_request import MIB, DialectRequest, Off, Refused
+from mpsd.core.policy import CardCompute, Compute
 from mpsd.core.problem import InvalidInput
-from tests.core.dialect_machine import machine, problems
+from tests.core.dialect_machine import NATIVE, machine, problems
 
 CGPU = {"ALIYUN_COM_GPU_MEM_CONTAINER": "6", "ALIYUN_COM_GPU_MEM_DEV": "15"}
 EGPU = {"AMP_VGPU_ENABLE": "1", "GPU_MEM_PER_DEVICE": "2000000000"}
@@ -35,7 +36,7 @@ def test_two_dialects_at_once_are_an_error_that_names_both(environment: dict[str
 
 @pytest.mark.parametrize("off", [{"ALIYUN_COM_GPU_MEM_CONTAINER": "0"}, {"AMP_VGPU_ENABLE": "0"}])
 def test_a_dialect_that_is_turned_off_stands_beside_another(off: dict[str, str]) -> None:
-    assert isinstance(read_dialect(CTYUN | off, machine(15109)), DialectRequest)
+    assert isinstance(read_dialect(CTYUN | off, machine(15109), NATIVE), DialectRequest)
 
 
 NUMBERS = st.one_of(st.integers(-1, 200).map(str), st.integers(0, 2**70).map(str), st.sampled_from(["", "x", "٣", "0"]))
@@ -54,7 +55,15 @@ SOUND = st.sampled_from([{"NVIDIA_VISIBLE_DEVICES": "0"} | words for words in (C
 SEVERAL = st.sets(st.sampled_from(VARIABLES), max_size=2)
 OTHERS = SEVERAL.flatmap(lambda names: st.fixed_dictionaries({name: WRITTEN[name] for name in sorted(names)}))
 SOME = st.builds(lambda sound, others: sound | others, SOUND, OTHERS)
-OWNERS = st.builds(Compute, st.sampled_from(sorted(POLICIES)), st.one_of(st.none(), st.integers(1, 40)))
+BOUNDS = st.integers(1, 100)
+OWN = st.builds(CardCompute, st.sampled_from(sorted(POLICIES)), BOUNDS) | st.builds(
+    CardCompute, st.sampled_from([1, 2, 4, 5]), st.none()
+)
+OWNERS = st.builds(
+    lambda every, cards: Compute(every.policy, every.max_inst, cards),
+    OWN,
+    st.dictionaries(st.sampled_from(["0", "1", "2"]), OWN),
+)
 
 
 @given(SOME, st.sampled_from([0, 1, 2, 3]), st.integers(1, 3).map(lambda power: 33**power), OWNERS)
@@ -76,6 +85,8 @@ def test_whatever_is_written_the_answer_is_one_of_three_and_no_card_gives_more_t
                 assert 0 < card.memory_bytes <= memory_mib * MIB
                 assert 0 < card.memory_mib <= min(memory_mib, card.memory_bytes // MIB)
                 assert 1 <= card.thread_percent <= 100
+                assert 0 <= card.reserved_percent <= 100
+                assert card.reserved_percent == 0 or card.thread_percent <= card.reserved_percent
 
 
 @given(st.integers(2000, 200_000), st.integers(1, 400), st.integers(1, 400), st.integers(0, 300))
@@ -86,7 +97,7 @@ def test_a_proportion_of_any_card_is_exact_to_the_byte_and_refused_only_over_the
     switch = {"AMP_VGPU_ENABLE": "1", "ALIYUN_COM_GPU_MEM_RESERVED": str(reserved_mib)}
     for environment, kept_bytes in ((share, 0), (share | switch, reserved_mib * MIB)):
         memory_bytes = memory_mib * MIB * container // dev - kept_bytes
-        match read_dialect(environment, machine(memory_mib)):
+        match read_dialect(environment, machine(memory_mib), NATIVE):
             case DialectRequest(cards=(card,)):
                 assert card.memory_bytes == memory_bytes <= memory_mib * MIB
             case Refused(problems=(problem,)):
@@ -98,7 +109,7 @@ def test_a_proportion_of_any_card_is_exact_to_the_byte_and_refused_only_over_the
 
 @pytest.mark.parametrize("name", VARIABLES)
 def test_a_value_of_megabytes_is_refused_or_leaves_the_container_alone(name: str) -> None:
-    reading = read_dialect(CGPU | {name: "0,9" * 10**6}, machine(15109))
+    reading = read_dialect(CGPU | {name: "0,9" * 10**6}, machine(15109), NATIVE)
     refused = isinstance(reading, Refused)
     assert refused or isinstance(reading, Off)
     assert refused == (name != "AMP_VGPU_ENABLE")

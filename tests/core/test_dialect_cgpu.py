@@ -2,9 +2,10 @@
 
 import pytest
 
-from mpsd.core.dialect_policies import POLICIES, Compute
+from mpsd.core.dialect_policies import POLICIES
 from mpsd.core.dialect_request import MIB
-from tests.core.dialect_machine import A10_MIB, T4_MIB, asked, machine, problems, rules, why_off
+from mpsd.core.policy import CardCompute, Compute
+from tests.core.dialect_machine import A10_MIB, T4_MIB, asked, every, machine, problems, rules, why_off
 
 FOUR = machine(A10_MIB, 4)
 ALL_FOUR = {"NVIDIA_VISIBLE_DEVICES": "0,1,2,3", "ALIYUN_COM_GPU_MEM_DEV": "23"}
@@ -56,15 +57,32 @@ def test_b2_a_weight_over_1_selects_the_weighted_policy_and_it_is_said_that_mps_
 
 @pytest.mark.parametrize(("policy", "percent"), [(0, 5), (1, 100), (2, 100), (3, 5), (4, 100), (5, 100)])
 def test_b2_every_policy_of_a_card_has_a_row_and_a_cap(policy: int, percent: int) -> None:
-    (card,) = asked(machine(T4_MIB), Compute(policy, max_inst=20), ALIYUN_COM_GPU_MEM_CONTAINER="6")
+    (card,) = asked(machine(T4_MIB), every(policy, 20), ALIYUN_COM_GPU_MEM_CONTAINER="6")
     assert (card.policy, card.thread_percent) == (policy, percent)
     assert card.differs[0] == f"policy {policy}, {POLICIES[policy].name}: {POLICIES[policy].on_mps}"
 
 
 def test_b2_a_fixed_share_is_weight_of_max_inst_and_never_more_than_a_card() -> None:
     share = {"ALIYUN_COM_GPU_MEM_CONTAINER": "6", "ALIYUN_COM_GPU_MEM_DEV": "15"}
-    (card,) = asked(machine(T4_MIB), Compute(3, max_inst=20), **share, ALIYUN_COM_GPU_SCHD_WEIGHT="7")
+    (card,) = asked(machine(T4_MIB), every(3, 20), **share, ALIYUN_COM_GPU_SCHD_WEIGHT="7")
     assert (card.policy, card.thread_percent) == (3, 35)
-    over = rules(machine(T4_MIB), Compute(3, max_inst=20), **share, ALIYUN_COM_GPU_SCHD_WEIGHT="21")
+    over = rules(machine(T4_MIB), every(3, 20), **share, ALIYUN_COM_GPU_SCHD_WEIGHT="21")
     assert over == ["weight-over-card"]
-    assert rules(machine(T4_MIB), Compute(3), **share) == ["max-inst-unset"]
+
+
+def test_b2_the_policy_is_set_per_card_and_a_container_of_several_gets_the_smallest_cap_of_them() -> None:
+    compute = Compute(5, None, {"1": CardCompute(3, 20), "2": CardCompute(0, 4)})
+    cards = asked(FOUR, compute, **ALL_FOUR, ALIYUN_COM_GPU_MEM_CONTAINER="3", ALIYUN_COM_GPU_SCHD_WEIGHT="1")
+    assert [card.policy for card in cards] == [5, 3, 0, 5]
+    assert [card.reserved_percent for card in cards] == [0, 5, 25, 0]
+    assert {card.thread_percent for card in cards} == {5}
+    assert any("smallest, 5 %, where 25 % of this card" in difference for difference in cards[2].differs)
+
+
+def test_b2_a_weight_over_a_cards_parts_is_refused_and_names_the_card() -> None:
+    compute = Compute(5, None, {"2": CardCompute(1, 4)})
+    share = ALL_FOUR | {"ALIYUN_COM_GPU_MEM_CONTAINER": "3", "ALIYUN_COM_GPU_SCHD_WEIGHT": "5"}
+    (problem,) = problems(FOUR, compute, **share)
+    assert str(problem) == (
+        'ALIYUN_COM_GPU_SCHD_WEIGHT is "5": is more than max_inst of gpu2, which is 4; write 1 to 4'
+    )

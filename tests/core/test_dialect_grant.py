@@ -4,10 +4,10 @@ import pytest
 
 from mpsd.core.dialect import read_dialect
 from mpsd.core.dialect_grant import cards_request, messages
-from mpsd.core.dialect_policies import Compute
 from mpsd.core.dialect_request import DialectRequest
 from mpsd.core.grants import Gpu
-from tests.core.dialect_machine import A10_MIB, T4_MIB, V100_MIB, machine
+from mpsd.core.policy import Compute
+from tests.core.dialect_machine import A10_MIB, NATIVE, T4_MIB, V100_MIB, every, machine
 
 FOUR_A10 = machine(A10_MIB, 4)
 THREE_V100 = machine(V100_MIB, 3)
@@ -21,7 +21,7 @@ SHARE = {"ALIYUN_COM_GPU_MEM_CONTAINER": "6", "ALIYUN_COM_GPU_MEM_DEV": "15"}
 EGPU = {"EGPU": "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=20480,WEIGHT=25:PGPU=1,MEM=10240,WEIGHT=50"}
 
 
-def request(gpus: tuple[Gpu, ...], environment: dict[str, str], compute: Compute | None = None) -> DialectRequest:
+def request(gpus: tuple[Gpu, ...], environment: dict[str, str], compute: Compute = NATIVE) -> DialectRequest:
     reading = read_dialect(environment, gpus, compute)
     assert isinstance(reading, DialectRequest), reading
     return reading
@@ -57,7 +57,7 @@ def test_c6_egpus_percentage_is_reserved_where_it_caps() -> None:
 
 @pytest.mark.parametrize(("policy", "reserved"), [(0, 5), (1, 0), (2, 0), (3, 5), (4, 0), (5, 0)])
 def test_b2_a_policy_that_gives_a_share_reserves_it_and_no_other_does(policy: int, reserved: int) -> None:
-    (part,) = cards_request(request(ONE_T4, SHARE, Compute(policy, max_inst=20))).parts
+    (part,) = cards_request(request(ONE_T4, SHARE, every(policy, 20))).parts
     assert part.reserved_percent == reserved
 
 

@@ -98,12 +98,39 @@ def test_fields_that_contradict_each_other_are_refused(
         ("violations.memory_over_grant.tolerance_mib", -1),
         ("graces.drain_s", 0),
         ("graces.drain_s", float("inf")),
+        ("compute.policy", 6),
+        ("compute.policy", "5"),
+        ("compute.max_inst", 0),
+        ("compute.max_inst", 101),
+        ("compute.cards", {"-1": {"policy": 5, "max_inst": None}}),
+        ("compute.cards", {"01": {"policy": 5, "max_inst": None}}),
+        ("compute.cards", {"0": {"policy": 5}}),
+        ("compute.cards", {"0": {"policy": 5, "max_inst": None, "cards": {}}}),
+        ("compute.cards", [{"policy": 5, "max_inst": None}]),
         ("domains", [[0]]),
         ("domains", [[0, -1]]),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_its_path(path: str, value: object) -> None:
     assert refused(path, value).where.startswith(path)
+
+
+@pytest.mark.parametrize("policy", [0, 3])
+def test_a_policy_that_divides_a_card_is_refused_without_the_number_of_its_parts(policy: int) -> None:
+    unbounded = {"policy": policy, "max_inst": None}
+    for path, value, where in (
+        ("compute.policy", policy, "compute.max_inst"),
+        ("compute.cards", {"2": unbounded}, "compute.cards.2.max_inst"),
+    ):
+        problem = refused(path, value)
+        assert (problem.rule, problem.where, problem.value) == ("max-inst-unset", where, "null")
+        assert problem.remedy == "write 1 to 100, or policy 1, 2, 4 or 5"
+
+
+def test_a_card_that_is_not_named_has_what_holds_for_every_card() -> None:
+    compute = read_policy(changed("compute.cards", {"2": {"policy": 3, "max_inst": 20}}), "policy.yaml").compute
+    assert [compute.of(ordinal).policy for ordinal in range(4)] == [5, 5, 3, 5]
+    assert compute.of(2).max_inst == 20
 
 
 def test_each_rule_that_is_missing_or_unknown_is_refused_by_its_name() -> None:

@@ -66,6 +66,7 @@ POLICY_DATA = {
     "restarts": {"first_s": 1, "longest_s": 60, "stable_after_s": 120},
     "exclusive_process": False,
     "canary": "require",
+    "compute": {"policy": 5, "max_inst": None, "cards": {}},
     "domains": [],
 }
 POLICY = read_policy(POLICY_DATA, "the tests' policy")
