@@ -27,8 +27,6 @@ Config = Annotated[
 Root = Annotated[str, typer.Option("--root", metavar="DIR", help="A folder that stands for /, such as an image's.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show every step and difference, and change nothing.")]
 
-_LONGEST_LINE = 120  # of `#!` on a kernel before 5.1, less its options
-
 
 class Places:
     """The files of one engine below a root. launcher: as it is written into files."""
@@ -56,14 +54,6 @@ class Places:
 
     def here(self, path: str) -> Path:
         return self.root / path.lstrip("/")
-
-
-def check_interpreter(python: str) -> None:
-    """InvalidInput where a launcher cannot begin with it."""
-    if len(python) > _LONGEST_LINE or any(char.isspace() for char in python):
-        message = f"cannot stand in the first line of a script: it has spaces, or more than {_LONGEST_LINE} characters"
-        problem = Problem("launcher-unsafe", "this python", shown(python), message, "install mpsd in another folder")
-        raise InvalidInput("mpsd install", [problem])
 
 
 def _check(option: str, path: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import mpsd
-from mpsd.cli.engine_options import Config, DryRun, EngineName, Places, Root, To, check_interpreter
+from mpsd.cli.engine_options import Config, DryRun, EngineName, Places, Root, To
 from mpsd.cli.engine_report import Report, perform_and_say
 from mpsd.cli.options import RunDirectory
 from mpsd.cli.output import ExitCode, Format, OutputFormat, complaints
@@ -83,7 +83,6 @@ def install(
 def _launcher_text(places: Places, next_runtime: str, log: str, run_dir: str | None) -> str:
     """InvalidInput where others than root could change what it runs."""
     python, folder = sys.executable, Path(mpsd.__file__).parents[1]
-    check_interpreter(python)
     unusable = [
         Problem("setting", option, shown(path), "is no path from / on", "write it whole")
         for option, path in (("--next", next_runtime), ("--log", log))
@@ -102,7 +101,12 @@ def _launcher_text(places: Places, next_runtime: str, log: str, run_dir: str | N
         raise InvalidInput("mpsd install", problems)
     chosen = settings(run_directory=run_dir)
     run_directory = SYSTEM_DIRECTORY if chosen.by_default else chosen.run_directory
-    return launcher(python, str(folder), str(run_directory), next_runtime, log)
+    try:
+        return launcher(python, str(folder), str(run_directory), next_runtime, log)
+    except ValueError as error:
+        remedy = "install mpsd in a folder with a short name without spaces"
+        problem = Problem("launcher-unsafe", "this python", shown(python), str(error), remedy)
+        raise InvalidInput("mpsd install", [problem]) from None
 
 
 def _there(path: Path) -> Path:

@@ -10,7 +10,6 @@ from enum import StrEnum
 
 from mpsd.core import engine_containerd, engine_docker, engine_podman
 from mpsd.core.problem import InvalidInput, Problem
-from mpsd.core.runtime_launcher import is_launcher
 
 LAUNCHER = "/usr/local/bin/mpsd-runtime"
 
@@ -32,6 +31,7 @@ _HEARS = {  # what makes the engine read its configuration again, and what that 
     Engine.DOCKER: "systemctl reload docker",  # it reads its runtimes at SIGHUP
     Engine.CONTAINERD: "systemctl restart containerd",
 }
+_CALLS = "from mpsd.runtime.main import main"  # what every launcher of any version does
 _AT_WHAT_COST = {
     Engine.DOCKER: "docker reads its runtimes again when it is reloaded; no container notices",
     Engine.CONTAINERD: "containerd reads its configuration when it starts; running containers live on meanwhile",
@@ -150,7 +150,8 @@ def cost_of_going(engine: Engine) -> str:
 
 
 def _check_launcher(path: str, before: str | None) -> None:
-    if before is not None and not is_launcher(before):
+    is_ours = before is not None and before.startswith("#!") and _CALLS in before
+    if before is not None and not is_ours:
         remedy = "move it away, or write the launcher to another place: --to PATH"
         raise InvalidInput(path, [Problem("launcher-taken", "the file", "", "is no launcher of mpsd's", remedy)])
 

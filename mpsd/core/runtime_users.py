@@ -6,6 +6,8 @@ One rule: a container uses mpsd when a hook at its end is mpsd-runtime's; whatev
 from dataclasses import dataclass
 from typing import Any
 
+_STARTED_BY_PYTHON = "mpsd.runtime.main"  # what a hook says where mpsd-runtime was started without its launcher
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerUser:
@@ -39,7 +41,7 @@ def _is_ours(hook: object, launcher: str) -> bool:
     args = hook.get("args")
     words = [hook.get("path"), *(args if isinstance(args, list) else [])]
     names = {"mpsd-runtime", _base(launcher)}
-    return any(isinstance(word, str) and _base(word) in names for word in words)
+    return any(isinstance(word, str) and (_base(word) in names or _STARTED_BY_PYTHON in word) for word in words)
 
 
 def _base(path: str) -> str:
