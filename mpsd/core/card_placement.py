@@ -34,6 +34,9 @@ def _lacks(part: Part, room: Room | None, policy: Policy) -> Iterator[str]:
     if part.reserved_percent > room.thread_percent:
         free = max(0, room.thread_percent)
         yield f"{label} has {free} % of its threads free, and {part.reserved_percent} % are asked for"
+    if room.weight is not None and (part.weight or 0) > room.weight:
+        max_inst = policy.compute.of(room.gpu.ordinal).max_inst
+        yield f"{label} has a weight of {max(0, room.weight)} of {max_inst} free, and {part.weight} is asked for"
     if policy.requests.clients_per_grant > room.clients:
         needed = policy.requests.clients_per_grant
         yield f"{label} has room for {max(0, room.clients)} more clients, and a grant may have {needed}"
@@ -53,6 +56,7 @@ def _fits_when_empty(request: CardsRequest, rooms: dict[str, Room], policy: Poli
     return all(
         part.memory_mib <= rooms[part.gpu].memory_mib_total
         and part.reserved_percent <= policy.oversubscription.thread_percent
+        and (part.weight or 0) <= (policy.compute.of(rooms[part.gpu].gpu.ordinal).max_inst or part.weight or 0)
         for part in request.parts
         if part.gpu in rooms
     )

@@ -152,7 +152,7 @@ def _differs(card: Written, memory_bytes: int, limit_mib: int, told: _Told) -> I
             f"mpsd ends what uses more than {limit_mib} MiB here"
         )
     if told.thread_percent < card.thread_percent:
-        yield (
-            f"MPS has one percentage for all cards of a program: it gets the smallest, {told.thread_percent} %, where "
-            f"{card.thread_percent} % of this card are asked for"
+        own = (
+            "no cap is asked for here" if card.thread_percent == 100 else f"{card.thread_percent} % are asked for here"
         )
+        yield f"MPS has one percentage for all cards of a program: it gets the smallest, {told.thread_percent} %; {own}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from mpsd.core.gpu_facts import Capability, Card, GpuFacts
 from mpsd.core.identity import HostContainer, PodName, ProcessIdentity
-from mpsd.core.policy import Policy
+from mpsd.core.policy import Compute, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Gpu(GpuName):
 class Part:
     """What the books hold of one GPU (a UUID). reserved_percent: of its threads, 0 where no share was asked for.
 
-    weight: cGPU's, of a container that has one; it says what of max_inst is taken (core.grant_change), None for none.
+    weight: how many of the parts into which max_inst divides the GPU a container of cGPU takes, None for any other.
     """
 
     gpu: str
@@ -131,7 +131,10 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a GPU has left to promise. memory_mib_total is what it could promise when nothing is granted."""
+    """What a GPU has left to promise. memory_mib_total is what it could promise when nothing is granted.
+
+    weight: None where the policy sets no max_inst for it.
+    """
 
     gpu: GpuName
     domain: str
@@ -139,6 +142,7 @@ class Room:
     memory_mib: int
     thread_percent: int
     clients: int
+    weight: int | None = None
 
     def holds(self, request: Request, policy: Policy) -> bool:
         return (
@@ -191,4 +195,11 @@ def _room(gpu: Gpu, domain: str, grants: list[Grant], policy: Policy) -> Room:
         memory_mib=total_mib - sum(part.memory_mib for part in parts),
         thread_percent=policy.oversubscription.thread_percent - sum(part.reserved_percent for part in parts),
         clients=gpu.capability.clients - sum(grant.clients for grant in grants),
+        weight=free_weight(gpu, grants, policy.compute),
     )
+
+
+def free_weight(gpu: GpuName, grants: Iterable[Grant], compute: Compute) -> int | None:
+    """cGPU's free_weight: what the weights of the GPU's containers leave of max_inst; None where that is not set."""
+    max_inst = compute.of(gpu.ordinal).max_inst
+    return None if max_inst is None else max_inst - sum(grant.part_of(gpu.uuid).weight or 0 for grant in grants)

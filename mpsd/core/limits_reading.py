@@ -31,6 +31,7 @@ _WORDS = {
         "is not set, and the policy beside it gives a container 1/max_inst or weight/max_inst of a card",
         f"write 1 to {MOST_INSTANCES}, or policy 1, 2, 4 or 5",
     ),
+    "no_ordinal": ("no-ordinal", "is no GPU's ordinal", "write it as nvidia-smi does, such as 0"),
     "literal_error": ("version-unknown", "is not a version this mpsd reads", 'write "v1"'),
 }
 

@@ -18,7 +18,6 @@ STRICT = ConfigDict(extra="forbid", strict=True)
 
 Percent = Annotated[int, Field(ge=1, le=100)]
 Ordinal = Annotated[int, Field(ge=0)]
-OrdinalText = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,2})$")]  # as a key; no two of them are one number
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 ResourceName = Annotated[
     str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
@@ -44,6 +43,12 @@ def _enough(max_inst: int | None, info: ValidationInfo) -> int | None:
     if max_inst is None and policy and policy.share is not Share.WHOLE:
         raise PydanticCustomError("max_inst_unset", "is not set")
     return max_inst
+
+
+def _ordinal(text: str) -> str:
+    if not text.isascii() or not text.isdigit() or text != str(int(text)):
+        raise PydanticCustomError("no_ordinal", "is no ordinal")
+    return text
 
 
 class HostIPC(StrEnum):
@@ -261,7 +266,7 @@ class CardCompute:
 class Compute(CardCompute):
     """The same for every card but those that `cards` names, by ordinal."""
 
-    cards: dict[OrdinalText, CardCompute]
+    cards: dict[Annotated[str, Field(max_length=3), AfterValidator(_ordinal)], CardCompute]
 
     def of(self, ordinal: int) -> CardCompute:
         """What holds for this card."""
