@@ -58,7 +58,8 @@ def ask(run_directory: str, url: str, body: object, answer_s: float = 30.0, pati
         except PermissionError:
             raise Refused(f"you may not use {path}; ask whoever runs mpsd on this machine") from None
         except OSError as error:
-            raise Refused(f"{path} cannot be used: {error.strerror}; name mpsd's folder with --run-dir") from None
+            why = error.strerror or error
+            raise Refused(f"{path} cannot be used: {why}; name mpsd's folder with --run-dir") from None
         time.sleep(_AGAIN_S)
 
 
@@ -86,7 +87,9 @@ def _exchange(path: str, request: bytes, end: float) -> bytes:
             raise Refused(f"user {uid} answers on {path}, who is neither root nor you; start mpsd as root")
         heard = bytearray()
         try:
+            connection.settimeout(_left(end))
             connection.sendall(request)
+            connection.settimeout(_left(end))
             while piece := connection.recv(65536):
                 heard += piece
                 if len(heard) > _LONGEST_ANSWER:

@@ -5,7 +5,7 @@ used again, whatever was killed in between, has each of them once. The format: r
 """
 
 from mpsd.runtime import environment
-from mpsd.runtime.fields import inner, member, rows, table, text, texts
+from mpsd.runtime.fields import inner, member, rows, table, text, texts, word
 from mpsd.runtime.granted import Device, Granted, Mount
 from mpsd.runtime.refused import Refused, shown
 
@@ -40,11 +40,13 @@ def record_of(value: object, where: str) -> Record:
     record = Record()
     for added, read in zip(record.lists, rows(holder, "lists", where), strict=False):
         added += read if isinstance(read, list) else []
-    for name in (variables := inner(holder, "variables", where)):
-        record.variables[name] = texts(variables, name, where)
-    for name in (before := inner(holder, "before", where)):
-        record.before[name] = texts(before, name, where)
+    record.variables = _entries(inner(holder, "variables", where), where)
+    record.before = _entries(inner(holder, "before", where), where)
     return record
+
+
+def _entries(lists: dict[str, object], where: str) -> dict[str, list[str]]:
+    return {name: [word(each, where) for each in rows({name: found}, name, where)] for name, found in lists.items()}
 
 
 def undo(config: dict[str, object], record: Record) -> Record:

@@ -5,7 +5,7 @@ One rule: not in config.json, because an annotation there may come from a tenant
 
 from mpsd.runtime import bundle_file, json_text
 from mpsd.runtime.bundle_edit import Record, record_of
-from mpsd.runtime.fields import inner, table, text
+from mpsd.runtime.fields import inner, table, text, word
 
 NAME = "mpsd-runtime.json"
 
@@ -28,7 +28,7 @@ def read(folder: int) -> Kept | None:
         return None
     value = table(json_text.read(data, NAME), NAME)
     variables = inner(value, "environment", NAME)
-    environment = {name: text(variables, name, NAME) for name in variables}
+    environment = {name: word(entry, f"{NAME}: environment") for name, entry in variables.items()}
     record = record_of(value.get("added"), f"{NAME}: added")
     return Kept(text(value, "root", NAME), text(value, "id", NAME), environment, record)
 

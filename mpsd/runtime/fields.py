@@ -41,23 +41,21 @@ def rows(holder: dict[str, object], name: str, where: str) -> list[object]:
 
 def texts(holder: dict[str, object], name: str, where: str) -> list[str]:
     """The list of texts in this field; none where there is no list. Refused, for NULs too."""
-    found = []
-    for index, value in enumerate(rows(holder, name, where)):
-        if not isinstance(value, str):
-            raise Refused(f"{where}: {name}[{index}] is {_kind(value)}; it must be a text")
-        if "\0" in value:
-            raise Refused(f"{where}: {name}[{index}] is {shown(value)}; a text with a NUL is read in two ways")
-        found.append(value)
-    return found
+    return [word(value, f"{where}: {name}[{index}]") for index, value in enumerate(rows(holder, name, where))]
 
 
 def text(holder: dict[str, object], name: str, where: str) -> str:
     """The text in this field; empty where there is none. Refused."""
     value = member(holder, name, where)
-    if value is None:
-        return ""
-    if not isinstance(value, str) or "\0" in value:
-        raise Refused(f"{where}: {name} is {_kind(value)}; it must be a text without NULs")
+    return "" if value is None else word(value, f"{where}: {name}")
+
+
+def word(value: object, where: str) -> str:
+    """A text. Refused, for one with a NUL too."""
+    if not isinstance(value, str):
+        raise Refused(f"{where} is {_kind(value)}; it must be a text")
+    if "\0" in value:
+        raise Refused(f"{where} is {shown(value)}; a text with a NUL is read in two ways")
     return value
 
 

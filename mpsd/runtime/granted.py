@@ -4,7 +4,7 @@ One rule: what is not of the form that this version knows is refused before anyt
 """
 
 from mpsd.runtime.asking import Answer
-from mpsd.runtime.fields import rows, table, text, texts
+from mpsd.runtime.fields import rows, table, text, texts, word
 from mpsd.runtime.refused import Refused
 
 _ANSWER = "mpsd's answer"
@@ -49,7 +49,7 @@ def environment(answer: dict[str, object]) -> dict[str, str]:
     for name in read:
         if not name or "=" in name or "\0" in name:
             raise Refused(f"{_ANSWER} names a variable {name!a}; see its log")
-    return {name: text(read, name, f"{_ANSWER}: environment") for name in read}
+    return {name: word(value, f"{_ANSWER}: environment: {name}") for name, value in read.items()}
 
 
 def refusal(answer: Answer) -> Refused:

@@ -43,7 +43,7 @@ def read(data: bytes, what: str) -> object:
         value, end = _scan(text, begin)
         if text[end:].strip(_SPACE):
             raise ValueError
-    except (ValueError, StopIteration):
+    except (ValueError, StopIteration, SystemError):  # SystemError: its own error is in json.decoder, not loaded here
         raise Refused(f"{what} is not JSON; write it anew") from None
     except (RecursionError, MemoryError):
         raise Refused(f"{what} is nested too deeply to be read; write it flatter") from None

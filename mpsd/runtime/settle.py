@@ -64,7 +64,7 @@ def _asks(config: dict[str, object], asker: Asker) -> dict[str, object] | None:
     return {
         "root": asker.root,
         "id": asker.container,
-        "name": next(filter(None, (text(annotations, name, CONFIG) for name in _NAMES)), ""),
+        "name": next((str(annotations[name]) for name in _NAMES if annotations.get(name)), ""),
         "environment": variables,
         "oom_script": script,
         "capabilities": texts(inner(process, "capabilities", CONFIG), "bounding", CONFIG),
