@@ -1,7 +1,9 @@
 """`mpsd install`: makes docker, containerd or podman know the runtime mpsd."""
 
 import os
+import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -69,7 +71,9 @@ def install(
             engine_change.launcher_written(str(launcher_now.path), launcher_now.text, text),
             engine_files.with_backup(Change(str(found.path), f"{engine}'s configuration", found.text, after)),
         ]
-        notes = engine_change.notes(engine, found.text, subject, places.launcher, is_default=to == LAUNCHER)
+        notes = engine_change.notes(engine, found.text, subject, places.launcher)
+        if elsewhere := _options({"--to": to if to != LAUNCHER else None, "--config": config}):
+            notes.append(f"to take it out again: mpsd uninstall {engine} {elsewhere}")
         if found.linked_from:
             notes.insert(0, f"{found.linked_from} is a link, and stays one: {found.path} is the file")
         is_heard = changes[-1].action != "keep"
@@ -107,6 +111,10 @@ def _launcher_text(places: Places, next_runtime: str, log: str, run_dir: str | N
         remedy = "install mpsd in a folder with a short name without spaces"
         problem = Problem("launcher-unsafe", "this python", shown(python), str(error), remedy)
         raise InvalidInput("mpsd install", [problem]) from None
+
+
+def _options(given: Mapping[str, str | None]) -> str:
+    return shlex.join(word for name, value in given.items() if value for word in (name, value))
 
 
 def _there(path: Path) -> Path:

@@ -124,8 +124,8 @@ def to_do(engine: Engine) -> list[str]:
     return [_HEARS[engine]] if engine in _HEARS else []
 
 
-def notes(engine: Engine, text: str | None, subject: str, launcher: str, *, is_default: bool) -> list[str]:
-    """What to know once the engine has the runtime. is_default: the launcher is where mpsd looks for it."""
+def notes(engine: Engine, text: str | None, subject: str, launcher: str) -> list[str]:
+    """What to know once the engine has the runtime. text: its configuration before."""
     said = [_AT_WHAT_COST[engine]]
     if engine is Engine.CONTAINERD:
         said += engine_containerd.notes(text, subject)
@@ -135,8 +135,6 @@ def notes(engine: Engine, text: str | None, subject: str, launcher: str, *, is_d
         )
     else:
         said.append(f"{engine} run --runtime=mpsd -e ALIYUN_COM_GPU_MEM_CONTAINER=6 … gives a container its share")
-    if not is_default:
-        said.append(f"to take it out again: mpsd uninstall {engine} --to {launcher}")
     return said
 
 
