@@ -15,6 +15,7 @@ from tests.bench.fragmentation import fragmentation
 from tests.bench.idle import idle
 from tests.bench.reactions import reactions
 from tests.bench.rows import Row, show, write
+from tests.bench.runtime import runtime
 from tests.bench.scheduler import scheduler
 from tests.bench.watchdog import watchdog
 from tests.bench.webhook import webhook
@@ -38,6 +39,7 @@ def main() -> int:
     rows |= webhook()
     rows |= agent()
     rows |= watchdog()
+    rows |= runtime()
     for gpus, measure in (("H200×2", reactions), ("H200×8", idle)):
         with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
             machine = DemoMachine(Path(folder), gpus, _limits(Path(folder) / "limits"))

@@ -1,6 +1,7 @@
 """The rows of a benchmark: a figure, its unit, its baseline, and the limit it must keep where it has one.
 
-One rule: limits are on ratios, shares of a core and memory only; these machines are shared, so a time is never judged.
+One rule: limits are on ratios, shares of a core, memory, and medians of differences taken in pairs; these machines are
+shared, so no other time is judged.
 """
 
 import json

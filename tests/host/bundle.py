@@ -6,6 +6,7 @@ One rule: what a bundle is made of is `runc spec`'s word but for the program, it
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -41,6 +42,17 @@ class Bundle:
 
     def rewrite(self, config: Mapping[str, Any]) -> None:
         (self.folder / "config.json").write_text(json.dumps(config))
+
+
+def why_not() -> str:
+    """What keeps containers from running on this machine; empty where nothing does."""
+    if os.geteuid() != 0:
+        return "needs root: run `make check-host` as root"
+    if shutil.which(RUNC) is None:
+        return "needs runc: apt-get install runc"
+    if not any(Path("/sys/fs/cgroup").iterdir()):
+        return "needs cgroups: mount them at /sys/fs/cgroup"
+    return ""
 
 
 def read_only_folders() -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,17 @@ class Host(Machine):
         assert mounts_below(self._folder) == []  # what is removed now must not reach through one of them
         super().destroy()
         remove_cgroup(self.cgroup)
+
+
+def host_of(gpus: str, *, cards: Sequence[Mapping[str, Any]] = (), **policy: Any) -> Iterator[Host]:
+    """One that serves; its end fails where anything of it is left. cards, policy: as Host has them."""
+    made = Host(gpus, cards=cards, **policy)
+    try:
+        made.up()
+        yield made
+        made.stop()
+    finally:
+        made.destroy()
 
 
 def mounts_below(folder: Path) -> list[str]:
