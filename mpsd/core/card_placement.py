@@ -3,30 +3,38 @@
 One rule: all of them or none; a refusal says of every one that lacks something what that is, in MiB and percent.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from mpsd.core.grants import CardsRequest, Part, Room
 from mpsd.core.placement import NoRoom, Placed
 from mpsd.core.policy import Policy
 
 
-def place_there(request: CardsRequest, rooms: Sequence[Room], policy: Policy) -> Placed | NoRoom:
-    """The GPUs, which are one domain's, or the reason why they cannot be had."""
+def place_there(
+    request: CardsRequest, rooms: Sequence[Room], policy: Policy, closed: Mapping[str, str]
+) -> Placed | NoRoom:
+    """The GPUs, which are one domain's, or the reason why they cannot be had.
+
+    closed: in plain words, by UUID, why a GPU that is not among `rooms` takes no programs.
+    """
     by_gpu = {room.gpu.uuid: room for room in rooms}
     named = [by_gpu[part.gpu] for part in request.parts if part.gpu in by_gpu]
-    lacks = [lack for part in request.parts for lack in _lacks(part, by_gpu.get(part.gpu), policy)]
+    away = [closed.get(one.gpu, f"{one.gpu} is not seen here now") for one in request.parts if one.gpu not in by_gpu]
+    short = [lack for part in request.parts if part.gpu in by_gpu for lack in _lacks(part, by_gpu[part.gpu], policy)]
     domains = dict.fromkeys(room.domain for room in named)
-    if len(domains) > 1:
-        lacks.insert(0, _apart(named))
-    if lacks:
-        return NoRoom("; ".join(lacks), len(domains) == 1 and _fits_when_empty(request, by_gpu, policy))
-    return Placed(next(iter(domains)), tuple(part.gpu for part in request.parts))
+    apart = [_apart(named)] if len(domains) > 1 else []
+    if not (apart or away or short):
+        return Placed(next(iter(domains)), tuple(part.gpu for part in request.parts))
+    fits_when_empty = _fits_when_empty(request, by_gpu, policy)
+    said = [*apart, *away, *short]
+    if short:
+        said.append("ask for less" + (", or again when others have ended" if fits_when_empty else ""))
+    if len(request.parts) > 1:
+        said.append(f"nothing is reserved on any of the {len(request.parts)} GPUs")
+    return NoRoom("; ".join(said), not apart and fits_when_empty)
 
 
-def _lacks(part: Part, room: Room | None, policy: Policy) -> Iterator[str]:
-    if room is None:
-        yield f"{part.gpu} takes no programs now"
-        return
+def _lacks(part: Part, room: Room, policy: Policy) -> Iterator[str]:
     label = room.gpu.label
     if part.memory_mib > room.memory_mib:
         free_mib = max(0, room.memory_mib)
@@ -40,6 +48,13 @@ def _lacks(part: Part, room: Room | None, policy: Policy) -> Iterator[str]:
     if policy.requests.clients_per_grant > room.clients:
         needed = policy.requests.clients_per_grant
         yield f"{label} has room for {max(0, room.clients)} more clients, and a grant may have {needed}"
+
+
+def with_room(request: CardsRequest, rooms: Sequence[Room], policy: Policy) -> tuple[str, ...]:
+    """The labels of the GPUs that have what is asked of them."""
+    by_gpu = {room.gpu.uuid: room for room in rooms}
+    named = [(part, by_gpu[part.gpu]) for part in request.parts if part.gpu in by_gpu]
+    return tuple(room.gpu.label for part, room in named if not tuple(_lacks(part, room, policy)))
 
 
 def _apart(rooms: Sequence[Room]) -> str:

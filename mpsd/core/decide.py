@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from mpsd.core.card_placement import place_there
+from mpsd.core.card_placement import place_there, with_room
 from mpsd.core.client_limits import DENY_MIB, ClientLimit, problems_with
 from mpsd.core.domain_states import ANSWERING, SERVING, after_is
 from mpsd.core.grants import CardsRequest, Gpu, Grant, Room, rooms
@@ -123,24 +123,31 @@ def _answer(
     waiting: Waiting, open_rooms: Sequence[Room], view: NodeView, queued: int, policy: Policy
 ) -> Admit | Refuse | None:
     """None: the request goes on waiting."""
-    placed = _place(waiting, open_rooms, policy)
+    closed = _closed_gpus(view)
+    placed = _place(waiting, open_rooms, policy, closed)
     if isinstance(placed, Placed) and not queued:
         grant = _grant(waiting, placed, policy)
         unusable = _why_unusable(grant, view)
         return Refuse(waiting.id, unusable, for_ever=True) if unusable else Admit(grant)
-    whole_node = _place(waiting, _all_rooms(view, (), policy), policy)
+    whole_node = _place(waiting, _all_rooms(view, (), policy), policy, closed)
     if isinstance(whole_node, NoRoom) and not whole_node.ever and not tuple(_without_domain(view)):
         return Refuse(waiting.id, whole_node.reason, for_ever=True)
     if waiting.deadline is not None and view.now < waiting.deadline:
         return None
     reason = placed.reason if isinstance(placed, NoRoom) else _queue_reason(queued)
-    return Refuse(waiting.id, "; ".join([reason, *_closed(view)]), for_ever=False)
+    others = () if isinstance(waiting.request, CardsRequest) else _closed(view)  # who names GPUs asks for no others
+    return Refuse(waiting.id, "; ".join([reason, *others]), for_ever=False)
 
 
-def _place(waiting: Waiting, among: Sequence[Room], policy: Policy) -> Placed | NoRoom:
+def had_room(request: CardsRequest, view: NodeView, policy: Policy) -> tuple[str, ...]:
+    """The labels of the GPUs that could give a container what it asks of them, whatever the others can."""
+    return with_room(request, _open_rooms(view, [held.grant for held in view.grants], policy), policy)
+
+
+def _place(waiting: Waiting, among: Sequence[Room], policy: Policy, closed: Mapping[str, str]) -> Placed | NoRoom:
     request = waiting.request
     if isinstance(request, CardsRequest):
-        return place_there(request, among, policy)
+        return place_there(request, among, policy, closed)
     return place(request, among, policy)
 
 
@@ -162,12 +169,28 @@ def _queue_reason(queued: int) -> str:
 
 def _closed(view: NodeView) -> Iterator[str]:
     """Why some domains take no new programs."""
-    for domain in view.domains:
-        if domain.state not in SERVING:
-            why = f": {domain.record.reason}" if domain.record.reason else ""
-            yield f"{domain.name} is {after_is(domain.state)}{why}"
-    for gpu in _without_domain(view):
-        yield f"{gpu.label} has no control daemon yet"
+    yield from (_why_closed(domain) for domain in view.domains if domain.state not in SERVING)
+    yield from map(_no_daemon, _without_domain(view))
+
+
+def _closed_gpus(view: NodeView) -> Mapping[str, str]:
+    """Why some GPUs take no new programs, by UUID."""
+    label = {gpu.uuid: gpu.label for gpu in view.gpus}
+    return {gpu.uuid: _no_daemon(gpu) for gpu in _without_domain(view)} | {
+        uuid: f"{label.get(uuid, uuid)} takes no programs now: {_why_closed(domain)}"
+        for domain in view.domains
+        if domain.state not in SERVING
+        for uuid in domain.record.gpus
+    }
+
+
+def _why_closed(domain: DomainView) -> str:
+    why = f": {domain.record.reason}" if domain.record.reason else ""
+    return f"{domain.name} is {after_is(domain.state)}{why}"
+
+
+def _no_daemon(gpu: Gpu) -> str:
+    return f"{gpu.label} has no control daemon yet"
 
 
 def _without_domain(view: NodeView) -> Iterator[Gpu]:
