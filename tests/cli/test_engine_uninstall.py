@@ -8,12 +8,14 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mpsd.edge.processes import identity_of
 from tests.cli.asking import Done, ask
 from tests.cli.test_install import CONFIG_TOML, CONTAINERD, DAEMON_JSON, DOCKER, ENGINES, LAUNCHER, install, tree, write
 from tests.host.bundle import make_bundle
@@ -173,6 +175,21 @@ def test_without_mpsd_up_they_are_known_by_the_hook_in_their_bundle(root: Path, 
     assert done.returncode == 1
     assert f"  c1: {root / place}" in done.stderr
     assert "c2" not in done.stderr
+
+
+def test_without_mpsd_up_its_books_name_those_that_live(root: Path) -> None:
+    install(root, "docker")
+    ours = identity_of(os.getpid())
+    assert ours
+    for name, process in (("alive", ours), ("ended", replace(ours, start_ticks=ours.start_ticks + 1))):
+        holder = {"root": "/run/elsewhere", "id": name, "name": "train", "process": asdict(process), "is_made": True}
+        text = json.dumps({"id": f"grant-{name}", "domain": "gpu0", "holder": holder})
+        write(root / f"run/mpsd/grants/grant-{name}.container.json", text)
+    write(root / "run/mpsd/grants/grant-of-a-program.json", "{}")
+    done = uninstall(root, "docker")
+    assert done.returncode == 1
+    assert "  alive (train): holds grant grant-alive" in done.stderr
+    assert "ended" not in done.stderr
 
 
 def test_a_bundle_that_cannot_be_read_may_use_it(root: Path) -> None:
