@@ -46,7 +46,9 @@ class Parts:
         self._wake = asyncio.Event()
         here = Surrounding(settings, node, found, self._policy, self._wake.set)
         self._cluster = make_cluster_part(here) if make_cluster_part else None
-        books = self._cluster.books if self._cluster else LocalGrants(settings.grants, self._wake.set, self._log)
+        local = LocalGrants(settings.grants, self._wake.set, self._log)
+        self._books = None if self._cluster else local
+        books = self._cluster.books if self._cluster else local
         self._agent = AgentRole(settings, node, self._policy, books, self._wake) if with_agent else None
 
     def _policy(self) -> Policy:
@@ -96,8 +98,7 @@ class Parts:
         with lasting():
             from mpsd.roles.agent_api import AgentApi  # brings an HTTP server, which control is better without
 
-        grants_by = "kubelet gives this node's GPUs to pods; write a pod" if self._cluster else ""
-        return AgentApi(self._settings, self._agent, self._limits, self._node, refuses=grants_by)
+        return AgentApi(self._settings, self._agent, self._limits, self._node, self._books)
 
 
 def serve(

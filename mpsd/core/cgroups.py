@@ -64,12 +64,29 @@ def node_cgroup(own: str) -> str:
     return ""
 
 
-def _paths(text: str) -> list[str]:
-    """The paths of all hierarchies: each line is `number:controllers:path`.
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """One cgroup. hierarchy: the controllers of it in v1, as the kernel names them; empty for v2."""
+
+    hierarchy: str
+    path: str
+
+    def holds(self, other: "Cgroup") -> bool:
+        """Whether the other is this one, or lies below it."""
+        return self.hierarchy == other.hierarchy and f"{other.path}/".startswith(f"{self.path.rstrip('/')}/")
+
+
+def cgroups_in(text: str) -> list[Cgroup]:
+    """A process's cgroup in every hierarchy, by the text of /proc/PID/cgroup: each line is `number:controllers:path`.
 
     A name may hold every other character that Python ends lines at, and whoever may make cgroups would use them.
     """
-    return [line.split(":", 2)[2].removesuffix(_REMOVED) for line in text.split("\n") if line.count(":") >= 2]
+    lines = (line.split(":", 2)[1:] for line in text.split("\n") if line.count(":") >= 2)
+    return [Cgroup(controllers, path.removesuffix(_REMOVED)) for controllers, path in lines]
+
+
+def _paths(text: str) -> list[str]:
+    return [cgroup.path for cgroup in cgroups_in(text)]
 
 
 def _pod(path: str) -> PodCgroup | None:

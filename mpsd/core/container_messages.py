@@ -20,7 +20,8 @@ class ContainerAsks:
     core.dialect_names, as far as they are set.
 
     oom_script: as ALIYUN_COM_GPU_OOM_SCRIPT names it, empty for none. capabilities: its bounding set. host_ipc: whether
-    it shares the machine's IPC namespace.
+    it shares the machine's IPC namespace. runtime: the program that makes the container, by which others are started
+    in it later; empty for runc.
     """
 
     root: str
@@ -30,6 +31,7 @@ class ContainerAsks:
     oom_script: str = ""
     capabilities: tuple[str, ...] = ()
     host_ipc: bool = False
+    runtime: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,9 +139,9 @@ class DomainView:
 class Client:
     """A process that holds memory of a GPU. on_mps False: it runs beside MPS. grant: the id of its grant, or None.
 
-    used_mib None: NVML knows the process and not its memory. pod: the uid in its pod's cgroup; None where it is in no
-    pod that anybody can tell. environment: of what it was started with, the variables that MPS reads; None where that
-    cannot be read.
+    used_mib None: NVML knows the process and not its memory. pod: the uid in its pod's cgroup, or the grant of the
+    container without Kubernetes that it is in; None where it is in neither that anybody can tell. environment: of what
+    it was started with, the variables that MPS reads; None where that cannot be read.
     """
 
     process: ProcessIdentity

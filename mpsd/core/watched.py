@@ -93,7 +93,7 @@ def _misplaced(client: Client, grant: Grant, seen: Seen) -> Iterator[Finding]:
 def _ungranted(client: Client, seen: Seen, resource: str) -> Iterator[Finding]:
     how = "it is on MPS" if client.on_mps else "it runs beside MPS, without limits"
     label = seen.label(client.gpu)
-    if client.pod is None:
+    if client.pod is None or not seen.pods_known:
         where = "is in no pod and uses" if seen.pods_known else "has no grant and uses"
         yield Finding(Kind.IN_NO_POD, client, None, f"{where} {label}, which mpsd shares; {how}")
     elif client.pod in seen.ungranted:

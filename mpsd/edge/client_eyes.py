@@ -1,7 +1,8 @@
 """Looks at the processes on the GPUs: who they are, and under which grant they run.
 
-One rule: what a process was started with, and in which pod, is read once and kept for as long as that very process
-lives. Beside a kubelet only the pod counts: whoever could choose a mark could hide behind another pod's grant.
+One rule: what a process was started with, and in which pod or container, is read once and kept for as long as that
+very process lives. In there only the pod or the container counts, and beside a kubelet nothing else ever does: whoever
+could choose a mark could hide behind another's grant.
 
 An unchanged look costs one question to NVML a GPU and nearly nothing else, and gives the very same clients.
 """
@@ -16,7 +17,7 @@ from mpsd.core.node_view import Client
 from mpsd.edge import processes
 from mpsd.edge.living import Living
 from mpsd.edge.nvml import Nvml, NvmlFailed, Uses
-from mpsd.edge.pod_processes import PodProcesses
+from mpsd.edge.pod_processes import Whereabouts
 
 _MIB = 1024 * 1024
 _BELIEVED_S = 2.0  # who is on MPS, while no process comes
@@ -25,9 +26,10 @@ _TRIES = 10  # at an environment that is empty, as it is in the middle of an exe
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Whose a process may be. servers: the pids of MPS servers, which are nobody's. grants: the ids of those there are.
+    """Whose a process may be. servers: the pids of MPS servers, which are nobody's. grants: those that a mark may name,
+    which are programs'.
 
-    holders: from a holder's pid to its grant. pods: from the uid in a pod's cgroup to its grant.
+    holders: from a holder's pid to its grant. pods: from what `Whereabouts` says of a process to its grant.
     """
 
     servers: frozenset[int] = frozenset()
@@ -72,14 +74,16 @@ class _OneGpu:
 
 class ClientEyes:
     """gpus: their UUIDs. mark: the variable in whose value a process carries the id of its grant, through every child
-    it starts. pods: None where no kubelet is served, and then nobody is in a pod.
+    it starts; None where programs have none. whereabouts: None where nobody is in a pod or container.
     """
 
-    def __init__(self, nvml: Nvml, gpus: Iterable[str], mark: str, pods: PodProcesses | None = None) -> None:
+    def __init__(
+        self, nvml: Nvml, gpus: Iterable[str], mark: str | None, whereabouts: Whereabouts | None = None
+    ) -> None:
         self._nvml = nvml
         self._gpus = {uuid: _OneGpu() for uuid in gpus}
         self._mark = mark
-        self._pods = pods
+        self._whereabouts = whereabouts
         self._owners = Owners()
         self._known: dict[int, _Known] = {}
         self._living = Living()  # of those that are known
@@ -156,7 +160,7 @@ class ClientEyes:
         return Client(known.identity, uuid, used_mib, on_mps, known.command, grant, known.pod, known.environment)
 
     def _grant_of(self, known: _Known) -> str | None:
-        if self._pods:
+        if known.pod is not None or self._mark is None:
             return self._owners.pods.get(known.pod or "")
         return known.mark if known.mark in self._owners.grants else self._owners.holders.get(known.identity.pid)
 
@@ -177,12 +181,11 @@ class ClientEyes:
 
     def _read(self, identity: ProcessIdentity, tries: int) -> _Known:
         found = processes.environment_of(identity.pid)
-        pod = self._pods.pod_of(identity.pid) if self._pods else None
         return _Known(
             identity=identity,
-            mark=(found or {}).get(self._mark),
+            mark=(found or {}).get(self._mark or ""),
             command=processes.command_of(identity.pid),
-            pod=pod.uid if pod else None,
+            pod=self._whereabouts.owner_of(identity.pid) if self._whereabouts else None,
             environment={name: found[name] for name in VARIABLES if name in found} if found else None,
             tries=tries - 1 if found == {} else 0,
         )

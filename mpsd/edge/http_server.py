@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from mpsd.edge.peer import AlreadyServed, peer_of
+from mpsd.edge.peer import AlreadyServed, Peer, peer_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -60,12 +60,16 @@ def _is_served(path: Path) -> bool:
         return True
 
 
+def peer(request: web.Request) -> Peer | None:
+    """Who asks; None where the connection is gone."""
+    connection = request.get_extra_info("socket")
+    return None if connection is None else peer_of(connection)
+
+
 def peer_pid(request: web.Request) -> int | None:
     """The asking process; None where the kernel does not say, as for one of another pid namespace."""
-    connection = request.get_extra_info("socket")
-    if connection is None:
-        return None
-    return peer_of(connection).pid or None
+    found = peer(request)
+    return found.pid or None if found else None
 
 
 def json_answer(value: object, status: int = 200) -> web.Response:

@@ -18,6 +18,7 @@ from mpsd.core.identity import ProcessIdentity
 _PROC = Path("/proc")
 _DEAD_STATES = {b"Z", b"X", b"x"}
 _LONGEST_COMMAND = 4096  # bytes of it that are read
+_DEEPEST = 64  # generations
 
 
 @cache
@@ -138,6 +139,15 @@ def parent_of(pid: int) -> int:
     """The pid of the process's parent; 0 when it has none, or is gone."""
     fields = _stat_fields(pid)
     return int(fields[1]) if fields else 0
+
+
+def line_of(pid: int) -> Iterator[int]:
+    """The process and those that it descends from, as far as the first of its pid namespace."""
+    for _generation in range(_DEEPEST):
+        if pid <= 1:
+            return
+        yield pid
+        pid = parent_of(pid)
 
 
 def state_of(identity: ProcessIdentity) -> str:

@@ -27,13 +27,15 @@ from mpsd.edge import processes
 from mpsd.edge.http_server import UnixServer, json_answer, peer_pid
 from mpsd.edge.settings import GRANT, Settings
 from mpsd.roles.agent import AgentRole
+from mpsd.roles.containers_api import ContainersApi
+from mpsd.roles.local_grants import LocalGrants
 from mpsd.roles.node import Node
 
 LONGEST_WAIT_S = 7 * 86_400.0
 
 
 class AgentApi:
-    """refuses: why no program gets a grant here; empty where programs do."""
+    """books: where they are kept here; None beside a kubelet, where no program and no container gets a grant."""
 
     def __init__(
         self,
@@ -41,15 +43,15 @@ class AgentApi:
         agent: AgentRole,
         limits: Callable[[], tuple[Policy, GpuFacts]],
         node: Node,
-        *,
-        refuses: str = "",
+        books: LocalGrants | None,
     ) -> None:
         self._settings = settings
         self._agent = agent
         self._limits = limits
         self._extra = node.extra
         self._path_first = node.path_first
-        self._refuses = refuses
+        self._refuses = "" if books else "kubelet gives this node's GPUs to pods; write a pod"
+        containers = ContainersApi(settings, agent, lambda: limits()[0], node, books)
         self._server = UnixServer(
             settings.socket,
             {
@@ -57,6 +59,7 @@ class AgentApi:
                 "GET /readyz": self._readiness,
                 "GET /v1/node": self._node,
                 "POST /v1/grants": self._grant,
+                **containers.routes,
             },
             mode=0o666,  # any user of this machine may ask for a grant, as any may use its GPUs
         )

@@ -9,15 +9,19 @@ from typing import Protocol
 from mpsd.core.grants import Grant
 from mpsd.core.identity import PodName
 from mpsd.core.node_view import HeldGrant
-from mpsd.edge.pod_processes import PodProcesses
+from mpsd.edge.pod_processes import Whereabouts
 
 
 class Books(Protocol):
     """`LocalGrants` on one machine, `KubeletGrants` beside a kubelet."""
 
     @property
-    def pod_processes(self) -> PodProcesses | None:
-        """What tells a process's pod; None where no kubelet is served, and then nobody is in a pod."""
+    def whereabouts(self) -> Whereabouts:
+        """What tells which pod, or which container that holds a grant, a process is in."""
+
+    @property
+    def pods_known(self) -> bool:
+        """Whether a kubelet is served: then nothing but a pod can hold a grant. Where not, nobody is in a pod."""
 
     def load(self) -> None:
         """Finds again what an earlier agent knew."""
@@ -35,7 +39,7 @@ class Books(Protocol):
         """From the pid of each living holder to its grant."""
 
     def pods(self) -> Mapping[str, str]:
-        """From the uid in the cgroups of each pod that holds a grant to that grant."""
+        """From what `whereabouts` says of the processes of each pod or container that holds a grant to that grant."""
 
     @property
     def ungranted(self) -> Mapping[str, PodName]:

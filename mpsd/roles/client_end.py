@@ -1,7 +1,8 @@
 """Ends one process on a GPU, on proof that it is the one that was meant.
 
-One rule: SIGKILL goes to a pidfd of this very process, once its cgroup still names its pod and NVML lists it on the GPU
-again while the pidfd is held; where one of these cannot be had, nothing is sent, and the reason is said.
+One rule: SIGKILL goes to a pidfd of this very process, once the kernel still places it in its pod or container and NVML
+lists it on the GPU again while the pidfd is held; where one of these cannot be had, nothing is sent, and the reason is
+said.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from mpsd.core.violations import Kind, Violation
 from mpsd.edge import processes
 from mpsd.edge.control_pipe import ControlFailed, ControlPipe
 from mpsd.edge.nvml import Nvml, NvmlFailed
-from mpsd.edge.pod_processes import PodProcesses
+from mpsd.edge.pod_processes import Whereabouts
 from mpsd.edge.settings import Settings
 from mpsd.edge.waiting import until
 from mpsd.roles.node import Node
@@ -38,13 +39,13 @@ class Spared(NotEnded):
 
 
 class ClientEnd:
-    """pods: None where nobody is in a pod."""
+    """whereabouts: None where nobody is in a pod or container."""
 
-    def __init__(self, settings: Settings, node: Node, pods: PodProcesses | None) -> None:
+    def __init__(self, settings: Settings, node: Node, whereabouts: Whereabouts | None) -> None:
         self._settings = settings
         self._nvml: Nvml = node.nvml
         self._environment = node.environment
-        self._pods = pods
+        self._whereabouts = whereabouts
         self._listed: dict[str, tuple[float, frozenset[int]]] = {}  # by GPU: when it was asked, and the pids there
 
     async def signal(self, violation: Violation, record: DomainRecord | None) -> None:
@@ -76,10 +77,8 @@ class ClientEnd:
     def _prove(self, violation: Violation) -> None:
         """NotEnded where the process with this pid is not what was seen, or may not be ended."""
         client = violation.client
-        if self._pods:
-            pod = self._pods.pod_of(client.pid)
-            if (pod.uid if pod else None) != client.pod:
-                raise NotEnded("its cgroup does not name its pod any more")
+        if self._whereabouts and self._whereabouts.owner_of(client.pid) != client.pod:
+            raise NotEnded("its cgroup does not name its pod or container any more")
         try:
             listed = any(pid == client.pid for pid, _used in self._nvml.uses(client.gpu))
             draws = violation.kind is Kind.IN_NO_POD and self._nvml.draws(client.gpu, client.pid)

@@ -41,6 +41,8 @@ _DEADLINE_S = 5.0
 class KubeletGrants:
     """pods: those of this node. domains: of this node. socket: of kubelet's PodResources."""
 
+    pods_known = True
+
     def __init__(
         self,
         socket: Path,
@@ -61,7 +63,7 @@ class KubeletGrants:
         self._questions = self._answered = 0  # how many there were, and the newest that kubelet has answered
         self._asked_at = self._changed_at = time.monotonic()
         self._asked_beside: tuple[object, ...] = ()  # what was known when kubelet was asked
-        self.pod_processes = PodProcesses()
+        self.whereabouts = PodProcesses()
         self._counted: tuple[object, ...] = ()  # what the grants were made from
         self._held: tuple[HeldGrant, ...] = ()
         self._by_cgroup: Mapping[str, str] = {}

@@ -5,14 +5,12 @@ itself descends from; what a process claims counts for nothing.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from mpsd.core.identity import ProcessIdentity
 from mpsd.core.node_view import DomainRecord
 from mpsd.edge import processes, run_directory
-
-_DEEPEST = 64  # generations
 
 
 class OwnProcesses:
@@ -20,7 +18,7 @@ class OwnProcesses:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._above = frozenset(_line(os.getpid()))
+        self._above = frozenset(processes.line_of(os.getpid()))
         self._known: frozenset[ProcessIdentity] = frozenset()
 
     def among(self, asked: Iterable[ProcessIdentity], records: Iterable[DomainRecord]) -> frozenset[ProcessIdentity]:
@@ -29,7 +27,9 @@ class OwnProcesses:
         unknown = asked - self._known
         if unknown:
             roots = self._roots(records)
-            found = {one for one in unknown if one.pid in self._above or not roots.isdisjoint(_line(one.pid))}
+            found = {
+                one for one in unknown if one.pid in self._above or not roots.isdisjoint(processes.line_of(one.pid))
+            }
             self._known = (self._known & asked) | found
         else:
             self._known &= asked
@@ -40,12 +40,3 @@ class OwnProcesses:
         for record in records:
             roots.update(record.servers, [record.daemon.pid] if record.daemon else [])
         return frozenset(roots)
-
-
-def _line(pid: int) -> Iterator[int]:
-    """The process and those that it descends from, as far as the first of its pid namespace."""
-    for _generation in range(_DEEPEST):
-        if pid <= 1:
-            return
-        yield pid
-        pid = processes.parent_of(pid)

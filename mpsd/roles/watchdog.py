@@ -54,9 +54,10 @@ class Watchdog:
         self._books = books
         self._records = records
         self._log = logger(role="watchdog")
-        self._eyes = ClientEyes(node.nvml, [gpu.uuid for gpu in node.gpus], GRANT, books.pod_processes)
+        mark = None if books.pods_known else GRANT
+        self._eyes = ClientEyes(node.nvml, [gpu.uuid for gpu in node.gpus], mark, books.whereabouts)
         self._own = OwnProcesses(settings.run_directory)
-        self._end = ClientEnd(settings, node, books.pod_processes)
+        self._end = ClientEnd(settings, node, books.whereabouts)
         self._memory = Memory()
         self._judged: tuple[object, ...] = ()  # what was judged last
         self._unjudged = ""  # why nobody is judged; empty while everybody is
@@ -92,7 +93,8 @@ class Watchdog:
 
     def _owners(self, grants: Mapping[str, Grant], records: tuple[DomainRecord, ...]) -> Owners:
         servers = frozenset(server for record in records for server in record.servers)
-        return Owners(servers, frozenset(grants), self._books.holders(), self._books.pods())
+        marks = frozenset(grant.id for grant in grants.values() if not grant.container)
+        return Owners(servers, marks, self._books.holders(), self._books.pods())
 
     def _turn(self, now: float, *, sure: bool) -> bool:
         """One look, and what follows from it; whether another must follow soon."""
@@ -123,7 +125,7 @@ class Watchdog:
             clients=sight.clients,
             ungranted=self._books.ungranted,
             own=self._own.among(strangers, records),
-            pods_known=self._books.pod_processes is not None,
+            pods_known=self._books.pods_known,
             unseen=sight.unseen,
         )
 

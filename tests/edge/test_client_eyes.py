@@ -46,7 +46,7 @@ class World:
         self.library = library
         self.card = card
         self._eyes = ClientEyes(nvml, [uuid], MARK)
-        self._eyes_beside_kubelet = ClientEyes(nvml, [uuid], MARK, PodProcesses())
+        self._eyes_beside_kubelet = ClientEyes(nvml, [uuid], None, PodProcesses())
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def put(self, kind: int, mark: str | None = None, **variables: str) -> int:

@@ -136,7 +136,7 @@ def test_a_process_whose_cgroup_names_another_pod_is_left_alone(world: World) ->
     world.put_on_gpu()
     with pod_cgroup() as pod:
         pod.take_in(world.process.pid)
-        with pytest.raises(NotEnded, match="its cgroup does not name its pod any more"):
+        with pytest.raises(NotEnded, match="its cgroup does not name its pod or container any more"):
             world.end(world.violation(pod="another"), PodProcesses())
         assert world.lives
         world.end(world.violation(pod=pod.uid), PodProcesses())

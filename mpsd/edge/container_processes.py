@@ -1,0 +1,95 @@
+"""Which container without Kubernetes a process of this machine is in.
+
+One rule: the kernel says so, by the cgroups that a container has to itself (`docker exec` starts processes that do not
+descend from its first); where it has none, by its pid namespace, and where it has none of its own either, by descent
+from its first process. What a process carries or claims counts for nothing.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from mpsd.core.cgroups import Cgroup
+from mpsd.core.container_cgroups import alone_in, container_of_cgroup
+from mpsd.core.identity import ProcessIdentity
+from mpsd.edge import processes
+
+_PROC = Path("/proc")
+
+
+def own_cgroups(first: ProcessIdentity) -> tuple[Cgroup, ...]:
+    """The cgroups that the container with this first process has to itself; none where it is gone."""
+    text = _cgroup(first.pid)
+    if not text or not processes.is_alive(first):
+        return ()
+    return alone_in(text, _older(first))
+
+
+class ContainerProcesses:
+    """settle: called when a process is in no container that is known, so that those just made are."""
+
+    def __init__(self, settle: Callable[[], None]) -> None:
+        self._settle = settle
+        self._homes: dict[str, Collection[Cgroup]] = {}  # by grant
+        self._without: dict[str, tuple[ProcessIdentity, int]] = {}  # those without one: first process, pid namespace
+        self._own_pids = _pid_namespace("self")
+
+    def put(self, grant: str, first: ProcessIdentity, cgroups: Collection[Cgroup]) -> None:
+        """From now on the container that holds this grant is known by these."""
+        if cgroups:
+            self._homes[grant] = cgroups
+        else:
+            self._without[grant] = (first, _pid_namespace(first.pid))
+
+    def take_out(self, grant: str) -> None:
+        self._homes.pop(grant, None)
+        self._without.pop(grant, None)
+
+    def owner_of(self, pid: int) -> str | None:
+        """The grant of the container that the process is in; None where it is in none that holds one, or is gone."""
+        text = _cgroup(pid)
+        if not text:
+            return None
+        found = self._find(pid, text)
+        if found is None:
+            self._settle()
+            found = self._find(pid, text)
+        return found
+
+    def _find(self, pid: int, text: str) -> str | None:
+        return container_of_cgroup(text, self._homes) or (self._by_line(pid) if self._without else None)
+
+    def _by_line(self, pid: int) -> str | None:
+        """Of those without a cgroup to themselves."""
+        for one in processes.line_of(pid):
+            namespace = _pid_namespace(one)
+            for grant, (first, pids) in self._without.items():
+                is_first = one == first.pid and processes.is_alive(first)
+                if is_first or (namespace == pids and pids not in {0, self._own_pids}):
+                    return grant
+        return None
+
+
+def _older(first: ProcessIdentity) -> Iterator[str]:
+    """The cgroups of processes that started before it; whoever ends meanwhile is left out."""
+    for path in _PROC.iterdir():
+        if path.name.isdecimal():
+            theirs = _cgroup(int(path.name))
+            found = processes.identity_of(int(path.name)) if theirs else None
+            if found and found.start_ticks < first.start_ticks:
+                yield theirs
+
+
+def _cgroup(pid: int) -> str:
+    """Empty where it is gone."""
+    try:
+        return (_PROC / str(pid) / "cgroup").read_text(errors="surrogateescape")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def _pid_namespace(pid: int | str) -> int:
+    """Its number; 0 where it is gone, or not ours to see."""
+    try:
+        return (_PROC / str(pid) / "ns/pid").stat().st_ino
+    except OSError:
+        return 0
