@@ -227,9 +227,8 @@ def _step(program: CudaProgram, _: str) -> None:
 
 def _launch(program: CudaProgram, value: str) -> None:
     """Pretend kernels, for so long."""
-    began = time.monotonic()
-    launches = _compute(program, LAUNCH, float(value), ())
-    rate = launches / max(time.monotonic() - began, 1e-9)
+    launches, took_s = _compute(program, LAUNCH, float(value), ())
+    rate = launches / max(took_s, 1e-9)
     median_ms = round(1000 * IN_FLIGHT / rate, 3) if rate else 0.0
     _say({"launches_per_s": round(rate, 1), "n": int(launches), "p50_ms": median_ms, "p99_ms": median_ms})
 
@@ -239,7 +238,7 @@ def _work(program: CudaProgram, value: str) -> None:
     launches = 0.0
     with _termination() as terminated:
         while time.monotonic() < ends and not select.select([terminated], [], [], 0)[0]:
-            launches += _compute(program, LAUNCH, min(_SAY_EVERY_S, ends - time.monotonic()), [terminated])
+            launches += _compute(program, LAUNCH, min(_SAY_EVERY_S, ends - time.monotonic()), [terminated])[0]
             _say({"launches": int(launches), "at": round(time.time(), 3)})
 
 
@@ -255,9 +254,7 @@ def _prepare(program: CudaProgram, name: str) -> None:
 def _measure(program: CudaProgram, value: str) -> None:
     """Pretend kernels, for so long; nothing of their time is Python's."""
     work = WORKS[program.prepared]
-    began = time.monotonic()
-    launches = _compute(program, work, max(float(value), 1e-3), ())
-    took_s = time.monotonic() - began
+    launches, took_s = _compute(program, work, max(float(value), 1e-3), ())
     sample_ms = round(1000 * took_s * work.sample_launches / launches, 3)
     _say(
         {
@@ -273,8 +270,11 @@ def _measure(program: CudaProgram, value: str) -> None:
     )
 
 
-def _compute(program: CudaProgram, work: Work, asked_s: float, files: Sequence[int]) -> float:
-    """Launches in this time, or until one of the files can be read."""
+def _compute(program: CudaProgram, work: Work, asked_s: float, files: Sequence[int]) -> tuple[float, float]:
+    """Launches in this time, or until one of the files can be read; and the seconds that they took.
+
+    What a processor takes to begin and to end them is not among these: rates are a GPU's, whatever else runs here.
+    """
     context = program.cuda.context
     if context is None or program.cuda.check() != SUCCESS:
         raise Broke
@@ -290,7 +290,7 @@ def _compute(program: CudaProgram, work: Work, asked_s: float, files: Sequence[i
         if asked_to_end:
             break
     context.card.be_busy(context.slot, 0)
-    return launches
+    return launches, then - began
 
 
 def _busy_sms(work: Work, context: Context) -> int:
