@@ -140,7 +140,9 @@ def test_a_lost_race_for_the_secret_is_the_others_win(
     api.before_write = be_first
     with webhook(tmp_path, **flags):
         until_registered(api)
-        assert api.get(SECRET)["data"] == theirs["data"]
+        written = api.get(SECRET)["data"]
+    for part in ("authority.crt", "authority.key"):  # a serving certificate of 15 s may have been renewed since
+        assert written[part] == theirs["data"][part]
 
 
 def test_an_api_server_that_is_away_at_first_is_waited_for(
