@@ -12,6 +12,7 @@ from mpsd.runtime import json_text
 from mpsd.runtime.refused import Refused
 
 _LONGEST_ANSWER = 1024**2  # bytes
+_FIRST_ERROR = 400
 _AGAIN_S = 0.05
 _CREDENTIALS = 12  # bytes: pid, uid, gid; unix(7)
 
@@ -120,5 +121,9 @@ def _answer(heard: bytes) -> Answer:
         if name.lower() == "content-length" and value.strip() != str(len(body)):
             raise _WentAway
     status = int(words[1])
-    read_as_json = body and status < 500
-    return Answer(status, json_text.read(body, "mpsd's answer") if read_as_json else None)
+    try:
+        return Answer(status, json_text.read(body, "mpsd's answer") if body else None)
+    except Refused:
+        if status < _FIRST_ERROR:
+            raise
+        return Answer(status, None)  # of its HTTP server, in words

@@ -10,6 +10,7 @@ from mpsd.runtime.refused import Refused
 _ANSWER = "mpsd's answer"
 CREATED = 201
 NOTHING_ASKED = 204
+_NOT_FOUND = 404
 
 
 class Mount:
@@ -55,6 +56,8 @@ def environment(answer: dict[str, object]) -> dict[str, str]:
 def refusal(answer: Answer) -> Refused:
     """Why mpsd refuses, in its own words where it has any."""
     reasons = texts(answer.body, "reasons", _ANSWER) if isinstance(answer.body, dict) else []
+    if not reasons and answer.status == _NOT_FOUND:
+        return Refused("the mpsd that runs here knows nothing of containers; upgrade it")
     return Refused(*reasons) if reasons else Refused(f"mpsd answers {answer.status} and no reason; see its log")
 
 

@@ -286,6 +286,19 @@ def test_a_next_runtime_that_cannot_be_started_is_126(ground: Ground) -> None:
     assert ground.call("--next", str(text), "state", "c1").code == 126
 
 
+@pytest.mark.parametrize("name", ["runc", "crun"])
+def test_the_root_is_the_next_runtimes_own_where_none_is_given(ground: Ground, name: str) -> None:
+    ground.write(*SIX)
+    own = ground.folder / name
+    own.symlink_to(ground.folder / "next-runtime")
+    environment = {"PATH": "/bin", "XDG_RUNTIME_DIR": "/run/user/7"}
+    with answering(ground.run_directory, Answers({ASK: (204, None)})) as mpsd:
+        ground.call("--next", str(own), "create", "-b", str(ground.bundle), "c1", env=environment)
+        ground.call("--root", "r", "--next", str(own), "run", "c1", cwd=ground.bundle)
+    roots = [asked.body["root"] for asked in mpsd.asked]
+    assert roots == [f"/run/user/7/{name}" if os.geteuid() else f"/run/{name}", f"{ground.bundle}/r"]
+
+
 def test_help_teaches_and_goes_on_to_the_next_runtimes(ground: Ground, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("#!/bin/sh\necho the other: $@\n")
