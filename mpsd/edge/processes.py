@@ -156,6 +156,15 @@ def state_of(identity: ProcessIdentity) -> str:
     return fields[0].decode() if fields and int(fields[19]) == identity.start_ticks else ""
 
 
+def pid_inside(pid: int) -> int:
+    """The pid by which the process knows itself, in a pid namespace of its container; 0 when it is gone."""
+    try:
+        status = (_PROC / str(pid) / "status").read_text(errors="replace")
+    except OSError:
+        return 0
+    return next((int(line.split()[-1]) for line in status.split("\n") if line.startswith("NSpid:")), pid)
+
+
 def descendants_of(pid: int) -> tuple[int, ...]:
     """The processes that it has started, and theirs, as long as each one's parent lives; empty when it is gone."""
     try:

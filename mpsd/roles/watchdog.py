@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from mpsd.core.events import Reason
 from mpsd.core.grants import Grant
 from mpsd.core.identity import PodName
+from mpsd.core.kept_grants import ContainerGrant
 from mpsd.core.node_status import ViolationsStatus
 from mpsd.core.node_view import DomainRecord
 from mpsd.core.policy import Policy, Response
-from mpsd.core.violations import Violation
+from mpsd.core.violations import Kind, Violation
 from mpsd.core.watchdog import SECOND_LOOK_S, Memory, Notice, judge
 from mpsd.core.watched import Seen
 from mpsd.edge.client_eyes import ClientEyes, Owners, Sight
@@ -26,6 +27,7 @@ from mpsd.edge.settings import GRANT, Settings
 from mpsd.roles.books import Books
 from mpsd.roles.client_end import ClientEnd, NotEnded, Spared
 from mpsd.roles.node import Node
+from mpsd.roles.oom_scripts import OomScripts
 from mpsd.roles.own_processes import OwnProcesses
 from mpsd.roles.violation_book import Entry, ViolationBook
 
@@ -57,6 +59,7 @@ class Watchdog:
         mark = None if books.pods_known else GRANT
         self._eyes = ClientEyes(node.nvml, [gpu.uuid for gpu in node.gpus], mark, books.whereabouts)
         self._own = OwnProcesses(settings.run_directory)
+        self._scripts = OomScripts(settings.run_directory)
         self._end = ClientEnd(settings, node, books.whereabouts)
         self._memory = Memory()
         self._judged: tuple[object, ...] = ()  # what was judged last
@@ -79,6 +82,7 @@ class Watchdog:
                     await stop.wait()
         if self._ending:
             await asyncio.wait(self._ending, timeout=_LAST_WORDS_S)
+        await self._scripts.stop()
 
     def look(self) -> Sight:
         """The clients as they are now."""
@@ -112,7 +116,7 @@ class Watchdog:
         for notice in verdict.notices:
             self._tell_notice(notice)
         for violation in verdict.violations:
-            self._act(violation, records, now)
+            self._act(violation, records, seen)
         return verdict.look_again
 
     def _seen(self, now: float, sight: Sight, grants: Mapping[str, Grant], records: tuple[DomainRecord, ...]) -> Seen:
@@ -145,11 +149,11 @@ class Watchdog:
             for subject in (None, *notice.pods):
                 self.cluster.tell(subject, notice.reason, notice.message)
 
-    def _act(self, violation: Violation, records: tuple[DomainRecord, ...], seen_at: float) -> None:
+    def _act(self, violation: Violation, records: tuple[DomainRecord, ...], seen: Seen) -> None:
         entry = self._book.add(violation, time.time())
         if violation.ends:
             record = next((one for one in records if violation.gpu in one.gpus), None)
-            task = asyncio.create_task(self._punish(entry, record, seen_at))
+            task = asyncio.create_task(self._punish(entry, record, seen))
             self._ending.add(task)
             task.add_done_callback(self._ended)
         elif violation.told:
@@ -160,7 +164,7 @@ class Watchdog:
         if not task.cancelled() and (fault := task.exception()):
             self._log.error("not ended", reason="a fault of mpsd's own", exc_info=fault)
 
-    async def _punish(self, entry: Entry, record: DomainRecord | None, seen_at: float) -> None:
+    async def _punish(self, entry: Entry, record: DomainRecord | None, seen: Seen) -> None:
         """Ends the process; then it is told, and then waited for until its memory is back.
 
         One that cannot be ended is tried again as long as it is there, and told of once, and again once it can be.
@@ -169,10 +173,11 @@ class Watchdog:
         about = {"kind": violation.kind.value, "pid": client.pid}
         is_proven = False
         try:
+            await self._warn(violation, seen)
             await self._end.signal(violation, record)
             is_proven = True
             self._tell_once(entry, "it is ended")
-            took_s = round(await self._end.until_gone(client, seen_at), 3)
+            took_s = round(await self._end.until_gone(client, seen.now), 3)
         except NotEnded as error:
             if entry.outcome != str(error):
                 self._log.warning("not ended", **about, reason=str(error))
@@ -186,6 +191,14 @@ class Watchdog:
         evict = is_proven and violation.response is Response.EVICT and not violation.again
         if evict and violation.pod and self.cluster:
             await self.cluster.evict(violation.pod, str(violation))
+
+    async def _warn(self, violation: Violation, seen: Seen) -> None:
+        """Calls the script that a container named for this, and waits for it a little."""
+        grant, gpu = seen.grants.get(violation.grant or ""), violation.gpu
+        is_first = violation.kind is Kind.MEMORY_OVER_GRANT and not violation.again
+        if is_first and isinstance(grant, ContainerGrant) and grant.oom_script:
+            used_mib = sum(client.used_mib or 0 for client in seen.by_books().get((grant.id, gpu), ()))
+            await self._scripts.call(grant, violation.client.pid, used_mib, grant.part_of(gpu).memory_mib)
 
     def _tell_once(self, entry: Entry, fate: str) -> None:
         if entry.told != fate:

@@ -16,14 +16,20 @@ _RECORD = "mpsd-runtime.json"
 
 
 class Asker:
-    """Whose bundle it is, where mpsd listens, and the command of the hook that tells mpsd of the container's end."""
+    """Whose bundle it is, where mpsd listens, and the command of the hook that tells mpsd of the container's end.
 
-    def __init__(self, root: str, container: str, run_directory: str, log: RuntimeLog, hook: list[str]) -> None:
+    runtime: the next one, which makes the container.
+    """
+
+    def __init__(
+        self, root: str, container: str, run_directory: str, log: RuntimeLog, hook: list[str], runtime: str
+    ) -> None:
         self.root = root
         self.container = container
         self.run_directory = run_directory
         self.log = log
         self.hook = hook
+        self.runtime = runtime
 
 
 def prepare(bundle: str, asker: Asker) -> None:

@@ -66,7 +66,7 @@ def _run(line: CommandLine) -> int:
         following = next_program.find(line.own["next"])
         line.root = _root(line, following)
         if line.command in {"create", "run"}:
-            _create(line)
+            _create(line, following)
         elif line.command == "exec":
             _exec(line)
         elif line.wants_help:
@@ -80,7 +80,7 @@ def _run(line: CommandLine) -> int:
     return _give_up(line, next_program.become(following, line.passed))
 
 
-def _create(line: CommandLine) -> None:
+def _create(line: CommandLine, following: str) -> None:
     """Refused; OSError where the bundle cannot be written."""
     options = command_line.of_create(line.arguments)
     if "help" in options.values or len(options.words) != 1:
@@ -92,7 +92,7 @@ def _create(line: CommandLine) -> None:
 
     hook = [*_own_command(), "--run-dir", line.own["run-dir"], "--runtime-log", line.own["runtime-log"]]
     hook += ["--root", line.root, "over"]
-    asker = create.Asker(line.root, line.container, line.own["run-dir"], _log(line), hook)
+    asker = create.Asker(line.root, line.container, line.own["run-dir"], _log(line), hook, following)
     create.prepare(options.values.get("bundle", ""), asker)
 
 

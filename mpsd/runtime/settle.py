@@ -69,6 +69,7 @@ def _asks(config: dict[str, object], asker: Asker) -> dict[str, object] | None:
         "oom_script": script,
         "capabilities": texts(inner(process, "capabilities", CONFIG), "bounding", CONFIG),
         "host_ipc": _has_host_ipc(inner(config, "linux", CONFIG)),
+        "runtime": asker.runtime,
     }
 
 

@@ -44,7 +44,7 @@ class Ground:
         self.root = folder / "root"
         self.program = folder / "mpsd-runtime"
         self._said = folder / "next.json"
-        following = folder / "next-runtime"
+        self.following = following = folder / "next-runtime"
         following.write_text(_NEXT.replace("{said!r}", repr(str(self._said))))
         following.chmod(0o755)
         text = launcher(sys.executable, str(_CHECKOUT), str(self.run_directory), str(following), str(self.log))

@@ -109,8 +109,9 @@ def test_a_grant_is_written_into_the_bundle(ground: Ground) -> None:
     assert stat.S_IMODE(ground.config.stat().st_mode) == 0o640
     assert names(ground.bundle) == {"config.json", "mpsd-runtime.json"}
     (asked,) = mpsd.asked
+    six = dict(entry.split("=") for entry in SIX)
     assert msgspec.convert(asked.body, ContainerAsks, strict=True) == ContainerAsks(
-        str(ground.root), "c1", "", dict(entry.split("=") for entry in SIX), "", (), host_ipc=True
+        str(ground.root), "c1", "", six, "", (), host_ipc=True, runtime=str(ground.following)
     )
     assert [event["event"] for event in ground.events] == ["asked", "granted"]
     assert ground.events[1]["grant"] == "g7"
@@ -129,7 +130,9 @@ def test_everything_that_is_asked_is_told(ground: Ground) -> None:
     with answering(ground.run_directory, Answers({ASK: (204, None)})) as mpsd:
         ground.create()
     asks = msgspec.convert(mpsd.asked[0].body, ContainerAsks, strict=True)
-    assert asks == ContainerAsks(str(ground.root), "c1", "train", {"EGPU": "x=y"}, "/s", ("CAP_KILL",), host_ipc=False)
+    assert asks == ContainerAsks(
+        str(ground.root), "c1", "train", {"EGPU": "x=y"}, "/s", ("CAP_KILL",), False, str(ground.following)
+    )
 
 
 @pytest.mark.parametrize("path", ["/proc/self/ns/ipc", "/proc/thread-self/ns/ipc"])
