@@ -5,11 +5,11 @@ used again, whatever was killed in between, has each of them once. The format: r
 """
 
 from mpsd.runtime import environment
+from mpsd.runtime.bundle_file import CONFIG
 from mpsd.runtime.fields import inner, member, rows, table, text, texts, word
 from mpsd.runtime.granted import Device, Granted, Mount
 from mpsd.runtime.refused import Refused, shown
 
-CONFIG = "config.json"
 _OWN_PLACE = ("run", "mpsd")  # in a container, where grants are mounted
 _PLACES = (  # in config.json, of the lists that are added to
     ("mounts",),

@@ -8,6 +8,9 @@ import stat
 
 from mpsd.runtime.refused import Refused
 
+CONFIG = "config.json"
+RECORD = "mpsd-runtime.json"  # what mpsd did to the bundle
+
 _LONGEST = 16 * 1024**2  # bytes: hundreds of times what any engine writes
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -5,9 +5,8 @@ One rule: not in config.json, because an annotation there may come from a tenant
 
 from mpsd.runtime import bundle_file, json_text
 from mpsd.runtime.bundle_edit import Record, record_of
+from mpsd.runtime.bundle_file import RECORD
 from mpsd.runtime.fields import inner, table, text, word
-
-NAME = "mpsd-runtime.json"
 
 
 class Kept:
@@ -23,14 +22,14 @@ class Kept:
 def read(folder: int) -> Kept | None:
     """None for a bundle that mpsd did nothing to. Refused where the file cannot be read."""
     try:
-        data = bundle_file.read(folder, NAME, NAME)
+        data = bundle_file.read(folder, RECORD, RECORD)
     except FileNotFoundError:
         return None
-    value = table(json_text.read(data, NAME), NAME)
-    variables = inner(value, "environment", NAME)
-    environment = {name: word(entry, f"{NAME}: environment") for name, entry in variables.items()}
-    record = record_of(value.get("added"), f"{NAME}: added")
-    return Kept(text(value, "root", NAME), text(value, "id", NAME), environment, record)
+    value = table(json_text.read(data, RECORD), RECORD)
+    variables = inner(value, "environment", RECORD)
+    environment = {name: word(entry, f"{RECORD}: environment") for name, entry in variables.items()}
+    record = record_of(value.get("added"), f"{RECORD}: added")
+    return Kept(text(value, "root", RECORD), text(value, "id", RECORD), environment, record)
 
 
 def write(folder: int, kept: Kept) -> None:
@@ -41,4 +40,4 @@ def write(folder: int, kept: Kept) -> None:
         "environment": kept.variables,
         "added": kept.record.written(),
     }
-    bundle_file.replace(folder, NAME, json_text.write(value, NAME) + "\n", 0o600)
+    bundle_file.replace(folder, RECORD, json_text.write(value, RECORD) + "\n", 0o600)

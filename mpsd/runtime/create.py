@@ -7,12 +7,10 @@ is not loaded.
 import os
 
 from mpsd.runtime import bundle_file, environment, json_text
+from mpsd.runtime.bundle_file import CONFIG, RECORD
 from mpsd.runtime.fields import inner, table, texts
 from mpsd.runtime.refused import Refused
 from mpsd.runtime.runtime_log import RuntimeLog
-
-_CONFIG = "config.json"
-_RECORD = "mpsd-runtime.json"
 
 
 class Asker:
@@ -37,8 +35,8 @@ def prepare(bundle: str, asker: Asker) -> None:
     folder = bundle_file.open_folder(bundle, "the bundle")
     try:
         config = _config(folder)
-        entries = texts(inner(config, "process", _CONFIG), "env", _CONFIG)
-        if environment.asks(entries) or bundle_file.is_there(folder, _RECORD):
+        entries = texts(inner(config, "process", CONFIG), "env", CONFIG)
+        if environment.asks(entries) or bundle_file.is_there(folder, RECORD):
             from mpsd.runtime.settle import settle
 
             settle(folder, config, asker)
@@ -48,7 +46,7 @@ def prepare(bundle: str, asker: Asker) -> None:
 
 def _config(folder: int) -> dict[str, object]:
     try:
-        data = bundle_file.read(folder, _CONFIG, _CONFIG)
+        data = bundle_file.read(folder, CONFIG, CONFIG)
     except FileNotFoundError:
         raise Refused("the bundle has no config.json; name the bundle's folder with --bundle") from None
-    return table(json_text.read(data, _CONFIG), _CONFIG)
+    return table(json_text.read(data, CONFIG), CONFIG)

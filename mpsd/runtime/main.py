@@ -111,7 +111,7 @@ def _root(line: CommandLine, following: str) -> str:
     """Where the next runtime keeps its containers' state."""
     given = line.options.get("root", "")
     if given:
-        return os.path.abspath(given)  # noqa: PTH100  # pathlib takes 20 ms to load
+        return os.path.abspath(given)
     name = "crun" if following.endswith("/crun") else "runc"
     own = os.environ.get("XDG_RUNTIME_DIR", "") if os.geteuid() else ""
     return f"{own or '/run'}/{name}"
@@ -125,10 +125,10 @@ def _log(line: CommandLine) -> "RuntimeLog":
 
 def _own_command() -> list[str]:
     """How this program is started, as a hook must say it: by its whole path."""
-    path = os.path.abspath(sys.argv[0])  # noqa: PTH100  # pathlib takes 20 ms to load
+    path = os.path.abspath(sys.argv[0])
     if os.access(path, os.X_OK):
         return [path]
-    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     start = f"import sys; sys.path.append({folder!r}); from mpsd.runtime.main import main; sys.exit(main())"
     return [sys.executable, "-ISc", start]
 

@@ -49,7 +49,7 @@ def _environment() -> dict[bytes, bytes]:
     found = dict(os.environb)
     if _COERCED.encode() in found:
         try:
-            with open("/proc/self/environ", "rb") as given:  # noqa: PTH123  # pathlib takes 20 ms to load
+            with open("/proc/self/environ", "rb") as given:
                 began = given.read().split(b"\0")
         except OSError:
             return found
@@ -63,14 +63,14 @@ def _on_path(name: str) -> str:
     folders = [""] if "/" in name else os.environ.get("PATH", _PATH).split(":")
     for folder in folders:
         path = f"{folder or '.'}/{name}" if "/" not in name else name
-        if os.access(path, os.X_OK) and not os.path.isdir(path):  # noqa: PTH112  # pathlib takes 20 ms to load
+        if os.access(path, os.X_OK) and not os.path.isdir(path):
             return path
     return ""
 
 
 def _not_ourselves(path: str) -> str:
     try:
-        if os.path.samefile(path, sys.argv[0]):  # noqa: PTH121
+        if os.path.samefile(path, sys.argv[0]):
             raise Refused(f"the next runtime {path} is mpsd-runtime itself; name another with --next")
     except OSError:
         pass  # not started from a file

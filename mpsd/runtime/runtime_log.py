@@ -25,7 +25,7 @@ class RuntimeLog:
         if not self._works:
             return
         try:
-            _make_folder(os.path.dirname(self._path))  # noqa: PTH120  # pathlib takes 20 ms to load
+            _make_folder(os.path.dirname(self._path))
             _append(self._path, json_text.write(said, "the event") + "\n", 0o640, os.O_NOFOLLOW)
         except OSError as error:
             self._works = False
@@ -65,7 +65,7 @@ def _append(path: str, line: str, mode: int, flags: int) -> None:
 
 def _make_folder(path: str) -> None:
     try:
-        os.mkdir(path, 0o750)  # noqa: PTH102  # pathlib takes 20 ms to load
+        os.mkdir(path, 0o750)
     except FileExistsError:
         return
 

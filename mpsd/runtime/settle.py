@@ -8,7 +8,8 @@ import stat
 
 from mpsd.runtime import bundle_edit, bundle_file, bundle_record, environment, json_text
 from mpsd.runtime.asking import ask
-from mpsd.runtime.bundle_edit import CONFIG, Record
+from mpsd.runtime.bundle_edit import Record
+from mpsd.runtime.bundle_file import CONFIG, RECORD
 from mpsd.runtime.create import Asker
 from mpsd.runtime.fields import inner, member, rows, table, text, texts
 from mpsd.runtime.granted import CREATED, NOTHING_ASKED, Device, Granted, refusal
@@ -29,7 +30,7 @@ def settle(folder: int, config: dict[str, object], asker: Asker) -> None:
     if granted is None:
         if kept:
             _replace(folder, config)
-            bundle_file.remove(folder, bundle_record.NAME)
+            bundle_file.remove(folder, RECORD)
         return
     hook: dict[str, object] = {"path": asker.hook[0], "args": asker.hook, "timeout": _HOOK_S}
     added = bundle_edit.apply(config, granted, [_node(each) for each in granted.devices], hook)
@@ -85,7 +86,7 @@ def _has_host_ipc(linux: dict[str, object]) -> bool:
 
 def _is_ours(path: str) -> bool:
     try:
-        there, ours = os.stat(path), os.stat("/proc/self/ns/ipc")  # noqa: PTH116  # pathlib takes 20 ms to load
+        there, ours = os.stat(path), os.stat("/proc/self/ns/ipc")
     except OSError:
         return False  # the next runtime cannot enter it either, and says so
     return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
@@ -94,7 +95,7 @@ def _is_ours(path: str) -> bool:
 def _node(device: Device) -> dict[str, object]:
     """Refused where there is no device."""
     try:
-        seen = os.stat(device.source)  # noqa: PTH116  # pathlib takes 20 ms to load
+        seen = os.stat(device.source)
     except OSError as error:
         raise Refused(f"mpsd's device {device.source} is gone: {error.strerror}; see `mpsd status`") from None
     kind = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}.get(stat.S_IFMT(seen.st_mode), "")

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -255,6 +256,28 @@ def test_a_bundle_that_asks_no_more_loses_all_of_its_grant(ground: Ground) -> No
     assert sorted(config["process"]["env"]) == sorted(["PATH=/bin", *SIX])
     assert config["mounts"] == config["hooks"]["poststop"] == config["linux"]["devices"] == []
     assert names(ground.bundle) == {"config.json"}
+
+
+def test_one_that_is_killed_at_any_moment_leaves_nothing_behind(ground: Ground) -> None:
+    before = ground.write(*SIX)
+    argv = [ground.program, "--root", ground.root, "create", "-b", ground.bundle, "c1"]
+    with answering(ground.run_directory, Answers({ASK: granted(ground)})) as mpsd:
+        assert ground.create().code == 0
+        wanted = ground.edited
+        ground.config.write_bytes(before)
+        for turn in range(20):
+            asked = len(mpsd.asked)
+            killed = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
+            deadline = time.monotonic() + 20
+            while len(mpsd.asked) == asked and time.monotonic() < deadline:
+                time.sleep(0.0002)
+            time.sleep(turn * 0.0003)  # not a wait: where it is killed is to differ
+            killed.kill()
+            killed.wait(10)
+            assert ground.edited in (json.loads(before), wanted)
+        assert ground.create().code == 0
+    assert ground.edited == wanted
+    assert names(ground.bundle) == {"config.json", "mpsd-runtime.json"}
 
 
 def test_a_log_that_cannot_be_written_stops_nothing(ground: Ground) -> None:
