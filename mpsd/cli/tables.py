@@ -93,8 +93,21 @@ CLUSTER_GPU_COLUMNS: tuple[Column[GpuRow], ...] = (Column("NODE", lambda gpu: gp
 # -- grants --------------------------------------------------------------------------------------------------------
 
 
+def _granted(row: GrantRow) -> str:
+    return _each([card.memory_mib for card in row.cards]) if _is_uneven(row) else known_gib(row.memory_mib)
+
+
+def _is_uneven(row: GrantRow) -> bool:
+    """Whether it has another part of each GPU, so that one number would be true of none but the largest."""
+    return len({card.memory_mib for card in row.cards}) > 1
+
+
+def _each(amounts_mib: Sequence[int | None]) -> str:
+    return f"{','.join('?' if mib is None else gib(mib) for mib in amounts_mib)} GiB"
+
+
 def _used(row: GrantRow) -> str | Text:
-    used = known_gib(row.used_mib)
+    used = _each([card.used_mib for card in row.cards]) if _is_uneven(row) else known_gib(row.used_mib)
     return Text(f"{used}, over", "red") if row.over else used
 
 
@@ -104,7 +117,7 @@ def _ended(row: GrantRow, what: str) -> str:
 
 _GRANT: tuple[Column[GrantRow], ...] = (
     Column("GPU", lambda grant: ",".join(grant.gpus), left=True),
-    Column("GRANTED", lambda grant: known_gib(grant.memory_mib)),
+    Column("GRANTED", _granted),
     Column("THREADS", lambda grant: _percent(grant.thread_percent)),
     Column("USED", _used),
     Column("CLIENTS", lambda grant: _known(grant.clients)),

@@ -5,7 +5,7 @@ One rule: what nobody knows is None in a row, and never zero.
 
 from dataclasses import dataclass
 
-from mpsd.core.node_status import GrantStatus, NodeStatus
+from mpsd.core.node_status import CardStatus, GrantStatus, NodeStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ class GrantRow:
     """gpus: their labels. pod: namespace and name; None where a process holds the grant, whose pid is then known.
 
     id: the pod's uid, empty where that is not known. over: it uses more than it may; False where that is not told.
+    memory_mib, used_mib: the most of one GPU. cards: GPU by GPU, as `gpus` has them; empty where that is not told.
     """
 
     node: str
@@ -72,6 +73,7 @@ class GrantRow:
     command: str
     ended: bool  # its holder, though not all of its programs
     over: bool = False
+    cards: tuple[CardStatus, ...] = ()
 
 
 def gpu_rows(node: NodeStatus) -> tuple[GpuRow, ...]:
@@ -140,6 +142,7 @@ def grant_rows(node: NodeStatus) -> tuple[GrantRow, ...]:
             command=grant.command,
             ended=not grant.holder_alive,
             over=grant.over,
+            cards=grant.cards,
         )
         for grant in node.grants
     )

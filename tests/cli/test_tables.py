@@ -8,10 +8,11 @@ from rich.console import Console
 
 from mpsd.cli.status import show
 from mpsd.cli.tables import clock
+from mpsd.core.grants import Part, evenly
 from mpsd.core.node_status import node_status
-from mpsd.core.node_view import Fault, FaultHit, HeldGrant, NodeView
+from mpsd.core.node_view import Client, Fault, FaultHit, HeldGrant, NodeView
 from tests.core.pod_worlds import client, held, node, pod
-from tests.core.worlds import NOW, POLICY, grant, identity
+from tests.core.worlds import NOW, POLICY, UUIDS, grant, identity
 
 
 def shown(view: NodeView) -> str:
@@ -70,3 +71,22 @@ def test_whom_one_fault_after_the_other_hit_is_shown_and_nobody_is_blamed() -> N
     assert "default/a (2 in a row)" in said
     assert "which of them caused them, if one did, nobody can say" in said
     assert "present" not in shown(node(grants=(held("a"),), faults=faults[:1], faults_total=1))
+
+
+def test_a_grant_of_uneven_parts_shows_what_it_has_and_uses_of_each_gpu() -> None:
+    parts = tuple(Part(uuid, gib * 1024, 0) for uuid, gib in zip(UUIDS, (3, 5), strict=True))
+    uneven = HeldGrant(replace(grant("uneven", 3), parts=parts), holder_alive=True)
+    using = tuple(
+        Client(identity(pid), uuid, mib, True, "train", "uneven")
+        for pid, uuid, mib in ((1, UUIDS[0], 512), (2, UUIDS[1], 4096))
+    )
+    assert words(shown(node(grants=(uneven,), clients=using)), "uneven")[:9] == [
+        *("uneven", "gpu0,gpu1", "3,5", "GiB", "100", "%", "0.5,4", "GiB", "2")
+    ]
+    unknown = (using[0], replace(using[1], used_mib=None))
+    assert words(shown(node(grants=(uneven,), clients=unknown)), "uneven")[6:8] == ["0.5,?", "GiB"]
+
+
+def test_a_grant_of_even_parts_shows_what_it_has_of_each_gpu_once() -> None:
+    even = HeldGrant(replace(grant("even", 3), parts=evenly(UUIDS, 3072, 0)), holder_alive=True)
+    assert words(shown(node(grants=(even,))), "even")[:5] == ["even", "gpu0,gpu1", "3", "GiB", "100"]

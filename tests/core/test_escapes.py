@@ -1,11 +1,14 @@
 """Every form in which an environment was seen to lift a limit, and those that do not."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mpsd.core.client_limits import ClientLimit, environment
 from mpsd.core.escapes import Held, escapes
+from mpsd.core.grants import Part
 from mpsd.core.limits_as_read import MEMORY_LIMIT, PARTITIONING, THREAD_PERCENT, VISIBLE_DEVICES
 from mpsd.core.violations import Kind
 from tests.core.gpu_worlds import pod_grant
@@ -90,3 +93,30 @@ def test_partitioning_is_a_kind_of_its_own() -> None:
 def test_whatever_a_tenant_writes_what_is_said_of_it_is_one_short_line(memory: str, percent: str, devices: str) -> None:
     told = found({MEMORY_LIMIT: memory * 50, THREAD_PERCENT: percent, VISIBLE_DEVICES: devices})
     assert all(len(message) < 900 and message.isprintable() for message in told.values())
+
+
+@given(
+    st.lists(st.tuples(st.integers(100, 50_000), st.integers(0, 100)), min_size=1, max_size=4),
+    st.integers(1, 100),
+    st.integers(0, 50_000),
+    st.data(),
+)
+def test_what_mpsd_writes_lifts_nothing_on_any_gpu_of_an_uneven_grant_however_its_devices_are_narrowed(
+    amounts: list[tuple[int, int]], thread_percent: int, others_mib: int, data: st.DataObject
+) -> None:
+    uuids = [f"GPU-{n:08d}-0000-0000-0000-000000000000" for n in range(len(amounts))]
+    parts = tuple(Part(uuid, *amount) for uuid, amount in zip(uuids, amounts, strict=True))
+    grant = replace(GRANT, parts=parts, thread_percent=thread_percent)
+    held = Held(grant, max(grant.memory_mib, others_mib), grant.gpus)
+    ours = environment(ClientLimit(grant.memory_mib, grant.thread_percent), "/run/mpsd/client")
+    narrowed = data.draw(st.permutations(uuids))[: data.draw(st.integers(1, len(uuids)))]
+    for visible in ({}, {VISIBLE_DEVICES: ",".join(narrowed)}):
+        for gpu in uuids:
+            assert escapes(ours | visible, gpu, held) == ()
+
+
+def test_more_than_the_largest_part_of_an_uneven_grant_lifts_its_limit() -> None:
+    parts = (Part(UUIDS[0], 1024, 0), Part(UUIDS[1], 3072, 0))
+    held = Held(replace(GRANT, parts=parts), 9216, UUIDS)
+    assert "it was granted 3072 MiB" in found({MEMORY_LIMIT: "0=4G"}, held)[Kind.LIMIT_LIFTED]
+    assert found({MEMORY_LIMIT: "0=3G"}, held) == {}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.core.events import Reason
-from mpsd.core.grants import Grant
+from mpsd.core.grants import Grant, Part
 from mpsd.core.identity import PodName
 from mpsd.core.node_view import Client
 from mpsd.core.policy import Response
@@ -66,6 +66,17 @@ def test_memory_of_each_gpu_is_weighed_by_itself() -> None:
     both = pod_grant("a", 1024, 0, 1)
     assert ended(Watch().look((both,), client(1, both, 1000), client(1, both, 1000, gpu=1))) == set()
     assert ended(Watch().look((both,), client(1, both, 10), client(2, both, 1100, gpu=1))) == {2}
+
+
+def test_each_gpu_of_an_uneven_grant_is_held_to_its_own_part_and_not_to_what_mps_was_told() -> None:
+    parts = (Part(UUIDS[0], 1024, 0), Part(UUIDS[1], 4096, 0))
+    uneven = replace(pod_grant("a", 1024, 0, 1), parts=parts)
+    within = (client(1, uneven, 1000), client(2, uneven, 4000, gpu=1))
+    assert Watch().look((uneven,), *within).violations == ()
+    (found,) = Watch().look((uneven,), client(1, uneven, 1100), within[1]).violations
+    assert (found.client.pid, found.kind) == (1, Kind.MEMORY_OVER_GRANT)
+    assert found.message == "holds 1100 MiB: 1100 MiB of gpu0 are used where 1024 MiB were granted"
+    assert ended(Watch().look((uneven,), within[0], client(2, uneven, 4200, gpu=1))) == {2}
 
 
 def test_memory_that_nvml_does_not_tell_is_said_and_not_punished() -> None:
