@@ -5,6 +5,7 @@ import json
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from mpsd.core.shape import MOST_FIELDS
 from mpsd.edge.limits_files import shipped_folder
 from mpsd.edge.waiting import wait_until
 from tests.core.manifests import ANY_JSON, broken_objects
+from tests.roles.promises import is_kept_within
 from tests.roles_webhook.api_server import ApiServer
 from tests.roles_webhook.world import DEADLINE_S, Webhook, bundles, gpu_pod, review_of, webhook
 
@@ -201,15 +203,22 @@ def test_what_cannot_be_looked_up_is_unknown_and_holds_nothing_up(
     shared_api.away = trouble == "away"
     shared_api.delay_s = 3.0 if trouble == "slow" else 0.0
     shared_api.forbidden = {("get", "configmaps"), ("get", "namespaces")} if trouble == "forbidden" else set()
-    try:
+    namespaces = (f"{trouble}{number}" for number in count())  # one that was asked for before may be known
+
+    def review() -> float:
+        namespace = next(namespaces)
         pod = with_config_map("any")
-        pod["metadata"]["namespace"] = trouble
+        pod["metadata"]["namespace"] = namespace
         with served.connect(bundle) as client:
             began = time.monotonic()
-            response = client.review("/validate", review_of(pod, namespace=trouble)).response
-            assert time.monotonic() - began < 2.0
+            response = client.review("/validate", review_of(pod, namespace=namespace)).response
+            took_s = time.monotonic() - began
         assert response["allowed"]
         assert "environment-unseen" in str(response)
+        return took_s
+
+    try:
+        is_kept_within(2.0, review)
     finally:
         shared_api.away, shared_api.delay_s, shared_api.forbidden = False, 0.0, set()
 
