@@ -71,7 +71,7 @@ def _report(engine: Engine, places: Places, run_dir: str | None, *, dry_run: boo
 
 def _with_users(report: Report, *, force: bool, output: Format) -> Report:
     """Ends the program where they may keep it."""
-    cost = engine_change.cost_of_going(report.engine)
+    cost = engine_change.cost_of_going(report.engine, launcher_stays=report.changes[-1].action == "keep")
     if force:
         complaints().print(f"mpsd uninstall {report.engine}: --force, although these containers use mpsd: {cost}")
         say_users(report.users)

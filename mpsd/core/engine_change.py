@@ -138,12 +138,18 @@ def notes(engine: Engine, text: str | None, subject: str, launcher: str) -> list
     return said
 
 
-def cost_of_going(engine: Engine) -> str:
+def cost_of_going(engine: Engine, *, launcher_stays: bool) -> str:
     """What taking the runtime away does to the containers that use it."""
+    never = f"they cannot be started again ({'ctr task' if engine is Engine.CONTAINERD else engine} start fails)"
+    if launcher_stays:
+        return (
+            "they go on with their limits and give their share back at their end, as the launcher stays for others; "
+            f"but where {engine} made them, {never}"
+        )
     return (
-        "they go on with their limits; the hook that gives their share back at their end is gone, so it comes back "
-        "only when mpsd up itself sees that they are no more; and they cannot be started again"
-        f" ({'ctr task' if engine is Engine.CONTAINERD else engine} start fails), because the runtime is gone"
+        "they go on with their limits, but their engine calls the launcher to enter, stop and remove them, which fails "
+        "until a link to runc is put in its place; the hook that gives their share back at their end is gone too, so "
+        f"it comes back only when mpsd up itself sees that they are no more; and {never}"
     )
 
 

@@ -147,6 +147,15 @@ def test_an_mpsd_that_names_no_containers_has_none(root: Path) -> None:
         assert uninstall(root, "docker").returncode == 0
 
 
+def test_while_the_launcher_stays_it_costs_less(root: Path) -> None:
+    install(root, "docker")
+    install(root, "podman")
+    with mpsd_up(root / "run/mpsd/mpsd.sock", HELD):
+        assert "as the launcher stays for others" in uninstall(root, "docker").stderr
+        assert uninstall(root, "docker", "--force").returncode == 0
+        assert "until a link to runc is put in its place" in uninstall(root, "podman").stderr
+
+
 def test_force_says_what_it_costs_and_does_it(root: Path) -> None:
     before = tree(root)
     install(root, "docker")
