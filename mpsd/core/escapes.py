@@ -69,7 +69,7 @@ def _memory(environment: Mapping[str, str], gpu: str, held: Held) -> str:
 
 def _lifting(value: str | None, visible: Sequence[str], ordinal: int, held: Held) -> str:
     """Why this value holds its process to no less than it was granted, or empty."""
-    granted_mib = held.grant.memory_mib
+    granted_mib = max(held.grant.memory_mib, held.grant.earlier_mib)  # what runs keeps what it was started with
     match memory_limit_as_read(value, visible):
         case Lifted(reason):
             return f"{reason}, so that it has no limit at all, not even the server's"
@@ -88,7 +88,7 @@ def _lifting(value: str | None, visible: Sequence[str], ordinal: int, held: Held
 
 def _threads(environment: Mapping[str, str], grant: Grant) -> str:
     value = environment.get(THREAD_PERCENT)
-    if thread_percent_as_read(value) <= grant.thread_percent:
+    if thread_percent_as_read(value) <= max(grant.thread_percent, grant.earlier_percent):
         return ""
     said = f"is {shown(value)}" if value is not None else "is not set"
     read = f"{thread_percent_as_read(value):g}"

@@ -5,6 +5,7 @@ One rule: the books hold afterwards as they held before; what is refused changes
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from mpsd.core.client_limits import ClientLimit, problems_with
 from mpsd.core.dialect_policies import Share, percent_of, policy_for
@@ -14,6 +15,7 @@ from mpsd.core.policy import Policy
 from mpsd.core.problem import Problem
 
 _WHOLE = 100
+One = TypeVar("One", bound=Grant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Change:
     forced: bool = False
 
 
-def changed(grant: Grant, change: Change, view: NodeView, policy: Policy) -> Grant | tuple[Problem, ...]:
+def changed(grant: One, change: Change, view: NodeView, policy: Policy) -> One | tuple[Problem, ...]:
     """The grant as it is to be, or everything that keeps it as it is.
 
     Programs that run keep the percentage, and the limit of MPS, that they started with; what the watchdog and the books
@@ -46,7 +48,13 @@ def changed(grant: Grant, change: Change, view: NodeView, policy: Policy) -> Gra
     if problems := tuple(problem for part in meant for problem in scene.unweighted(part, change.weight)):
         return problems
     parts = tuple(scene.wanted(part, change) if part in meant else part for part in grant.parts)
-    wanted = replace(grant, parts=parts, thread_percent=scene.cap(grant, parts, change))
+    wanted = replace(
+        grant,
+        parts=parts,
+        thread_percent=scene.cap(grant, parts, change),
+        earlier_mib=max(grant.earlier_mib, grant.memory_mib),
+        earlier_percent=max(grant.earlier_percent, grant.thread_percent),
+    )
     found = [
         problem
         for old, new in zip(grant.parts, parts, strict=True)

@@ -89,7 +89,8 @@ class Grant:
     """What a program got: parts of GPUs of one domain, a thread cap, and so many clients on each of them.
 
     holder: the process that the grant was given to, whose children are its clients too, or the pod or the container
-    whose processes are.
+    whose processes are. earlier_mib, earlier_percent: the most that it was before it was changed (`core.grant_change`),
+    which programs that run were started with; 0 where it never was more.
     """
 
     id: str
@@ -99,6 +100,8 @@ class Grant:
     clients: int
     holder: ProcessIdentity | PodName | HostContainer
     command: str
+    earlier_mib: int = 0
+    earlier_percent: int = 0
 
     @property
     def gpus(self) -> tuple[str, ...]:

@@ -209,7 +209,7 @@ def _percent_over(start: _Start) -> Iterator[str]:
     most, last = start.policy.oversubscription.thread_percent, _came(own, start)
     for uuid in start.units:
         before = [grant for grant in grants if uuid in grant.gpus and _came(grant, start) <= last]
-        total = sum(grant.reserved_percent for grant in before)
+        total = sum(grant.part_of(uuid).reserved_percent for grant in before)
         if total > most:
             yield (
                 f"with its pod's {own.reserved_percent} percent, {total} percent of the threads of "
