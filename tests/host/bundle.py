@@ -63,13 +63,14 @@ def read_only_folders() -> tuple[str, ...]:
 
 def make_rootfs(rootfs: Path) -> None:
     """The root of a container, into which `read_only_folders` are to be mounted; sim-cuda is on its PATH."""
-    for folder in ("dev", "etc", "opt", "proc", "run", "sys", "tmp", "usr"):
+    for folder in ("dev", "etc", "opt", "proc", "root", "run", "sys", "tmp", "usr"):
         (rootfs / folder).mkdir(parents=True)
     for name in ("bin", "lib", "lib64", "sbin"):
         if (here := Path("/", name)).is_symlink():
             (rootfs / name).symlink_to(here.readlink())
     for folder in read_only_folders():
         (rootfs / folder.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    (rootfs / "etc" / "passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
     python = os.path.realpath(sys.executable)
     program = rootfs / "opt" / "sim-cuda"
     script = shlex.quote(_SIM_CUDA.format(home=str(_HOME)))

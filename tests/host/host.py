@@ -5,6 +5,8 @@ One rule: nothing of a test is left: no container, process, cgroup, mount or fol
 
 import json
 import os
+import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +33,8 @@ class Host(Machine):
         """cards: rows that gpus.yaml has beside its own. policy: what the policy has beside the machine's own."""
         super().__init__(gpus, cards=cards)
         self.set_policy(**policy)
+        self._groups = policy.get("domains", [])
+        self._plain = True  # its domains are known here
         self._containers: list[Container] = []
         self._made = 0
         self.root = self._folder / "r"
@@ -84,9 +88,29 @@ class Host(Machine):
         assert made.status == "", made
         return done
 
+    def ran_as_it_was(self, environment: Mapping[str, str]) -> None:
+        """Fails unless a container with this environment is started as by runc alone, and its user is told nothing."""
+        made = self.container(environment, "env")
+        before = (made.bundle.folder / "config.json").read_bytes()
+        done = made.run()
+        assert (done.code, done.errors) == (0, ""), done
+        there = dict(line.split("=", 1) for line in done.output.splitlines())
+        assert there == {"HOME": "/root", **made.bundle.environment}
+        assert (made.bundle.folder / "config.json").read_bytes() == before
+        assert {event["event"] for event in self.runtime_events if event["id"] == made.name} <= {"asked", "off"}
+        self.nothing_reserved()
+
     def remove_containers(self) -> None:
+        """Also what is left in their cgroups of those that were never made to the end."""
         while self._containers:
-            self._containers.pop().remove()
+            gone = self._containers.pop()
+            gone.remove()
+            assert mounts_below(gone.bundle.folder) == []  # what is removed now must not reach through one of them
+            shutil.rmtree(gone.bundle.folder)
+        for procs in _CGROUPS.glob(f"*{self.cgroup}/**/cgroup.procs"):
+            for pid in procs.read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
 
     @property
     def runtime_events(self) -> list[Line]:
@@ -110,9 +134,8 @@ class Host(Machine):
 
     @property
     def books(self) -> Books:
-        """Card by card, as `mpsd status -o json` has it."""
-        gpus = self.status()["gpus"]
-        return {ordinal: (gpu["granted_mib"], gpu["granted_percent"]) for ordinal, gpu in enumerate(gpus)}
+        """Card by card, as mpsd says."""
+        return {ordinal: (gpu.granted_mib, gpu.granted_percent) for ordinal, gpu in enumerate(self.node().gpus)}
 
     def granted_to(self, container: Container) -> GrantStatus:
         """The grant of this container, which it must have."""
@@ -126,9 +149,10 @@ class Host(Machine):
         eventually(lambda: not self.grants_on_disk(), "no grant is left on disk")
 
     def nothing_reserved(self) -> None:
-        """Fails unless the books are at zero now, by mpsd's word and on disk."""
-        assert self.status()["grants"] == []
-        assert set(self.books.values()) == {(0, 0)}
+        """Fails unless the books are at zero now, by `mpsd status -o json` and on disk."""
+        status = self.status()
+        assert status["grants"] == []
+        assert {(gpu["granted_mib"], gpu["granted_percent"]) for gpu in status["gpus"]} == {(0, 0)}
         assert self.grants_on_disk() == []
 
     def grants_on_disk(self) -> list[Mapping[str, Any]]:
@@ -137,6 +161,12 @@ class Host(Machine):
             with suppress(FileNotFoundError):  # it was given back meanwhile
                 found.append(json.loads(path.read_text()))
         return found
+
+    def _domains_of(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """As the policy groups its cards."""
+        alone = [[gpu.ordinal] for gpu in self.simulation.gpus if not any(gpu.ordinal in one for one in self._groups)]
+        for group in (*self._groups, *alone):
+            yield "gpu" + "-".join(map(str, group)), tuple(self.simulation.gpus[ordinal].uuid for ordinal in group)
 
     def _known(self) -> Sequence[DomainStatus]:
         """The domains, once they hold every GPU."""
@@ -153,7 +183,7 @@ class Host(Machine):
 
     def destroy(self) -> None:
         self.remove_containers()
-        assert mounts_below(self._folder) == []  # what is removed now must not reach through one of them
+        assert mounts_below(self._folder) == []
         super().destroy()
         remove_cgroup(self.cgroup)
 

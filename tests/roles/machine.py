@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -217,12 +217,16 @@ class Machine:
     def _write_canaries(self) -> None:
         """What mpsd leaves of a canary in the records of domains that have none."""
         boot_id = processes.boot_id()
-        for gpu in self.simulation.gpus:
-            name, passed = f"gpu{gpu.ordinal}", Canary(boot_id, SimulatedNvml.driver, time.time(), "", 57, 8)
-            past = (RECORD_VERSION, name, (gpu.uuid,), State.DOWN, 0.0, "", None, (), 0, 0, 0.0)
+        for name, gpus in self._domains_of():
+            passed = Canary(boot_id, SimulatedNvml.driver, time.time(), "", 57, 8)
+            past = (RECORD_VERSION, name, gpus, State.DOWN, 0.0, "", None, (), 0, 0, 0.0)
             if not self.folder_of(name).record.exists():
                 self.folder_of(name).make()
                 records.write(self.folder_of(name).record, DomainRecord(*past, {}, canary=passed, boot_id=boot_id))
+
+    def _domains_of(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """The names of the domains, and their GPUs."""
+        return ((f"gpu{gpu.ordinal}", (gpu.uuid,)) for gpu in self.simulation.gpus)
 
     def up(self) -> Service:
         """`mpsd up`, once every domain is ready."""
