@@ -89,6 +89,14 @@ def test_d4_what_each_card_lacks_is_said_and_what_has_enough_is_not_named() -> N
     assert "gpu2" not in answer.reason
 
 
+def test_d4_a_card_is_filled_to_the_last_mib_and_percent_and_not_beyond() -> None:
+    node = Node(cards())
+    granted(node, egpu((0, 20480, 40)))
+    assert "gpu0 has 12288 of 32768 MiB free, and 12289 MiB are asked for" in refused(node, egpu((0, 12289, 10))).reason
+    assert "gpu0 has 60 % of its threads free, and 61 % are asked for" in refused(node, egpu((0, 12288, 61))).reason
+    granted(node, egpu((0, 12288, 60)))
+
+
 def test_what_has_ended_is_free_again_for_the_same_container() -> None:
     node = Node(cards())
     first = granted(node, FIRST)
