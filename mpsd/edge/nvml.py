@@ -5,13 +5,14 @@ with the same functions; nothing here knows which.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.grants import Gpu
 
 _MIB = 1024 * 1024
+_WHOLE = 100
 
 # Pid and bytes of each process; None where NVML knows the process and not its memory.
 Uses = tuple[tuple[int, int | None], ...]
@@ -91,6 +92,25 @@ class Nvml:
         """Whether this process uses the GPU to show something, as a display's does."""
         listed = self._ask("nvmlDeviceGetGraphicsRunningProcesses", self._handles[uuid])
         return any(use.pid == pid for use in listed)
+
+    def sm_percents(self, uuid: str, since_us: int) -> Mapping[int, int | None]:
+        """How busy each process has kept the SMs of this GPU, in percent, by its newest sample after `since_us`.
+
+        since_us: microseconds since 1970. A process that NVML knows and that has no sample has done nothing since; the
+        driver takes one every second or more often. None: there is a sample that cannot be, as drivers have given for
+        processes that ended.
+        """
+        try:
+            samples = self._ask("nvmlDeviceGetProcessUtilization", self._handles[uuid], since_us)
+        except NvmlFailed as error:
+            if isinstance(error.__cause__, self._library.NVMLError_NotFound):  # nobody has one
+                return {}
+            raise
+        fresh = [one for one in samples if one.timeStamp > since_us]
+        return {
+            one.pid: one.smUtil if one.smUtil <= _WHOLE else None
+            for one in sorted(fresh, key=lambda one: one.timeStamp)
+        }
 
     def mig_enabled(self, uuid: str) -> bool:
         try:

@@ -6,7 +6,7 @@ One rule: everything it knows can be found again on the node, so it may be kille
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from mpsd.core.control_protocol import NotUnderstood
 from mpsd.core.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide, stages
@@ -42,6 +42,7 @@ class AgentRole:
         self._log = logger(role="agent")
         self._wake = wake
         self._turns = Turns()
+        self._turn_lock = asyncio.Lock()  # held while it looks, decides and acts
         self._run_directory = settings.run_directory
         self._records = DomainRecords(settings.run_directory, self._log)
         self._limits = DomainLimits(settings, node.environment, policy)
@@ -64,7 +65,8 @@ class AgentRole:
         while not stop.is_set():
             self._wake.clear()
             self._turns.begin()
-            acted = await self._turn()
+            async with self._turn_lock:
+                acted = await self._turn()
             self._turns.end()
             quiet = acted and all(held.holder_alive for held in self._books.held())
             await self._pause(_LOOK_S if quiet else _SOON_S, stop)
@@ -79,6 +81,12 @@ class AgentRole:
         if self.on_view:
             self.on_view(self.view)
         return acted
+
+    @contextlib.asynccontextmanager
+    async def between_turns(self) -> AsyncIterator[None]:
+        """For who changes what a turn decides by: what a turn has seen is so until it has acted."""
+        async with self._turn_lock:
+            yield
 
     async def until_allowed(self, domain: str, memory_mib: int, deadline_s: float) -> str:
         """Waits until the domain's servers are known to let a client of this size in; else says why they do not."""

@@ -28,8 +28,10 @@ from mpsd.edge.http_server import UnixServer, json_answer, peer_pid
 from mpsd.edge.settings import GRANT, Settings
 from mpsd.roles.agent import AgentRole
 from mpsd.roles.containers_api import ContainersApi
+from mpsd.roles.grant_set_api import GrantSetApi
 from mpsd.roles.local_grants import LocalGrants
 from mpsd.roles.node import Node
+from mpsd.roles.use_api import UseApi
 
 LONGEST_WAIT_S = 7 * 86_400.0
 
@@ -51,7 +53,11 @@ class AgentApi:
         self._extra = node.extra
         self._path_first = node.path_first
         self._refuses = "" if books else "kubelet gives this node's GPUs to pods; write a pod"
-        containers = ContainersApi(settings, agent, lambda: limits()[0], node, books)
+
+        def policy() -> Policy:
+            return limits()[0]
+
+        containers = ContainersApi(settings, agent, policy, node, books)
         self._server = UnixServer(
             settings.socket,
             {
@@ -60,6 +66,8 @@ class AgentApi:
                 "GET /v1/node": self._node,
                 "POST /v1/grants": self._grant,
                 **containers.routes,
+                **GrantSetApi(agent, policy, books).routes,
+                **UseApi(agent, policy, node).routes,
             },
             mode=0o666,  # any user of this machine may ask for a grant, as any may use its GPUs
         )

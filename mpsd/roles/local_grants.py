@@ -4,6 +4,7 @@ One rule: a grant is written down before anybody is told of it, and is of this b
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -126,6 +127,15 @@ class LocalGrants:
         self._grants[grant.id], self._watches[grant.id] = grant, watch
         if isinstance(grant, ContainerGrant) and grant.holder.is_made:
             self.whereabouts.put(grant.id, grant.holder.process, grant.cgroups)
+
+    def change(self, grant: KeptGrant) -> None:
+        """Another size of what is held already; written down when it returns."""
+        path = self._file(grant)
+        given_ns = path.stat().st_mtime_ns  # `load` finds them in the order in which they were given
+        records.write(path, grant)
+        os.utime(path, ns=(given_ns, given_ns))
+        self._grants[grant.id] = grant
+        self._on_end()
 
     def end(self, grant: Grant) -> None:
         if grant.container:

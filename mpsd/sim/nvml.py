@@ -1,10 +1,11 @@
-# ruff: noqa: N801, N802, N815  the names are pynvml's
+# ruff: noqa: N801, N802, N803, N815  the names are pynvml's
 """NVML on the simulated machine: an object with those functions of the module `pynvml` that mpsd uses.
 
 One rule: names, arguments, attributes and errors are pynvml's (nvidia-ml-py), so that nothing that uses it can tell
 the difference.
 """
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -91,6 +92,18 @@ class ProcessInfo:
     usedGpuMemory: int
     gpuInstanceId: int = 0xFFFFFFFF
     computeInstanceId: int = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUtilization:
+    """What a process did of late. timeStamp: microseconds since 1970."""
+
+    pid: int
+    timeStamp: int
+    smUtil: int
+    memUtil: int = 0
+    encUtil: int = 0
+    decUtil: int = 0
 
 
 class SimulatedNvml:
@@ -205,6 +218,18 @@ class SimulatedNvml:
 
     def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: Handle) -> list[ProcessInfo]:
         return [_listed(holding) for holding in self._card(handle).holdings() if holding.kind == card.MPS_CLIENT]
+
+    def nvmlDeviceGetProcessUtilization(self, handle: Handle, timeStamp: int) -> list[ProcessUtilization]:
+        """Those that compute now: who does nothing has no sample, and where nobody has one it is Not Found.
+
+        The driver keeps the samples of some seconds; here there are none but this moment's.
+        """
+        gpu, now = self._gpu(handle), time.time_ns() // 1000
+        busy = [holding for holding in self._card(handle).holdings() if holding.busy_sms]
+        if not busy or now <= timeStamp:
+            raise NVMLError_NotFound
+        of = max(gpu.sms, sum(holding.busy_sms for holding in busy))  # more than there are take turns
+        return [ProcessUtilization(one.pid, now, max(1, 100 * one.busy_sms // of)) for one in busy]
 
     def _require_init(self) -> None:
         if not self._users:

@@ -1,0 +1,144 @@
+"""`mpsd set`: another size of memory, percentage or weight for a container or program that runs."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from mpsd.cli.grant_options import completed, give_up, the_one
+from mpsd.cli.options import RunDirectory
+from mpsd.cli.output import ExitCode, Format, OutputFormat, answers, print_json
+from mpsd.core.grant_messages import Refusal
+from mpsd.core.grant_named import known_as
+from mpsd.core.memory_written import written_mib
+from mpsd.core.node_status import GrantStatus, NodeStatus
+from mpsd.core.problem import InvalidInput, Problem, printable, shown
+from mpsd.core.set_messages import CardLimits, GrantChangeAsks, GrantChanged, GrantLimits
+from mpsd.edge import local_api
+from mpsd.edge.settings import settings
+
+_OK, _LONGEST = 200, 2000
+_PATIENCE_S = 40.0  # the agent gives up earlier, and says why
+_NO_LIMIT = 100
+
+
+def set(  # noqa: A001 - the verb's name
+    container: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONTAINER",
+            help="An id, its beginning, or a name; or a grant's id.",
+            show_default=False,
+            autocompletion=completed,
+        ),
+    ],
+    mem: Annotated[
+        str | None,
+        typer.Option("--mem", metavar="MIB", help="Of each GPU: 3276, or 3276MiB, or 6GiB.", show_default=False),
+    ] = None,
+    percent: Annotated[
+        int | None, typer.Option("--percent", metavar="N", help="Of the threads; 0 for no cap.", show_default=False)
+    ] = None,
+    weight: Annotated[
+        int | None, typer.Option("--weight", metavar="N", help="cGPU's, of max_inst.", show_default=False)
+    ] = None,
+    gpu: Annotated[
+        int | None,
+        typer.Option("--gpu", metavar="N", help="Only on this one, as nvidia-smi counts.", show_default=False),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Less memory than is used now; what is over ends.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be, and change nothing.")] = False,
+    output: OutputFormat = Format.TEXT,
+    run_dir: RunDirectory = None,
+) -> None:
+    """Give a container or a program that runs another size of memory, percentage or weight.
+
+    It is written down before the answer. A process that runs keeps what it was started with; the next one that `docker
+    exec` starts gets the new values; `docker restart` begins with what the container's own variables say.
+
+    Exits with 0, 1 where it cannot be (with what is free) or no such container holds a grant, 2 for a wrong question.
+
+        mpsd set train --mem 4GiB
+        mpsd set 3f2a --percent 50 --gpu 1 --dry-run
+    """
+    socket = settings(run_directory=run_dir).socket_to_ask
+    memory_mib = _written(mem)
+    try:
+        _code, body = local_api.ask(socket, "GET", "/v1/node")
+        node = local_api.read(body, NodeStatus)
+        grant = the_one("mpsd set", node.grants, container)
+        asks = GrantChangeAsks(memory_mib, percent, weight, _uuid(gpu, grant, node), force, dry_run)
+        code, body = _ask(socket, grant.id, asks)
+    except (local_api.NotRunning, TimeoutError) as error:
+        give_up(f"mpsd set: {str(error) or f'no answer from mpsd on {socket}'}", ExitCode.NO)
+    if code != _OK:
+        refusal = local_api.read(body, Refusal)
+        reasons = printable("; ".join(refusal.reasons), _LONGEST)
+        give_up(f"mpsd set: {known_as(grant)}: {reasons}", ExitCode.MISUSE if refusal.for_ever else ExitCode.NO)
+    _show(grant, local_api.read(body, GrantChanged), body, output)
+    sys.exit(ExitCode.YES)
+
+
+def _ask(socket: Path, grant: str, asks: GrantChangeAsks) -> tuple[int, bytes]:
+    return local_api.ask(socket, "POST", f"/v1/grants/{grant}", asks, _PATIENCE_S)
+
+
+def _written(mem: str | None) -> int | None:
+    if mem is None:
+        return None
+    memory_mib = written_mib(mem, "--mem")
+    if isinstance(memory_mib, Problem):
+        raise InvalidInput("mpsd set", [memory_mib])
+    return memory_mib
+
+
+def _uuid(ordinal: int | None, grant: GrantStatus, node: NodeStatus) -> str | None:
+    """Of the GPU that is meant; None for all of the grant's."""
+    if ordinal is None:
+        return None
+    labels = {gpu.label: gpu.uuid for gpu in node.gpus if gpu.uuid in grant.gpus}
+    if (label := f"gpu{ordinal}") in labels:
+        return labels[label]
+    remedy = f"write one that it has: {', '.join(name.removeprefix('gpu') for name in labels)}"
+    problem = Problem("gpu-not-granted", "--gpu", shown(ordinal), f"is no GPU of {known_as(grant)}", remedy)
+    raise InvalidInput("mpsd set", [problem])
+
+
+def _show(grant: GrantStatus, changed: GrantChanged, body: bytes, output: Format) -> None:
+    if output is Format.JSON:
+        who = {"container": grant.container, "container_name": grant.container_name, "command": grant.command}
+        print_json(msgspec.json.decode(body) | who)
+        return
+    to = answers()
+    to.print(printable(f"{known_as(grant)}{', if it were done' if changed.dry_run else ''}:", _LONGEST))
+    for line in _lines(changed):
+        to.print(f"  {line}")
+    for message in changed.messages:
+        to.print(printable(message, _LONGEST))
+
+
+def _lines(changed: GrantChanged) -> Iterator[str]:
+    for old, new in zip(changed.before.cards, changed.after.cards, strict=True):
+        said = [
+            _became("memory", f"{old.memory_mib} MiB", f"{new.memory_mib} MiB"),
+            _became("compute limit", _limit(changed.before), _limit(changed.after)),
+            _became("reserved", f"{old.reserved_percent} %", f"{new.reserved_percent} %"),
+            *_weights(old, new),
+        ]
+        yield f"{new.label}: {', '.join(said)}"
+
+
+def _weights(old: CardLimits, new: CardLimits) -> Iterator[str]:
+    if new.weight is not None:
+        yield _became("weight", str(old.weight), str(new.weight))
+
+
+def _limit(limits: GrantLimits) -> str:
+    return "none" if limits.thread_percent == _NO_LIMIT else f"{limits.thread_percent} %"
+
+
+def _became(what: str, old: str, new: str) -> str:
+    return f"{what} {old} -> {new}" if old != new else f"{what} {new} as before"

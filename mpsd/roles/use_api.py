@@ -1,0 +1,42 @@
+"""What the agent answers `mpsd smi`: who uses what of the GPUs now.
+
+One rule: NVML is asked for samples only when somebody asks here: that costs 1.4 ms a GPU with 40 clients
+(docs/mps-observed.md, section 7), and every other look does without.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+
+from aiohttp import web
+
+from mpsd.core.policy import Policy
+from mpsd.core.use_status import use_status
+from mpsd.edge.http_server import Handler, json_answer
+from mpsd.edge.nvml import NvmlFailed
+from mpsd.roles.agent import AgentRole
+from mpsd.roles.node import Node
+
+_LATELY_US = 2_000_000  # the driver takes a sample every second at least
+
+
+class UseApi:
+    """Whoever may look at the node may look at this."""
+
+    def __init__(self, agent: AgentRole, policy: Callable[[], Policy], node: Node) -> None:
+        self._agent = agent
+        self._policy = policy
+        self._node = node
+
+    @property
+    def routes(self) -> Mapping[str, Handler]:
+        return {"GET /v1/use": self._use}
+
+    async def _use(self, _request: web.Request) -> web.Response:
+        since_us = time.time_ns() // 1000 - _LATELY_US
+        busy, unsaid = {}, []
+        for gpu in self._node.gpus:
+            try:
+                busy[gpu.uuid] = self._node.nvml.sm_percents(gpu.uuid, since_us)
+            except NvmlFailed as error:
+                unsaid.append(f"how busy {gpu.label} is: {error}")
+        return json_answer(use_status(self._agent.look(), self._policy(), busy, unsaid))

@@ -1,0 +1,202 @@
+"""`mpsd set`: another size for what a program holds while it runs. Containers: tests/host/test_b_state.py."""
+
+import json
+import signal
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from mpsd.edge import local_api
+from tests.roles.conftest import on_machine, serving_on
+from tests.roles.machine import MPSD, Machine, Program, eventually
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    """One A30, nothing running."""
+    yield from on_machine("A30")
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Machine]:
+    """One A30 on which a process that is over its grant is ended."""
+    yield from serving_on("A30")
+
+
+def asked(machine: Machine, program: Program, *words: str) -> Program:
+    return machine.start([MPSD, "set", machine.grant_of(program).id, *words])
+
+
+def done(machine: Machine, program: Program, *words: str) -> Mapping[str, Any]:
+    """What `mpsd set -o json` says, which must be yes."""
+    question = asked(machine, program, "-o", "json", *words)
+    assert question.exit_code() == 0, question
+    found: Mapping[str, Any] = json.loads(question.output)
+    return found
+
+
+def books(machine: Machine, program: Program) -> tuple[int, int]:
+    """MiB and percent that the books hold of its GPU."""
+    (card,) = machine.grant_of(program).cards
+    return card.memory_mib, card.reserved_percent
+
+
+def test_what_was_and_what_is_are_told_and_whom_it_reaches(served: Machine) -> None:
+    client = served.client(6, "alloc=500")
+    question = asked(served, client, "--mem", "8GiB", "--percent", "40")
+    assert question.exit_code() == 0, question
+    assert "gpu0: memory 6144 MiB -> 8192 MiB, compute limit none -> 40 %, reserved 0 % -> 40 %" in question.output
+    assert "a process keeps what it was started with" in question.output
+    assert books(served, client) == (8192, 40)
+
+
+def test_more_memory_is_let_in_by_the_server_before_it_is_answered(served: Machine) -> None:
+    client = served.client(6)
+    eventually(lambda: served.limit_mib() == 6144, "the server lets in no more than the largest grant")
+    done(served, client, "--mem", "9GiB")
+    assert served.limit_mib() == 9 * 1024
+
+
+def test_less_memory_is_on_disk_at_the_answer_and_the_server_lets_in_less_soon_after(served: Machine) -> None:
+    client = served.client(6)
+    eventually(lambda: served.limit_mib() == 6144, "the server lets in no more than the largest grant")
+    done(served, client, "--mem", "4GiB")
+    (kept,) = (served.run_directory / "grants").glob("*.json")
+    assert [part["memory_mib"] for part in json.loads(kept.read_text())["parts"]] == [4096]
+    eventually(lambda: served.limit_mib() == 4096, "nobody larger is let in")
+
+
+def test_a_change_outlives_mpsd(served: Machine) -> None:
+    client = served.client(6)
+    done(served, client, "--mem", "5000", "--percent", "30")
+    served.part("up").kill()
+    served.up()
+    assert books(served, client) == (5000, 30)
+
+
+def test_more_than_the_card_has_left_is_refused_with_what_is_free(served: Machine) -> None:
+    neighbour, client = served.client(10), served.client(6)
+    free_mib = served.node().gpus[0].promised_mib - 10 * 1024
+    question = asked(served, client, "--mem", str(free_mib + 1))
+    assert question.exit_code() == 1
+    assert f"{free_mib} of {free_mib + 10 * 1024} MiB are free for this grant" in question.errors
+    assert (books(served, client)[0], books(served, neighbour)[0]) == (6144, 10240)
+    done(served, client, "--mem", str(free_mib))
+
+
+def test_more_than_all_threads_is_refused_with_what_is_free(served: Machine) -> None:
+    served.run("--gpu-mem 2 --gpu-core 70", "sim-cuda", "hold").heard("ready")
+    client = served.client(2)
+    question = asked(served, client, "--percent", "35")
+    assert question.exit_code() == 1
+    assert "30 % of its threads are free for this grant" in question.errors
+    assert books(served, client) == (2048, 0)
+
+
+def test_less_memory_than_is_used_is_refused(served: Machine) -> None:
+    client = served.client(6, "alloc=3000")
+    question = asked(served, client, "--mem", "2GiB")
+    assert question.exit_code() == 1
+    assert "MiB that its programs use, which mpsd would end" in question.errors
+    assert books(served, client) == (6144, 0)
+    assert client.running
+
+
+def test_less_memory_than_is_used_by_force_ends_what_is_over_as_it_said(served: Machine) -> None:
+    client = served.client(6, "alloc=3000")
+    question = asked(served, client, "--mem", "2GiB", "--force")
+    assert question.exit_code() == 0, question
+    assert "and 2048 are granted now: mpsd ends what is over" in question.output
+    assert client.exit_code() != 0
+
+
+def test_a_process_that_began_with_more_is_no_escape_after_its_grant_was_made_less(served: Machine) -> None:
+    client = served.client(6, "alloc=500")
+    done(served, client, "--mem", "3GiB", "--percent", "50")
+    over = served.client(4)  # a look that sees both
+    eventually(lambda: books(served, over) == (4096, 0), "it is seen")
+    before = served.node().violations
+    assert before is not None
+    looks = before.looks
+    eventually(lambda: (now := served.node().violations) is not None and now.looks > looks + 1, "it was looked at")
+    after = served.node().violations
+    assert after is not None
+    assert [one for one in after.last if one.pid == client.pid] == []
+    assert client.running
+
+
+def test_a_dry_run_says_the_same_and_changes_nothing(served: Machine) -> None:
+    client = served.client(6)
+    would = done(served, client, "--mem", "8GiB", "--dry-run")
+    assert books(served, client) == (6144, 0)
+    did = done(served, client, "--mem", "8GiB")
+    assert (would["dry_run"], did["dry_run"]) == (True, False)
+    assert {**would, "dry_run": None} == {**did, "dry_run": None}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "neither memory nor a percentage nor a weight"),
+        (["--percent", "101"], "is no share of a GPU's threads"),
+        (["--percent", "50", "--weight", "3"], "and a weight both say"),
+        (["--mem", "many"], "is no amount of memory"),
+        (["--mem", "3000", "--gpu", "4"], "is no GPU of"),
+    ],
+)
+def test_a_wrong_question_is_told_from_a_no(served: Machine, words: list[str], said: str) -> None:
+    client = served.client(6)
+    question = asked(served, client, *words)
+    assert question.exit_code() == 2
+    assert said in question.errors
+    assert books(served, client) == (6144, 0)
+
+
+def test_for_a_program_that_is_not_there_those_there_are_are_named(served: Machine) -> None:
+    client = served.client(2)
+    question = served.start([MPSD, "set", "nobody", "--mem", "3000"])
+    assert question.exit_code() == 1
+    assert f"there are: {served.grant_of(client).id} (sim-cuda hold)" in question.errors
+
+
+def test_where_the_daemon_does_not_let_more_in_it_is_refused_and_as_it_was(served: Machine) -> None:
+    client = served.client(6)
+    served.replace_control_program('case "$(cat)" in set_*) sleep 60;; esac; exit 1')
+    question = asked(served, client, "--mem", "8GiB")
+    assert question.exit_code() == 1
+    assert "it has no more memory than before" in question.errors
+    served.restore_control_program()
+    assert books(served, client) == (6144, 0)
+    served.until_ready()
+
+
+def test_grants_are_changed_one_after_the_other_and_never_over_the_card(served: Machine) -> None:
+    clients = [served.client(4) for _ in range(4)]
+    total_mib = served.node().gpus[0].promised_mib
+    questions = [asked(served, client, "--mem", "8GiB") for client in clients]
+    codes = sorted(question.exit_code() for question in questions)
+    held_mib = sum(books(served, client)[0] for client in clients)
+    assert codes == [0, 1, 1, 1]
+    assert held_mib == 3 * 4096 + 8192 <= total_mib
+
+
+def test_who_waits_in_the_queue_gets_what_a_change_set_free(served: Machine) -> None:
+    client = served.client(20)
+    waits = served.run("--gpu-mem 10 --wait", "sim-cuda", "hold")
+    eventually(lambda: served.queue == [waits.pid], "it waits")
+    done(served, client, "--mem", "8GiB")
+    waits.heard("ready")
+    waits.send(signal.SIGTERM)
+    assert waits.exit_code() == 0
+
+
+def test_an_unknown_grant_is_not_there_for_the_interface(served: Machine) -> None:
+    code, body = local_api.ask(served.run_directory / "mpsd.sock", "POST", "/v1/grants/none", {"memory_mib": 1})
+    assert (code, json.loads(body)["for_ever"]) == (404, False)
+
+
+def test_without_mpsd_the_answer_is_no_and_the_remedy(machine: Machine) -> None:
+    alone = machine.start([MPSD, "set", "train", "--mem", "3000"])
+    assert alone.exit_code() == 1
+    assert "start it with `mpsd up`" in alone.errors
