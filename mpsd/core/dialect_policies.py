@@ -36,8 +36,8 @@ _ROWS = (
         "equal",
         "time slices of equal length: each container gets 1/max_inst of the time",
         Share.EQUAL,
-        "a cap of 1/max_inst of the SMs in place of time slices, which MPS does not have; it is set when a program "
-        "makes its context",
+        "a cap of 1/max_inst of the SMs, which the books reserve, in place of time slices, which MPS does not have; it "
+        "is set when a program makes its context",
     ),
     ComputePolicy(
         1,
@@ -52,15 +52,16 @@ _ROWS = (
         "weighted preemptive",
         "slices as long as ALIYUN_COM_GPU_SCHD_WEIGHT: containers get m:n",
         Share.WHOLE,
-        "no cap, and the weight is only noted: MPS has no weights, so programs that run at the same time do not get "
-        "m:n; alone, a container has the whole card, as in cGPU",
+        "no cap, and the weight only counts towards max_inst: MPS has no weights, so programs that run at the same "
+        "time do not get m:n; alone, a container has the whole card, as in cGPU",
     ),
     ComputePolicy(
         3,
         "fixed share",
         "weight/max_inst of the time, whoever else runs",
         Share.WEIGHT,
-        "a cap of weight/max_inst of the SMs in place of time; it is set when a program makes its context",
+        "a cap of weight/max_inst of the SMs, which the books reserve, in place of time; it is set when a program "
+        "makes its context",
     ),
     ComputePolicy(
         4,

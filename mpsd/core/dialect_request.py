@@ -146,6 +146,9 @@ def _differs(card: Written, memory_bytes: int, limit_mib: int, told: _Told) -> I
         yield f"the MPS server holds {server_mib} MiB of the card, so the limit is {limit_mib} MiB"
     elif short := memory_bytes - limit_mib * MIB:
         yield f"MPS counts whole MiB, so the limit is {short} bytes less"
+    sms = card.gpu.capability.sms_given(told.thread_percent, card.gpu.sms)
+    if sms * 100 > told.thread_percent * card.gpu.sms:
+        yield f"MPS gives a program no fewer than {sms} SMs, which are {100 * sms // card.gpu.sms} % of this card"
     if limit_mib < told.memory_mib:
         yield (
             f"MPS has one limit of memory for all cards of a program: it gets the largest, {told.memory_mib} MiB, and "

@@ -28,7 +28,7 @@ def test_a_share_is_said_in_bytes_and_mib_with_what_differs_on_mps() -> None:
     assert done.stdout.startswith(
         "the environment asks in the words of cGPU\n"
         "  gpu0, NVIDIA A10: 9475771596 bytes (9036 MiB), no cap on its threads\n"
-        "    policy 2, weighted preemptive: no cap, and the weight is only noted: MPS has no weights"
+        "    policy 2, weighted preemptive: no cap, and the weight only counts towards max_inst: MPS has no weights"
     )
     assert "    MPS counts whole MiB, so the limit is 838860 bytes less\n" in done.stdout
 

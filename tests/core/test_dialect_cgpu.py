@@ -86,3 +86,11 @@ def test_b2_a_weight_over_a_cards_parts_is_refused_and_names_the_card() -> None:
     assert str(problem) == (
         'ALIYUN_COM_GPU_SCHD_WEIGHT is "5": is more than max_inst of gpu2, which is 4; write 1 to 4'
     )
+
+
+def test_b2_a_share_of_fewer_sms_than_mps_gives_says_how_many_it_gives() -> None:
+    share = {"ALIYUN_COM_GPU_MEM_CONTAINER": "6", "ALIYUN_COM_GPU_MEM_DEV": "15"}
+    (small,) = asked(machine(T4_MIB), every(0, 20), **share)
+    assert "MPS gives a program no fewer than 8 SMs, which are 10 % of this card" in small.differs
+    (enough,) = asked(machine(T4_MIB), every(0, 10), **share)
+    assert not any("no fewer" in difference for difference in enough.differs)
