@@ -1,19 +1,16 @@
 """The simulated API server in a thread of its own, which a test can take away and bring back."""
 
-import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mpsd.sim.api_cluster import Cluster
 from mpsd.sim.api_kinds import Kind, Object
 from mpsd.sim.api_server import ApiServer, write_kubeconfig
+from tests.loop_thread import LoopThread
 
 T = TypeVar("T")
-
-_DEADLINE_S = 10.0
 
 
 class SimulatedApi:
@@ -22,17 +19,14 @@ class SimulatedApi:
     def __init__(self, bookmark_s: float) -> None:
         self.cluster = Cluster()
         self._server = ApiServer(self.cluster, bookmark_s=bookmark_s)
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        self._loop = self._runner.get_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+        self._loop = LoopThread()
 
     def start(self) -> None:
-        self._run(self._server.start())
+        self._loop.do(self._server.start())
 
     def stop(self) -> None:
         """Nobody answers from now on; what is stored stays."""
-        self._run(self._server.stop())
+        self._loop.do(self._server.stop())
 
     def forget_history(self) -> None:
         """No watch can go on from where it was."""
@@ -44,7 +38,7 @@ class SimulatedApi:
         async def run() -> T:
             return action()
 
-        return self._run(run())
+        return self._loop.do(run())
 
     def all(self, kind: Kind, namespace: str = "") -> list[Object]:
         return self.do(lambda: [thing for _key, thing in self.cluster.store.all(kind, namespace)])
@@ -54,12 +48,7 @@ class SimulatedApi:
 
     def close(self) -> None:
         self.stop()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_DEADLINE_S)
-        self._runner.close()  # which ends every task that is left, and then the loop
-
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_DEADLINE_S)
+        self._loop.end()
 
 
 @contextmanager

@@ -5,7 +5,6 @@ import base64
 import copy
 import re
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from aiohttp import web
 from mpsd.edge.certificates import issue, load_into, new_authority
 from mpsd.edge.https_server import tls_context
 from mpsd.sim.sudden_server import SuddenServer
+from tests.loop_thread import LoopThread
 
 Object = dict[str, Any]
 TOKEN = "a-token-of-the-test"
@@ -49,12 +49,10 @@ class ApiServer:
         self.before_write: Callable[[Asked], None] | None = None  # for losing a race
         self._version = 0
         self._authority = new_authority("test api server", time.time(), 3600)
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        self._loop = self._runner.get_loop()
+        self._loop = LoopThread()
         context: ssl.SSLContext = tls_context()
         load_into(context, issue(self._authority, ["127.0.0.1"], time.time(), 3600))
         self._server = SuddenServer(self._handle, context, 0, 4 * 1024**2)
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def put(self, path: str, value: Object) -> None:
         """Writes an object, whoever else has it."""
@@ -92,15 +90,12 @@ class ApiServer:
         return self._server.port
 
     def start(self) -> None:
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result(10)
+        self._loop.do(self._server.start())
 
     def stop(self) -> None:
         """At once: nobody is waited for, as when a machine goes down."""
-        asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._runner.close()  # which ends every task that is left, and then the loop
+        self._loop.do(self._server.stop())
+        self._loop.end()
 
     async def _handle(self, request: web.Request) -> web.Response:
         path = request.path
