@@ -20,8 +20,8 @@ class ContainerAsks:
     core.dialect_names, as far as they are set.
 
     oom_script: as ALIYUN_COM_GPU_OOM_SCRIPT names it, empty for none. capabilities: its bounding set. host_ipc: whether
-    it shares the machine's IPC namespace. runtime: the program that makes the container, by which others are started
-    in it later; empty for runc.
+    it shares the machine's IPC namespace. host_root: whether it may be root on this machine. runtime: the program that
+    makes the container, by which others are started in it later; empty for runc.
     """
 
     root: str
@@ -32,6 +32,7 @@ class ContainerAsks:
     capabilities: tuple[str, ...] = ()
     host_ipc: bool = False
     runtime: str = ""
+    host_root: bool = False
 
 
 @dataclass(frozen=True, slots=True)

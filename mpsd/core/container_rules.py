@@ -36,7 +36,7 @@ class Findings:
 def container_findings(asks: ContainerAsks, policy: Policy, driver: str) -> Findings:
     """What the policy says to a container that asks. driver: its version, such as 580.159.04."""
     modes = policy.admission.rules
-    ruled = [*_capabilities(asks, policy), *_ipc(asks, policy, driver)]
+    ruled = [*_capabilities(asks, policy), *_root(asks), *_ipc(asks, policy, driver)]
     return Findings(
         problems=(*_malformed(asks), *(one for rule, one in ruled if modes[rule] is Mode.ENFORCE)),
         messages=tuple(str(one) for rule, one in ruled if modes[rule] is Mode.WARN),
@@ -66,6 +66,13 @@ def _capabilities(asks: ContainerAsks, policy: Policy) -> Iterator[tuple[RuleId,
 
 def _in_order(names: Sequence[str], blocked: frozenset[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name in blocked))
+
+
+def _root(asks: ContainerAsks) -> Iterator[tuple[RuleId, Problem]]:
+    if asks.host_root:
+        message = "may be root on this machine, who can end its neighbours' programs on a GPU"
+        remedy = "create it with --user of another, or in a user namespace"
+        yield RuleId.HOST_ROOT, Problem(RuleId.HOST_ROOT, "its user", "0", message, remedy)
 
 
 def _ipc(asks: ContainerAsks, policy: Policy, driver: str) -> Iterator[tuple[RuleId, Problem]]:

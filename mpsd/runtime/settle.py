@@ -13,6 +13,7 @@ from mpsd.runtime.bundle_file import CONFIG, RECORD
 from mpsd.runtime.create import Asker
 from mpsd.runtime.fields import inner, member, rows, table, text, texts
 from mpsd.runtime.granted import CREATED, NOTHING_ASKED, Device, Granted, refusal
+from mpsd.runtime.host_user import may_be_root
 from mpsd.runtime.refused import Refused
 from mpsd.runtime.runtime_log import tell
 
@@ -70,6 +71,7 @@ def _asks(config: dict[str, object], asker: Asker) -> dict[str, object] | None:
         "oom_script": script,
         "capabilities": texts(inner(process, "capabilities", CONFIG), "bounding", CONFIG),
         "host_ipc": _has_host_ipc(inner(config, "linux", CONFIG)),
+        "host_root": may_be_root(config),
         "runtime": asker.runtime,
     }
 

@@ -112,7 +112,7 @@ def test_a_grant_is_written_into_the_bundle(ground: Ground) -> None:
     (asked,) = mpsd.asked
     six = dict(entry.split("=") for entry in SIX)
     assert msgspec.convert(asked.body, ContainerAsks, strict=True) == ContainerAsks(
-        str(ground.root), "c1", "", six, "", (), host_ipc=True, runtime=str(ground.following)
+        str(ground.root), "c1", "", six, "", (), host_ipc=True, runtime=str(ground.following), host_root=True
     )
     assert [event["event"] for event in ground.events] == ["asked", "granted"]
     assert ground.events[1]["grant"] == "g7"
@@ -127,12 +127,13 @@ def test_everything_that_is_asked_is_told(ground: Ground) -> None:
     ground.write("EGPU=x=y", "ALIYUN_COM_GPU_OOM_SCRIPT=/s", "A=b", **fields)
     config = ground.edited
     config["process"]["capabilities"] = {"bounding": ["CAP_KILL"], "effective": ["CAP_SYS_ADMIN"]}
+    config["process"]["user"] = {"uid": 1000, "gid": 1000}
     ground.config.write_text(json.dumps(config))
     with answering(ground.run_directory, Answers({ASK: (204, None)})) as mpsd:
         ground.create()
     asks = msgspec.convert(mpsd.asked[0].body, ContainerAsks, strict=True)
     assert asks == ContainerAsks(
-        str(ground.root), "c1", "train", {"EGPU": "x=y"}, "/s", ("CAP_KILL",), False, str(ground.following)
+        str(ground.root), "c1", "train", {"EGPU": "x=y"}, "/s", ("CAP_KILL",), False, str(ground.following), False
     )
 
 
