@@ -65,7 +65,7 @@ class Served:
     def public(self, path: str) -> Answer:
         """Asks the port without TLS; status 0 where nobody listens yet."""
         try:
-            return ask(http.client.HTTPConnection("127.0.0.1", self.metrics_port, timeout=5), "GET", path)
+            return ask(http.client.HTTPConnection("127.0.0.1", self.metrics_port, timeout=DEADLINE_S), "GET", path)
         except ConnectionRefusedError:
             return Answer(0, {}, b"")
 

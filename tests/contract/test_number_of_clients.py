@@ -1,12 +1,10 @@
 """How many clients one GPU takes."""
 
-import pytest
 
 from tests.contract.results import SUCCESS, TOO_MANY_CLIENTS
 from tests.contract.world import World
 
 
-@pytest.mark.timeout(120)
 def test_a_gpu_takes_as_many_clients_as_its_facts_say_and_not_one_more(world: World) -> None:
     daemon = world.daemon()
     most = world.gpu.capability.clients

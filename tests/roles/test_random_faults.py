@@ -83,7 +83,6 @@ class ProgramsFate(Fate):
         return ""
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("seed", seeds(20))
 def test_after_any_sequence_of_faults_the_books_hold_exactly_the_living_programs(pair: Machine, seed: int) -> None:
     bystander = Bystander(pair)

@@ -21,7 +21,7 @@ import yaml
 
 from mpsd.core.client_limits import DENY_MIB
 from mpsd.core.node_status import GrantStatus
-from tests.roles.machine import MPSD, Machine, Service, eventually
+from tests.roles.machine import MPSD, SOON_S, Machine, Service, eventually
 
 NODE = "node1"
 MEMORY, PERCENT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
@@ -91,7 +91,7 @@ class Cluster(Machine):
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=10, context=self._trusted) as answer:
+        with urllib.request.urlopen(request, timeout=SOON_S, context=self._trusted) as answer:
             found: Object = json.load(answer)
             return found
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.served import Answer, Object, Served, ask
+from tests.served import DEADLINE_S, Answer, Object, Served, ask
 
 
 class Extender(Served):
@@ -23,9 +23,9 @@ class Extender(Served):
     ) -> Answer:
         """OSError where nobody listens, or where we are not let in."""
         connection = (
-            http.client.HTTPSConnection("127.0.0.1", self.port, timeout=10, context=self.context)
+            http.client.HTTPSConnection("127.0.0.1", self.port, timeout=DEADLINE_S, context=self.context)
             if self.context
-            else http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+            else http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
         )
         return ask(connection, method, path, body, headers)
 

@@ -89,7 +89,6 @@ def named(api: ApiServer) -> frozenset[str]:
     return fingerprints(bundles(api)[0].encode())
 
 
-@pytest.mark.timeout(120)
 def test_a_serving_certificate_is_renewed_under_load(api: ApiServer, tmp_path: Path) -> None:
     seen: set[str] = set()
 
@@ -103,7 +102,6 @@ def test_a_serving_certificate_is_renewed_under_load(api: ApiServer, tmp_path: P
     assert len(named(api)) == 1, "the authority stays"
 
 
-@pytest.mark.timeout(120)
 def test_an_authority_is_replaced_under_load(api: ApiServer, tmp_path: Path) -> None:
     seen: list[frozenset[str]] = []
 
@@ -119,7 +117,6 @@ def test_an_authority_is_replaced_under_load(api: ApiServer, tmp_path: Path) -> 
     assert not seen[0] & seen[2]
 
 
-@pytest.mark.timeout(120)
 def test_a_secret_that_somebody_deletes_is_a_rotation_and_no_outage(api: ApiServer, tmp_path: Path) -> None:
     started = time.monotonic()
     first: list[str] = []

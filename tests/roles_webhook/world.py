@@ -95,9 +95,11 @@ class Client:
 
     def __init__(self, port: int, bundle: str) -> None:
         context = ssl.create_default_context(cadata=bundle)
-        self._socket = context.wrap_socket(socket.create_connection(("127.0.0.1", port), 10), server_hostname=HOST)
+        self._socket = context.wrap_socket(
+            socket.create_connection(("127.0.0.1", port), DEADLINE_S), server_hostname=HOST
+        )
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as http.client does with its own
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
         self._connection.sock = self._socket
 
     def ask(
