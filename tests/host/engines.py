@@ -42,6 +42,10 @@ class Engine(ABC):
         """In the background."""
 
     @abstractmethod
+    def exec(self, name: str, *command: str) -> Ended:
+        """A further process of a container."""
+
+    @abstractmethod
     def remove(self, name: str) -> Ended:
         """Whatever it is doing."""
 
@@ -113,6 +117,9 @@ class Containerd(Engine):
     def detach(self, environment: Mapping[str, str], *command: str, name: str) -> Ended:
         return self.ctr("run", "--detach", *self._options(environment), self._rootfs, name, *command)
 
+    def exec(self, name: str, *command: str) -> Ended:
+        return self.ctr("tasks", "exec", "--exec-id", "further", name, *command)
+
     def remove(self, name: str) -> Ended:
         self.ctr("tasks", "delete", "--force", name)
         return self.ctr("containers", "delete", name)
@@ -176,6 +183,9 @@ class Docker(Engine):
     def detach(self, environment: Mapping[str, str], *command: str, name: str) -> Ended:
         return self.docker("run", "--detach", *self._options(environment, name), *command)
 
+    def exec(self, name: str, *command: str) -> Ended:
+        return self.docker("exec", name, *command)
+
     def remove(self, name: str) -> Ended:
         return self.docker("rm", "--force", name)
 
@@ -224,6 +234,9 @@ class Podman(Engine):
 
     def detach(self, environment: Mapping[str, str], *command: str, name: str) -> Ended:
         return self.podman("run", "--detach", *self._options(environment, name), *command)
+
+    def exec(self, name: str, *command: str) -> Ended:
+        return self.podman("exec", name, *command)
 
     def remove(self, name: str) -> Ended:
         return self.podman("rm", "--force", "--time=0", name)

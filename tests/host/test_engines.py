@@ -1,11 +1,25 @@
-"""The same promises through the engines that people have: containerd's ctr, docker, podman."""
+"""The same promises through the engines that people have: containerd's ctr, docker, podman.
+
+The published commands are for images and a driver that are not here; what mpsd reads of them is theirs, and the numbers.
+"""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.host.engines import Containerd, Docker, Engine, Podman
-from tests.host.host import Host
+from tests.host.host import Host, host_of
+from tests.host.published import CARDS, OUT_OF_MEMORY, SUCCESS, results
+
+T4_MIB = 15109
+SIX = {"ALIYUN_COM_GPU_MEM_CONTAINER": "6", "ALIYUN_COM_GPU_MEM_DEV": "15"}
+EIGHT = {"ALIYUN_COM_GPU_MEM_CONTAINER": "8", "ALIYUN_COM_GPU_MEM_DEV": "15"}
+OVER = {"EGPU": "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=40960,WEIGHT=10", "NVIDIA_VISIBLE_DEVICES": "0"}
+
+
+@pytest.fixture(scope="module")
+def serving_host() -> Iterator[Host]:
+    yield from host_of("T4-15109", cards=CARDS)
 
 
 @pytest.fixture(scope="module", params=[Containerd, Docker, Podman], ids=lambda kind: kind.__name__.lower())
@@ -26,3 +40,41 @@ def engine(host: Host, running_engine: Engine) -> Engine:
 def test_a_container_that_asks_nothing_is_started_as_by_runc(engine: Engine) -> None:
     done = engine.run({"LANG": "C"}, "sh", "-c", "echo $LANG; exit 7", name="plain")
     assert (done.code, done.output.strip()) == (7, "C")
+
+
+def test_b1_six_of_fifteen_gib_are_a_limit_that_holds(engine: Engine, host: Host) -> None:
+    done = engine.run(SIX, "sim-cuda", "alloc=5800", "free", "alloc=7000", name="gpu_test1")
+    assert done.code == 0, done
+    assert results(done) == [SUCCESS, OUT_OF_MEMORY]
+    host.until_nothing_reserved()
+
+
+def test_b1_two_containers_share_the_card_and_what_is_removed_is_free_by_then(engine: Engine, host: Host) -> None:
+    for name, asks in (("gpu_test1", SIX), ("gpu_test2", EIGHT)):
+        started = engine.detach(asks, "sleep", "300", name=name)
+        assert started.code == 0, started
+    assert host.books == {0: (T4_MIB * 6 // 15 + T4_MIB * 8 // 15, 0)}
+    refused = engine.detach(SIX, "sleep", "300", name="gpu_test3")
+    assert refused.code != 0, refused
+    assert "6043 MiB are asked for" in refused.errors
+    for name in ("gpu_test1", "gpu_test2", "gpu_test3"):
+        engine.remove(name)
+    host.nothing_reserved()
+
+
+def test_what_is_started_in_a_container_later_is_held_by_its_limit_too(engine: Engine, host: Host) -> None:
+    started = engine.detach(SIX, "sleep", "300", name="entered")
+    assert started.code == 0, started
+    done = engine.exec("entered", "sim-cuda", "alloc=5800", "free", "alloc=7000")
+    assert results(done) == [SUCCESS, OUT_OF_MEMORY], done
+    engine.remove("entered")
+    host.nothing_reserved()
+
+
+def test_d4_more_than_a_card_has_is_refused_and_its_user_is_told_why(engine: Engine, host: Host) -> None:
+    refused = engine.run(OVER, "sim-cuda", name="over")
+    assert refused.code in {1, 125, 126}, refused  # ctr's, podman's and docker's for a container that is not created
+    assert "40960 MiB" in refused.errors
+    assert "ask for at most" in refused.errors
+    engine.remove("over")
+    host.nothing_reserved()
