@@ -1,6 +1,6 @@
 """The same promises through the engines that people have: containerd's ctr, docker, podman.
 
-The published commands are for images and a driver that are not here; what mpsd reads of them is theirs, and the numbers.
+The published commands are for images and a driver that are not here; their variables and their numbers are used.
 """
 
 from collections.abc import Iterator
