@@ -3,6 +3,7 @@
 import base64
 import json
 import shutil
+import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -27,6 +28,7 @@ from tests.roles_webhook.world import DEADLINE_S, Webhook, bundles, gpu_pod, rev
 SAMPLE: Any = yaml.safe_load((Path(mpsd.cli.__file__).parent / "mps-sample.yaml").read_text())
 PATHS = ["/validate", "/mutate"]
 GOOD = review_of(gpu_pod())
+HUGE = 12
 
 
 def test_the_published_sample_is_admitted(served: Webhook, bundle: str) -> None:
@@ -156,15 +158,16 @@ def test_huge_objects_hold_no_small_one_up(served: Webhook, bundle: str) -> None
     huge["spec"]["containers"][0]["envFrom"] = sources
     with ThreadPoolExecutor(4) as pool, served.connect(bundle) as client:
         began = time.monotonic()
-        answers = [pool.submit(served.review, "/validate", review_of(huge), bundle) for _turn in range(12)]
-        slowest_s = turns = 0.0
+        answers = [pool.submit(served.review, "/validate", review_of(huge), bundle) for _turn in range(HUGE)]
+        small_s: list[float] = []
         while not all(answer.done() for answer in answers):
             asked = time.monotonic()
             assert client.review("/validate", GOOD).response["allowed"]
-            slowest_s, turns = max(slowest_s, time.monotonic() - asked), turns + 1
+            small_s.append(time.monotonic() - asked)
+        each_s = (time.monotonic() - began) / HUGE
         assert all(answer.result()["allowed"] for answer in answers)
-        assert turns > 5
-        assert slowest_s < (time.monotonic() - began) / 2
+    assert len(small_s) > 5
+    assert statistics.median(small_s) < each_s, "most of them waited for no huge one, however slow both are here"
 
 
 def test_labels_of_the_namespace_choose_the_mode(served: Webhook, bundle: str, shared_api: ApiServer) -> None:
