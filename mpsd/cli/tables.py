@@ -94,12 +94,7 @@ CLUSTER_GPU_COLUMNS: tuple[Column[GpuRow], ...] = (Column("NODE", lambda gpu: gp
 
 
 def _granted(row: GrantRow) -> str:
-    return _each([card.memory_mib for card in row.cards]) if _is_uneven(row) else known_gib(row.memory_mib)
-
-
-def _is_uneven(row: GrantRow) -> bool:
-    """Whether it has another part of each GPU, so that one number would be true of none but the largest."""
-    return len({card.memory_mib for card in row.cards}) > 1
+    return _each([card.memory_mib for card in row.cards]) if row.cards else known_gib(row.memory_mib)
 
 
 def _each(amounts_mib: Sequence[int | None]) -> str:
@@ -107,7 +102,7 @@ def _each(amounts_mib: Sequence[int | None]) -> str:
 
 
 def _used(row: GrantRow) -> str | Text:
-    used = _each([card.used_mib for card in row.cards]) if _is_uneven(row) else known_gib(row.used_mib)
+    used = _each([card.used_mib for card in row.cards]) if row.cards else known_gib(row.used_mib)
     return Text(f"{used}, over", "red") if row.over else used
 
 

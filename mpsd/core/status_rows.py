@@ -58,7 +58,7 @@ class GrantRow:
     """gpus: their labels. pod: namespace and name; None where a process holds the grant, whose pid is then known.
 
     id: the pod's uid, empty where that is not known. over: it uses more than it may; False where that is not told.
-    memory_mib, used_mib: the most of one GPU. cards: GPU by GPU, as `gpus` has them; empty where that is not told.
+    memory_mib, used_mib: the most of one GPU. cards: where it has more of one than of another, GPU by GPU as in `gpus`.
     """
 
     node: str
@@ -142,7 +142,7 @@ def grant_rows(node: NodeStatus) -> tuple[GrantRow, ...]:
             command=grant.command,
             ended=not grant.holder_alive,
             over=grant.over,
-            cards=grant.cards,
+            cards=grant.cards if len({card.memory_mib for card in grant.cards}) > 1 else (),
         )
         for grant in node.grants
     )
