@@ -1,0 +1,191 @@
+"""seeds.md B3 and B4 on two A10, the second of which has cGPU's policy 3: what is read and set while containers run."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.host.container import Container, Ended
+from tests.host.host import Host, host_of
+from tests.host.published import CARDS, OUT_OF_MEMORY, SUCCESS, results
+from tests.roles.machine import eventually
+
+A10_MIB = 23028
+MAX_INST = 20
+LIMIT, THREADS = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+
+
+@pytest.fixture(scope="module")
+def serving_host() -> Iterator[Host]:
+    yield from host_of("A10-23028x2", cards=CARDS, compute={"cards": {"1": {"policy": 3, "max_inst": MAX_INST}}})
+
+
+def cgpu(gib: int, card: int = 0, weight: int | None = None) -> dict[str, str]:
+    asked = {"ALIYUN_COM_GPU_MEM_CONTAINER": str(gib), "ALIYUN_COM_GPU_MEM_DEV": "23"}
+    asked["NVIDIA_VISIBLE_DEVICES"] = str(card)
+    return asked if weight is None else asked | {"ALIYUN_COM_GPU_SCHD_WEIGHT": str(weight)}
+
+
+def share_mib(gib: int) -> int:
+    return A10_MIB * gib // 23
+
+
+def use(host: Host) -> Mapping[str, Any]:
+    done = host.asked("smi", "-o", "json")
+    assert done.code == 0, done
+    found: Mapping[str, Any] = json.loads(done.output)
+    return found
+
+
+def used_by(host: Host, container: Container) -> Mapping[str, Any]:
+    (found,) = (grant for grant in use(host)["grants"] if grant["container"] == container.name)
+    assert isinstance(found, dict)
+    return found
+
+
+def is_busy(used: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same, or nothing: between two of the simulator's measurements it does nothing for a moment."""
+    return used if used["cards"][0]["sm_percent"] else {}
+
+
+def set_to(host: Host, container: Container, *words: str) -> Mapping[str, Any]:
+    """What `mpsd set` says, which must be yes."""
+    done = host.asked("set", container.name, "-o", "json", *words)
+    assert done.code == 0, done
+    found: Mapping[str, Any] = json.loads(done.output)
+    return found
+
+
+def entered(container: Container, *command: str) -> Ended:
+    """What came of `docker exec`: engines hand the runtime a file with the image's own variables."""
+    file = container.bundle.folder / "process.json"
+    entries = [f"{name}={value}" for name, value in container.bundle.environment.items()]
+    user = {"uid": 0, "gid": 0}
+    file.write_text(json.dumps({"user": user, "args": command, "env": entries, "cwd": "/", "terminal": False}))
+    return container.exec(options=["--process", str(file)])
+
+
+def variables(done: Ended) -> dict[str, str]:
+    assert done.code == 0, done
+    return dict(line.split("=", 1) for line in done.output.splitlines() if "=" in line)
+
+
+def row(host: Host, container: Container) -> list[str]:
+    """Of this container in `mpsd smi`."""
+    done = host.asked("smi")
+    assert done.code == 0, done
+    (found,) = (line.split() for line in done.output.splitlines() if container.name in line)
+    return found
+
+
+def test_b4_smi_shows_id_utilisation_limit_memory_used_and_granted_of_each_container(host: Host) -> None:
+    idle = host.holding(cgpu(6), "alloc=3000", name="gpu_test1")
+    busy = host.container(cgpu(8, 1, weight=5), "sim-cuda", "alloc=1000", "work", name="gpu_test2")
+    assert (busy.create().code, busy.start().code) == (0, 0)
+    busy.heard("launches")
+    of_idle, of_busy = used_by(host, idle), eventually(lambda: is_busy(used_by(host, busy)), "it computes")
+    assert of_idle["cards"][0]["sm_percent"] == 0
+    assert of_busy["cards"][0]["sm_percent"] == of_busy["thread_percent"] == 25
+    assert 3000 < of_idle["cards"][0]["used_mib"] <= share_mib(6)
+    granted = f"{share_mib(6)}"
+    used = str(of_idle["cards"][0]["used_mib"])
+    assert row(host, idle) == ["gpu0", idle.name, "-", "0", "%", "-", "1", used, "MiB", granted, "MiB"]
+    assert row(host, busy)[:3] == ["gpu1", busy.name, "-"]
+    assert row(host, busy)[5:8] == ["25", "%", "5"]
+
+
+def test_b4_of_a_container_without_a_process_on_the_gpu_nothing_is_known(host: Host) -> None:
+    made = host.container(cgpu(6), "sleep", "60")
+    assert (made.create().code, made.start().code) == (0, 0)
+    assert row(host, made)[3] == "?"
+
+
+def test_b3_policy_and_free_weight_of_each_card_are_read_and_weights_of_containers(host: Host) -> None:
+    first, second = host.holding(cgpu(2, 1, weight=6)), host.holding(cgpu(2, 1, weight=4))
+    state = use(host)
+    assert [(gpu["policy"], gpu["max_inst"], gpu["free_weight"]) for gpu in state["gpus"]] == [
+        (5, None, None),
+        (3, MAX_INST, MAX_INST - 10),
+    ]
+    weights = {grant["container"]: grant["cards"][0]["weight"] for grant in state["grants"]}
+    assert weights == {first.name: 6, second.name: 4}
+
+
+def test_b3_a_weight_is_set_while_the_container_runs_up_to_what_is_free(host: Host) -> None:
+    first, second = host.holding(cgpu(2, 1, weight=6)), host.holding(cgpu(2, 1, weight=4))
+    changed = set_to(host, first, "--weight", "10")
+    assert [card["weight"] for card in changed["after"]["cards"]] == [10]
+    assert changed["after"]["thread_percent"] == 50
+    assert use(host)["gpus"][1]["free_weight"] == MAX_INST - 14
+    refused = host.asked("set", second.name, "--weight", "11")
+    assert refused.code == 1
+    assert f"{MAX_INST - 10} are free for this grant" in refused.errors
+    assert use(host)["gpus"][1]["free_weight"] == MAX_INST - 14
+
+
+def test_b3_what_runs_keeps_its_limits_the_next_exec_has_the_new_ones_and_a_new_start_its_own(host: Host) -> None:
+    made = host.holding(cgpu(6), "alloc=1000")
+    at_start = made.variables()
+    assert at_start[LIMIT] == f"0={share_mib(6)}M"
+    changed = set_to(host, made, "--mem", "9GiB", "--percent", "50")
+    assert "`docker exec`" in changed["messages"][0]
+    assert made.variables() == at_start
+    now = variables(entered(made, "env"))
+    assert (now[LIMIT], now[THREADS]) == ("0=9216M", "50")
+    tried = entered(made, "sim-cuda", "alloc=7000", "info")
+    assert (results(tried), tried.heard("sms")) == ([SUCCESS], 36)
+    assert made.delete(force=True).code == 0
+    again = host.holding(cgpu(6), name="again")
+    assert again.variables()[LIMIT] == at_start[LIMIT]
+
+
+def test_b3_an_exec_after_less_memory_is_out_of_memory_where_it_fitted_before(host: Host) -> None:
+    made = host.holding(cgpu(12))
+    fits = entered(made, "sim-cuda", "alloc=6000")
+    assert results(fits) == [SUCCESS]
+    set_to(host, made, "--mem", "4GiB")
+    assert results(entered(made, "sim-cuda", "alloc=6000")) == [OUT_OF_MEMORY]
+    assert made.status == "running"
+
+
+def test_b3_growing_over_the_card_is_refused_with_what_is_free(host: Host) -> None:
+    made = host.holding(cgpu(6))
+    host.holding(cgpu(12))
+    before = host.books
+    refused = host.asked("set", made.name, "--mem", "12GiB")
+    assert refused.code == 1
+    assert "MiB are free for this grant, what it has included" in refused.errors
+    assert host.books == before
+
+
+def test_b3_less_than_is_used_is_refused_and_by_force_ends_what_is_over(host: Host) -> None:
+    made = host.holding(cgpu(6), "alloc=3000")
+    refused = host.asked("set", made.name, "--mem", "2000")
+    assert refused.code == 1
+    assert "that its programs use, which mpsd would end" in refused.errors
+    assert made.status == "running"
+    forced = host.asked("set", made.name, "--mem", "2000", "--force")
+    assert forced.code == 0
+    assert "mpsd ends what is over" in forced.output
+    made.until_stopped()
+
+
+def test_b3_a_word_that_may_be_two_containers_names_both_and_changes_none(host: Host) -> None:
+    first, second = host.holding(cgpu(2), name="train-a"), host.holding(cgpu(2), name="train-b")
+    before = host.books
+    refused = host.asked("set", "train", "--mem", "3000")
+    assert refused.code == 2
+    assert f"{first.name}, {second.name}" in refused.errors
+    assert host.books == before
+    assert host.asked("set", "train-b", "--mem", "3000").code == 0
+    assert host.granted_to(second).memory_mib == 3000
+
+
+def test_b3_what_was_set_is_the_same_after_mpsd_was_killed(host: Host) -> None:
+    made = host.holding(cgpu(6))
+    set_to(host, made, "--mem", "4GiB", "--percent", "30")
+    host.part("up").kill()
+    host.up()
+    assert host.granted_to(made).memory_mib == 4096
+    assert variables(entered(made, "env"))[THREADS] == "30"
