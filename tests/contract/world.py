@@ -246,6 +246,15 @@ class World:
         """By pid, of those that show something."""
         return self._mib_by_pid("nvmlDeviceGetGraphicsRunningProcesses", gpu)
 
+    def sm_percents(self, gpu: Gpu, since_us: int) -> dict[int, int]:
+        """What NVML says of how busy each process has kept this GPU's SMs since then; none where it finds nobody."""
+        nvml = self._platform.nvml
+        try:
+            samples = nvml.nvmlDeviceGetProcessUtilization(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid), since_us)
+        except nvml.NVMLError_NotFound:
+            return {}
+        return {sample.pid: sample.smUtil for sample in samples if sample.timeStamp > since_us}
+
     def used_mib(self, gpu: Gpu) -> int:
         """What NVML says is used of this GPU's memory, by whomever."""
         nvml = self._platform.nvml

@@ -1,6 +1,7 @@
 """NVML, on the simulator's library: what it cannot say is an error."""
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from mpsd.edge.nvml import Nvml, NvmlFailed
 from mpsd.sim.card import GRAPHICS, MPS_CLIENT, OUTSIDE_MPS, Card, Claim
 from mpsd.sim.gpus import MIB
 from mpsd.sim.node import SimulatedNode, cards_asked, create_node
-from mpsd.sim.nvml import SimulatedNvml
+from mpsd.sim.nvml import Handle, ProcessUtilization, SimulatedNvml
 
 FACTS = load_limits(None).facts
 
@@ -85,3 +86,46 @@ def test_a_process_beside_mps_is_told_from_a_client_and_from_one_that_draws(nvml
     assert dict(nvml.uses(gpu.uuid)) == {beside: 300 * MIB, client: 300 * MIB}
     assert nvml.mps_pids(gpu.uuid) == {client}
     assert [nvml.draws(gpu.uuid, pid) for pid in (beside, client, draws)] == [False, False, True]
+
+
+def test_who_computes_has_a_percentage_who_only_holds_memory_none_and_nobody_is_no_error(
+    nvml: Nvml, card: Card
+) -> None:
+    gpu = nvml.gpus(FACTS)[0]
+    busy = card.claim(Claim(os.getpid(), MPS_CLIENT, 300 * MIB))
+    card.claim(Claim(os.getppid(), MPS_CLIENT, 300 * MIB))
+    assert nvml.sm_percents(gpu.uuid, 0) == {}
+    card.be_busy(busy, gpu.sms // 2)
+    assert nvml.sm_percents(gpu.uuid, 0) == {os.getpid(): 50}
+
+
+def test_percentages_of_before_the_time_that_is_asked_for_are_left_out(nvml: Nvml, card: Card) -> None:
+    gpu = nvml.gpus(FACTS)[0]
+    card.be_busy(card.claim(Claim(os.getpid(), MPS_CLIENT, 300 * MIB)), gpu.sms)
+    in_an_hour_us = (time.time_ns() + 3600 * 10**9) // 1000
+    assert nvml.sm_percents(gpu.uuid, in_an_hour_us) == {}
+
+
+def test_on_a_lost_gpu_nobody_is_idle(nvml: Nvml, card: Card) -> None:
+    gpu = nvml.gpus(FACTS)[0]
+    card.lost = True
+    with pytest.raises(NvmlFailed, match="nvmlDeviceGetProcessUtilization failed: GPU is lost"):
+        nvml.sm_percents(gpu.uuid, 0)
+
+
+class _Samples(SimulatedNvml):
+    """A driver with several samples of a process, and with what some drivers give of processes that ended."""
+
+    def nvmlDeviceGetProcessUtilization(self, handle: Handle, timeStamp: int) -> list[ProcessUtilization]:  # noqa: N802, N803
+        return [
+            ProcessUtilization(pid, at, percent)
+            for pid, at, percent in ((1, 30, 70), (1, 20, 10), (2, 20, 2147483632), (3, 10, 40))
+        ]
+
+
+def test_the_newest_sample_counts_and_one_that_cannot_be_is_no_number(node: SimulatedNode) -> None:
+    nvml = Nvml(_Samples(node.folder))
+    nvml.open()
+    gpu = nvml.gpus(FACTS)[0]
+    assert nvml.sm_percents(gpu.uuid, 10) == {1: 70, 2: None}
+    nvml.close()
