@@ -287,10 +287,10 @@ class Machine:
         return bool(known) and all(domain.state is State.READY for domain in known)
 
     def _known(self) -> Sequence[DomainStatus]:
-        """The domains, once there is one a GPU."""
+        """The domains, once they hold every GPU."""
         with suppress(local_api.NotRunning):
             domains = self.node().domains
-            return domains if len(domains) == len(self.simulation.gpus) else ()
+            return domains if sum(len(one.gpus) for one in domains) == len(self.simulation.gpus) else ()
         return ()
 
     def daemon(self, name: str = "gpu0") -> int:
