@@ -1,4 +1,4 @@
-"""What the policy says to a container without Kubernetes that asks for a GPU."""
+"""What a container without Kubernetes may not be that asks for a GPU."""
 
 from dataclasses import replace
 
@@ -7,61 +7,66 @@ import pytest
 from mpsd.core.container_messages import ContainerAsks
 from mpsd.core.container_rules import container_findings
 from mpsd.core.policy import HostIPC, Mode, Policy, RuleId
-from tests.core.manifests import POLICY
+from tests.core.gpu_worlds import policy
 
-ASKS = ContainerAsks("/run/runc", "c1", "", {"ALIYUN_COM_GPU_MEM_CONTAINER": "6"})
-DOCKERS_OWN = ("CAP_CHOWN", "CAP_MKNOD", "CAP_NET_RAW", "CAP_KILL")
-OLD, NEW = "535.161.08", "580.159.04"
-
-
-def with_mode(rule: RuleId, mode: Mode, policy: Policy = POLICY) -> Policy:
-    return replace(policy, admission=replace(policy.admission, rules={**policy.admission.rules, rule: mode}))
-
-
-def test_a_container_as_docker_makes_it_is_let_in() -> None:
-    found = container_findings(replace(ASKS, capabilities=DOCKERS_OWN), POLICY, NEW)
-    assert found.problems == found.messages == ()
-
-
-@pytest.mark.parametrize(
-    ("asks", "rule"),
-    [
-        pytest.param(replace(ASKS, capabilities=("CAP_CHOWN", "CAP_SYS_ADMIN")), RuleId.CAPABILITIES, id="privileged"),
-        pytest.param(replace(ASKS, host_root=True), RuleId.HOST_ROOT, id="root of the machine"),
-    ],
+NEW, OLD = "580.159.04", "575.57.08"
+PLAIN = ContainerAsks("/run/runc", "c1", "", {})
+# What `docker run` without any flag has in the bounding set.
+DOCKERS = tuple(
+    f"CAP_{name}"
+    for name in (
+        *("CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "MKNOD", "NET_RAW", "SETGID", "SETUID", "SETFCAP", "SETPCAP"),
+        *("NET_BIND_SERVICE", "SYS_CHROOT", "KILL", "AUDIT_WRITE"),
+    )
 )
-def test_what_the_policy_enforces_refuses_what_it_warns_of_is_said_and_the_rest_is_neither(
-    asks: ContainerAsks, rule: RuleId
-) -> None:
-    refused = container_findings(asks, with_mode(rule, Mode.ENFORCE), NEW)
-    assert [problem.rule for problem in refused.problems] == [rule]
-    assert refused.problems[0].remedy
-    assert refused.messages == ()
-    warned = container_findings(asks, with_mode(rule, Mode.WARN), NEW)
-    assert warned.problems == ()
-    assert warned.messages == (str(refused.problems[0]),)
-    noted = container_findings(asks, with_mode(rule, Mode.AUDIT), NEW)
-    assert noted.problems == noted.messages == ()
 
 
-@pytest.mark.parametrize(("driver", "is_refused"), [(OLD, True), (NEW, False), ("unknown", True)])
-def test_only_drivers_before_580_need_the_machine_s_ipc_namespace(driver: str, is_refused: bool) -> None:
-    problems = container_findings(ASKS, POLICY, driver).problems
-    assert [problem.rule for problem in problems] == ([RuleId.HOST_IPC_MISSING] if is_refused else [])
-    assert container_findings(replace(ASKS, host_ipc=True), POLICY, driver).problems == ()
-    off = replace(POLICY, admission=replace(POLICY.admission, host_ipc=HostIPC.OFF))
-    assert container_findings(ASKS, off, driver).problems == ()
+def refused(asks: ContainerAsks, *, driver: str = NEW, by: Policy | None = None) -> list[str]:
+    """The rules for which it is refused."""
+    return [problem.rule for problem in container_findings(asks, by or policy(), driver).problems]
 
 
-@pytest.mark.parametrize(
-    ("asks", "rule"),
-    [
-        (replace(ASKS, root="run/runc"), "container-root"),
-        (replace(ASKS, id="../c1"), "container-id"),
-        (replace(ASKS, id=".."), "container-id"),
-        (replace(ASKS, id=""), "container-id"),
-        (replace(ASKS, oom_script="clean.sh --all"), "oom-script-path"),
-    ],
-)
-def test_what_no_runtime_would_ask_is_refused_whatever_the_policy_says(asks: ContainerAsks, rule: str) -> None:
-    assert [problem.rule for problem in container_findings(asks, POLICY, NEW).problems] == [rule]
+def with_admission(**changes: object) -> Policy:
+    made = policy()
+    return replace(made, admission=replace(made.admission, **changes))  # type: ignore[arg-type]
+
+
+def with_mode(rule: RuleId, mode: Mode) -> Policy:
+    return with_admission(rules={**policy().admission.rules, rule: mode})
+
+
+def test_what_docker_gives_every_container_is_allowed() -> None:
+    by = with_admission(blocked_capabilities=("SYS_ADMIN", "MKNOD"))
+    assert refused(replace(PLAIN, capabilities=DOCKERS), by=by) == []
+    assert refused(replace(PLAIN, capabilities=(*DOCKERS, "CAP_SYS_ADMIN")), by=by) == [RuleId.CAPABILITIES]
+
+
+def test_all_that_is_too_much_is_named_at_once() -> None:
+    asks = replace(PLAIN, root="run/runc", id="../x", oom_script="oom.sh", capabilities=("cap_sys_admin", "BPF"))
+    by = with_admission(blocked_capabilities=("SYS_ADMIN", "MKNOD", "BPF"))
+    assert refused(asks, by=by) == ["container-root", "container-id", "oom-script-path", RuleId.CAPABILITIES]
+    (problem,) = container_findings(replace(asks, root="/r", id="c", oom_script=""), by, NEW).problems
+    assert problem.value == '"SYS_ADMIN, BPF"'
+
+
+@pytest.mark.parametrize("mode", [Mode.WARN, Mode.AUDIT])
+def test_the_policy_says_how_hard_a_rule_is(mode: Mode) -> None:
+    asks = replace(PLAIN, capabilities=("CAP_SYS_ADMIN",))
+    found = container_findings(asks, with_mode(RuleId.CAPABILITIES, mode), NEW)
+    assert found.problems == ()
+    assert len(found.messages) == (1 if mode is Mode.WARN else 0)
+
+
+@pytest.mark.parametrize(("driver", "is_needed"), [(NEW, False), ("610.1", False), (OLD, True), ("", True)])
+def test_the_hosts_ipc_is_needed_by_older_drivers_only(driver: str, *, is_needed: bool) -> None:
+    assert refused(PLAIN, driver=driver) == ([RuleId.HOST_IPC_MISSING] if is_needed else [])
+    assert refused(replace(PLAIN, host_ipc=True), driver=driver) == []
+
+
+def test_nobody_asks_for_the_hosts_ipc_where_the_policy_is_off() -> None:
+    assert refused(PLAIN, driver=OLD, by=with_admission(host_ipc=HostIPC.OFF)) == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\n", "é", "x" * 1025])
+def test_an_id_that_leads_out_of_its_root_is_refused(name: str) -> None:
+    assert refused(replace(PLAIN, id=name)) == ["container-id"]
