@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.host.container import Container, Ended
+from tests.host.engines import Docker
 from tests.host.host import Host, host_of
 from tests.host.published import CARDS, OUT_OF_MEMORY, SUCCESS, results
 from tests.roles.machine import eventually
@@ -189,3 +190,30 @@ def test_b3_what_was_set_is_the_same_after_mpsd_was_killed(host: Host) -> None:
     host.up()
     assert host.granted_to(made).memory_mib == 4096
     assert variables(entered(made, "env"))[THREADS] == "30"
+
+
+@pytest.fixture
+def docker(host: Host) -> Iterator[Docker]:
+    made = Docker(host)
+    try:
+        yield made
+        made.stop()
+    finally:
+        made.destroy()
+
+
+def test_b3_docker_exec_gives_the_new_values_and_docker_restart_what_the_containers_variables_say(
+    host: Host, docker: Docker
+) -> None:
+    started = docker.detach(cgpu(6), "sleep", "300", name="train")
+    assert started.code == 0, started
+    changed = host.asked("set", started.output[:8], "--mem", "9GiB", "--percent", "50")
+    assert changed.code == 0, changed
+    now = variables(docker.exec("train", "env"))
+    assert (now[LIMIT], now[THREADS]) == ("0=9216M", "50")
+    assert host.books == {0: (9216, 50), 1: (0, 0)}
+    again = docker.docker("restart", "--time", "0", "train")
+    assert again.code == 0, again
+    assert host.books == {0: (share_mib(6), 0), 1: (0, 0)}
+    assert variables(docker.exec("train", "env"))[LIMIT] == f"0={share_mib(6)}M"
+    docker.remove("train")
