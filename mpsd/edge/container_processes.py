@@ -5,6 +5,7 @@ descend from its first); where it has none, by its pid namespace, and where it h
 from its first process. What a process carries or claims counts for nothing.
 """
 
+import os
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def own_cgroups(first: ProcessIdentity) -> tuple[Cgroup, ...]:
     text = _cgroup(first.pid)
     if not text or not processes.is_alive(first):
         return ()
-    return alone_in(text, _older(first))
+    return alone_in(text, _older(first, alone_in(text, ())))
 
 
 class ContainerProcesses:
@@ -69,12 +70,16 @@ class ContainerProcesses:
         return None
 
 
-def _older(first: ProcessIdentity) -> Iterator[str]:
-    """The cgroups of processes that started before it; whoever ends meanwhile is left out."""
-    for path in _PROC.iterdir():
-        if path.name.isdecimal():
-            theirs = _cgroup(int(path.name))
-            found = processes.identity_of(int(path.name)) if theirs else None
+def _older(first: ProcessIdentity, cgroups: Collection[Cgroup]) -> Iterator[str]:
+    """What of the text of /proc/PID/cgroup there is of processes that started before it and may be in one of these.
+
+    Whoever ends meanwhile is left out. A machine has thousands of processes, so that most are passed over quickly.
+    """
+    paths = {f":{cgroup.path}" for cgroup in cgroups}
+    for pid in filter(str.isdecimal, os.listdir(_PROC)):  # noqa: PTH208  # a path each costs more than the rest
+        theirs = _cgroup(int(pid))
+        if any(path in theirs for path in paths):
+            found = processes.identity_of(int(pid))
             if found and found.start_ticks < first.start_ticks:
                 yield theirs
 
@@ -82,7 +87,8 @@ def _older(first: ProcessIdentity) -> Iterator[str]:
 def _cgroup(pid: int) -> str:
     """Empty where it is gone."""
     try:
-        return (_PROC / str(pid) / "cgroup").read_text(errors="surrogateescape")
+        with open(f"/proc/{pid}/cgroup", errors="surrogateescape") as file:  # noqa: PTH123  # as above
+            return file.read()
     except (FileNotFoundError, ProcessLookupError):
         return ""
 

@@ -93,7 +93,7 @@ class ContainersApi:
         try:
             return await self._grant(asks, caller)
         except _No as no:
-            self._log.info("container refused", container=asks.id, reason=str(no))
+            self._log.info("container refused", container=asks.id, reason=str(no), reserved="nothing")
             return no.answer
 
     async def _grant(self, asks: ContainerAsks, caller: ProcessIdentity) -> web.Response:
