@@ -1,6 +1,5 @@
 """How many clients one GPU takes."""
 
-
 from tests.contract.results import SUCCESS, TOO_MANY_CLIENTS
 from tests.contract.world import World
 

@@ -36,7 +36,7 @@ from mpsd.sim.nvml import SimulatedNvml
 
 MPSD = Path(sys.executable).with_name("mpsd")
 CONTROL = "nvidia-cuda-mps-control"
-SOON_S = 30.0  # far above what anything takes, however busy the machine; only a failing test waits so long
+SOON_S = 60.0  # far above what anything takes, however busy the machine; only a failing test waits so long
 
 # The shipped policy with deadlines that a test can wait for.
 _QUICK: Mapping[str, Any] = {
@@ -425,7 +425,7 @@ class Machine:
     def until_nothing_runs(self) -> None:
         """The server of a daemon that has ended may take a moment longer."""
         with suppress(AssertionError):
-            eventually(lambda: not self.processes_left(), "everything has ended", within_s=5)
+            eventually(lambda: not self.processes_left(), "everything has ended")
         assert self.processes_left() == {}
 
     def processes_left(self) -> dict[int, str]:

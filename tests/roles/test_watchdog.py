@@ -126,13 +126,13 @@ def test_a_program_that_lifts_its_limit_and_uses_it_is_ended_in_time(watched: Wa
 
 def test_processes_within_their_limits_and_over_together_are_contained(watched: Watched) -> None:
     def escape() -> float:
-        ended = len(watched.up.logged("ended", kind="memory_over_grant"))
         program = watched.shell("for n in 1 2 3 4 5; do sim-cuda alloc=300 hold & done; wait")
-        took_s = seconds_over(
-            GRANTED_MIB + TOLERANCE_MIB,
-            lambda: watched.used_mib(*watched.others()),
-            lambda: len(watched.up.logged("ended", kind="memory_over_grant")) > ended,
-        )
+
+        def one_was_ended() -> bool:
+            theirs = {line["pid"] for line in program.lines if "pid" in line}
+            return any(line["pid"] in theirs for line in watched.up.logged("ended", kind="memory_over_grant"))
+
+        took_s = seconds_over(GRANTED_MIB + TOLERANCE_MIB, lambda: watched.used_mib(*watched.others()), one_was_ended)
         assert 0 < watched.used_mib(*watched.others()) <= GRANTED_MIB + TOLERANCE_MIB, "some of them are left"
         assert program.running, "the shell uses no GPU and is left alone"
         watched.end_others()
@@ -158,12 +158,18 @@ def test_a_limit_that_is_lifted_and_not_used_is_told_of_once(watched: Watched) -
 
 def test_a_granted_program_beside_mps_is_ended_though_the_daemon_does_not_answer(watched: Watched) -> None:
     def escape() -> float:
-        os.kill(watched.machine.daemon(), signal.SIGSTOP)
+        go = watched.machine.run_directory.parent / "go"
+        go.unlink(missing_ok=True)
+        wait = f"echo '{{\"granted\": true}}'; until test -e {go}; do sleep 0.02; done"
+        program = watched.shell(f"{wait}; {PIPE}=/nowhere exec sim-cuda hold")
+        program.heard("granted")  # nobody is once the daemon has failed to answer
+        daemon = watched.machine.daemon()
+        os.kill(daemon, signal.SIGSTOP)
         try:
-            program = watched.shell(f"{PIPE}=/nowhere exec sim-cuda hold")
+            go.touch()
             took_s = watched.seconds_over(program, 0)
         finally:
-            os.kill(watched.machine.daemon(), signal.SIGCONT)
+            os.kill(daemon, signal.SIGCONT)
         assert program.exit_code() == KILLED
         assert "runs beside MPS on gpu0" in watched.told(Kind.OUTSIDE_MPS, program).message
         watched.machine.until_ready()

@@ -21,7 +21,7 @@ from mpsd.sim.card import process_start_ticks
 from mpsd.sim.node import SimulatedNode, cards_asked, create_node
 from mpsd.sim.nvml import SimulatedNvml
 
-PATIENCE_S = 10.0
+PATIENCE_S = 40.0
 
 _AS_USER = Path(__file__).with_name("as_user.py")
 _MODULES = {"nvidia-cuda-mps-control": "mpsd.sim.control_daemon", "sim-cuda": "mpsd.sim.cuda_client"}
