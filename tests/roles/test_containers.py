@@ -146,12 +146,21 @@ def test_an_older_container_of_that_name_is_not_what_came_of_it(container: Playe
         state = {"init_process_pid": old.pid, "init_process_start": found.start_ticks}
         container.state.parent.mkdir(parents=True)
         container.state.write_text(json.dumps(state))
+        eventually(lambda: _ticks_now() > found.start_ticks, "the kernel's clock has gone on")
         assert container.ask(TWO_GIB) == 201
         container.kill_runtime()
         until_over(container)
     finally:
         old.kill()
         old.wait()
+
+
+def _ticks_now() -> int:
+    """When a process starts that starts now."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as started:
+        found = processes.identity_of(started.pid)
+        assert found
+        return found.start_ticks
 
 
 # -- the agent is killed -------------------------------------------------------------------------------------------

@@ -1,9 +1,14 @@
 """What no pod may have, and who is told."""
 
+import json
+
 import pytest
 
+from mpsd.edge import local_api
 from tests.roles.machine import eventually
 from tests.roles_kubelet.cluster import Cluster, pod
+
+EGPU = "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=2048,WEIGHT=10"
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +78,12 @@ def test_a_cordoned_gpu_takes_no_new_pods_and_keeps_those_it_has(cluster: Cluste
     cluster.cordon()
     eventually(lambda: cluster.domain("gpu0").state == "ready", "gpu0 serves again")
     cluster.until_offered()
+
+
+def test_a_container_without_kubernetes_gets_nothing_beside_a_kubelet(cluster: Cluster) -> None:
+    asks = {"root": "/run/runc", "id": "c1", "name": "", "environment": {"EGPU": EGPU}}
+    status, body = local_api.ask(cluster.run_directory / "mpsd.sock", "POST", "/v1/containers", asks)
+    assert status == 400
+    assert json.loads(body)["reasons"] == ["kubelet gives this node's GPUs to pods; write a pod"]
+    asks["environment"] = {}
+    assert local_api.ask(cluster.run_directory / "mpsd.sock", "POST", "/v1/containers", asks) == (204, b"")
