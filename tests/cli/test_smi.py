@@ -126,3 +126,28 @@ def test_without_mpsd_the_answer_is_no_and_the_remedy(machine: Machine) -> None:
     alone = smi(machine)
     assert alone.exit_code() == 1
     assert "start it with `mpsd up`" in alone.errors
+
+
+def completions(machine: Machine, *words: str) -> list[str]:
+    """What bash is offered for the last word."""
+    asks = {"_MPSD_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(["mpsd", *words]), "COMP_CWORD": str(len(words))}
+    asked = machine.start([MPSD], asks)
+    assert asked.exit_code() == 0, asked
+    return asked.output.split()
+
+
+@pytest.mark.parametrize("verb", ["smi", "set"])
+def test_tab_offers_who_holds_a_grant(served: Machine, verb: str) -> None:
+    held = served.grant_of(served.client(2)).id
+    assert completions(served, verb, held[:3]) == [held]
+    assert completions(served, verb, f"{held}x") == []
+
+
+def test_tab_offers_nothing_and_complains_of_nothing_where_mpsd_does_not_run(machine: Machine) -> None:
+    assert completions(machine, "smi", "a") == []
+
+
+def test_help_lists_both_verbs(machine: Machine) -> None:
+    listed = answered(machine.start([MPSD, "--help"]))
+    assert "smi" in listed
+    assert "set" in listed
