@@ -21,6 +21,15 @@ from tests.host.host import Host, mounts_below, remove_cgroup
 from tests.roles.machine import SOON_S, eventually
 
 _REMEDY = "tests/host/programs.sh fetches it; put the folders that it prints on PATH, as `make check-host` does"
+_TRIPLET = "x86_64-linux-gnu"
+_CRUN_STATES = Path("/run/crun")
+# crun refuses a machine that has cgroup v1 and beside it a v2 hierarchy that controls nothing; so it does not see that.
+_CRUN = """#!/bin/sh
+export LD_LIBRARY_PATH={libraries}
+exec unshare --mount --propagation private sh -c '
+    ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified
+    exec {program} "$@"' crun "$@"
+"""
 
 
 class Engine(ABC):
@@ -210,9 +219,11 @@ class Docker(Engine):
 class Podman(Engine):
     """podman 4.3 with runc; `podman --runtime mpsd-runtime run --rootfs`."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, next_runtime: str = "") -> None:
+        """next_runtime: which mpsd-runtime hands on to; empty for the one that it finds, runc."""
         self._podman, conmon = _found("podman"), _found("conmon")
         super().__init__(host, "podman")
+        launcher = host.write_launcher("mpsd-runtime-podman", next_runtime) if next_runtime else host.launcher
         self._rootfs = self._folder / "rootfs"
         make_rootfs(self._rootfs)
         config = self._folder / "containers.conf"
@@ -220,7 +231,7 @@ class Podman(Engine):
             # A machine's own bounds may be lower than podman's usual ones, which runc cannot raise then.
             '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]\n'
             f'[engine]\nconmon_path = ["{conmon}"]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
-            f'lock_type = "file"\nruntime = "mpsd"\n[engine.runtimes]\nmpsd = ["{self._host.launcher}"]\n'
+            f'lock_type = "file"\nruntime = "mpsd"\n[engine.runtimes]\nmpsd = ["{launcher}"]\n'
         )
         self._environment = host.environment | {"CONTAINERS_CONF": str(config)}
 
@@ -251,6 +262,23 @@ class Podman(Engine):
         options = ["--network=none", "--name", name, "--cgroup-parent", f"{self._host.cgroup}-podman"]
         variables = _variables({"PATH": PATH} | dict(environment))
         return [*options, *variables, *_volumes(), "--rootfs", str(self._rootfs)]
+
+
+class PodmanOnCrun(Podman):
+    """podman with crun 1.8, which it takes where both are installed."""
+
+    def __init__(self, host: Host) -> None:
+        program = Path(_found("crun"))
+        wrapper = host.folder / "crun"
+        wrapper.write_text(_CRUN.format(program=program, libraries=program.parents[1] / "lib" / _TRIPLET))
+        wrapper.chmod(0o755)
+        self._states_were_there = _CRUN_STATES.exists()
+        super().__init__(host, str(wrapper))
+
+    def destroy(self) -> None:
+        super().destroy()
+        if not self._states_were_there and _CRUN_STATES.exists():
+            _CRUN_STATES.rmdir()
 
 
 def _variables(environment: Mapping[str, str]) -> list[str]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Debian's podman, conmon and dockerd, and runc and containerd where this machine has none, unpacked and not installed:
+# Debian's podman, conmon, crun and dockerd, and runc and containerd where this machine has none, unpacked and not installed:
 # nothing of this machine's own is changed, and no service is started. Prints folders to add to PATH.
 #   programs.sh [FOLDER]     default: ~/.cache/mpsd-host
 # Needs Debian 12 with apt. 45 MB are fetched the first time, nothing after that.
@@ -7,10 +7,12 @@ set -euo pipefail
 folder=$(realpath -m "${1:-${XDG_CACHE_HOME:-$HOME/.cache}/mpsd-host}")
 export PATH=$PATH:$folder/usr/sbin:$folder/usr/bin
 
-declare -A package=([podman]=podman [conmon]=conmon [dockerd]=docker.io [docker]=docker.io [runc]=runc
+declare -A package=([podman]=podman [conmon]=conmon [crun]="crun libyajl2" [dockerd]=docker.io [docker]=docker.io [runc]=runc
   [containerd]=containerd [ctr]=containerd)
 missing=()
-for program in "${!package[@]}"; do command -v "$program" >/dev/null || missing+=("${package[$program]}"); done
+for program in "${!package[@]}"; do
+  command -v "$program" >/dev/null || read -ra missing <<<"${missing[*]} ${package[$program]}"
+done
 
 if ((${#missing[@]})); then
   mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)

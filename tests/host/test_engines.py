@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.host.engines import Containerd, Docker, Engine, Podman
+from tests.host.engines import Containerd, Docker, Engine, Podman, PodmanOnCrun
 from tests.host.host import Host, host_of
 from tests.host.published import CARDS, OUT_OF_MEMORY, SUCCESS, results
 
+ENGINES = [Containerd, Docker, Podman, PodmanOnCrun]
 T4_MIB = 15109
 SIX = {"ALIYUN_COM_GPU_MEM_CONTAINER": "6", "ALIYUN_COM_GPU_MEM_DEV": "15"}
 EIGHT = {"ALIYUN_COM_GPU_MEM_CONTAINER": "8", "ALIYUN_COM_GPU_MEM_DEV": "15"}
@@ -22,7 +23,7 @@ def serving_host() -> Iterator[Host]:
     yield from host_of("T4-15109", cards=CARDS)
 
 
-@pytest.fixture(scope="module", params=[Containerd, Docker, Podman], ids=lambda kind: kind.__name__.lower())
+@pytest.fixture(scope="module", params=ENGINES, ids=lambda kind: kind.__name__)
 def running_engine(serving_host: Host, request: pytest.FixtureRequest) -> Iterator[Engine]:
     made: Engine = request.param(serving_host)
     try:
