@@ -161,7 +161,8 @@ def test_fifty_containers_at_once_under_kills_leave_books_equal_to_the_living(ho
 
         eventually(lambda: held() == living(containers), "the books are the living containers")
         on_disk = sorted(grant["holder"]["id"] for grant in host.grants_on_disk())
-    print(f"seed {SEED}: killed {dict(killer.killed)}, living {living(containers)}, looks {sampler.looks}")
+    print(f"seed {SEED}: killed {dict(killer.killed)}, living {living(containers)}")
+    print(f"looks {sampler.looks}, most {sampler.most_mib} MiB and {sampler.most_percent} % of a card")
     assert on_disk == living(containers)
     assert set(killer.killed) >= {"mpsd up", "mpsd-runtime", "runc"}
     assert killer.killed.total() > 10
