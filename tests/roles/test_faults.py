@@ -8,14 +8,13 @@ import pytest
 
 from mpsd.core.domain_states import State
 from mpsd.core.node_view import Fault
-from mpsd.edge import drain_requests, processes, records
+from mpsd.edge import drain_requests, records
 from tests.roles.conftest import parted_on
 from tests.roles.machine import Machine, Program, eventually
 
 ILLEGAL_ADDRESS = "700:CUDA_ERROR_ILLEGAL_ADDRESS"
 KILLED = 128 + 9
 GRACE_S = 1.0
-SEEN_S = HEALED_S = 0.5  # what it may take to see a fault, and to serve again after the grace
 
 
 def policy(**more_s: float) -> dict[str, Any]:
@@ -78,15 +77,13 @@ def test_those_who_linger_are_ended_and_the_gpu_serves_again_while_its_neighbour
     culprit = apart.run("--gpu-mem 7", "sim-cuda", "fault", "linger")
     assert culprit.heard("bad") == ILLEGAL_ADDRESS
 
-    eventually(lambda: apart.record("gpu1").state is State.FAULT, "the fault is seen", SEEN_S)
-    fault = fault_of(apart, "gpu1", known)
+    fault = fault_of(apart, "gpu1", known)  # test_fault_times tells how soon
     assert hit_pids(fault) == {bystander.pid, culprit.pid}
-    assert all("sim" in hit.command and processes.is_alive(hit.process) for hit in fault.hit)
+    assert all("sim" in hit.command for hit in fault.hit)
 
     assert (bystander.exit_code(), culprit.exit_code()) == (KILLED, KILLED)
     fault = healed(apart, "gpu1")
-    assert all(hit.ended_at for hit in fault.hit)
-    assert GRACE_S <= (fault.healed_at or 0) - fault.at <= GRACE_S + HEALED_S
+    assert all((hit.ended_at or 0) - fault.at >= GRACE_S for hit in fault.hit)
     apart.in_state(State.READY, "gpu1")
     assert apart.gpu_of(apart.client(20)) == "gpu1"
     assert neighbour.running
