@@ -5,18 +5,22 @@ One rule: completion asks with a short deadline, and has no way to complain.
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NoReturn, TypeVar
 
 import typer
 
 from mpsd.cli.output import ExitCode, complaints
 from mpsd.core.grant_named import Held, known_as, meant, words
-from mpsd.core.node_status import NodeStatus
+from mpsd.core.node_status import GrantStatus, NodeStatus
 from mpsd.core.problem import printable, shown
+from mpsd.core.use_status import GrantUse
 from mpsd.edge import local_api
-from mpsd.edge.settings import settings
+from mpsd.edge.engine_names import engine_names
+from mpsd.edge.settings import Settings, settings
 
 One = TypeVar("One", bound=Held)
+Told = TypeVar("Told", GrantStatus, GrantUse)
 _TAB_S = 1.0
 _LONGEST = 200
 
@@ -24,11 +28,23 @@ _LONGEST = 200
 def completed(ctx: typer.Context, incomplete: str) -> list[str]:
     """The containers and programs that hold a grant."""
     try:
-        socket = settings(run_directory=ctx.params.get("run_dir")).socket_to_ask
-        _code, body = local_api.ask(socket, "GET", "/v1/node", timeout_s=_TAB_S)
-        return [word for word in words(local_api.read(body, NodeStatus).grants) if word.startswith(incomplete)]
+        chosen = settings(run_directory=ctx.params.get("run_dir"))
+        _code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/node", timeout_s=_TAB_S)
+        grants = named(local_api.read(body, NodeStatus).grants, chosen)
+        return [word for word in words(grants) if word.startswith(incomplete)]
     except Exception:  # whatever it is, a person who presses Tab is not to see a traceback
         return []
+
+
+def named(grants: Sequence[Told], chosen: Settings) -> tuple[Told, ...]:
+    """The grants with the names that engines tell, where mpsd was told none."""
+    if not any(one.container and not one.container_name for one in grants):
+        return tuple(grants)
+    names = engine_names(chosen.engines)
+    return tuple(
+        replace(one, container_name=names[one.container]) if one.container in names and not one.container_name else one
+        for one in grants
+    )
 
 
 def the_one(program: str, grants: Sequence[One], word: str) -> One:

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mpsd.cli.grant_options import completed, give_up, the_one
+from mpsd.cli.grant_options import completed, give_up, named, the_one
 from mpsd.cli.options import RunDirectory
 from mpsd.cli.output import ExitCode, Format, OutputFormat, answers, print_json
 from mpsd.core.grant_messages import Refusal
@@ -64,12 +64,13 @@ def set(  # noqa: A001 - the verb's name
         mpsd set train --mem 4GiB
         mpsd set 3f2a --percent 50 --gpu 1 --dry-run
     """
-    socket = settings(run_directory=run_dir).socket_to_ask
+    chosen = settings(run_directory=run_dir)
+    socket = chosen.socket_to_ask
     memory_mib = _written(mem)
     try:
         _code, body = local_api.ask(socket, "GET", "/v1/node")
         node = local_api.read(body, NodeStatus)
-        grant = the_one("mpsd set", node.grants, container)
+        grant = the_one("mpsd set", named(node.grants, chosen), container)
         asks = GrantChangeAsks(memory_mib, percent, weight, _uuid(gpu, grant, node), force, dry_run)
         code, body = _ask(socket, grant.id, asks)
     except (local_api.NotRunning, TimeoutError) as error:

@@ -11,7 +11,7 @@ import typer
 from rich.console import RenderableType
 
 from mpsd.cli.frames import WIDEST, Frame, Screen, console, print_frame
-from mpsd.cli.grant_options import completed, give_up, the_one
+from mpsd.cli.grant_options import completed, give_up, named, the_one
 from mpsd.cli.options import RunDirectory
 from mpsd.cli.output import ExitCode, Format, OutputFormat, StatusFormat
 from mpsd.cli.tables import Column, table
@@ -69,7 +69,8 @@ class _Asked:
     """container: None for all."""
 
     def __init__(self, run_dir: str | None, container: str | None, output: StatusFormat) -> None:
-        self._socket = settings(run_directory=run_dir).socket_to_ask
+        self._settings = settings(run_directory=run_dir)
+        self._socket = self._settings.socket_to_ask
         self._container = container
         self.output = output
 
@@ -79,11 +80,12 @@ class _Asked:
         if code != _OK:
             raise local_api.NotRunning("mpsd that runs here is older than this program; restart it with this version")
         use = local_api.read(body, UseStatus)
-        record: dict[str, Any] = msgspec.json.decode(body)
+        grants = named(use.grants, self._settings)
         if self._container is not None:
-            one = the_one("mpsd smi", use.grants, self._container)
-            use = replace(use, grants=(one,))
-            record["grants"] = [grant for grant in record["grants"] if grant["id"] == one.id]
+            grants = (the_one("mpsd smi", grants, self._container),)
+        use = replace(use, grants=grants)
+        record: dict[str, Any] = msgspec.json.decode(body)
+        record["grants"] = msgspec.to_builtins(grants)
         return Frame(record, tuple(_parts(use)))
 
     def complaint(self, error: Exception) -> str:

@@ -17,6 +17,9 @@ SIMULATE = "MPSD_SIMULATE"
 LOG_FORMAT = "MPSD_LOG_FORMAT"
 DAEMON_CGROUP = "MPSD_DAEMON_CGROUP"
 SYSTEM_DIRECTORY = Path("/run/mpsd")
+DOCKER_HOST = "DOCKER_HOST"  # docker's own
+ENGINES = (Path("/run/docker.sock"), Path("/run/podman/podman.sock"))
+_UNIX = "unix://"
 GRANT = "MPSD_GRANT"  # set by mpsd in every program under `mpsd run`: the id of its grant
 
 
@@ -25,7 +28,8 @@ class Settings:
     """run_directory: sockets, records, pipes; by_default: nobody chose it. limits_directory None: those shipped.
 
     simulate: "" for real GPUs. daemon_cgroup: where the host's cgroups are mounted, among which each daemon gets one
-    of its own, so that it outlives the container of `mpsd control`; None where it stays in mpsd's.
+    of its own, so that it outlives the container of `mpsd control`; None where it stays in mpsd's. engines: the sockets
+    on which docker and podman tell what their containers are called.
     """
 
     run_directory: Path
@@ -34,6 +38,7 @@ class Settings:
     log_format: str
     by_default: bool = False
     daemon_cgroup: Path | None = None
+    engines: tuple[Path, ...] = ()
 
     @property
     def socket(self) -> Path:
@@ -79,6 +84,7 @@ def settings(
         log_format=log_format or environment.get(LOG_FORMAT, "auto"),
         by_default=not asked,
         daemon_cgroup=Path(cgroup) if cgroup else None,
+        engines=_engines(environment),
     )
     problems = _problems(chosen)
     if simulate is not None and not simulate.strip():
@@ -87,6 +93,14 @@ def settings(
     if problems:
         raise InvalidInput("settings", problems)
     return chosen
+
+
+def _engines(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """The engine that `docker` itself would ask, else those of the machine."""
+    asked = environment.get(DOCKER_HOST, "")
+    if asked:
+        return (Path(asked.removeprefix(_UNIX)),) if asked.startswith(_UNIX) else ()
+    return ENGINES
 
 
 def _default_run_directory(environment: Mapping[str, str]) -> str:

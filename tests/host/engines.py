@@ -162,7 +162,7 @@ class Docker(Engine):
         super().__init__(host, "docker")
         self._socket = self._folder / "s"
         daemon = [self._dockerd, "--data-root", self._folder / "data", "--exec-root", self._folder / "exec"]
-        daemon += ["--host", f"unix://{self._socket}", "--pidfile", self._folder / "pid"]
+        daemon += ["--host", self.address, "--pidfile", self._folder / "pid"]
         daemon += ["--containerd", self.containerd.socket, "--config-file", self._configured()]
         self._begin(*daemon)
         eventually(lambda: self.docker("version").code == 0, "dockerd serves")
@@ -183,8 +183,13 @@ class Docker(Engine):
         imported = self.docker("import", archive, "local/cuda:1")
         assert imported.code == 0, imported
 
+    @property
+    def address(self) -> str:
+        """As DOCKER_HOST has it."""
+        return f"unix://{self._socket}"
+
     def docker(self, *words: str | Path) -> Ended:
-        return ended([self._docker, "--host", f"unix://{self._socket}", *words], self._environment)
+        return ended([self._docker, "--host", self.address, *words], self._environment)
 
     def run(self, environment: Mapping[str, str], *command: str, name: str) -> Ended:
         return self.docker("run", "--rm", *self._options(environment, name), *command)

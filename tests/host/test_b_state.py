@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.host.container import Container, Ended
+from tests.host.container import Container, Ended, ended
 from tests.host.engines import Docker
 from tests.host.host import Host, host_of
 from tests.host.published import CARDS, OUT_OF_MEMORY, SUCCESS, results
-from tests.roles.machine import eventually
+from tests.roles.machine import MPSD, eventually
 
 A10_MIB = 23028
 MAX_INST = 20
@@ -216,4 +216,16 @@ def test_b3_docker_exec_gives_the_new_values_and_docker_restart_what_the_contain
     assert again.code == 0, again
     assert host.books == {0: (share_mib(6), 0), 1: (0, 0)}
     assert variables(docker.exec("train", "env"))[LIMIT] == f"0={share_mib(6)}M"
+    docker.remove("train")
+
+
+def test_b4_a_container_of_docker_is_known_by_the_name_that_docker_gave_it(host: Host, docker: Docker) -> None:
+    started = docker.detach(cgpu(6), "sleep", "300", name="train")
+    assert started.code == 0, started
+    there = host.environment | {"DOCKER_HOST": docker.address}
+    shown = ended([MPSD, "smi", "train", "-o", "json"], there)
+    (found,) = json.loads(shown.output)["grants"]
+    assert (found["container"], found["container_name"]) == (started.output.strip(), "train")
+    changed = ended([MPSD, "set", "train", "--mem", "9GiB"], there)
+    assert (changed.code, host.books) == (0, {0: (9216, 0), 1: (0, 0)}), changed
     docker.remove("train")
