@@ -13,7 +13,7 @@ from mpsd.core.policy import HostIPC, Mode, Policy, RuleId
 from mpsd.core.problem import Problem, shown
 
 _IPC_UNNEEDED = 580  # the driver from which on clients need not share the host's IPC namespace
-_ID = re.compile(r"[A-Za-z0-9_+.-]{1,1024}")  # what runc takes, so that it never leads out of its root
+_ID = re.compile(r"[A-Za-z0-9_+.-]{1,255}")  # what runc makes a folder of, so that it never leads out of its root
 
 # What engines give every container unasked; it has these in the bounding set, and the device cgroup holds it.
 # Source: https://github.com/moby/moby/blob/master/daemon/pkg/oci/caps/defaults.go
@@ -47,7 +47,7 @@ def _malformed(asks: ContainerAsks) -> Iterator[Problem]:
     if not asks.root.startswith("/"):
         yield Problem("container-root", "--root", shown(asks.root), "is no absolute path", "write the whole path")
     if not _ID.fullmatch(asks.id) or not asks.id.strip("."):
-        remedy = "write letters, digits, _, +, - and ."
+        remedy = "write at most 255 letters, digits, _, +, - and ."
         yield Problem("container-id", "the container's id", shown(asks.id), "is none that a runtime takes", remedy)
     if asks.oom_script and not asks.oom_script.startswith("/"):
         remedy = "write the whole path of a program in the container, without arguments"

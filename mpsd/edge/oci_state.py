@@ -3,8 +3,10 @@
 One rule: a state that cannot be read is never taken for a container that is not there.
 """
 
+import errno
 import os
 import stat
+from collections.abc import Collection
 from typing import TypeVar
 
 import msgspec
@@ -13,6 +15,8 @@ from mpsd.core.identity import ProcessIdentity
 from mpsd.edge import processes
 
 _LARGEST = 16 * 1024**2  # bytes; a state of runc holds the whole configuration, 6 kB for a plain one
+_NO_SUCH_PLACE = frozenset({errno.ENOENT, errno.ENAMETOOLONG})  # nor can a runtime make one of such a name
+_NO_SUCH_ROOT = _NO_SUCH_PLACE | {errno.ENOTDIR, errno.ELOOP}
 Kind = TypeVar("Kind", bound="_Runc | _Crun")
 
 
@@ -41,10 +45,10 @@ def first_process(root: str, container: str) -> ProcessIdentity | None:
     """
     try:
         folder = _open_folder(root, container)
-    except FileNotFoundError:
-        return None
     except OSError as error:
         raise StateUnknown(f"{root}/{container} cannot be opened: {error.strerror}") from None
+    if folder is None:
+        return None
     try:
         if runc := _read(folder, "state.json", _Runc, f"{root}/{container}"):
             return _identity(runc.init_process_pid, runc.init_process_start)
@@ -55,13 +59,26 @@ def first_process(root: str, container: str) -> ProcessIdentity | None:
         os.close(folder)
 
 
-def _open_folder(root: str, container: str) -> int:
-    """The runtime chose its root, and links on the way to it are the machine's own (/var/run)."""
-    top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+def _open_folder(root: str, container: str) -> int | None:
+    """None where there is none. OSError. The runtime chose its root, and links on the way to it are the machine's own
+    (/var/run)."""
+    top = _open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, None, _NO_SUCH_ROOT)
+    if top is None:
+        return None
     try:
-        return os.open(container, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+        return _open(container, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, top, _NO_SUCH_PLACE)
     finally:
         os.close(top)
+
+
+def _open(path: str, flags: int, beside: int | None, absent: Collection[int]) -> int | None:
+    """None for an error that means that there is nothing of this name. OSError."""
+    try:
+        return os.open(path, flags, dir_fd=beside)
+    except OSError as error:
+        if error.errno in absent:
+            return None
+        raise
 
 
 def _identity(pid: int, start_ticks: int) -> ProcessIdentity | None:

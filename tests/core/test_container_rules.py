@@ -67,6 +67,6 @@ def test_nobody_asks_for_the_hosts_ipc_where_the_policy_is_off() -> None:
     assert refused(PLAIN, driver=OLD, by=with_admission(host_ipc=HostIPC.OFF)) == []
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\n", "é", "x" * 1025])
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\n", "é", "x" * 256])
 def test_an_id_that_leads_out_of_its_root_is_refused(name: str) -> None:
     assert refused(replace(PLAIN, id=name)) == ["container-id"]

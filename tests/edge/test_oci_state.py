@@ -42,6 +42,17 @@ def test_a_container_that_its_runtime_does_not_know_has_none(tmp_path: Path) -> 
     assert first_process(str(tmp_path), "c1") is None
 
 
+@pytest.mark.parametrize("root", ["file", "file/below", "loop", "x" * 256, "x/" * 4096])
+def test_where_no_folder_can_be_there_is_no_container(tmp_path: Path, root: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    assert first_process(f"{tmp_path}/{root}", "c") is None
+
+
+def test_a_name_that_is_too_long_for_a_folder_is_no_containers(tmp_path: Path) -> None:
+    assert first_process(str(tmp_path), "x" * 256) is None
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"init_process_pid":"7"}', '{"init_process_pid":7}', "\0" * 100])
 def test_a_state_of_another_form_is_unknown_and_not_gone(tmp_path: Path, text: str) -> None:
     write(tmp_path, "state.json", text)
