@@ -1,8 +1,9 @@
 """Which container without Kubernetes a process of this machine is in.
 
 One rule: the kernel says so, by the cgroups that a container has to itself (`docker exec` starts processes that do not
-descend from its first); where it has none, by its pid namespace, and where it has none of its own either, by descent
-from its first process. What a process carries or claims counts for nothing.
+descend from its first); where it has none, by its pid namespace, even in a cgroup that another one had to itself
+before; and where it has none of its own either, by descent from its first process. What a process carries or claims
+counts for nothing.
 """
 
 import os
@@ -31,19 +32,22 @@ class ContainerProcesses:
     def __init__(self, settle: Callable[[], None]) -> None:
         self._settle = settle
         self._homes: dict[str, Collection[Cgroup]] = {}  # by grant
-        self._without: dict[str, tuple[ProcessIdentity, int]] = {}  # those without one: first process, pid namespace
+        self._without: dict[str, ProcessIdentity] = {}  # by grant of one without: its first process
+        self._pids: dict[str, int] = {}  # by grant, its pid namespace
         self._own_pids = _pid_namespace("self")
 
     def put(self, grant: str, first: ProcessIdentity, cgroups: Collection[Cgroup]) -> None:
         """From now on the container that holds this grant is known by these."""
+        self._pids[grant] = _pid_namespace(first.pid)
         if cgroups:
             self._homes[grant] = cgroups
         else:
-            self._without[grant] = (first, _pid_namespace(first.pid))
+            self._without[grant] = first
 
     def take_out(self, grant: str) -> None:
         self._homes.pop(grant, None)
         self._without.pop(grant, None)
+        self._pids.pop(grant, None)
 
     def owner_of(self, pid: int) -> str | None:
         """The grant of the container that the process is in; None where it is in none that holds one, or is gone."""
@@ -57,16 +61,28 @@ class ContainerProcesses:
         return found
 
     def _find(self, pid: int, text: str) -> str | None:
-        return container_of_cgroup(text, self._homes) or (self._by_line(pid) if self._without else None)
+        home = container_of_cgroup(text, self._homes)
+        if not self._without:
+            return home
+        namespace = _pid_namespace(pid)
+        if home and namespace == self._pids[home]:
+            return home
+        return self._by_namespace(namespace) or home or self._by_line(pid)
+
+    def _by_namespace(self, namespace: int) -> str | None:
+        """Of those without a cgroup to themselves."""
+        if namespace in {0, self._own_pids}:
+            return None
+        return next((grant for grant in self._without if self._pids[grant] == namespace), None)
 
     def _by_line(self, pid: int) -> str | None:
         """Of those without a cgroup to themselves."""
         for one in processes.line_of(pid):
-            namespace = _pid_namespace(one)
-            for grant, (first, pids) in self._without.items():
-                is_first = one == first.pid and processes.is_alive(first)
-                if is_first or (namespace == pids and pids not in {0, self._own_pids}):
+            for grant, first in self._without.items():
+                if one == first.pid and processes.is_alive(first):
                     return grant
+            if found := self._by_namespace(_pid_namespace(one)):
+                return found
         return None
 
 

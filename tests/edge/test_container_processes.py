@@ -4,10 +4,13 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import psutil
 import pytest
 
+from mpsd.core.cgroups import Cgroup
+from mpsd.core.container_cgroups import alone_in
 from mpsd.core.identity import ProcessIdentity
 from mpsd.edge import processes
 from mpsd.edge.container_processes import ContainerProcesses, own_cgroups
@@ -47,6 +50,11 @@ def cgroup() -> Iterator[ContainerCgroup]:
 
 def nobody() -> None:
     """There is nothing to settle."""
+
+
+def cgroup_of(process: ProcessIdentity) -> tuple[Cgroup, ...]:
+    """Those that this test is not in too."""
+    return alone_in(Path(f"/proc/{process.pid}/cgroup").read_text(), [Path("/proc/self/cgroup").read_text()])
 
 
 def child_of(process: ProcessIdentity) -> ProcessIdentity:
@@ -96,6 +104,35 @@ def test_without_a_cgroup_to_itself_its_pid_namespace_counts(start: Start) -> No
     assert containers.owner_of(entered.pid) == "g"
     assert containers.owner_of(runtime.pid) is None
     assert containers.owner_of(os.getpid()) is None
+
+
+@needs_cgroups
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a pid namespace")
+def test_in_a_cgroup_that_was_anothers_its_pid_namespace_tells_it_from_that_one(
+    start: Start, cgroup: ContainerCgroup
+) -> None:
+    neighbour = start("sleep", "600", cgroup=cgroup)
+    containers = ContainerProcesses(nobody)
+    containers.put("neighbours", neighbour, own_cgroups(neighbour))
+    eventually(lambda: _ticks_now(start) > neighbour.start_ticks, "the kernel's clock has gone on")
+    first = child_of(start("unshare", "--pid", "--fork", "--kill-child", "sleep", "600", cgroup=cgroup))
+    assert own_cgroups(first) == ()
+    containers.put("g", first, ())
+    entered = start("sleep", "600", cgroup=cgroup)
+    assert [containers.owner_of(one.pid) for one in (first, neighbour, entered)] == ["g", "neighbours", "neighbours"]
+
+
+@needs_cgroups
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a pid namespace")
+def test_in_the_pid_namespace_of_one_without_a_cgroup_another_is_known_by_its_own_cgroup(
+    start: Start, cgroup: ContainerCgroup
+) -> None:
+    without = child_of(start("unshare", "--pid", "--fork", "--kill-child", "sleep", "600"))
+    beside = child_of(start("nsenter", "--pid", "--target", str(without.pid), "sleep", "600", cgroup=cgroup))
+    containers = ContainerProcesses(nobody)
+    containers.put("without", without, ())
+    containers.put("g", beside, cgroup_of(beside))
+    assert [containers.owner_of(one.pid) for one in (without, beside)] == ["without", "g"]
 
 
 @needs_cgroups

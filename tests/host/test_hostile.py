@@ -7,6 +7,7 @@ import pytest
 from tests.host.container import Container
 from tests.host.host import Host, host_of
 from tests.host.published import CARDS, OUT_OF_MEMORY, SUCCESS, results
+from tests.roles.machine import eventually
 
 SIX = {"ALIYUN_COM_GPU_MEM_CONTAINER": "6", "ALIYUN_COM_GPU_MEM_DEV": "15"}
 UNAVAILABLE = "46:CUDA_ERROR_DEVICE_UNAVAILABLE"  # the card is MPS's alone
@@ -120,3 +121,19 @@ def test_a_bundle_that_mounts_over_the_clients_folder_is_refused(host: Host) -> 
     config["mounts"].append({"destination": "/run/mpsd/client", "type": "tmpfs", "source": "tmpfs"})
     made.bundle.rewrite(config)
     not_created(host, made, "/run/mpsd/client")
+
+
+def test_an_id_that_no_folder_can_have_is_refused_and_nothing_stays_reserved(host: Host) -> None:
+    made = host.container(SIX, "true")
+    made.name = "x" * 1000
+    not_created(host, made, "at most 255 letters")
+
+
+def test_a_container_put_into_the_cgroup_of_another_is_told_from_it(host: Host) -> None:
+    neighbour, made = host.holding(SIX, "alloc=4000"), host.container(SIX, "sim-cuda", "alloc=4000", "info", "hold")
+    config = made.bundle.config
+    config["linux"]["cgroupsPath"] = neighbour.bundle.config["linux"]["cgroupsPath"]
+    made.bundle.rewrite(config)
+    made.held()
+    eventually(lambda: [host.granted_to(one).clients for one in (neighbour, made)] == [1, 1], "each has its own client")
+    assert (made.status, neighbour.status) == ("running", "running")
