@@ -108,8 +108,8 @@ def _launcher_text(places: Places, next_runtime: str, log: str, run_dir: str | N
     try:
         return launcher(python, str(folder), str(run_directory), next_runtime, log)
     except ValueError as error:
-        remedy = "install mpsd in a folder with a short name without spaces"
-        problem = Problem("launcher-unsafe", "this python", shown(python), str(error), remedy)
+        remedy = "install mpsd in a folder with a name of printable ASCII characters; --next too"
+        problem = Problem("launcher-unsafe", "the launcher", shown(python), str(error), remedy)
         raise InvalidInput("mpsd install", [problem]) from None
 
 

@@ -3,13 +3,13 @@
 One rule: what is not known is handed on as it came; only the own flags are taken out.
 """
 
+from mpsd.core.runtime_words import COMMANDS
 from mpsd.runtime.refused import Refused, shown
 
 _OWN = ("next", "run-dir", "runtime-log")
 _OWN_HELP = "help-mpsd"
 _GLOBAL = ("root", "log", "log-format", "criu", "rootless", "cgroup-manager", "log-level")  # the last two: crun's
 _GLOBAL_FLAGS = ("debug", "systemd-cgroup", "help", "h", "version", "v")
-_COMMANDS = ("create", "run", "exec", "over")  # those that something is done about
 
 _CREATE = ("bundle", "console-socket", "pid-file", "preserve-fds", "pidfd-socket", "config")
 _CREATE_FLAGS = ("no-pivot", "no-new-keyring", "detach", "keep", "no-subreaper", "no-mount-fallback", "help")
@@ -57,7 +57,7 @@ def read(argv: list[str]) -> CommandLine:
     while at < len(argv):
         word = argv[at]
         if not _is_option(word):
-            if unsure and word not in _COMMANDS:
+            if unsure and word not in COMMANDS:
                 line.passed.append(word)
                 at += 1
                 continue

@@ -12,10 +12,9 @@ from _signal import (  # type: ignore[import-not-found]  # `signal` itself build
     signal,
 )
 
+from mpsd.core.runtime_words import NEXT_RUNTIMES
 from mpsd.runtime.refused import Refused
 
-_NVIDIA = "nvidia-container-runtime"
-_PLAIN = "runc"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where the environment names none
 _NOT_FOUND = 127  # as a shell says it
 _COERCED = "LC_CTYPE"
@@ -23,7 +22,7 @@ _COERCED = "LC_CTYPE"
 
 def find(asked: str) -> str:
     """The program's path. asked: a path or a name, empty for the usual ones. Refused."""
-    names = [asked] if asked else [_NVIDIA, _PLAIN]
+    names = [asked] if asked else NEXT_RUNTIMES
     for name in names:
         path = _on_path(name)
         if path:

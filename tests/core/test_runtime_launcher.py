@@ -1,6 +1,8 @@
 """The launcher's text: it says what was chosen, however that is written."""
 
 import ast
+import shlex
+import string
 
 import pytest
 from hypothesis import given
@@ -8,17 +10,34 @@ from hypothesis import strategies as st
 
 from mpsd.core.runtime_launcher import launcher
 
+PRINTABLE = st.text("".join(char for char in string.printable if char.isprintable()))
 
-@given(*[st.text()] * 4)
-def test_every_choice_arrives_as_it_was_made(folder: str, run_directory: str, next_runtime: str, log: str) -> None:
-    text = launcher("/usr/bin/python3", folder, run_directory, next_runtime, log)
+
+@given(st.text(), st.text(), PRINTABLE, st.text(), PRINTABLE)
+def test_every_choice_arrives_as_it_was_made(
+    folder: str, run_directory: str, next_runtime: str, log: str, python: str
+) -> None:
+    text = launcher(f"/{python}", folder, run_directory, next_runtime, log)
     text.encode("ascii")
-    values = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
-    assert {folder, run_directory, next_runtime, log} == set(values)
-    assert text.splitlines()[0] == "#!/usr/bin/python3 -IS"
+    lines = text.splitlines()
+    called = shlex.split(lines[-1])
+    assert called[:3] == ["exec", f"/{python}", "-ISc"]
+    assert called[4:] == ["$0", "$@"]
+    values = [node.value for node in ast.walk(ast.parse(called[3])) if isinstance(node, ast.Constant)]
+    assert {folder, run_directory, next_runtime, log, 0} == set(values)
+    (following,) = (line for line in lines if "mpsd_next in" in line)
+    usual = ["nvidia-container-runtime", "runc"]
+    assert shlex.split(following)[3:] == [*([next_runtime] if next_runtime else usual)[:-1], *_last(next_runtime)]
 
 
-@pytest.mark.parametrize("python", ["python3", "", "/usr/my python", "/usr/bin/python\n", "/" + "x" * 300])
-def test_a_python_that_no_first_line_can_name_is_refused(python: str) -> None:
-    with pytest.raises(ValueError, match="the path of Python"):
-        launcher(python, "/x", "/run/mpsd", "", "/log")
+def _last(next_runtime: str) -> list[str]:
+    """The last of the names, and what the shell has behind it."""
+    return shlex.split(f"{shlex.quote(next_runtime or 'runc')}; do")
+
+
+@pytest.mark.parametrize(
+    ("python", "next_runtime"), [("python3", ""), ("", ""), ("/usr/bin/python\n", ""), ("/usr/bin/python", "rünc")]
+)
+def test_what_no_script_can_name_is_refused(python: str, next_runtime: str) -> None:
+    with pytest.raises(ValueError, match=r"the path of Python|the next runtime"):
+        launcher(python, "/x", "/run/mpsd", next_runtime, "/log")
