@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from mpsd.core.engine_change import CONFIGURATION, LAUNCHER, Engine
-from mpsd.core.problem import InvalidInput, Problem, shown
+from mpsd.core.problem import InvalidInput, Problem, printable, shown
 from mpsd.edge import engine_files
 
+_LONGEST = 4096
 EngineName = Annotated[Engine, typer.Argument(metavar="ENGINE", help="docker, containerd or podman.")]
 To = Annotated[str, typer.Option("--to", metavar="PATH", help="The launcher.")]
 Config = Annotated[
@@ -35,6 +36,10 @@ class Places:
         """InvalidInput where a path cannot be used."""
         _check("--to", to)
         self.root = Path(root).absolute()
+        if not self.root.is_dir():
+            message, remedy = "is no folder that is there", "make it, or name another"
+            problem = Problem("setting", "--root", printable(root, _LONGEST), message, remedy)
+            raise InvalidInput("settings", [problem])
         self.launcher = to
         self._config = config or CONFIGURATION[engine]
         if config:

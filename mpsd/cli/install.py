@@ -72,7 +72,7 @@ def install(
             engine_files.with_backup(Change(str(found.path), f"{engine}'s configuration", found.text, after)),
         ]
         notes = engine_change.notes(engine, found.text, subject, places.launcher)
-        if elsewhere := _options({"--to": to if to != LAUNCHER else None, "--config": config}):
+        if elsewhere := _options({"--to": to if to != LAUNCHER else None, "--config": config, "--run-dir": run_dir}):
             notes.append(f"to take it out again: mpsd uninstall {engine} {elsewhere}")
         if found.linked_from:
             notes.insert(0, f"{found.linked_from} is a link, and stays one: {found.path} is the file")
@@ -124,4 +124,7 @@ def _there(path: Path) -> Path:
 
 def complain(verb: str, engine: Engine, error: Exception) -> None:
     remedy = "; be root for this" if isinstance(error, PermissionError) and os.geteuid() else ""
-    complaints().print(f"mpsd {verb} {engine}: {error}{remedy}")
+    why = str(error)
+    if isinstance(error, OSError) and error.filename:
+        why = f"{error.filename} cannot be used: {error.strerror}"
+    complaints().print(f"mpsd {verb} {engine}: {why}{remedy}")

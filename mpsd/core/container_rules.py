@@ -60,7 +60,7 @@ def _capabilities(asks: ContainerAsks, policy: Policy) -> Iterator[tuple[RuleId,
     if found:
         message = "with these a container can step over its limits"
         remedy = "create it without --privileged and without --cap-add of these"
-        problem = Problem(RuleId.CAPABILITIES, "its capabilities", shown(", ".join(found)), message, remedy)
+        problem = Problem(RuleId.CAPABILITIES, "its set of capabilities", shown(", ".join(found)), message, remedy)
         yield RuleId.CAPABILITIES, problem
 
 

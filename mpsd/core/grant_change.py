@@ -113,7 +113,7 @@ class _Scene:
             message = "is cGPU's, and the grant was not asked for in its words"
             yield Problem("weight-not-cgpus", where, str(weight), message, "set a percentage")
         elif policy.share is not Share.WEIGHT:
-            message = f"says nothing under the GPU's policy {policy.number}, {policy.name}: MPS has no weights"
+            message = f"says nothing under policy {policy.number}, {policy.name}: MPS has no weights"
             remedy = "set a percentage, or policy 3 for the GPU (`compute` in policy.yaml)"
             yield Problem("weight-meaningless", where, str(weight), message, remedy)
 

@@ -83,6 +83,29 @@ def test_what_is_to_be_run_then_is_said(root: Path) -> None:
     assert "nothing is to be restarted" in install(root, "podman").stdout
 
 
+def test_the_way_back_names_what_was_chosen(root: Path) -> None:
+    chosen = ("--to", "/opt/mpsd-runtime", "--run-dir", "/run/other")
+    assert f"uninstall docker {' '.join(chosen)}\n" in install(root, "docker", *chosen).stdout
+
+
+def test_a_root_that_is_not_there_is_misuse(root: Path) -> None:
+    done = install(root / "nowhere", "docker")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nowhere" in done.stderr
+    assert "is no folder that is there" in done.stderr
+    assert not (root / "nowhere").exists()
+
+
+def test_a_file_that_cannot_be_written_is_named_with_the_reason(root: Path) -> None:
+    shutil.rmtree(root / "etc/containers", ignore_errors=True)
+    write(root / "etc/containers", "")
+    done = install(root, "podman")
+    assert done.returncode == 1
+    assert "etc/containers" in done.stderr
+    assert "cannot be used: Not a directory" in done.stderr
+    assert "Errno" not in done.stderr
+
+
 def test_the_file_as_it_was_lies_beside_it_with_its_owner_and_mode(root: Path) -> None:
     (root / DOCKER).chmod(0o640)
     if os.geteuid() == 0:
