@@ -1,7 +1,7 @@
 """Which grant a person means who writes a container's id or its beginning, its name, a pod, or a grant's id.
 
-One rule: what is written in full goes before what only begins so, and an id before a name; two that are equally meant
-are told, and never chosen from.
+One rule: what is written in full goes before what only begins so, and an id, also as engines show it, before a name,
+which whoever makes a container chooses; two that are equally meant are told, and never chosen from.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,7 @@ _SHORT = 12  # characters of a container's id, as engines show it
 def meant(grants: Iterable[One], word: str) -> tuple[One, ...]:
     """Those that the word may mean; none where there is no such grant."""
     among = tuple(grants)
-    for said_in_full in (_ids, _names):
+    for said_in_full in (_whole_ids, _names):
         if found := tuple(one for one in among if word in said_in_full(one)):
             return found
     return tuple(one for one in among if word and any(each.startswith(word) for each in _ids(one)))
@@ -45,6 +45,10 @@ def meant(grants: Iterable[One], word: str) -> tuple[One, ...]:
 
 def _ids(one: Held) -> Sequence[str]:
     return [one.id] if one.container is None else [one.container, one.id]
+
+
+def _whole_ids(one: Held) -> Sequence[str]:
+    return [*_ids(one), short_id(one)]
 
 
 def _names(one: Held) -> Sequence[str]:

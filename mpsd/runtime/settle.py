@@ -18,6 +18,7 @@ from mpsd.runtime.refused import Refused
 from mpsd.runtime.runtime_log import tell
 
 _HOOK_S = 5
+_LONGEST_NAME = 128  # characters of a container's name; an annotation may have any number
 # The names that people know a container by: nerdctl's, containerd's for Kubernetes, CRI-O's.
 _NAMES = ("nerdctl/name", "io.kubernetes.cri.container-name", "io.kubernetes.container.name")
 
@@ -66,7 +67,7 @@ def _asks(config: dict[str, object], asker: Asker) -> dict[str, object] | None:
     return {
         "root": asker.root,
         "id": asker.container,
-        "name": next((str(annotations[name]) for name in _NAMES if annotations.get(name)), ""),
+        "name": next((str(annotations[name])[:_LONGEST_NAME] for name in _NAMES if annotations.get(name)), ""),
         "environment": variables,
         "oom_script": script,
         "capabilities": texts(inner(process, "capabilities", CONFIG), "bounding", CONFIG),

@@ -52,6 +52,10 @@ def test_a_container_whose_name_begins_another_s_id_is_meant_by_it() -> None:
     assert meant((*ALL, named), "3f77") == (named,)
 
 
+def test_a_name_does_not_take_the_place_of_an_id_as_engines_show_it() -> None:
+    assert meant((*ALL, One("g9", "ffff", "3f7700000000")), "3f7700000000") == (SERVE,)
+
+
 @given(GRANTS, st.text("abc", max_size=5))
 def test_whoever_is_meant_has_the_word_and_what_is_written_in_full_is_found(grants: list[One], word: str) -> None:
     found = meant(grants, word)

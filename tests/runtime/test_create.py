@@ -140,6 +140,13 @@ def test_everything_that_is_asked_is_told(ground: Ground) -> None:
     )
 
 
+def test_a_name_of_any_length_is_told_short(ground: Ground) -> None:
+    ground.write(*SIX, annotations={"nerdctl/name": "x" * 5000})
+    with answering(ground.run_directory, Answers({ASK: (204, None)})) as mpsd:
+        ground.create()
+    assert mpsd.asked[0].body["name"] == "x" * 128
+
+
 @pytest.mark.parametrize("path", ["/proc/self/ns/ipc", "/proc/thread-self/ns/ipc"])
 def test_a_namespace_that_is_ours_by_path_is_the_machines(ground: Ground, path: str) -> None:
     ground.write(*SIX, linux={"namespaces": [{"type": "ipc", "path": path}]})
