@@ -60,7 +60,7 @@ def run(
             complaints().print(f"mpsd run: waits for room, at most {timeout:g} s (Ctrl-C gives up): {reasons}")
             answer = _ask(socket, replace(asks, wait_s=timeout))
     except (local_api.NotRunning, TimeoutError) as error:
-        _give_up(str(error) or f"no answer from mpsd on {socket}", ExitCode.NO)
+        _give_up(str(error), ExitCode.NO)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     if isinstance(answer, Refusal):

@@ -74,7 +74,7 @@ def set(  # noqa: A001 - the verb's name
         asks = GrantChangeAsks(memory_mib, percent, weight, _uuid(gpu, grant, node), force, dry_run)
         code, body = _ask(socket, grant.id, asks)
     except (local_api.NotRunning, TimeoutError) as error:
-        give_up(f"mpsd set: {str(error) or f'no answer from mpsd on {socket}'}", ExitCode.NO)
+        give_up(f"mpsd set: {error}", ExitCode.NO)
     if code != _OK:
         refusal = local_api.read(body, Refusal)
         reasons = printable("; ".join(refusal.reasons), _LONGEST)

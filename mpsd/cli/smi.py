@@ -61,7 +61,7 @@ def smi(
     try:
         frame = asked.look()
     except (local_api.NotRunning, TimeoutError) as error:
-        give_up(f"mpsd smi: {asked.complaint(error)}", ExitCode.NO)
+        give_up(f"mpsd smi: {error}", ExitCode.NO)
     print_frame(frame, asked.output, console(0 if sys.stdout.isatty() else WIDEST))
 
 
@@ -88,9 +88,6 @@ class _Asked:
         record["grants"] = msgspec.to_builtins(grants)
         return Frame(record, tuple(_parts(use)))
 
-    def complaint(self, error: Exception) -> str:
-        return str(error) or f"no answer from mpsd on {self._socket}"
-
     def watch(self, pause_s: float) -> NoReturn:
         """An agent that is being restarted is waited for."""
         screen = Screen(self.output)
@@ -99,7 +96,7 @@ class _Asked:
                 try:
                     frame = self.look()
                 except (local_api.NotRunning, TimeoutError) as error:
-                    frame = Frame({"away": self.complaint(error)}, [self.complaint(error)])
+                    frame = Frame({"away": str(error)}, [str(error)])
                 screen.show(frame)
                 time.sleep(pause_s)
 

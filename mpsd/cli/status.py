@@ -63,7 +63,7 @@ def status(
     try:
         frame, ready = here.look()
     except (local_api.NotRunning, TimeoutError) as error:
-        complaints().print(f"mpsd status: {here.complaint(error)}")
+        complaints().print(f"mpsd status: {error}")
         sys.exit(ExitCode.NO)
     print_frame(frame, output, console())
     sys.exit(ExitCode.YES if ready else ExitCode.NO)
@@ -84,9 +84,6 @@ class _Here:
         frame = Frame(msgspec.json.decode(body), tuple(_parts(node, wide=self._output is StatusFormat.WIDE)))
         return frame, bool(node.gpus) and all(gpu.domain in ready for gpu in node.gpus)
 
-    def complaint(self, error: Exception) -> str:
-        return str(error) or f"no answer from mpsd on {self._socket}"
-
     def watch(self) -> NoReturn:
         """Shows it again at every change; an agent that is being restarted is waited for."""
         screen = Screen(self._output)
@@ -96,7 +93,7 @@ class _Here:
                 try:
                     frame, _ready = self.look()
                 except (local_api.NotRunning, TimeoutError) as error:
-                    frame = Frame({"away": self.complaint(error)}, [self.complaint(error)])
+                    frame = Frame({"away": str(error)}, [str(error)])
                 told, before = _without_time(frame.record), told
                 if screen.redraws or told != before:
                     screen.show(frame)

@@ -44,7 +44,8 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def ask(path: Path, method: str, url: str, body: object = None, timeout_s: float = 10.0) -> tuple[int, bytes]:
-    """The status and body of the answer. NotRunning; TimeoutError after `timeout_s`."""
+    """The status and body of the answer. NotRunning; TimeoutError after `timeout_s`, or where it takes no
+    more questions; each with a sentence for a person."""
     connection = _UnixConnection(path, timeout_s)
     try:
         connection.request(method, url, body=None if body is None else msgspec.json.encode(body))
@@ -52,6 +53,10 @@ def ask(path: Path, method: str, url: str, body: object = None, timeout_s: float
         return answer.status, answer.read()
     except (FileNotFoundError, ConnectionRefusedError):
         raise NotRunning(_nobody(path)) from None
+    except TimeoutError:
+        raise TimeoutError(f"mpsd did not answer on {path} within {timeout_s:g} s; see its log") from None
+    except BlockingIOError:  # its queue is full
+        raise TimeoutError(f"mpsd takes no more questions on {path}; see its log") from None
     except PermissionError:
         raise NotRunning(f"you may not use {path}; ask whoever runs mpsd on this machine") from None
     except (ConnectionError, http.client.HTTPException):
