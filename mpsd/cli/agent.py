@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from mpsd.cli.imports import lasting
-from mpsd.cli.options import LimitsDirectory, LogFormat, RunDirectory, Simulate, setting
+from mpsd.cli.options import LimitsDirectory, LogFormat, MetricsListen, RunDirectory, Simulate, setting
 from mpsd.cli.running import serve
 from mpsd.edge.kubelet_settings import ROWS, KubeletSettings, kubelet_settings
 from mpsd.roles.cluster_part import MakeClusterPart
@@ -26,6 +26,7 @@ def agent(
     ] = None,
     address: Annotated[Text, setting(ROWS["address"], "IP", "Where to listen for probes")] = None,
     metrics_port: Annotated[Text, setting(ROWS["port"], "PORT", "Probes, without TLS")] = None,
+    metrics_listen: MetricsListen = None,
     log_format: LogFormat = None,
 ) -> None:
     """Grant shares of this node's GPUs and keep the limits of `mpsd control`'s daemons, in the foreground.
@@ -47,7 +48,16 @@ def agent(
     }
     kubelet = kubelet_settings(given)
     part = _kubelet_part(kubelet) if kubelet else None
-    serve(simulate, limits, run_dir, log_format, with_control=False, with_agent=True, make_cluster_part=part)
+    serve(
+        simulate,
+        limits,
+        run_dir,
+        log_format,
+        with_control=False,
+        with_agent=True,
+        make_cluster_part=part,
+        metrics_listen=metrics_listen,
+    )
 
 
 def _kubelet_part(kubelet: KubeletSettings) -> MakeClusterPart:

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mpsd.edge.metrics_settings import LISTEN
 from mpsd.edge.setting_rows import Row
 
 RunDirectory = Annotated[
@@ -40,3 +41,8 @@ def setting(row: Row, metavar: str, text: str) -> Any:
     """The flag of a setting that has a row; its help says the variable and the default too."""
     default = f"; {row.default}" if row.default else ""
     return typer.Option(row.flag, metavar=metavar, help=f"{text} ({row.variable}{default}).", show_default=False)
+
+
+MetricsListen = Annotated[
+    str | None, setting(LISTEN, "HOST:PORT", "Serve metrics there too, to whoever asks, without TLS")
+]

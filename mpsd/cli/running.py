@@ -14,6 +14,7 @@ from mpsd.core.grants import facts_here
 from mpsd.core.policy import Policy
 from mpsd.edge import event_loop, logs, run_directory
 from mpsd.edge.limits_files import LimitsFiles
+from mpsd.edge.metrics_settings import ListenAddress, listen_address
 from mpsd.edge.nvml import NvmlFailed
 from mpsd.edge.peer import AlreadyServed
 from mpsd.edge.settings import Settings, settings
@@ -33,10 +34,17 @@ class Parts:
     """The roles of one node, in one event loop: control, agent or both."""
 
     def __init__(
-        self, settings: Settings, make_cluster_part: MakeClusterPart | None, *, with_control: bool, with_agent: bool
+        self,
+        settings: Settings,
+        make_cluster_part: MakeClusterPart | None,
+        *,
+        with_control: bool,
+        with_agent: bool,
+        metrics_listen: ListenAddress | None = None,
     ) -> None:
-        """make_cluster_part: None on a machine of its own."""
+        """make_cluster_part: None on a machine of its own. metrics_listen: None for the Unix socket alone."""
         self._settings = settings
+        self._metrics_listen = metrics_listen
         self._log = logs.logger()
         self._files = LimitsFiles(settings.limits_directory)
         node = find_node(settings, self._files.facts)
@@ -97,8 +105,10 @@ class Parts:
             return None
         with lasting():
             from mpsd.roles.agent_api import AgentApi  # brings an HTTP server, which control is better without
+            from mpsd.roles.metrics_api import MetricsApi
 
-        return AgentApi(self._settings, self._agent, self._limits, self._node, self._books)
+        metrics = MetricsApi(self._agent, self._policy, lambda: self._files.wrong is not None, self._metrics_listen)
+        return AgentApi(self._settings, self._agent, self._limits, self._node, self._books, metrics)
 
 
 def serve(
@@ -111,10 +121,12 @@ def serve(
     with_agent: bool,
     daemon_cgroup: str | None = None,
     make_cluster_part: MakeClusterPart | None = None,
+    metrics_listen: str | None = None,
 ) -> None:
     """Runs these parts until a signal; exits with 1 where they cannot run here, 2 for wrong input.
 
     make_cluster_part: makes what only an agent of a cluster's node has, which costs the others nothing.
+    metrics_listen: the flag, which counts where there is an agent.
     """
     chosen = settings(
         run_directory=run_dir,
@@ -123,12 +135,15 @@ def serve(
         log_format=log_format,
         daemon_cgroup=daemon_cgroup,
     )
+    metrics = listen_address(metrics_listen) if with_agent else None
     logs.configure(chosen.log_format)
     try:
         with run_directory.held(chosen.run_directory) if with_control else nullcontext():
             if with_control:  # before anything that can fail, such as NVML
                 stale_gates.close_before_start(chosen.run_directory, logs.logger())
-            parts = Parts(chosen, make_cluster_part, with_control=with_control, with_agent=with_agent)
+            parts = Parts(
+                chosen, make_cluster_part, with_control=with_control, with_agent=with_agent, metrics_listen=metrics
+            )
             code = event_loop.run(parts.run())
     except (NvmlFailed, AlreadyServed, CannotServe, run_directory.AlreadyHeld, OSError) as error:
         complaints().print(f"mpsd: {error}")

@@ -1,6 +1,6 @@
 """`mpsd up`: control and agent in one process."""
 
-from mpsd.cli.options import LimitsDirectory, LogFormat, RunDirectory, Simulate
+from mpsd.cli.options import LimitsDirectory, LogFormat, MetricsListen, RunDirectory, Simulate
 from mpsd.cli.running import serve
 
 
@@ -8,6 +8,7 @@ def up(
     simulate: Simulate = None,
     limits: LimitsDirectory = None,
     run_dir: RunDirectory = None,
+    metrics_listen: MetricsListen = None,
     log_format: LogFormat = None,
 ) -> None:
     """Share this machine's GPUs through MPS: supervise the daemons, grant shares, in the foreground.
@@ -19,4 +20,4 @@ def up(
         mpsd up
         mpsd up --simulate H200x2     # no GPU needed
     """
-    serve(simulate, limits, run_dir, log_format, with_control=True, with_agent=True)
+    serve(simulate, limits, run_dir, log_format, with_control=True, with_agent=True, metrics_listen=metrics_listen)

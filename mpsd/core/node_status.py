@@ -168,7 +168,7 @@ class WaitingStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """violations: None where nobody watches."""
+    """violations: None where nobody watches. grants_known: whether `grants` are all of them."""
 
     now: float
     driver: str
@@ -179,6 +179,7 @@ class NodeStatus:
     waiting: tuple[WaitingStatus, ...]
     unknown: tuple[str, ...]
     violations: ViolationsStatus | None = None
+    grants_known: bool = True
 
 
 def node_status(view: NodeView, policy: Policy, violations: ViolationsStatus | None = None) -> NodeStatus:
@@ -204,6 +205,7 @@ def node_status(view: NodeView, policy: Policy, violations: ViolationsStatus | N
         ),
         unknown=view.unknown,
         violations=violations,
+        grants_known=view.grants_known,
     )
 
 

@@ -27,9 +27,11 @@ from mpsd.edge import processes
 from mpsd.edge.http_server import UnixServer, json_answer, peer_pid
 from mpsd.edge.settings import GRANT, Settings
 from mpsd.roles.agent import AgentRole
+from mpsd.roles.cluster_part import CannotServe
 from mpsd.roles.containers_api import ContainersApi
 from mpsd.roles.grant_set_api import GrantSetApi
 from mpsd.roles.local_grants import LocalGrants
+from mpsd.roles.metrics_api import MetricsApi
 from mpsd.roles.node import Node
 from mpsd.roles.use_api import UseApi
 
@@ -46,12 +48,14 @@ class AgentApi:
         limits: Callable[[], tuple[Policy, GpuFacts]],
         node: Node,
         books: LocalGrants | None,
+        metrics: MetricsApi,
     ) -> None:
         self._settings = settings
         self._agent = agent
         self._limits = limits
         self._extra = node.extra
         self._path_first = node.path_first
+        self._metrics = metrics
         self._refuses = "" if books else "kubelet gives this node's GPUs to pods; write a pod"
 
         def policy() -> Policy:
@@ -68,15 +72,22 @@ class AgentApi:
                 **containers.routes,
                 **GrantSetApi(agent, policy, books).routes,
                 **UseApi(agent, policy, node).routes,
+                **metrics.routes,
             },
             mode=0o666,  # any user of this machine may ask for a grant, as any may use its GPUs
         )
 
     async def start(self) -> None:
-        """AlreadyServed where another agent answers."""
+        """AlreadyServed where another agent answers; CannotServe where metrics cannot be served where they shall."""
         await self._server.start()
+        try:
+            await self._metrics.start()
+        except CannotServe:
+            await self._server.stop()
+            raise
 
     async def stop(self) -> None:
+        await self._metrics.stop()
         await self._server.stop()
 
     async def _health(self, _request: web.Request) -> web.Response:

@@ -1,0 +1,145 @@
+"""What Prometheus reads of `mpsd up`, and where."""
+
+import http.client
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+
+import psutil
+import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
+
+from mpsd.core.metrics_names import METRICS
+from mpsd.roles.server_metrics import ServerMetrics
+from tests.roles.conftest import on_machine
+from tests.roles.machine import Machine, eventually
+
+MIB = 1024**2
+LISTEN = "MPSD_METRICS_LISTEN"
+OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.5"
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Machine]:
+    """Two A30, on which `mpsd up` runs and serves metrics on a port of the kernel's choice."""
+    for made in on_machine("A30×2"):
+        made.service("up", {LISTEN: "127.0.0.1:0"})
+        made.until_ready()
+        yield made
+
+
+def scrape(machine: Machine, accept: str = "") -> tuple[str, str]:
+    """The content type and the text that the socket gives."""
+    with closing(http.client.HTTPConnection("localhost")) as connection:
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(20)
+        connection.sock.connect(str(machine.run_directory / "mpsd.sock"))
+        connection.request("GET", "/metrics", headers={"Accept": accept} if accept else {})
+        answer = connection.getresponse()
+        assert answer.status == 200
+        return answer.headers["Content-Type"], answer.read().decode()
+
+
+def values(families: Iterator[Metric], name: str, *labels: str) -> dict[tuple[str, ...], float]:
+    """Of this metric, by these labels."""
+    found = [one for family in families for one in family.samples if one.name == name]
+    return {tuple(one.labels[label] for label in labels): one.value for one in found}
+
+
+def now(machine: Machine, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+    return values(read_text(scrape(machine)[1]), name, *labels)
+
+
+def test_the_socket_tells_what_is_granted_and_used_and_no_longer_than_it_is(served: Machine) -> None:
+    first, _second = served.client(7, "alloc=1024"), served.client(2)
+    gpu = served.gpu_of(first)
+    eventually(
+        lambda: now(served, "mpsd_grant_clients", "gpu", "holder") == {(gpu, "program"): 2}, "both clients are told"
+    )
+    status = served.node()
+    used = {(one.label,): one.used_mib * MIB for one in status.gpus if one.used_mib is not None}
+    assert now(served, "mpsd_gpu_used_bytes", "gpu") == used
+    assert now(served, "mpsd_gpu_granted_bytes", "gpu")[gpu,] == 9 * 1024 * MIB
+    assert now(served, "mpsd_grant_limit_bytes", "gpu") == {(gpu,): 9 * 1024 * MIB}
+    assert now(served, "mpsd_grant_used_bytes", "gpu")[gpu,] == used[gpu,]
+    assert now(served, "mpsd_domain_state", "domain", "state")["gpu1", "ready"] == 1
+
+    served.end_programs()
+
+    eventually(lambda: not now(served, "mpsd_grant_limit_bytes", "gpu"), "the series end with their grants")
+    assert set(now(served, "mpsd_gpu_granted_bytes", "gpu").values()) == {0}
+
+
+@pytest.mark.parametrize("accept", ["", "text/plain", OPENMETRICS])
+def test_each_format_that_is_asked_for_is_read_by_its_own_rules(served: Machine, accept: str) -> None:
+    served.client(3)
+    content_type, text = scrape(served, accept)
+    if accept == OPENMETRICS:
+        assert content_type.startswith("application/openmetrics-text;")
+        families = list(read_openmetrics(text))
+    else:
+        assert content_type.startswith("text/plain;")
+        families = list(read_text(text))
+    ours = [family for family in families if family.name.startswith("mpsd_")]
+    told = {one.name for family in ours for one in family.samples}
+    never_here = {"mpsd_domain_last_fault_timestamp_seconds", "mpsd_grant_threads_ratio"}  # no fault, no pod
+    assert told <= {one.name for one in METRICS}
+    assert {one.name for one in METRICS} - told <= never_here
+    assert {family.documentation for family in ours} <= {one.help for one in METRICS}
+
+
+def test_the_port_that_was_asked_for_tells_the_same(served: Machine) -> None:
+    (line,) = served.part("up").logged("metrics served", level="info")
+    with urllib.request.urlopen(f"http://127.0.0.1:{line['port']}/metrics", timeout=20) as answer:
+        text = answer.read().decode()
+    assert values(read_text(text), "mpsd_gpu_memory_bytes", "gpu") == now(served, "mpsd_gpu_memory_bytes", "gpu")
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"http://127.0.0.1:{line['port']}/v1/node", timeout=20)
+
+
+def test_limits_files_that_cannot_be_used_are_told(served: Machine) -> None:
+    assert now(served, "mpsd_limits_wrong") == {(): 0}
+    served.set_policy(placement="heap")
+    eventually(lambda: now(served, "mpsd_limits_wrong") == {(): 1}, "a policy that cannot be used is told")
+    served.set_policy()
+    eventually(lambda: now(served, "mpsd_limits_wrong") == {(): 0}, "it is told no longer")
+
+
+def test_what_servers_of_a_cluster_tell_too_is_explained_alike() -> None:
+    ours = {one.name: one.help for one in METRICS}
+    theirs = {family.name: family.documentation for family in read_text(ServerMetrics().text().decode())}
+    both = ours.keys() & theirs.keys()
+    assert both
+    assert {name: ours[name] for name in both} == {name: theirs[name] for name in both}
+
+
+def test_no_port_is_open_unless_somebody_asks(machine: Machine) -> None:
+    service = machine.up()
+    assert psutil.Process(service.pid).net_connections("tcp") == []
+    assert now(machine, "mpsd_domain_servers", "domain").keys() == {("gpu0",)}
+
+
+def test_an_address_that_others_reach_is_served_with_a_warning(machine: Machine) -> None:
+    service = machine.service("up", {LISTEN: "0.0.0.0:0"})
+    machine.until_ready()
+    (line,) = service.logged("metrics served", level="warning")
+    assert "none yet" in str(line["authentication"])
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_starts(machine: Machine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        service = machine.service("up", {LISTEN: f"127.0.0.1:{taken.getsockname()[1]}"})
+        assert service.exit_code() == 1
+    assert service.errors.startswith("mpsd: metrics: cannot listen on 127.0.0.1:")
+    assert not (machine.run_directory / "mpsd.sock").exists()
+    assert not (machine.run_directory / "gpu0" / "pipe" / "control").exists()
+
+
+def test_an_address_that_is_none_is_refused_with_the_remedy(machine: Machine) -> None:
+    service = machine.service("up", {LISTEN: "9447"})
+    assert service.exit_code() == 2
+    assert "such as 127.0.0.1:9447" in service.errors
