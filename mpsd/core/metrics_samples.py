@@ -4,8 +4,8 @@ One rule: what is not known has no sample, for unknown is never zero; no sample 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from mpsd.core import metrics_names as names
 from mpsd.core.domain_states import State
@@ -17,10 +17,10 @@ from mpsd.core.violations import Kind
 Labels = Mapping[str, str]
 _NONE: Labels = {}
 _MIB = 1024**2
+_BYTES, _RATIO = Unit.BYTES, Unit.RATIO  # to find a member in its enum costs as much as the rest of a sample
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):  # there are thousands at each scrape, and a dataclass takes three times as long to make
     """One value of the metric of this name; labels as the table has them."""
 
     name: str
@@ -28,8 +28,7 @@ class Sample:
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(NamedTuple):
     """Who holds a share of which GPU, as its labels say. A program's pid is no label: programs are told together."""
 
     gpu: str
@@ -42,38 +41,38 @@ class _Held:
 _Share = tuple[GrantStatus, CardStatus]
 
 
-def samples(status: NodeStatus | None, *, limits_wrong: bool) -> Iterator[Sample]:
-    """status: None before the first look at the node."""
-    yield from _known(names.LIMITS_WRONG, limits_wrong)
+class _Told(list[Sample]):
+    """What is said so far."""
+
+    def tell(self, metric: Metric, value: float | None, labels: Labels = _NONE) -> None:
+        """value: as it is in a status; a metric in bytes has MiB there, and one that is a ratio a percentage."""
+        if value is None:
+            return
+        if metric.unit is _BYTES:
+            value *= _MIB
+        elif metric.unit is _RATIO:
+            value /= 100
+        self.append(Sample(metric.name, labels, value))
+
+
+def samples(status: NodeStatus | None, *, limits_wrong: bool) -> list[Sample]:
+    """status: None before the first look at the node. Samples of one holder, domain or GPU share their labels."""
+    told = _Told()
+    told.tell(names.LIMITS_WRONG, limits_wrong)
     if status is None:
-        return
-    yield from _known(names.DRIVER, 1, {"version": _text(status.driver)})
-    yield from _known(names.LOOKED_AT, status.now)
-    yield from _known(names.UNKNOWN, len(status.unknown))
-    yield from _known(names.WAITING, len(status.waiting))
+        return told
+    told.tell(names.DRIVER, 1, {"version": _text(status.driver)})
+    told.tell(names.LOOKED_AT, status.now)
+    told.tell(names.UNKNOWN, len(status.unknown))
+    told.tell(names.WAITING, len(status.waiting))
     for domain in status.domains:
-        yield from _of_domain(domain)
+        _tell_domain(told, domain)
     for gpu in status.gpus:
-        yield from _of_gpu(gpu, status)
-    yield from _of_grants(status)
+        _tell_gpu(told, gpu, status)
+    _tell_grants(told, status)
     if status.violations:
-        yield from _of_watchdog(status.violations)
-
-
-def _known(metric: Metric, value: float | None, labels: Labels = _NONE) -> Iterator[Sample]:
-    """value: as it is in a status; a metric in bytes has MiB there, and one that is a ratio a percentage."""
-    if value is not None:
-        yield Sample(metric.name, labels, _in_base_unit(metric.unit, value))
-
-
-def _in_base_unit(unit: Unit, value: float) -> float:
-    match unit:
-        case Unit.BYTES:
-            return value * _MIB
-        case Unit.RATIO:
-            return value / 100
-        case Unit.SECONDS | Unit.NONE:
-            return value
+        _tell_watchdog(told, status.violations)
+    return told
 
 
 def _text(value: str) -> str:
@@ -81,38 +80,38 @@ def _text(value: str) -> str:
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
-def _of_domain(domain: DomainStatus) -> Iterator[Sample]:
+def _tell_domain(told: _Told, domain: DomainStatus) -> None:
     labels = {"domain": _text(domain.name)}
     for state in State:
-        yield from _known(names.DOMAIN_STATE, state is domain.state, {**labels, "state": state.value})
-    yield from _known(names.DOMAIN_SINCE, domain.since, labels)
-    yield from _known(names.DOMAIN_RESTARTS, domain.restarts, labels)
-    yield from _known(names.DOMAIN_SERVERS, len(domain.servers), labels)
-    yield from _known(names.DOMAIN_FAULTS, domain.faults.count, labels)
-    yield from _known(names.DOMAIN_FAULT_AT, domain.faults.last, labels)
-    yield from _known(names.DOMAIN_CANARY, None if domain.canary is None else not domain.canary.problem, labels)
+        told.tell(names.DOMAIN_STATE, state is domain.state, {**labels, "state": state.value})
+    told.tell(names.DOMAIN_SINCE, domain.since, labels)
+    told.tell(names.DOMAIN_RESTARTS, domain.restarts, labels)
+    told.tell(names.DOMAIN_SERVERS, len(domain.servers), labels)
+    told.tell(names.DOMAIN_FAULTS, domain.faults.count, labels)
+    told.tell(names.DOMAIN_FAULT_AT, domain.faults.last, labels)
+    told.tell(names.DOMAIN_CANARY, None if domain.canary is None else not domain.canary.problem, labels)
 
 
-def _of_gpu(gpu: GpuStatus, status: NodeStatus) -> Iterator[Sample]:
+def _tell_gpu(told: _Told, gpu: GpuStatus, status: NodeStatus) -> None:
     labels = {"gpu": _text(gpu.label), "uuid": _text(gpu.uuid)}
     about = {"domain": _text(gpu.domain or ""), "model": _text(gpu.name)}
-    yield from _known(names.GPU, 1, {**labels, **about})
-    yield from _known(names.GPU_MEMORY, gpu.memory_mib, labels)
-    yield from _known(names.GPU_PROMISED, gpu.promised_mib, labels)
-    yield from _known(names.GPU_USED, gpu.used_mib, labels)
-    yield from _known(names.GPU_PROMISED_THREADS, gpu.promised_percent, labels)
-    yield from _known(names.GPU_PROMISED_CLIENTS, gpu.promised_clients, labels)
-    yield from _known(names.GPU_CLIENTS, gpu.clients, labels)
+    told.tell(names.GPU, 1, {**labels, **about})
+    told.tell(names.GPU_MEMORY, gpu.memory_mib, labels)
+    told.tell(names.GPU_PROMISED, gpu.promised_mib, labels)
+    told.tell(names.GPU_USED, gpu.used_mib, labels)
+    told.tell(names.GPU_PROMISED_THREADS, gpu.promised_percent, labels)
+    told.tell(names.GPU_PROMISED_CLIENTS, gpu.promised_clients, labels)
+    told.tell(names.GPU_CLIENTS, gpu.clients, labels)
     if status.grants_known:
-        yield from _known(names.GPU_GRANTED, gpu.granted_mib, labels)
-        yield from _known(names.GPU_GRANTED_THREADS, gpu.granted_percent, labels)
+        told.tell(names.GPU_GRANTED, gpu.granted_mib, labels)
+        told.tell(names.GPU_GRANTED_THREADS, gpu.granted_percent, labels)
         for holder, count in _holders(gpu.uuid, status.grants).items():
-            yield from _known(names.GRANTS, count, {**labels, "holder": holder.value})
+            told.tell(names.GRANTS, count, {**labels, "holder": holder.value})
     if status.clients is not None:
         here = [client for client in status.clients if client.gpu == gpu.uuid]
-        yield from _known(names.GPU_OUTSIDE, sum(not client.on_mps for client in here), labels)
+        told.tell(names.GPU_OUTSIDE, sum(not client.on_mps for client in here), labels)
         if status.grants_known:
-            yield from _known(names.GPU_STRANGERS, sum(client.grant is None for client in here), labels)
+            told.tell(names.GPU_STRANGERS, sum(client.grant is None for client in here), labels)
 
 
 def _holders(gpu: str, grants: Iterable[GrantStatus]) -> Mapping[Holder, int]:
@@ -126,7 +125,7 @@ def _holder(grant: GrantStatus) -> Holder:
     return Holder.PROGRAM if grant.container is None else Holder.CONTAINER
 
 
-def _of_grants(status: NodeStatus) -> Iterator[Sample]:
+def _tell_grants(told: _Told, status: NodeStatus) -> None:
     """A pod and a container by its name, as long as it lives; containers without one together, as programs are."""
     gpus = {_text(gpu.uuid): _text(gpu.label) for gpu in status.gpus}
     clients = None if status.clients is None else Counter((client.grant, client.gpu) for client in status.clients)
@@ -137,7 +136,7 @@ def _of_grants(status: NodeStatus) -> Iterator[Sample]:
             for card in grant.cards:
                 shares[_held(grant, holder, card.gpu)].append((grant, card))
     for held, own in shares.items():
-        yield from _of_share(held, own, gpus.get(held.gpu, held.gpu), clients)
+        _tell_share(told, held, own, gpus.get(held.gpu, held.gpu), clients)
 
 
 def _held(grant: GrantStatus, holder: Holder, gpu: str) -> _Held:
@@ -150,9 +149,9 @@ def _held(grant: GrantStatus, holder: Holder, gpu: str) -> _Held:
             return _Held(_text(gpu), holder)
 
 
-def _of_share(
-    held: _Held, own: list[_Share], gpu: str, clients: Mapping[tuple[str | None, str], int] | None
-) -> Iterator[Sample]:
+def _tell_share(
+    told: _Told, held: _Held, own: list[_Share], gpu: str, clients: Mapping[tuple[str | None, str], int] | None
+) -> None:
     labels = {
         "gpu": gpu,
         "uuid": held.gpu,
@@ -161,29 +160,40 @@ def _of_share(
         "pod": held.pod,
         "container": held.container,
     }
-    used = [card.used_mib for _grant, card in own if card.used_mib is not None]
-    yield from _known(names.SHARE_LIMIT, sum(card.memory_mib for _grant, card in own), labels)
-    yield from _known(names.SHARE_RESERVED, sum(card.reserved_percent for _grant, card in own), labels)
+    limit_mib = reserved = threads = processes = known_mib = known = 0
+    over = False
+    for grant, card in own:
+        limit_mib += card.memory_mib
+        reserved += card.reserved_percent
+        threads = max(threads, grant.thread_percent)
+        over = over or card.over
+        if card.used_mib is not None:
+            known_mib += card.used_mib
+            known += 1
+        if clients is not None:
+            processes += clients.get((grant.id, card.gpu), 0)
+    told.tell(names.SHARE_LIMIT, limit_mib, labels)
+    told.tell(names.SHARE_RESERVED, reserved, labels)
     if held.holder is not Holder.PROGRAM:
-        yield from _known(names.SHARE_THREADS, max(grant.thread_percent for grant, _card in own), labels)
-    if len(used) == len(own):
-        yield from _known(names.SHARE_USED, sum(used), labels)
-        yield from _known(names.SHARE_OVER, any(card.over for _grant, card in own), labels)
+        told.tell(names.SHARE_THREADS, threads, labels)
+    if known == len(own):
+        told.tell(names.SHARE_USED, known_mib, labels)
+        told.tell(names.SHARE_OVER, over, labels)
     if clients is not None:
-        yield from _known(names.SHARE_CLIENTS, sum(clients[grant.id, card.gpu] for grant, card in own), labels)
+        told.tell(names.SHARE_CLIENTS, processes, labels)
 
 
-def _of_watchdog(seen: ViolationsStatus) -> Iterator[Sample]:
+def _tell_watchdog(told: _Told, seen: ViolationsStatus) -> None:
     """Every kind and action, so that the first is seen as an increase; what has not happened is known to be 0."""
     happened = {(one.kind, one.action): one for one in seen.counts}
     for kind in Kind:
         for action in Response:
             labels = {"kind": kind.value, "action": action.value}
             one = happened.get((kind, action))
-            yield from _known(names.VIOLATIONS, one.count if one else 0, labels)
-            yield from _known(names.VIOLATIONS_ENDED, one.ended if one else 0, labels)
-    yield from _known(names.JUDGING, not seen.unjudged)
-    yield from _known(names.LOOKS, seen.looks)
-    yield from _known(names.LATE_LOOKS, seen.late_looks)
-    yield from _known(names.LONGEST_PAUSE, seen.longest_pause_s)
-    yield from _known(names.NVML_SECONDS, seen.nvml_s)
+            told.tell(names.VIOLATIONS, one.count if one else 0, labels)
+            told.tell(names.VIOLATIONS_ENDED, one.ended if one else 0, labels)
+    told.tell(names.JUDGING, not seen.unjudged)
+    told.tell(names.LOOKS, seen.looks)
+    told.tell(names.LATE_LOOKS, seen.late_looks)
+    told.tell(names.LONGEST_PAUSE, seen.longest_pause_s)
+    told.tell(names.NVML_SECONDS, seen.nvml_s)

@@ -3,16 +3,20 @@
 One rule: names and units here are an interface; fields are added, never renamed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from mpsd.core.domain_states import State
 from mpsd.core.fault_status import FaultsStatus, faults_status
-from mpsd.core.grants import Gpu, Grant, Part, promised_mib
+from mpsd.core.grants import Gpu, Part, promised_mib
 from mpsd.core.identity import PodName, process_of
 from mpsd.core.node_view import Canary, Client, HeldGrant, NodeView, pod_names
 from mpsd.core.policy import Policy, Response
 from mpsd.core.violations import Kind, most_mib
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +188,15 @@ class NodeStatus:
 
 def node_status(view: NodeView, policy: Policy, violations: ViolationsStatus | None = None) -> NodeStatus:
     """The view in the words of the interface, with what the watchdog has seen."""
-    grants = [held.grant for held in view.grants]
+    parts = _by((part.gpu, part) for held in view.grants for part in held.grant.parts)
+    on_gpus = None if view.clients is None else _by((client.gpu, client) for client in view.clients)
+    of_grants = None if view.clients is None else _by((client.grant, client) for client in view.clients)
     return NodeStatus(
         now=view.now,
         driver=view.driver,
-        gpus=tuple(_gpu(gpu, view, grants, policy) for gpu in view.gpus),
+        gpus=tuple(_gpu(gpu, view, parts, on_gpus, policy) for gpu in view.gpus),
         domains=tuple(_domain_statuses(view)),
-        grants=tuple(_grant(held, view.clients, policy) for held in view.grants),
+        grants=tuple(_grant(held, of_grants, policy) for held in view.grants),
         clients=None if view.clients is None else tuple(map(_client, view.clients)),
         waiting=tuple(
             WaitingStatus(
@@ -209,9 +215,23 @@ def node_status(view: NodeView, policy: Policy, violations: ViolationsStatus | N
     )
 
 
-def _gpu(gpu: Gpu, view: NodeView, grants: Sequence[Grant], policy: Policy) -> GpuStatus:
-    here = [grant.part_of(gpu.uuid) for grant in grants]
-    clients = None if view.clients is None else [client for client in view.clients if client.gpu == gpu.uuid]
+def _by(pairs: Iterable[tuple[Key, Value]]) -> Mapping[Key, Sequence[Value]]:
+    """The values of each key, in their order; a node with 320 clients is told without asking each of them for each."""
+    found: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def _gpu(
+    gpu: Gpu,
+    view: NodeView,
+    parts: Mapping[str, Sequence[Part]],
+    on_gpus: Mapping[str, Sequence[Client]] | None,
+    policy: Policy,
+) -> GpuStatus:
+    here = parts.get(gpu.uuid, ())
+    clients = None if on_gpus is None else on_gpus.get(gpu.uuid, ())
     return GpuStatus(
         uuid=gpu.uuid,
         label=gpu.label,
@@ -248,9 +268,10 @@ def _domain_statuses(view: NodeView) -> list[DomainStatus]:
     ]
 
 
-def _grant(held: HeldGrant, clients: Sequence[Client] | None, policy: Policy) -> GrantStatus:
+def _grant(held: HeldGrant, of_grants: Mapping[str | None, Sequence[Client]] | None, policy: Policy) -> GrantStatus:
     grant = held.grant
-    own = None if clients is None else [client for client in clients if client.grant == grant.id]
+    pod, container = grant.pod, grant.container
+    own = None if of_grants is None else of_grants.get(grant.id, ())
     cards = tuple(_card(part, own, policy) for part in grant.parts)
     return GrantStatus(
         id=grant.id,
@@ -262,12 +283,12 @@ def _grant(held: HeldGrant, clients: Sequence[Client] | None, policy: Policy) ->
         holder_pid=None if isinstance(grant.holder, PodName) else process_of(grant.holder).pid,
         holder_alive=held.holder_alive,
         command=grant.command,
-        namespace=grant.pod.namespace if grant.pod else None,
-        pod=grant.pod.name if grant.pod else None,
+        namespace=pod.namespace if pod else None,
+        pod=pod.name if pod else None,
         over=any(card.over for card in cards),
         cards=cards,
-        container=grant.container.id if grant.container else None,
-        container_name=grant.container.name if grant.container else None,
+        container=container.id if container else None,
+        container_name=container.name if container else None,
     )
 
 

@@ -1,48 +1,30 @@
-"""The agent's metrics as Prometheus reads them.
+"""The agent's metrics as Prometheus reads them: those of the node, and those of the agent's process.
 
 One rule: it knows no name, label or value of its own; `core.metrics_names` and `core.metrics_samples` say them all.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample as Line
 
-from mpsd.core.metrics_names import METRICS
 from mpsd.core.metrics_samples import Sample
+from mpsd.core.metrics_text import text
 
-
-class NodeCollector(Collector):
-    """samples: as they are now; asked at each scrape."""
-
-    def __init__(self, samples: Callable[[], Iterable[Sample]]) -> None:
-        self._samples = samples
-
-    def collect(self) -> Iterator[Metric]:
-        """The metrics in the table's order, but for those without a sample."""
-        lines: defaultdict[str, list[Line]] = defaultdict(list)
-        for one in self._samples():
-            lines[one.name].append(Line(one.name, dict(one.labels), one.value))
-        for row in METRICS:
-            if row.name in lines:
-                metric = Metric(row.family, row.help, row.type, row.unit)
-                metric.samples = lines[row.name]
-                yield metric
+_OPENMETRICS = "application/openmetrics-text"
 
 
 class Exposition:
-    """The node's metrics, and those of this process that every client of Prometheus has."""
+    """What every client of Prometheus tells of its process is prometheus_client's, and so is the choice of a format."""
 
-    def __init__(self, samples: Callable[[], Iterable[Sample]]) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(NodeCollector(samples))
-        ProcessCollector(registry=self._registry)
+    def __init__(self) -> None:
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
 
-    def text(self, accept: str) -> tuple[bytes, str]:
+    def text(self, samples: Sequence[Sample], accept: str) -> tuple[bytes, str]:
         """The metrics in the format that the header Accept asks for, and its content type."""
         encode, content_type = choose_encoder(accept)
-        return encode(self._registry), content_type
+        openmetrics = content_type.startswith(_OPENMETRICS)
+        if openmetrics and "version=1." not in content_type:  # a later one, whose rules nobody here has read
+            encode, content_type = choose_encoder(f"{_OPENMETRICS}; version=1.0.0")
+        return text(samples, openmetrics=openmetrics).encode() + encode(self._process), content_type

@@ -3,7 +3,7 @@
 One rule: a scrape looks at nothing: it tells the last view, so that no number of scrapes loads NVML or the daemons.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -66,16 +66,16 @@ class MetricsApi:
             await self._server.stop()
 
     async def _show(self, request: web.Request) -> web.Response:
-        body, content_type = self._exposition.text(request.headers.get("Accept", ""))
+        body, content_type = self._exposition.text(self._samples(), request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     @cached_property
     def _exposition(self) -> "Exposition":
         from mpsd.roles.agent_metrics import Exposition  # only where somebody scrapes
 
-        return Exposition(self._samples)
+        return Exposition()
 
-    def _samples(self) -> Iterator[Sample]:
+    def _samples(self) -> list[Sample]:
         view = self._agent.view
         status = node_status(view, self._policy(), self._agent.watchdog.status()) if view else None
         return samples(status, limits_wrong=self._limits_wrong())

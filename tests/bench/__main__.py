@@ -13,6 +13,7 @@ from tests.bench.decisions import decisions
 from tests.bench.extender import extender
 from tests.bench.fragmentation import fragmentation
 from tests.bench.idle import idle
+from tests.bench.metrics import metrics
 from tests.bench.reactions import reactions
 from tests.bench.rows import Row, show, write
 from tests.bench.runtime import runtime
@@ -39,6 +40,7 @@ def main() -> int:
     rows |= webhook()
     rows |= agent()
     rows |= watchdog()
+    rows |= metrics()
     rows |= runtime()
     for gpus, measure in (("H200×2", reactions), ("H200×8", idle)):
         with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:

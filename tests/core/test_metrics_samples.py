@@ -96,7 +96,7 @@ _STATUSES = st.builds(
 
 
 def told(status: NodeStatus | None, *, limits_wrong: bool = False) -> list[Sample]:
-    return list(samples(status, limits_wrong=limits_wrong))
+    return samples(status, limits_wrong=limits_wrong)
 
 
 def by_name(status: NodeStatus, name: str, **labels: str) -> dict[tuple[str, ...], float]:
