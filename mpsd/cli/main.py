@@ -12,6 +12,7 @@ _LINES = {
     "up": "Share this machine's GPUs: supervise the MPS daemons and grant shares, in the foreground.",
     "run": "Run a command with a share of a GPU.",
     "status": "GPUs, domains, grants and clients, of this machine or of a cluster.",
+    "doctor": "What keeps MPS from starting or from holding on this machine, and the one thing to do about it.",
     "smi": "Which containers and programs use what of the GPUs now, and what is left of each.",
     "set": "Give a running container or program another size of memory, percentage or weight.",
     "explain": "What the objects in a manifest get of a GPU, or why they are refused.",
@@ -53,6 +54,7 @@ def _mpsd(version: Version = False) -> None:
         mpsd up --simulate H200x2              share GPUs; these are played
         mpsd run --gpu-mem 7 -- CMD            a program with 7 GiB of one
         mpsd status                            who has what, and what is wrong
+        mpsd doctor                            why nothing starts here, and what to do
         mpsd smi                               what each container uses now
         mpsd set CONTAINER --mem 4GiB          another size for one that runs
         mpsd explain -f job.yaml --gpu H200    what this Job gets, or why not

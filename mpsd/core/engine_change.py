@@ -108,15 +108,20 @@ def without_runtime(engine: Engine, text: str, subject: str, launcher: str, back
 def names_launcher(engine: Engine, text: str, subject: str, launcher: str) -> bool:
     """Also where that cannot be known: what may still be named is not removed."""
     try:
-        match engine:
-            case Engine.DOCKER:
-                return engine_docker.has_runtime(text, subject, launcher)
-            case Engine.CONTAINERD:
-                return engine_containerd.has_runtime(text, subject, launcher)
-            case Engine.PODMAN:
-                return engine_podman.has_runtime(text, subject, launcher)
+        return has_runtime(engine, text, subject, launcher)
     except InvalidInput:
         return True
+
+
+def has_runtime(engine: Engine, text: str, subject: str, launcher: str) -> bool:
+    """Whether the engine's configuration names this launcher. InvalidInput."""
+    match engine:
+        case Engine.DOCKER:
+            return engine_docker.has_runtime(text, subject, launcher)
+        case Engine.CONTAINERD:
+            return engine_containerd.has_runtime(text, subject, launcher)
+        case Engine.PODMAN:
+            return engine_podman.has_runtime(text, subject, launcher)
 
 
 def to_do(engine: Engine) -> list[str]:

@@ -5,7 +5,10 @@ the next runtime at once; for the rest Python starts without site-packages (`-S`
 whoever starts it (`-I`).
 """
 
+import ast
+import re
 import shlex
+from dataclasses import dataclass
 
 from mpsd.core.runtime_words import COMMANDS, NEXT_RUNTIMES
 
@@ -50,3 +53,29 @@ def launcher(python: str, folder: str, run_directory: str, next_runtime: str, lo
         python=shlex.quote(python),
         code=shlex.quote(code),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What a launcher starts: see `launcher`. next_runtimes: by name or path, in their order."""
+
+    python: str
+    folder: str
+    next_runtimes: tuple[str, ...]
+
+
+_NEXT = re.compile(r"^    for mpsd_next in (.*); do$", re.MULTILINE)
+_EXEC = re.compile(r"^exec (.* -ISc .*)$", re.MULTILINE)
+_FOLDER = re.compile(r"sys\.path\.append\((.*?)\); from mpsd")
+
+
+def launched(text: str) -> Launched | None:
+    """What this text of a launcher starts; None where it is none that this version writes."""
+    following, started = _NEXT.search(text), _EXEC.search(text)
+    try:
+        words = shlex.split(started[1]) if started else []
+        names = shlex.split(following[1]) if following else []
+        folder = _FOLDER.search(words[2]) if len(words) > 2 else None
+        return Launched(words[0], str(ast.literal_eval(folder[1])), tuple(names)) if folder and names else None
+    except (ValueError, SyntaxError):
+        return None

@@ -66,3 +66,10 @@ def kubelet_settings(
         return None
     pod_resources = read.pop("pod_resources") or read["kubelet_directory"] / "pod-resources" / "kubelet.sock"
     return KubeletSettings(pod_resources=pod_resources, **read)
+
+
+def kubelet_directory(asked: str | None, environment: Mapping[str, str] = os.environ) -> Path:
+    """Kubelet's root, whether or not a node is named. asked: its flag, None where it was not given. InvalidInput."""
+    row = {"kubelet_directory": ROWS["kubelet_directory"]}
+    found: Path = read_rows(row, {"kubelet_directory": asked}, environment)["kubelet_directory"]
+    return found

@@ -75,6 +75,17 @@ class Nvml:
             capability=capability,
         )
 
+    def count(self) -> int:
+        return int(self._ask("nvmlDeviceGetCount"))
+
+    def found(self, ordinal: int) -> tuple[str, str, str]:
+        """A GPU's UUID, name and compute capability such as 9.0, whether or not any facts list it. NvmlFailed."""
+        handle = self._ask("nvmlDeviceGetHandleByIndex", ordinal)
+        uuid, name = (_text(self._ask(function, handle)) for function in ("nvmlDeviceGetUUID", "nvmlDeviceGetName"))
+        major, minor = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
+        self._handles[uuid] = handle
+        return uuid, name, f"{major}.{minor}"
+
     def mps_pids(self, uuid: str) -> frozenset[int]:
         """The pids of the clients of MPS on this GPU.
 

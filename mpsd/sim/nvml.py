@@ -144,8 +144,10 @@ class SimulatedNvml:
             self._gpus, self._cards = (), []
 
     def nvmlSystemGetDriverVersion(self) -> str:
+        """What a rehearsal has written into the machine's file `driver`, where it has."""
         self._require_init()
-        return self.driver
+        rehearsed = self._folder / "driver"
+        return rehearsed.read_text().strip() if rehearsed.exists() else self.driver
 
     def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
         self._require_init()

@@ -1,0 +1,65 @@
+"""Which MPS control daemons run on this machine, whoever has started them.
+
+One rule: a process counts by its command line alone, as anybody's daemon would show it; none is asked anything.
+"""
+
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from mpsd.core.doctor_facts import DaemonSeen, Unknown
+from mpsd.core.limits_as_read import PIPE_DIRECTORY
+from mpsd.edge import processes
+from mpsd.edge.control_pipe import PROGRAM
+from mpsd.edge.peer import peer_of
+
+_SERVES = re.compile(r"-[A-Za-z]*[df]|--(daemon|forground|foreground)")  # without one it only passes commands on
+_WORDS_BEFORE = 4  # of an interpreter
+_CONNECT_S = 1.0
+
+
+def daemons(is_here: Callable[[Mapping[str, str]], bool]) -> tuple[DaemonSeen, ...] | Unknown:
+    """Those of this machine, by pid; Unknown where other users' processes are hidden.
+
+    is_here: asked with a process's environment, empty where that cannot be read.
+    """
+    if not Path("/proc/1").exists():
+        return Unknown("/proc hides the processes of other users; ask again as root")
+    return tuple(sorted(_daemons(is_here), key=lambda daemon: daemon.pid))
+
+
+def _daemons(is_here: Callable[[Mapping[str, str]], bool]) -> Iterator[DaemonSeen]:
+    found = dict(_serving())
+    for pid, command in found.items():
+        environment = processes.environment_of(pid) or {}
+        if processes.parent_of(pid) not in found and is_here(environment):  # else it is another's fork
+            yield DaemonSeen(pid, command, environment.get(PIPE_DIRECTORY, ""))
+
+
+def _serving() -> Iterator[tuple[int, str]]:
+    """Pid and command line."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+        except OSError:  # it has ended
+            continue
+        if _is_daemon(words) and processes.identity_of(int(folder.name)):
+            yield int(folder.name), " ".join(words)
+
+
+def _is_daemon(words: list[str]) -> bool:
+    place = next((at for at, word in enumerate(words[:_WORDS_BEFORE]) if word.rpartition("/")[2] == PROGRAM), None)
+    return place is not None and any(_SERVES.fullmatch(word) for word in words[place + 1 :])
+
+
+def other_namespace(path: Path) -> Unknown | None:
+    """Unknown where whoever listens on this socket is in a pid namespace whose pids mean nothing here."""
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(_CONNECT_S)
+            probe.connect(str(path))
+            seen = peer_of(probe).pid != 0
+    except OSError:  # nobody does
+        return None
+    return None if seen else Unknown("mpsd runs in another pid namespace; ask there, or with hostPID")
