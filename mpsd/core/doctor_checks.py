@@ -229,7 +229,7 @@ def _domain_stopped(facts: NodeFacts) -> Iterator[Wrong]:
         record, state = one.record, one.record.state
         if record.daemon and not one.daemon_lives and state is not State.DOWN:
             what = f"{record.domain}: its control daemon ({record.daemon}) is gone"
-            yield Wrong(what, f"see its log (/{record.domain}/log/control.log in the run directory) and mpsd's")
+            yield Wrong(what, f"see its log ({record.domain}/log/control.log in the run directory) and mpsd's")
         elif state in _REMEDIES and (record.reason or state is not State.STARTING):
             why = f": {record.reason}" if record.reason else ""
             yield Wrong(f"{record.domain} is {after_is(state)}{why}", _REMEDIES[state])

@@ -20,21 +20,25 @@ _CONNECT_S = 1.0
 
 
 def daemons(is_here: Callable[[Mapping[str, str]], bool]) -> tuple[DaemonSeen, ...] | Unknown:
-    """Those of this machine, by pid; Unknown where other users' processes are hidden.
+    """Those of this machine, by pid; Unknown where other users' processes are hidden, or whose machine they are of is.
 
-    is_here: asked with a process's environment, empty where that cannot be read.
+    is_here: asked with a process's environment; where that cannot be read with an empty one, as of no played machine.
     """
     if not Path("/proc/1").exists():
         return Unknown("/proc hides the processes of other users; ask again as root")
-    return tuple(sorted(_daemons(is_here), key=lambda daemon: daemon.pid))
-
-
-def _daemons(is_here: Callable[[Mapping[str, str]], bool]) -> Iterator[DaemonSeen]:
     found = dict(_serving())
-    for pid, command in found.items():
-        environment = processes.environment_of(pid) or {}
-        if processes.parent_of(pid) not in found and is_here(environment):  # else it is another's fork
-            yield DaemonSeen(pid, command, environment.get(PIPE_DIRECTORY, ""))
+    seen = []
+    for pid, command in sorted(found.items()):
+        environment = processes.environment_of(pid)
+        if (
+            processes.parent_of(pid) in found or processes.identity_of(pid) is None
+        ):  # another's fork, or ended meanwhile
+            continue
+        if environment is None and not is_here({}):
+            return Unknown(f"the environment of pid {pid} may not be read; ask again as root")
+        if is_here(environment or {}):
+            seen.append(DaemonSeen(pid, command, (environment or {}).get(PIPE_DIRECTORY, "")))
+    return tuple(seen)
 
 
 def _serving() -> Iterator[tuple[int, str]]:

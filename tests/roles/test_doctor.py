@@ -87,6 +87,19 @@ def test_it_changes_nothing(machine: Machine) -> None:
     assert sorted(machine.run_directory.rglob("*")) == before
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_what_another_user_may_not_see_is_unknown_and_not_well(machine: Machine) -> None:
+    machine.run_directory.parent.chmod(0o755)
+    machine.up()
+    other = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    answer = machine.start([*other, MPSD, "doctor"])
+    assert answer.exit_code() == 1, answer
+    assert answer.output.startswith(
+        "nothing wrong was found, but not known is whether every control daemon is mpsd's: "
+    )
+    assert "may not be read; ask again as root" in answer.output
+
+
 # -- the driver and the GPUs -----------------------------------------------------------------------------------------
 
 
