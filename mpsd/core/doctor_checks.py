@@ -1,22 +1,19 @@
 """The checks of `mpsd doctor`, in the order in which they are to be read: causes before what follows from them.
 
-One rule: a row says what is wrong and the one thing to do, and never more than was seen. Rows of what is around mpsd
-(container engines, kubelet, SELinux) are in doctor_host_checks.
+One rule: a row says what is wrong and the one thing to do, and never more than was seen. Rows of the driver
+are in doctor_driver_checks, those of what is around mpsd (container engines, kubelet) in doctor_host_checks.
 """
 
 from collections.abc import Iterator
 
 from mpsd.core.doctor import Check, Severity, Wrong, each
+from mpsd.core.doctor_driver_checks import DRIVER_CHECKS, UNTESTED_CHECK
 from mpsd.core.doctor_facts import DomainSeen, Elsewhere, NodeFacts, NotKnown, Unknown, known
 from mpsd.core.doctor_host_checks import HOST_CHECKS
 from mpsd.core.domain_states import State, after_is
 from mpsd.core.node_status import NodeStatus
 from mpsd.core.node_view import RECORD_VERSION
 
-# The first driver whose MPS takes memory limits, that of CUDA 11.5 (NVIDIA's manual of MPS).
-OLDEST_DRIVER = 495
-READ_OFF_DRIVER = 580  # what docs/mps-observed.md was read off
-_OLDEST_CAPABILITY = (7, 0)  # from Volta on a client has limits of its own (NVIDIA's manual of MPS)
 _MODES = {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}  # NVML's numbers; 0 is DEFAULT
 _PROHIBITED, _EXCLUSIVE = 2, 3
 _SHOWN = 3  # processes that are named
@@ -29,83 +26,6 @@ def _limits_unsound(facts: NodeFacts) -> Iterator[Wrong]:
     limits = known(facts.limits)
     for fault in limits.wrong:
         yield Wrong(fault, f"`mpsd check {limits.folder}` says when it is sound")
-
-
-def _nvml_silent(facts: NodeFacts) -> Iterator[Wrong]:
-    if error := known(facts.nvml):
-        what, _semicolon, remedy = error.rpartition("; ")
-        yield Wrong(what or error, remedy if what else "`nvidia-smi` says whether the driver works")
-
-
-def _gpu_lost(facts: NodeFacts) -> Iterator[Wrong]:
-    gpus = known(facts.gpus)
-    if not gpus:
-        yield Wrong("the driver answers and shows no GPU", "see `dmesg | grep -i nvrm`, and that one is plugged in")
-    for gpu in gpus:
-        if gpu.lost:
-            yield Wrong(f"gpu{gpu.ordinal} does not answer: {gpu.lost}", "reset it or restart the machine")
-
-
-def _driver_old(facts: NodeFacts) -> Iterator[Wrong]:
-    driver = known(facts.driver)
-    branch = _branch(driver)
-    if branch is not None and branch < OLDEST_DRIVER:
-        yield Wrong(
-            f"driver {driver} is too old: MPS takes memory limits from {OLDEST_DRIVER} on",
-            f"install driver {READ_OFF_DRIVER} or newer",
-        )
-
-
-def _driver_untested(facts: NodeFacts) -> Iterator[Wrong]:
-    """A driver that passed the canary here was tried here, which is worth more than our word."""
-    driver = known(facts.driver)
-    passed = any(
-        one.record.canary and one.record.canary.driver == driver and not one.record.canary.problem
-        for one in known(facts.domains)
-    )
-    if _branch(driver) != READ_OFF_DRIVER and not passed:
-        yield Wrong(
-            f"nobody has tried driver {driver}: mpsd was written for {READ_OFF_DRIVER}, and no canary has passed here",
-            "let `mpsd up` run its canary (policy.yaml: canary)",
-        )
-
-
-def _branch(driver: str) -> int | None:
-    """The number before the first point; None where there is none."""
-    number = driver.partition(".")[0]
-    return int(number) if number.isascii() and number.isdigit() else None
-
-
-def _capability_old(facts: NodeFacts) -> Iterator[Wrong]:
-    for gpu, capability in each(known(facts.gpus), lambda gpu: gpu.capability):
-        if _number(capability) < _OLDEST_CAPABILITY:
-            yield Wrong(
-                f"{gpu} has compute capability {capability}: before 7.0 MPS holds no client to limits",
-                "take the card out of this machine, or leave the machine to others",
-            )
-
-
-def _capability_unlisted(facts: NodeFacts) -> Iterator[Wrong]:
-    limits = known(facts.limits)
-    listed = known(limits.capabilities)
-    for gpu, capability in each(known(facts.gpus), lambda gpu: gpu.capability):
-        if capability not in listed and _number(capability) >= _OLDEST_CAPABILITY:
-            yield Wrong(
-                f"{gpu} has compute capability {capability}, which gpus.yaml does not list",
-                f"add a row for it under capabilities in {limits.folder}/gpus.yaml",
-            )
-
-
-def _number(capability: str) -> tuple[int, int]:
-    major, _point, minor = capability.partition(".")
-    return int(major), int(minor)
-
-
-def _mig(facts: NodeFacts) -> Iterator[Wrong]:
-    for gpu, is_on in each(known(facts.gpus), lambda gpu: gpu.mig):
-        if is_on:
-            remedy = f"switch it off (nvidia-smi -i {gpu.ordinal} -mig 0), or leave this GPU to others"
-            yield Wrong(f"MIG is on for {gpu}, and MPS does not share such a GPU", remedy)
 
 
 def _no_program(facts: NodeFacts) -> Iterator[Wrong]:
@@ -307,19 +227,7 @@ _STOPS, _BREAKS, _NOTE = Severity.STOPS, Severity.BREAKS, Severity.NOTE
 
 _OWN_CHECKS = (
     Check("limits-unsound", _STOPS, "the limits files are sound", ("limits",), "both files", _limits_unsound),
-    Check("driver-silent", _STOPS, "the driver answers", ("nvml",), f"{_NVML}: nvmlInit", _nvml_silent),
-    Check("gpu-lost", _STOPS, "every GPU answers", ("gpus",), f"{_NVML}: each GPU by its number", _gpu_lost),
-    Check("driver-old", _STOPS, "the driver is new enough", ("driver",), f"{_NVML}: its version", _driver_old),
-    Check("capability-old", _STOPS, "MPS can limit every GPU", ("gpus",), f"{_NVML}: capability", _capability_old),
-    Check(
-        "capability-unlisted",
-        _STOPS,
-        "gpus.yaml lists every GPU's compute capability",
-        ("gpus", "limits"),
-        f"{_NVML} and gpus.yaml",
-        _capability_unlisted,
-    ),
-    Check("mig-on", _STOPS, "MIG is off", ("gpus",), f"{_NVML}: nvmlDeviceGetMigMode", _mig),
+    *DRIVER_CHECKS,
     Check("no-control-program", _STOPS, "MPS is installed", ("control_program",), "PATH", _no_program),
     Check("no-uvm", _STOPS, "/dev/nvidia-uvm is there", ("uvm",), "/dev", _no_uvm),
     Check(
@@ -367,14 +275,7 @@ _LATER_CHECKS = (
     Check("outside-books", _BREAKS, "every process on a GPU has a grant", ("agent",), _AGENT, _outside_books),
     Check("agent-blind", _BREAKS, "the agent sees everything", ("agent",), _AGENT, _agent_blind),
     Check("canary-doubt", _NOTE, "the canary found what gpus.yaml says", ("domains",), _RECORDS, _canary_doubt),
-    Check(
-        "driver-untested",
-        _NOTE,
-        "this driver was tried",
-        ("driver", "domains"),
-        f"{_NVML}: its version, and {_RECORDS}",
-        _driver_untested,
-    ),
+    UNTESTED_CHECK,
     Check("draining", _NOTE, "no domain is drained", ("domains",), _RECORDS, _domain_drains),
     Check("run-not-tmpfs", _NOTE, "/run/mpsd is on tmpfs", ("run_directory",), "/proc/self/mounts", _not_tmpfs),
 )

@@ -187,6 +187,18 @@ def test_a_run_directory_that_takes_no_files() -> None:
     )
 
 
+def test_what_a_canary_doubts_what_drains_and_what_the_agent_cannot_see() -> None:
+    doubt = replace(RECORD, canary=Canary("boot", "580.1", 0, "", 1, 1, "a context costs 90 MiB, not 57"))
+    assert headline(domains=(DomainSeen(doubt, daemon_lives=True),)).startswith(
+        "gpu0: its canary found: a context costs"
+    )
+    drains = replace(RECORD, state=State.DRAINING, reason="asked by ops")
+    expected = "gpu0 is draining and takes no new programs: asked by ops; "
+    assert headline(domains=(DomainSeen(drains, daemon_lives=True),)).startswith(expected)
+    blind = NodeStatus(0.0, "580.1", (), (), (), (), (), ("NVML: GPU is lost",))
+    assert headline(agent=AgentSeen(blind)).startswith("the agent cannot see: NVML: GPU is lost; ")
+
+
 def test_an_older_canary_of_another_driver_says_nothing_of_this_one() -> None:
     assert headline(driver="575.2").startswith("nobody has tried driver 575.2")
 
