@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NODE := tests/roles_kubelet
 SOAK := $(NODE)/test_soak.py tests/roles/test_random_faults.py
-WHOLE := $(NODE) tests/roles tests/roles_webhook tests/roles_scheduler tests/mpsd_bench tests/cli/test_smi.py tests/cli/test_set.py
+MACHINES := $(patsubst %,tests/cli/test_%.py,up run status demo smi set)
+WHOLE := $(NODE) tests/roles tests/roles_webhook tests/roles_scheduler tests/mpsd_bench $(MACHINES)
 HOST := tests/host
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
