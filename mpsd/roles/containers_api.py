@@ -6,13 +6,10 @@ container's first process is there; so nobody has to give anything back by hand,
 """
 
 import asyncio
-import os
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 from weakref import WeakValueDictionary
 
-import msgspec
 from aiohttp import web
 
 from mpsd.core.container_answer import container_answer
@@ -30,25 +27,17 @@ from mpsd.core.kept_grants import ContainerGrant
 from mpsd.core.node_view import Waiting
 from mpsd.core.policy import Policy
 from mpsd.edge import processes
-from mpsd.edge.http_server import Handler, json_answer, peer
+from mpsd.edge.http_server import Handler, json_answer
 from mpsd.edge.logs import logger
 from mpsd.edge.settings import Settings
 from mpsd.edge.waiting import until
 from mpsd.roles.agent import AgentRole
 from mpsd.roles.local_grants import LocalGrants
 from mpsd.roles.node import Node
+from mpsd.roles.privileged_questions import No, known_asker, read
 
 _GONE_S = 1.0  # for NVML to let go of a container's processes, which took 0.04 to 0.07 s
 _LOOK_AGAIN_S = 0.02
-Question = TypeVar("Question")
-
-
-class _No(Exception):
-    """What is asked is refused; status as HTTP has it."""
-
-    def __init__(self, status: int, *reasons: str) -> None:
-        super().__init__("; ".join(reasons))
-        self.answer = json_answer(Refusal(reasons, for_ever=status != web.HTTPConflict.status_code), status=status)
 
 
 class ContainersApi:
@@ -87,12 +76,12 @@ class ContainersApi:
         """201 with what goes into the bundle; 204 where nothing is asked; 400, 403 and 409 where it is not to be."""
         try:
             caller = self._caller(request)
-            asks = await _read(request, ContainerAsks)
-        except _No as no:
+            asks = await read(request, ContainerAsks)
+        except No as no:
             return no.answer
         try:
             return await self._grant(asks, caller)
-        except _No as no:
+        except No as no:
             self._log.info("container refused", container=asks.id, reason=str(no), reserved="nothing")
             return no.answer
 
@@ -102,11 +91,11 @@ class ContainersApi:
         if isinstance(reading, Off):
             return web.Response(status=204)
         if self._books is None:
-            raise _No(400, "kubelet gives this node's GPUs to pods; write a pod")
+            raise No(400, "kubelet gives this node's GPUs to pods; write a pod", for_ever=True)
         found = container_findings(asks, policy, self._node.nvml.driver())
         problems = (*found.problems, *(reading.problems if isinstance(reading, Refused) else ()))
         if problems or isinstance(reading, Refused):
-            raise _No(400, *map(str, problems))
+            raise No(400, *map(str, problems), for_ever=True)
         name = ContainerName(asks.root, asks.id)
         async with self._turns.setdefault(name, asyncio.Lock()):
             held = self._held_by(name, caller, self._books)
@@ -117,7 +106,7 @@ class ContainersApi:
 
     def _held_by(self, name: ContainerName, caller: ProcessIdentity, books: LocalGrants) -> ContainerGrant | None:
         """What the caller was granted when it asked before and did not hear the answer. What the container held when it
-        was made before, and is over, ends now. _No where it is not over."""
+        was made before, and is over, ends now. No where it is not over."""
         found = books.of_container(name)
         if found is None:
             return None
@@ -127,7 +116,7 @@ class ContainersApi:
         left = "" if lives else self._left_of(grant)
         if lives or left:
             why = f"{grant.holder.process} of it lives" if lives else left
-            raise _No(409, f"{grant.holder} holds grant {grant.id} already, and {why}; delete it first")
+            raise No(409, f"{grant.holder} holds grant {grant.id} already, and {why}; delete it first", for_ever=False)
         books.end(grant)
         return None
 
@@ -152,7 +141,7 @@ class ContainersApi:
             books.forget(waiting.id)
         if isinstance(answer, Refuse):
             self._say_given_back(asks, wanted)
-            raise _No(400 if answer.for_ever else 409, answer.reason)
+            raise No(400 if answer.for_ever else 409, answer.reason, for_ever=answer.for_ever)
         return answer.grant
 
     def _say_given_back(self, asks: ContainerAsks, wanted: CardsRequest) -> None:
@@ -166,8 +155,8 @@ class ContainersApi:
         """200 whether or not it was known, once its grant is given back or somebody else sees to that."""
         try:
             caller = self._caller(request)
-            name = await _read(request, ContainerName)
-        except _No as no:
+            name = await read(request, ContainerName)
+        except No as no:
             return no.answer
         books = self._books
         found = books.of_container(name) if books else None
@@ -185,8 +174,8 @@ class ContainersApi:
         """200 with the variables that hold now; 404 where the container holds no grant."""
         try:
             self._caller(request)
-            name = await _read(request, ContainerName)
-        except _No as no:
+            name = await read(request, ContainerName)
+        except No as no:
             return no.answer
         found = self._books.of_container(name) if self._books else None
         if found is None:
@@ -197,18 +186,10 @@ class ContainersApi:
     # --------------------------------------------------------------------------------------------------------------
 
     def _caller(self, request: web.Request) -> ProcessIdentity:
-        """The process that asks, by the kernel's word. _No."""
-        found = peer(request)
-        if found is None or found.uid not in {0, os.geteuid()}:
-            raise _No(403, "containers are root's and mpsd's own; ask as root")
+        """The process that asks, by the kernel's word. No."""
+        found = known_asker(request, "containers are root's and mpsd's own; ask as root", for_ever=True)
         caller = processes.identity_of(found.pid) if found.pid else None
         if caller is None:
-            raise _No(400, "the kernel does not say which process asks; run mpsd in the same pid namespace")
+            reason = "the kernel does not say which process asks; run mpsd in the same pid namespace"
+            raise No(400, reason, for_ever=True)
         return caller
-
-
-async def _read(request: web.Request, kind: type[Question]) -> Question:
-    try:
-        return msgspec.json.decode(await request.read(), type=kind)
-    except msgspec.MsgspecError as error:
-        raise _No(400, f"the request is not understood: {error}") from None

@@ -5,35 +5,25 @@ given here. More memory is answered once the domain's servers let a client of th
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import msgspec
 from aiohttp import web
 
 from mpsd.core.change_told import is_misuse, told
 from mpsd.core.grant_change import Change, changed
-from mpsd.core.grant_messages import Refusal
 from mpsd.core.grants import Part
 from mpsd.core.kept_grants import KeptGrant
 from mpsd.core.policy import Policy
 from mpsd.core.set_messages import GrantChangeAsks, GrantChanged
-from mpsd.edge.http_server import Handler, json_answer, peer
+from mpsd.edge.http_server import Handler, json_answer
 from mpsd.edge.logs import logger
 from mpsd.roles.agent import AgentRole
 from mpsd.roles.local_grants import LocalGrants
+from mpsd.roles.privileged_questions import No, known_asker, read
 
 _TURN_S = 10.0  # for the agent's turn to end, in which a daemon may not answer
 _RAISED_S = 10.0  # for the domain's servers to let a larger client in
-
-
-class _No(Exception):
-    """It is refused; status as HTTP has it. misuse: it could not be whatever the node looked like."""
-
-    def __init__(self, status: int, *reasons: str, misuse: bool = False) -> None:
-        super().__init__("; ".join(reasons))
-        self.answer = json_answer(Refusal(reasons, for_ever=misuse), status=status)
 
 
 class GrantSetApi:
@@ -53,31 +43,29 @@ class GrantSetApi:
         """200 with what was and what is; 400 for what is no question; 403, 404; 409 where it cannot be now."""
         grant_id = request.match_info["id"]
         try:
-            asks = await self._asked(request)
+            known_asker(request, "grants are changed by root and by mpsd's own user; ask as root", for_ever=False)
+            asks = await read(request, GrantChangeAsks)
             return json_answer(await self._change(grant_id, asks))
-        except _No as no:
+        except No as no:
             self._log.info("change refused", grant=grant_id, reason=str(no))
             return no.answer
 
-    async def _asked(self, request: web.Request) -> GrantChangeAsks:
-        caller = peer(request)
-        if caller is None or caller.uid not in {0, os.geteuid()}:
-            raise _No(403, "grants are changed by root and by mpsd's own user; ask as root")
-        try:
-            return msgspec.json.decode(await request.read(), type=GrantChangeAsks)
-        except msgspec.MsgspecError as error:
-            raise _No(400, f"the request is not understood: {error}", misuse=True) from None
-
     async def _change(self, grant_id: str, asks: GrantChangeAsks) -> GrantChanged:
         if self._books is None:
-            raise _No(409, "kubelet gives this node's GPUs to pods; change what the pod asks for, and make it anew")
+            raise No(
+                409,
+                "kubelet gives this node's GPUs to pods; change what the pod asks for, and make it anew",
+                for_ever=False,
+            )
         try:
             async with asyncio.timeout(_TURN_S), self._agent.between_turns():
                 before, after, answer = self._decided(grant_id, asks)
                 if not asks.dry_run:
                     self._books.change(after)
         except TimeoutError:
-            raise _No(409, f"the agent has been busy for {_TURN_S:g} s, and nothing is changed; try again") from None
+            raise No(
+                409, f"the agent has been busy for {_TURN_S:g} s, and nothing is changed; try again", for_ever=False
+            ) from None
         if not asks.dry_run and after.memory_mib > before.memory_mib:
             await self._until_raised(before, after, self._books)
         if not asks.dry_run:
@@ -96,16 +84,16 @@ class GrantSetApi:
         view, policy = self._agent.look(), self._policy()
         before = next((held.grant for held in view.grants if held.grant.id == grant_id), None)
         if not isinstance(before, KeptGrant):
-            raise _No(404, f"grant {grant_id} is not there any more")
+            raise No(404, f"grant {grant_id} is not there any more", for_ever=False)
         change = Change(asks.memory_mib, asks.percent, asks.weight, asks.gpu, asks.forced)
         after = changed(before, change, view, policy)
         if isinstance(after, tuple):
             misuse = is_misuse(after)
-            raise _No(400 if misuse else 409, *map(str, after), misuse=misuse)
+            raise No(400 if misuse else 409, *map(str, after), for_ever=misuse)
         return before, after, told(before, after, view, policy, dry_run=asks.dry_run)
 
     async def _until_raised(self, before: KeptGrant, after: KeptGrant, books: LocalGrants) -> None:
-        """_No where the servers did not come to let it in; what was to be more is as it was then."""
+        """No where the servers did not come to let it in; what was to be more is as it was then."""
         why = await self._agent.until_allowed(after.domain, after.memory_mib, _RAISED_S)
         if not why:
             return
@@ -113,7 +101,7 @@ class GrantSetApi:
             now = next((held.grant for held in books.held() if held.grant.id == after.id), None)
             if isinstance(now, KeptGrant) and now.parts == after.parts:  # else it was changed again, or has ended
                 books.change(replace(now, parts=tuple(map(_less, before.parts, after.parts))))
-        raise _No(409, f"{why}; it has no more memory than before")
+        raise No(409, f"{why}; it has no more memory than before", for_ever=False)
 
 
 def _less(before: Part, after: Part) -> Part:
