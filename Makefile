@@ -8,10 +8,11 @@ SOAK := $(NODE)/test_soak.py tests/roles/test_random_faults.py
 MACHINES := $(patsubst %,tests/cli/test_%.py,up run status demo smi set)
 WHOLE := $(NODE) tests/roles tests/roles_webhook tests/roles_scheduler tests/mpsd_bench $(MACHINES)
 HOST := tests/host
+SEE := tests/prometheus $(wildcard tests/page)
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
 
-.PHONY: check check-node check-host e2e demo bench proto fuzz soak format clean
+.PHONY: check check-node check-host check-see e2e demo bench proto fuzz soak format clean
 .DEFAULT_GOAL := check
 
 $(READY): pyproject.toml
@@ -25,7 +26,7 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/mpsd check limits
-	$(TESTS) $(WHOLE:%=--ignore=%) --ignore=$(HOST)
+	$(TESTS) $(WHOLE:%=--ignore=%) $(HOST:%=--ignore=%) $(SEE:%=--ignore=%)
 
 # Every role as it runs, on whole simulated machines, nodes and clusters; and mpsd bench.
 check-node: $(READY)
@@ -35,6 +36,10 @@ check-node: $(READY)
 # fetched and unpacked where Debian's apt is; else its tests are skipped, and say so.
 check-host: $(READY)
 	PATH="$$PATH:$$($(HOST)/programs.sh)" PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist loadfile -rs $(HOST)
+
+# What an operator looks at: by Debian's Prometheus, fetched and unpacked as above.
+check-see: $(READY)
+	PATH="$$PATH:$$(tests/prometheus/programs.sh)" PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist loadfile -rs $(SEE)
 
 # A real Kubernetes 1.20.2 of its own with a real node, on Debian 12 as root, with the image built from this checkout:
 # 10 minutes the first time, then 6.
