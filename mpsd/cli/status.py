@@ -18,8 +18,8 @@ from mpsd.cli.tables import GPU_COLUMNS, domain_line, grant_table, known_gib, su
 from mpsd.cli.verbs import extra_needed
 from mpsd.cli.violation_lines import violation_lines
 from mpsd.core.domain_states import State
+from mpsd.core.gib import gib
 from mpsd.core.node_status import NodeStatus
-from mpsd.core.placement import gib
 from mpsd.core.problem import InvalidInput, Problem
 from mpsd.core.status_rows import domain_rows, gpu_rows, grant_rows
 from mpsd.edge import local_api

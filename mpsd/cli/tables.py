@@ -15,8 +15,8 @@ from mpsd.core.cluster_status import ClusterNode, cordoned_gpus
 from mpsd.core.cordon_change import DRAINS
 from mpsd.core.domain_states import State, after_is
 from mpsd.core.durations import lasting
+from mpsd.core.gib import gib
 from mpsd.core.mps_ready import Truth
-from mpsd.core.placement import gib
 from mpsd.core.problem import printable
 from mpsd.core.status_rows import DomainRow, GpuRow, GrantRow
 

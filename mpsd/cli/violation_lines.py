@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from mpsd.cli.tables import clock
 from mpsd.core.node_status import ViolationCount, ViolationsStatus, ViolationStatus
-from mpsd.core.policy import Response
 from mpsd.core.problem import printable
+from mpsd.core.responses import Response
 
 _LONGEST = 1000
 _ENDS = {Response.KILL: "to be ended", Response.EVICT: "to be ended and evicted"}

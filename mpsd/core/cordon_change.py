@@ -10,7 +10,7 @@ from mpsd.core.cluster_status import ClusterNode, PodStatus
 from mpsd.core.cordon import ALL, drains
 from mpsd.core.domain_states import State
 from mpsd.core.domains import Domain
-from mpsd.core.placement import gib
+from mpsd.core.gib import gib
 from mpsd.core.problem import InvalidInput, Problem
 
 DRAINS = frozenset({State.DRAINING, State.DRAINED})

@@ -6,9 +6,12 @@ the most serious first.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from mpsd.core.control_protocol import ServerStatus
-from mpsd.core.policy import Restarts
+
+if TYPE_CHECKING:  # as in core.grants
+    from mpsd.core.policy import Restarts
 
 UNANSWERED_BEFORE_WEDGED = 3
 
@@ -154,7 +157,7 @@ def next_state(state: State, seen: Seen) -> State:
     return state
 
 
-def restart_delay_s(restarts_in_a_row: int, restarts: Restarts) -> float:
+def restart_delay_s(restarts_in_a_row: int, restarts: "Restarts") -> float:
     """Seconds to wait before the next start: none the first time, then doubling up to the longest."""
     if restarts_in_a_row == 0:
         return 0.0

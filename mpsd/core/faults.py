@@ -6,11 +6,14 @@ that is ever said is who was hit, and who was hit at every one of several faults
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from mpsd.core.control_log import LogEvent, LogLine
 from mpsd.core.identity import ProcessIdentity
 from mpsd.core.node_view import Fault, FaultHit
-from mpsd.core.policy import Graces
+
+if TYPE_CHECKING:  # as in core.grants
+    from mpsd.core.policy import Graces
 
 REMEMBERED = 16  # faults of a domain
 
@@ -88,7 +91,7 @@ def is_known(faults: Iterable[Fault], pids: Collection[int]) -> bool:
 # -- how they heal -------------------------------------------------------------------------------------------------
 
 
-def to_end(faults: Iterable[Fault], listed: Collection[int], now: float, graces: Graces) -> tuple[FaultHit, ...]:
+def to_end(faults: Iterable[Fault], listed: Collection[int], now: float, graces: "Graces") -> tuple[FaultHit, ...]:
     """Who is to be ended by now: those hit that linger beyond the grace. listed: the pids that the server still names.
 
     Until the last of them is gone the server lets nobody in, and their contexts are lost in any case.
@@ -115,13 +118,13 @@ def ended(faults: Iterable[Fault], process: ProcessIdentity, now: float) -> tupl
     )
 
 
-def next_due_s(faults: Iterable[Fault], now: float, graces: Graces) -> float | None:
+def next_due_s(faults: Iterable[Fault], now: float, graces: "Graces") -> float | None:
     """Seconds until somebody may have to be ended; None where that is not to come."""
     waits = [fault.at + graces.fault_grace_s - now for fault in unhealed(faults)]
     return min((wait for wait in waits if wait > 0), default=None)
 
 
-def why_stuck(faults: Iterable[Fault], now: float, graces: Graces) -> str:
+def why_stuck(faults: Iterable[Fault], now: float, graces: "Graces") -> str:
     """Why only another daemon can help: the server did not heal in its time; empty where it may yet."""
     limit_s = graces.fault_grace_s + graces.wedged_limit_s
     if all(now < fault.at + limit_s for fault in unhealed(faults)):

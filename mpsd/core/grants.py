@@ -5,10 +5,13 @@ One rule: what is promised never adds up to more than the policy lets a GPU prom
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from mpsd.core.gpu_facts import Capability, Card, GpuFacts
 from mpsd.core.identity import HostContainer, PodName, ProcessIdentity
-from mpsd.core.policy import Compute, Policy
+
+if TYPE_CHECKING:  # they take a tenth of a second to load, for which whoever only reads a status does not wait
+    from mpsd.core.gpu_facts import Capability, GpuFacts
+    from mpsd.core.policy import Compute, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class Gpu(GpuName):
     name: str
     memory_mib: int
     sms: int
-    capability: Capability
+    capability: "Capability"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,7 @@ class Room:
     clients: int
     weight: int | None = None
 
-    def holds(self, request: Request, policy: Policy) -> bool:
+    def holds(self, request: Request, policy: "Policy") -> bool:
         return (
             request.memory_mib <= self.memory_mib
             and (request.thread_percent or 0) <= self.thread_percent
@@ -155,8 +158,10 @@ class Room:
         )
 
 
-def facts_here(gpus: Iterable[Gpu], facts: GpuFacts) -> GpuFacts:
+def facts_here(gpus: Iterable[Gpu], facts: "GpuFacts") -> "GpuFacts":
     """The facts with this node's GPUs for cards, so that the largest is the largest here."""
+    from mpsd.core.gpu_facts import Card  # as above
+
     cards = [
         Card(
             name=gpu.name,
@@ -172,13 +177,13 @@ def facts_here(gpus: Iterable[Gpu], facts: GpuFacts) -> GpuFacts:
     return replace(facts, cards=cards or facts.cards)
 
 
-def promised_mib(gpu: Gpu, policy: Policy) -> int:
+def promised_mib(gpu: Gpu, policy: "Policy") -> int:
     """MiB of one GPU that may be promised in all: what CUDA can use, less what the MPS server holds."""
     return (gpu.memory_mib - gpu.capability.server_mib) * policy.oversubscription.memory_percent // 100
 
 
 def rooms(
-    gpus: Iterable[Gpu], domain_of: Mapping[str, str], grants: Iterable[Grant], policy: Policy
+    gpus: Iterable[Gpu], domain_of: Mapping[str, str], grants: Iterable[Grant], policy: "Policy"
 ) -> tuple[Room, ...]:
     """What each GPU has left, in the order of `gpus`. domain_of: from UUID to the name of the GPU's domain."""
     held: dict[str, list[Grant]] = {}
@@ -188,7 +193,7 @@ def rooms(
     return tuple(_room(gpu, domain_of[gpu.uuid], held.get(gpu.uuid, []), policy) for gpu in gpus)
 
 
-def _room(gpu: Gpu, domain: str, grants: list[Grant], policy: Policy) -> Room:
+def _room(gpu: Gpu, domain: str, grants: list[Grant], policy: "Policy") -> Room:
     total_mib = promised_mib(gpu, policy)
     parts = [grant.part_of(gpu.uuid) for grant in grants]
     return Room(
@@ -202,7 +207,7 @@ def _room(gpu: Gpu, domain: str, grants: list[Grant], policy: Policy) -> Room:
     )
 
 
-def free_weight(gpu: GpuName, grants: Iterable[Grant], compute: Compute) -> int | None:
+def free_weight(gpu: GpuName, grants: Iterable[Grant], compute: "Compute") -> int | None:
     """cGPU's free_weight: what the weights of the GPU's containers leave of max_inst; None where that is not set."""
     max_inst = compute.of(gpu.ordinal).max_inst
     return None if max_inst is None else max_inst - sum(grant.part_of(gpu.uuid).weight or 0 for grant in grants)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mpsd.core import policy as policies
+from mpsd.core.gib import gib as gib
 from mpsd.core.grants import Request, Room
 from mpsd.core.policy import Policy
 
@@ -84,9 +85,3 @@ def _left(request: Request, room: Room, policy: Policy) -> str:
     if policy.requests.clients_per_grant > room.clients:
         said.append(f"room for {max(0, room.clients)} more clients")
     return " and ".join(said)
-
-
-def gib(memory_mib: int) -> str:
-    """MiB as GiB for people: whole where it is whole, else with one decimal, never rounded up."""
-    tenths = memory_mib * 10 // 1024
-    return str(tenths // 10) if tenths % 10 == 0 else f"{tenths // 10}.{tenths % 10}"

@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from mpsd.core.dialect_policies import MOST_INSTANCES, NATIVE, POLICIES, Share
+from mpsd.core.responses import Response as Response
 
 STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -118,25 +119,6 @@ class CanaryRule(StrEnum):
     REQUIRE = "require"
     WARN = "warn"
     SKIP = "skip"
-
-
-class Response(StrEnum):
-    """What is done about a violation."""
-
-    OBSERVE = "observe"
-    WARN = "warn"
-    KILL = "kill"
-    EVICT = "evict"
-
-    @property
-    def ends(self) -> bool:
-        """Whether a process is to be ended."""
-        return self in {Response.KILL, Response.EVICT}
-
-    @property
-    def tells(self) -> bool:
-        """Whether anybody but who looks hears of it."""
-        return self is not Response.OBSERVE
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)

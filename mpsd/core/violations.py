@@ -6,13 +6,17 @@ event never changes.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from mpsd.core.events import Reason
 from mpsd.core.grants import Part
 from mpsd.core.identity import PodName
 from mpsd.core.node_view import Client
-from mpsd.core.policy import Policy, Response
 from mpsd.core.problem import printable
+from mpsd.core.responses import Response
+
+if TYPE_CHECKING:  # as in core.grants
+    from mpsd.core.policy import Policy
 
 _PROGRAM = 40  # characters of it in a message
 
@@ -33,7 +37,7 @@ class Kind(StrEnum):
         """Of its events."""
         return _REASONS[self]
 
-    def response(self, policy: Policy) -> Response:
+    def response(self, policy: "Policy") -> Response:
         """What the policy has done about it."""
         return Response(getattr(policy.violations, self.value).action)
 
@@ -84,6 +88,6 @@ def named(client: Client) -> str:
     return f"{client.process} ({printable(program, _PROGRAM)})"
 
 
-def most_mib(part: Part, policy: Policy) -> int:
+def most_mib(part: Part, policy: "Policy") -> int:
     """What the processes of a grant may use together of one of its GPUs before it is a violation."""
     return part.memory_mib + policy.violations.memory_over_grant.tolerance_mib
