@@ -56,7 +56,7 @@ class ClusterNode:
 
     told_at: seconds since 1970, None where it has told nothing yet. stale: too long ago to be believed.
     cordoned: as in the spec, UUIDs or `all`. pods None: the node does not know. unreadable: what is wrong with the
-    object, a sentence each.
+    object, a sentence each. version: of the agent's mpsd; empty where an older one does not say.
     """
 
     name: str
@@ -70,6 +70,7 @@ class ClusterNode:
     domains: tuple[DomainRow, ...]
     pods: tuple[PodStatus, ...] | None
     unreadable: tuple[str, ...]
+    version: str = ""
 
     @property
     def condition(self) -> ConditionStatus | None:
@@ -151,6 +152,7 @@ class _Reader:
             domains=domains,
             pods=pods,
             unreadable=(*self.unreadable, *(problem.fault for problem in self.shape.problems)),
+            version=self.shape.text(self._status, "version", "status"),
         )
 
     def _conditions(self) -> Iterator[ConditionStatus]:
@@ -166,6 +168,7 @@ class _Reader:
     def _domains(self) -> Iterator[DomainRow]:
         for path, entry in self.shape.entries(self._status, "domains", "status"):
             canary = self.shape.mapping(entry, "canary", path)
+            faults = self.shape.mapping(entry, "faults", path)
             doubts = [self.shape.text(canary, name, f"{path}.canary") for name in ("problem", "warning")]
             yield DomainRow(
                 node=self._name,
@@ -178,6 +181,9 @@ class _Reader:
                 suspects=tuple(self._suspects(entry, path)),
                 context_mib=self._amount(canary, "contextMiB", f"{path}.canary"),
                 doubt=next(filter(None, doubts), ""),
+                version=self.shape.text(entry, "version", path),
+                faults=self._amount(faults, "count", f"{path}.faults"),
+                last_fault=self._time(faults, "last", f"{path}.faults"),
             )
 
     def _suspects(self, domain: Fields, path: str) -> Iterator[tuple[str, int | None]]:

@@ -10,14 +10,16 @@ manifests/base/crd/mpsnode.yaml.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpsd.core.domain_states import State
 from mpsd.core.fault_status import FaultsStatus, faults_status
 from mpsd.core.grants import Gpu, promised_mib
 from mpsd.core.identity import PodName
 from mpsd.core.node_view import Canary, Client, DomainView, HeldGrant, NodeView, pod_names
-from mpsd.core.policy import Policy
+
+if TYPE_CHECKING:  # as in core.grants
+    from mpsd.core.policy import Policy
 
 API = "mpsd.io/v1alpha1"
 KIND = "MPSNode"
@@ -35,12 +37,15 @@ Object = dict[str, Any]
 Stamp = Callable[[float], str]  # seconds since 1970 in RFC 3339
 
 
-def mpsnode_status(view: NodeView, policy: Policy, condition: Object, stamp: Stamp) -> Object:
-    """The whole status, less what nobody knows. condition: as `mps_ready.condition_object` makes it."""
+def mpsnode_status(view: NodeView, policy: "Policy", condition: Object, stamp: Stamp, version: str = "") -> Object:
+    """The whole status, less what nobody knows. condition: as `mps_ready.condition_object` makes it. version: of this
+    mpsd.
+    """
     use = _Use(view.clients)
     return _known(
         toldAt=stamp(view.now),
         driver=view.driver,
+        version=version or None,
         summary=_summary(view, policy, use),
         gpus=[_gpu(gpu, view, policy, use) for gpu in view.gpus],
         domains=[_domain(domain, view, stamp) for domain in view.domains],
@@ -135,7 +140,7 @@ def _pods(view: NodeView) -> list[tuple[HeldGrant, PodName]]:
     return sorted(held, key=lambda pair: (str(pair[1]), pair[1].uid))
 
 
-def _gpu(gpu: Gpu, view: NodeView, policy: Policy, use: _Use) -> Object:
+def _gpu(gpu: Gpu, view: NodeView, policy: "Policy", use: _Use) -> Object:
     grants = [held.grant for held in view.grants if gpu.uuid in held.grant.gpus]
     domain = next((domain.name for domain in view.domains if gpu.uuid in domain.record.gpus), None)
     return _known(
@@ -165,6 +170,7 @@ def _domain(domain: DomainView, view: NodeView, stamp: Stamp) -> Object:
         reason=record.reason,
         faults=_faults(faults_status(record, pod_names(view)), stamp) if record.faults_total else None,
         canary=_canary(record.canary, stamp) if record.canary else None,
+        version=record.written_by or None,
     )
 
 
@@ -201,7 +207,7 @@ def _grant(held: HeldGrant, pod: PodName, use: _Use) -> Object:
     )
 
 
-def _summary(view: NodeView, policy: Policy, use: _Use) -> Object:
+def _summary(view: NodeView, policy: "Policy", use: _Use) -> Object:
     uuids = [gpu.uuid for gpu in view.gpus]
     used = [use.of_gpu(uuid) for uuid in uuids]
     used_mib = [mib for mib in used if mib is not None]

@@ -5,15 +5,18 @@ One rule: names and units here are an interface; fields are added, never renamed
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mpsd.core.domain_states import State
 from mpsd.core.fault_status import FaultsStatus, faults_status
 from mpsd.core.grants import Gpu, Part, promised_mib
 from mpsd.core.identity import PodName, process_of
 from mpsd.core.node_view import Canary, Client, HeldGrant, NodeView, pod_names
-from mpsd.core.policy import Policy, Response
+from mpsd.core.responses import Response
 from mpsd.core.violations import Kind, most_mib
+
+if TYPE_CHECKING:  # as in core.grants
+    from mpsd.core.policy import Policy
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -44,7 +47,7 @@ class GpuStatus:
 class DomainStatus:
     """since: seconds since 1970. restarts: since mpsd first ran in this boot. daemon_pid None: there is none.
 
-    canary: None where it was not run.
+    canary: None where it was not run. version: of the `mpsd control` that holds it; empty where an older one does not say.
     """
 
     name: str
@@ -57,6 +60,7 @@ class DomainStatus:
     servers: tuple[int, ...]
     faults: FaultsStatus = field(default_factory=FaultsStatus)
     canary: Canary | None = None
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,17 +166,22 @@ class ViolationsStatus:
 
 @dataclass(frozen=True, slots=True)
 class WaitingStatus:
+    """reason: why it has no answer yet, in plain words; empty where an agent older than this does not say."""
+
     id: str
     memory_mib: int
     thread_percent: int | None
     gpus: int
     holder_pid: int
     command: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """violations: None where nobody watches. grants_known: whether `grants` are all of them."""
+    """violations: None where nobody watches. grants_known: whether `grants` are all of them. version: of the agent's
+    mpsd; empty where an agent older than this does not say.
+    """
 
     now: float
     driver: str
@@ -184,13 +193,17 @@ class NodeStatus:
     unknown: tuple[str, ...]
     violations: ViolationsStatus | None = None
     grants_known: bool = True
+    version: str = ""
 
 
-def node_status(view: NodeView, policy: Policy, violations: ViolationsStatus | None = None) -> NodeStatus:
+def node_status(
+    view: NodeView, policy: "Policy", violations: ViolationsStatus | None = None, version: str = ""
+) -> NodeStatus:
     """The view in the words of the interface, with what the watchdog has seen."""
     parts = _by((part.gpu, part) for held in view.grants for part in held.grant.parts)
     on_gpus = None if view.clients is None else _by((client.gpu, client) for client in view.clients)
     of_grants = None if view.clients is None else _by((client.grant, client) for client in view.clients)
+    reasons = _why_waiting(view, policy) if view.waiting else {}
     return NodeStatus(
         now=view.now,
         driver=view.driver,
@@ -206,13 +219,21 @@ def node_status(view: NodeView, policy: Policy, violations: ViolationsStatus | N
                 gpus=waiting.request.gpus,
                 holder_pid=process_of(waiting.holder).pid,
                 command=waiting.command,
+                reason=reasons.get(waiting.id, ""),
             )
             for waiting in view.waiting
         ),
         unknown=view.unknown,
         violations=violations,
         grants_known=view.grants_known,
+        version=version,
     )
+
+
+def _why_waiting(view: NodeView, policy: "Policy") -> Mapping[str, str]:
+    from mpsd.core.decide import why_waiting  # as above: who only reads a status does without
+
+    return why_waiting(view, policy)
 
 
 def _by(pairs: Iterable[tuple[Key, Value]]) -> Mapping[Key, Sequence[Value]]:
@@ -228,7 +249,7 @@ def _gpu(
     view: NodeView,
     parts: Mapping[str, Sequence[Part]],
     on_gpus: Mapping[str, Sequence[Client]] | None,
-    policy: Policy,
+    policy: "Policy",
 ) -> GpuStatus:
     here = parts.get(gpu.uuid, ())
     clients = None if on_gpus is None else on_gpus.get(gpu.uuid, ())
@@ -263,12 +284,13 @@ def _domain_statuses(view: NodeView) -> list[DomainStatus]:
             servers=record.servers,
             faults=faults_status(record, names),
             canary=record.canary,
+            version=record.written_by,
         )
         for record in (domain.record for domain in view.domains)
     ]
 
 
-def _grant(held: HeldGrant, of_grants: Mapping[str | None, Sequence[Client]] | None, policy: Policy) -> GrantStatus:
+def _grant(held: HeldGrant, of_grants: Mapping[str | None, Sequence[Client]] | None, policy: "Policy") -> GrantStatus:
     grant = held.grant
     pod, container = grant.pod, grant.container
     own = None if of_grants is None else of_grants.get(grant.id, ())
@@ -292,7 +314,7 @@ def _grant(held: HeldGrant, of_grants: Mapping[str | None, Sequence[Client]] | N
     )
 
 
-def _card(part: Part, own: Sequence[Client] | None, policy: Policy) -> CardStatus:
+def _card(part: Part, own: Sequence[Client] | None, policy: "Policy") -> CardStatus:
     used_mib = _used_mib(own, part.gpu)
     over = used_mib is not None and used_mib > most_mib(part, policy)
     return CardStatus(part.gpu, part.memory_mib, part.reserved_percent, used_mib, over)

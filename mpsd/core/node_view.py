@@ -74,7 +74,7 @@ class DomainRecord:
     a time of stability between. restarts_total: since mpsd first ran in this boot. compute_modes: what the GPUs were
     set to before mpsd, by UUID. served: whether it has ever been ready in this boot. faults: the last ones of this
     boot, the newest last. canary: None before it has run. boot_id: of the boot that all of it is about; empty where an
-    older mpsd wrote it.
+    older mpsd wrote it. written_by: the version of the `mpsd control` that keeps it; empty as well.
     """
 
     version: int
@@ -94,6 +94,7 @@ class DomainRecord:
     canary: Canary | None = None
     boot_id: str = ""
     faults_total: int = 0
+    written_by: str = ""
 
 
 def is_of_boot(record: DomainRecord, boot_id: str) -> bool:

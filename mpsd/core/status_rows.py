@@ -39,6 +39,8 @@ class DomainRow:
     """since: seconds since 1970. suspects: pods that the last faults hit each time, and how many faults that were.
 
     context_mib: what a context costs there, as the canary measured it. doubt: what else it found, empty where nothing.
+    version: of the `mpsd control` that holds it; empty where it does not say. faults: of this boot; last_fault: seconds
+    since 1970; None where there was none, or where that is not told.
     """
 
     node: str
@@ -51,6 +53,9 @@ class DomainRow:
     suspects: tuple[tuple[str, int | None], ...] = ()
     context_mib: int | None = None
     doubt: str = ""
+    version: str = ""
+    faults: int | None = None
+    last_fault: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,9 @@ def domain_rows(node: NodeStatus) -> tuple[DomainRow, ...]:
             suspects=tuple((one.pod, one.faults) for one in domain.faults.suspects),
             context_mib=domain.canary.context_mib if domain.canary else None,
             doubt=(domain.canary.problem or domain.canary.warning) if domain.canary else "",
+            version=domain.version,
+            faults=domain.faults.count,
+            last_fault=domain.faults.last,
         )
         for domain in node.domains
     )

@@ -5,12 +5,13 @@ One rule: a grant goes to the process that asked, whose pid the kernel tells; no
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 from aiohttp import web
 
+import mpsd
 from mpsd.core.client_limits import ClientLimit, environment
 from mpsd.core.decide import Refuse
 from mpsd.core.domain_states import SERVING, after_is
@@ -24,10 +25,9 @@ from mpsd.core.policy import Policy
 from mpsd.core.problem import InvalidInput
 from mpsd.core.program_request import read_program_request
 from mpsd.edge import processes
-from mpsd.edge.http_server import UnixServer, json_answer, peer_pid
+from mpsd.edge.http_server import Handler, UnixServer, json_answer, peer_pid
 from mpsd.edge.settings import GRANT, Settings
 from mpsd.roles.agent import AgentRole
-from mpsd.roles.cluster_part import CannotServe
 from mpsd.roles.containers_api import ContainersApi
 from mpsd.roles.grant_set_api import GrantSetApi
 from mpsd.roles.local_grants import LocalGrants
@@ -78,17 +78,16 @@ class AgentApi:
         )
 
     async def start(self) -> None:
-        """AlreadyServed where another agent answers; CannotServe where metrics cannot be served where they shall."""
+        """AlreadyServed where another agent answers."""
         await self._server.start()
-        try:
-            await self._metrics.start()
-        except CannotServe:
-            await self._server.stop()
-            raise
 
     async def stop(self) -> None:
-        await self._metrics.stop()
         await self._server.stop()
+
+    @property
+    def readers_routes(self) -> Mapping[str, Handler]:
+        """What is told on the ports for readers too: it only looks, and gives nothing away that grants anything."""
+        return {"GET /v1/node": self._node, **self._metrics.routes}
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -103,7 +102,7 @@ class AgentApi:
 
     async def _node(self, _request: web.Request) -> web.Response:
         policy, _facts = self._limits()
-        return json_answer(node_status(self._agent.look(), policy, self._agent.watchdog.status()))
+        return json_answer(node_status(self._agent.look(), policy, self._agent.watchdog.status(), mpsd.__version__))
 
     async def _grant(self, request: web.Request) -> web.Response:
         """201 with the grant; 400 for a request that cannot be read or served; 409 when there is no room."""

@@ -6,6 +6,7 @@ One rule: what it says now is on disk: nobody who reads it there, and no later m
 import time
 from dataclasses import replace
 
+import mpsd
 from mpsd.core.domain_states import State
 from mpsd.core.domains import Domain
 from mpsd.core.node_view import RECORD_VERSION, DomainRecord, is_of_boot
@@ -34,6 +35,7 @@ class KeptRecord:
             started_at=0.0,
             compute_modes={},
             boot_id=processes.boot_id(),
+            written_by=mpsd.__version__,
         )
 
     def earlier(self) -> DomainRecord | None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import mpsd
 from mpsd.core.mps_ready import Condition, condition_in, condition_object, mps_ready, node_status_patch
 from mpsd.core.mpsnode import (
     API,
@@ -181,4 +182,4 @@ class MPSNodeDuty(_NodeDuty):
         await self._kube.patch(MPS_NODES, self._node.name, patch, PatchKind.MERGE, subresource=subresource)
 
     def _status(self, view: NodeView) -> Object:
-        return mpsnode_status(view, self._policy(), self._ready.object(), stamp)
+        return mpsnode_status(view, self._policy(), self._ready.object(), stamp, mpsd.__version__)

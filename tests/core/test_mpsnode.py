@@ -40,7 +40,8 @@ def stamp(seconds: float) -> str:
 
 
 def status(view: NodeView) -> dict[str, Any]:
-    return mpsnode_status(view, POLICY, condition_object(mps_ready(view), None, "2026-01-01T00:00:00Z"), stamp)
+    condition = condition_object(mps_ready(view), None, "2026-01-01T00:00:00Z")
+    return mpsnode_status(view, POLICY, condition, stamp, "0.1.0")
 
 
 def strict(schema: Any) -> Any:
@@ -120,6 +121,16 @@ def test_a_process_of_unknown_size_makes_its_gpu_unknown_and_no_other() -> None:
     told = status(VIEWS["pods and clients"])
     assert "usedMiB" not in told["gpus"][1]
     assert told["gpus"][0]["usedMiB"] == 500
+
+
+def test_the_versions_of_agent_and_control_are_told_each_for_itself_and_left_out_where_nobody_says() -> None:
+    view = node()
+    domains = tuple(replace(one, record=replace(one.record, written_by="0.0.9")) for one in view.domains)
+    told = status(replace(view, domains=domains))
+    assert (told["version"], {domain["version"] for domain in told["domains"]}) == ("0.1.0", {"0.0.9"})
+    older = mpsnode_status(view, POLICY, {}, stamp)
+    assert "version" not in older
+    assert "version" not in older["domains"][0]
 
 
 # -- when it is written --------------------------------------------------------------------------------------------
