@@ -1,4 +1,4 @@
-"""What is wrong with a node: every check made on what was seen of it, what stops most first.
+"""What is wrong with a node, or a cluster: every check made on what was seen of it, what stops most first.
 
 One rule: a check that cannot be made is said to be unknown, never to be well.
 """
@@ -6,11 +6,12 @@ One rule: a check that cannot be made is said to be unknown, never to be well.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
-from mpsd.core.doctor_facts import Elsewhere, Fact, NodeFacts, NotKnown, Unknown, Value
+from mpsd.core.doctor_facts import Elsewhere, Fact, NotKnown, Unknown, Value
 
 Thing = TypeVar("Thing")
+Facts = TypeVar("Facts")
 
 
 class Severity(IntEnum):
@@ -43,15 +44,15 @@ class Wrong:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One row. well: what is so where nothing is wrong. looks_at: fields of NodeFacts. how: how those were found."""
+class Check(Generic[Facts]):
+    """One row. well: what is so where nothing is wrong. looks_at: fields of the facts. how: how those were found."""
 
     id: str
     severity: Severity
     well: str
     looks_at: tuple[str, ...]
     how: str
-    find: Callable[[NodeFacts], Iterator[Wrong]]
+    find: Callable[[Facts], Iterator[Wrong]]
 
 
 class Verdict(StrEnum):
@@ -65,7 +66,7 @@ class Verdict(StrEnum):
 class Outcome:
     """What came of a check. why: it could not be made, or does not apply; empty where it was made as a whole."""
 
-    check: Check
+    check: Check[Any]
     verdict: Verdict
     wrong: tuple[Wrong, ...] = ()
     why: str = ""
@@ -98,7 +99,7 @@ class Diagnosis:
         return f"all is well: {made} checks"
 
 
-def diagnose(facts: NodeFacts, checks: Sequence[Check]) -> Diagnosis:
+def diagnose(facts: Facts, checks: Sequence[Check[Facts]]) -> Diagnosis:
     """Found before unknown before well; of those found the worst first, and what causes others before these.
 
     checks: causes stand before what follows from them.
@@ -111,7 +112,7 @@ def diagnose(facts: NodeFacts, checks: Sequence[Check]) -> Diagnosis:
     )
 
 
-def _outcome(check: Check, facts: NodeFacts) -> Outcome:
+def _outcome(check: Check[Facts], facts: Facts) -> Outcome:
     wrong: list[Wrong] = []
     try:
         for one in check.find(facts):
@@ -140,7 +141,7 @@ def each(things: Iterable[Thing], fact: Callable[[Thing], Fact[Value]]) -> Itera
         raise NotKnown(missing)
 
 
-def as_table(checks: Iterable[Check]) -> str:
+def as_table(checks: Iterable[Check[Any]]) -> str:
     """The checks as a Markdown table, for the documentation."""
     rows = [f"| `{check.id}` | {check.well} | {check.severity} | {check.how} |" for check in checks]
     return "\n".join(["| check | well means | else | seen in |", "| --- | --- | --- | --- |", *rows])

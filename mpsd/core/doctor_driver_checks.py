@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from mpsd.core.doctor import Check, Severity, Wrong, each
 from mpsd.core.doctor_facts import NodeFacts, known
 
-# The first driver whose MPS takes memory limits, that of CUDA 11.5 (NVIDIA's manual of MPS).
+# The first driver whose MPS takes memory limits of clients: they came with CUDA 11.5, which shipped with R495
+# (developer.nvidia.com/blog/revealing-new-features-in-the-cuda-11-5-toolkit); its release notes ask for 495.29.05.
 OLDEST_DRIVER = 495
 READ_OFF_DRIVER = 580  # what docs/mps-observed.md was read off
 _OLDEST_CAPABILITY = (7, 0)  # from Volta on a client has limits of its own (NVIDIA's manual of MPS)

@@ -146,7 +146,9 @@ class KubeletSeen:
 
 @dataclass(frozen=True, slots=True)
 class SelinuxSeen:
-    """types: by folder of the clients, the type of its label; empty for none."""
+    """types: by folder of the clients, the type of its label, with its level where that is one container's; empty for
+    none.
+    """
 
     enforcing: bool
     types: tuple[tuple[str, str], ...]

@@ -10,7 +10,10 @@ from mpsd.core.doctor_facts import Elsewhere, NodeFacts, NotKnown, Unknown, know
 from mpsd.core.engine_change import LAUNCHER, Engine, has_runtime
 from mpsd.core.problem import InvalidInput
 
-_CONTAINERS_MAY_USE = {"container_file_t", "svirt_sandbox_file_t"}  # container-selinux, and its older name
+# What container.te of containers/container-selinux lets containers manage: container_file_t, and svirt_sandbox_file_t in
+# its version 1.0.0; container_ro_file_t may only be read. NVIDIA's device plugin, too, labels its MPS folders
+# container_file_t:s0 (NVIDIA/k8s-device-plugin#1105). What has categories is for one container (container_selinux(8)).
+_CONTAINERS_MAY_USE = {"container_file_t", "svirt_sandbox_file_t"}
 
 
 def _engines(facts: NodeFacts) -> tuple[Engine, ...]:
@@ -64,7 +67,7 @@ def _selinux(facts: NodeFacts) -> Iterator[Wrong]:
     for folder, kind in selinux.types if selinux.enforcing else ():
         if kind not in _CONTAINERS_MAY_USE:
             what = f"SELinux is enforcing, and {folder} has the type {kind or '(none)'}, which confined containers"
-            yield Wrong(f"{what} may not use", f"chcon -R -t container_file_t {folder}")
+            yield Wrong(f"{what} may not use", f"chcon -R -t container_file_t -l s0 {folder}")
 
 
 def _default_pipe(facts: NodeFacts) -> Iterator[Wrong]:

@@ -95,11 +95,13 @@ def kubelet(directory: Path) -> KubeletSeen | Elsewhere | Unknown:
 
 
 def _type(folder: Path) -> str:
-    """The third part of the label, as in system_u:object_r:container_file_t:s0; empty where it has none. OSError."""
+    """The third part of the label, as in system_u:object_r:container_file_t:s0, with the categories of one container
+    where it has any, as in container_file_t:s0:c1,c2; empty where it has no label. OSError.
+    """
     try:
         parts = os.getxattr(folder, "security.selinux").decode(errors="replace").rstrip("\0").split(":")
     except OSError as error:
         if error.errno in {errno.ENODATA, errno.ENOTSUP}:
             return ""
         raise
-    return parts[2] if len(parts) > 2 else ""
+    return ":".join(parts[2:]) if len(parts) > 4 else parts[2] if len(parts) > 2 else ""

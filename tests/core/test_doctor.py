@@ -242,3 +242,9 @@ def test_what_a_launcher_starts_is_read_back(python: str, folder: str, following
 @given(st.text())
 def test_what_is_no_launcher_is_none(text: str) -> None:
     assert launched(text) is None
+
+
+@pytest.mark.parametrize("label", ["", "var_run_t", "container_ro_file_t", "container_file_t:s0:c1,c2"])
+def test_a_label_that_not_every_container_may_use_is_found(label: str) -> None:
+    selinux = SelinuxSeen(True, (("/run/mpsd/gpu0/client", label),))
+    assert headline(selinux=selinux).endswith("chcon -R -t container_file_t -l s0 /run/mpsd/gpu0/client")
