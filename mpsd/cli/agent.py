@@ -1,12 +1,16 @@
 """`mpsd agent`: the part that grants and watches."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from mpsd.cli.imports import lasting
-from mpsd.cli.options import LimitsDirectory, LogFormat, MetricsListen, RunDirectory, Simulate, setting
-from mpsd.cli.running import serve
+from mpsd.cli.options import LimitsDirectory, ListenAt, ListenCertificate, LogFormat, RunDirectory, Simulate, setting
+from mpsd.cli.running import MakeReviewer, serve
 from mpsd.edge.kubelet_settings import ROWS, KubeletSettings, kubelet_settings
+from mpsd.edge.listen_settings import listen_settings
 from mpsd.roles.cluster_part import MakeClusterPart
+
+if TYPE_CHECKING:
+    from mpsd.roles.readers_port import Reviewer
 
 Text = str | None
 
@@ -24,9 +28,10 @@ def agent(
     device_list_strategy: Annotated[
         Text, setting(ROWS["device_list_strategy"], "HOW", "How containers get their GPU, in NVIDIA's words")
     ] = None,
-    address: Annotated[Text, setting(ROWS["address"], "IP", "Where to listen for probes")] = None,
+    address: Annotated[Text, setting(ROWS["address"], "IP", "Where probes are")] = None,
     metrics_port: Annotated[Text, setting(ROWS["port"], "PORT", "Probes, without TLS")] = None,
-    metrics_listen: MetricsListen = None,
+    listen: ListenAt = None,
+    listen_certificate: ListenCertificate = None,
     log_format: LogFormat = None,
 ) -> None:
     """Grant shares of this node's GPUs and keep the limits of `mpsd control`'s daemons, in the foreground.
@@ -47,6 +52,9 @@ def agent(
         "port": metrics_port,
     }
     kubelet = kubelet_settings(given)
+    readers = listen_settings(
+        {"listen": listen, "listen_certificate": listen_certificate}, in_cluster=kubelet is not None
+    )
     part = _kubelet_part(kubelet) if kubelet else None
     serve(
         simulate,
@@ -56,7 +64,8 @@ def agent(
         with_control=False,
         with_agent=True,
         make_cluster_part=part,
-        metrics_listen=metrics_listen,
+        listen=readers,
+        make_reviewer=_reviewer(kubelet) if kubelet else None,
     )
 
 
@@ -65,3 +74,14 @@ def _kubelet_part(kubelet: KubeletSettings) -> MakeClusterPart:
         from mpsd.roles.kubelet_node import KubeletNode
 
     return lambda around: KubeletNode(kubelet, around)
+
+
+def _reviewer(kubelet: KubeletSettings) -> MakeReviewer:
+    """Called where others than this machine are served, and only there."""
+
+    def make() -> "Reviewer":
+        from mpsd.edge.token_review import token_reviewer
+
+        return token_reviewer(kubelet.kubeconfig)
+
+    return make

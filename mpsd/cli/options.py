@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mpsd.edge.metrics_settings import LISTEN
+from mpsd.edge.listen_settings import ROWS as LISTEN_ROWS
 from mpsd.edge.setting_rows import Row
 
 RunDirectory = Annotated[
@@ -43,6 +43,11 @@ def setting(row: Row, metavar: str, text: str) -> Any:
     return typer.Option(row.flag, metavar=metavar, help=f"{text} ({row.variable}{default}).", show_default=False)
 
 
-MetricsListen = Annotated[
-    str | None, setting(LISTEN, "HOST:PORT", "Serve metrics there too, to whoever asks, without TLS")
+ListenAt = Annotated[
+    str | None,
+    setting(LISTEN_ROWS["listen"], "ADDRESS:PORT,…", "Serve metrics there too; others than this machine bring a token"),
+]
+ListenCertificate = Annotated[
+    str | None,
+    setting(LISTEN_ROWS["listen_certificate"], "DIR", "tls.crt and tls.key to be shown there; else one is made"),
 ]

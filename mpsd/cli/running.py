@@ -3,7 +3,8 @@
 import asyncio
 import shutil
 import sys
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, nullcontext
 from typing import TYPE_CHECKING
 
 from mpsd.cli.imports import lasting
@@ -14,7 +15,7 @@ from mpsd.core.grants import facts_here
 from mpsd.core.policy import Policy
 from mpsd.edge import event_loop, logs, run_directory
 from mpsd.edge.limits_files import LimitsFiles
-from mpsd.edge.metrics_settings import ListenAddress, listen_address
+from mpsd.edge.listen_settings import CannotListen, Listen
 from mpsd.edge.nvml import NvmlFailed
 from mpsd.edge.peer import AlreadyServed
 from mpsd.edge.settings import Settings, settings
@@ -28,6 +29,10 @@ from mpsd.roles.node import find_node
 
 if TYPE_CHECKING:
     from mpsd.roles.agent_api import AgentApi
+    from mpsd.roles.readers_port import ReadersPort, Reviewer
+
+MakeReviewer = Callable[[], "Reviewer"]
+_NOWHERE = Listen()
 
 
 class Parts:
@@ -40,11 +45,13 @@ class Parts:
         *,
         with_control: bool,
         with_agent: bool,
-        metrics_listen: ListenAddress | None = None,
+        listen: Listen,
+        make_reviewer: MakeReviewer | None = None,
     ) -> None:
-        """make_cluster_part: None on a machine of its own. metrics_listen: None for the Unix socket alone."""
+        """make_cluster_part, make_reviewer: None on a machine of its own."""
         self._settings = settings
-        self._metrics_listen = metrics_listen
+        self._listen = listen
+        self._make_reviewer = make_reviewer
         self._log = logs.logger()
         self._files = LimitsFiles(settings.limits_directory)
         node = find_node(settings, self._files.facts)
@@ -69,24 +76,23 @@ class Parts:
         """Until a signal; then the daemons are drained and stopped, and the agent after them."""
         stop, cluster_stop, agent_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
         event_loop.on_stop_signals(stop.set, self._hurry)
-        api = self._api()
-        if api:
-            await api.start()
-        if self._cluster:
-            await self._cluster.start()
-        async with asyncio.TaskGroup() as tasks:
-            if self._agent:
-                tasks.create_task(self._agent.run(agent_stop))
-            serving = tasks.create_task(self._serve_cluster(cluster_stop))
-            watch = tasks.create_task(watch_limits(self._files, self._log))
-            await (self._control.run(stop) if self._control else stop.wait())
-            cluster_stop.set()
-            await serving  # until then limits must be raised for what still comes
-            agent_stop.set()
-            self._wake.set()
-            watch.cancel()
-        if api:
-            await api.stop()
+        async with AsyncExitStack() as opened:
+            for server in self._servers():
+                await server.start()
+                opened.push_async_callback(server.stop)
+            if self._cluster:
+                await self._cluster.start()
+            async with asyncio.TaskGroup() as tasks:
+                if self._agent:
+                    tasks.create_task(self._agent.run(agent_stop))
+                serving = tasks.create_task(self._serve_cluster(cluster_stop))
+                watch = tasks.create_task(watch_limits(self._files, self._log))
+                await (self._control.run(stop) if self._control else stop.wait())
+                cluster_stop.set()
+                await serving  # until then limits must be raised for what still comes
+                agent_stop.set()
+                self._wake.set()
+                watch.cancel()
         self._node.nvml.close()
         if self._control and self._settings.simulate:
             shutil.rmtree(self._settings.simulation)
@@ -100,15 +106,24 @@ class Parts:
         if self._control:
             self._control.hurry()
 
-    def _api(self) -> "AgentApi | None":
+    def _servers(self) -> "Iterator[AgentApi | ReadersPort]":
         if self._agent is None:
-            return None
+            return
         with lasting():
             from mpsd.roles.agent_api import AgentApi  # brings an HTTP server, which control is better without
             from mpsd.roles.metrics_api import MetricsApi
 
-        metrics = MetricsApi(self._agent, self._policy, lambda: self._files.wrong is not None, self._metrics_listen)
-        return AgentApi(self._settings, self._agent, self._limits, self._node, self._books, metrics)
+        metrics = MetricsApi(self._agent, self._policy, lambda: self._files.wrong is not None)
+        api = AgentApi(self._settings, self._agent, self._limits, self._node, self._books, metrics)
+        yield api
+        if self._listen.addresses:
+            yield self._readers_port(api)
+
+    def _readers_port(self, api: "AgentApi") -> "ReadersPort":
+        from mpsd.roles.readers_port import ReadersPort  # brings TLS: only where it was asked for
+
+        reviewer = self._make_reviewer() if self._make_reviewer and self._listen.asks_who else None
+        return ReadersPort(api.readers_routes, self._listen.addresses, reviewer, self._listen.certificate)
 
 
 def serve(
@@ -121,12 +136,13 @@ def serve(
     with_agent: bool,
     daemon_cgroup: str | None = None,
     make_cluster_part: MakeClusterPart | None = None,
-    metrics_listen: str | None = None,
+    listen: Listen = _NOWHERE,
+    make_reviewer: MakeReviewer | None = None,
 ) -> None:
     """Runs these parts until a signal; exits with 1 where they cannot run here, 2 for wrong input.
 
     make_cluster_part: makes what only an agent of a cluster's node has, which costs the others nothing.
-    metrics_listen: the flag, which counts where there is an agent.
+    listen: where readers are served beside the Unix socket. make_reviewer: makes who says whether they may read.
     """
     chosen = settings(
         run_directory=run_dir,
@@ -135,17 +151,21 @@ def serve(
         log_format=log_format,
         daemon_cgroup=daemon_cgroup,
     )
-    metrics = listen_address(metrics_listen) if with_agent else None
     logs.configure(chosen.log_format)
     try:
         with run_directory.held(chosen.run_directory) if with_control else nullcontext():
             if with_control:  # before anything that can fail, such as NVML
                 stale_gates.close_before_start(chosen.run_directory, logs.logger())
             parts = Parts(
-                chosen, make_cluster_part, with_control=with_control, with_agent=with_agent, metrics_listen=metrics
+                chosen,
+                make_cluster_part,
+                with_control=with_control,
+                with_agent=with_agent,
+                listen=listen,
+                make_reviewer=make_reviewer,
             )
             code = event_loop.run(parts.run())
-    except (NvmlFailed, AlreadyServed, CannotServe, run_directory.AlreadyHeld, OSError) as error:
+    except (NvmlFailed, AlreadyServed, CannotServe, CannotListen, run_directory.AlreadyHeld, OSError) as error:
         complaints().print(f"mpsd: {error}")
         code = ExitCode.NO
     sys.exit(code)

@@ -4,12 +4,13 @@ import asyncio
 import sys
 from typing import Annotated
 
-from mpsd.cli.options import LimitsDirectory, LogFormat, setting
+from mpsd.cli.options import LimitsDirectory, ListenAt, ListenCertificate, LogFormat, setting
 from mpsd.cli.output import ExitCode, complaints
 from mpsd.edge import event_loop, logs
 from mpsd.edge.https_server import PortTaken
 from mpsd.edge.kube import Away, open_kube
 from mpsd.edge.limits_files import LimitsFiles
+from mpsd.edge.listen_settings import CannotListen
 from mpsd.edge.scheduler_settings import ROWS, SchedulerSettings, scheduler_settings
 from mpsd.roles.scheduler import SchedulerRole
 
@@ -29,6 +30,8 @@ def scheduler(
     metrics_port: Annotated[Text, setting(ROWS["metrics_port"], "PORT", "The port there, without TLS")] = None,
     limits: LimitsDirectory = None,
     kubeconfig: Annotated[Text, setting(ROWS["kubeconfig"], "FILE", "The API server; else that of this pod")] = None,
+    listen: ListenAt = None,
+    listen_certificate: ListenCertificate = None,
     drain: Annotated[Text, setting(ROWS["drain"], "TIME", "How long to serve on after SIGTERM")] = None,
     log_format: LogFormat = None,
 ) -> None:
@@ -73,6 +76,8 @@ def scheduler(
         "metrics_port": metrics_port,
         "limits_directory": limits,
         "kubeconfig": kubeconfig,
+        "listen": listen,
+        "listen_certificate": listen_certificate,
         "drain": drain,
         "log_format": log_format,
     }
@@ -80,7 +85,7 @@ def scheduler(
     logs.configure(chosen.log_format)
     try:
         event_loop.run(_serve(chosen))
-    except (PortTaken, Away) as error:
+    except (PortTaken, CannotListen, Away) as error:
         complaints().print(f"mpsd scheduler: {error}")
         sys.exit(ExitCode.NO)
 

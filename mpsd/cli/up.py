@@ -1,14 +1,15 @@
 """`mpsd up`: control and agent in one process."""
 
-from mpsd.cli.options import LimitsDirectory, LogFormat, MetricsListen, RunDirectory, Simulate
+from mpsd.cli.options import LimitsDirectory, ListenAt, LogFormat, RunDirectory, Simulate
 from mpsd.cli.running import serve
+from mpsd.edge.listen_settings import listen_settings
 
 
 def up(
     simulate: Simulate = None,
     limits: LimitsDirectory = None,
     run_dir: RunDirectory = None,
-    metrics_listen: MetricsListen = None,
+    listen: ListenAt = None,
     log_format: LogFormat = None,
 ) -> None:
     """Share this machine's GPUs through MPS: supervise the daemons, grant shares, in the foreground.
@@ -20,4 +21,5 @@ def up(
         mpsd up
         mpsd up --simulate H200x2     # no GPU needed
     """
-    serve(simulate, limits, run_dir, log_format, with_control=True, with_agent=True, metrics_listen=metrics_listen)
+    readers = listen_settings({"listen": listen}, in_cluster=False)
+    serve(simulate, limits, run_dir, log_format, with_control=True, with_agent=True, listen=readers)

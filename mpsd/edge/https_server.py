@@ -27,7 +27,7 @@ _FIRST_REQUEST_S = 10.0
 _IDLE_S = 120.0
 _LONGEST_FIELD = 8190  # bytes of a header's line; aiohttp answers 400 to more
 _REST_OF_BODY_S = 2.0  # how long a body that is refused is read on, so that its sender sees the answer
-_LAST_REQUESTS_S = 10.0  # what requests under way have to finish, once nobody can connect any more
+_LAST_REQUESTS_S = 10.0
 
 
 class PortTaken(Exception):
@@ -52,12 +52,18 @@ def tls_context(client_authorities: str = "") -> ssl.SSLContext:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where and how a server listens. context: None for HTTP without TLS."""
+    """Where and how a server listens. context: None for HTTP without TLS.
+
+    last_requests_s: what requests under way have to finish, once nobody can connect any more.
+    cancels: whether a request ends when its peer hangs up, as it should where answers are streams.
+    """
 
     address: str
     port: int
     context: ssl.SSLContext | None
     longest_body: int
+    last_requests_s: float = _LAST_REQUESTS_S
+    cancels: bool = False
 
 
 class TcpServer:
@@ -79,7 +85,8 @@ class TcpServer:
             max_line_size=_LONGEST_FIELD,
             max_field_size=_LONGEST_FIELD,
             lingering_time=_REST_OF_BODY_S,
-            shutdown_timeout=_LAST_REQUESTS_S,
+            shutdown_timeout=listening.last_requests_s,
+            handler_cancellation=listening.cancels,
         )
         self._server: asyncio.Server | None = None
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpsd.core.problem import InvalidInput, Problem
+from mpsd.edge.listen_settings import ROWS as LISTEN_ROWS
+from mpsd.edge.listen_settings import Listen
 from mpsd.edge.setting_rows import Row, address, log_format, path, port, problem_with, read_rows, seconds
 from mpsd.edge.settings import LIMITS_DIRECTORY, LOG_FORMAT
 
@@ -20,7 +22,8 @@ class SchedulerSettings:
     """port, metrics_port: 0 lets the kernel choose. kubeconfig None: the service account of this pod.
 
     certificate_directory, client_authority: both are named, for TLS with client certificates, or neither is.
-    drain_s: from SIGTERM until nobody can connect any more. in_pod: whether there is a service account.
+    listen: where readers are served. drain_s: from SIGTERM until nobody can connect any more.
+    in_pod: whether there is a service account.
     """
 
     address: str
@@ -31,6 +34,7 @@ class SchedulerSettings:
     client_authority: Path | None
     limits_directory: Path | None
     kubeconfig: Path | None
+    listen: Listen
     drain_s: float
     log_format: str
     in_pod: bool
@@ -46,6 +50,7 @@ ROWS: Mapping[str, Row] = {
     "client_authority": Row("--client-ca", "MPSD_CLIENT_CA", "", path),
     "limits_directory": Row("--limits", LIMITS_DIRECTORY, "", path),
     "kubeconfig": Row("--kubeconfig", "MPSD_KUBECONFIG", "", path),
+    **LISTEN_ROWS,
     "drain": Row("--drain", "MPSD_DRAIN", "2s", seconds),
     "log_format": Row("--log-format", LOG_FORMAT, "auto", log_format),
 }
@@ -57,7 +62,8 @@ def scheduler_settings(
     """flags: by the names of ROWS, None where not given. InvalidInput with every problem."""
     read = read_rows(ROWS, flags, environment)
     in_pod = bool(environment.get("KUBERNETES_SERVICE_HOST"))
-    chosen = SchedulerSettings(drain_s=read.pop("drain"), in_pod=in_pod, **read)
+    listen = Listen(read.pop("listen"), read.pop("listen_certificate"))
+    chosen = SchedulerSettings(listen=listen, drain_s=read.pop("drain"), in_pod=in_pod, **read)
     problems = [*_contradictions(chosen)]
     if problems:
         raise InvalidInput("settings", problems)

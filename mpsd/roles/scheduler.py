@@ -16,8 +16,10 @@ from mpsd.edge.kube import Kube
 from mpsd.edge.limits_files import LimitsFiles
 from mpsd.edge.logs import logger
 from mpsd.edge.scheduler_settings import SchedulerSettings
+from mpsd.edge.token_review import token_reviewer
 from mpsd.roles.departure import Departure
 from mpsd.roles.limits_watch import watch_limits
+from mpsd.roles.readers_port import ReadersPort
 from mpsd.roles.scheduler_api import ExtenderApi, bit_by_bit
 from mpsd.roles.scheduler_bind import Binder
 from mpsd.roles.scheduler_books import ClusterBooks
@@ -39,6 +41,7 @@ class SchedulerRole:
         self._door = Door(api.routes(), settings, self._metrics)
         plain = Listening(settings.metrics_address, settings.metrics_port, None, _LONGEST_PROBE)
         self._plain_server = TcpServer(self._public_routes(), plain)
+        self._readers = _readers_port(self.readers_routes, settings) if settings.listen.addresses else None
         self._usable_since: float | None = None  # monotonic; None while the books must not be asked
         self._said: bool | None = None  # whether they may be asked, as was said last; None before the first look
         self._has_begun = False  # whether the books were usable once
@@ -47,8 +50,10 @@ class SchedulerRole:
         self._departure = Departure(settings.drain_s, self._log)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serves until `stop`, then drains. PortTaken where it cannot listen."""
+        """Serves until `stop`, then drains. PortTaken and CannotListen where it cannot listen."""
         await self._plain_server.start()
+        if self._readers:
+            await self._readers.start()
         limits = watch_limits(self._files, self._log, self._note_limits)
         loops = [self._books.run(), self._door.keep(), self._watch_books(), limits, stop.wait()]
         tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
@@ -62,6 +67,8 @@ class SchedulerRole:
             await self._door.close()  # the last binds count on the books
             for task in tasks:
                 task.cancel()
+            if self._readers:
+                await self._readers.stop()
             await self._plain_server.stop()
 
     def hurry(self) -> None:
@@ -109,6 +116,11 @@ class SchedulerRole:
     def _public_routes(self) -> Mapping[str, Handler]:
         return {"GET /healthz": self._health, "GET /readyz": self._readiness, "GET /metrics": self._show_metrics}
 
+    @property
+    def readers_routes(self) -> Mapping[str, Handler]:
+        """What is told on the ports for readers."""
+        return {"GET /metrics": self._show_metrics}
+
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
@@ -122,3 +134,9 @@ class SchedulerRole:
         since = self._usable_since
         self._metrics.usable(0.0 if since is None else time.monotonic() - since)
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _readers_port(routes: Mapping[str, Handler], settings: SchedulerSettings) -> ReadersPort:
+    listen = settings.listen
+    reviewer = token_reviewer(settings.kubeconfig) if listen.asks_who else None
+    return ReadersPort(routes, listen.addresses, reviewer, listen.certificate)

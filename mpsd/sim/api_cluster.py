@@ -15,6 +15,7 @@ from mpsd.sim.api_kinds import NAMESPACES, PODS, Kind, Kinds, Object
 from mpsd.sim.api_objects import Objects
 from mpsd.sim.api_patches import patched
 from mpsd.sim.api_refusals import Cause, Refused, invalid, modified
+from mpsd.sim.api_reviews import Reviews
 from mpsd.sim.api_scheduler import Scheduler
 from mpsd.sim.api_store import Store
 
@@ -28,6 +29,7 @@ class Cluster:
         self.kinds = Kinds()
         self.objects = Objects(store or Store(), self.kinds)
         self.store = self.objects.store
+        self.reviews = Reviews(self.objects, self.kinds)
         self._admission = Admission(self.objects)
         self._controllers: asyncio.Task[None] | None = None  # None while they do not run
         for namespace in ("default", "kube-system"):

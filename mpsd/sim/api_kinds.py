@@ -79,7 +79,7 @@ _BUILT_IN = (
     EVENTS,
     Kind("", ("v1",), "ConfigMap", "configmaps", short_names=("cm",)),
     Kind("", ("v1",), "Secret", "secrets"),
-    Kind("", ("v1",), "ServiceAccount", "serviceaccounts", short_names=("sa",)),
+    Kind("", ("v1",), "ServiceAccount", "serviceaccounts", short_names=("sa",), subresources=("token",)),
     Kind("", ("v1",), "Service", "services", has_status=True, short_names=("svc",)),
     _spec("apps", "Deployment", "deployments", "deploy"),
     DAEMON_SETS,

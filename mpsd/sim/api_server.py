@@ -29,6 +29,7 @@ from mpsd.sim.api_discovery import discovery
 from mpsd.sim.api_kinds import PODS, Object
 from mpsd.sim.api_refusals import Refused
 from mpsd.sim.api_request import Target, list_options, read_target
+from mpsd.sim.api_reviews import REVIEWS
 from mpsd.sim.api_table import is_wanted, table
 from mpsd.sim.api_watch import Watched, changes
 from mpsd.sim.sudden_server import SuddenServer
@@ -94,6 +95,8 @@ class ApiServer:
         found = discovery(request.path, self.cluster.kinds) if request.method == "GET" else None
         if found is not None:
             return _json(found)
+        if request.method == "POST" and request.path in REVIEWS:
+            return _json(self.cluster.reviews.answer(request.path, await _body(request)), 201)
         target = read_target(request.path, self.cluster.kinds)
         if target is None:
             raise refusals.no_such_path()
@@ -112,6 +115,8 @@ class ApiServer:
                 return await self._create(request, target)
             case "POST", True, "binding" | "eviction" if target.kind is PODS:
                 return self._act_on_pod(target, await _body(request))
+            case "POST", True, "token":
+                return _json(self.cluster.reviews.give_token(target.namespace, target.name, await _body(request)), 201)
             case "PUT", True, "" | "status":
                 body = await _body(request)
                 return self._admitted(target, await self.cluster.update(*target.at, body, target.path))

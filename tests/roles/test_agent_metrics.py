@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 
+import msgspec
 import psutil
 import pytest
 from prometheus_client.metrics_core import Metric
@@ -14,12 +15,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from mpsd.core.metrics_names import METRICS
+from mpsd.core.node_status import NodeStatus
 from mpsd.roles.server_metrics import ServerMetrics
 from tests.roles.conftest import on_machine
 from tests.roles.machine import Machine, eventually
 
 MIB = 1024**2
-LISTEN = "MPSD_METRICS_LISTEN"
+LISTEN = "MPSD_LISTEN"
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.5"
 
 
@@ -93,12 +95,20 @@ def test_each_format_that_is_asked_for_is_read_by_its_own_rules(served: Machine,
 
 
 def test_the_port_that_was_asked_for_tells_the_same(served: Machine) -> None:
-    (line,) = served.part("up").logged("metrics served", level="info")
+    (line,) = served.part("up").logged("serving readers", level="info")
     with urllib.request.urlopen(f"http://127.0.0.1:{line['port']}/metrics", timeout=20) as answer:
         text = answer.read().decode()
     assert values(read_text(text), "mpsd_gpu_memory_bytes", "gpu") == now(served, "mpsd_gpu_memory_bytes", "gpu")
-    with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(f"http://127.0.0.1:{line['port']}/v1/node", timeout=20)
+    with urllib.request.urlopen(f"http://127.0.0.1:{line['port']}/v1/node", timeout=20) as answer:
+        assert msgspec.json.decode(answer.read(), type=NodeStatus).driver == served.node().driver
+
+
+def test_the_port_grants_nothing(served: Machine) -> None:
+    (line,) = served.part("up").logged("serving readers", level="info")
+    for path in ("/v1/grants", "/v1/containers"):
+        asked = urllib.request.Request(f"http://127.0.0.1:{line['port']}{path}", data=b"{}", method="POST")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(asked, timeout=20)
 
 
 def test_limits_files_that_cannot_be_used_are_told(served: Machine) -> None:
@@ -123,18 +133,19 @@ def test_no_port_is_open_unless_somebody_asks(machine: Machine) -> None:
     assert now(machine, "mpsd_domain_servers", "domain").keys() == {("gpu0",)}
 
 
-def test_an_address_that_others_reach_is_served_with_a_warning(machine: Machine) -> None:
-    service = machine.service("up", {LISTEN: "0.0.0.0:0"})
-    machine.until_ready()
-    (line,) = service.logged("metrics served", level="warning")
-    assert "none yet" in str(line["authentication"])
+@pytest.mark.parametrize("verb", ["up", "agent"])
+def test_an_address_that_others_reach_is_refused_where_nobody_can_be_asked(machine: Machine, verb: str) -> None:
+    service = machine.service(verb, {LISTEN: "127.0.0.1:0,0.0.0.0:9447"})
+    assert service.exit_code() == 2
+    assert "ssh -L 9447:127.0.0.1:9447" in service.errors
+    assert not (machine.run_directory / "mpsd.sock").exists()
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_starts(machine: Machine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         service = machine.service("up", {LISTEN: f"127.0.0.1:{taken.getsockname()[1]}"})
         assert service.exit_code() == 1
-    assert service.errors.startswith("mpsd: metrics: cannot listen on 127.0.0.1:")
+    assert service.errors.startswith("mpsd: --listen: cannot listen on 127.0.0.1:")
     assert not (machine.run_directory / "mpsd.sock").exists()
     assert not (machine.run_directory / "gpu0" / "pipe" / "control").exists()
 

@@ -1,0 +1,149 @@
+"""Who may read what mpsd tells on a port: what the API server is asked, what its answers mean, and for how long.
+
+One rule: whoever is not known to have the right is refused, and where nobody can be asked, too; no token is kept, only
+its hash.
+Source: https://kubernetes.io/docs/reference/access-authn-authz/webhook/ and .../authorization/
+"""
+
+import hashlib
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+KEPT_S = 60.0  # how long an answer counts; a right that is taken away is gone by then
+_MOST_KEPT = 1024  # so that nobody fills our memory with tokens that he makes up
+_SCHEME = "bearer"
+_OWN_NAME = "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """status: of HTTP; 200 for who may read. reason: why not, one sentence without a full stop."""
+
+    status: int
+    reason: str = ""
+
+    @property
+    def may_read(self) -> bool:
+        return self.status == 200
+
+
+MAY_READ = Verdict(200)
+NO_TOKEN = Verdict(401, "who asks? Send a Kubernetes token: Authorization: Bearer TOKEN")
+NOT_KNOWN = Verdict(401, "the API server does not know this token; send one that is in force")
+TOO_MANY = Verdict(503, "too many ask at once who they are; try again")
+OTHER_HOST = Verdict(
+    403, "this address answers to its IP address and to localhost alone, so that no web page reads it by another name"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Whom the API server knows by a token, in its own words. extra: what authenticators add."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def away(reason: str) -> Verdict:
+    """reason: why the API server could not be asked."""
+    return Verdict(503, f"nobody can be asked who may read this: {reason}")
+
+
+def no_right(user: User, path: str) -> Verdict:
+    remedy = f'bind it to the ClusterRole mpsd-reader, or to another with "get" on the nonResourceURL {path}'
+    return Verdict(403, f"{user.name} may not get {path}; {remedy}")
+
+
+def bearer_token(authorization: str) -> str:
+    """The token in a header `Authorization`; empty where there is none."""
+    scheme, _space, token = authorization.strip().partition(" ")
+    return token.strip() if scheme.lower() == _SCHEME else ""
+
+
+def is_own_host(host: str) -> bool:
+    """Whether a header `Host` names this machine by an IP address or as localhost.
+
+    Any other name may be one that a stranger's web page has let point here (DNS rebinding).
+    """
+    name, colon, port = host.rpartition(":")
+    if not colon or "]" in port:  # no port, or the last colon is one of an IPv6 address
+        name = host
+    elif not (port.isascii() and port.isdigit()):
+        return False
+    if name.lower() == _OWN_NAME:
+        return True
+    bracketed = name.startswith("[") and name.endswith("]")
+    try:
+        address = ipaddress.ip_address(name[1:-1] if bracketed else name)
+    except ValueError:
+        return False
+    return (address.version == 6) == bracketed
+
+
+def token_review(token: str) -> dict[str, Any]:
+    """The question whose token it is."""
+    spec = {"token": token}
+    return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {}, "spec": spec}
+
+
+def reviewed_user(answer: Mapping[str, Any]) -> User | None:
+    """Whose token it is; None where it is nobody's, or the answer does not say."""
+    status = _mapping(answer.get("status"))
+    user = _mapping(status.get("user"))
+    name = user.get("username")
+    if status.get("authenticated") is not True or not isinstance(name, str) or not name:
+        return None
+    groups = user.get("groups")
+    listed = tuple(map(str, groups)) if isinstance(groups, list) else ()
+    return User(name, str(user.get("uid") or ""), listed, _mapping(user.get("extra")))
+
+
+def access_review(user: User, path: str) -> dict[str, Any]:
+    """The question whether this user may get this path."""
+    spec = {
+        "user": user.name,
+        "uid": user.uid,
+        "groups": list(user.groups),
+        "extra": dict(user.extra),
+        "nonResourceAttributes": {"path": path, "verb": "get"},
+    }
+    return {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {}, "spec": spec}
+
+
+def is_allowed(answer: Mapping[str, Any]) -> bool:
+    status = _mapping(answer.get("status"))
+    return status.get("allowed") is True and status.get("denied") is not True
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+class Verdicts:
+    """What was answered lately, by the hash of a token and the path. A 503 is no answer, and is not kept."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[bytes, str], tuple[float, Verdict]] = {}  # the oldest first
+
+    def known(self, token: str, path: str, now: float) -> Verdict | None:
+        """None where it must be asked. now: seconds of a clock that is never set."""
+        at, verdict = self._kept.get(_key(token, path), (0.0, None))
+        return verdict if verdict and now - at < KEPT_S else None
+
+    def keep(self, token: str, path: str, verdict: Verdict, now: float) -> None:
+        """now: when it was asked, not when it was answered."""
+        if verdict.status == 503:
+            return
+        key = _key(token, path)
+        self._kept.pop(key, None)
+        self._kept[key] = (now, verdict)
+        while len(self._kept) > _MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+
+
+def _key(token: str, path: str) -> tuple[bytes, str]:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest(), path
