@@ -11,8 +11,8 @@ from mpsd.core.cordon import ALL, drains, read_cordoned, unknown_cordons
 from mpsd.core.domain_states import State
 from mpsd.core.domains import Domain
 from mpsd.core.durations import lasting
+from mpsd.core.heartbeat import HEARTBEAT_S
 from mpsd.core.mps_ready import CONDITION, SAID_OF_DOMAINS, Truth
-from mpsd.core.mpsnode import HEARTBEAT_S
 from mpsd.core.problem import shown
 from mpsd.core.shape import Fields, Shape
 from mpsd.core.status_rows import DomainRow, GpuRow, GrantRow
@@ -236,7 +236,9 @@ class _Reader:
             )
 
     def _amount(self, fields: Fields, key: str, path: str) -> int | None:
-        found = self.shape.number(fields, key, path, absent=None)
+        found = fields.get(key)
+        if type(found) is not int:  # which it nearly always is
+            found = self.shape.number(fields, key, path, absent=None)
         return found if found is not None and 0 <= found <= _LARGEST else None
 
     def _time(self, fields: Fields, key: str, path: str) -> float | None:

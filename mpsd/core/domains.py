@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mpsd.core.grants import Gpu
 from mpsd.core.problem import InvalidInput, Problem
 
 if TYPE_CHECKING:  # as in core.grants
+    from mpsd.core.grants import Gpu
     from mpsd.core.policy import Policy
 
 
@@ -23,7 +23,7 @@ class Domain:
     gpus: tuple[str, ...]
 
 
-def domains(gpus: Sequence[Gpu], policy: "Policy") -> tuple[Domain, ...]:
+def domains(gpus: Sequence["Gpu"], policy: "Policy") -> tuple[Domain, ...]:
     """The domains of a node with these GPUs. InvalidInput where the policy names a GPU that is not there."""
     by_ordinal = {gpu.ordinal: gpu for gpu in gpus}
     problems = [

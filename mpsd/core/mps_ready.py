@@ -6,10 +6,12 @@ One rule: True says that every GPU which nobody has cordoned takes pods; the rea
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpsd.core.domain_states import State, after_is
-from mpsd.core.node_view import DomainView, NodeView
+
+if TYPE_CHECKING:  # as in core.grants
+    from mpsd.core.node_view import DomainView, NodeView
 
 CONDITION = "MPSReady"
 
@@ -41,7 +43,7 @@ _CORDONED = frozenset({State.DRAINING, State.DRAINED})
 SAID_OF_DOMAINS = frozenset({*_REASONS.values(), "Cordoned"})  # reasons that each domain's own state says too
 
 
-def mps_ready(view: NodeView) -> Condition:
+def mps_ready(view: "NodeView") -> Condition:
     """The condition that a look at the node leads to."""
     served = {uuid for domain in view.domains for uuid in domain.record.gpus}
     missing = [gpu.label for gpu in view.gpus if gpu.uuid not in served]
@@ -59,7 +61,7 @@ def mps_ready(view: NodeView) -> Condition:
     return _well(view.domains)
 
 
-def _well(domains: Sequence[DomainView]) -> Condition:
+def _well(domains: Sequence["DomainView"]) -> Condition:
     cordoned = [domain.name for domain in domains if domain.state in _CORDONED]
     if len(cordoned) == len(domains):
         return Condition(Truth.FALSE, "Cordoned", "every GPU is cordoned (spec.cordoned of the MPSNode)")
@@ -69,7 +71,7 @@ def _well(domains: Sequence[DomainView]) -> Condition:
     return Condition(Truth.TRUE, "AllServe", f"{len(domains)} of {len(domains)} domains serve")
 
 
-def _troubles(troubled: Sequence[DomainView], domains: Sequence[DomainView]) -> str:
+def _troubles(troubled: Sequence["DomainView"], domains: Sequence["DomainView"]) -> str:
     """Each domain with its reason, which says more than the number of them."""
     serving = sum(domain.state is State.READY for domain in domains)
     each = "; ".join(

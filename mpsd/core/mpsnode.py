@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mpsd.core.domain_states import State
 from mpsd.core.fault_status import FaultsStatus, faults_status
 from mpsd.core.grants import Gpu, promised_mib
+from mpsd.core.heartbeat import HEARTBEAT_S as HEARTBEAT_S
 from mpsd.core.identity import PodName
 from mpsd.core.node_view import Canary, Client, DomainView, HeldGrant, NodeView, pod_names
 
@@ -29,7 +30,6 @@ GIVEN_BACK = "mpsd.io/given-back-at"
 
 CHANGE_S = 1.0  # between two writes, at least
 USE_S = 30.0  # the same where only what programs use has changed
-HEARTBEAT_S = 300.0  # between two writes, at most
 USE_STEP_MIB = 256  # less than this is no change
 _USE = frozenset({"usedMiB", "used", "clients", "toldAt"})
 

@@ -4,8 +4,10 @@ One rule: what nobody knows is None in a row, and never zero.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from mpsd.core.node_status import CardStatus, GrantStatus, NodeStatus
+if TYPE_CHECKING:  # as in core.grants
+    from mpsd.core.node_status import CardStatus, GrantStatus, NodeStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,10 @@ class GrantRow:
     command: str
     ended: bool  # its holder, though not all of its programs
     over: bool = False
-    cards: tuple[CardStatus, ...] = ()
+    cards: tuple["CardStatus", ...] = ()
 
 
-def gpu_rows(node: NodeStatus) -> tuple[GpuRow, ...]:
+def gpu_rows(node: "NodeStatus") -> tuple[GpuRow, ...]:
     """The GPUs of this machine."""
     domains = {domain.name: domain for domain in node.domains}
     rows = []
@@ -111,7 +113,7 @@ def gpu_rows(node: NodeStatus) -> tuple[GpuRow, ...]:
     return tuple(rows)
 
 
-def domain_rows(node: NodeStatus) -> tuple[DomainRow, ...]:
+def domain_rows(node: "NodeStatus") -> tuple[DomainRow, ...]:
     """The domains of this machine."""
     return tuple(
         DomainRow(
@@ -133,7 +135,7 @@ def domain_rows(node: NodeStatus) -> tuple[DomainRow, ...]:
     )
 
 
-def grant_rows(node: NodeStatus) -> tuple[GrantRow, ...]:
+def grant_rows(node: "NodeStatus") -> tuple[GrantRow, ...]:
     """The grants of this machine."""
     labels = {gpu.uuid: gpu.label for gpu in node.gpus}
     return tuple(
@@ -156,5 +158,5 @@ def grant_rows(node: NodeStatus) -> tuple[GrantRow, ...]:
     )
 
 
-def _pod(grant: GrantStatus) -> str | None:
+def _pod(grant: "GrantStatus") -> str | None:
     return None if grant.pod is None else f"{grant.namespace}/{grant.pod}"

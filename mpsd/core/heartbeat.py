@@ -1,0 +1,6 @@
+"""How often a node tells of itself though nothing has changed.
+
+One rule: who tells and who listens count with the same number.
+"""
+
+HEARTBEAT_S = 300.0  # between two writes of an MPSNode, at most
