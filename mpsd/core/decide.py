@@ -139,6 +139,17 @@ def _answer(
     return Refuse(waiting.id, "; ".join([reason, *others]), for_ever=False)
 
 
+def why_waiting(view: NodeView, policy: Policy) -> Mapping[str, str]:
+    """By id, why each request that goes on waiting has no answer yet; one that is about to be answered is left out."""
+    open_rooms = _open_rooms(view, [held.grant for held in view.grants], policy)
+    alive = (waiting for waiting in view.waiting if waiting.holder_alive)
+    answers = {
+        waiting.id: _answer(replace(waiting, deadline=None), open_rooms, view, queued, policy)
+        for queued, waiting in enumerate(alive)
+    }
+    return {found: answer.reason for found, answer in answers.items() if isinstance(answer, Refuse)}
+
+
 def had_room(request: CardsRequest, view: NodeView, policy: Policy) -> tuple[str, ...]:
     """The labels of the GPUs that could give a container what it asks of them, whatever the others can."""
     return with_room(request, _open_rooms(view, [held.grant for held in view.grants], policy), policy)
