@@ -12,7 +12,7 @@ SEE := tests/prometheus $(wildcard tests/page)
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
 
-.PHONY: check check-node check-host check-see e2e demo bench proto fuzz soak format clean
+.PHONY: check check-node check-host check-see e2e demo bench proto fuzz soak docs format clean
 .DEFAULT_GOAL := check
 
 $(READY): pyproject.toml
@@ -75,6 +75,10 @@ soak: $(READY)
 	@echo "seed: $(MPSD_SOAK_SEED)"
 	MPSD_SOAK=$(MPSD_SOAK) MPSD_SOAK_SEED=$(MPSD_SOAK_SEED) \
 		$(BIN)/pytest $(SOAK) --durations=0 -v
+
+# The tables of docs/ that are printed from code; `make check` says when one is out of date.
+docs: $(READY)
+	$(BIN)/python -m tests.docs.printed
 
 format: $(READY)
 	$(BIN)/ruff format .

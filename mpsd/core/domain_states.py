@@ -163,9 +163,3 @@ def restart_delay_s(restarts_in_a_row: int, restarts: "Restarts") -> float:
         return 0.0
     doublings = min(restarts_in_a_row - 1, 32)
     return min(restarts.longest_s, restarts.first_s * 2.0**doublings)
-
-
-def as_table() -> str:
-    """The transitions as a Markdown table, for the documentation."""
-    rows = [f"| {state} | {event} | {target} |" for (state, event), target in TRANSITIONS.items()]
-    return "\n".join(["| state | what is seen | next |", "| --- | --- | --- |", *rows])

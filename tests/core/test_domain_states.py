@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.core.control_protocol import ServerStatus
-from mpsd.core.domain_states import TRANSITIONS, Event, Seen, State, as_table, events_of, next_state, restart_delay_s
+from mpsd.core.domain_states import TRANSITIONS, Event, Seen, State, events_of, next_state, restart_delay_s
 from tests.core.worlds import POLICY
 
 HEALTHY = Seen(alive=True, settled=True, server=ServerStatus.ACTIVE, clients=2)
@@ -152,10 +151,6 @@ def test_whatever_happened_a_healthy_daemon_is_served_again(state: State, histor
     assert walk(walk(state, *history), HEALTHY, HEALTHY, HEALTHY) is State.READY
 
 
-def test_the_printed_table_has_every_transition() -> None:
-    assert as_table().count("\n") == len(TRANSITIONS) + 1
-
-
 def test_the_first_restart_is_at_once_and_later_ones_double_up_to_the_longest() -> None:
     delays = [restart_delay_s(n, POLICY.restarts) for n in range(9)]
     assert delays == [0, 1, 2, 4, 8, 16, 32, 60, 60]
@@ -170,8 +165,3 @@ def test_no_look_is_worse_for_knowing_less_about_clients() -> None:
         unknown = Seen(alive=True, settled=True, server=server, clients=None)
         some = Seen(alive=True, settled=True, server=server, clients=1)
         assert next_state(state, unknown) is next_state(state, some)
-
-
-def test_the_documentation_prints_this_table() -> None:
-    page = Path(__file__).parents[2] / "docs" / "domain-states.md"
-    assert as_table() in page.read_text()

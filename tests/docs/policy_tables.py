@@ -1,0 +1,123 @@
+"""The fields of the limits files as docs/policy.md lists them: what each may be, and what the shipped files say."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from mpsd.core.gpu_facts import GpuFacts
+from mpsd.core.policy import Policy
+from mpsd.edge.limits_files import shipped_folder
+from mpsd.edge.yaml_files import parse_yaml, read_bytes
+from tests.docs.tables import Row, Table
+
+_PAGE = "docs/policy.md"
+_RULES = "admission.rules"  # has a table of its own in docs/admission.md
+_LONGEST = 48
+_FIELDS = ("field", "may be")
+
+
+def _policy_rows() -> list[Row]:
+    shipped = _shipped("policy.yaml")
+    return [(f"`{path}`", kind, _shown(_at(shipped, path))) for path, kind in _fields(_schema(Policy))]
+
+
+def _facts_rows(section: str, key: str, value: str) -> list[Row]:
+    """Of one section of gpus.yaml, with what the row whose `key` is `value` says."""
+    schema = _schema(GpuFacts)
+    (row,) = (one for one in _shipped("gpus.yaml")[section] if one[key] == value)
+    items = _resolved(schema["properties"][section]["items"], schema)
+    return [
+        (f"`{section}[].{name}`", _kind(one, schema), _shown(row[name])) for name, one in items["properties"].items()
+    ]
+
+
+POLICY = Table("fields of policy.yaml", _PAGE, (*_FIELDS, "as shipped"), _policy_rows, ("means", "example"))
+CAPABILITIES = Table(
+    "fields of capabilities",
+    _PAGE,
+    (*_FIELDS, "of 9.0"),
+    lambda: _facts_rows("capabilities", "compute_capability", "9.0"),
+    ("means",),
+)
+CARDS = Table(
+    "fields of cards", _PAGE, (*_FIELDS, "of an H200"), lambda: _facts_rows("cards", "short", "H200"), ("means",)
+)
+
+
+def _schema(of: type) -> dict[str, Any]:
+    return TypeAdapter(of).json_schema()
+
+
+def _shipped(name: str) -> Any:
+    path = str(shipped_folder() / name)
+    return parse_yaml(read_bytes(path), path)[0].value
+
+
+def _fields(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every field that holds a value, by its path."""
+
+    def below(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
+        found = _resolved(node, schema)
+        if path == _RULES:
+            yield path, "a mode for each [rule](admission.md#the-rules): `enforce`, `warn` or `audit`"
+        elif "properties" in found:
+            for name, one in found["properties"].items():
+                yield from below(one, f"{path}.{name}" if path else name)
+        else:
+            yield path, _kind(found, schema)
+
+    yield from below(schema, "")
+
+
+def _resolved(node: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    return schema["$defs"][node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
+
+
+def _kind(node: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """A JSON schema in words."""
+    node = _resolved(node, schema)
+    if "const" in node:
+        return f"`{node['const']}`"
+    if "enum" in node:
+        return ", ".join(f"`{value}`" for value in node["enum"])
+    if "anyOf" in node:
+        return " or ".join(_kind(one, schema) for one in node["anyOf"])
+    match node.get("type"):
+        case "boolean":
+            return "`true`, `false`"
+        case "null":
+            return "`null`"
+        case "integer":
+            return f"whole number{_range(node)}"
+        case "number":
+            return f"number{_range(node)}"
+        case "array":
+            fewest = node.get("minItems")
+            return "list of " + (f"{fewest} or more: " if fewest else "") + _kind(node.get("items", {}), schema)
+        case "object":
+            return "a mapping"
+    return "text"
+
+
+def _range(node: Mapping[str, Any]) -> str:
+    least, most, over = (node.get(key) for key in ("minimum", "maximum", "exclusiveMinimum"))
+    if over is not None:
+        return f" over {over:g}" + (f", up to {most:g}" if most is not None else "")
+    if most is not None:
+        return f", {least} to {most}"
+    return f", {least} or more" if least is not None else ""
+
+
+def _at(value: Any, path: str) -> Any:
+    for name in path.split("."):
+        value = value[name]
+    return value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return f"`{value}`" if len(value) <= _LONGEST else "a sentence"
+    text = json.dumps(value)
+    return f"`{text}`" if len(text) <= _LONGEST else f"{len(value)} entries"

@@ -1,0 +1,53 @@
+"""Every command that a page tells its reader to type exists, with its options."""
+
+import re
+
+import pytest
+
+from tests.docs.commands import Told, problem_of, simple_commands, told_in
+from tests.docs.pages import Page, pages
+
+PAGES = [page for page in pages() if "/decisions/" not in page.name]
+
+
+def told(page: Page) -> list[Told]:
+    """Of its blocks, and of its text between backquotes."""
+    blocks = [one for fence in page.fences for one in told_in(fence)]
+    spans = [Told(str(span), _with_value(span.text)) for span in page.code_spans]
+    return [*blocks, *spans]
+
+
+def _with_value(span: str) -> str:
+    """A span that ends in an option only names it."""
+    return f"{span} VALUE" if re.search(r" --?[\w-]+$", span) else span
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_of_a_page_exists(page: Page) -> None:
+    wrong = [
+        f"{one.place}: {' '.join(words)}: {problem}"
+        for one in told(page)
+        for words in simple_commands(one.line)
+        if (problem := problem_of(words))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("mpsd statos", "no verb statos"),
+        ("mpsd status --wid", "--wid"),
+        ("sudo true; MPSD_RUN_DIR=/x mpsd status -o colour", "colour"),
+        ("kubectl mps --evict drain n1 --gpus gpu0", "--gpus"),
+        ("true && make cheque", "cheque"),
+        ("kubectl apply -k manifests/overlays/none", "no kustomization"),
+        ("python -m tests.none", "no module"),
+    ],
+)
+def test_what_is_wrong_with_a_command_is_said(line: str, words: str) -> None:
+    assert words in " ".join(problem_of(command) for command in simple_commands(line))
+
+
+def test_a_program_behind_run_is_its_own_business() -> None:
+    assert [problem_of(words) for words in simple_commands("mpsd run --gpu-mem 7 -- train --lr 3 &")] == [""]

@@ -1,0 +1,52 @@
+"""Whatever mpsd says to people by name stands in the documentation by that name."""
+
+import pytest
+
+from mpsd.core.admission_modes import label_of
+from mpsd.core.dialect_names import VARIABLES
+from mpsd.core.domain_states import State
+from mpsd.core.events import Reason
+from mpsd.core.mps_ready import mps_ready
+from mpsd.core.policy import Mode, Violations
+from tests.core.manifests import POLICY
+from tests.core.pod_worlds import node
+from tests.docs.pages import page
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_a_reason_of_an_event_has_a_heading(reason: Reason) -> None:
+    assert reason.value in page("docs/events.md").headings
+
+
+def test_no_heading_is_of_a_reason_that_is_gone() -> None:
+    sections = page("docs/events.md").text.split("\n## ")[1:]
+    assert {section.splitlines()[0] for section in sections} == {reason.value for reason in Reason}
+
+
+def test_every_reason_of_the_condition_is_explained() -> None:
+    reasons = {mps_ready(node(state=state)).reason for state in State}
+    assert {reason for reason in reasons if f"| {reason} |" not in page("docs/mpsnode.md").text} == set()
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_state_of_a_domain_says_what_to_do(state: State) -> None:
+    assert f"\n| {state} | " in page("docs/operations.md").text
+
+
+@pytest.mark.parametrize("kind", Violations.__dataclass_fields__)
+def test_a_kind_of_violation_has_a_row_with_its_action(kind: str) -> None:
+    rows = [line for line in page("docs/operations.md").text.splitlines() if line.startswith(f"| {kind} | ")]
+    assert [row.rsplit("|", 2)[1].strip() for row in rows] == [getattr(POLICY.violations, kind).action.value]
+
+
+def test_every_label_of_admission_and_every_field_that_its_page_speaks_of_is_named() -> None:
+    text = page("docs/admission.md").text
+    assert all(f"`{label_of(mode)}`" in text for mode in Mode)
+    fields = ["exempt_namespaces", "host_ipc", "void_visible_devices", "visible_devices_kept_for", "placement_accounts"]
+    assert all(f"`{field}" in text and hasattr(POLICY.admission, field) for field in fields)
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_a_variable_of_a_dialect_is_in_its_page(variable: str) -> None:
+    text = page("docs/dialects.md").text
+    assert f"`{variable}" in text or f"`…{variable.removeprefix('ALIYUN_COM_GPU_MEM')}" in text
