@@ -5,6 +5,7 @@ import pytest
 from mpsd.core.limits_reading import read_policy
 from mpsd.core.policy import Policy
 from mpsd.edge.kubelet_settings import kubelet_settings
+from mpsd.edge.listen_settings import listen_settings
 from mpsd.edge.settings import settings
 from mpsd.edge.yaml_files import parse_yaml
 from tests.manifests.generic_policy import TARGET, generic_policy
@@ -134,7 +135,7 @@ def test_the_agents_settings_are_its_own(place: str) -> None:
     mounted = [mount["mountPath"] for mount in container["volumeMounts"]]
     assert str(chosen.device_plugins) in mounted
     assert str(chosen.pod_resources.parent) in mounted
-    assert container["ports"] == [{"name": "metrics", "containerPort": chosen.port}]
+    assert {"name": "metrics", "containerPort": chosen.port} in container["ports"]
     assert chosen.kubeconfig is None
     (node,) = [entry for entry in container["env"] if entry["name"] == "MPSD_NODE_NAME"]
     assert node["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
@@ -160,7 +161,7 @@ def test_every_component_has_a_service_account_of_its_own(place: str) -> None:
 def test_no_right_is_a_wildcard_deletes_or_reaches_further_than_its_reason(place: str) -> None:
     for role in (*of_kind(place, "ClusterRole"), *of_kind(place, "Role")):
         for rule in role["rules"]:
-            assert not any("*" in part for key in ("verbs", "resources", "apiGroups") for part in rule[key])
+            assert not any("*" in part for parts in rule.values() for part in parts)
             assert not {"delete", "deletecollection", "escalate", "bind", "impersonate"} & {*rule["verbs"]}
 
 
@@ -173,7 +174,27 @@ def test_the_agent_may_do_what_it_does_and_nothing_else() -> None:
         "events": ["create", "patch"],
         "mpsd.io/mpsnodes": ["create", "get", "list", "patch", "watch"],
         "mpsd.io/mpsnodes/status": ["patch"],
+        "authentication.k8s.io/tokenreviews": ["create"],
+        "authorization.k8s.io/subjectaccessreviews": ["create"],
     }
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+def test_readers_find_the_agent_on_loopback_and_with_a_token_on_its_port_for_them(place: str) -> None:
+    environment = _environment(place, _AGENT)
+    home, others = listen_settings({}, environment, in_cluster=True).addresses
+    assert home.is_loopback
+    assert not others.is_loopback
+    ports = {port["name"]: port["containerPort"] for port in _container(place, _AGENT)["ports"]}
+    assert ports == {"metrics": 9445, "readers": others.port}
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+def test_a_role_that_nobody_has_until_an_operator_binds_it_may_read_and_nothing_else(place: str) -> None:
+    (rule,) = named(place, "ClusterRole", "mpsd-reader")["rules"]
+    assert rule == {"nonResourceURLs": ["/", "/metrics", "/v1/node", "/v1/page", "/v1/page/changes"], "verbs": ["get"]}
+    bindings = of_kind(place, "ClusterRoleBinding")
+    assert not any(binding["roleRef"]["name"] == "mpsd-reader" for binding in bindings)
 
 
 @pytest.mark.parametrize("place", _WITH_PODS)

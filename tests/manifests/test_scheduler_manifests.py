@@ -1,4 +1,4 @@
-"""What the schedulers' manifests promise: a scheduler beside the cluster's own, with few rights, on loopback alone."""
+"""What the schedulers' manifests promise: a scheduler beside the cluster's own, with few rights, asked on loopback."""
 
 from typing import Any
 
@@ -120,6 +120,8 @@ def test_mpsd_may_promise_and_bind_and_nothing_else(place: str) -> None:
         "pods": ["get", "list", "watch"],
         "nodes": ["get", "list", "watch"],
         "pods/binding": ["create"],
+        "authentication.k8s.io/tokenreviews": ["create"],
+        "authorization.k8s.io/subjectaccessreviews": ["create"],
     }
 
 
@@ -163,6 +165,10 @@ def test_ports_and_folders_are_the_programs_own(place: str) -> None:
     container, settings = _container(place), _settings(place)
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports["metrics"] == settings.metrics_port
+    home, others = settings.listen.addresses
+    assert home.is_loopback
+    assert not others.is_loopback
+    assert ports["readers"] == others.port
     assert str(settings.limits_directory) in [mount["mountPath"] for mount in container["volumeMounts"]]
 
 
@@ -173,13 +179,16 @@ def test_two_replicas_one_of_which_leads() -> None:
         assert tag.startswith("v1.")
 
 
-def test_on_a_control_plane_node_nothing_listens_on_its_network() -> None:
+def test_on_a_control_plane_node_nothing_listens_on_its_network_but_what_asks_for_a_token() -> None:
     pod, settings = _pod(_EXTENDER), _settings(_EXTENDER)
     assert pod["hostNetwork"] is True
     assert pod["nodeSelector"] == {"node-role.kubernetes.io/control-plane": ""}
     assert (settings.address, settings.metrics_address) == ("127.0.0.1", "127.0.0.1")
     container = _container(_EXTENDER)
-    assert {port["hostIP"] for port in container["ports"]} == {"127.0.0.1"}
-    assert {port["containerPort"] for port in container["ports"]} == {settings.port, settings.metrics_port}
+    hosts = {port["name"]: port.get("hostIP") for port in container["ports"]}
+    assert hosts == {"extender": "127.0.0.1", "metrics": "127.0.0.1", "readers": None}
+    _home, others = settings.listen.addresses
+    wanted = {settings.port, settings.metrics_port, others.port}
+    assert {port["containerPort"] for port in container["ports"]} == wanted
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"]["host"] == "127.0.0.1"
