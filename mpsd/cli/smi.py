@@ -142,6 +142,7 @@ _GRANTS: tuple[Column[_Row], ...] = (
 )
 _GPUS: tuple[Column[GpuUse], ...] = (
     Column("GPU", lambda gpu: gpu.label, left=True),
+    Column("GPU-UTIL", lambda gpu: _number(gpu.sm_percent, "?", " %")),
     Column("POLICY", lambda gpu: f"{gpu.policy} {gpu.policy_name}", left=True),
     Column("MAX-INST", lambda gpu: _number(gpu.max_inst, "-")),
     Column("FREE-WEIGHT", lambda gpu: _number(gpu.free_weight, "-" if gpu.max_inst is None else "?")),

@@ -11,14 +11,22 @@ from mpsd.core.grants import Gpu, Grant, Room, rooms
 from mpsd.core.node_status import CardStatus, GrantStatus, node_status
 from mpsd.core.node_view import NodeView
 from mpsd.core.policy import Policy
+from mpsd.core.sm_use import Samples, sm_percent
 
-SmPercents = Mapping[str, Mapping[int, int | None]]  # by the UUID of a GPU and the pid of a process: Nvml.sm_percents
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """What NVML says of one GPU: how much of the time a kernel runs there, in percent, and whose."""
+
+    percent: int
+    samples: Samples
 
 
 @dataclass(frozen=True, slots=True)
 class CardUse:
-    """A grant's part of one GPU (a UUID). sm_percent: how busy its processes keep the SMs; None: NVML knows none of
-    them, or could not say. used_mib None: NVML could not say. weight None: it was not asked for in cGPU's words.
+    """A grant's part of one GPU (a UUID). sm_percent: how much of the time its kernels run; None: it cannot be told, as
+    where several grants have clients of MPS there and one of them computes. used_mib None: NVML could not say. weight
+    None: it was not asked for in cGPU's words.
     """
 
     gpu: str
@@ -49,7 +57,8 @@ class GrantUse:
 class GpuUse:
     """What may still be granted of a GPU, and cGPU's compute policy for it. free_weight None: there is no max_inst.
 
-    free_mib, free_percent None: the grants are not all known now.
+    free_mib, free_percent None: the grants are not all known now. sm_percent: how much of the time a kernel runs there,
+    whosever; None where NVML could not say, or an mpsd older than this does not.
     """
 
     gpu: str
@@ -60,6 +69,7 @@ class GpuUse:
     free_weight: int | None
     free_mib: int | None
     free_percent: int | None
+    sm_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +82,28 @@ class UseStatus:
     unknown: tuple[str, ...]
 
 
-def use_status(view: NodeView, policy: Policy, busy: SmPercents, unsaid: Iterable[str] = ()) -> UseStatus:
-    """busy: without the GPUs of which NVML did not say it. unsaid: why, of those."""
+def use_status(view: NodeView, policy: Policy, busy: Mapping[str, Busy], unsaid: Iterable[str] = ()) -> UseStatus:
+    """busy: by UUID, without the GPUs of which NVML did not say it. unsaid: why, of those."""
     told = node_status(view, policy).grants
     held = [held.grant for held in view.grants]
     labels = {gpu.uuid: gpu.label for gpu in view.gpus}
     return UseStatus(
         now=view.now,
         grants=tuple(_grant(grant, status, labels, view, busy) for grant, status in zip(held, told, strict=True)),
-        gpus=tuple(_gpu(gpu, held, view, policy) for gpu in view.gpus),
+        gpus=tuple(_gpu(gpu, held, view, policy, busy.get(gpu.uuid)) for gpu in view.gpus),
         unknown=(*view.unknown, *unsaid),
     )
 
 
-def _grant(grant: Grant, status: GrantStatus, labels: Mapping[str, str], view: NodeView, busy: SmPercents) -> GrantUse:
+def _grant(
+    grant: Grant, status: GrantStatus, labels: Mapping[str, str], view: NodeView, busy: Mapping[str, Busy]
+) -> GrantUse:
     def card(one: CardStatus) -> CardUse:
+        said = busy.get(one.gpu)
         return CardUse(
             gpu=one.gpu,
             label=labels.get(one.gpu, one.gpu),
-            sm_percent=sm_percent(_pids(grant, one.gpu, view), busy.get(one.gpu)),
+            sm_percent=sm_percent(grant.id, one.gpu, view, said.samples if said else None),
             used_mib=one.used_mib,
             memory_mib=one.memory_mib,
             reserved_percent=one.reserved_percent,
@@ -110,23 +123,7 @@ def _grant(grant: Grant, status: GrantStatus, labels: Mapping[str, str], view: N
     )
 
 
-def _pids(grant: Grant, gpu: str, view: NodeView) -> frozenset[int]:
-    """Of its processes that NVML knows on this GPU; none where it could not say."""
-    return frozenset(one.pid for one in view.clients or () if (one.grant, one.gpu) == (grant.id, gpu))
-
-
-def sm_percent(pids: Iterable[int], busy: Mapping[int, int | None] | None) -> int | None:
-    """The sum over processes that NVML knows; who has no sample is idle. None where nothing can be said of one of them,
-    or where there is none: what NVML does not know may do anything.
-    """
-    if busy is None:
-        return None
-    found = [busy.get(pid, 0) for pid in pids]
-    known = [percent for percent in found if percent is not None]
-    return sum(known) if found and len(known) == len(found) else None
-
-
-def _gpu(gpu: Gpu, held: Iterable[Grant], view: NodeView, policy: Policy) -> GpuUse:
+def _gpu(gpu: Gpu, held: Iterable[Grant], view: NodeView, policy: Policy, busy: Busy | None) -> GpuUse:
     compute = policy.compute.of(gpu.ordinal)
     room = _room(gpu, held, policy)
     return GpuUse(
@@ -138,6 +135,7 @@ def _gpu(gpu: Gpu, held: Iterable[Grant], view: NodeView, policy: Policy) -> Gpu
         free_weight=room.weight if view.grants_known else None,
         free_mib=room.memory_mib if view.grants_known else None,
         free_percent=room.thread_percent if view.grants_known else None,
+        sm_percent=busy.percent if busy else None,
     )
 
 

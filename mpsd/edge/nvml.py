@@ -104,9 +104,14 @@ class Nvml:
         listed = self._ask("nvmlDeviceGetGraphicsRunningProcesses", self._handles[uuid])
         return any(use.pid == pid for use in listed)
 
-    def sm_percents(self, uuid: str, since_us: int) -> Mapping[int, int | None]:
-        """How busy each process has kept the SMs of this GPU, in percent, by its newest sample after `since_us`.
+    def busy_percent(self, uuid: str) -> int:
+        """How much of the last time, 1/6 to 1 s, a kernel ran on this GPU, in percent (NVML's nvmlUtilization_t)."""
+        return int(self._ask("nvmlDeviceGetUtilizationRates", self._handles[uuid]).gpu)
 
+    def sm_percents(self, uuid: str, since_us: int) -> Mapping[int, int | None]:
+        """How much of the time each process had a kernel on this GPU, in percent, by its newest sample after `since_us`.
+
+        What clients of MPS do is their server's here (driver 580.159.04).
         since_us: microseconds since 1970. A process that NVML knows and that has no sample has done nothing since; the
         driver takes one every second or more often. None: there is a sample that cannot be, as drivers have given for
         processes that ended.

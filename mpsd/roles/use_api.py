@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from aiohttp import web
 
 from mpsd.core.policy import Policy
-from mpsd.core.use_status import use_status
+from mpsd.core.use_status import Busy, use_status
 from mpsd.edge.http_server import Handler, json_answer
 from mpsd.edge.nvml import NvmlFailed
 from mpsd.roles.agent import AgentRole
@@ -36,7 +36,8 @@ class UseApi:
         busy, unsaid = {}, []
         for gpu in self._node.gpus:
             try:
-                busy[gpu.uuid] = self._node.nvml.sm_percents(gpu.uuid, since_us)
+                percent = self._node.nvml.busy_percent(gpu.uuid)
+                busy[gpu.uuid] = Busy(percent, self._node.nvml.sm_percents(gpu.uuid, since_us))
             except NvmlFailed as error:
                 unsaid.append(f"how busy {gpu.label} is: {error}")
         return json_answer(use_status(self._agent.look(), self._policy(), busy, unsaid))

@@ -106,6 +106,14 @@ class ProcessUtilization:
     decUtil: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Utilization:
+    """How much of the last time a kernel ran, and memory was read or written, in percent."""
+
+    gpu: int
+    memory: int
+
+
 class SimulatedNvml:
     """The module `pynvml`, on the machine in `folder`."""
 
@@ -222,16 +230,25 @@ class SimulatedNvml:
         return [_listed(holding) for holding in self._card(handle).holdings() if holding.kind == card.MPS_CLIENT]
 
     def nvmlDeviceGetProcessUtilization(self, handle: Handle, timeStamp: int) -> list[ProcessUtilization]:
-        """Those that compute now: who does nothing has no sample, and where nobody has one it is Not Found.
+        """Those that compute now, of an MPS server's clients the server in their place: who does nothing has no sample,
+        and where nobody has one it is Not Found.
 
-        The driver keeps the samples of some seconds; here there are none but this moment's.
+        The driver keeps the samples of some seconds; here there are none but this moment's. It counts time in which a
+        kernel ran, on however many SMs.
         """
-        gpu, now = self._gpu(handle), time.time_ns() // 1000
-        busy = [holding for holding in self._card(handle).holdings() if holding.busy_sms]
-        if not busy or now <= timeStamp:
+        now = time.time_ns() // 1000
+        holdings = self._card(handle).holdings()
+        servers = [one.pid for one in holdings if one.kind == card.MPS_SERVER]
+        busy = [one for one in holdings if one.busy_sms]
+        beside = [one.pid for one in busy if one.kind != card.MPS_CLIENT]
+        by_server = servers[:1] if len(beside) < len(busy) else []
+        if not (beside or by_server) or now <= timeStamp:
             raise NVMLError_NotFound
-        of = max(gpu.sms, sum(holding.busy_sms for holding in busy))  # more than there are take turns
-        return [ProcessUtilization(one.pid, now, max(1, 100 * one.busy_sms // of)) for one in busy]
+        return [ProcessUtilization(pid, now, 100 // len([*beside, *by_server])) for pid in (*beside, *by_server)]
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Handle) -> Utilization:
+        """How much of the time a kernel runs, as of this moment."""
+        return Utilization(gpu=100 * any(one.busy_sms for one in self._card(handle).holdings()), memory=0)
 
     def _require_init(self) -> None:
         if not self._users:

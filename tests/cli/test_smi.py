@@ -44,22 +44,27 @@ def rows(text: str, first: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.split()[:1] == [first]]
 
 
-def test_who_computes_is_busy_and_who_only_holds_memory_is_idle(served: Machine) -> None:
+def test_of_two_grants_on_a_gpu_nobody_can_say_which_computes_and_alone_it_is_busy(served: Machine) -> None:
+    idle = served.client(6, "alloc=500")
+    assert use(served)["grants"][0]["cards"][0]["sm_percent"] == 0
     busy = served.run("--gpu-mem 8 --gpu-core 50", "sim-cuda", "alloc=1000", "work")
     busy.heard("launches")
-    idle = served.client(6, "alloc=500")
 
     def seen() -> Mapping[int, Any]:
         """Once it computes: between two of the simulator's measurements it does nothing for a moment."""
-        grants = {grant["holder_pid"]: grant for grant in use(served)["grants"]}
-        return grants if grants[busy.pid]["cards"][0]["sm_percent"] else {}
+        told = use(served)
+        grants = {grant["holder_pid"]: grant for grant in told["grants"]}
+        return grants if told["gpus"][0]["sm_percent"] and grants[busy.pid]["cards"][0]["sm_percent"] is None else {}
 
-    found = eventually(seen, "it computes")
+    found = eventually(seen, "the GPU computes")
     (of_busy,), (of_idle,) = found[busy.pid]["cards"], found[idle.pid]["cards"]
-    assert (of_busy["sm_percent"], of_idle["sm_percent"]) == (50, 0)
+    assert (of_busy["sm_percent"], of_idle["sm_percent"]) == (None, None)
     assert (found[busy.pid]["thread_percent"], found[idle.pid]["thread_percent"]) == (50, 100)
     assert 1000 < of_busy["used_mib"] < 2000
     assert (of_busy["memory_mib"], of_busy["reserved_percent"]) == (8 * 1024, 50)
+    idle.send(signal.SIGTERM)
+    eventually(lambda: served.holders == {busy.pid}, "it is alone")
+    assert eventually(lambda: use(served)["grants"][0]["cards"][0]["sm_percent"], "it is the only one") == 100
 
 
 def test_a_program_that_is_not_on_the_gpu_is_unknown_and_never_idle(served: Machine) -> None:
@@ -98,11 +103,25 @@ def test_what_is_left_of_each_gpu_is_told_with_its_compute_policy(served: Machin
         "free_weight": None,
         "free_mib": total - 8 * 1024,
         "free_percent": 70,
+        "sm_percent": 0,
     }
     assert (second["policy"], second["max_inst"], second["free_weight"], second["free_percent"]) == (3, 20, 20, 100)
     text = answered(smi(served))
-    assert rows(text, "gpu0")[-1] == ["gpu0", "5", "native", "-", "-", str(total - 8192), "MiB", "70", "%"]
-    assert rows(text, "gpu1")[-1] == ["gpu1", "3", "fixed", "share", "20", "20", str(total), "MiB", "100", "%"]
+    assert rows(text, "gpu0")[-1] == ["gpu0", "0", "%", "5", "native", "-", "-", str(total - 8192), "MiB", "70", "%"]
+    assert rows(text, "gpu1")[-1] == [
+        "gpu1",
+        "0",
+        "%",
+        "3",
+        "fixed",
+        "share",
+        "20",
+        "20",
+        str(total),
+        "MiB",
+        "100",
+        "%",
+    ]
 
 
 def test_one_is_shown_by_its_id_and_for_a_word_that_means_none_those_there_are_are_named(served: Machine) -> None:

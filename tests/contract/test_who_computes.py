@@ -1,4 +1,4 @@
-"""How busy each process keeps the SMs, as NVML's samples say it.
+"""How busy each process keeps the SMs, as NVML's samples say it: of MPS clients it names their server.
 
 One rule: a sample comes when the driver takes one, so what must be seen is waited for, and what must not be is looked
 for while something else is seen.
@@ -16,31 +16,42 @@ def now_us() -> int:
 
 
 class TestWhoComputes:
-    def test_who_computes_has_a_percentage_and_who_only_holds_memory_has_none(
+    def test_what_an_mps_client_computes_is_its_servers_and_who_only_holds_memory_has_nothing(
         self, daemon: Daemon, world: World
     ) -> None:
         idle = daemon.client("alloc=512", "linger")
         idle.next_line("lingering")
         began = now_us()
-        busy = daemon.client("alloc=512", "work")
-        busy.next_line("launches")
-        eventually(lambda: world.sm_percents(world.gpu, began).get(busy.pid, 0) > 0)
+        daemon.client("alloc=512", "work").next_line("launches")
+        eventually(lambda: world.sm_percents(world.gpu, began).get(daemon.server, 0) > 0)
         assert world.sm_percents(world.gpu, began).get(idle.pid, 0) == 0
+        eventually(lambda: world.busy_percent(world.gpu) > 0)
 
-    def test_two_who_compute_are_told_apart_and_neither_has_more_than_all(self, daemon: Daemon, world: World) -> None:
-        began = now_us()
+    def test_of_two_clients_who_compute_nobody_can_say_which_did_how_much(self, daemon: Daemon, world: World) -> None:
         clients = [daemon.client("work", environment={THREAD_PERCENT: percent}) for percent in ("25", "50")]
         for client in clients:
             client.next_line("launches")
-        pids = {client.pid for client in clients}
-        found: list[dict[int, int]] = []
+        began = now_us()
+        eventually(lambda: world.sm_percents(world.gpu, began).get(daemon.server, 0) > 0)
+        found = world.sm_percents(world.gpu, began)
+        assert found.keys().isdisjoint({client.pid for client in clients})
+        assert found[daemon.server] <= 100
 
-        def seen() -> bool:
-            found.append(world.sm_percents(world.gpu, began))
-            return pids <= found[-1].keys()
+    def test_what_a_server_has_is_time_in_which_a_kernel_ran_and_no_share_of_the_sms(
+        self, daemon: Daemon, world: World
+    ) -> None:
+        daemon.client("work", environment={THREAD_PERCENT: "25"}).next_line("launches")
+        began = now_us()
+        eventually(lambda: world.sm_percents(world.gpu, began).get(daemon.server, 0) > 50)
 
-        eventually(seen)
-        assert all(1 <= found[-1][pid] <= 100 for pid in pids)
+    def test_a_server_whose_clients_do_nothing_has_no_sample(self, daemon: Daemon, world: World) -> None:
+        daemon.client("alloc=512", "linger").next_line("lingering")
+        server = daemon.server
+        beside = world.client("work")
+        beside.next_line("launches")
+        began = now_us()
+        eventually(lambda: world.sm_percents(world.gpu, began).get(beside.pid, 0) > 0)
+        assert world.sm_percents(world.gpu, began).get(server, 0) == 0
 
     def test_of_a_time_to_come_there_are_no_samples(self, daemon: Daemon, world: World) -> None:
         daemon.client("work").next_line("launches")

@@ -255,6 +255,11 @@ class World:
             return {}
         return {sample.pid: sample.smUtil for sample in samples if sample.timeStamp > since_us}
 
+    def busy_percent(self, gpu: Gpu) -> int:
+        """What NVML says of how much of the last time a kernel ran on this GPU."""
+        nvml = self._platform.nvml
+        return int(nvml.nvmlDeviceGetUtilizationRates(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)).gpu)
+
     def used_mib(self, gpu: Gpu) -> int:
         """What NVML says is used of this GPU's memory, by whomever."""
         nvml = self._platform.nvml

@@ -2,42 +2,16 @@
 
 from dataclasses import replace
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from mpsd.core.grants import Part
 from mpsd.core.identity import HostContainer
 from mpsd.core.node_view import Client, HeldGrant
 from mpsd.core.policy import CardCompute, Compute
-from mpsd.core.use_status import sm_percent, use_status
+from mpsd.core.use_status import Busy, use_status
 from tests.core.worlds import GPUS, POLICY, UUIDS, grant, identity, view
-
-PIDS = st.frozensets(st.integers(1, 5))
-BUSY = st.none() | st.dictionaries(st.integers(1, 8), st.none() | st.integers(0, 100))
 
 
 def client(pid: int, of: str, used_mib: int | None = 100, gpu: int = 0) -> Client:
     return Client(identity(pid), UUIDS[gpu], used_mib, True, "train", of)
-
-
-@given(PIDS, BUSY)
-def test_a_number_is_said_only_where_every_process_is_accounted_for(
-    pids: frozenset[int], busy: dict[int, int | None] | None
-) -> None:
-    said = sm_percent(pids, busy)
-    if busy is None or not pids or any(pid in busy and busy[pid] is None for pid in pids):
-        assert said is None
-    else:
-        assert said == sum(busy.get(pid) or 0 for pid in pids)
-
-
-def test_processes_of_others_and_on_other_gpus_do_not_count() -> None:
-    clients = (client(1, "a"), client(2, "a"), client(3, "b"), client(4, "a", gpu=1))
-    held = (HeldGrant(grant("a", 4), True), HeldGrant(grant("b", 4), True))
-    busy = {UUIDS[0]: {1: 20, 3: 50, 9: 7}, UUIDS[1]: {4: 30}}
-    of_a, of_b = use_status(view(grants=held, clients=clients), POLICY, busy).grants
-    assert [(card.label, card.sm_percent, card.used_mib) for card in of_a.cards] == [("gpu0", 20, 200)]
-    assert [card.sm_percent for card in of_b.cards] == [50]
 
 
 def test_where_nvml_says_nothing_of_a_gpu_nobody_there_is_idle_and_the_reason_is_told() -> None:
@@ -47,8 +21,16 @@ def test_where_nvml_says_nothing_of_a_gpu_nobody_there_is_idle_and_the_reason_is
     assert told.unknown == ("how busy gpu0 is: NVML: lost",)
 
 
+def test_how_busy_a_gpu_is_is_told_whoever_computes_there() -> None:
+    clients = (client(1, "a"), client(2, "b"))
+    held = (HeldGrant(grant("a", 4), True), HeldGrant(grant("b", 4), True))
+    told = use_status(view(grants=held, clients=clients), POLICY, {UUIDS[0]: Busy(98, {500: 97})})
+    assert [gpu.sm_percent for gpu in told.gpus] == [98, None]
+    assert [card.sm_percent for one in told.grants for card in one.cards] == [None, None]
+
+
 def test_where_the_clients_are_not_known_nothing_is_said_of_anybody() -> None:
-    told = use_status(view(grants=(HeldGrant(grant("a", 4), True),), clients=None), POLICY, {UUIDS[0]: {}})
+    told = use_status(view(grants=(HeldGrant(grant("a", 4), True),), clients=None), POLICY, {UUIDS[0]: Busy(0, {})})
     assert (told.grants[0].cards[0].sm_percent, told.grants[0].cards[0].used_mib) == (None, None)
 
 

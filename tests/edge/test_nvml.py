@@ -10,7 +10,7 @@ import pytest
 
 from mpsd.edge.limits_files import load_limits
 from mpsd.edge.nvml import Nvml, NvmlFailed
-from mpsd.sim.card import GRAPHICS, MPS_CLIENT, OUTSIDE_MPS, Card, Claim
+from mpsd.sim.card import GRAPHICS, MPS_CLIENT, MPS_SERVER, OUTSIDE_MPS, Card, Claim
 from mpsd.sim.gpus import MIB
 from mpsd.sim.node import SimulatedNode, cards_asked, create_node
 from mpsd.sim.nvml import Handle, ProcessUtilization, SimulatedNvml
@@ -92,16 +92,23 @@ def test_who_computes_has_a_percentage_who_only_holds_memory_none_and_nobody_is_
     nvml: Nvml, card: Card
 ) -> None:
     gpu = nvml.gpus(FACTS)[0]
-    busy = card.claim(Claim(os.getpid(), MPS_CLIENT, 300 * MIB))
-    card.claim(Claim(os.getppid(), MPS_CLIENT, 300 * MIB))
-    assert nvml.sm_percents(gpu.uuid, 0) == {}
+    busy = card.claim(Claim(os.getpid(), OUTSIDE_MPS, 300 * MIB))
+    card.claim(Claim(os.getppid(), OUTSIDE_MPS, 300 * MIB))
+    assert (nvml.sm_percents(gpu.uuid, 0), nvml.busy_percent(gpu.uuid)) == ({}, 0)
     card.be_busy(busy, gpu.sms // 2)
-    assert nvml.sm_percents(gpu.uuid, 0) == {os.getpid(): 50}
+    assert (nvml.sm_percents(gpu.uuid, 0), nvml.busy_percent(gpu.uuid)) == ({os.getpid(): 100}, 100)
+
+
+def test_what_clients_of_mps_compute_is_their_servers(nvml: Nvml, card: Card) -> None:
+    gpu = nvml.gpus(FACTS)[0]
+    card.claim(Claim(os.getppid(), MPS_SERVER, 66 * MIB))
+    card.be_busy(card.claim(Claim(os.getpid(), MPS_CLIENT, 300 * MIB)), 1)
+    assert nvml.sm_percents(gpu.uuid, 0) == {os.getppid(): 100}
 
 
 def test_percentages_of_before_the_time_that_is_asked_for_are_left_out(nvml: Nvml, card: Card) -> None:
     gpu = nvml.gpus(FACTS)[0]
-    card.be_busy(card.claim(Claim(os.getpid(), MPS_CLIENT, 300 * MIB)), gpu.sms)
+    card.be_busy(card.claim(Claim(os.getpid(), OUTSIDE_MPS, 300 * MIB)), gpu.sms)
     in_an_hour_us = (time.time_ns() + 3600 * 10**9) // 1000
     assert nvml.sm_percents(gpu.uuid, in_an_hour_us) == {}
 
