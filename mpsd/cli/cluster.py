@@ -1,31 +1,36 @@
 """Asks a cluster and shows it: what `mpsd status --cluster` and `kubectl mps` are.
 
 One rule: whatever keeps a cluster from being asked is said with what to do about it, and is no traceback.
+
+The client of the Kubernetes API loads when it is needed: it takes half a second, and a look by kubectl does without.
 """
 
-import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
-from typing import NoReturn, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
+from mpsd.cli.ending import extra_needed
 from mpsd.cli.frames import WIDEST, Frame, Screen, console, print_frame
-from mpsd.cli.output import ExitCode, StatusFormat, complaints
+from mpsd.cli.imports import lasting as lasting_imports
+from mpsd.cli.imports import unswept
+from mpsd.cli.speech import ExitCode, StatusFormat, complaints
 from mpsd.cli.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, domain_line, node_table, suspects_line, table
-from mpsd.cli.verbs import extra_needed
 from mpsd.core.cluster_status import ClusterStatus, pod_rows, troubles
 from mpsd.core.domain_states import State
 from mpsd.core.durations import lasting
 from mpsd.core.problem import printable
-from mpsd.edge import logs
-from mpsd.edge.kube import Away, Forbidden, Kube, KubeError
-from mpsd.edge.kubeconfig import open_kube_of_user
-from mpsd.roles.cluster_look import NotInstalled, Picture, look, pictures
+from mpsd.roles.cluster_glance import Glance
+
+if TYPE_CHECKING:
+    from mpsd.edge.kube import Kube, KubeError
+    from mpsd.roles.cluster_look import Picture
 
 Answer = TypeVar("Answer")
 
@@ -35,10 +40,8 @@ _RIGHTS = (
     "an administrator gives it: kubectl create clusterrole mpsd-look --verb=get,list,watch --resource=mpsnodes.mpsd.io"
     " (patch too for cordon), and a clusterrolebinding to it"
 )
-_REMEDIES: dict[type[KubeError], str] = {
-    NotInstalled: "mpsd is not installed there: kubectl apply -k manifests; or name another cluster with --context",
-    Away: "see whether `kubectl version` gets an answer, or name another cluster with --context",
-}
+_NOT_INSTALLED = "mpsd is not installed there: kubectl apply -k manifests; or name another cluster with --context"
+_AWAY = "see whether `kubectl version` gets an answer, or name another cluster with --context"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,18 @@ class Cluster:
     context: str | None
     rights: str = _RIGHTS
 
-    def ask(self, question: Callable[[Kube], Awaitable[Answer]]) -> Answer:
+    def glance(self, nodes: Sequence[str]) -> Glance:
+        """A look that is under way."""
+        return Glance(nodes, self.kubeconfig, self.context)
+
+    def ask(self, question: "Callable[[Kube], Awaitable[Answer]]") -> Answer:
         """The answer; ends the program with NO and what to do where there is none."""
+        with extra_needed(self.program, "kubectl"), lasting_imports():
+            import asyncio
+
+            from mpsd.edge import logs
+            from mpsd.edge.kube import KubeError
+            from mpsd.edge.kubeconfig import open_kube_of_user
         logs.be_silent()
 
         async def main() -> Answer:
@@ -65,28 +78,50 @@ class Cluster:
             with extra_needed(self.program, "kubectl"):
                 return asyncio.run(main())
         except KubeError as error:
-            known = _REMEDIES | {Forbidden: self.rights}
-            remedy = next((words for kind, words in known.items() if isinstance(error, kind)), "")
+            remedy = self._remedy(error)
             complaints().print(f"{self.program}: {printable(str(error), _LONGEST)}{'; ' if remedy else ''}{remedy}")
             sys.exit(ExitCode.NO)
 
+    def _remedy(self, error: "KubeError") -> str:
+        from mpsd.edge.kube import Away, Forbidden
+        from mpsd.roles.cluster_look import NotInstalled
 
-def show_cluster(cluster: Cluster, nodes: Sequence[str], output: StatusFormat, *, watch: bool) -> NoReturn:
-    """Shows these nodes, all where none is named, and ends the program with what that answers."""
+        known = {NotInstalled: _NOT_INSTALLED, Away: _AWAY, Forbidden: self.rights}
+        return next((words for kind, words in known.items() if isinstance(error, kind)), "")
+
+
+def show_cluster(
+    cluster: Cluster, nodes: Sequence[str], output: StatusFormat, *, watch: bool, glance: Glance | None = None
+) -> NoReturn:
+    """Shows these nodes, all where none is named, and ends the program with what that answers.
+
+    glance: where the look is under way already.
+    """
     if watch:
         _watch(cluster, nodes, output)
-    status = cluster.ask(lambda kube: look(kube, nodes))
-    if not status.nodes:
-        why = "no node has told anything yet; see whether the pods of the DaemonSet mpsd-agent run:"
-        complaints().print(f"{cluster.program}: {why} kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent")
-    print_frame(cluster_frame(status, output), output, console(WIDEST))
+    with unswept():
+        status = (glance or cluster.glance(nodes)).status() or _looked(cluster, nodes)
+        if not status.nodes:
+            why = "no node has told anything yet; see whether the pods of the DaemonSet mpsd-agent run:"
+            complaints().print(f"{cluster.program}: {why} kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent")
+        print_frame(cluster_frame(status, output), output, console(WIDEST))
     sys.exit(ExitCode.YES if status.ready else ExitCode.NO)
 
 
+def _looked(cluster: Cluster, nodes: Sequence[str]) -> ClusterStatus:
+    with extra_needed(cluster.program, "kubectl"):
+        from mpsd.roles.cluster_look import look
+
+    return cluster.ask(lambda kube: look(kube, nodes))
+
+
 def _watch(cluster: Cluster, nodes: Sequence[str], output: StatusFormat) -> NoReturn:
+    with extra_needed(cluster.program, "kubectl"), lasting_imports():
+        from mpsd.roles.cluster_look import pictures
+
     screen = Screen(output)
 
-    async def follow(kube: Kube) -> None:
+    async def follow(kube: "Kube") -> None:
         beat_s = _BEAT_S if screen.redraws else float("inf")
         async with aclosing(pictures(kube, nodes, beat_s)) as seen:
             async for picture in seen:
@@ -98,35 +133,37 @@ def _watch(cluster: Cluster, nodes: Sequence[str], output: StatusFormat) -> NoRe
 
 
 def cluster_frame(status: ClusterStatus, output: StatusFormat) -> Frame:
-    return Frame(asdict(status), cluster_parts(status, wide=output is StatusFormat.WIDE))
+    """The record for programs only where they are who reads: for 500 nodes it takes half a second."""
+    record = msgspec.to_builtins(status) if output in {StatusFormat.JSON, StatusFormat.YAML} else None
+    return Frame(record, cluster_parts(status, wide=output is StatusFormat.WIDE))
 
 
-def _picture_frame(picture: Picture, output: StatusFormat) -> Frame:
+def _picture_frame(picture: "Picture", output: StatusFormat) -> Frame:
     """away: why nothing is heard at the moment, for programs too."""
     shown = cluster_frame(picture.status, output)
     lines = [f"{name} has no MPSNode any more" for name in picture.gone]
     if picture.away is not None:
         since = "" if picture.away_since is None else f" for {lasting(time.time() - picture.away_since)}"
         lines.append(f"nothing is heard from the API server{since} ({picture.away}); shown is what was heard last")
-    assert isinstance(shown.record, dict)
-    return Frame(shown.record | {"away": picture.away}, [*shown.parts, *map(_line, lines)])
+    record = shown.record | {"away": picture.away} if isinstance(shown.record, dict) else None
+    return Frame(record, [*shown.parts, *map(_line, lines)])
 
 
-def cluster_parts(status: ClusterStatus, *, wide: bool) -> list[RenderableType]:
-    """The cluster for people: nodes, GPUs, pods, and what is to be said of them."""
+def cluster_parts(status: ClusterStatus, *, wide: bool) -> Iterator[RenderableType]:
+    """The cluster for people: nodes, GPUs, pods, and what is to be said of them. Each is made when it is asked for, so
+    that the first is on the screen while the others are made."""
     nodes = status.nodes
-    pods = [row for node in nodes for row in pod_rows(node)]
-    gpus = [gpu for node in nodes for gpu in node.gpus]
-    parts: list[RenderableType] = []
-    parts += [node_table(nodes, status.now, wide=wide)] if nodes else []
-    parts += [table(CLUSTER_GPU_COLUMNS, gpus, wide=wide)] if gpus else []
-    parts += [table(CLUSTER_POD_COLUMNS, pods, wide=wide)] if pods else []
+    if nodes:
+        yield node_table(nodes, status.now, wide=wide)
+    if any(node.gpus for node in nodes):
+        yield table(CLUSTER_GPU_COLUMNS, (gpu for node in nodes for gpu in node.gpus), wide=wide)
+    if any(node.pods for node in nodes):
+        yield table(CLUSTER_POD_COLUMNS, (row for node in nodes for row in pod_rows(node)), wide=wide)
     for node in nodes:
         unready = [domain for domain in node.domains if domain.state != State.READY]
-        parts += [_line(domain_line(domain, status.now)) for domain in unready]
-        parts += [_line(suspects_line(domain)) for domain in node.domains if domain.suspects]
-        parts += [_line(sentence) for sentence in troubles(node, status.now)]
-    return parts
+        yield from (_line(domain_line(domain, status.now)) for domain in unready)
+        yield from (_line(suspects_line(domain)) for domain in node.domains if domain.suspects)
+        yield from (_line(sentence) for sentence in troubles(node, status.now))
 
 
 def _line(sentence: str) -> Text:

@@ -1,8 +1,9 @@
 """`kubectl mps`, `kubectl mps status`: the GPUs of a cluster."""
 
-from mpsd.cli.cluster import Cluster, show_cluster
 from mpsd.cli.cluster_options import Context, Kubeconfig, NodeNames, StatusOutput, Watch
+from mpsd.cli.imports import lasting
 from mpsd.cli.output import StatusFormat
+from mpsd.roles.cluster_glance import Glance
 
 
 def status(
@@ -21,4 +22,8 @@ def status(
         kubectl mps gpu-a1 gpu-a2 -o wide
         kubectl mps -o json | jq '.nodes[].gpus[] | [.node, .label, .granted_mib]'
     """
-    show_cluster(Cluster("kubectl mps", kubeconfig, context), nodes or (), output, watch=watch)
+    glance = None if watch else Glance(nodes or (), kubeconfig, context)
+    with lasting():  # while kubectl asks
+        from mpsd.cli.cluster import Cluster, show_cluster
+
+    show_cluster(Cluster("kubectl mps", kubeconfig, context), nodes or (), output, watch=watch, glance=glance)

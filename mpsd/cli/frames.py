@@ -7,7 +7,7 @@ import io
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from mpsd.cli.output import StatusFormat, print_json, print_yaml
+from mpsd.cli.speech import StatusFormat, print_json, print_yaml
 
 _WIDE = 180
 WIDEST = 1000  # of a cluster's tables: a terminal folds longer lines, as it does with kubectl's
@@ -24,10 +24,11 @@ INTERRUPTED = 130  # 128 and SIGINT, as kubectl ends: a watch answers neither ye
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One look. record: for programs, plain values. parts: for people, from top to bottom."""
+    """One look. record: for programs, plain values; None where none of them reads. parts: for people, from top to
+    bottom, asked for once."""
 
     record: object
-    parts: Sequence[RenderableType]
+    parts: Iterable[RenderableType]
 
 
 def console(least_width: int = 0) -> Console:

@@ -23,3 +23,13 @@ def lasting() -> Iterator[None]:
         if len(sys.modules) > known:  # else what is there now is somebody's work, which may become garbage
             gc.freeze()
         gc.enable()
+
+
+@contextmanager
+def unswept() -> Iterator[None]:
+    """For a program that makes one answer and ends: looking for garbage among it would be half of its work."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

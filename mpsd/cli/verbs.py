@@ -4,11 +4,7 @@ One rule: a verb costs what it needs, so `mpsd explain` starts no event loop and
 """
 
 import inspect
-import io
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from textwrap import dedent
@@ -18,9 +14,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import mpsd
+from mpsd.cli.ending import ending
+from mpsd.cli.ending import extra_needed as extra_needed
 from mpsd.cli.imports import lasting
-from mpsd.cli.output import ExitCode, complaints, print_invalid
-from mpsd.core.problem import InvalidInput
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -60,18 +56,6 @@ class Verbs(TyperGroup):
         return typer.main.get_command(alone)
 
 
-@contextmanager
-def extra_needed(command: str, extra: str) -> Iterator[None]:
-    """Ends the program with what to install, where a module of other projects is not there."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("mpsd"):
-            raise
-        complaints().print(f"{command} needs the module {error.name}; install it with: pip install 'mpsd[{extra}]'")
-        sys.exit(ExitCode.MISUSE)
-
-
 def help_of(function: Callable[..., None]) -> str:
     """The docstring, its indented blocks as Markdown's code, so that examples keep their lines."""
     paragraphs = (inspect.getdoc(function) or "").split("\n\n")
@@ -90,15 +74,6 @@ Version = Annotated[
 
 
 def run(app: typer.Typer, program: str) -> None:
-    """Runs a program: input that no verb could use ends here with every problem in it."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # None where the shell closed it
-            stream.reconfigure(errors="backslashreplace")  # an ASCII terminal must not end a verb half way
-    try:
+    """Runs a program."""
+    with ending(program):
         app(prog_name=program)
-    except InvalidInput as error:
-        print_invalid(error)
-        sys.exit(ExitCode.MISUSE)
-    except OSError as error:  # such as a full disk under standard output: no answer is not "no"
-        complaints().print(f"{program}: {error}")
-        os._exit(ExitCode.MISUSE)

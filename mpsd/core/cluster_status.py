@@ -167,9 +167,8 @@ class _Reader:
 
     def _domains(self) -> Iterator[DomainRow]:
         for path, entry in self.shape.entries(self._status, "domains", "status"):
-            canary = self.shape.mapping(entry, "canary", path)
-            faults = self.shape.mapping(entry, "faults", path)
-            doubts = [self.shape.text(canary, name, f"{path}.canary") for name in ("problem", "warning")]
+            context_mib, doubt = self._canary(entry, path) if "canary" in entry else (None, "")
+            suspects, faults, last_fault = self._faults(entry, path) if "faults" in entry else ((), None, None)
             yield DomainRow(
                 node=self._name,
                 name=self.shape.text(entry, "name", path),
@@ -178,23 +177,36 @@ class _Reader:
                 since=self._time(entry, "since", path),
                 reason=self.shape.text(entry, "reason", path),
                 restarts=self._amount(entry, "restarts", path),
-                suspects=tuple(self._suspects(entry, path)),
-                context_mib=self._amount(canary, "contextMiB", f"{path}.canary"),
-                doubt=next(filter(None, doubts), ""),
+                suspects=suspects,
+                context_mib=context_mib,
+                doubt=doubt,
                 version=self.shape.text(entry, "version", path),
-                faults=self._amount(faults, "count", f"{path}.faults"),
-                last_fault=self._time(faults, "last", f"{path}.faults"),
+                faults=faults,
+                last_fault=last_fault,
             )
 
-    def _suspects(self, domain: Fields, path: str) -> Iterator[tuple[str, int | None]]:
+    def _canary(self, domain: Fields, path: str) -> tuple[int | None, str]:
+        """What a context costs, and what the canary doubts."""
+        inner = f"{path}.canary"
+        canary = self.shape.mapping(domain, "canary", path)
+        doubts = [self.shape.text(canary, name, inner) for name in ("problem", "warning")]
+        return self._amount(canary, "contextMiB", inner), next(filter(None, doubts), "")
+
+    def _faults(self, domain: Fields, path: str) -> tuple[tuple[tuple[str, int | None], ...], int | None, float | None]:
+        """The suspects, how many faults there were, and when the last one was."""
+        inner = f"{path}.faults"
         faults = self.shape.mapping(domain, "faults", path)
-        for inner, entry in self.shape.entries(faults, "suspects", f"{path}.faults"):
-            yield self.shape.text(entry, "pod", inner), self._amount(entry, "faults", inner)
+        suspects = tuple(
+            (self.shape.text(entry, "pod", where), self._amount(entry, "faults", where))
+            for where, entry in self.shape.entries(faults, "suspects", inner)
+        )
+        return suspects, self._amount(faults, "count", inner), self._time(faults, "last", inner)
 
     def _gpus(self, domains: Sequence[DomainRow]) -> Iterator[GpuRow]:
         by_name = {domain.name: domain for domain in domains}
         cordoned = read_cordoned(self._fields)
-        draining = drains(cordoned, [Domain(domain.name, domain.gpus) for domain in domains])
+        known = [Domain(domain.name, domain.gpus) for domain in domains] if cordoned else []
+        draining = drains(cordoned, known)
         for path, entry in self.shape.entries(self._status, "gpus", "status"):
             uuid = self.shape.text(entry, "uuid", path)
             index = self._amount(entry, "index", path)
@@ -206,7 +218,7 @@ class _Reader:
                 name=self.shape.text(entry, "model", path),
                 domain=domain.name if domain else None,
                 state=domain.state if domain else None,
-                cordoned=not cordoned.isdisjoint({ALL, uuid}) or bool(domain and domain.name in draining),
+                cordoned=ALL in cordoned or uuid in cordoned or bool(domain and domain.name in draining),
                 restarts=domain.restarts if domain else None,
                 memory_mib=self._amount(entry, "memoryMiB", path),
                 promised_mib=self._amount(entry, "promisedMiB", path),

@@ -149,7 +149,10 @@ def test_this_machines_folder_and_a_cluster_are_not_asked_at_once(world: Cluster
 @pytest.mark.parametrize("module", ["kubernetes", "urllib3", "structlog"])
 def test_a_missing_module_is_answered_with_the_extra_that_brings_it(module: str, world: ClusterWorld) -> None:
     code = f"import sys; sys.modules[{module!r}] = None; from mpsd.cli.kubectl_mps import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    without_kubectl = os.environ | {"PATH": str(BIN / "nothing")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=without_kubectl, capture_output=True, text=True, timeout=30, check=False
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert "kubectl mps" in done.stderr
     assert f"needs the module {module}; install it with: pip install 'mpsd[kubectl]'\n" in done.stderr

@@ -1,0 +1,73 @@
+"""Plain questions, answered before the library of the command line has loaded: that alone takes longer than kubectl.
+
+One rule: a line is plain or it is left to that library, which reads every line; both read a plain one as the same.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from mpsd.cli.imports import lasting
+
+STATUS = {"-o": "output", "--output": "output", "--kubeconfig": "kubeconfig", "--context": "context"}
+_FORMATS = frozenset({"text", "wide", "json", "yaml"})
+
+
+def plain(words: Sequence[str], options: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of a line that has nothing but these, each with a word of its own; None for any other line."""
+    found: dict[str, str] = {}
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        name, is_joined, value = word.partition("=")
+        if name not in options or (is_joined and not name.startswith("--")):
+            return None
+        if not is_joined:
+            value = left.pop(0) if left else ""
+        if not value or value.startswith("-"):
+            return None
+        found[options[name]] = value
+    return found if found.get("output", "text") in _FORMATS else None
+
+
+def kubectl_mps() -> None:
+    """The entry point of `kubectl-mps`."""
+    words = sys.argv[2:] if sys.argv[1:2] == ["status"] else sys.argv[1:]
+    asked = None if _is_completing("KUBECTL_MPS") else plain(words, STATUS)
+    if asked is not None:
+        _cluster("kubectl mps", "kubectl-mps", asked)
+    with lasting():
+        from mpsd.cli.kubectl_mps import main
+    main()
+
+
+def mpsd() -> None:
+    """The entry point of `mpsd`."""
+    words = sys.argv[1:]
+    cluster = words[:1] == ["status"] and words.count("--cluster") == 1 and not _is_completing("MPSD")
+    asked = plain([word for word in words[1:] if word != "--cluster"], STATUS) if cluster else None
+    if asked is not None:
+        _cluster("mpsd status", "mpsd", asked)
+    with lasting():
+        from mpsd.cli.main import main
+    main()
+
+
+def _is_completing(program: str) -> bool:
+    return f"_{program}_COMPLETE" in os.environ
+
+
+def _cluster(verb: str, program: str, asked: Mapping[str, str]) -> None:
+    """Shows the cluster and ends the program."""
+    from mpsd.roles.cluster_glance import Glance
+
+    kubeconfig, context = asked.get("kubeconfig"), asked.get("context")
+    glance = Glance((), kubeconfig, context)
+    with lasting():  # while kubectl asks
+        from mpsd.cli.cluster import Cluster, show_cluster
+        from mpsd.cli.ending import ending
+        from mpsd.cli.speech import StatusFormat
+
+    with ending(program):
+        output = StatusFormat(asked.get("output", "text"))
+        show_cluster(Cluster(verb, kubeconfig, context), (), output, watch=False, glance=glance)
