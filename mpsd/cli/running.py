@@ -1,6 +1,7 @@
 """What `mpsd up`, `mpsd control` and `mpsd agent` share: the parts of one node, from start to signal."""
 
 import asyncio
+import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from mpsd.roles.node import find_node
 
 if TYPE_CHECKING:
     from mpsd.roles.agent_api import AgentApi
+    from mpsd.roles.page_api import PageApi
     from mpsd.roles.readers_port import ReadersPort, Reviewer
 
 MakeReviewer = Callable[[], "Reviewer"]
@@ -106,18 +108,24 @@ class Parts:
         if self._control:
             self._control.hurry()
 
-    def _servers(self) -> "Iterator[AgentApi | ReadersPort]":
+    def _servers(self) -> "Iterator[AgentApi | ReadersPort | PageApi]":
+        """Stopped in the opposite order: a stream ends before its server waits for the answers that are under way."""
         if self._agent is None:
             return
         with lasting():
             from mpsd.roles.agent_api import AgentApi  # brings an HTTP server, which control is better without
             from mpsd.roles.metrics_api import MetricsApi
+            from mpsd.roles.page_api import PageApi
+            from mpsd.roles.page_of_node import NodePage
 
-        metrics = MetricsApi(self._agent, self._policy, lambda: self._files.wrong is not None)
-        api = AgentApi(self._settings, self._agent, self._limits, self._node, self._books, metrics)
+        calls = self._cluster.calls if self._cluster else None
+        metrics = MetricsApi(self._settings, self._agent, self._policy, lambda: self._files.wrong is not None, calls)
+        page = PageApi(NodePage(self._agent, self._policy, self._cluster.name if self._cluster else platform.node()))
+        api = AgentApi(self._settings, self._agent, self._limits, self._node, self._books, metrics, page)
         yield api
         if self._listen.addresses:
             yield self._readers_port(api)
+        yield page
 
     def _readers_port(self, api: "AgentApi") -> "ReadersPort":
         from mpsd.roles.readers_port import ReadersPort  # brings TLS: only where it was asked for

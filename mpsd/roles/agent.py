@@ -20,6 +20,7 @@ from mpsd.edge.settings import Settings
 from mpsd.roles import stale_gates
 from mpsd.roles.books import Books
 from mpsd.roles.domain_limits import DomainLimits
+from mpsd.roles.happened import HappenedBook
 from mpsd.roles.node import Node
 from mpsd.roles.turns import Turns
 from mpsd.roles.waiting_room import WaitingRoom
@@ -52,6 +53,7 @@ class AgentRole:
         self.waiting = WaitingRoom(self._wake.set)
         self.on_view: Callable[[NodeView], None] | None = None  # told each view, once it was acted upon
         self.view: NodeView | None = None  # None before the first look
+        self.happened = HappenedBook()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Looks, decides and acts until `stop`; grants, limits and clients are left as they are then."""
@@ -77,7 +79,8 @@ class AgentRole:
         view = self.look()
         actions = decide(view, self._policy())
         acted = await self._act(actions)
-        self.view = self.look() if actions else view
+        before, self.view = self.view, self.look() if actions else view
+        self.happened.see(before, self.view)
         if self.on_view:
             self.on_view(self.view)
         return acted
@@ -183,6 +186,7 @@ class AgentRole:
                     memory_mib=grant.memory_mib,
                 )
             case Refuse(waiting, reason):
+                self.happened.refused(self.waiting.command(waiting), reason)
                 self.waiting.answer(action)
                 self._log.info("refused", request=waiting, reason=reason)
             case Forget(waiting):

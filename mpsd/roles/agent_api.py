@@ -33,6 +33,7 @@ from mpsd.roles.grant_set_api import GrantSetApi
 from mpsd.roles.local_grants import LocalGrants
 from mpsd.roles.metrics_api import MetricsApi
 from mpsd.roles.node import Node
+from mpsd.roles.page_api import PageApi
 from mpsd.roles.use_api import UseApi
 
 LONGEST_WAIT_S = 7 * 86_400.0
@@ -49,6 +50,7 @@ class AgentApi:
         node: Node,
         books: LocalGrants | None,
         metrics: MetricsApi,
+        page: PageApi,
     ) -> None:
         self._settings = settings
         self._agent = agent
@@ -56,6 +58,7 @@ class AgentApi:
         self._extra = node.extra
         self._path_first = node.path_first
         self._metrics = metrics
+        self._page = page
         self._refuses = "" if books else "kubelet gives this node's GPUs to pods; write a pod"
 
         def policy() -> Policy:
@@ -73,6 +76,7 @@ class AgentApi:
                 **GrantSetApi(agent, policy, books).routes,
                 **UseApi(agent, policy, node).routes,
                 **metrics.routes,
+                **page.routes,
             },
             mode=0o666,  # any user of this machine may ask for a grant, as any may use its GPUs
         )
@@ -87,7 +91,7 @@ class AgentApi:
     @property
     def readers_routes(self) -> Mapping[str, Handler]:
         """What is told on the ports for readers too: it only looks, and gives nothing away that grants anything."""
-        return {"GET /v1/node": self._node, **self._metrics.routes}
+        return {"GET /v1/node": self._node, **self._metrics.routes, **self._page.routes}
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")

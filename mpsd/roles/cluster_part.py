@@ -14,6 +14,7 @@ from mpsd.edge.settings import Settings
 from mpsd.roles.agent import AgentRole
 from mpsd.roles.books import Books
 from mpsd.roles.node import Node
+from mpsd.roles.plugin_calls import PluginCallBook
 
 
 class CannotServe(Exception):
@@ -36,6 +37,14 @@ class ClusterPart(Protocol):
 
     @property
     def books(self) -> Books: ...
+
+    @property
+    def name(self) -> str:
+        """The node's in the cluster."""
+
+    @property
+    def calls(self) -> PluginCallBook:
+        """What kubelet has called it for."""
 
     async def start(self) -> None:
         """CannotServe where it cannot."""

@@ -36,6 +36,7 @@ from mpsd.roles.node_report import NodeReport
 from mpsd.roles.pace import Pace
 from mpsd.roles.percent_plugin import PercentPlugin
 from mpsd.roles.pinned_resources import PinnedResources
+from mpsd.roles.plugin_calls import PluginCallBook
 from mpsd.roles.plugin_service import PluginService
 from mpsd.roles.report_node import MPS_NODES
 from mpsd.roles.watchdog import Cluster
@@ -76,6 +77,7 @@ class KubeletNode:
         self._report = NodeReport(kube, kubelet.node, policy)
         self._leaving = Leaving(kube, kubelet.node, policy, self._log)
         self._services: tuple[PluginService, ...] = ()
+        self.calls = PluginCallBook()
         self._since_ns: dict[str, int] = {}  # by the uid of each pod that holds devices
         self._marked: tuple[object, ...] = ()  # what `_marks_now` were made from
         self._marks_now: Sequence[PodMarks] = ()
@@ -87,6 +89,10 @@ class KubeletNode:
 
     def _read_pod(self, thing: object) -> NodePod | Bystander | None:
         return read_node_pod(thing, self._policy()) or read_bystander(thing)
+
+    @property
+    def name(self) -> str:
+        return self._kubelet.node
 
     async def start(self) -> None:
         """CannotServe where another process has the port."""
@@ -106,12 +112,15 @@ class KubeletNode:
             seen.set()
 
         agent.on_view = on_view
+        self._report.on_happening = agent.happened.note
         agent.watchdog.cluster = Cluster(self._tell, self._evict)
         resources = self._policy().resources
         memory = MemoryPlugin(devices, self._surroundings(), self._report.happened, self._evict)
         self._services = (
-            PluginService(resources.memory, "mpsd-memory.sock", memory, self._kubelet),
-            PluginService(resources.percent, "mpsd-percent.sock", PercentPlugin(devices), self._kubelet),
+            PluginService(resources.memory, "mpsd-memory.sock", memory, self._kubelet, self.calls.note),
+            PluginService(
+                resources.percent, "mpsd-percent.sock", PercentPlugin(devices), self._kubelet, self.calls.note
+            ),
         )
         try:
             await self._follow(stop, seen)

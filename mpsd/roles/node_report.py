@@ -49,6 +49,7 @@ class NodeReport:
         self._pods = PodMarksDuty(kube)
         self._events = EventsDuty(kube, node)
         self._reachability = Reachability(time.time)
+        self.on_happening: Callable[[Happening], None] = lambda _happening: None
 
     def report(self, view: NodeView, marks: Sequence[PodMarks] = ()) -> None:
         """The node as it is now. marks: each pod of this node that holds devices, with the annotations it must have."""
@@ -65,6 +66,7 @@ class NodeReport:
     def happened(self, happening: Happening) -> None:
         """Something that a view does not show, such as an allocation that was refused. Told as an event."""
         self._events.note(happening)
+        self.on_happening(happening)
 
     @property
     def away_since(self) -> float | None:

@@ -19,6 +19,8 @@ from mpsd.edge.scheduler_settings import SchedulerSettings
 from mpsd.edge.token_review import token_reviewer
 from mpsd.roles.departure import Departure
 from mpsd.roles.limits_watch import watch_limits
+from mpsd.roles.page_api import PageApi
+from mpsd.roles.page_of_cluster import ClusterPage
 from mpsd.roles.readers_port import ReadersPort
 from mpsd.roles.scheduler_api import ExtenderApi, bit_by_bit
 from mpsd.roles.scheduler_bind import Binder
@@ -41,6 +43,7 @@ class SchedulerRole:
         self._door = Door(api.routes(), settings, self._metrics)
         plain = Listening(settings.metrics_address, settings.metrics_port, None, _LONGEST_PROBE)
         self._plain_server = TcpServer(self._public_routes(), plain)
+        self._page = PageApi(ClusterPage(kube, self._books))
         self._readers = _readers_port(self.readers_routes, settings) if settings.listen.addresses else None
         self._usable_since: float | None = None  # monotonic; None while the books must not be asked
         self._said: bool | None = None  # whether they may be asked, as was said last; None before the first look
@@ -67,6 +70,7 @@ class SchedulerRole:
             await self._door.close()  # the last binds count on the books
             for task in tasks:
                 task.cancel()
+            await self._page.stop()
             if self._readers:
                 await self._readers.stop()
             await self._plain_server.stop()
@@ -119,7 +123,7 @@ class SchedulerRole:
     @property
     def readers_routes(self) -> Mapping[str, Handler]:
         """What is told on the ports for readers."""
-        return {"GET /metrics": self._show_metrics}
+        return {"GET /metrics": self._show_metrics, **self._page.routes}
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -52,6 +52,10 @@ class WaitingRoom:
         seat = self._seats.get(waiting_id)
         return seat is not None and not seat.answer.done()
 
+    def command(self, waiting_id: str) -> str:
+        """Of the program; empty where nobody waits for an answer any more."""
+        return self._seats[waiting_id].waiting.command if self.expects(waiting_id) else ""
+
     def answer(self, answer: Admit | Refuse) -> None:
         """Nothing happens when nobody waits for it any more."""
         waiting_id = answer.grant.id if isinstance(answer, Admit) else answer.id

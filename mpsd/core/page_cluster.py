@@ -1,0 +1,202 @@
+"""A cluster's nodes, and why pods wait for them, as the page shows it.
+
+One rule: every sentence is the one that `kubectl mps` and `kubectl mps explain` have; here is only chosen what is shown
+where, and how bad it is. What is shown of a node follows from its MPSNode alone, and is made anew only with that.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from mpsd.core.cluster_status import STALE_S, ClusterNode, PodStatus, cordoned_gpus, silence, troubles
+from mpsd.core.domain_states import State
+from mpsd.core.events import Reason
+from mpsd.core.page_view import (
+    LONGEST_NAME,
+    LONGEST_TEXT,
+    VERSION,
+    GpuCard,
+    Head,
+    Holder,
+    LatelyLine,
+    Level,
+    NodeCard,
+    Note,
+    NoteKind,
+    PageView,
+    Slice,
+    WaitingCard,
+    level_of,
+)
+from mpsd.core.pod_scene import Story, Why
+from mpsd.core.pod_seen import PodSeen
+from mpsd.core.problem import printable
+from mpsd.core.status_rows import DomainRow, GpuRow
+
+MOST_WAITING, MOST_LATELY = 1000, 60
+LATELY_S = 24 * 3600.0
+# Nothing that happens in the cluster by itself ends these.
+_FOR_EVER = frozenset({Why.ASKS_UNREADABLY, Why.OTHER_SCHEDULER, Why.NO_NODE, Why.TOO_LARGE})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeParts:
+    """What is shown of one node."""
+
+    card: NodeCard
+    notes: tuple[Note, ...]
+    gpus: tuple[GpuCard, ...]
+    lately: tuple[LatelyLine, ...]
+
+
+def aged(node: ClusterNode, now: float) -> ClusterNode:
+    """The node as it is to be shown now, which was read when it told; the very same while it is not stale."""
+    stale = node.told_at is not None and now - node.told_at > STALE_S
+    return replace(node, stale=True, ready=False) if stale else node
+
+
+def node_parts(node: ClusterNode, now: float) -> NodeParts:
+    """now: seconds since 1970."""
+    gpus = tuple(_gpu(gpu, node) for gpu in node.gpus)
+    notes = tuple(_notes(node, now))
+    worst = _worst([note.level for note in notes] + [gpu.level for gpu in gpus])
+    card = NodeCard(
+        id=_name(node.name),
+        level=worst if worst is not Level.WELL or node.ready else Level.WARN,
+        stale=node.stale,
+        told_at=node.told_at,
+        driver=_name(node.driver),
+        version=_name(node.version),
+        cordoned=_name(cordoned_gpus(node)),
+    )
+    return NodeParts(card, notes, gpus, tuple(_lately(node, now)))
+
+
+def cluster_page(
+    head: Head, nodes: Iterable[NodeParts], stories: Sequence[tuple[PodSeen, Story]], notes: Sequence[Note] = ()
+) -> PageView:
+    """stories: of pods that wait, as `pod_story` tells them; the head says how many there are beside these."""
+    parts = list(nodes)
+    lately = sorted((line for node in parts for line in node.lately), key=lambda line: (-line.at, line.id))
+    return PageView(
+        version=VERSION,
+        head=head,
+        notes=(*notes, *(note for node in parts for note in node.notes)),
+        nodes=tuple(node.card for node in parts),
+        gpus=tuple(gpu for node in parts for gpu in node.gpus),
+        waiting=tuple(_waiting(pod, told) for pod, told in stories),
+        lately=tuple(lately[:MOST_LATELY]),
+    )
+
+
+def no_mpsnode(node: str) -> Note:
+    """Of a node that is labelled, and of which mpsd has told nothing at all."""
+    return Note(f"no-mpsnode {node}", Level.BAD, NoteKind.NO_MPSNODE, _name(node), "")
+
+
+def _name(text: str) -> str:
+    return printable(text, LONGEST_NAME)
+
+
+def _text(text: str) -> str:
+    return printable(text, LONGEST_TEXT)
+
+
+def _worst(levels: Iterable[Level]) -> Level:
+    found = set(levels)
+    return next((level for level in (Level.BAD, Level.WARN) if level in found), Level.WELL)
+
+
+def _gpu(gpu: GpuRow, node: ClusterNode) -> GpuCard:
+    domain = next((one for one in node.domains if one.name == gpu.domain), None)
+    return GpuCard(
+        id=f"{_name(node.name)}/{_name(gpu.uuid)}",
+        node=_name(node.name),
+        label=_name(gpu.label),
+        model=_name(gpu.name),
+        uuid=_name(gpu.uuid),
+        domain=gpu.domain,
+        state=None if gpu.state is None else _name(gpu.state),
+        level=level_of(gpu.state),
+        since=domain.since if domain else None,
+        reason=_text(domain.reason) if domain else "",
+        cordoned=gpu.cordoned,
+        restarts=gpu.restarts,
+        memory_mib=gpu.memory_mib,
+        promised_mib=gpu.promised_mib,
+        granted_mib=gpu.granted_mib,
+        used_mib=gpu.used_mib,
+        granted_percent=gpu.granted_percent,
+        promised_percent=gpu.promised_percent,
+        clients=gpu.clients,
+        promised_clients=gpu.promised_clients,
+        slices=None if node.pods is None else tuple(_slice(pod) for pod in node.pods if gpu.uuid in pod.gpus),
+    )
+
+
+def _slice(pod: PodStatus) -> Slice:
+    """A pod on several GPUs has as much of each of them, and is told with what it uses of that where it uses most."""
+    return Slice(
+        id=pod.uid or f"{pod.namespace}/{pod.pod}",
+        holder=Holder.POD,
+        name=_name(f"{pod.namespace}/{pod.pod}"),
+        memory_mib=pod.memory_mib,
+        used_mib=pod.used_mib,
+        thread_percent=pod.thread_percent,
+        reserved_percent=pod.reserved_percent,
+        clients=pod.clients,
+    )
+
+
+def _notes(node: ClusterNode, now: float) -> Iterator[Note]:
+    where = _name(node.name)
+    silent = silence(node, now)
+    if silent:
+        yield Note(f"silent {where}", Level.BAD, NoteKind.SILENT, where, _text(silent), node.told_at)
+    for place, said in enumerate(one for one in troubles(node, now) if one != silent):
+        yield Note(f"node {where} {place}", Level.WARN, NoteKind.NODE, where, _text(said))
+    for domain in node.domains:
+        yield from _of_domain(domain, where)
+    for gpu in node.gpus:
+        if gpu.state is None:
+            name = f"{where} {_name(gpu.label)}"
+            yield Note(f"no-daemon {where} {gpu.uuid}", Level.BAD, NoteKind.NO_DAEMON, name, "")
+
+
+def _of_domain(domain: DomainRow, node: str) -> Iterator[Note]:
+    where, level = f"{node} {_name(domain.name)}", level_of(domain.state)
+    if level is not Level.WELL:
+        about = (where, _text(domain.reason), domain.since, _name(domain.state))
+        yield Note(f"state {where}", level, NoteKind.STATE, *about)
+    elif domain.doubt:
+        yield Note(f"canary {where}", Level.WARN, NoteKind.CANARY, where, _text(domain.doubt))
+    if domain.suspects:
+        each = ", ".join(f"{pod} ({'?' if times is None else times})" for pod, times in domain.suspects)
+        yield Note(f"suspects {where}", Level.WARN, NoteKind.SUSPECTS, where, _text(each))
+
+
+def _waiting(pod: PodSeen, told: Story) -> WaitingCard:
+    request = pod.shared.request if pod.shared else None
+    return WaitingCard(
+        id=pod.name.uid or str(pod.name),
+        name=_name(str(pod.name)),
+        level=Level.BAD if told.why in _FOR_EVER else Level.WARN,
+        why=told.why.value,
+        text=_text(told.sentence),
+        memory_mib=request.memory_mib if request else None,
+        thread_percent=request.thread_percent if request else None,
+        gpus=request.gpus if request else None,
+    )
+
+
+def _lately(node: ClusterNode, now: float) -> Iterator[LatelyLine]:
+    """What an MPSNode still tells of a day: faults, and domains whose state has changed after they first served."""
+    for domain in node.domains:
+        where = f"{_name(node.name)} {_name(domain.name)}"
+        if domain.last_fault is not None and now - domain.last_fault < LATELY_S:
+            key = f"fault {where} {domain.last_fault:.0f}"
+            yield LatelyLine(key, domain.last_fault, Level.WARN, Reason.FAULT.value, where, "")
+        changed = domain.state != State.READY or domain.restarts
+        if domain.since is not None and now - domain.since < LATELY_S and changed:
+            key = f"state {where} {domain.since:.0f}"
+            level = level_of(domain.state)
+            yield LatelyLine(key, domain.since, level, _name(domain.state), where, _text(domain.reason))

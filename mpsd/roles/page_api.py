@@ -1,0 +1,111 @@
+"""The page, and what it shows: `GET /`, `GET /v1/page` and, as it changes, `GET /v1/page/changes`.
+
+One rule: it only looks, and a reader who is gone, slow or one too many costs nobody else anything.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from functools import cached_property
+
+import msgspec
+from aiohttp import web
+
+from mpsd.edge.http_server import Handler
+from mpsd.edge.page_files import Page, page
+from mpsd.roles.page_feed import MOST_READERS, Full, PageFeed, Source
+
+BEAT_S = 15.0  # between two signs of life on a stream
+_LOOK_S = 1.0  # how soon a reader who has gone is noticed
+_SLOW_S = 10.0  # that a reader may take to take what it is told
+_FIRST_VIEW_S = 10.0
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_FULL = f"{MOST_READERS} read the page already; close one of them, or try again later\n"
+
+
+class PageApi:
+    """Started and stopped with the servers that serve its routes, and stopped before them."""
+
+    def __init__(self, source: Source) -> None:
+        self._feed = PageFeed(source)
+
+    @property
+    def routes(self) -> Mapping[str, Handler]:
+        return {"GET /": self._page, "GET /v1/page": self._view, "GET /v1/page/changes": self._changes}
+
+    async def start(self) -> None:
+        """Nothing is done before somebody reads."""
+
+    async def stop(self) -> None:
+        """Every stream ends at once."""
+        await self._feed.close()
+
+    @cached_property
+    def _file(self) -> Page:
+        return page()
+
+    async def _page(self, request: web.Request) -> web.Response:
+        zipped = "gzip" in request.headers.get("Accept-Encoding", "")
+        headers = _HEADERS | {"Content-Security-Policy": self._file.policy, "Vary": "Accept-Encoding"}
+        if zipped:
+            headers["Content-Encoding"] = "gzip"
+        body = self._file.zipped if zipped else self._file.html
+        return web.Response(body=body, content_type="text/html", charset="utf-8", headers=headers)
+
+    async def _view(self, _request: web.Request) -> web.Response:
+        """503 where too many read, and where nothing is known within the deadline."""
+        try:
+            async with self._feed.reading():
+                await self._feed.news(0, _FIRST_VIEW_S)
+                view = self._feed.view
+        except Full:
+            return _refused(_FULL)
+        if view is None:
+            return _refused("nothing is known yet\n")
+        answer = web.Response(body=msgspec.json.encode(view) + b"\n", content_type="application/json", headers=_HEADERS)
+        answer.enable_compression()
+        return answer
+
+    async def _changes(self, request: web.Request) -> web.StreamResponse:
+        """Server-sent events: `page` with everything or what has changed, and `beat` where nothing has."""
+        stream = web.StreamResponse(headers=_HEADERS | {"X-Accel-Buffering": "no"})
+        stream.content_type = "text/event-stream"
+        try:
+            async with self._feed.reading():
+                await stream.prepare(request)
+                with contextlib.suppress(ConnectionError, TimeoutError):
+                    await self._tell(stream, request)
+        except Full:
+            return _refused(_FULL)
+        if request.transport and not self._feed.closed:
+            request.transport.abort()  # what a slow reader has not taken yet is not kept for it
+        return stream
+
+    async def _tell(self, stream: web.StreamResponse, request: web.Request) -> None:
+        """Until the reader has gone or the feed ends. TimeoutError for a reader that is too slow."""
+        serial, told_at = 0, 0.0
+        while not self._feed.closed and request.transport is not None and not request.transport.is_closing():
+            news = await self._feed.news(serial, _LOOK_S)
+            if news is not None:
+                serial, text = news
+                await _write(stream, b"page", text)
+            elif time.monotonic() - told_at >= BEAT_S:
+                await _write(stream, b"beat", msgspec.json.encode(self._feed.head))
+            else:
+                continue
+            told_at = time.monotonic()
+
+
+async def _write(stream: web.StreamResponse, event: bytes, text: bytes) -> None:
+    async with asyncio.timeout(_SLOW_S):
+        await stream.write(b"event: " + event + b"\ndata: " + text + b"\n\n")
+
+
+def _refused(why: str) -> web.Response:
+    return web.Response(status=503, text=why, headers=_HEADERS | {"Retry-After": "10"})

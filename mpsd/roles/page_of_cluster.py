@@ -1,0 +1,131 @@
+"""What the page of a scheduler shows: every node that has told of its GPUs, and why pods wait.
+
+One rule: it watches only while somebody reads, and lets kube-scheduler's questions in between any two nodes.
+
+Rights: list and watch mpsnodes, nodes and pods, which the scheduler has.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mpsd
+from mpsd.core.cluster_status import ClusterNode, read_mpsnode
+from mpsd.core.kubernetes_node import KubernetesNode, read_kubernetes_node
+from mpsd.core.page_cluster import MOST_WAITING, NodeParts, aged, cluster_page, no_mpsnode, node_parts
+from mpsd.core.page_view import Head, PageView, Scope
+from mpsd.core.pod_scene import Scene, Story
+from mpsd.core.pod_seen import PodSeen, read_pod_seen
+from mpsd.core.pod_story import story
+from mpsd.edge.kube import PODS, Kube, Object
+from mpsd.edge.kube_mirror import Mirror, Selection
+from mpsd.edge.kube_time import seconds
+from mpsd.roles.report_node import MPS_NODES, NODES
+from mpsd.roles.scheduler_books import ClusterBooks
+
+_AT_ONCE = 8  # nodes, or pods, before others are served
+_LOOK_AGAIN_S = 30.0  # where nothing was heard: what is silent becomes stale, and promises end
+_PENDING = {"fieldSelector": "status.phase=Pending"}
+_NAME = "cluster"
+
+
+class ClusterPage:
+    """books: what the scheduler knows to be free."""
+
+    def __init__(self, kube: Kube, books: ClusterBooks) -> None:
+        self._kube = kube
+        self._books = books
+        self._changed = True
+        self._looked_at = 0.0
+        self._made: dict[str, tuple[object, NodeParts]] = {}  # by node, and what it was made from
+        self._tasks: Sequence[asyncio.Task[None]] = ()
+        self._mirrors: Sequence[Mirror[Any]] = ()
+        self._mpsnodes: Mirror[ClusterNode]
+        self._nodes: Mirror[KubernetesNode]
+        self._pods: Mirror[PodSeen]
+
+    async def begin(self) -> None:
+        self._mpsnodes = Mirror(self._kube, Selection(MPS_NODES), _read_mpsnode, self._note)
+        self._nodes = Mirror(self._kube, Selection(NODES), read_kubernetes_node, self._note)
+        self._pods = Mirror(self._kube, Selection(PODS, query=_PENDING), self._read_pod, self._note)
+        self._mirrors = (self._mpsnodes, self._nodes, self._pods)
+        self._made, self._changed = {}, True
+        self._tasks = [asyncio.create_task(mirror.run()) for mirror in self._mirrors]
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks, self._made = (), {}
+
+    async def look(self) -> PageView | None:
+        """None where nothing has been heard since the last look, and while nothing is known."""
+        away = next((str(one.trouble) for one in self._mirrors if one.trouble), "")
+        if not all(one.synced for one in self._mirrors):
+            return cluster_page(self._head(away), (), ()) if away else None
+        again = time.monotonic() - self._looked_at >= _LOOK_AGAIN_S
+        if not (self._changed or again or away):
+            return None
+        self._changed, self._looked_at = False, time.monotonic()
+        return await self._view(away)
+
+    def _note(self) -> None:
+        self._changed = True
+
+    def _read_pod(self, thing: Object) -> PodSeen | None:
+        pod = read_pod_seen(thing, self._books.policy)
+        return pod if pod.shared or pod.unreadable else None
+
+    async def _view(self, away: str) -> PageView:
+        now = time.time()
+        told = {node.name: aged(node, now) for node in self._mpsnodes.objects()}
+        machines = {machine.name: machine for machine in self._nodes.objects()}
+        parts = []
+        for place, node in enumerate(told.values(), 1):
+            parts.append(self._parts(node, now))
+            await _let_others(place)
+        self._made = {name: made for name, made in self._made.items() if name in told}
+        pods = self._pods.objects()
+        stories = await self._stories(pods[:MOST_WAITING], told, machines, now)
+        silent = sorted(one.name for one in machines.values() if one.is_labelled and one.name not in told)
+        head = self._head(away, len(pods) - len(stories))
+        return cluster_page(head, parts, stories, tuple(map(no_mpsnode, silent)))
+
+    def _parts(self, node: ClusterNode, now: float) -> NodeParts:
+        """Those of before where nothing has changed; how long something is wrong is said anew each minute."""
+        source = node if node.ready else (node, int(now // 60))
+        known = self._made.get(node.name)
+        if known is None or (known[0] is not source and known[0] != source):
+            known = self._made[node.name] = source, node_parts(node, now)
+        return known[1]
+
+    async def _stories(
+        self,
+        pods: Sequence[PodSeen],
+        told: Mapping[str, ClusterNode],
+        machines: Mapping[str, KubernetesNode],
+        now: float,
+    ) -> list[tuple[PodSeen, Story]]:
+        table = self._books.table
+        books = {name: found for name in table.nodes if (found := table.books(name))}
+        scene = Scene(self._books.policy, now, told, books, machines)
+        stories = []
+        for place, pod in enumerate(pods, 1):
+            stories.append((pod, story(pod, scene)))
+            await _let_others(place)
+        return stories
+
+    def _head(self, away: str, more: int = 0) -> Head:
+        since = [one.out_of_sync_since for one in self._mirrors if one.trouble and one.out_of_sync_since]
+        away_since = min(since) if away and since else None
+        return Head(Scope.CLUSTER, _NAME, mpsd.__version__, time.time(), away, away_since, more)
+
+
+async def _let_others(place: int) -> None:
+    if place % _AT_ONCE == 0:
+        await asyncio.sleep(0)
+
+
+def _read_mpsnode(thing: Object) -> ClusterNode:
+    return read_mpsnode(thing, time.time(), seconds)
