@@ -1,55 +1,17 @@
-"""Every metric of the agent: its name, type, labels, unit and meaning.
+"""Every metric of mpsd: its name, type, labels, unit and meaning, and which of its processes tell it.
 
 One rule: names and labels here are an interface, and docs/metrics.md is printed from them; a label's values come from
 closed sets, or are the names of GPUs, domains, and pods and containers that live.
 """
 
-from dataclasses import dataclass
-from enum import StrEnum
+from mpsd.core.metric import Holder as Holder  # whoever needs the table needs its words
+from mpsd.core.metric import Metric as Metric
+from mpsd.core.metric import Teller as Teller
+from mpsd.core.metric import Type as Type
+from mpsd.core.metric import Unit as Unit
 
-
-class Type(StrEnum):
-    """As OpenMetrics calls them. A counter's name ends in `_total`, that of an info in `_info`."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    INFO = "info"
-
-
-class Unit(StrEnum):
-    """What a metric counts in; names end in it. NONE: things."""
-
-    BYTES = "bytes"
-    SECONDS = "seconds"
-    RATIO = "ratio"
-    NONE = ""
-
-
-class Holder(StrEnum):
-    """Values of the label `holder`: who was given a share."""
-
-    POD = "pod"
-    CONTAINER = "container"
-    PROGRAM = "program"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """name: as it is asked for."""
-
-    name: str
-    type: Type
-    labels: tuple[str, ...]
-    help: str
-    unit: Unit = Unit.NONE
-
-    @property
-    def family(self) -> str:
-        """The name without what its type puts behind it."""
-        return self.name.removesuffix("_total").removesuffix("_info")
-
-
-_G, _C = Type.GAUGE, Type.COUNTER
+_G, _C, _H = Type.GAUGE, Type.COUNTER, Type.HISTOGRAM
+_WEBHOOK, _SCHEDULER = (Teller.WEBHOOK,), (Teller.SCHEDULER,)
 _DOMAIN = ("domain",)
 _GPU = ("gpu", "uuid")
 _SHARE = ("gpu", "uuid", "holder", "namespace", "pod", "container")
@@ -59,7 +21,11 @@ DRIVER = Metric("mpsd_driver_info", Type.INFO, ("version",), "NVIDIA's driver of
 LOOKED_AT = Metric("mpsd_look_timestamp_seconds", _G, (), "When the node was last looked at.", Unit.SECONDS)
 UNKNOWN = Metric("mpsd_unknown_things", _G, (), "What the last look could not see; `mpsd status` says what and why.")
 LIMITS_WRONG = Metric(
-    "mpsd_limits_wrong", _G, (), "1 while the limits files cannot be used and older ones are in force."
+    "mpsd_limits_wrong",
+    _G,
+    (),
+    "1 while the limits files cannot be used and older ones are in force.",
+    tellers=tuple(Teller),
 )
 WAITING = Metric("mpsd_requests_waiting", _G, (), "Programs and containers that wait for a share.")
 
@@ -84,6 +50,20 @@ DOMAIN_CANARY = Metric(
     _G,
     _DOMAIN,
     "1 where the driver was seen to hold limits, 0 where it was seen not to; no series where nobody looked.",
+)
+DOMAIN_COMMAND_SECONDS = Metric(
+    "mpsd_domain_command_seconds",
+    _H,
+    _DOMAIN,
+    "How long the domain's daemon took to answer when mpsd control asked how it is, every 5 s while it serves: from the"
+    " start of nvidia-cuda-mps-control to its end; since mpsd control began.",
+    Unit.SECONDS,
+)
+DOMAIN_UNANSWERED = Metric(
+    "mpsd_domain_commands_unanswered_total",
+    _C,
+    _DOMAIN,
+    "Such questions that had no proper answer in time; since mpsd control began.",
 )
 
 GPU = Metric(
@@ -134,48 +114,108 @@ LONGEST_PAUSE = Metric(
 )
 NVML_SECONDS = Metric("mpsd_nvml_cpu_seconds_total", _C, (), "Processor time that was spent in NVML.", Unit.SECONDS)
 
-METRICS = (
-    DRIVER,
-    LOOKED_AT,
-    UNKNOWN,
-    LIMITS_WRONG,
-    WAITING,
-    DOMAIN_STATE,
-    DOMAIN_SINCE,
-    DOMAIN_RESTARTS,
-    DOMAIN_SERVERS,
-    DOMAIN_FAULTS,
-    DOMAIN_FAULT_AT,
-    DOMAIN_CANARY,
-    GPU,
-    GPU_MEMORY,
-    GPU_PROMISED,
-    GPU_GRANTED,
-    GPU_USED,
-    GPU_PROMISED_THREADS,
-    GPU_GRANTED_THREADS,
-    GPU_PROMISED_CLIENTS,
-    GPU_CLIENTS,
-    GPU_OUTSIDE,
-    GPU_STRANGERS,
-    GRANTS,
-    SHARE_LIMIT,
-    SHARE_USED,
-    SHARE_OVER,
-    SHARE_CLIENTS,
-    SHARE_RESERVED,
-    SHARE_THREADS,
-    VIOLATIONS,
-    VIOLATIONS_ENDED,
-    JUDGING,
-    LOOKS,
-    LATE_LOOKS,
-    LONGEST_PAUSE,
-    NVML_SECONDS,
+PLUGIN_CALLS = Metric(
+    "mpsd_plugin_calls_total",
+    _C,
+    ("call", "outcome"),
+    "Calls of kubelet to the device plugin, by what came of them, since the agent began; no series without a kubelet.",
 )
+PLUGIN_SECONDS = Metric(
+    "mpsd_plugin_call_seconds", _H, ("call",), "How long these calls took, whatever came of them.", Unit.SECONDS
+)
+PLUGIN_HELD_BACK = Metric(
+    "mpsd_plugin_containers_held_back",
+    _G,
+    (),
+    "Containers that PreStartContainer did not let start when kubelet last asked, at most 6 minutes ago.",
+)
+
+CERTIFICATE_EXPIRY = Metric(
+    "mpsd_certificate_expiry_timestamp_seconds",
+    _G,
+    ("certificate",),
+    "When each certificate in use ends.",
+    Unit.SECONDS,
+    (Teller.WEBHOOK, Teller.SCHEDULER),
+)
+
+ADMISSION_REVIEWS = Metric(
+    "mpsd_admission_reviews_total", _C, ("webhook", "verdict"), "Reviews answered.", tellers=_WEBHOOK
+)
+ADMISSION_FINDINGS = Metric(
+    "mpsd_admission_findings_total",
+    _C,
+    ("rule", "mode"),
+    "Broken rules found, by what was done.",
+    tellers=_WEBHOOK,
+)
+ADMISSION_REFUSED = Metric(
+    "mpsd_admission_requests_refused_total",
+    _C,
+    ("webhook", "status"),
+    "Requests that were no review.",
+    tellers=_WEBHOOK,
+)
+ADMISSION_SECONDS = Metric(
+    "mpsd_admission_review_seconds",
+    _H,
+    ("webhook",),
+    "From the first line of a request to its answer.",
+    Unit.SECONDS,
+    _WEBHOOK,
+)
+ADMISSION_LOOKUPS = Metric(
+    "mpsd_admission_lookups_total", _C, ("what", "outcome"), "Questions to the Kubernetes API.", tellers=_WEBHOOK
+)
+ADMISSION_REGISTERED = Metric(
+    "mpsd_admission_registered", _G, (), "1 while API servers are known to ask this webhook.", tellers=_WEBHOOK
+)
+
+SCHEDULER_REQUESTS = Metric(
+    "mpsd_scheduler_requests_total",
+    _C,
+    ("verb", "verdict"),
+    "Requests of kube-scheduler, by what came of them.",
+    tellers=_SCHEDULER,
+)
+SCHEDULER_SECONDS = Metric(
+    "mpsd_scheduler_request_seconds",
+    _H,
+    ("verb",),
+    "From the first line of a request to its answer.",
+    Unit.SECONDS,
+    _SCHEDULER,
+)
+SCHEDULER_NODES = Metric("mpsd_scheduler_nodes", _G, (), "Nodes that have books.", tellers=_SCHEDULER)
+SCHEDULER_GPUS = Metric("mpsd_scheduler_gpus", _G, (), "GPUs of these nodes.", tellers=_SCHEDULER)
+SCHEDULER_OPEN = Metric("mpsd_scheduler_gpus_open", _G, (), "GPUs that take pods now.", tellers=_SCHEDULER)
+SCHEDULER_PROMISES = Metric(
+    "mpsd_scheduler_promises",
+    _G,
+    (),
+    "Pods with a promise of GPUs that are not known to be bound.",
+    tellers=_SCHEDULER,
+)
+SCHEDULER_USABLE = Metric(
+    "mpsd_scheduler_books_usable_seconds",
+    _G,
+    (),
+    "How long the books may have been asked without a break; 0 while they may not.",
+    Unit.SECONDS,
+    _SCHEDULER,
+)
+
+METRICS = tuple(one for one in globals().values() if isinstance(one, Metric))  # all of the above, in this order
+
+
+def told_by(teller: Teller) -> tuple[Metric, ...]:
+    return tuple(one for one in METRICS if teller in one.tellers)
 
 
 def as_table() -> str:
     """The metrics as a Markdown table, for the documentation."""
-    rows = [f"| `{one.name}` | {one.type} | {', '.join(one.labels)} | {one.help} |" for one in METRICS]
-    return "\n".join(["| metric | type | labels | meaning |", "| --- | --- | --- | --- |", *rows])
+    rows = [
+        f"| `{one.name}` | {', '.join(one.tellers)} | {one.type} | {', '.join(one.labels)} | {one.help} |"
+        for one in METRICS
+    ]
+    return "\n".join(["| metric | told by | type | labels | meaning |", "| --- | --- | --- | --- | --- |", *rows])

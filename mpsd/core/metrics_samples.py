@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mpsd.core import metrics_names as names
 from mpsd.core.domain_states import State
-from mpsd.core.metrics_names import Holder, Metric, Unit
+from mpsd.core.metric import Holder, Metric, Unit
 from mpsd.core.node_status import CardStatus, DomainStatus, GpuStatus, GrantStatus, NodeStatus, ViolationsStatus
 from mpsd.core.policy import Response
 from mpsd.core.violations import Kind
@@ -61,7 +61,7 @@ def samples(status: NodeStatus | None, *, limits_wrong: bool) -> list[Sample]:
     told.tell(names.LIMITS_WRONG, limits_wrong)
     if status is None:
         return told
-    told.tell(names.DRIVER, 1, {"version": _text(status.driver)})
+    told.tell(names.DRIVER, 1, {"version": as_label(status.driver)})
     told.tell(names.LOOKED_AT, status.now)
     told.tell(names.UNKNOWN, len(status.unknown))
     told.tell(names.WAITING, len(status.waiting))
@@ -75,13 +75,13 @@ def samples(status: NodeStatus | None, *, limits_wrong: bool) -> list[Sample]:
     return told
 
 
-def _text(value: str) -> str:
+def as_label(value: str) -> str:
     """A label's value as UTF-8 can have it; names of containers are whatever somebody wrote."""
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
 def _tell_domain(told: _Told, domain: DomainStatus) -> None:
-    labels = {"domain": _text(domain.name)}
+    labels = {"domain": as_label(domain.name)}
     for state in State:
         told.tell(names.DOMAIN_STATE, state is domain.state, {**labels, "state": state.value})
     told.tell(names.DOMAIN_SINCE, domain.since, labels)
@@ -93,8 +93,8 @@ def _tell_domain(told: _Told, domain: DomainStatus) -> None:
 
 
 def _tell_gpu(told: _Told, gpu: GpuStatus, status: NodeStatus) -> None:
-    labels = {"gpu": _text(gpu.label), "uuid": _text(gpu.uuid)}
-    about = {"domain": _text(gpu.domain or ""), "model": _text(gpu.name)}
+    labels = {"gpu": as_label(gpu.label), "uuid": as_label(gpu.uuid)}
+    about = {"domain": as_label(gpu.domain or ""), "model": as_label(gpu.name)}
     told.tell(names.GPU, 1, {**labels, **about})
     told.tell(names.GPU_MEMORY, gpu.memory_mib, labels)
     told.tell(names.GPU_PROMISED, gpu.promised_mib, labels)
@@ -127,7 +127,7 @@ def _holder(grant: GrantStatus) -> Holder:
 
 def _tell_grants(told: _Told, status: NodeStatus) -> None:
     """A pod and a container by its name, as long as it lives; containers without one together, as programs are."""
-    gpus = {_text(gpu.uuid): _text(gpu.label) for gpu in status.gpus}
+    gpus = {as_label(gpu.uuid): as_label(gpu.label) for gpu in status.gpus}
     clients = None if status.clients is None else Counter((client.grant, client.gpu) for client in status.clients)
     shares: defaultdict[_Held, list[_Share]] = defaultdict(list)
     for grant in status.grants:
@@ -142,11 +142,11 @@ def _tell_grants(told: _Told, status: NodeStatus) -> None:
 def _held(grant: GrantStatus, holder: Holder, gpu: str) -> _Held:
     match holder:
         case Holder.POD:
-            return _Held(_text(gpu), holder, _text(grant.namespace or ""), _text(grant.pod or ""))
+            return _Held(as_label(gpu), holder, as_label(grant.namespace or ""), as_label(grant.pod or ""))
         case Holder.CONTAINER:
-            return _Held(_text(gpu), holder, container=_text(grant.container_name or ""))
+            return _Held(as_label(gpu), holder, container=as_label(grant.container_name or ""))
         case Holder.PROGRAM:
-            return _Held(_text(gpu), holder)
+            return _Held(as_label(gpu), holder)
 
 
 def _tell_share(

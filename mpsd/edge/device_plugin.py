@@ -6,13 +6,15 @@ Kubelet shows it in the pod's events. A refused Allocate is final, a refused Pre
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 
 import grpc
 
 from mpsd.core.kubelet_words import Answer, Device
+from mpsd.core.plugin_calls import Call, Outcome
 from mpsd.core.problem import InvalidInput
 from mpsd.edge.kubelet_socket import KubeletAway, SocketIdentity, dial, error_for, identity_of
 from mpsd.edge.logs import logger
@@ -28,11 +30,15 @@ _STOP_WITHIN_S = 2.0
 _LONGEST_REFUSAL = 700  # it travels in an HTTP/2 header, percent-encoded, and those end at 8 KiB
 
 Value = TypeVar("Value")
+OnCall: TypeAlias = Callable[[Call, Sequence[str], Outcome, float], None]
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # only its stubs know what it holds
 
 
 class HeldBack(Exception):
     """A plugin's no, for now or at all; the message says why. No fault, so the log keeps no trace of it."""
+
+
+_OUTCOMES = {InvalidInput: Outcome.REFUSED, HeldBack: Outcome.HELD_BACK}
 
 
 class Plugin(Protocol):
@@ -58,7 +64,8 @@ class Plugin(Protocol):
 class PluginServer:
     """One resource on one socket. After `stop` it may be started again.
 
-    endpoint: the socket's name in kubelet's device-plugins folder.
+    endpoint: the socket's name in kubelet's device-plugins folder. on_call: told of each call that has ended: the
+    devices that it was about, what came of it, and how many seconds it took.
     """
 
     def __init__(
@@ -69,10 +76,11 @@ class PluginServer:
         *,
         answer_within_s: float = _ANSWER_WITHIN_S,
         stop_within_s: float = _STOP_WITHIN_S,
+        on_call: OnCall = lambda *_call: None,
     ) -> None:
         self._path = folder / endpoint
         self._stop_within_s = stop_within_s
-        self._service = _Service(plugin, answer_within_s)
+        self._service = _Service(plugin, answer_within_s, on_call)
         self._server: grpc.aio.Server | None = None  # while it does not serve
         self._socket: SocketIdentity | None = None  # likewise
 
@@ -172,9 +180,10 @@ class _Stream:
 class _Service(services.DevicePluginServicer):
     """The calls of kubelet, in its words."""
 
-    def __init__(self, plugin: Plugin, answer_within_s: float) -> None:
+    def __init__(self, plugin: Plugin, answer_within_s: float, on_call: OnCall) -> None:
         self._plugin = plugin
         self._answer_within_s = answer_within_s
+        self._on_call = on_call
         self._streams: set[_Stream] = set()
 
     @property
@@ -206,7 +215,9 @@ class _Service(services.DevicePluginServicer):
         async def answer() -> list[wire.ContainerPreferredAllocationResponse]:
             return [await self._preferred(asked) for asked in request.container_requests]
 
-        return wire.PreferredAllocationResponse(container_responses=await self._in_time(answer(), context))
+        ids = [each for asked in request.container_requests for each in asked.must_include_deviceIDs]
+        found = await self._in_time(answer(), context, Call.PREFER, ids)
+        return wire.PreferredAllocationResponse(container_responses=found)
 
     async def _preferred(
         self, asked: wire.ContainerPreferredAllocationRequest
@@ -219,23 +230,30 @@ class _Service(services.DevicePluginServicer):
         async def answer() -> list[wire.ContainerAllocateResponse]:
             return [_answer(await self._plugin.allocate(tuple(a.devices_ids))) for a in request.container_requests]
 
-        return wire.AllocateResponse(container_responses=await self._in_time(answer(), context))
+        ids = [each for asked in request.container_requests for each in asked.devices_ids]
+        return wire.AllocateResponse(container_responses=await self._in_time(answer(), context, Call.ALLOCATE, ids))
 
     async def PreStartContainer(  # noqa: N802
         self, request: wire.PreStartContainerRequest, context: _Context
     ) -> wire.PreStartContainerResponse:
-        await self._in_time(self._plugin.pre_start(tuple(request.devices_ids)), context)
+        ids = tuple(request.devices_ids)
+        await self._in_time(self._plugin.pre_start(ids), context, Call.PRE_START, ids)
         return wire.PreStartContainerResponse()
 
-    async def _in_time(self, answer: Awaitable[Value], context: _Context) -> Value:
+    async def _in_time(self, answer: Awaitable[Value], context: _Context, call: Call, ids: Sequence[str]) -> Value:
+        outcome, began = Outcome.ANSWERED, time.monotonic()
         try:
             async with asyncio.timeout(self._answer_within_s):
                 return await answer
         except TimeoutError as error:
+            outcome = Outcome.LATE
             words = str(error) or f"mpsd has found no answer within {self._answer_within_s:g} s; see its log"
             await _refuse(TimeoutError(words), context)
         except Exception as error:
+            outcome = _OUTCOMES.get(type(error), Outcome.FAILED)
             await _refuse(error, context)
+        finally:
+            self._on_call(call, ids, outcome, time.monotonic() - began)
 
 
 async def _refuse(error: Exception, context: _Context) -> NoReturn:

@@ -36,6 +36,10 @@ class DomainFolder:
         return self.path / "record.json"
 
     @property
+    def commands(self) -> Path:
+        return self.path / "commands.json"
+
+    @property
     def limits(self) -> Path:
         return self.path / "limits.json"
 
@@ -57,7 +61,7 @@ class DomainFolder:
         """Removes what a stopped daemon leaves; client/ stays for containers that have it mounted, log/ for people."""
         if with_pipe:
             shutil.rmtree(self.pipe, ignore_errors=True)
-        for file in (self.record, self.limits):
+        for file in (self.record, self.limits, self.commands):
             file.unlink(missing_ok=True)
 
     def longest_socket(self) -> Path:

@@ -5,14 +5,17 @@ One rule: it keeps what the daemon last said and draws no conclusion from it; `D
 
 import contextlib
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from mpsd.core import control_protocol
 from mpsd.core.control_log import LogEvent, LogLine, read_line
-from mpsd.core.control_protocol import NotUnderstood, ServerStatus
+from mpsd.core.control_protocol import Command, NotUnderstood, ServerStatus
 from mpsd.core.identity import ProcessIdentity
 from mpsd.core.policy import Graces
+from mpsd.core.times_taken import COMMAND_BOUNDS_S, CommandTimes
 from mpsd.edge import control_process, processes
 from mpsd.edge.control_pipe import ControlFailed, ControlPipe
 from mpsd.edge.daemon_cgroup import CgroupRefused, DaemonCgroup
@@ -24,6 +27,7 @@ from mpsd.edge.waiting import until
 from mpsd.roles.domain_canary import CanarySetup, DomainCanary
 
 _ASKS_FOR_A_PROBE = {LogEvent.SERVER_STARTING, LogEvent.SERVER_READY, LogEvent.SERVER_EXITED, LogEvent.FAULT}
+Answer = TypeVar("Answer")
 _TROUBLES = (ControlFailed, NotUnderstood, TimeoutError, OSError)
 
 
@@ -47,6 +51,7 @@ class DomainDaemon:
     unanswered: commands in a row without a proper answer, and trouble says what came instead. settled: its settings
     were read back and its server was started. coming: a server that it started and that has said nothing yet.
     no_server: the last one that it started did not come up. on_line: told each line of its log that means something.
+    commands: how long this and earlier daemons of the domain took to say how they are, since mpsd began.
     """
 
     def __init__(
@@ -69,6 +74,7 @@ class DomainDaemon:
         self._last_words = ""
         self._refused = ""
         self.on_line: Callable[[LogLine], None] = lambda _line: None
+        self.commands = CommandTimes(processes.boot_id())
         self.identity: ProcessIdentity | None = None
         self._forget_answers()
 
@@ -233,6 +239,7 @@ class DomainDaemon:
             clients = await pipe.clients(servers if with_clients else ())
         except _TROUBLES as error:
             self.unanswered += 1
+            self.commands = replace(self.commands, unanswered=self.commands.unanswered + 1)
             self.trouble = str(error)
             return
         self.unanswered, self.trouble, self.servers = 0, "", servers
@@ -242,9 +249,16 @@ class DomainDaemon:
     async def ask_for_health(self, pipe: ControlPipe) -> tuple[tuple[int, ...], ServerStatus]:
         """The servers, and the worst status among them; without a server there is nothing wrong."""
         if len(self.servers) == 1:
-            servers, status = await pipe.ask(control_protocol.health(self.servers[0]))
+            servers, status = await self._timed(pipe, control_protocol.health(self.servers[0]))
             if servers == self.servers:
                 return servers, status
-        servers = await pipe.ask(control_protocol.server_list())
-        statuses = [await pipe.ask(control_protocol.server_status(server)) for server in servers]
+        servers = await self._timed(pipe, control_protocol.server_list())
+        statuses = [await self._timed(pipe, control_protocol.server_status(server)) for server in servers]
         return servers, ServerStatus.FAULT if ServerStatus.FAULT in statuses else ServerStatus.ACTIVE
+
+    async def _timed(self, pipe: ControlPipe, command: Command[Answer]) -> Answer:
+        began = time.monotonic()
+        answer = await pipe.ask(command)
+        answered = self.commands.answered.with_one(time.monotonic() - began, COMMAND_BOUNDS_S)
+        self.commands = replace(self.commands, answered=answered)
+        return answer

@@ -12,7 +12,7 @@ from mpsd.core.domain_states import SERVING, Seen, State, next_state
 from mpsd.core.domains import Domain
 from mpsd.core.node_view import DomainRecord
 from mpsd.core.policy import Policy
-from mpsd.edge import gate
+from mpsd.edge import gate, records
 from mpsd.edge.logs import logger
 from mpsd.edge.nvml import Nvml
 from mpsd.roles.compute_modes import ComputeModes
@@ -126,6 +126,7 @@ class DomainSupervisor:
         if daemon.alive and state in _PROBE_S and time.monotonic() >= self._probe_at:
             graces = self._policy().graces
             await daemon.probe(graces.command_s, with_clients=self._drain.asked)
+            records.write(self._folder.commands, daemon.commands, mode=0o644)
             if not daemon.unanswered:
                 await self._faults.look(graces)
             self._probe_at = time.monotonic() + self._probe_pause_s()

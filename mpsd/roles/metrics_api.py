@@ -1,31 +1,47 @@
 """The agent's metrics, for whoever serves them: `GET /metrics` on its Unix socket and on the ports for readers.
 
-One rule: a scrape looks at nothing: it tells the last view, so that no number of scrapes loads NVML or the daemons.
+One rule: a scrape asks neither NVML nor a daemon, however many there are: it tells the last view, and what `mpsd
+control` has written beside its records.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from mpsd.core.metrics_calls import command_samples, plugin_samples
 from mpsd.core.metrics_samples import Sample, samples
-from mpsd.core.node_status import node_status
+from mpsd.core.node_status import NodeStatus, node_status
 from mpsd.core.policy import Policy
+from mpsd.core.times_taken import CommandTimes
+from mpsd.edge import processes, records
 from mpsd.edge.http_server import Handler
+from mpsd.edge.settings import Settings
 from mpsd.roles.agent import AgentRole
+from mpsd.roles.plugin_calls import PluginCallBook
 
 if TYPE_CHECKING:
     from mpsd.roles.agent_metrics import Exposition
 
 
 class MetricsApi:
-    """limits_wrong: whether the limits files cannot be used."""
+    """limits_wrong: whether the limits files cannot be used. calls: None without a kubelet."""
 
-    def __init__(self, agent: AgentRole, policy: Callable[[], Policy], limits_wrong: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        agent: AgentRole,
+        policy: Callable[[], Policy],
+        limits_wrong: Callable[[], bool],
+        calls: PluginCallBook | None,
+    ) -> None:
+        self._settings = settings
         self._agent = agent
         self._policy = policy
         self._limits_wrong = limits_wrong
+        self._calls = calls
 
     @property
     def routes(self) -> Mapping[str, Handler]:
@@ -44,4 +60,18 @@ class MetricsApi:
     def _samples(self) -> list[Sample]:
         view = self._agent.view
         status = node_status(view, self._policy(), self._agent.watchdog.status()) if view else None
-        return samples(status, limits_wrong=self._limits_wrong())
+        return [
+            *samples(status, limits_wrong=self._limits_wrong()),
+            *command_samples(self._command_times(status)),
+            *plugin_samples(self._calls.now if self._calls else None),
+        ]
+
+    def _command_times(self, status: NodeStatus | None) -> Mapping[str, CommandTimes]:
+        """By domain; none of a domain where `mpsd control` has written none that can be read."""
+        found = {}
+        for domain in status.domains if status else ():
+            with suppress(records.UnreadableRecord):
+                read = records.read(self._settings.domain(domain.name).commands, CommandTimes)
+                if read and read.boot_id == processes.boot_id():
+                    found[domain.name] = read
+        return found

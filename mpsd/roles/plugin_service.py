@@ -7,7 +7,7 @@ ends, since it knows plugins by resource only (kubernetes issues 121994 and 1278
 
 import asyncio
 
-from mpsd.edge.device_plugin import KUBELET_SOCKET, Plugin, PluginServer, register
+from mpsd.edge.device_plugin import KUBELET_SOCKET, OnCall, Plugin, PluginServer, register
 from mpsd.edge.kubelet_settings import KubeletSettings
 from mpsd.edge.kubelet_socket import KubeletAway, KubeletRefused, SocketIdentity, identity_of
 from mpsd.edge.logs import logger
@@ -19,12 +19,15 @@ _FIRST_STREAM_S = 10.0  # a kubelet that has taken us and does not ask for our d
 
 
 class PluginService:
-    """One resource of this node. endpoint: the name of its socket in kubelet's folder."""
+    """One resource of this node. endpoint: the name of its socket in kubelet's folder. on_call: told of its calls."""
 
-    def __init__(self, resource: str, endpoint: str, plugin: Plugin, settings: KubeletSettings) -> None:
+    def __init__(
+        self, resource: str, endpoint: str, plugin: Plugin, settings: KubeletSettings, on_call: OnCall
+    ) -> None:
         self.resource = resource
         self._endpoint = endpoint
         self._plugin = plugin
+        self._on_call = on_call
         self._folder = settings.device_plugins
         self._log = logger(resource=resource)
         self._trouble = ""
@@ -33,7 +36,7 @@ class PluginService:
     async def run(self) -> None:
         """Until it is cancelled; then kubelet is told that the resource is gone, by its socket going."""
         while True:
-            server = PluginServer(self._folder, self._endpoint, self._plugin)
+            server = PluginServer(self._folder, self._endpoint, self._plugin, on_call=self._on_call)
             try:
                 await self._serve(server)
             except (KubeletAway, KubeletRefused) as error:

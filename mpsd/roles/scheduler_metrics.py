@@ -8,10 +8,9 @@ from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
 
-from prometheus_client import Counter, Gauge, Histogram
-
+from mpsd.core import metrics_names as names
 from mpsd.core.node_books import NodeBooks, Source
-from mpsd.roles.server_metrics import SECONDS, ServerMetrics
+from mpsd.roles.server_metrics import ServerMetrics
 
 
 class Verb(StrEnum):
@@ -37,33 +36,13 @@ class Verdict(StrEnum):
 class SchedulerMetrics(ServerMetrics):
     def __init__(self) -> None:
         super().__init__()
-        registry = self.registry
-        requests = Counter(
-            "mpsd_scheduler_requests",
-            "Requests of kube-scheduler, by what came of them.",
-            ["verb", "verdict"],
-            registry=registry,
-        )
-        seconds = Histogram(
-            "mpsd_scheduler_request_seconds",
-            "From the first line of a request to its answer.",
-            ["verb"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self._requests_of = cache(requests.labels)
-        self._seconds_of = cache(seconds.labels)
-        self._nodes = Gauge("mpsd_scheduler_nodes", "Nodes that have books.", registry=registry)
-        self._gpus = Gauge("mpsd_scheduler_gpus", "GPUs of these nodes.", registry=registry)
-        self._open = Gauge("mpsd_scheduler_gpus_open", "GPUs that take pods now.", registry=registry)
-        self._promises = Gauge(
-            "mpsd_scheduler_promises", "Pods with a promise of GPUs that are not known to be bound.", registry=registry
-        )
-        self._usable = Gauge(
-            "mpsd_scheduler_books_usable_seconds",
-            "How long the books may have been asked without a break; 0 while they may not.",
-            registry=registry,
-        )
+        self._requests_of = cache(self.counter(names.SCHEDULER_REQUESTS).labels)
+        self._seconds_of = cache(self.histogram(names.SCHEDULER_SECONDS).labels)
+        self._nodes = self.gauge(names.SCHEDULER_NODES)
+        self._gpus = self.gauge(names.SCHEDULER_GPUS)
+        self._open = self.gauge(names.SCHEDULER_OPEN)
+        self._promises = self.gauge(names.SCHEDULER_PROMISES)
+        self._usable = self.gauge(names.SCHEDULER_USABLE)
 
     def answered(self, verb: Verb, verdict: Verdict, took_s: float) -> None:
         self._requests_of(verb.value, verdict.value).inc()

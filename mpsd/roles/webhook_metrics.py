@@ -5,42 +5,24 @@ One rule: labels come from closed sets (rules, modes, parts, statuses), never fr
 
 from functools import cache
 
-from prometheus_client import Counter, Gauge, Histogram
-
+from mpsd.core import metrics_names as names
 from mpsd.core.admission_review import AdmissionAnswer
-from mpsd.roles.server_metrics import SECONDS, ServerMetrics
+from mpsd.roles.server_metrics import ServerMetrics
 
 
 class WebhookMetrics(ServerMetrics):
     def __init__(self) -> None:
         super().__init__()
-        registry = self.registry
-        self._reviews = Counter(
-            "mpsd_admission_reviews", "Reviews answered.", ["webhook", "verdict"], registry=registry
-        )
-        self._findings = Counter(
-            "mpsd_admission_findings", "Broken rules found, by what was done.", ["rule", "mode"], registry=registry
-        )
-        self._refused = Counter(
-            "mpsd_admission_requests_refused", "Requests that were no review.", ["webhook", "status"], registry=registry
-        )
-        self._seconds = Histogram(
-            "mpsd_admission_review_seconds",
-            "From the first line of a request to its answer.",
-            ["webhook"],
-            buckets=SECONDS,
-            registry=registry,
-        )
+        self._reviews = self.counter(names.ADMISSION_REVIEWS)
+        self._findings = self.counter(names.ADMISSION_FINDINGS)
+        self._refused = self.counter(names.ADMISSION_REFUSED)
+        self._seconds = self.histogram(names.ADMISSION_SECONDS)
         # Finding a metric by its labels costs more than counting; there are few labels, so each is found once.
         self._reviews_of = cache(self._reviews.labels)
         self._seconds_of = cache(self._seconds.labels)
         self._findings_of = cache(self._findings.labels)
-        self._lookups = Counter(
-            "mpsd_admission_lookups", "Questions to the Kubernetes API.", ["what", "outcome"], registry=registry
-        )
-        self._registered = Gauge(
-            "mpsd_admission_registered", "1 while API servers are known to ask this webhook.", registry=registry
-        )
+        self._lookups = self.counter(names.ADMISSION_LOOKUPS)
+        self._registered = self.gauge(names.ADMISSION_REGISTERED)
 
     def reviewed(self, webhook: str, answer: AdmissionAnswer, took_s: float) -> None:
         self._reviews_of(webhook, _verdict(answer)).inc()

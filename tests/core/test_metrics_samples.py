@@ -115,6 +115,7 @@ def test_names_end_in_their_unit_and_say_their_type() -> None:
         assert one.name.endswith("_total") == (one.type is Type.COUNTER), one
         assert one.name.endswith("_info") == (one.type is Type.INFO), one
         assert one.help.endswith("."), one
+        assert one.tellers, one
         assert set(one.name) <= {*string.ascii_lowercase, "_"}, one
         assert one.unit is not Unit.NONE or not one.family.endswith(("_bytes", "_seconds", "_ratio")), one
 

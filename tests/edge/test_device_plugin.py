@@ -1,17 +1,20 @@
 """What a plugin answers reaches whoever dials its socket; what it raises reaches them as one sentence."""
 
 import asyncio
+import contextlib
 import stat
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from mpsd.core.kubelet_words import Answer, Device, DeviceNode, Mount
+from mpsd.core.plugin_calls import Call, Outcome
 from mpsd.core.problem import InvalidInput, Problem
-from mpsd.edge.device_plugin import KUBELET_SOCKET, PluginServer, register
+from mpsd.edge.device_plugin import KUBELET_SOCKET, HeldBack, PluginServer, register
 from mpsd.edge.kubelet_socket import KubeletAway, KubeletRefused, dial, identity_of
 from mpsd.edge.waiting import until
 from mpsd.kubelet_api import deviceplugin_pb2 as wire
@@ -80,7 +83,7 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-def ask(folder: Path, plugin: Told, question: Callable[[DevicePluginStub], Awaitable[object]], **how: float) -> object:
+def ask(folder: Path, plugin: Told, question: Callable[[DevicePluginStub], Awaitable[object]], **how: Any) -> object:
     """What the plugin's socket answers to one question."""
 
     async def conversation() -> object:
@@ -258,6 +261,47 @@ def test_a_plugin_that_finds_no_answer_is_given_up_before_kubelet_gives_up(folde
     start = wire.PreStartContainerRequest(devices_ids=["a/0"])
     with pytest.raises(grpc.aio.AioRpcError, match=r"has found no answer within 0\.1 s"):
         ask(folder, plugin, lambda stub: stub.PreStartContainer(start), answer_within_s=0.1)
+
+
+_WRONG = InvalidInput("a pod", [Problem("rule", "where", "value", "is wrong", "write another")])
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (None, Outcome.ANSWERED),
+        (_WRONG, Outcome.REFUSED),
+        (HeldBack("gpu0 is starting"), Outcome.HELD_BACK),
+        (TimeoutError("no answer"), Outcome.LATE),
+        (ValueError("a fault of ours"), Outcome.FAILED),
+    ],
+)
+def test_what_came_of_each_call_is_told_with_its_devices(
+    folder: Path, error: Exception | None, outcome: Outcome
+) -> None:
+    plugin = Told()
+    plugin.refusal = error
+    told: list[tuple[Call, Sequence[str], Outcome, float]] = []
+
+    async def questions(stub: DevicePluginStub) -> None:
+        prefer = wire.ContainerPreferredAllocationRequest(
+            available_deviceIDs=["a/0", "a/1"], must_include_deviceIDs=["a/1"], allocation_size=1
+        )
+        await stub.GetPreferredAllocation(wire.PreferredAllocationRequest(container_requests=[prefer]))
+        for question in (
+            stub.Allocate(allocate(("a/0", "a/1"), ("b/0",))),
+            stub.PreStartContainer(wire.PreStartContainerRequest(devices_ids=["a/0"])),
+        ):
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await question
+
+    ask(folder, plugin, questions, on_call=lambda *call: told.append(call))
+    assert [(call, tuple(ids), what) for call, ids, what, _took_s in told] == [
+        (Call.PREFER, ("a/1",), Outcome.ANSWERED),
+        (Call.ALLOCATE, ("a/0", "a/1", "b/0"), outcome),
+        (Call.PRE_START, ("a/0",), outcome),
+    ]
+    assert all(took_s >= 0 for *_what, took_s in told)
 
 
 def test_eight_gpus_of_139_gib_and_their_percent_fit_one_message_of_kubelet(folder: Path) -> None:

@@ -26,7 +26,7 @@ async def service(world: World, plugin: Plugin) -> AsyncIterator[PluginService]:
         port=0,
         device_list_strategy=DeviceListStrategy.ENVVAR,
     )
-    kept = PluginService(MEMORY, plugin.endpoint, plugin, settings)
+    kept = PluginService(MEMORY, plugin.endpoint, plugin, settings, lambda *_call: None)
     running = asyncio.create_task(kept.run())
     try:
         await all_can_be_had(world)

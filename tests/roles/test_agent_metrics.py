@@ -11,12 +11,16 @@ import msgspec
 import psutil
 import pytest
 from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from mpsd.core.metrics_names import METRICS
+from mpsd.core.metric import Teller
+from mpsd.core.metrics_names import told_by
 from mpsd.core.node_status import NodeStatus
+from mpsd.roles.scheduler_metrics import SchedulerMetrics
 from mpsd.roles.server_metrics import ServerMetrics
+from mpsd.roles.webhook_metrics import WebhookMetrics
 from tests.roles.conftest import on_machine
 from tests.roles.machine import Machine, eventually
 
@@ -89,9 +93,23 @@ def test_each_format_that_is_asked_for_is_read_by_its_own_rules(served: Machine,
     ours = [family for family in families if family.name.startswith("mpsd_")]
     told = {one.name for family in ours for one in family.samples}
     never_here = {"mpsd_domain_last_fault_timestamp_seconds", "mpsd_grant_threads_ratio"}  # no fault, no pod
-    assert told <= {one.name for one in METRICS}
-    assert {one.name for one in METRICS} - told <= never_here
-    assert {family.documentation for family in ours} <= {one.help for one in METRICS}
+    table = {series for one in told_by(Teller.AGENT) for series in one.series}
+    assert told <= table
+    assert {name for name in table - told if not name.startswith("mpsd_plugin_")} <= never_here  # no kubelet
+    assert {family.documentation for family in ours} <= {one.help for one in told_by(Teller.AGENT)}
+
+
+def test_how_long_a_daemon_took_to_answer_is_counted_at_every_question(served: Machine) -> None:
+    def asked() -> float:
+        return now(served, "mpsd_domain_command_seconds_count", "domain").get(("gpu0",), 0)
+
+    eventually(asked, "the daemon was asked")
+    before = asked()
+    eventually(lambda: asked() > before, "it was asked again")
+    buckets = now(served, "mpsd_domain_command_seconds_bucket", "domain", "le")
+    assert buckets["gpu0", "+Inf"] >= before
+    assert now(served, "mpsd_domain_command_seconds_sum", "domain")["gpu0",] > 0
+    assert now(served, "mpsd_domain_commands_unanswered_total", "domain")["gpu0",] == 0
 
 
 def test_the_port_that_was_asked_for_tells_the_same(served: Machine) -> None:
@@ -119,12 +137,15 @@ def test_limits_files_that_cannot_be_used_are_told(served: Machine) -> None:
     eventually(lambda: now(served, "mpsd_limits_wrong") == {(): 0}, "it is told no longer")
 
 
-def test_what_servers_of_a_cluster_tell_too_is_explained_alike() -> None:
-    ours = {one.name: one.help for one in METRICS}
-    theirs = {family.name: family.documentation for family in read_text(ServerMetrics().text().decode())}
-    both = ours.keys() & theirs.keys()
-    assert both
-    assert {name: ours[name] for name in both} == {name: theirs[name] for name in both}
+@pytest.mark.parametrize(
+    ("teller", "served"), [(Teller.WEBHOOK, WebhookMetrics()), (Teller.SCHEDULER, SchedulerMetrics())]
+)
+def test_what_servers_of_a_cluster_tell_is_all_that_the_table_has_of_them(
+    teller: Teller, served: ServerMetrics
+) -> None:
+    ours = {(one.family, one.type.value, one.help) for one in told_by(teller)}
+    families = [one for one in read_openmetrics(openmetrics(served.registry).decode()) if one.name.startswith("mpsd_")]
+    assert {(one.name, one.type, one.documentation) for one in families} == ours
 
 
 def test_no_port_is_open_unless_somebody_asks(machine: Machine) -> None:
