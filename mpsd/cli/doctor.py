@@ -1,17 +1,14 @@
 """`mpsd doctor`: what keeps MPS from starting or from holding on this machine, each with the one thing to do."""
 
-import sys
-from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.text import Text
 
+from mpsd.cli.doctor_report import Verbose, answer
 from mpsd.cli.options import LimitsDirectory, RunDirectory, Simulate
-from mpsd.cli.output import ExitCode, Format, OutputFormat, answers, print_json
-from mpsd.core.doctor import Diagnosis, Outcome, Verdict, diagnose
+from mpsd.cli.output import Format, OutputFormat
+from mpsd.core.doctor import diagnose
 from mpsd.core.doctor_checks import CHECKS
 from mpsd.core.problem import InvalidInput, Problem, printable
 from mpsd.edge import doctor_facts
@@ -36,10 +33,6 @@ KubeletDirectory = Annotated[
         show_default=False,
     ),
 ]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also what is well, and what does not apply here.")]
-_STYLES = {Verdict.FOUND: "red", Verdict.UNKNOWN: "yellow", Verdict.WELL: "green", Verdict.ELSEWHERE: "dim"}
-_SILENT = {Verdict.WELL, Verdict.ELSEWHERE}
-_LONGEST = 1000
 
 
 def doctor(
@@ -65,13 +58,7 @@ def doctor(
         mpsd doctor --root /host -o json | jq '.checks[] | select(.verdict == "found")'
     """
     chosen = settings(run_directory=run_dir, limits_directory=limits, simulate=simulate)
-    diagnosis = diagnose(doctor_facts.look(_place(chosen, root, kubelet_dir)), CHECKS)
-    if output is Format.JSON:
-        print_json(_record(diagnosis))
-    else:
-        _show(diagnosis, verbose=verbose)
-    sys.stdout.flush()
-    sys.exit(ExitCode.YES if diagnosis.is_well else ExitCode.NO)
+    answer(diagnose(doctor_facts.look(_place(chosen, root, kubelet_dir)), CHECKS), output, verbose=verbose)
 
 
 def _place(chosen: Settings, root: str | None, kubelet_dir: str | None) -> doctor_facts.Place:
@@ -92,58 +79,3 @@ def _place(chosen: Settings, root: str | None, kubelet_dir: str | None) -> docto
     return doctor_facts.Place(
         chosen, tools.nvml, tools.environment, lambda seen: seen.get(FOLDER, "") == played, host, kubelet
     )
-
-
-def _record(diagnosis: Diagnosis) -> dict[str, Any]:
-    return {
-        "well": diagnosis.is_well,
-        "headline": diagnosis.headline,
-        "checks": [
-            {
-                "id": outcome.check.id,
-                "verdict": outcome.verdict,
-                "severity": outcome.check.severity.name.lower(),
-                "well": outcome.check.well,
-                "how": outcome.check.how,
-                "wrong": [asdict(wrong) for wrong in outcome.wrong],
-                "why": outcome.why,
-            }
-            for outcome in diagnosis.outcomes
-        ],
-    }
-
-
-def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:
-    to = answers()
-    is_worst_found = bool(diagnosis.of(Verdict.FOUND))
-    to.print(Text(_line(diagnosis.headline), "bold red" if is_worst_found else ""))
-    for verdict in Verdict:
-        outcomes = diagnosis.of(verdict)
-        if outcomes and (verbose or verdict not in _SILENT):
-            to.print(Text.assemble("\n", (f"{verdict}: {len(outcomes)}", _STYLES[verdict])))
-            for outcome in outcomes:
-                for line in _lines(outcome):
-                    to.print(line)
-    silent = sum(len(diagnosis.of(verdict)) for verdict in _SILENT)
-    if silent and not verbose and not diagnosis.is_well:
-        to.print(f"\n{silent} more checks are well or do not apply (-v)")
-
-
-def _lines(outcome: Outcome) -> Iterator[Text]:
-    check = outcome.check
-    match outcome.verdict:
-        case Verdict.FOUND:
-            yield Text.assemble(f"  {check.id} ", (f"({check.severity}; seen in {check.how})", "dim"))
-            for wrong in outcome.wrong:
-                yield Text.assemble(f"    {_line(wrong.what)}; ", (_line(wrong.remedy), "green"))
-            if outcome.why:
-                yield Text(f"    and not known for the rest: {_line(outcome.why)}")
-        case Verdict.UNKNOWN | Verdict.ELSEWHERE:
-            yield Text(f"  {check.id}: whether {check.well}: {_line(outcome.why)}")
-        case Verdict.WELL:
-            yield Text.assemble(f"  {check.id}: {check.well} ", (f"({check.how})", "dim"))
-
-
-def _line(text: str) -> str:
-    """What a process or a driver said may hold anything."""
-    return printable(text, _LONGEST)

@@ -24,6 +24,7 @@ _VERBS = {
     "status": Verb(
         "Nodes, GPUs and pods: granted, used, states. Also without a verb.", "mpsd.cli.cluster_status", "kubectl"
     ),
+    "doctor": Verb("What keeps MPS from starting or from holding, and what to do.", "mpsd.cli.cluster_doctor", "kubectl"),
     "explain": Verb("Why a pod waits for a GPU, in one sentence.", "mpsd.cli.explain_pod", "kubectl"),
     "cordon": Verb("Take GPUs of a node out of use; what runs there goes on.", "mpsd.cli.cordon", "kubectl"),
     "uncordon": Verb("Put GPUs of a node back into use.", "mpsd.cli.cordon", "kubectl"),
@@ -91,6 +92,7 @@ def _kubectl_mps(version: Version = False) -> None:
         kubectl mps gpu-a1 -o wide             of one node, with everything
         kubectl mps -w                         live, until Ctrl-C
         kubectl mps explain train-0            why a pod waits
+        kubectl mps doctor                     what is wrong, and what to do about it
         kubectl mps cordon gpu-a1 gpu0         no new pods there
         kubectl mps uncordon gpu-a1 gpu0
         kubectl mps drain gpu-a1 --evict       empty it; undrain puts it back

@@ -10,7 +10,7 @@ from mpsd.core.doctor_facts import Elsewhere, NodeFacts, NotKnown, Unknown, know
 from mpsd.core.engine_change import LAUNCHER, Engine, has_runtime
 from mpsd.core.problem import InvalidInput
 
-# What container.te of containers/container-selinux lets containers manage: container_file_t, and svirt_sandbox_file_t in
+# What container.te of container-selinux lets containers manage: container_file_t, and svirt_sandbox_file_t in
 # its version 1.0.0; container_ro_file_t may only be read. NVIDIA's device plugin, too, labels its MPS folders
 # container_file_t:s0 (NVIDIA/k8s-device-plugin#1105). What has categories is for one container (container_selinux(8)).
 _CONTAINERS_MAY_USE = {"container_file_t", "svirt_sandbox_file_t"}

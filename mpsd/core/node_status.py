@@ -47,7 +47,8 @@ class GpuStatus:
 class DomainStatus:
     """since: seconds since 1970. restarts: since mpsd first ran in this boot. daemon_pid None: there is none.
 
-    canary: None where it was not run. version: of the `mpsd control` that holds it; empty where an older one does not say.
+    canary: None where it was not run. version: of the `mpsd control` that holds it; empty where an older one does not
+    say.
     """
 
     name: str

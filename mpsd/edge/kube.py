@@ -97,6 +97,11 @@ class Kube:
         """What stands at a path that is about no object, such as /apis."""
         return await self._object(Ask("get", PODS, said=path))
 
+    async def date(self) -> str:
+        """The API server's clock, as HTTP writes it; empty where the answer does not say."""
+        ask, loop = Ask("get", PODS, said="/version"), asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._transport.date, ask, self._deadline_s)
+
     async def list(
         self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None
     ) -> Sequence[Object]:

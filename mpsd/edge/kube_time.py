@@ -4,6 +4,7 @@ One rule: whole seconds of UTC, RFC 3339, as metav1.Time has them.
 """
 
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 
 def stamp(seconds: float) -> str:
@@ -18,5 +19,13 @@ def seconds(text: str) -> float | None:
     try:
         read = datetime.fromisoformat(text)
         return read.timestamp() if read.tzinfo else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def http_seconds(text: str) -> float | None:
+    """Since 1970, of a Date as HTTP writes it; None for what is none."""
+    try:
+        return parsedate_to_datetime(text).timestamp()
     except (ValueError, OverflowError):
         return None

@@ -127,6 +127,13 @@ class Transport:
             raise Away(f"{ask}: the Kubernetes API does not answer: {error}") from None
         return answer.status, answer.data
 
+    def date(self, ask: Ask, deadline_s: float) -> str:
+        """The header Date of an answer, whatever else it says. Away where nobody answers."""
+        try:
+            return str(self._send(ask, deadline_s, streaming=False).headers.get("Date", ""))
+        except UNREACHED as error:
+            raise Away(f"{ask}: the Kubernetes API does not answer: {error}") from None
+
     def stream(self, ask: Ask, deadline_s: float, silence_s: float) -> urllib3.BaseHTTPResponse:
         """An answer whose body is still to come: its head within the deadline, then never `silence_s` without a byte.
 

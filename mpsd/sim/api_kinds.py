@@ -78,6 +78,7 @@ _BUILT_IN = (
     NAMESPACES,
     EVENTS,
     Kind("", ("v1",), "ConfigMap", "configmaps", short_names=("cm",)),
+    Kind("", ("v1",), "Endpoints", "endpoints", short_names=("ep",)),
     Kind("", ("v1",), "Secret", "secrets"),
     Kind("", ("v1",), "ServiceAccount", "serviceaccounts", short_names=("sa",), subresources=("token",)),
     Kind("", ("v1",), "Service", "services", has_status=True, short_names=("svc",)),

@@ -1,7 +1,7 @@
 """Whose token it is and what its owner may get: TokenRequest, TokenReview and SubjectAccessReview.
 
-One rule: tokens are those that it gave out for service accounts, and rights to paths are what the ClusterRoles that are
-stored say; whatever else a review may ask is refused. A token opens no other door here: all that is the kubeconfig's.
+One rule: tokens are those that it gave out for service accounts, and rights are what the ClusterRoles and Roles that it
+has say. A token opens no other door here: all that is the kubeconfig's.
 """
 
 import secrets
@@ -81,24 +81,29 @@ class Reviews:
         return _Account(namespace, name, thing["metadata"]["uid"])
 
     def _access(self, spec: Mapping[str, Any]) -> Object:
-        wanted = spec.get("nonResourceAttributes")
-        if not wanted:
-            raise bad_request("the simulated API server reviews access to paths alone: nonResourceAttributes")
+        path, thing = spec.get("nonResourceAttributes"), spec.get("resourceAttributes")
+        if bool(path) is bool(thing):
+            raise bad_request("exactly one of nonResourceAttributes or resourceAttributes must be specified")
         user, groups = str(spec.get("user", "")), set(spec.get("groups") or ())
-        for role in self._roles_of(user, groups):
-            if any(_allows(rule, wanted["verb"], wanted["path"]) for rule in role.get("rules") or ()):
-                return {"allowed": True, "reason": f'RBAC: allowed by ClusterRole "{role["metadata"]["name"]}"'}
+        namespace = str(thing.get("namespace", "")) if thing else ""
+        for role in self._roles_of(user, groups, namespace):
+            rules = role.get("rules") or ()
+            if any(_allows(rule, path["verb"], path["path"]) if path else _allows_of(rule, thing) for rule in rules):
+                return {"allowed": True, "reason": f"RBAC: allowed by {role['metadata']['name']}"}
         return {"allowed": False}
 
-    def _roles_of(self, user: str, groups: set[str]) -> Iterator[Object]:
-        bindings, roles = (self._kinds.find(_RBAC, "v1", f"clusterrole{end}") for end in ("bindings", "s"))
-        assert bindings is not None
-        assert roles is not None
-        by_name = {thing["metadata"]["name"]: thing for _key, thing in self._objects.store.all(roles, "")}
-        for _key, binding in self._objects.store.all(bindings, ""):
-            role = by_name.get(binding["roleRef"]["name"])
-            if role and any(_is(subject, user, groups) for subject in binding.get("subjects") or ()):
-                yield role
+    def _roles_of(self, user: str, groups: set[str], namespace: str) -> Iterator[Object]:
+        """namespace: empty for the whole cluster, where only ClusterRoleBindings count."""
+        places = [("clusterrole", "")] + ([("role", namespace)] if namespace else [])
+        for stem, place in places:
+            bindings, roles = (self._kinds.find(_RBAC, "v1", f"{stem}{end}") for end in ("bindings", "s"))
+            assert bindings is not None
+            assert roles is not None
+            by_name = {thing["metadata"]["name"]: thing for _key, thing in self._objects.store.all(roles, place)}
+            for _key, binding in self._objects.store.all(bindings, place):
+                role = by_name.get(binding["roleRef"]["name"])
+                if role and any(_is(subject, user, groups) for subject in binding.get("subjects") or ()):
+                    yield role
 
 
 def _is(subject: Mapping[str, Any], user: str, groups: set[str]) -> bool:
@@ -119,3 +124,13 @@ def _allows(rule: Mapping[str, Any], verb: str, path: str) -> bool:
         return False
     paths = rule.get("nonResourceURLs") or ()
     return any(path == one or (one.endswith("*") and path.startswith(one[:-1])) for one in paths)
+
+
+def _allows_of(rule: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """A rule that names objects allows nothing that is asked without a name."""
+    below = wanted.get("subresource")
+    resource = f"{wanted['resource']}/{below}" if below else wanted["resource"]
+    parts = (("verbs", wanted["verb"]), ("apiGroups", wanted.get("group", "")), ("resources", resource))
+    names = rule.get("resourceNames")
+    is_named = not names or wanted.get("name") in names
+    return is_named and all({word, "*"} & set(rule.get(key) or ()) for key, word in parts)

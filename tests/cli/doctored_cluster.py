@@ -1,0 +1,142 @@
+"""A cluster with mpsd on one node, in which nothing is wrong, for tests of `kubectl mps doctor` that break it.
+
+Everything that is installed is what manifests/ has; what controllers and kubelets would add is written here.
+"""
+
+import base64
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import mpsd
+from mpsd.edge.certificates import new_authority
+from mpsd.edge.kube import PODS, Kube, PatchKind, Resource
+from mpsd.edge.kube_time import stamp
+from mpsd.roles.report_node import MPS_NODES, NODES
+from tests.cli.cluster_world import ClusterWorld
+from tests.cli.gpu_cluster import gpu_pod, machine, mpsnode
+
+Object = dict[str, Any]
+SYSTEM, NODE = "mpsd-system", "gpu-a1"
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+FILES = (
+    "base/crd/mpsnode.yaml",
+    "base/namespace.yaml",
+    "base/agent/rights.yaml",
+    "base/webhook/rights.yaml",
+    "components/scheduler-account/rights.yaml",
+    "base/agent/daemonset.yaml",
+    "base/control/daemonset.yaml",
+    "base/webhook/deployment.yaml",
+    "components/scheduler/deployment.yaml",
+    "base/webhook/configurations.yaml",
+)
+NAMESPACED = {"DaemonSet", "Deployment", "Role", "RoleBinding"}
+IMAGE = "registry.example/mpsd:1"
+ENDPOINTS = Resource("v1", "endpoints")
+DAEMON_SETS, DEPLOYMENTS = Resource("apps/v1", "daemonsets"), Resource("apps/v1", "deployments")
+CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
+_HOOKS = "admissionregistration.k8s.io/v1"
+VALIDATING = Resource(_HOOKS, "validatingwebhookconfigurations")
+MUTATING = Resource(_HOOKS, "mutatingwebhookconfigurations")
+COMPONENTS = ("mpsd-agent", "mpsd-control", "mpsd-webhook", "mpsd-scheduler")
+
+
+def bundle(ends_in_s: float = 3650 * 86400.0, name: str = "mpsd") -> str:
+    """A new authority, as a caBundle names it."""
+    since = time.time() + min(0.0, ends_in_s) - 86400
+    return base64.b64encode(new_authority(name, since, time.time() + ends_in_s - since).certificate).decode()
+
+
+def own_pod(component: str, **more: Any) -> Object:
+    labels = {"app.kubernetes.io/name": component, "app.kubernetes.io/part-of": "mpsd"}
+    spec = {"nodeName": NODE, "containers": [{"name": component, "image": IMAGE}]}
+    status = {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [{"name": component, "restartCount": 0, "state": {"running": {}}}],
+    }
+    return {"metadata": {"name": f"{component}-x", "labels": labels}, "spec": spec, "status": status | more}
+
+
+class DoctoredCluster:
+    def __init__(self, world: ClusterWorld) -> None:
+        self.world = world
+        self._bundle = bundle()
+        for file in FILES:
+            for thing in yaml.safe_load_all((MANIFESTS / file).read_text()):
+                self._apply(thing)
+        for component in COMPONENTS:
+            self.create(PODS, own_pod(component), SYSTEM)
+        for name in ("mpsd-webhook", "mpsd-scheduler"):
+            self.change(DEPLOYMENTS, name, {"status": {"readyReplicas": 2}}, SYSTEM, "status")
+        self.create(
+            ENDPOINTS, {"metadata": {"name": "mpsd-webhook"}, "subsets": [{"addresses": [{"ip": "10.0.0.1"}]}]}, SYSTEM
+        )
+        self.create(NODES, machine(NODE) | {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+        self.create(MPS_NODES, self.node())
+        self.told()
+
+    def node(self) -> Object:
+        thing = mpsnode(NODE, 24, 24)
+        status = thing["status"]
+        status["version"] = mpsd.__version__
+        for domain in status["domains"]:
+            domain["version"] = mpsd.__version__
+        now = stamp(time.time())
+        condition = {"type": "MPSReady", "status": "True", "reason": "AllServe", "message": "2 of 2 domains serve"}
+        status["conditions"] = [condition | {"lastTransitionTime": now}]
+        return thing
+
+    def told(self, behind_s: float = 0.0, **status: Any) -> None:
+        """The node tells now, by a clock that is so far behind."""
+        now = time.time()
+        written = {"manager": "mpsd", "operation": "Update", "time": stamp(now), "fieldsV1": {"f:status": {}}}
+        self.change(MPS_NODES, NODE, {"metadata": {"managedFields": [written]}})
+        self.change(MPS_NODES, NODE, {"status": {"toldAt": stamp(now - behind_s), **status}}, "", "status")
+
+    def create(self, resource: Resource, value: Object, namespace: str = "") -> None:
+        async def questions(kube: Kube) -> None:
+            await kube.create(resource, value, namespace)
+            if "status" in value:
+                patch, name = {"status": value["status"]}, value["metadata"]["name"]
+                await kube.patch(resource, name, patch, PatchKind.MERGE, namespace, "status")
+
+        self.world.ask(questions)
+
+    def change(self, resource: Resource, name: str, patch: Object, namespace: str = "", subresource: str = "") -> None:
+        self.world.ask(lambda kube: kube.patch(resource, name, patch, PatchKind.MERGE, namespace, subresource))
+
+    def delete(self, resource: Resource, name: str, namespace: str = "") -> None:
+        self.world.ask(lambda kube: kube.delete(resource, name, namespace))
+
+    def of_pod(self, component: str, **status: Any) -> None:
+        self.change(PODS, f"{component}-x", {"status": status}, SYSTEM, "status")
+
+    def hooks(self, change: Callable[[Object], None], *resources: Resource) -> None:
+        for resource in resources or (VALIDATING, MUTATING):
+            thing = self.world.ask(lambda kube, resource=resource: kube.get(resource, "mpsd-webhook"))
+            for webhook in thing["webhooks"]:
+                change(webhook)
+            self.change(resource, "mpsd-webhook", {"webhooks": thing["webhooks"]})
+
+    def _apply(self, thing: Object) -> None:
+        group = thing["apiVersion"]
+        if thing["kind"] in {"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"}:
+            for webhook in thing["webhooks"]:  # reached by nobody here, so that nothing is asked of it
+                webhook["clientConfig"]["caBundle"] = self._bundle
+                webhook["rules"] = []
+        if thing["kind"] == "DaemonSet":  # its pods are written here, not made by the simulated controller
+            thing["spec"]["template"]["spec"]["nodeSelector"] = {"no": "node"}
+        plural = {"Namespace": "namespaces"}.get(thing["kind"], thing["kind"].lower() + "s")
+        self.create(Resource(group, plural), thing, SYSTEM if thing["kind"] in NAMESPACED else "")
+
+
+def a_gpu_pod(**spec: Any) -> Object:
+    """That runs as admission wants it."""
+    safe = {"hostIPC": True, "securityContext": {"runAsUser": 1000}}
+    annotations = {"mpsd.io/gpu": f"GPU-{NODE}-0"}
+    return gpu_pod("train-0", 4, annotations=annotations, **{"nodeName": NODE, **safe, **spec})

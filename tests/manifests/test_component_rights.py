@@ -1,0 +1,31 @@
+"""What `kubectl mps doctor` asks about is what the manifests give, right by right."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mpsd.core.component_rights import RIGHTS
+
+_MANIFESTS = Path(__file__).parents[2] / "manifests"
+_FILES = {
+    "mpsd-agent": "base/agent/rights.yaml",
+    "mpsd-webhook": "base/webhook/rights.yaml",
+    "mpsd-scheduler": "components/scheduler-account/rights.yaml",
+}
+
+
+def given(component: str) -> Iterator[tuple[Any, ...]]:
+    for thing in yaml.safe_load_all((_MANIFESTS / _FILES[component]).read_text()):
+        namespace = "mpsd-system" if thing["kind"] == "Role" else ""
+        for rule in thing.get("rules") or ():
+            for group in rule.get("apiGroups") or ():
+                for resource in rule["resources"]:
+                    for verb in rule["verbs"]:
+                        yield component, verb, group, resource, tuple(rule.get("resourceNames") or ()), namespace
+
+
+def test_every_right_in_the_manifests_is_asked_about_and_no_other() -> None:
+    asked = {(one.component, one.verb, one.group, one.resource, one.names, one.namespace) for one in RIGHTS}
+    assert asked == {right for component in _FILES for right in given(component)}
