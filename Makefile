@@ -5,14 +5,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NODE := tests/roles_kubelet
 SOAK := $(NODE)/test_soak.py tests/roles/test_random_faults.py
-MACHINES := $(patsubst %,tests/cli/test_%.py,up run status demo smi set)
+MACHINES := $(patsubst %,tests/cli/test_%.py,up run status demo smi set quick_start)
 WHOLE := $(NODE) tests/roles tests/roles_webhook tests/roles_scheduler tests/mpsd_bench $(MACHINES)
 HOST := tests/host
 SEE := tests/prometheus $(wildcard tests/page)
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
 
-.PHONY: check check-node check-host check-see e2e demo bench proto fuzz soak docs format clean
+.PHONY: check check-node check-host check-see e2e demo bench proto fuzz soak docs generated format clean
 .DEFAULT_GOAL := check
 
 $(READY): pyproject.toml
@@ -79,6 +79,10 @@ soak: $(READY)
 # The tables of docs/ that are printed from code; `make check` says when one is out of date.
 docs: $(READY)
 	$(BIN)/python -m tests.docs.printed
+
+# The alerts and the board as Prometheus, its operator and Grafana read them; `make check` says when one is out of date.
+generated: $(READY)
+	$(BIN)/python -m tests.manifests.generated
 
 format: $(READY)
 	$(BIN)/ruff format .

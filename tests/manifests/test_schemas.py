@@ -14,7 +14,12 @@ _LATEST = kubernetes_validate.latest_version()
 _OLDEST = "1.25"  # the oldest that the library has; tests/e2e applies the base to 1.20.2 itself
 # From which version on an overlay applies; one that is not here applies wherever the base does.
 _SINCE = {"overlays/modern": "1.30", "overlays/policies": "1.30", "overlays/policies-mutating": "1.36"}
-_NOT_OURS = {"Certificate": "cert-manager's own kind", "Issuer": "cert-manager's own kind"}
+_NOT_OURS = {
+    "Certificate": "cert-manager's own kind",
+    "Issuer": "cert-manager's own kind",
+    "PodMonitor": "the Prometheus operator's own kind",
+    "PrometheusRule": "the Prometheus operator's own kind",
+}
 
 
 def _versions() -> list[tuple[str, str]]:

@@ -41,7 +41,9 @@ def test_no_right_reaches_another_secret(place: str) -> None:
             named = rule.get("resourceNames") == [_settings().secret]
             assert named or rule["verbs"] == ["create"], "a right to create cannot name what is created"
     for role in of_kind(place, "ClusterRole"):
-        assert not any("secrets" in rule.get("resources", ()) for rule in role["rules"]), "Secrets of its namespace alone"
+        assert not any("secrets" in rule.get("resources", ()) for rule in role["rules"]), (
+            "Secrets of its namespace alone"
+        )
 
 
 def test_the_rights_are_those_that_the_code_names() -> None:

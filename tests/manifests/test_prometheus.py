@@ -1,0 +1,84 @@
+"""What Prometheus and Grafana are given is what the code says, and names what the other manifests have."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mpsd.core.alerts import ALERTS
+from mpsd.core.metric import Teller
+from mpsd.core.promql import INSTANCE, JOB, job_of
+from tests.manifests.generated import ROOT, files
+from tests.manifests.rendering import Object, named, of_kind, only
+
+OVERLAY = "overlays/prometheus"
+OF_A_POD = {Teller.AGENT: "overlays/prometheus", Teller.WEBHOOK: OVERLAY, Teller.SCHEDULER: "overlays/scheduler"}
+
+
+@pytest.mark.parametrize(("path", "text"), files().items(), ids=lambda value: getattr(value, "name", ""))
+def test_a_generated_file_is_what_the_code_makes(path: Path, text: str) -> None:
+    assert path.exists(), "make generated"
+    assert path.read_text() == text, "make generated"
+
+
+def test_the_rules_of_the_operator_are_those_of_the_plain_file() -> None:
+    plain = yaml.safe_load((ROOT / "docs" / "prometheus" / "rules.yaml").read_text())
+    assert only(OVERLAY, "PrometheusRule")["spec"] == plain
+    assert [rule["alert"] for group in plain["groups"] for rule in group["rules"]] == [one.name for one in ALERTS]
+
+
+def test_the_sidecar_of_grafana_finds_the_board() -> None:
+    board = named(OVERLAY, "ConfigMap", "mpsd-board")
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert board["data"]["board.json"] == (ROOT / "docs" / "prometheus" / "board.json").read_text()
+
+
+@pytest.mark.parametrize("teller", Teller)
+def test_every_role_is_scraped_on_a_port_that_its_pods_have(teller: Teller) -> None:
+    monitor = named(OVERLAY, "PodMonitor", job_of(teller))["spec"]
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    relabelled = {one["targetLabel"]: one for one in endpoint["relabelings"]}
+    assert relabelled[JOB]["replacement"] == job_of(teller)
+    assert relabelled[INSTANCE]["sourceLabels"]
+    (workload,) = [thing for thing in _workloads(OF_A_POD[teller]) if thing["metadata"]["name"] == job_of(teller)]
+    template = workload["spec"]["template"]
+    assert monitor["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    ports = {port["name"] for one in template["spec"]["containers"] for port in one["ports"]}
+    assert endpoint["port"] in ports
+
+
+def _workloads(place: str) -> list[Object]:
+    return [*of_kind(place, "DaemonSet"), *of_kind(place, "Deployment")]
+
+
+def test_labels_of_a_share_are_not_overwritten_by_those_of_the_agent() -> None:
+    (endpoint,) = named(OVERLAY, "PodMonitor", job_of(Teller.AGENT))["spec"]["podMetricsEndpoints"]
+    assert endpoint["honorLabels"] is True
+
+
+def test_the_token_that_is_shown_is_good_for_metrics_alone() -> None:
+    assert named(OVERLAY, "ClusterRole", "mpsd-prometheus")["rules"] == [
+        {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}
+    ]
+    secret = named(OVERLAY, "Secret", "mpsd-prometheus")
+    account = secret["metadata"]["annotations"]["kubernetes.io/service-account.name"]
+    assert _subjects("mpsd-prometheus") == [account]
+    for monitor in of_kind(OVERLAY, "PodMonitor"):
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        if endpoint["port"] == "readers":
+            assert endpoint["scheme"] == "https"
+            assert endpoint["authorization"]["credentials"] == {"name": secret["metadata"]["name"], "key": "token"}
+
+
+def _subjects(role: str) -> list[str]:
+    bindings = [one for one in of_kind(OVERLAY, "ClusterRoleBinding") if one["roleRef"]["name"] == role]
+    return [subject["name"] for binding in bindings for subject in binding["subjects"]]
+
+
+def test_the_plain_scrape_configuration_calls_an_agent_as_alerts_do() -> None:
+    plain: Any = yaml.safe_load((ROOT / "docs" / "prometheus" / "scrape.yaml").read_text())
+    (agent,) = plain["scrape_configs"]
+    assert agent["job_name"] == job_of(Teller.AGENT)
+    assert agent["honor_labels"] is True
+    assert INSTANCE in agent["static_configs"][0]["labels"]
