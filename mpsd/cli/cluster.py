@@ -57,13 +57,31 @@ class Cluster:
         """A look that is under way."""
         return Glance(nodes, self.kubeconfig, self.context)
 
+    def looked(self, nodes: Sequence[str]) -> ClusterStatus:
+        """What the client of our own sees; ends the program as `ask` does."""
+        with extra_needed(self.program, "kubectl"):
+            from mpsd.roles.cluster_look import look
+
+        return self.ask(lambda kube: look(kube, nodes))
+
     def ask(self, question: "Callable[[Kube], Awaitable[Answer]]") -> Answer:
         """The answer; ends the program with NO and what to do where there is none."""
-        with extra_needed(self.program, "kubectl"), lasting_imports():
+        with extra_needed(self.program, "kubectl"):
+            from mpsd.edge.kube import KubeError
+
+            try:
+                return self.answer(question)
+            except KubeError as error:
+                remedy = self._remedy(error)
+                complaints().print(f"{self.program}: {printable(str(error), _LONGEST)}{'; ' if remedy else ''}{remedy}")
+                sys.exit(ExitCode.NO)
+
+    def answer(self, question: "Callable[[Kube], Awaitable[Answer]]") -> Answer:
+        """KubeError where there is none."""
+        with lasting_imports():
             import asyncio
 
             from mpsd.edge import logs
-            from mpsd.edge.kube import KubeError
             from mpsd.edge.kubeconfig import open_kube_of_user
         logs.be_silent()
 
@@ -74,19 +92,13 @@ class Cluster:
             finally:
                 kube.close()
 
-        try:
-            with extra_needed(self.program, "kubectl"):
-                return asyncio.run(main())
-        except KubeError as error:
-            remedy = self._remedy(error)
-            complaints().print(f"{self.program}: {printable(str(error), _LONGEST)}{'; ' if remedy else ''}{remedy}")
-            sys.exit(ExitCode.NO)
+        return asyncio.run(main())
 
     def _remedy(self, error: "KubeError") -> str:
         from mpsd.edge.kube import Away, Forbidden
         from mpsd.roles.cluster_look import NotInstalled
 
-        known = {NotInstalled: _NOT_INSTALLED, Away: _AWAY, Forbidden: self.rights}
+        known: dict[type[KubeError], str] = {NotInstalled: _NOT_INSTALLED, Away: _AWAY, Forbidden: self.rights}
         return next((words for kind, words in known.items() if isinstance(error, kind)), "")
 
 
@@ -100,19 +112,12 @@ def show_cluster(
     if watch:
         _watch(cluster, nodes, output)
     with unswept():
-        status = (glance or cluster.glance(nodes)).status() or _looked(cluster, nodes)
+        status = (glance or cluster.glance(nodes)).status() or cluster.looked(nodes)
         if not status.nodes:
             why = "no node has told anything yet; see whether the pods of the DaemonSet mpsd-agent run:"
             complaints().print(f"{cluster.program}: {why} kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent")
         print_frame(cluster_frame(status, output), output, console(WIDEST))
     sys.exit(ExitCode.YES if status.ready else ExitCode.NO)
-
-
-def _looked(cluster: Cluster, nodes: Sequence[str]) -> ClusterStatus:
-    with extra_needed(cluster.program, "kubectl"):
-        from mpsd.roles.cluster_look import look
-
-    return cluster.ask(lambda kube: look(kube, nodes))
 
 
 def _watch(cluster: Cluster, nodes: Sequence[str], output: StatusFormat) -> NoReturn:

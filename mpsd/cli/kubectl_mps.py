@@ -17,7 +17,7 @@ with lasting():
 # Options with a word after them.
 _VALUED = frozenset(
     {"-o", "--output", "--kubeconfig", "--context", "-n", "--namespace"}
-    | {"--wait", "--gpu", "--timeout", "-l", "--selector", "--image"}
+    | {"--wait", "--gpu", "--timeout", "-l", "--selector", "--image", "--sort", "--interval", "--iterations"}
 )
 _ALONE = frozenset({"-h", "--help", "--version", "--install-completion", "--show-completion"})  # of the program itself
 _VERBS = {
@@ -25,6 +25,7 @@ _VERBS = {
         "Nodes, GPUs and pods: granted, used, states. Also without a verb.", "mpsd.cli.cluster_status", "kubectl"
     ),
     "doctor": Verb("What keeps MPS from starting or from holding, and what to do.", "mpsd.cli.cluster_doctor", "kubectl"),
+    "top": Verb("GPUs and the pods that use them, live, sorted.", "mpsd.cli.cluster_top", "kubectl"),
     "explain": Verb("Why a pod waits for a GPU, in one sentence.", "mpsd.cli.explain_pod", "kubectl"),
     "cordon": Verb("Take GPUs of a node out of use; what runs there goes on.", "mpsd.cli.cordon", "kubectl"),
     "uncordon": Verb("Put GPUs of a node back into use.", "mpsd.cli.cordon", "kubectl"),
@@ -91,6 +92,7 @@ def _kubectl_mps(version: Version = False) -> None:
         kubectl mps                            nodes, GPUs and pods
         kubectl mps gpu-a1 -o wide             of one node, with everything
         kubectl mps -w                         live, until Ctrl-C
+        kubectl mps top                        who uses the GPUs, live, sorted
         kubectl mps explain train-0            why a pod waits
         kubectl mps doctor                     what is wrong, and what to do about it
         kubectl mps cordon gpu-a1 gpu0         no new pods there

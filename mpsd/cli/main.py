@@ -13,6 +13,7 @@ _LINES = {
     "run": "Run a command with a share of a GPU.",
     "status": "GPUs, domains, grants and clients, of this machine or of a cluster.",
     "doctor": "What keeps MPS from starting or from holding on this machine, and the one thing to do about it.",
+    "top": "GPUs and who uses them, live, sorted by memory, SM use or name.",
     "smi": "Which containers and programs use what of the GPUs now, and what is left of each.",
     "set": "Give a running container or program another size of memory, percentage or weight.",
     "explain": "What the objects in a manifest get of a GPU, or why they are refused.",
@@ -55,6 +56,7 @@ def _mpsd(version: Version = False) -> None:
         mpsd run --gpu-mem 7 -- CMD            a program with 7 GiB of one
         mpsd status                            who has what, and what is wrong
         mpsd doctor                            why nothing starts here, and what to do
+        mpsd top                               who uses the GPUs, live
         mpsd smi                               what each container uses now
         mpsd set CONTAINER --mem 4GiB          another size for one that runs
         mpsd explain -f job.yaml --gpu H200    what this Job gets, or why not

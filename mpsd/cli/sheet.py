@@ -36,11 +36,15 @@ class Sheet:
         self._heads = heads
         self._rows = [*rows]
 
+    @property
+    def width(self) -> int:
+        """Characters that it takes where nothing is cut."""
+        return _inner(self._widths()) + 2 * len(_EDGE)
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         titles = [head.title for head in self._heads]
-        columns = zip(titles, *self._rows, strict=True)
-        widths = [max(map(_width, column)) for column in columns]
-        inner = sum(widths) + len(_GAP) * (len(widths) - 1)
+        widths = self._widths()
+        inner = _inner(widths)
         if inner + 2 * len(_EDGE) > options.max_width:
             yield self._table()
             return
@@ -51,6 +55,10 @@ class Sheet:
         for row in self._rows:
             yield from self._line(row, widths, console, None)
         yield from (Segment(blank), Segment.line())
+
+    def _widths(self) -> list[int]:
+        titles = [head.title for head in self._heads]
+        return [max(map(_width, column)) for column in zip(titles, *self._rows, strict=True)]
 
     def _line(
         self, cells: Sequence[Cell], widths: Sequence[int], console: Console, style: Style | None
@@ -77,6 +85,10 @@ class Sheet:
         for row in self._rows:
             made.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
         return made
+
+
+def _inner(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
 def _width(cell: Cell) -> int:

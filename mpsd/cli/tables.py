@@ -44,6 +44,17 @@ def table(columns: Iterable[Column[Row]], rows: Iterable[Row], *, wide: bool = F
     return Sheet(heads, ([_printable(column.cell(row)) for column in shown] for row in rows))
 
 
+def fitted(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int, dropped_first: Sequence[str]) -> Sheet:
+    """As `table`, without as many columns of these titles, one after the other, as it takes to be no wider."""
+    left = list(columns)
+    for title in (*dropped_first, None):
+        sheet = table(left, rows)
+        if sheet.width <= width or title is None:
+            break
+        left = [column for column in left if column.title != title]
+    return sheet
+
+
 def _printable(cell: Cell) -> Cell:
     return cell if isinstance(cell, Text) else printable(cell, _LONGEST)
 
@@ -68,11 +79,15 @@ def _of(part_mib: int | None, whole_mib: int | None) -> str:
 # -- GPUs ----------------------------------------------------------------------------------------------------------
 
 
+def state_colour(state: str) -> str:
+    return _COLOURS.get(state, "red")
+
+
 def _state(gpu: GpuRow) -> Text:
     if gpu.state is None:
         return Text("no daemon", "red")
     waits = gpu.cordoned and gpu.state not in DRAINS  # the node has not heard of it yet, or has other trouble first
-    return Text(printable(gpu.state) + (", cordoned" if waits else ""), _COLOURS.get(gpu.state, "red"))
+    return Text(printable(gpu.state) + (", cordoned" if waits else ""), state_colour(gpu.state))
 
 
 GPU_COLUMNS: tuple[Column[GpuRow], ...] = (

@@ -1,0 +1,116 @@
+"""A terminal that a program has to itself for a while: what it draws over, and the keys that it hears.
+
+One rule: however the program ends, the terminal is as it was found.
+"""
+
+import os
+import select
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Sequence
+from contextlib import suppress
+from enum import Enum, auto
+from types import TracebackType
+from typing import Any, Self
+
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # another screen, without a cursor; and back
+_HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
+_SMALLEST = os.terminal_size((20, 4))
+
+
+class Key(Enum):
+    """What is no letter."""
+
+    UP = auto()
+    DOWN = auto()
+    PAGE_UP = auto()
+    PAGE_DOWN = auto()
+    FIRST = auto()
+
+
+_SEQUENCES = {
+    "\x1b[A": Key.UP,
+    "\x1b[B": Key.DOWN,
+    "\x1bOA": Key.UP,
+    "\x1bOB": Key.DOWN,
+    "\x1b[5~": Key.PAGE_UP,
+    "\x1b[6~": Key.PAGE_DOWN,
+    "\x1b[H": Key.FIRST,
+    "\x1b[1~": Key.FIRST,
+}
+
+
+class Terminal:
+    """Standard output, and the keys of standard input where that is a terminal too."""
+
+    def __init__(self) -> None:
+        self._keys = sys.stdin.fileno() if sys.stdin.isatty() else None
+        self._kept: list[Any] | None = None  # None where there are no keys
+        self._resized, self._resize = os.pipe()
+        os.set_blocking(self._resize, False)
+
+    def __enter__(self) -> Self:
+        if self._keys is not None:
+            self._kept = termios.tcgetattr(self._keys)
+            tty.setcbreak(self._keys)
+            quiet = termios.tcgetattr(self._keys)
+            quiet[6][termios.VSUSP] = b"\0"  # Ctrl-Z would leave the terminal to a shell that cannot see its cursor
+            termios.tcsetattr(self._keys, termios.TCSANOW, quiet)
+        signal.signal(signal.SIGWINCH, self._note_size)
+        self._write(_ENTER)
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _where: TracebackType | None
+    ) -> None:
+        signal.signal(signal.SIGWINCH, signal.SIG_DFL)
+        with suppress(OSError):  # it was closed
+            self._write(_LEAVE)
+        if self._keys is not None and self._kept is not None:
+            with suppress(termios.error):
+                termios.tcsetattr(self._keys, termios.TCSAFLUSH, self._kept)
+        os.close(self._resized)
+        os.close(self._resize)
+
+    @property
+    def size(self) -> os.terminal_size:
+        with suppress(OSError):
+            found = os.get_terminal_size(sys.stdout.fileno())
+            if found.columns and found.lines:
+                return os.terminal_size((max(found.columns, _SMALLEST[0]), max(found.lines, _SMALLEST[1])))
+        return os.terminal_size((80, 24))
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Over what was drawn before, without a moment in which nothing is there."""
+        self._write(_HOME + "\r\n".join(f"{line}{_REST_OF_LINE}" for line in lines) + _REST)
+
+    def wait(self, news: int, longest_s: float) -> tuple[Sequence[str | Key], bool]:
+        """The keys that were pressed, and whether the file `news` has something to read: after `longest_s` at most."""
+        watched = [self._resized, news] + ([] if self._keys is None else [self._keys])
+        ready, _, _ = select.select(watched, (), (), longest_s)
+        if self._resized in ready:
+            os.read(self._resized, 64)
+        return (self._pressed() if self._keys in ready else ()), news in ready
+
+    def _pressed(self) -> Sequence[str | Key]:
+        assert self._keys is not None
+        read = os.read(self._keys, 1024).decode(errors="replace")
+        if not read:
+            self._keys = None  # nobody is there any more: no keys
+            raise EOFError
+        found: list[str | Key] = []
+        while read:
+            sequence = next((one for one in _SEQUENCES if read.startswith(one)), None)
+            found.append(_SEQUENCES[sequence] if sequence else read[0])
+            read = read[len(sequence or read[0]) :]
+        return found
+
+    def _note_size(self, _signum: int, _frame: object) -> None:
+        with suppress(BlockingIOError):
+            os.write(self._resize, b".")
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
