@@ -39,6 +39,11 @@ class PageApi:
     def routes(self) -> Mapping[str, Handler]:
         return {"GET /": self._page, "GET /v1/page": self._view, "GET /v1/page/changes": self._changes}
 
+    @property
+    def readers(self) -> int:
+        """How many read now."""
+        return self._feed.readers
+
     async def start(self) -> None:
         """Nothing is done before somebody reads."""
 

@@ -21,6 +21,7 @@ MOST_READERS = 32
 SHORTEST_PAUSE_S = 0.5  # between two looks
 _SHARE = 20  # of the time, one part at most is spent on looks
 _LINGER_S = 30.0  # that looking goes on after the last reader, who may only have loaded the page anew
+_AFTER_FAULT_S = 10.0
 _GONE_KEPT = 4096
 
 
@@ -115,7 +116,7 @@ class PageFeed:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._shown = _Shown()
-        self._readers = 0
+        self.readers = 0
         self._idle_since = time.monotonic()
         self._task: asyncio.Task[None] | None = None  # None while nobody reads
         self._news = asyncio.Event()
@@ -126,16 +127,16 @@ class PageFeed:
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
         """Full where too many do already."""
-        if self._readers >= MOST_READERS or self.closed:
+        if self.readers >= MOST_READERS or self.closed:
             raise Full
-        self._readers += 1
+        self.readers += 1
         try:
             if self._task is None or self._task.done():
                 self._shown = _Shown()
                 self._task = asyncio.create_task(self._run())
             yield
         finally:
-            self._readers -= 1
+            self.readers -= 1
             self._idle_since = time.monotonic()
 
     async def news(self, serial: int, longest_s: float) -> tuple[int, bytes] | None:
@@ -170,16 +171,26 @@ class PageFeed:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
+        while self._is_wanted:
+            try:
+                await self._look_on()
+            except Exception as error:  # a fault of ours, which may cost the page and nothing else
+                self._log.exception("page failed", error=type(error).__name__)
+                await asyncio.sleep(_AFTER_FAULT_S)
+
+    @property
+    def _is_wanted(self) -> bool:
+        return self.readers > 0 or time.monotonic() - self._idle_since < _LINGER_S
+
+    async def _look_on(self) -> None:
         try:
             await self._source.begin()
-            while self._readers or time.monotonic() - self._idle_since < _LINGER_S:
+            while self._is_wanted:
                 began = time.monotonic()
                 view = await self._source.look()
                 if view and self._shown.take(view):
                     self._tell()
                 await asyncio.sleep(max(SHORTEST_PAUSE_S, _SHARE * (time.monotonic() - began)))
-        except Exception as error:  # a fault of ours, which may cost the page and nothing else
-            self._log.exception("page failed", error=type(error).__name__)
         finally:
             await self._source.end()
 
