@@ -8,7 +8,7 @@ SOAK := $(NODE)/test_soak.py tests/roles/test_random_faults.py
 MACHINES := $(patsubst %,tests/cli/test_%.py,up run status demo smi set quick_start)
 WHOLE := $(NODE) tests/roles tests/roles_webhook tests/roles_scheduler tests/mpsd_bench $(MACHINES)
 HOST := tests/host
-SEE := tests/prometheus $(wildcard tests/page)
+SEE := tests/prometheus tests/page
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
 
@@ -37,7 +37,7 @@ check-node: $(READY)
 check-host: $(READY)
 	PATH="$$PATH:$$($(HOST)/programs.sh)" PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist loadfile -rs $(HOST)
 
-# What an operator looks at: by Debian's Prometheus, fetched and unpacked as above.
+# What an operator looks at: by Debian's Prometheus and Chromium, fetched and unpacked as above.
 check-see: $(READY)
 	PATH="$$PATH:$$(tests/prometheus/programs.sh)" PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist loadfile -rs $(SEE)
 
