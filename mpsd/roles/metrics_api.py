@@ -5,7 +5,6 @@ control` has written beside its records.
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,9 @@ from aiohttp import web
 
 from mpsd.core.metrics_calls import command_samples, plugin_samples
 from mpsd.core.metrics_samples import Sample, samples
-from mpsd.core.node_status import NodeStatus, node_status
+from mpsd.core.node_status import node_status
 from mpsd.core.policy import Policy
-from mpsd.core.times_taken import CommandTimes
-from mpsd.edge import processes, records
+from mpsd.edge.command_times import command_times
 from mpsd.edge.http_server import Handler
 from mpsd.edge.settings import Settings
 from mpsd.roles.agent import AgentRole
@@ -62,16 +60,8 @@ class MetricsApi:
         status = node_status(view, self._policy(), self._agent.watchdog.status()) if view else None
         return [
             *samples(status, limits_wrong=self._limits_wrong()),
-            *command_samples(self._command_times(status)),
+            *command_samples(
+                command_times(self._settings, [domain.name for domain in status.domains] if status else ())
+            ),
             *plugin_samples(self._calls.now if self._calls else None),
         ]
-
-    def _command_times(self, status: NodeStatus | None) -> Mapping[str, CommandTimes]:
-        """By domain; none of a domain where `mpsd control` has written none that can be read."""
-        found = {}
-        for domain in status.domains if status else ():
-            with suppress(records.UnreadableRecord):
-                read = records.read(self._settings.domain(domain.name).commands, CommandTimes)
-                if read and read.boot_id == processes.boot_id():
-                    found[domain.name] = read
-        return found

@@ -1,21 +1,29 @@
 """What a scrape of the agent's metrics costs it: 8 GPUs with 40 clients each, every one in a pod of its own.
 
-From the last view to the bytes of the answer, in this process; simplified: nothing goes over a socket. What is judged
+From the last view, and what control has written of its questions, to the bytes of the answer, in this process;
+simplified: nothing goes over a socket. What is judged
 is the processor time, for the agent does nothing else meanwhile: as the share of a core that a scrape every second
 takes, where 0.02 are the 20 ms that one scrape may cost.
 """
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from tempfile import TemporaryDirectory
 
 from mpsd.core.grants import Gpu, Grant, evenly
 from mpsd.core.identity import PodName
+from mpsd.core.metrics_calls import command_samples, plugin_samples
 from mpsd.core.metrics_samples import samples
 from mpsd.core.node_status import ViolationsStatus, node_status
 from mpsd.core.node_view import Client, DomainView, HeldGrant, NodeView
+from mpsd.core.times_taken import CommandTimes
+from mpsd.edge import processes, records
+from mpsd.edge.command_times import command_times
+from mpsd.edge.settings import settings
 from mpsd.roles.agent_metrics import Exposition
+from mpsd.roles.plugin_calls import PluginCallBook
 from tests.bench.rows import Row
 from tests.core.worlds import GPUS as SOME
 from tests.core.worlds import POLICY, identity, record, view
@@ -29,15 +37,26 @@ _NOTHING_SEEN = ViolationsStatus(0.0, 0, 0.0, 0, 0.0, (), (), "")
 def metrics() -> Iterator[tuple[str, Row]]:
     """A scrape's processor time, beside that of the status alone, which `mpsd status` asks for too."""
     world = _world()
-    status = node_status(world, POLICY, _NOTHING_SEEN)
-    exposition = Exposition()
+    exposition, calls = Exposition(), PluginCallBook()
+    with TemporaryDirectory(prefix="mpsd-bench-") as folder:
+        chosen = settings(run_directory=folder)
+        for domain in world.domains:
+            chosen.domain(domain.name).make()
+            records.write(chosen.domain(domain.name).commands, CommandTimes(processes.boot_id()))
 
-    def scrape() -> bytes:
-        seen = samples(node_status(world, POLICY, _NOTHING_SEEN), limits_wrong=False)
-        return exposition.text(seen, "")[0]
+        def scrape() -> bytes:
+            seen = samples(node_status(world, POLICY, _NOTHING_SEEN), limits_wrong=False)
+            seen += command_samples(command_times(chosen, [domain.name for domain in world.domains]))
+            seen += plugin_samples(calls.now)
+            return exposition.text(seen, "")[0]
 
+        yield _measured(world, scrape)
+
+
+def _measured(world: NodeView, scrape: Callable[[], bytes]) -> tuple[str, Row]:
     text = scrape()
-    assert text.count(b"mpsd_grant_used_bytes{") == len(status.grants) == GPUS * CLIENTS_A_GPU
+    assert text.count(b"mpsd_domain_command_seconds_count{") == GPUS
+    assert text.count(b"mpsd_grant_used_bytes{") == GPUS * CLIENTS_A_GPU
     whole, alone = [], []
     for _round in range(_ROUNDS):
         began = time.thread_time()
@@ -47,7 +66,7 @@ def metrics() -> Iterator[tuple[str, Row]]:
         whole.append(between - began)
         alone.append(time.thread_time() - between)
     about = f"a scrape of metrics each second, {GPUS} GPUs × {CLIENTS_A_GPU} clients, {len(text) // 1024} KiB"
-    yield (
+    return (
         "scrape_cpu",
         Row(
             statistics.median(whole),
