@@ -139,9 +139,3 @@ def each(things: Iterable[Thing], fact: Callable[[Thing], Fact[Value]]) -> Itera
             yield thing, value
     if missing:
         raise NotKnown(missing)
-
-
-def as_table(checks: Iterable[Check[Any]]) -> str:
-    """The checks as a Markdown table, for the documentation."""
-    rows = [f"| `{check.id}` | {check.well} | {check.severity} | {check.how} |" for check in checks]
-    return "\n".join(["| check | well means | else | seen in |", "| --- | --- | --- | --- |", *rows])

@@ -210,12 +210,3 @@ METRICS = tuple(one for one in globals().values() if isinstance(one, Metric))  #
 
 def told_by(teller: Teller) -> tuple[Metric, ...]:
     return tuple(one for one in METRICS if teller in one.tellers)
-
-
-def as_table() -> str:
-    """The metrics as a Markdown table, for the documentation."""
-    rows = [
-        f"| `{one.name}` | {', '.join(one.tellers)} | {one.type} | {', '.join(one.labels)} | {one.help} |"
-        for one in METRICS
-    ]
-    return "\n".join(["| metric | told by | type | labels | meaning |", "| --- | --- | --- | --- | --- |", *rows])

@@ -2,14 +2,13 @@
 
 from dataclasses import fields, replace
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.core.doctor import Check, Severity, Verdict, Wrong, as_table, diagnose, each
+from mpsd.core.doctor import Check, Severity, Verdict, Wrong, diagnose, each
 from mpsd.core.doctor_checks import CHECKS
 from mpsd.core.doctor_facts import (
     AgentSeen,
@@ -112,11 +111,6 @@ def test_what_is_hidden_makes_nothing_wrong_and_nothing_well(hidden: dict[str, A
         is_hidden = not hidden.keys().isdisjoint(outcome.check.looks_at)
         assert outcome.verdict in ({Verdict.UNKNOWN, Verdict.ELSEWHERE} if is_hidden else {Verdict.WELL}), outcome
     assert diagnosis.is_well == (Verdict.UNKNOWN not in verdicts(replace(WELL, **hidden)).values())
-
-
-def test_the_documentation_has_every_check() -> None:
-    page = Path(__file__).parents[2] / "docs/operations.md"
-    assert as_table(CHECKS) in page.read_text()
 
 
 # -- the order -------------------------------------------------------------------------------------------------------

@@ -3,10 +3,18 @@
 One rule: a fact that code knows is written once, in code.
 """
 
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
 from mpsd.core.admission_rules import RULES
 from mpsd.core.alerts import ALERTS
+from mpsd.core.cluster_doctor_checks import CLUSTER_CHECKS
 from mpsd.core.dialect_policies import POLICIES
+from mpsd.core.doctor import Check
+from mpsd.core.doctor_checks import CHECKS
 from mpsd.core.domain_states import TRANSITIONS
+from mpsd.core.metrics_names import METRICS
 from mpsd.core.promql import duration
 from tests.core.manifests import POLICY
 from tests.docs import policy_tables, setting_tables
@@ -40,12 +48,24 @@ def _alerts() -> list[Row]:
     ]
 
 
+def _metrics() -> list[Row]:
+    return [(f"`{one.name}`", ", ".join(one.tellers), one.type, ", ".join(one.labels), one.help) for one in METRICS]
+
+
+def _checks(checks: Iterable[Check[Any]]) -> list[Row]:
+    return [(f"`{one.id}`", one.well, str(one.severity), one.how) for one in checks]
+
+
+_CHECK = ("check", "well means", "else", "seen in")
 TABLES = (
     Table("rules of admission", "docs/admission.md", ("rule", "pods", "as shipped", "why", "what to do"), _rules),
     Table(
         "policies of cGPU", "docs/dialects.md", ("policy", "in cGPU", "cap on MPS", "what mpsd does"), _dialect_policies
     ),
     Table("states of a domain", "docs/domain-states.md", ("state", "what is seen", "next"), _transitions),
+    Table("metrics", "docs/metrics.md", ("metric", "told by", "type", "labels", "meaning"), _metrics),
+    Table("checks of a node", "docs/operations.md", _CHECK, partial(_checks, CHECKS)),
+    Table("checks of a cluster", "docs/operations.md", _CHECK, partial(_checks, CLUSTER_CHECKS)),
     Table("alerts", "docs/operations.md", ("alert", "severity", "fires where", "for", "why so"), _alerts),
     policy_tables.POLICY,
     policy_tables.CAPABILITIES,

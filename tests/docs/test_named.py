@@ -3,6 +3,7 @@
 import pytest
 
 from mpsd.core.admission_modes import label_of
+from mpsd.core.alerts import ALERTS
 from mpsd.core.dialect_names import VARIABLES
 from mpsd.core.domain_states import State
 from mpsd.core.events import Reason
@@ -37,6 +38,11 @@ def test_a_state_of_a_domain_says_what_to_do(state: State) -> None:
 def test_a_kind_of_violation_has_a_row_with_its_action(kind: str) -> None:
     rows = [line for line in page("docs/operations.md").text.splitlines() if line.startswith(f"| {kind} | ")]
     assert [row.rsplit("|", 2)[1].strip() for row in rows] == [getattr(POLICY.violations, kind).action.value]
+
+
+def test_each_alert_and_nothing_else_has_a_heading_of_its_kind() -> None:
+    headings = [line.removeprefix("### ") for line in page("docs/operations.md").text.splitlines()]
+    assert {heading for heading in headings if heading.startswith("MPSD")} == {alert.name for alert in ALERTS}
 
 
 def test_every_label_of_admission_and_every_field_that_its_page_speaks_of_is_named() -> None:
