@@ -1,0 +1,165 @@
+"""What is taken out of a bundle: every planted secret, in whatever it is wrapped; and nothing that is none."""
+
+import base64
+import json
+import random
+import string
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.core.redaction import GONE, log_redacted, looks_secret, program_of, redacted, redacted_value
+
+_ALPHABET = string.ascii_letters + string.digits
+_NAMES = [
+    "PASSWORD",
+    "db_password",
+    "API_KEY",
+    "apiKey",
+    "AWS_SECRET_ACCESS_KEY",
+    "token",
+    "GITHUB_TOKEN",
+    "passphrase",
+]
+_NAMES += ["client-key-data", "client-certificate-data", "HF_TOKEN", "cookie", "credentials", "private_key"]
+
+
+def secret(seed: int, length: int = 24, alphabet: str = _ALPHABET) -> str:
+    chosen = random.Random(seed)
+    return "".join(chosen.choice(alphabet) for _letter in range(length))
+
+
+def jwt(seed: int) -> str:
+    parts = [
+        base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in ('{"alg":"RS256"}', '{"sub":"x"}')
+    ]
+    return ".".join([*parts, secret(seed, 40)])
+
+
+def pem(seed: int) -> str:
+    kind = ["RSA PRIVATE KEY", "PRIVATE KEY", "EC PRIVATE KEY", "OPENSSH PRIVATE KEY"][seed % 4]
+    return f"-----BEGIN {kind}-----\n{secret(seed, 64)}\n{secret(seed + 1, 20)}\n-----END {kind}-----"
+
+
+# What holds a secret, and the part that must not be seen.
+_SEEDS = st.integers(0, 2**32)
+_WRAPPED = st.one_of(
+    st.tuples(
+        st.sampled_from(_NAMES),
+        _SEEDS,
+        st.sampled_from(["{}={}", "{}: {}", '{}="{}"', '"{}": "{}"', "--{} {}", "{} : '{}'"]),
+    ).map(lambda drawn: (drawn[2].format(drawn[0], secret(drawn[1])), secret(drawn[1]))),
+    _SEEDS.map(lambda seed: (f"Authorization: Bearer {secret(seed)}", secret(seed))),
+    _SEEDS.map(lambda seed: (f"authorization=basic {secret(seed)}==", secret(seed))),
+    _SEEDS.map(lambda seed: (f"postgres://me:{secret(seed)}@db.example:5432/x", secret(seed))),
+    _SEEDS.map(lambda seed: (f"https://{secret(seed)}@git.example/x.git", secret(seed))),
+    _SEEDS.map(lambda seed: (f"saw {jwt(seed)} there", jwt(seed))),
+    _SEEDS.map(lambda seed: (pem(seed), secret(seed, 64))),
+    _SEEDS.map(lambda seed: ("AKIA" + secret(seed, 16, string.ascii_uppercase + string.digits),) * 2),
+    _SEEDS.map(lambda seed: ("ghp_" + secret(seed, 36),) * 2),
+    _SEEDS.map(lambda seed: (base64.b64encode(random.Random(seed).randbytes(60)).decode(),) * 2),
+    _SEEDS.map(lambda seed: (json.dumps(json.dumps({"password": secret(seed)})), secret(seed))),
+)
+_AROUND = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=30)
+
+
+@given(_AROUND, _WRAPPED, _AROUND)
+def test_a_planted_secret_never_appears(before: str, wrapped: tuple[str, str], after: str) -> None:
+    text, hidden = wrapped
+    assert hidden in text
+    assert hidden not in redacted(f"{before}\n{text}\n{after}")
+    assert hidden not in redacted(f"{before} {text} {after}")
+
+
+@given(_AROUND, _WRAPPED)
+def test_nor_in_any_place_of_an_object(key: str, wrapped: tuple[str, str]) -> None:
+    text, hidden = wrapped
+    thing = {"metadata": {"annotations": {key: text, text: key}}, "spec": [{"args": ["x", text]}, [text]]}
+    assert hidden not in json.dumps(redacted_value(thing)).replace("\\n", "\n")
+
+
+@given(st.sampled_from(_NAMES), _SEEDS)
+def test_a_value_under_a_name_that_looks_secret_goes_whatever_it_is(name: str, seed: int) -> None:
+    hidden = secret(seed, 8)
+    environment = [{"name": name, "value": hidden}, {"name": "HOME", "value": "/root"}]
+    told = redacted_value({"env": environment, name: hidden, "deep": {name: [hidden, {"x": 1}]}})
+    assert hidden not in json.dumps(told)
+    assert told["env"][1] == {"name": "HOME", "value": "/root"}
+    assert told[name] == GONE
+
+
+HARMLESS = [
+    "2026-11-22T08:00:00Z gpu0 is wedged: no answer to get_server_list within 2 s",
+    "GPU-c75266a8-297f-bea7-e1dd-2896a9e2946a",
+    '{"event": "state", "domain": "gpu0", "state": "ready", "uuid": "GPU-c75266a8-297f-bea7-e1dd-2896a9e2946a"}',
+    "image: registry.example/mpsd@sha256:" + "0123456789abcdef" * 4,
+    "/var/lib/kubelet/pods/6b9b1c1e-8a8b-4f1c-9b52-3f6e3c9d7f10/volumes/kubernetes.io~projected/kube-api-access",
+    "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING=0",
+    "secretName: mpsd-webhook-certificates",
+    "automountServiceAccountToken: true",
+    "MPSD_LOG_FORMAT=json MPSD_NODE_NAME=gpu-a1 --listen 127.0.0.1:9448",
+    "a basic understanding of what a token is, and which secret it names",
+    "failed calling webhook: Post https://mpsd-webhook.mpsd-system.svc:443/validate: x509: unknown authority",
+    "serviceAccountName: mpsd-agent",
+    'mpsd_gpu_memory_granted_bytes{gpu="GPU-c75266a8-297f-bea7-e1dd-2896a9e2946a"} 7.5e+09',
+]
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert redacted(text) == text
+
+
+@given(st.text(string.ascii_lowercase + " .,0123456789-_\n", max_size=200).filter(lambda text: not looks_secret(text)))
+def test_plain_words_stay(text: str) -> None:
+    assert redacted(text) == text
+
+
+@given(st.text(max_size=60) | _WRAPPED.map(lambda wrapped: wrapped[0]))
+def test_what_was_redacted_is_left_alone_the_second_time(text: str) -> None:
+    once = redacted(text)
+    assert redacted(once) == once
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=9,
+    )
+)
+def test_any_json_has_its_shape_afterwards(value: Any) -> None:
+    told = redacted_value(value)
+    json.dumps(told)
+    assert isinstance(told, type(value)) or told == GONE or isinstance(value, str)
+
+
+def test_what_the_api_server_repeats_of_an_object_is_dropped() -> None:
+    metadata = {
+        "name": "x",
+        "managedFields": [{}],
+        "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"},
+    }
+    assert redacted_value({"metadata": metadata}) == {"metadata": {"name": "x", "annotations": {}}}
+
+
+def test_a_command_keeps_its_program_alone() -> None:
+    assert program_of("python3 train.py --lr 1") == "python3 [arguments redacted]"
+    assert program_of("nvidia-cuda-mps-server") == "nvidia-cuda-mps-server"
+
+
+def test_a_log_line_says_which_program_and_not_its_arguments() -> None:
+    line = '{"event": "granted", "command": "python3 train.py \\"hunter2\\"", "gpu": "gpu0"}'
+    assert log_redacted(line) == '{"event": "granted", "command": "python3 [arguments redacted]", "gpu": "gpu0"}'
+    assert (
+        log_redacted("granted command='a.out hunter2' gpu=gpu0")
+        == "granted command='a.out [arguments redacted]' gpu=gpu0"
+    )
+
+
+def test_a_text_made_to_be_slow_is_not() -> None:
+    for unit in ("eyJ", "a:", "-----BEGIN PRIVATE KEY-----", "://", "token", '\\"', "--", "token='", "="):
+        text = unit * (200_000 // len(unit))
+        assert isinstance(redacted(text), str)
