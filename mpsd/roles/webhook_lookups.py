@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mpsd.edge.kube import Kube, KubeError, NotFound, Resource
-from mpsd.roles.webhook_metrics import WebhookMetrics
+from mpsd.roles.webhook_metrics import Lookup, WebhookMetrics
 from mpsd.roles.webhook_registration import NAMESPACES
 
 CONFIG_MAPS = Resource("v1", "configmaps")
@@ -75,9 +75,9 @@ class Lookups:
         try:
             found = await kube.get(NAMESPACES, name, deadline_s=LONGEST_S)
         except KubeError as error:
-            self._metrics.looked_up("namespace", found=isinstance(error, NotFound))
+            self._metrics.looked_up(Lookup.NAMESPACE, found=isinstance(error, NotFound))
             return None
-        self._metrics.looked_up("namespace", found=True)
+        self._metrics.looked_up(Lookup.NAMESPACE, found=True)
         labels: Labels = (found.get("metadata") or {}).get("labels") or {}
         self._known[name] = _Known(labels, time.monotonic())
         self._known.move_to_end(name)
@@ -89,7 +89,7 @@ class Lookups:
         try:
             found = await kube.get(CONFIG_MAPS, name, namespace, deadline_s=LONGEST_S)
         except KubeError as error:
-            self._metrics.looked_up("config map", found=isinstance(error, NotFound))
+            self._metrics.looked_up(Lookup.CONFIG_MAP, found=isinstance(error, NotFound))
             return None
-        self._metrics.looked_up("config map", found=True)
+        self._metrics.looked_up(Lookup.CONFIG_MAP, found=True)
         return frozenset({**(found.get("data") or {}), **(found.get("binaryData") or {})})

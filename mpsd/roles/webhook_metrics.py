@@ -3,11 +3,22 @@
 One rule: labels come from closed sets (rules, modes, parts, statuses), never from what somebody sent.
 """
 
+from enum import StrEnum
 from functools import cache
 
 from mpsd.core import metrics_names as names
 from mpsd.core.admission_review import AdmissionAnswer
 from mpsd.roles.server_metrics import ServerMetrics
+
+
+class Lookup(StrEnum):
+    """What is asked of the Kubernetes API."""
+
+    NAMESPACE = "namespace"
+    CONFIG_MAP = "config map"
+
+
+_ANSWERED, _UNKNOWN = "answered", "unknown"
 
 
 class WebhookMetrics(ServerMetrics):
@@ -22,6 +33,9 @@ class WebhookMetrics(ServerMetrics):
         self._seconds_of = cache(self._seconds.labels)
         self._findings_of = cache(self._findings.labels)
         self._lookups = self.counter(names.ADMISSION_LOOKUPS)
+        for what in Lookup:
+            for outcome in (_ANSWERED, _UNKNOWN):  # from the beginning, so that the first one is seen as an increase
+                self._lookups.labels(what.value, outcome)
         self._registered = self.gauge(names.ADMISSION_REGISTERED)
 
     def reviewed(self, webhook: str, answer: AdmissionAnswer, took_s: float) -> None:
@@ -33,9 +47,9 @@ class WebhookMetrics(ServerMetrics):
     def refused(self, webhook: str, status: int) -> None:
         self._refused.labels(webhook, str(status)).inc()
 
-    def looked_up(self, what: str, *, found: bool) -> None:
+    def looked_up(self, what: Lookup, *, found: bool) -> None:
         """found: whether the API answered, were it only that there is no such object."""
-        self._lookups.labels(what, "answered" if found else "unknown").inc()
+        self._lookups.labels(what.value, _ANSWERED if found else _UNKNOWN).inc()
 
     def registered(self, *, well: bool) -> None:
         self._registered.set(well)
