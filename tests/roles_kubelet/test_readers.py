@@ -1,0 +1,99 @@
+"""What an agent of a cluster tells readers on its ports, and whom."""
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.roles.machine import SOON_S, eventually
+from tests.roles_kubelet.cluster import Cluster, Object
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
+READER: Object = yaml.safe_load((Path(__file__).parents[2] / "manifests" / "base" / "readers.yaml").read_text())
+
+
+class Read(Cluster):
+    """One whose agent serves readers as the manifests have it, on ports of the kernel's choice."""
+
+    @property
+    def agent_words(self) -> list[str]:
+        return [*super().agent_words, "--listen", "127.0.0.1:0,0.0.0.0:0"]
+
+
+@pytest.fixture(scope="module")
+def running_cluster(gpus: str) -> Iterator[Cluster]:
+    made = Read(gpus)
+    try:
+        made.begin()
+        yield made
+        made.stop()
+    finally:
+        made.destroy()
+
+
+@pytest.fixture(scope="module")
+def reader(running_cluster: Cluster) -> str:
+    """The token of an account that an operator has let read."""
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": READER["metadata"]["name"]}
+    subject = {"kind": "ServiceAccount", "name": "prometheus", "namespace": "default"}
+    binding = {"metadata": {"name": "reads"}, "roleRef": role, "subjects": [subject]}
+    running_cluster.ask("POST", f"{RBAC}/clusterroles", READER)
+    running_cluster.ask("POST", f"{RBAC}/clusterrolebindings", binding)
+    return token_of(running_cluster, "prometheus")
+
+
+def token_of(cluster: Cluster, name: str) -> str:
+    cluster.ask("POST", ACCOUNTS, {"metadata": {"name": name}})
+    return str(cluster.ask("POST", f"{ACCOUNTS}/{name}/token", {"spec": {}})["status"]["token"])
+
+
+def port(cluster: Cluster, *, tls: bool) -> int:
+    (line,) = cluster.agent.logged("serving readers", tls=tls)
+    return int(line["port"])
+
+
+def over_tls(cluster: Cluster, path: str, token: str = "") -> tuple[int, str]:
+    """The status and the text of the answer."""
+    unverified = ssl.create_default_context()
+    unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    asked = urllib.request.Request(f"https://127.0.0.1:{port(cluster, tls=True)}{path}", headers=headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=SOON_S, context=unverified) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def test_a_reader_whom_an_operator_let_in_reads_pods_by_their_names(cluster: Cluster, reader: str) -> None:
+    cluster.running("read", 2)
+    eventually(lambda: 'pod="read"' in over_tls(cluster, "/metrics", reader)[1], "its pod is told")
+    status, text = over_tls(cluster, "/v1/node", reader)
+    assert status == 200
+    assert [grant["pod"] for grant in json.loads(text)["grants"]] == ["read"]
+
+
+def test_nobody_else_does(cluster: Cluster) -> None:
+    assert over_tls(cluster, "/metrics")[0] == 401
+    assert over_tls(cluster, "/metrics", "made-up")[0] == 401
+    status, said = over_tls(cluster, "/metrics", token_of(cluster, "tenant"))
+    assert status == 403
+    assert "system:serviceaccount:default:tenant may not get /metrics" in said
+
+
+def test_who_forwards_a_port_to_the_pod_reads_without_a_token(cluster: Cluster) -> None:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port(cluster, tls=False)}/metrics", timeout=SOON_S) as answer:
+        assert "mpsd_plugin_calls_total" in answer.read().decode()
+
+
+def test_no_token_is_in_the_agents_log(cluster: Cluster, reader: str) -> None:
+    over_tls(cluster, "/metrics", reader)
+    over_tls(cluster, "/metrics", "made-up-token")
+    assert reader not in cluster.agent.errors
+    assert "made-up-token" not in cluster.agent.errors
