@@ -1,0 +1,75 @@
+"""The files that are shipped, as promtool reads them, with the times that they are shipped with."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mpsd.core.alerts import ALERTS
+from tests.manifests.generated import ROOT
+from tests.prometheus import cluster_trials, node_trials
+from tests.prometheus.server import promtool
+
+DOCS = ROOT / "docs" / "prometheus"
+ON = 'instance="node1", job="mpsd-agent"'
+RESTARTS = f'mpsd_domain_restarts_total{{{ON}, domain="gpu0"}}'
+FAULTS = f'mpsd_domain_faults_total{{{ON}, domain="gpu0"}}'
+VIOLATIONS = f'mpsd_violations_total{{{ON}, kind="memory_over_grant", action="kill"}}'
+DOWN = f'mpsd_domain_state{{{ON}, domain="gpu0", state="down"}}'
+STARTING = f'mpsd_domain_state{{{ON}, domain="gpu0", state="starting"}}'
+REFUSED = f'mpsd_domain_state{{{ON}, domain="gpu0", state="refused"}}'
+CANARY = f'mpsd_domain_canary_passed{{{ON}, domain="gpu0"}}'
+CERTIFICATE = 'mpsd_certificate_expiry_timestamp_seconds{job="mpsd-webhook", certificate="serving"}'
+LOOKED_AT = f"mpsd_look_timestamp_seconds{{{ON}}}"
+UP = f"up{{{ON}}}"
+DAY_S = 86_400
+
+# Alert, series by their values every 30 s, the time at which is asked, and whether it fires then.
+CASES = (
+    ("MPSDDaemonCrashLoops", {RESTARTS: "0x9 1x19"}, "15m", False),
+    ("MPSDDaemonCrashLoops", {RESTARTS: "0x4 1x4 2x4 3x4 4x4 5x4"}, "14m", True),
+    ("MPSDFaultsRepeat", {FAULTS: "0x39 1x39 2x39"}, "58m", False),
+    ("MPSDFaultsRepeat", {FAULTS: "0x29 1x29 2x29 3x29 4x9"}, "60m", True),
+    ("MPSDViolations", {VIOLATIONS: "0x19 3x19 5x79"}, "59m", False),
+    ("MPSDViolations", {VIOLATIONS: "0x9 2x9 4x9 6x9 8x79"}, "59m", True),
+    ("MPSDDomainDown", {DOWN: "1x3 0x1 1x3", STARTING: "0x3 1x1 0x3"}, "3m", True),
+    ("MPSDDomainDown", {DOWN: "1x1 0x6", STARTING: "0x1 1x1 0x4"}, "3m", False),
+    ("MPSDDomainRefused", {REFUSED: "1x20", CANARY: "1x20"}, "6m", True),
+    ("MPSDDomainRefused", {REFUSED: "1x20", CANARY: "0x20"}, "6m", False),
+    ("MPSDCanaryFailed", {REFUSED: "1x20", CANARY: "0x20"}, "6m", True),
+    ("MPSDCertificateEnds", {CERTIFICATE: f"{8 * DAY_S}x300"}, "2h", False),
+    ("MPSDCertificateEnds", {CERTIFICATE: f"{7 * DAY_S}x300"}, "2h", True),
+    ("MPSDAgentSilent", {LOOKED_AT: "0+30x20", UP: "1x20"}, "8m", False),
+    ("MPSDAgentSilent", {LOOKED_AT: "0+30x5 150x15", UP: "1x20"}, "8m", True),
+    ("MPSDAgentSilent", {LOOKED_AT: "0+30x5 stale", UP: "1x5 0x15"}, "8m", True),
+)
+
+
+def test_each_alert_has_one_trial() -> None:
+    tried = [*node_trials.TRIALS, *cluster_trials.TRIALS]
+    assert sorted(tried) == sorted(alert.name for alert in ALERTS)
+
+
+def test_promtool_finds_nothing_wrong_in_what_is_shipped() -> None:
+    assert f"SUCCESS: {len(ALERTS)} rules found" in promtool("check", "rules", DOCS / "rules.yaml")
+    assert "SUCCESS" in promtool("check", "config", DOCS / "scrape.yaml")
+
+
+@pytest.mark.parametrize(("name", "series", "at", "fires"), CASES)
+def test_thresholds_are_where_they_are_said_to_be(
+    tmp_path: Path, name: str, series: dict[str, str], at: str, fires: bool
+) -> None:
+    case = {
+        "interval": "30s",
+        "input_series": [{"series": one, "values": values} for one, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f'count(ALERTS{{alertname="{name}", alertstate="firing"}}) or vector(0)',
+                "eval_time": at,
+                "exp_samples": [{"labels": "{}", "value": int(fires)}],
+            }
+        ],
+    }
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(DOCS / "rules.yaml")], "tests": [case]}))
+    assert "SUCCESS" in promtool("test", "rules", file)
