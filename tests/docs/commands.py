@@ -74,7 +74,7 @@ def problem_of(words: Sequence[str]) -> str:
         case ["kubectl", "inspect", "cgpu", *rest]:
             return _problem_with_options(_group(inspect_cgpu.app), rest)
         case ["make", *targets]:
-            unknown = [word for word in targets if "=" not in word and word not in _make_targets()]
+            unknown = [word for word in targets if "=" not in word and word not in make_targets()]
             return f"make has no target {', '.join(unknown)}" if unknown else ""
         case ["kubectl", "apply" | "delete", *rest] if "-k" in rest:
             folder = rest[rest.index("-k") + 1]
@@ -120,6 +120,6 @@ def _problem_with_options(command: Any, words: Sequence[str]) -> str:
 
 
 @cache
-def _make_targets() -> frozenset[str]:
+def make_targets() -> frozenset[str]:
     text = (ROOT / "Makefile").read_text()
     return frozenset(re.findall(r"^([a-z][\w-]*):(?!=)", text, re.MULTILINE))

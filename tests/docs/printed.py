@@ -17,7 +17,7 @@ from mpsd.core.domain_states import TRANSITIONS
 from mpsd.core.metrics_names import METRICS
 from mpsd.core.promql import duration
 from tests.core.manifests import POLICY
-from tests.docs import policy_tables, setting_tables
+from tests.docs import command_line_tables, policy_tables
 from tests.docs.pages import ROOT
 from tests.docs.tables import Row, Table
 
@@ -70,7 +70,7 @@ TABLES = (
     policy_tables.POLICY,
     policy_tables.CAPABILITIES,
     policy_tables.CARDS,
-    *setting_tables.TABLES,
+    *command_line_tables.TABLES,
 )
 
 

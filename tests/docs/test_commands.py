@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from tests.docs.commands import Told, problem_of, simple_commands, told_in
+from tests.docs.commands import Told, make_targets, problem_of, simple_commands, told_in
 from tests.docs.pages import Page, pages
+from tests.docs.pages import page as page_of
 
 PAGES = [page for page in pages() if "/decisions/" not in page.name]
 
@@ -51,3 +52,8 @@ def test_what_is_wrong_with_a_command_is_said(line: str, words: str) -> None:
 
 def test_a_program_behind_run_is_its_own_business() -> None:
     assert [problem_of(words) for words in simple_commands("mpsd run --gpu-mem 7 -- train --lr 3 &")] == [""]
+
+
+def test_every_target_of_make_is_described() -> None:
+    text = page_of("docs/developing.md").text
+    assert {target for target in make_targets() if f"`make {target}`" not in text} == set()

@@ -8,9 +8,9 @@ import pytest
 
 import mpsd.edge
 from mpsd.edge.setting_rows import Row
+from tests.docs.command_line_tables import PROGRAMS, rows_of
 from tests.docs.pages import page
 from tests.docs.printed import TABLES
-from tests.docs.setting_tables import PROGRAMS, rows_of
 from tests.docs.tables import Table
 
 
