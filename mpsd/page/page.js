@@ -367,7 +367,7 @@ function fillGpu(card, gpu) {
 function fillBar(bar, gpu, slices) {
   const shown = slices.map((one) => one.memory_mib ?? one.used_mib ?? 0);
   const whole = Math.max(gpu.memory_mib ?? gpu.promised_mib ?? 0, shown.reduce((total, mib) => total + mib, 0), 1);
-  const values = { gpu: gpu.label, granted: gib(gpu.granted_mib), promised: gib(gpu.promised_mib), n: slices.length, used: gib(gpu.used_mib) };
+  const values = { gpu: gpu.label, granted: gib(gpu.granted_mib), promised: gib(gpu.promised_mib), used: gib(gpu.used_mib), holders: t("slices", { n: slices.length }) };
   bar.setAttribute("aria-label", t(gpu.slices ? "bar" : "bar.unknown", values));
   bar.classList.toggle("key", !gpu.slices);
   bar.classList.toggle("unknown", !gpu.slices);
@@ -545,6 +545,7 @@ function draw() {
   showVerdict();
   const found = showLines() + showGpus();
   say(at("found"), terms.length ? (found ? t("found", { n: found }) : t("found.none")) : "");
+  if (told.head && !performance.getEntriesByName("first view").length) performance.mark("first view");
   if (focused?.isConnected && focused !== document.activeElement) focused.focus({ preventScroll: true });
 }
 

@@ -16,6 +16,8 @@ from typing import Any
 
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 PROGRAMS = Path(__file__).with_name("programs.sh")
@@ -72,6 +74,15 @@ class Browser:
     def open(self, address: str) -> None:
         self.driver.get(address)
 
+    def as_new(self) -> None:
+        """Nothing is open, kept or complained of."""
+        self.open("about:blank")
+        self.driver.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"})
+        self.size(*DESKTOP)
+        self.colours("light")
+        self.complaints()
+        self.asked()
+
     def script(self, text: str, *arguments: object) -> Any:
         return self.driver.execute_script(text, *arguments)
 
@@ -95,6 +106,13 @@ class Browser:
         """scheme: `light` or `dark`."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def keys(self, keys: str) -> None:
+        """As somebody types them, wherever the focus is."""
+        ActionChains(self.driver).send_keys(keys).perform()
+
+    def select_all(self) -> None:
+        ActionChains(self.driver).key_down(Keys.CONTROL).send_keys("a").key_up(Keys.CONTROL).perform()
 
     def complaints(self) -> list[str]:
         """What stands in the console since it was looked at last."""

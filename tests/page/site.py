@@ -1,0 +1,51 @@
+"""The page of a view that a test says, served by this process on a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+from mpsd.core.page_view import PageView
+from mpsd.edge.https_server import Listening, TcpServer
+from mpsd.roles.page_api import PageApi
+from tests.page_worlds import Played
+
+_DEADLINE_S = 30.0
+
+
+class PlayedSite:
+    """url: where it is. show: the next view."""
+
+    def __init__(self, source: Played, server: TcpServer, loop: asyncio.AbstractEventLoop) -> None:
+        self._source = source
+        self._loop = loop
+        self.url = f"http://127.0.0.1:{server.port}/"
+
+    def show(self, page: PageView) -> None:
+        self._loop.call_soon_threadsafe(self._source.show, page)
+
+
+@contextmanager
+def played(first: PageView) -> Iterator[PlayedSite]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def do(what: Callable[[], Awaitable[None]]) -> None:
+        async def done() -> None:
+            await what()
+
+        asyncio.run_coroutine_threadsafe(done(), loop).result(_DEADLINE_S)
+
+    source = Played(first)
+    api = PageApi(source)
+    server = TcpServer(api.routes, Listening("127.0.0.1", 0, None, 4096, cancels=True))
+    try:
+        do(server.start)
+        yield PlayedSite(source, server, loop)
+        do(api.stop)
+        do(server.stop)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(_DEADLINE_S)
+        loop.close()

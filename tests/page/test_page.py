@@ -1,0 +1,208 @@
+"""The page in a real Chromium: what an operator sees, how soon, and what it must never do."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import pytest
+from selenium.common.exceptions import JavascriptException
+from selenium.webdriver.common.keys import Keys
+
+from mpsd.core.page_view import PageView
+from tests.core.worlds import GPUS
+from tests.page.browser import DESKTOP, PHONE, Browser, axe
+from tests.page.site import PlayedSite, played
+from tests.page.worlds import hostile, troubled
+from tests.page_worlds import GIB, crowd, granted, node, page_of
+
+LOADS_MS = 1000.0
+
+
+@pytest.fixture
+def night() -> Iterator[PlayedSite]:
+    with played(troubled(time.time())) as site:
+        yield site
+
+
+def shown(window: Browser, site: PlayedSite, gpus: int) -> None:
+    window.open(site.url)
+    window.until(f"return document.querySelectorAll('.gpu').length === {gpus}", f"{gpus} GPUs are shown")
+
+
+def test_eight_gpus_with_forty_clients_each_are_there_within_a_second(window: Browser) -> None:
+    with played(page_of(crowd(8, 40))) as site:
+        window.open(site.url)
+        window.until("return document.querySelectorAll('.bar:not(.threads) .slice').length === 320", "320 slices")
+        loaded = window.script("return performance.getEntriesByType('navigation')[0].loadEventEnd")
+        drawn = window.script("return performance.getEntriesByName('first view')[0].startTime")
+        print(f"loaded after {loaded:.0f} ms, first view drawn after {drawn:.0f} ms: 8 GPUs × 40 clients")
+        assert 0 < loaded < LOADS_MS
+        assert 0 < drawn < LOADS_MS
+        assert window.complaints() == []
+
+
+def test_nothing_is_asked_of_any_other_host_and_nothing_is_complained_of(window: Browser, night: PlayedSite) -> None:
+    shown(window, night, 4)
+    asked = [url for url in window.asked() if not url.startswith("data:")]
+    assert {urlsplit(url).netloc for url in asked} == {urlsplit(night.url).netloc}
+    assert {urlsplit(url).path for url in asked} == {"/", "/v1/page/changes"}
+    assert window.complaints() == []
+
+
+def test_the_worst_is_said_first(window: Browser, night: PlayedSite) -> None:
+    shown(window, night, 4)
+    assert "1 thing is wrong" in window.text("#verdict-title")
+    assert window.script("return document.title").startswith("✖ 1")
+    assert window.text("#notes > li:first-child").count("in fault") == 1
+    assert window.text(".gpu:first-child h3").startswith("gpu2")
+    assert "a program had a GPU fault" in window.text(".gpu:first-child")
+    assert "python finetune.py" in window.text("#waiting > li:first-child")
+    assert "no single GPU has 18 GiB and 50 % of the threads" in window.text("#waiting > li:first-child")
+
+
+def test_a_data_scientist_finds_a_job_by_typing(window: Browser, night: PlayedSite) -> None:
+    shown(window, night, 4)
+    window.script("document.body.focus()")
+    window.keys("/")
+    window.keys("finetune")
+    window.until("return document.querySelectorAll('.gpu').length === 1", "one GPU has it")
+    assert window.text(".gpu h3").startswith("gpu2")
+    assert window.text("tr.hit th").startswith("research/finetune-llama-0")
+    assert window.text("#waiting").count("finetune.py") == 1
+    assert "evaluate" not in window.text("#waiting")
+    assert "2 matches" in window.text("#found")
+    window.select_all()
+    window.keys("no-such-job")
+    window.until("return document.getElementById('found').textContent === 'Nothing matches'", "nothing is found")
+    window.select_all()
+    window.keys(Keys.DELETE)
+    window.until("return document.querySelectorAll('.gpu').length === 4", "all GPUs are back")
+
+
+def test_what_is_not_known_is_a_question_mark_and_never_zero(window: Browser) -> None:
+    blind = replace(node(GPUS, [granted(GPUS[0], "train", GIB)]), clients=None, unknown=("NVML: no answer",))
+    with played(page_of(blind)) as site:
+        shown(window, site, 2)
+        assert "? GiB used" in window.text("#verdict-figures")
+        assert "? / 1 GiB" in window.text("tbody td")
+        assert "NVML: no answer" in window.text("#notes")
+        assert window.script("return document.querySelectorAll('.slice.unknown').length") == 1
+        site.show(page_of(replace(blind, grants_known=False)))
+        window.until("return document.body.innerText.includes('who has a share is not known')", "nobody knows who")
+        assert "0 of" not in window.text(".figures")
+
+
+def test_a_change_is_drawn_where_it_is_and_what_is_open_stays_open(window: Browser) -> None:
+    pods = [granted(GPUS[0], f"pod{number}", GIB) for number in range(12)]
+    with played(page_of(node(GPUS, pods))) as site:
+        shown(window, site, 2)
+        window.script("document.querySelector('.gpu summary').focus()")
+        window.keys(Keys.ENTER)
+        window.until("return document.querySelectorAll('.gpu tbody tr').length === 12", "its table is open")
+        site.show(page_of(node(GPUS, [*pods, granted(GPUS[0], "late", GIB)])))
+        window.until("return document.querySelectorAll('.gpu tbody tr').length === 13", "the new pod is in it")
+        assert window.script("return document.activeElement.tagName") == "SUMMARY"
+
+
+def test_names_that_tenants_have_chosen_are_text(window: Browser) -> None:
+    with played(page_of(hostile(), name="<i>gpu</i>")) as site:
+        shown(window, site, 2)
+        window.until("return document.querySelector('tbody th') !== null", "the tables are open")
+        assert "<b>ns</b>/<img src=x onerror=" in window.text("#gpus")
+        assert "</script><script>" in window.text("#notes")
+        assert "<i>gpu</i>" in window.text("h1")
+        assert window.script("return document.querySelectorAll('main img, main script, main b, h1 i').length") == 0
+        assert "caught" not in window.script("return document.title").replace("document.title='caught'", "")
+        assert "\u202e" not in window.text()
+        assert window.complaints() == []
+        assert [url for url in window.asked() if url.endswith("/x")] == []
+
+
+def test_a_script_that_is_not_the_pages_own_does_not_run_and_nobody_else_is_asked(
+    window: Browser, night: PlayedSite
+) -> None:
+    shown(window, night, 4)
+    for smuggled in (
+        "document.body.setAttribute('onclick', 'document.title = 1')",
+        "document.body.innerHTML = '<img src=x>'",
+        "document.createElement('script').text = 'document.title = 1'",
+    ):
+        with pytest.raises(JavascriptException, match=r"Trusted|Content Security Policy"):
+            window.script(smuggled)
+    window.complaints()
+    window.script("fetch('http://127.0.0.2:9/').catch(() => { window.refused = true; })")
+    window.until("return window.refused", "another host is not asked")
+    assert any("connect-src" in said for said in window.complaints())
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desk", "phone"])
+def test_axe_finds_nothing_serious(
+    window: Browser, night: PlayedSite, size: tuple[int, int], scheme: str, language: str
+) -> None:
+    window.size(*size)
+    window.colours(scheme)
+    shown(window, night, 4)
+    window.script(f"document.querySelector('[data-language={language}]').click()")
+    assert window.script("return document.documentElement.lang") == language
+    assert window.script("return document.documentElement.scrollWidth") <= size[0]
+    found = window.violations(axe())
+    assert [(one["id"], one["impact"], [at["html"] for at in one["nodes"]][:3]) for one in found] == []
+
+
+def test_the_language_is_the_browsers_until_somebody_chooses_and_then_that(window: Browser, night: PlayedSite) -> None:
+    shown(window, night, 4)
+    assert window.script("return document.documentElement.lang") == "en"
+    window.script("document.querySelector('[data-language=zh]').click()")
+    window.until("return document.getElementById('verdict-title').textContent === '1 项故障'", "it is in Chinese")
+    assert "故障" in window.text(".gpu .chip:not([hidden])")
+    assert "a program had a GPU fault" in window.text(".gpu .why")
+    shown(window, night, 4)
+    assert window.script("return document.documentElement.lang") == "zh"
+
+
+def test_everything_that_can_be_done_is_reached_by_the_keyboard_and_seen_there(
+    window: Browser, night: PlayedSite
+) -> None:
+    shown(window, night, 4)
+    window.script("document.body.focus()")
+    wanted = window.script(
+        "const all = [...document.querySelectorAll('a, button, input, summary')];"
+        "return all.filter((one) => one.checkVisibility()).length"
+    )
+    reached = []
+    for _tab in range(wanted):
+        window.keys(Keys.TAB)
+        reached.append(window.script("return [...document.querySelectorAll('*')].indexOf(document.activeElement)"))
+        outlined = (
+            "const style = getComputedStyle(document.activeElement); return style.outlineStyle + style.outlineWidth"
+        )
+        assert window.script(outlined) == "solid3px", reached[-1]
+    assert len(set(reached)) == wanted
+    assert reached == sorted(reached)
+    window.script("document.querySelector('.skip').focus()")
+    window.keys(Keys.ENTER)
+    assert window.script("return document.activeElement.id") == "main"
+
+
+def test_every_bar_has_words_for_who_does_not_see_it(window: Browser, night: PlayedSite) -> None:
+    shown(window, night, 4)
+    words = window.script(
+        "return [...document.querySelectorAll('[role=img]')].map((one) => one.getAttribute('aria-label'))"
+    )
+    assert "gpu0: 20 of 23 GiB granted, 15.1 GiB used, 3 holders" in words
+    assert "gpu0: 100 of 100 % of the threads reserved" in words
+    assert all(words)
+    lives = window.script("return [...document.querySelectorAll('[role=status]')].map((one) => one.id)")
+    assert lives == ["found", "said"]
+
+
+def test_nothing_wrong_is_said_in_one_line(window: Browser) -> None:
+    well: PageView = page_of(node(GPUS, [granted(GPUS[0], "train", GIB)]))
+    with played(well) as site:
+        shown(window, site, 2)
+        assert "All is well" in window.text("#verdict-title")
+        assert "2 of 2 GPUs serve · 1 of 46 GiB granted · 0.3 GiB used" in window.text("#verdict-figures")
+        assert not window.script("return document.getElementById('waiting-part').checkVisibility()")

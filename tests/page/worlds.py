@@ -1,0 +1,90 @@
+"""Nodes to be looked at."""
+
+from dataclasses import replace
+
+from mpsd.core.domain_states import State
+from mpsd.core.events import Reason
+from mpsd.core.node_status import ViolationsStatus, ViolationStatus, node_status
+from mpsd.core.node_view import Client, DomainView, HeldGrant, NodeView
+from mpsd.core.page_node import REFUSED, Happened, node_page
+from mpsd.core.page_view import PageView
+from mpsd.core.responses import Response
+from mpsd.core.violations import Kind
+from tests.core.worlds import GPUS as SOME
+from tests.core.worlds import POLICY, identity, waiting
+from tests.page_worlds import GIB, domain, granted, node
+
+_GPUS = tuple(replace(SOME[0], uuid=f"GPU-{ordinal:032x}", ordinal=ordinal) for ordinal in range(4))
+_PODS = (
+    (0, "research/resnet-sweep-0-x7k2p", 7, 6.2, 30),
+    (0, "research/resnet-sweep-1-9qv4m", 7, 5.9, 30),
+    (0, "serving/llm-gateway-6d5f9c-bd2lq", 6, 3.1, 40),
+    (1, "serving/embedder-84cc6f-k7zzt", 9, 8.8, 50),
+    (1, "default/notebook-lin", 5, 0.4, 0),
+    (2, "research/finetune-llama-0", 20, 18.7, 0),
+    (3, "default/notebook-wang", 4, 1.2, 20),
+    (3, "batch/transcode-job-77-vw8xk", 3, 3.4, 20),
+)
+
+
+def troubled(now: float) -> PageView:
+    """A node on an ordinary bad night: one GPU in fault, one pod over its grant, programs that wait."""
+    grants = [
+        (granted(_GPUS[gpu], name.split("/")[1], gib * GIB, name.split("/")[0], percent), used)
+        for gpu, name, gib, used, percent in _PODS
+    ]
+    clients = tuple(
+        Client(identity(4100 + number), grant.gpus[0], int(used * GIB), True, "python train.py", grant.id)
+        for number, (grant, used) in enumerate(grants)
+    )
+    stranger = Client(identity(991), _GPUS[1].uuid, GIB, False, "python3 /tmp/bench.py", None)
+    base = node(_GPUS, [grant for grant, _used in grants])
+    in_fault = replace(domain(_GPUS[2], State.FAULT, "a program had a GPU fault; its clients are being ended"))
+    domains = [DomainView(replace(in_fault, since=now - 140, restarts_total=1), frozenset())]
+    domains += [DomainView(replace(domain(gpu), since=now - 90_000), frozenset()) for gpu in _GPUS if gpu != _GPUS[2]]
+    queue = (
+        replace(waiting("a", 18, 50, deadline=now + 600), command="python finetune.py --model qwen"),
+        replace(waiting("b", 2, deadline=now + 600), command="python evaluate.py"),
+    )
+    seen: NodeView = replace(
+        base, now=now, clients=(*clients, stranger), domains=tuple(domains), waiting=queue, grants=_held(base)
+    )
+    over = ViolationStatus(
+        now - 30,
+        Kind.MEMORY_OVER_GRANT,
+        Response.KILL,
+        _GPUS[3].uuid,
+        4107,
+        "ffmpeg",
+        "g",
+        "batch",
+        "transcode-job-77-vw8xk",
+        "pid 4107 (ffmpeg): its pod uses 3481 MiB of gpu3, and may use 3072",
+        "",
+    )
+    watched = ViolationsStatus(now - 86_000, 1, 0.0, 0, 0.0, (), (over,), "")
+    happened = [
+        Happened(
+            now - 140, Reason.FAULT.value, "gpu-a1", "MPS domain gpu2 had a fault, which ended every program there"
+        ),
+        Happened(now - 60, REFUSED, "python train.py", "no single GPU has 40 GiB: the most is 23"),
+        Happened(now - 7300, Reason.READY.value, "gpu-a1", "MPS domain gpu3 serves"),
+    ]
+    return node_page(node_status(seen, POLICY, watched, "0.1.0"), "gpu-a1", happened)
+
+
+def _held(base: NodeView) -> tuple[HeldGrant, ...]:
+    return base.grants
+
+
+def hostile() -> NodeView:
+    """A node whose tenants have chosen their names for the page."""
+    evil = "<img src=x onerror=document.title='caught'>"
+    pods = [granted(SOME[0], evil, 4 * GIB, "<b>ns</b>"), granted(SOME[1], "\u202eevil\u2066", 4 * GIB)]
+    base = node(SOME, pods)
+    stranger = Client(
+        identity(9), SOME[0].uuid, GIB, True, f"</script><script>document.title='caught'</script>{evil}", None
+    )
+    reason = f"{evil} {{n}} </style>"
+    domains = (base.domains[0], DomainView(domain(SOME[1], State.DOWN, reason), frozenset()))
+    return replace(base, clients=(*(base.clients or ()), stranger), domains=domains, unknown=(evil,))
