@@ -13,7 +13,7 @@ from mpsd.core.domain_states import State
 from mpsd.core.metric import Teller
 from mpsd.edge.certificates import issue, new_authority
 from tests.prometheus.meanwhile import beside, stopped
-from tests.prometheus.scraped_cluster import World
+from tests.prometheus.scraped_cluster import POLICY, World
 from tests.roles.machine import eventually
 from tests.roles_kubelet.cluster import pod
 from tests.roles_kubelet.test_watchdog import LIMIT, by_shell
@@ -28,7 +28,7 @@ Trial = Callable[[World], AbstractContextManager[None]]
 
 @contextmanager
 def _pod_over_limit(world: World) -> Iterator[None]:
-    world.cluster.set_policy(violations={"memory_over_grant": {"action": "warn", "tolerance_mib": 32}})
+    world.cluster.set_policy(**POLICY, violations={"memory_over_grant": {"action": "warn", "tolerance_mib": 32}})
     again_and_again = f"while :; do {LIMIT}=garbage sim-cuda alloc=4000 hold; done"  # until that policy is in force
     world.cluster.apply(by_shell("over", again_and_again, LIMIT_MIB // 1024))
     yield
@@ -47,7 +47,6 @@ def _pod_near_limit(world: World) -> Iterator[None]:
 def _pod_starts_during_a_fault(world: World) -> Iterator[None]:
     """Whoever caused the fault stays, and is let."""
     cluster = world.cluster
-    cluster.set_policy(graces={"command_s": 2, "start_s": 5, "drain_s": 30, "fault_grace_s": 60})
     where = {"mpsd.io/gpu": cluster.node().gpus[0].uuid}
     cluster.apply(pod("culprit", 2, actions=("fault", "linger"), annotations=where))
     cluster.in_state(State.FAULT)

@@ -25,7 +25,7 @@ SLOWLY = 'case "$1" in -f) exec "${0%/*}/real" "$@";; esac; sleep 0.7; exec "${0
 FAILS = "exit 1"
 POLICY: Mapping[str, Any] = {
     "exclusive_process": False,  # so that processes may run beside MPS
-    "graces": {"command_s": 2, "start_s": 5, "drain_s": 30, "fault_grace_s": 0.2},
+    "graces": {"command_s": 2, "start_s": 5, "drain_s": 30, "fault_grace_s": 60},  # who lingers is let
     "restarts": {"first_s": 0.2, "longest_s": 0.5},
 }
 
@@ -89,12 +89,10 @@ def _daemon_stopped(node: Node) -> Iterator[None]:
 
 @contextmanager
 def _culprit_lingers(node: Node) -> Iterator[None]:
-    node.machine.set_policy(**{**POLICY, "graces": {**POLICY["graces"], "fault_grace_s": 60}})
     culprit = node.machine.run("--gpu-mem 4", "sim-cuda", "fault", "linger")
     culprit.heard("lingering")
     yield
     culprit.kill()
-    node.machine.set_policy(**POLICY)
 
 
 @contextmanager

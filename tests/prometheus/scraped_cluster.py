@@ -35,6 +35,9 @@ from tests.roles_webhook.world import (
 from tests.served import free_port
 
 WEBHOOK, SCHEDULER = "webhook-0", "scheduler-0"
+POLICY: Mapping[str, Any] = {
+    "graces": {"command_s": 2, "start_s": 5, "drain_s": 30, "fault_grace_s": 60},  # who lingers is let
+}
 _COUNT = itertools.count()
 
 
@@ -44,6 +47,7 @@ class ScrapedCluster(Cluster):
     def __init__(self) -> None:
         self.port = free_port()
         super().__init__("A30×2")
+        self.set_policy(**POLICY)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -107,7 +111,7 @@ class World:
         self.api.away, self.api.delay_s, self.api.forbidden = False, 0.0, set()
         for one in (self.webhook, self.scheduler, self.cluster.api, self.cluster.kubelet, self.cluster.agent):
             one.process.send_signal(signal.SIGCONT)
-        self.cluster.set_policy()
+        self.cluster.set_policy(**POLICY)
         self.cluster.empty()
 
 
