@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from mpsd.edge.bounded_server import BoundedServer
 from mpsd.edge.http_server import Handler, application
 from mpsd.edge.logs import logger
 
@@ -56,6 +57,7 @@ class Listening:
 
     last_requests_s: what requests under way have to finish, once nobody can connect any more.
     cancels: whether a request ends when its peer hangs up, as it should where answers are streams.
+    most_peers: at a time; more are hung up on. None: as many as come.
     """
 
     address: str
@@ -64,6 +66,7 @@ class Listening:
     longest_body: int
     last_requests_s: float = _LAST_REQUESTS_S
     cancels: bool = False
+    most_peers: int | None = None
 
 
 class TcpServer:
@@ -88,7 +91,7 @@ class TcpServer:
             shutdown_timeout=listening.last_requests_s,
             handler_cancellation=listening.cancels,
         )
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | BoundedServer | None = None
 
     @property
     def port(self) -> int:
@@ -103,20 +106,28 @@ class TcpServer:
             sslproto.SSLProtocol.max_size = _TLS_BUFFER
         handshake_s = _HANDSHAKE_S if listening.context else None
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                self._protocol,
-                listening.address,
-                listening.port,
-                ssl=listening.context,
-                ssl_handshake_timeout=handshake_s,
-                backlog=1024,
-            )
+            self._server = await self._listen(handshake_s)
         except OSError as error:
             await self._runner.cleanup()
             where = f"{listening.address}:{listening.port}"
             # asyncio says it all in words of its own, with the address once more
             why = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
             raise PortTaken(f"cannot listen on {where}: {why}; choose another address or port") from error
+
+    async def _listen(self, handshake_s: float | None) -> asyncio.Server | BoundedServer:
+        listening = self._listening
+        if listening.most_peers is not None:
+            bounded = BoundedServer(listening.most_peers, listening.context, handshake_s, self._protocol)
+            bounded.open(listening.address, listening.port)
+            return bounded
+        return await asyncio.get_running_loop().create_server(
+            self._protocol,
+            listening.address,
+            listening.port,
+            ssl=listening.context,
+            ssl_handshake_timeout=handshake_s,
+            backlog=1024,
+        )
 
     def ask_to_go(self) -> None:
         """From now on each answer asks its peer to connect anew, and thereby elsewhere; new peers are served too."""

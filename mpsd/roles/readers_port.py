@@ -22,6 +22,7 @@ from mpsd.edge.logs import logger
 
 _LONGEST_BODY = 4096
 _LAST_REQUESTS_S = 1.0  # a scrape that is cut is made again, and a stream has no end to wait for
+_MOST_PEERS = 64  # at a time on each port; each takes some 100 KiB, and an agent has 256 MiB
 _LONGEST_ANSWER_S = 600.0  # of a stream; who asks anew is looked at anew
 
 
@@ -83,7 +84,9 @@ class ReadersPort:
         else:
             routes = {route: self._for_reviewed(route, do, self._reviewer) for route, do in self._routes.items()}
             shown, who = context, "whom the API server lets"
-        listening = Listening(one.address, one.port, shown, _LONGEST_BODY, _LAST_REQUESTS_S, cancels=True)
+        listening = Listening(
+            one.address, one.port, shown, _LONGEST_BODY, _LAST_REQUESTS_S, cancels=True, most_peers=_MOST_PEERS
+        )
         server = TcpServer(routes, listening)
         await server.start()
         self._servers.append(server)

@@ -27,6 +27,7 @@ NAME = "webhook.mpsd.svc"
 AUTHORITY = new_authority("test", time.time(), 3600)
 BUNDLE = AUTHORITY.certificate.decode()
 LONGEST = 100_000
+DEADLINE_S = 30.0
 
 
 async def echo(request: web.Request) -> web.Response:
@@ -343,5 +344,71 @@ def test_a_server_that_is_not_ready_is_not_reached() -> None:
     async def main() -> None:
         async with running({"GET /readyz": busy}) as server:
             assert await trouble_reaching("127.0.0.1", server.port, NAME, BUNDLE, 2) == "we are not ready"
+
+    asyncio.run(main())
+
+
+# -- so many peers and no more -----------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def bounded(most: int, context: ssl.SSLContext | None) -> AsyncIterator[int]:
+    server = TcpServer(ROUTES, Listening("127.0.0.1", 0, context, LONGEST, most_peers=most))
+    await server.start()
+    try:
+        yield server.port
+    finally:
+        await server.stop()
+
+
+async def plainly_reached(port: int) -> bool:
+    """Whether a peer without TLS is answered, and not hung up on."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        async with asyncio.timeout(DEADLINE_S):
+            return b" 200 " in await reader.readline()
+    except ConnectionError:
+        return False
+    finally:
+        writer.close()
+
+
+async def reached_over_tls(port: int) -> bool:
+    return not await trouble_reaching("127.0.0.1", port, NAME, BUNDLE, DEADLINE_S)
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_who_comes_while_there_are_as_many_peers_as_may_be_is_hung_up_on(with_tls: bool) -> None:
+    is_reached = reached_over_tls if with_tls else plainly_reached
+
+    async def main() -> None:
+        async with bounded(2, server_context() if with_tls else None) as port:
+            peers = [await asyncio.open_connection("127.0.0.1", port) for _peer in range(2)]
+            assert not await is_reached(port)
+            peers.pop()[1].close()
+            async with asyncio.timeout(DEADLINE_S):
+                while not await is_reached(port):
+                    pass
+            for _reader, writer in peers:
+                writer.close()
+
+    asyncio.run(main())
+
+
+def test_peers_within_the_bound_are_served_as_ever() -> None:
+    async def main() -> None:
+        async with bounded(8, server_context()) as port:
+            assert all(await asyncio.gather(*(reached_over_tls(port) for _peer in range(8))))
+
+    asyncio.run(main())
+
+
+def test_a_bounded_port_that_is_taken_is_said() -> None:
+    async def main() -> None:
+        async with bounded(1, None) as port:
+            taken = TcpServer(ROUTES, Listening("127.0.0.1", port, None, LONGEST, most_peers=1))
+            with pytest.raises(PortTaken, match="already in use"):
+                await taken.start()
 
     asyncio.run(main())
