@@ -58,10 +58,10 @@ def doctor(
         mpsd doctor --root /host -o json | jq '.checks[] | select(.verdict == "found")'
     """
     chosen = settings(run_directory=run_dir, limits_directory=limits, simulate=simulate)
-    answer(diagnose(doctor_facts.look(_place(chosen, root, kubelet_dir)), CHECKS), output, verbose=verbose)
+    answer(diagnose(doctor_facts.look(place_of(chosen, root, kubelet_dir)), CHECKS), output, verbose=verbose)
 
 
-def _place(chosen: Settings, root: str | None, kubelet_dir: str | None) -> doctor_facts.Place:
+def place_of(chosen: Settings, root: str | None, kubelet_dir: str | None) -> doctor_facts.Place:
     """Played GPUs have nothing of a host's around them, unless a root for them is named."""
     host = Host(Path(root).absolute()) if root else None if chosen.simulate else Host(Path("/"))
     if host and not host.root.is_dir():

@@ -24,8 +24,9 @@ _VERBS = {
     "status": Verb(
         "Nodes, GPUs and pods: granted, used, states. Also without a verb.", "mpsd.cli.cluster_status", "kubectl"
     ),
-    "doctor": Verb("What keeps MPS from starting or from holding, and what to do.", "mpsd.cli.cluster_doctor", "kubectl"),
+    "doctor": Verb("What keeps MPS from starting or holding, and what to do.", "mpsd.cli.cluster_doctor", "kubectl"),
     "top": Verb("GPUs and the pods that use them, live, sorted.", "mpsd.cli.cluster_top", "kubectl"),
+    "bundle": Verb("A support archive, with nothing secret in it.", "mpsd.cli.cluster_bundle", "kubectl"),
     "explain": Verb("Why a pod waits for a GPU, in one sentence.", "mpsd.cli.explain_pod", "kubectl"),
     "cordon": Verb("Take GPUs of a node out of use; what runs there goes on.", "mpsd.cli.cordon", "kubectl"),
     "uncordon": Verb("Put GPUs of a node back into use.", "mpsd.cli.cordon", "kubectl"),

@@ -14,6 +14,7 @@ _LINES = {
     "status": "GPUs, domains, grants and clients, of this machine or of a cluster.",
     "doctor": "What keeps MPS from starting or from holding on this machine, and the one thing to do about it.",
     "top": "GPUs and who uses them, live, sorted by memory, SM use or name.",
+    "bundle": "A support archive of this machine, with nothing secret in it.",
     "smi": "Which containers and programs use what of the GPUs now, and what is left of each.",
     "set": "Give a running container or program another size of memory, percentage or weight.",
     "explain": "What the objects in a manifest get of a GPU, or why they are refused.",

@@ -105,7 +105,10 @@ def redacted_value(value: Any, *, name: str = "") -> Any:
         case dict():
             return _mapping(value)
         case list() | tuple():
-            return [redacted_value(inner, name=name) for inner in value]
+            before = [None, *value]
+            return [
+                redacted_value(inner, name=_option_of(one) or name) for one, inner in zip(before, value, strict=False)
+            ]
         case str():
             is_plain = value.casefold() in _PLAIN
             return GONE if name and looks_secret(name) and not is_plain else redacted(value)
@@ -115,6 +118,12 @@ def redacted_value(value: Any, *, name: str = "") -> Any:
             return GONE if name and looks_secret(name) else value
         case _:
             return redacted(str(value))
+
+
+def _option_of(word: object) -> str:
+    """The option that the next word of a command is the value of, where that is a secret; else empty."""
+    is_option = isinstance(word, str) and word.startswith("-") and "=" not in word
+    return word if is_option and isinstance(word, str) and looks_secret(word) else ""
 
 
 def _mapping(value: Mapping[Any, Any]) -> dict[str, Any]:

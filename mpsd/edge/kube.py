@@ -61,6 +61,7 @@ _PAGE = 500  # objects a page of a list, as kubectl asks
 _WATCH_S = (240, 300)  # what a watch is asked to last: not the same for all, or all would come again together
 _SILENCE_S = 90.0  # servers send a bookmark about once a minute
 _EVICTIONS = ("policy/v1", "policy/v1beta1")  # the second for Kubernetes before 1.22
+_LOG_LINES, _LOG_BYTES = 20_000, 16 * 1024**2  # the server cuts the first lines off, and then the last bytes
 _EVICTION_S = 20.0  # 1.20 tries a conflict, such as another uid, again for 10 s before it says so
 
 
@@ -101,6 +102,17 @@ class Kube:
         """The API server's clock, as HTTP writes it; empty where the answer does not say."""
         ask, loop = Ask("get", PODS, said="/version"), asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._transport.date, ask, self._deadline_s)
+
+    async def log(self, pod: str, namespace: str, container: str, *, previous: bool, most_bytes: int) -> str:
+        """The end of a container's log. previous: of the one before its last restart."""
+        query = {"container": container, "tailLines": str(_LOG_LINES), "limitBytes": str(_LOG_BYTES)}
+        query |= {"previous": "true"} if previous else {}
+        ask, loop = Ask("get", PODS, pod, namespace, "log", query=query), asyncio.get_running_loop()
+        exchange = self._transport.exchange
+        status, body = await loop.run_in_executor(self._threads, exchange, ask, self._deadline_s)
+        if status != 200:
+            read_answer(ask, status, body)
+        return body[-most_bytes:].decode(errors="replace")
 
     async def list(
         self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None

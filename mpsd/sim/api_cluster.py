@@ -30,6 +30,7 @@ class Cluster:
         self.objects = Objects(store or Store(), self.kinds)
         self.store = self.objects.store
         self.reviews = Reviews(self.objects, self.kinds)
+        self.logs: dict[tuple[str, str, bool], str] = {}  # by namespace, pod, and whether it is the one before
         self._admission = Admission(self.objects)
         self._controllers: asyncio.Task[None] | None = None  # None while they do not run
         for namespace in ("default", "kube-system"):

@@ -126,7 +126,7 @@ def _allows(rule: Mapping[str, Any], verb: str, path: str) -> bool:
     return any(path == one or (one.endswith("*") and path.startswith(one[:-1])) for one in paths)
 
 
-def _allows_of(rule: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def _allows_of(rule: Mapping[str, Any], wanted: Any) -> bool:
     """A rule that names objects allows nothing that is asked without a name."""
     below = wanted.get("subresource")
     resource = f"{wanted['resource']}/{below}" if below else wanted["resource"]

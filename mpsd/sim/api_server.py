@@ -111,6 +111,8 @@ class ApiServer:
             case "GET", True, "" | "status":
                 thing = self.cluster.objects.found(*target.place)
                 return self._table(request, target, [thing], {}) or _json(self._typed(target, thing))
+            case "GET", True, "log" if target.kind is PODS:
+                return self._log(request, target)
             case "POST", False, "":
                 return await self._create(request, target)
             case "POST", True, "binding" | "eviction" if target.kind is PODS:
@@ -138,6 +140,12 @@ class ApiServer:
         dry_run = request.query.get("dryRun") == "All"
         admitted = await self.cluster.create(*target.at, await _body(request), dry_run=dry_run)
         return self._admitted(target, admitted, 201)
+
+    def _log(self, request: web.Request, target: Target) -> web.Response:
+        """As `cluster.logs` has it: no kubelet is behind this server."""
+        self.cluster.objects.found(*target.place)
+        wanted = (target.namespace, target.name, request.query.get("previous") == "true")
+        return web.Response(text=self.cluster.logs.get(wanted, ""))
 
     def _act_on_pod(self, target: Target, body: Object) -> web.Response:
         if target.subresource == "binding":

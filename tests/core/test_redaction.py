@@ -136,6 +136,12 @@ def test_any_json_has_its_shape_afterwards(value: Any) -> None:
     assert isinstance(told, type(value)) or told == GONE or isinstance(value, str)
 
 
+@given(st.sampled_from(_NAMES), _SEEDS)
+def test_the_word_after_an_option_that_looks_secret_goes(name: str, seed: int) -> None:
+    told = redacted_value({"args": ["serve", f"--{name}", secret(seed), "--listen", "127.0.0.1:9448"]})
+    assert told["args"] == ["serve", f"--{name}", GONE, "--listen", "127.0.0.1:9448"]
+
+
 def test_what_the_api_server_repeats_of_an_object_is_dropped() -> None:
     metadata = {
         "name": "x",

@@ -1,0 +1,133 @@
+"""Gathers a support bundle of a cluster from outside, part by part.
+
+One rule: no Secret is asked for, and of pods none but mpsd's own; what may not be read is named with the right that is
+missing.
+
+Rights of whoever asks, none of which is needed: get and list of what is gathered, get of pods/log in mpsd-system.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import mpsd
+from mpsd.core.bundle import MOST_BYTES, Part, json_part, log_part, missing_part, text_part
+from mpsd.core.cluster_doctor_checks import CLUSTER_CHECKS
+from mpsd.core.cluster_doctor_facts import NAMESPACE
+from mpsd.core.doctor import Diagnosis, diagnose
+from mpsd.core.kubernetes_node import read_kubernetes_node
+from mpsd.core.uninstall_plan import LABEL, PRODUCT
+from mpsd.edge.kube import PODS, Kube, KubeError, Object, Resource
+from mpsd.roles.cluster_doctor import look
+from mpsd.roles.report_node import MPS_NODES, NODES
+
+_OURS = {"labelSelector": f"{LABEL}={PRODUCT}"}
+_KINDS: tuple[tuple[str, str, Resource, str, Mapping[str, str] | None], ...] = (
+    ("workloads/daemonsets.json", "mpsd's DaemonSets", Resource("apps/v1", "daemonsets"), NAMESPACE, _OURS),
+    ("workloads/deployments.json", "mpsd's Deployments", Resource("apps/v1", "deployments"), NAMESPACE, _OURS),
+    ("workloads/endpoints.json", "addresses behind Services", Resource("v1", "endpoints"), NAMESPACE, None),
+    ("events.json", f"events of {NAMESPACE}", Resource("v1", "events"), NAMESPACE, None),
+    (
+        "webhook/validating.json",
+        "webhook configurations of mpsd",
+        Resource("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations"),
+        "",
+        _OURS,
+    ),
+    (
+        "webhook/mutating.json",
+        "webhook configurations of mpsd",
+        Resource("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations"),
+        "",
+        _OURS,
+    ),
+)
+_CONFIG_MAPS, _EVENTS = Resource("v1", "configmaps"), Resource("v1", "events")
+
+
+class ClusterBundle:
+    """nodes: of which what is of one node is gathered; all where none is named."""
+
+    def __init__(self, kube: Kube, nodes: Sequence[str], report: Callable[[Diagnosis], object]) -> None:
+        self._kube = kube
+        self._nodes = frozenset(nodes)
+        self._names = tuple(nodes)
+        self._report = report
+
+    async def parts(self) -> AsyncIterator[Part]:
+        """InvalidInput where one of the nodes is not there; Away where nobody answers at all."""
+        facts = await look(self._kube, self._names)
+        diagnosis = diagnose(facts, CLUSTER_CHECKS)
+        yield text_part("doctor.txt", "the worst that `kubectl mps doctor` found", f"{diagnosis.headline}\n")
+        yield json_part("doctor.json", "`kubectl mps doctor -o json`", self._report(diagnosis))
+        yield await self._tried("versions.json", "versions of mpsd and Kubernetes", self._versions())
+        yield await self._tried("mpsnodes.json", "what each node told", self._of_nodes(MPS_NODES))
+        yield await self._tried("nodes.json", "labels, conditions and resources of mpsd's nodes", self._machines())
+        for file, about, kind, namespace, query in _KINDS:
+            yield await self._tried(file, about, self._kube.list(kind, namespace, query))
+        yield await self._tried(
+            "policy.json", "ConfigMap mpsd-limits", self._kube.get(_CONFIG_MAPS, "mpsd-limits", NAMESPACE)
+        )
+        query = {"fieldSelector": "source=mpsd-agent"}
+        yield await self._tried("events-told.json", "events that agents told", self._kube.list(_EVENTS, "", query))
+        async for part in self._pods():
+            yield part
+
+    async def _pods(self) -> AsyncIterator[Part]:
+        try:
+            pods = [pod for pod in await self._kube.list(PODS, NAMESPACE, _OURS) if self._wants(_node_of(pod))]
+        except KubeError as error:
+            yield missing_part("pods.json", "mpsd's pods, and their logs", str(error))
+            return
+        yield json_part("pods.json", "mpsd's pods", pods)
+        for pod in pods:
+            for container in (pod.get("spec") or {}).get("containers") or ():
+                async for part in self._logs(pod, str(container["name"])):
+                    yield part
+
+    async def _logs(self, pod: Object, container: str) -> AsyncIterator[Part]:
+        name = str(pod["metadata"]["name"])
+        statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+        restarted = any(one.get("name") == container and one.get("restartCount") for one in statuses)
+        for previous in (False, True) if restarted else (False,):
+            file = f"logs/{name}/{container}{'.previous' if previous else ''}.log"
+            about = f"the end of the log of {name}, {container}{', before it restarted' if previous else ''}"
+            try:
+                text = await self._kube.log(name, NAMESPACE, container, previous=previous, most_bytes=MOST_BYTES)
+                yield log_part(file, about, text)
+            except KubeError as error:
+                yield missing_part(file, about, str(error))
+
+    async def _versions(self) -> Object:
+        return {"mpsd": mpsd.__version__, "kubernetes": await self._kube.read("/version")}
+
+    async def _of_nodes(self, kind: Resource) -> Sequence[Object]:
+        return [thing for thing in await self._kube.list(kind) if self._wants(thing["metadata"]["name"])]
+
+    async def _machines(self) -> list[dict[str, Any]]:
+        """Without annotations, addresses and images, which are nobody's business."""
+        things = [thing for thing in await self._of_nodes(NODES) if read_kubernetes_node(thing).is_labelled]
+        return [
+            {
+                "name": thing["metadata"]["name"],
+                "labels": thing["metadata"].get("labels"),
+                "taints": (thing.get("spec") or {}).get("taints"),
+                **{
+                    key: (thing.get("status") or {}).get(key)
+                    for key in ("conditions", "capacity", "allocatable", "nodeInfo")
+                },
+            }
+            for thing in things
+        ]
+
+    def _wants(self, node: str) -> bool:
+        return not self._nodes or not node or node in self._nodes
+
+    async def _tried(self, file: str, about: str, question: Awaitable[Any]) -> Part:
+        try:
+            return json_part(file, about, await question)
+        except KubeError as error:
+            return missing_part(file, about, str(error))
+
+
+def _node_of(pod: Object) -> str:
+    return str((pod.get("spec") or {}).get("nodeName", ""))

@@ -1,0 +1,172 @@
+"""Gathers a support bundle of this node, part by part.
+
+One rule: a part is read, redacted and given away before the next; one that cannot be had is named with the reason.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import mpsd
+from mpsd.core.bundle import MOST_BYTES, Part, json_part, log_part, missing_part, text_part, without_arguments
+from mpsd.core.doctor import Diagnosis, diagnose
+from mpsd.core.doctor_checks import CHECKS
+from mpsd.core.doctor_facts import AgentSeen, NodeFacts
+from mpsd.core.engine_change import CONFIGURATION, LAUNCHER
+from mpsd.core.node_status import NodeStatus
+from mpsd.core.problem import InvalidInput
+from mpsd.edge import bundle_files, doctor_facts, engine_files, local_api
+from mpsd.edge.doctor_host import Host
+from mpsd.edge.domain_folder import DomainFolder
+from mpsd.edge.limits_files import GPU_FACTS_FILE, POLICY_FILE, shipped_folder
+from mpsd.edge.nvml import Nvml, NvmlFailed
+
+_RUNTIME_LOG = Path("/var/log/mpsd/runtime.log")
+_JOURNAL = ("journalctl", "-u", "mpsd*", "-n", "5000", "--no-pager", "-o", "short-iso")
+
+
+def parts(place: doctor_facts.Place, report: Callable[[Diagnosis], object]) -> Iterator[Part]:
+    """report: a diagnosis for programs."""
+    yield json_part(
+        "versions.json", "versions of mpsd, kernel and system", {"mpsd": mpsd.__version__, **bundle_files.system()}
+    )
+    facts = _bare(doctor_facts.look(place))
+    diagnosis = diagnose(facts, CHECKS)
+    yield text_part("doctor.txt", "the worst that `mpsd doctor` found", f"{diagnosis.headline}\n")
+    yield json_part("doctor.json", "`mpsd doctor -o json`", report(diagnosis))
+    yield from _agent(place)
+    yield _gpus(place.nvml)
+    yield from _limits(place.settings.limits_directory or shipped_folder())
+    directory = place.settings.socket_to_ask.parent
+    for path in sorted(directory.glob("gpu*")):
+        yield from _domain(DomainFolder(path))
+    yield from _surroundings(place.host)
+    yield _tried("log/journal.log", "mpsd's own log, by systemd", partial(bundle_files.printed, *_JOURNAL), log_part)
+
+
+def _bare(facts: NodeFacts) -> NodeFacts:
+    """Without the arguments of anybody's commands, which the doctor would repeat."""
+    agent = facts.agent
+    told = isinstance(agent, AgentSeen) and agent.told
+    return replace(facts, agent=AgentSeen(without_arguments(told))) if told else facts
+
+
+def _agent(place: doctor_facts.Place) -> Iterator[Part]:
+    socket = place.settings.socket_to_ask
+    for file, about, path, read in (
+        ("node.json", "what the agent sees, GET /v1/node", "/v1/node", _node_json),
+        ("metrics.txt", "the agent's metrics, GET /metrics", "/metrics", lambda body: body.decode(errors="replace")),
+    ):
+        try:
+            code, body = local_api.ask(socket, "GET", path)
+            yield text_part(file, about, read(body)) if code == 200 else missing_part(file, about, f"HTTP {code}")
+        except (local_api.NotRunning, TimeoutError, OSError) as error:
+            yield missing_part(file, about, str(error))
+
+
+def _node_json(body: bytes) -> str:
+    status = without_arguments(local_api.read(body, NodeStatus))
+    return msgspec.json.format(msgspec.json.encode(status), indent=1).decode() + "\n"
+
+
+def _gpus(nvml: Nvml | str) -> Part:
+    file, about = "gpus.json", "driver and GPUs, by NVML"
+    if isinstance(nvml, str):
+        return missing_part(file, about, nvml)
+    try:
+        nvml.open()
+        try:
+            return json_part(file, about, {"driver": nvml.driver(), "cuda": nvml.cuda(), "gpus": _each_gpu(nvml)})
+        finally:
+            nvml.close()
+    except NvmlFailed as error:
+        return missing_part(file, about, str(error))
+
+
+def _each_gpu(nvml: Nvml) -> list[dict[str, object]]:
+    return [_gpu(nvml, ordinal) for ordinal in range(nvml.count())]
+
+
+def _gpu(nvml: Nvml, ordinal: int) -> dict[str, object]:
+    try:
+        uuid, name, capability = nvml.found(ordinal)
+    except NvmlFailed as error:
+        return {"index": ordinal, "why": str(error)}
+    asked: dict[str, Callable[[], object]] = {
+        "mig": lambda: nvml.mig_enabled(uuid),
+        "compute_mode": lambda: nvml.compute_mode(uuid),
+        "busy_percent": lambda: nvml.busy_percent(uuid),
+        "processes": lambda: [{"pid": pid, "used": used} for pid, used in nvml.uses(uuid)],
+        "mps_clients": lambda: sorted(nvml.mps_pids(uuid)),
+    }
+    told: dict[str, object] = {"index": ordinal, "uuid": uuid, "name": name, "capability": capability}
+    for what, ask in asked.items():
+        try:
+            told[what] = ask()
+        except NvmlFailed as error:
+            told[what] = str(error)
+    return told
+
+
+def _limits(folder: Path) -> Iterator[Part]:
+    for name in (POLICY_FILE, GPU_FACTS_FILE):
+        path = (folder / name).resolve()  # of a ConfigMap each is a link
+        yield _tried(f"limits/{name}", f"{folder / name}", partial(bundle_files.tail, path, MOST_BYTES))
+
+
+def _domain(folder: DomainFolder) -> Iterator[Part]:
+    name = folder.path.name
+    for path, about in (
+        (folder.record, "record of mpsd control"),
+        (folder.limits, "limits that were read back"),
+        (folder.commands, "how long the daemon took for commands"),
+        (folder.drain, "drain that was asked for"),
+    ):
+        if path.exists():
+            yield _tried(f"domains/{name}/{path.name}", f"{name}: {about}", partial(_json_text, path))
+    gate = {"serves": folder.gate.exists(), "client": sorted(one.name for one in folder.client.glob("*"))}
+    yield json_part(f"domains/{name}/gate.json", f"{name}: whether containers may start there", gate)
+    for log in sorted(folder.log.parent.glob("*.log*")):
+        about = f"{name}: the end of the daemon's log"
+        yield _tried(f"domains/{name}/{log.name}", about, partial(bundle_files.tail, log, MOST_BYTES), log_part)
+
+
+def _json_text(path: Path) -> str:
+    """As redacted_value leaves it; as it stands where it is no JSON."""
+    text = bundle_files.tail(path, MOST_BYTES)
+    try:
+        value: Any = json.loads(text)
+    except ValueError:
+        return text
+    return json_part("", "", value).text
+
+
+def _surroundings(host: Host | None) -> Iterator[Part]:
+    if host is None:
+        yield missing_part("engines", "container engines", "these GPUs are played, and have none around them")
+        return
+    for name, path in (*((str(engine), path) for engine, path in CONFIGURATION.items()), ("launcher", LAUNCHER)):
+        about = f"{path}, which `mpsd install` writes into"
+        yield _tried(f"engines/{name}", about, partial(_configuration, host, path))
+    runtime = host.root / str(_RUNTIME_LOG).lstrip("/")
+    about = "the end of the log of mpsd-runtime"
+    yield _tried("log/runtime.log", about, partial(bundle_files.tail, runtime, MOST_BYTES), log_part)
+
+
+def _configuration(host: Host, path: str) -> str:
+    found = engine_files.find(host.root / path.lstrip("/"), host.root)
+    if found.text is None:
+        raise FileNotFoundError(f"there is no {path}")
+    return found.text
+
+
+def _tried(file: str, about: str, read: Callable[[], str], make: Callable[[str, str, str], Part] = text_part) -> Part:
+    try:
+        return make(file, about, read())
+    except (OSError, InvalidInput) as error:
+        return missing_part(file, about, str(error))
