@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from mpsd.cli.imports import lasting
 
 STATUS = {"-o": "output", "--output": "output", "--kubeconfig": "kubeconfig", "--context": "context"}
+TOP = {"-n": "namespace", "--namespace": "namespace", "--kubeconfig": "kubeconfig", "--context": "context"}
 _FORMATS = frozenset({"text", "wide", "json", "yaml"})
 
 
@@ -32,10 +33,13 @@ def plain(words: Sequence[str], options: Mapping[str, str]) -> dict[str, str] | 
 
 def kubectl_mps() -> None:
     """The entry point of `kubectl-mps`."""
-    words = sys.argv[2:] if sys.argv[1:2] == ["status"] else sys.argv[1:]
-    asked = None if _is_completing("KUBECTL_MPS") else plain(words, STATUS)
-    if asked is not None:
-        _cluster("kubectl mps", "kubectl-mps", asked)
+    words = sys.argv[1:]
+    if not _is_completing("KUBECTL_MPS"):
+        if (top := _once(words)) is not None:
+            _cluster_top(top)
+        asked = plain(words[1:] if words[:1] == ["status"] else words, STATUS)
+        if asked is not None:
+            _cluster("kubectl mps", "kubectl-mps", asked)
     with lasting():
         from mpsd.cli.kubectl_mps import main
     main()
@@ -44,13 +48,19 @@ def kubectl_mps() -> None:
 def mpsd() -> None:
     """The entry point of `mpsd`."""
     words = sys.argv[1:]
-    cluster = words[:1] == ["status"] and words.count("--cluster") == 1 and not _is_completing("MPSD")
-    asked = plain([word for word in words[1:] if word != "--cluster"], STATUS) if cluster else None
-    if asked is not None:
-        _cluster("mpsd status", "mpsd", asked)
+    if words[:1] == ["status"] and words.count("--cluster") == 1 and not _is_completing("MPSD"):
+        asked = plain([word for word in words[1:] if word != "--cluster"], STATUS)
+        if asked is not None:
+            _cluster("mpsd status", "mpsd", asked)
     with lasting():
         from mpsd.cli.main import main
     main()
+
+
+def _once(words: Sequence[str]) -> dict[str, str] | None:
+    """The options of one look of `top`; None for any other line."""
+    is_one = words[:1] == ["top"] and words.count("--once") == 1
+    return plain([word for word in words[1:] if word != "--once"], TOP) if is_one else None
 
 
 def _is_completing(program: str) -> bool:
@@ -71,3 +81,21 @@ def _cluster(verb: str, program: str, asked: Mapping[str, str]) -> None:
     with ending(program):
         output = StatusFormat(asked.get("output", "text"))
         show_cluster(Cluster(verb, kubeconfig, context), (), output, watch=False, glance=glance)
+
+
+def _cluster_top(asked: Mapping[str, str]) -> None:
+    """Shows one look and ends the program."""
+    from mpsd.roles.cluster_glance import Glance
+
+    kubeconfig, context = asked.get("kubeconfig"), asked.get("context")
+    glance = Glance((), kubeconfig, context)
+    with lasting():  # while kubectl asks
+        from mpsd.cli.cluster_top_look import look_at
+        from mpsd.cli.ending import ending
+        from mpsd.cli.imports import unswept
+        from mpsd.cli.top_show import Asked, show_top
+        from mpsd.core.top_rows import Sort
+
+    with ending("kubectl-mps"), unswept():
+        once = Asked("kubectl mps top", Sort.MEMORY, 0.0, 1, as_json=False, plain=True)
+        show_top(once, look_at((), asked.get("namespace"), kubeconfig, context, glance))

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from mpsd.cli.sheet import Sheet
-from mpsd.cli.tables import Column, clock, fitted, known_gib, state_colour
+from mpsd.cli.tables import Column, clock, fitted, known_gib, state_colour, table
 from mpsd.core.durations import lasting
 from mpsd.core.gib import gib
 from mpsd.core.problem import printable
@@ -22,6 +22,7 @@ from mpsd.core.top_rows import Sort, Top, TopGpu, TopUser
 _LONGEST = 2000
 _KEYS = "q quit   m memory   s SM use   n name   arrows, PageUp, PageDown: scroll"
 _MOST_NOTES = 3  # on a terminal
+_SHORTEST_NAME = 24  # that a name is cut to before columns are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,13 @@ def _gpu_sheet(gpus: Sequence[TopGpu], width: int, without: frozenset[str]) -> S
 
 
 def _user_sheet(users: Sequence[TopUser], width: int, without: frozenset[str]) -> Sheet:
-    return fitted([one for one in _USERS if one.title not in without], users, width, _USERS_DROPPED)
+    columns = [one for one in _USERS if one.title not in without]
+    sheet = table(columns, users)
+    if sheet.width <= width:
+        return sheet
+    longest = max(_SHORTEST_NAME, width * 2 // 5)
+    short = [replace(one, name=printable(one.name, longest)) for one in users]
+    return fitted(columns, short, width, _USERS_DROPPED)
 
 
 def _without(top: Top) -> frozenset[str]:

@@ -193,7 +193,7 @@ def _name(grant: "GrantStatus", use: "GrantUse | None") -> str:
         return f"{grant.namespace}/{grant.pod}"
     if grant.container:
         return grant.container_name or (use.container_name if use else None) or grant.container[:12]
-    return f"{grant.command or grant.id} (pid {grant.holder_pid})"
+    return f"pid {grant.holder_pid}: {grant.command or grant.id}"
 
 
 def _stranger(client: "ClientStatus", labels: Mapping[str, str]) -> TopUser:
@@ -201,7 +201,7 @@ def _stranger(client: "ClientStatus", labels: Mapping[str, str]) -> TopUser:
     how = "without a grant" if client.on_mps else "beside MPS"
     return TopUser(
         node="",
-        name=f"{client.command or 'a process'} (pid {client.pid}, {how})",
+        name=f"pid {client.pid}, {how}: {client.command or 'a process'}",
         gpu=client.gpu,
         label=labels.get(client.gpu, client.gpu),
         granted_mib=None,

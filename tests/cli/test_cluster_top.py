@@ -1,0 +1,109 @@
+"""`kubectl mps top`: the GPUs of a cluster and the pods that use them."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpsd.cli import kubectl_mps, plain
+from mpsd.core.top_rows import NO_SM_USE
+from tests.cli.cluster_world import ClusterWorld
+from tests.cli.screens import Screen, on_screen
+from tests.mpsnodes import NAMES
+
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(params=["by kubectl", "without kubectl"])
+def environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    path = f"{BIN}:{os.environ['PATH']}" if request.param == "by kubectl" else str(BIN / "nothing")
+    monkeypatch.setenv("PATH", path)
+    return dict(os.environ)
+
+
+def test_one_look_shows_gpus_and_pods_and_says_what_is_left_out(
+    world: ClusterWorld, environment: dict[str, str]
+) -> None:
+    world.put(*NAMES)
+    said = world.run(plain.kubectl_mps, "kubectl-mps", "top", "--once")
+    assert (said.code, said.errors) == (0, "")
+    assert "\x1b" not in said.output
+    assert said.row("gpu-a2", "gpu0", "A30")[3:6] == ["draining", "11/23", "GiB"]
+    assert said.row("gpu-a2", "gpu1", "A30")[6] == "?"
+    assert said.row("gpu-a1", "gpu0", "default/mps-sample-7xk2p")[3:5] == ["4.5", "GiB"]
+    assert NO_SM_USE in said.output
+    assert "gpu-b2: nothing told yet\n" in said.output
+    same = world.run(kubectl_mps.main, "kubectl-mps", "top", "--once", "--sort=memory")
+    assert same.output == said.output
+
+
+def test_a_namespace_and_nodes_are_chosen_as_kubectl_chooses_them(world: ClusterWorld) -> None:
+    world.put(*NAMES)
+    looks = {
+        words: json.loads(world.kubectl_mps("top", "--once", "-o", "json", *words).output)
+        for words in ((), ("gpu-a1",), ("gpu-a1", "gpu-a2"), ("-n", "default"), ("-n", "nobodys"))
+    }
+    assert {row["node"] for row in looks["gpu-a1",]["gpus"]} == {"gpu-a1"}
+    assert {row["node"] for row in looks["gpu-a1", "gpu-a2"]["gpus"]} == {"gpu-a1", "gpu-a2"}
+    assert looks["-n", "nobodys"]["users"] == []
+    assert {row["name"].split("/")[0] for row in looks["-n", "default"]["users"]} == {"default"}
+    assert all(row["sm_percent"] is None for row in (*looks[()]["gpus"], *looks[()]["users"]))
+
+
+def test_a_wrong_question_is_answered_as_status_answers_it(world: ClusterWorld, bare_world: ClusterWorld) -> None:
+    world.put("gpu-a1")
+    missing = world.kubectl_mps("top", "gpu-a9", "--once")
+    assert (missing.code, missing.output) == (2, "")
+    assert 'node "gpu-a9": has no MPSNode; name one of gpu-a1\n' in missing.errors
+    assert world.kubectl_mps("top", "--sort", "colour").code == 2
+    assert world.kubectl_mps("top", "--interval", "0.1").code == 2
+
+
+def test_a_cluster_without_mpsd_is_told_how_to_get_it(bare_world: ClusterWorld) -> None:
+    said = bare_world.kubectl_mps("top")
+    assert said.code == 1
+    assert "kubectl apply -k manifests" in said.errors
+
+
+def test_live_it_outlives_the_api_server_and_leaves_the_terminal_as_it_was(
+    world: ClusterWorld, environment: dict[str, str]
+) -> None:
+    world.put("gpu-a1")
+    argv = [BIN / "kubectl-mps", "top", "--interval", "1"]
+    with on_screen(argv, environment, 120) as screen:
+        screen.shows("default/mps-sample-7xk2p")
+        world.api.stop()
+        screen.shows("nothing newer is known since")
+        assert "default/mps-sample-7xk2p" in screen.text
+        world.api.start()
+        screen.until(lambda seen: "nothing newer" not in seen.text, "it goes on")
+        screen.press("q")
+        assert screen.ended() == 0
+        assert screen.is_as_it_was()
+
+
+def test_keys_scroll_and_sort(world: ClusterWorld) -> None:
+    world.put(*NAMES)
+
+    def first_pod(screen: Screen) -> str:
+        return next(
+            (line for line in screen.lines if "/" in line and "GiB" in line and " gpu" in line and "default" in line),
+            "",
+        )
+
+    with on_screen([BIN / "kubectl-mps", "top", "--sort", "name"], os.environ, 120, 16) as screen:
+        screen.shows("sorted by name")
+        top = screen.until(first_pod, "a pod")
+        screen.press("\x1b[B")
+        screen.until(lambda seen: first_pod(seen) not in ("", top), "the next one")
+        screen.press("\x1b[A")
+        screen.until(lambda seen: first_pod(seen) == top, "back")
+        screen.press("\x1b[6~")
+        screen.until(lambda seen: first_pod(seen) != top, "a page on")
+        screen.press("\x1b[5~\x1b[5~m")
+        screen.shows("sorted by memory")
+        screen.press("\x03")
+        assert screen.ended() == 130
+        assert screen.is_as_it_was()

@@ -1,0 +1,170 @@
+"""`mpsd top`: who uses the GPUs of this machine, live on a terminal and as lines elsewhere."""
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.screens import Screen, on_screen
+from tests.roles.conftest import on_machine, serving_on
+from tests.roles.machine import MPSD, Machine, eventually
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    """Two A30, nothing running."""
+    yield from on_machine("A30×2")
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Machine]:
+    """Two A30, on which `mpsd up` runs, and on which processes may run beside MPS."""
+    yield from serving_on("A30×2", exclusive_process=False)
+
+
+def row_of(screen: Screen, words: str) -> list[str]:
+    """The words of the first row that has these; empty where none has."""
+    return next((line.split() for line in screen.lines if words in line), [])
+
+
+def place_of(screen: Screen, words: str) -> int:
+    return next((place for place, line in enumerate(screen.lines) if words in line), -1)
+
+
+def test_it_shows_who_uses_what_and_sorts_by_what_is_asked(served: Machine) -> None:
+    served.client(6, "alloc=500")
+    served.client(8, "alloc=2000")
+    small, large = "alloc=500", "alloc=2000"
+    with on_screen([MPSD, "top", "--interval", "0.2"], served.environment, 150) as screen:
+        screen.until(
+            lambda seen: place_of(seen, large) > 0 and "?" not in row_of(seen, "gpu0  ")[4:6], "both, measured"
+        )
+        screen.until(lambda seen: 0 < place_of(seen, large) < place_of(seen, small), "the larger one first")
+        assert row_of(screen, "A30")[:3] == ["gpu0", "A30", "ready"]
+        assert row_of(screen, "A30")[3].startswith("14/")
+        screen.press("n")
+        screen.shows("sorted by name")
+        screen.press("s")
+        screen.shows("sorted by sm")
+        screen.press("m")
+        screen.shows("sorted by memory")
+        screen.press("q")
+        assert screen.ended() == 0
+        assert screen.is_as_it_was()
+
+
+def test_who_is_over_its_limit_comes_first_whatever_the_order(served: Machine) -> None:
+    served.client(8, "alloc=4000")
+    outside = {"MPSD_SIMULATION": str(served.simulation.folder), "CUDA_VISIBLE_DEVICES": "0"}
+    served.start([served.program("sim-cuda"), "alloc=100", "hold"], outside).heard("ready")
+    with on_screen([MPSD, "top", "--sort", "name", "--interval", "0.2"], served.environment, 150) as screen:
+        screen.until(lambda seen: 0 < place_of(seen, "beside MPS") < place_of(seen, "alloc=4000"), "it comes first")
+        assert "no grant" in screen.text
+        screen.press("\x03")
+        assert screen.ended() == 130
+        assert screen.is_as_it_was()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_it_and_the_terminal_is_as_it_was(signum: signal.Signals, served: Machine) -> None:
+    with on_screen([MPSD, "top"], served.environment) as screen:
+        screen.shows("q quit")
+        screen.send(signum)
+        assert screen.ended() == 128 + signum
+        assert screen.is_as_it_was()
+
+
+def test_keys_that_mean_nothing_change_nothing(served: Machine) -> None:
+    with on_screen([MPSD, "top", "--interval", "0.2"], served.environment) as screen:
+        screen.shows("q quit")
+        screen.press("x\x1a\x1b[15~\xffé")
+        screen.press("n")
+        screen.shows("sorted by name")
+        screen.press("q")
+        assert screen.ended() == 0
+
+
+def test_a_narrow_terminal_shows_fewer_columns_and_a_wide_one_all(served: Machine) -> None:
+    served.client(6, "alloc=500")
+    with on_screen([MPSD, "top", "--interval", "0.2"], served.environment, 150) as screen:
+        screen.until(lambda seen: "THREADS" in seen.text and "MODEL" in seen.text, "all columns")
+        screen.resize(64, 20)
+        screen.until(lambda seen: "MODEL" not in seen.text and "USED" in seen.text, "what fits")
+        screen.resize(150, 24)
+        screen.until(lambda seen: "THREADS" in seen.text and "MODEL" in seen.text, "all columns again")
+        screen.press("q")
+        assert screen.ended() == 0
+
+
+def test_an_agent_that_is_gone_is_said_since_when_and_is_waited_for(machine: Machine) -> None:
+    _control, agent = machine.apart()
+    machine.until_ready()
+    machine.client(6, "alloc=500")
+    with on_screen([MPSD, "top", "--interval", "0.2"], machine.environment, 150) as screen:
+        screen.shows("alloc=500")
+        agent.kill()
+        screen.shows("nothing newer is known since")
+        assert re.search(r"since \d\d:\d\d:\d\d \(\d+ s\): mpsd (does not run here|went away)", screen.text)
+        assert "alloc=500" in screen.text, "what was seen last stays"
+        machine.service("agent")
+        screen.until(lambda seen: "nothing newer" not in seen.text and "alloc=500" in seen.text, "it goes on")
+        screen.press("q")
+        assert screen.ended() == 0
+        assert screen.is_as_it_was()
+
+
+# -- elsewhere -------------------------------------------------------------------------------------------------------
+
+
+def test_in_a_pipe_it_is_one_look_without_control_codes(served: Machine) -> None:
+    client = served.client(6, "alloc=500")
+    asked = served.start([MPSD, "top", "--once"])
+    assert asked.exit_code() == 0, asked
+    assert "\x1b" not in asked.output
+    assert f"pid {client.pid}: sim-cuda" in asked.output
+    with on_screen([MPSD, "top", "--once"], served.environment) as screen:
+        assert screen.ended() == 0
+        assert b"\x1b[?1049h" not in screen.raw
+        assert f"pid {client.pid}: sim-cuda" in screen.text
+
+
+def test_machines_read_an_object_a_line(served: Machine) -> None:
+    client = served.client(6, "alloc=500")
+    asked = served.start([MPSD, "top", "-n", "3", "--interval", "0.2", "-o", "json"])
+    assert asked.exit_code() == 0, asked
+    looks = [json.loads(line) for line in asked.output.splitlines()]
+    assert len(looks) == 3
+    assert looks[0]["now"] < looks[1]["now"] < looks[2]["now"]
+    for look in looks:
+        (user,) = look["users"]
+        assert (user["granted_mib"], user["label"], user["over"]) == (6144, "gpu0", False)
+        assert user["name"].startswith(f"pid {client.pid}: sim-cuda")
+        assert [gpu["label"] for gpu in look["gpus"]] == ["gpu0", "gpu1"]
+        assert (look["away"], look["away_since"]) == ("", None)
+
+
+def test_in_a_pipe_an_agent_that_is_gone_is_an_object_too(machine: Machine) -> None:
+    _control, agent = machine.apart()
+    machine.until_ready()
+    asked = machine.start([MPSD, "top", "--interval", "0.2", "-o", "json"])
+    eventually(lambda: asked.output, "a look")
+    agent.kill()
+    eventually(lambda: any(json.loads(line)["away"] for line in asked.output.splitlines()), "it is away")
+    machine.service("agent")
+    eventually(lambda: not json.loads(asked.output.splitlines()[-1])["away"], "it is back")
+    asked.send(signal.SIGINT)
+    assert asked.exit_code() == 130
+
+
+def test_where_mpsd_does_not_run_it_says_so_and_is_a_no(machine: Machine) -> None:
+    asked = machine.start([MPSD, "top"])
+    assert asked.exit_code() == 1
+    assert asked.errors.startswith("mpsd top: mpsd does not run here: nobody answers on ")
+    assert asked.output == ""
+
+
+def test_what_is_no_interval_is_a_misuse(machine: Machine) -> None:
+    assert machine.start([MPSD, "top", "--interval", "0"]).exit_code() == 2
+    assert machine.start([MPSD, "top", "--sort", "colour"]).exit_code() == 2
