@@ -24,6 +24,21 @@ def test_no_heading_is_of_a_reason_that_is_gone() -> None:
     assert {section.splitlines()[0] for section in sections} == {reason.value for reason in Reason}
 
 
+@pytest.mark.parametrize("reason", Reason)
+def test_a_reason_says_where_it_is_told_what_it_means_and_what_to_do(reason: Reason) -> None:
+    _before, section = page("docs/events.md").text.split(f"\n## {reason.value}\n\n", 1)
+    section = section.split("\n## ", 1)[0]
+    assert section.startswith("*On the ")
+    assert "\n- **Means:** " in section
+    assert "\n- **Do:** " in section
+
+
+def test_the_index_leads_to_every_page() -> None:
+    index = page("docs/README.md")
+    linked = {link.partition("#")[0] for link in index.links}
+    assert {path.name for path in index.path.parent.glob("*.md")} - {"README.md"} - linked == set()
+
+
 def test_every_reason_of_the_condition_is_explained() -> None:
     reasons = {mps_ready(node(state=state)).reason for state in State}
     assert {reason for reason in reasons if f"| {reason} |" not in page("docs/mpsnode.md").text} == set()
