@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from mpsd.core.metric import Teller
 from mpsd.edge.waiting import wait_until
 from tests.prometheus.meanwhile import beside
 from tests.prometheus.node_trials import LISTEN
-from tests.prometheus.server import DEADLINE_S, Prometheus
+from tests.prometheus.server import COMPONENT, DEADLINE_S, Prometheus
 from tests.roles.machine import eventually
 from tests.roles_kubelet.cluster import NODE, Cluster, pod
 from tests.roles_scheduler.process import Extender, extender
@@ -34,6 +36,7 @@ from tests.roles_webhook.world import (
 )
 from tests.served import free_port
 
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
 WEBHOOK, SCHEDULER = "webhook-0", "scheduler-0"
 POLICY: Mapping[str, Any] = {
     "graces": {"command_s": 2, "start_s": 5, "drain_s": 30, "fault_grace_s": 60},  # who lingers is let
@@ -42,20 +45,31 @@ _COUNT = itertools.count()
 
 
 class ScrapedCluster(Cluster):
-    """Its agent serves readers on a port of its own."""
+    """Its agent serves readers on two ports, as the manifests have it: one is open, the other wants a token."""
 
     def __init__(self) -> None:
-        self.port = free_port()
+        self.port, self.tls_port = free_port(), free_port()
         super().__init__("A30×2")
         self.set_policy(**POLICY)
 
     @property
     def environment(self) -> dict[str, str]:
-        return super().environment | {LISTEN: f"127.0.0.1:{self.port}"}
+        return super().environment | {LISTEN: f"127.0.0.1:{self.port},0.0.0.0:{self.tls_port}"}
 
     @property
     def kubeconfig(self) -> Path:
         return self._api_folder / "kubeconfig"
+
+    def token_of_the_component(self) -> str:
+        """What the component's Secret would hold, once its account and rights are there."""
+        account = "/api/v1/namespaces/mpsd-system/serviceaccounts"
+        self.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "mpsd-system"}})
+        paths = {"ServiceAccount": account, "ClusterRole": f"{RBAC}/clusterroles"}
+        paths["ClusterRoleBinding"] = f"{RBAC}/clusterrolebindings"
+        for thing in yaml.safe_load_all((COMPONENT / "account.yaml").read_text()):
+            if thing["kind"] in paths:
+                self.ask("POST", paths[thing["kind"]], thing)
+        return str(self.ask("POST", f"{account}/mpsd-prometheus/token", {"spec": {}})["status"]["token"])
 
 
 @dataclass

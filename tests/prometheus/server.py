@@ -28,6 +28,8 @@ from mpsd.core.promql import INSTANCE, JOB, job_of
 from mpsd.edge.waiting import wait_until
 from tests.served import free_port
 
+COMPONENT = Path(__file__).parents[2] / "manifests" / "components" / "prometheus"
+READERS = "readers"  # the job that comes in by a token
 INTERVAL = "500ms"
 PATIENCE = Patience(lasts_s=1, window_s=8)  # as good as at once, and long enough for several scrapes
 DEADLINE_S = 45.0  # far above what anything takes, however busy the machine; only a failing test waits so long
@@ -63,6 +65,7 @@ class Prometheus:
         self._folder, self._port = folder, free_port()
         self._targets: dict[tuple[Teller, str], int] = {}
         self._write_targets()
+        self.scrape_readers(None)
         (folder / "rules.yaml").write_text(yaml.safe_dump(groups(GROUPS, PATIENCE)))
         (folder / "prometheus.yaml").write_text(yaml.safe_dump(_configuration()))
         with (folder / "log").open("wb") as log:
@@ -86,14 +89,22 @@ class Prometheus:
         del self._targets[teller, instance]
         self._write_targets()
 
+    def scrape_readers(self, port: int | None, token: str = "") -> None:
+        """As the PodMonitor of the agent has it, with this token; None: no longer."""
+        self._write("token", token)
+        self._write(f"{READERS}.json", json.dumps([{"targets": [f"127.0.0.1:{port}"]}] if port else []))
+
     def _write_targets(self) -> None:
         found = [
             {"targets": [f"127.0.0.1:{port}"], "labels": {JOB: job_of(teller), INSTANCE: instance}}
             for (teller, instance), port in self._targets.items()
         ]
-        new = self._folder / "targets.new"
-        new.write_text(json.dumps(found))
-        new.replace(self._folder / "targets.json")
+        self._write("targets.json", json.dumps(found))
+
+    def _write(self, name: str, text: str) -> None:
+        new = self._folder / f"{name}.new"
+        new.write_text(text)
+        new.replace(self._folder / name)
 
     # -- what it says --------------------------------------------------------------------------------------------
 
@@ -165,15 +176,29 @@ class Prometheus:
 
 
 def _configuration() -> dict[str, object]:
-    scraped = {
-        "job_name": "mpsd",
-        "honor_labels": True,
-        "file_sd_configs": [{"files": ["targets.json"], "refresh_interval": "1s"}],
-    }
+    scraped = {"job_name": "mpsd", "honor_labels": True, "file_sd_configs": _targets_in("targets.json")}
     return {
         "global": {"scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL},
         "rule_files": ["rules.yaml"],
-        "scrape_configs": [scraped],
+        "scrape_configs": [scraped, {**_readers_port(), "file_sd_configs": _targets_in(f"{READERS}.json")}],
+    }
+
+
+def _targets_in(file: str) -> list[dict[str, object]]:
+    return [{"files": [file], "refresh_interval": "1s"}]
+
+
+def _readers_port() -> dict[str, object]:
+    """What the operator makes of the agent's PodMonitor, but for who is scraped."""
+    monitors = yaml.safe_load_all((COMPONENT / "pod-monitors.yaml").read_text())
+    (agent,) = (one for one in monitors if one["metadata"]["name"] == job_of(Teller.AGENT))
+    (endpoint,) = agent["spec"]["podMetricsEndpoints"]
+    return {
+        "job_name": READERS,
+        "scheme": endpoint["scheme"],
+        "honor_labels": endpoint["honorLabels"],
+        "tls_config": {"insecure_skip_verify": endpoint["tlsConfig"]["insecureSkipVerify"]},
+        "authorization": {"type": endpoint["authorization"]["type"], "credentials_file": "token"},
     }
 
 

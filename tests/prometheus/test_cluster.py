@@ -13,7 +13,7 @@ from mpsd.core.promql import INSTANCE, in_window
 from tests.edge.pod_cgroup import needs_cgroups
 from tests.prometheus.cluster_trials import TRIALS
 from tests.prometheus.scraped_cluster import World, world
-from tests.prometheus.server import PATIENCE, prometheus, promtool
+from tests.prometheus.server import PATIENCE, READERS, prometheus, promtool
 
 pytestmark = needs_cgroups  # by which a process's pod is known
 
@@ -57,6 +57,17 @@ def test_what_every_alert_measures_has_data_while_all_is_well(cluster: World) ->
         for alert in ALERTS:
             found = cluster.prometheus.until_data(alert.value(PATIENCE.window_s))
             assert all(one.labels.get(INSTANCE) or one.labels.get("job") for one in found), alert.name
+
+
+def test_the_account_of_the_component_is_let_in_by_the_port_for_readers_and_nobody_else_is(cluster: World) -> None:
+    server, port = cluster.prometheus, cluster.cluster.tls_port
+    server.scrape_readers(port, cluster.cluster.token_of_the_component())
+    try:
+        server.until_data(f'mpsd_gpu_info{{job="{READERS}"}}')
+        server.scrape_readers(port, "made-up")
+        server.until_data(f'up{{job="{READERS}"}} == 0')
+    finally:
+        server.scrape_readers(None)
 
 
 @pytest.mark.parametrize("name", TRIALS)
