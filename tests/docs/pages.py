@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -89,12 +89,18 @@ class Page:
 def pages() -> Iterator[Page]:
     """README, the changelog, everything in docs/, and what lies beside the tests."""
     for path in [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "tests").rglob("*.md"))]:
-        yield Page(path)
+        yield at(path)
 
 
 def page(name: str) -> Page:
     """By its path from the root."""
-    return Page(ROOT / name)
+    return at(ROOT / name)
+
+
+@cache
+def at(path: Path) -> Page:
+    """Read and parsed once."""
+    return Page(path)
 
 
 def _plain(inline: Token) -> str:

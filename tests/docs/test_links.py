@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, Page, page, pages
+from tests.docs.pages import ROOT, Page, at, page, pages
 
 PAGES = tuple(pages())
 _ELSEWHERE = re.compile(r"[a-z]+:")
@@ -21,7 +21,7 @@ def broken(here: Page) -> Iterator[str]:
         target = (here.path.parent / file).resolve() if file else here.path
         if not target.exists():
             yield f"{link}: there is no such file"
-        elif anchor and anchor not in Page(target).anchors:
+        elif anchor and anchor not in at(target).anchors:
             yield f"{link}: that page has no such heading"
 
 

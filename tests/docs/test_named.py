@@ -36,7 +36,8 @@ def test_a_reason_says_where_it_is_told_what_it_means_and_what_to_do(reason: Rea
 def test_the_index_leads_to_every_page() -> None:
     index = page("docs/README.md")
     linked = {link.partition("#")[0] for link in index.links}
-    assert {path.name for path in index.path.parent.glob("*.md")} - {"README.md"} - linked == set()
+    missing = {path.name for path in index.path.parent.glob("*.md")} - {"README.md"} - linked
+    assert missing == set(), "add a line to docs/README.md"
 
 
 def test_every_reason_of_the_condition_is_explained() -> None:
