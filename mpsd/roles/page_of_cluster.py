@@ -13,6 +13,7 @@ from typing import Any
 import mpsd
 from mpsd.core.cluster_status import ClusterNode, read_mpsnode
 from mpsd.core.kubernetes_node import KubernetesNode, read_kubernetes_node
+from mpsd.core.node_books import NodeBooks
 from mpsd.core.page_cluster import MOST_WAITING, NodeParts, aged, cluster_page, no_mpsnode, node_parts
 from mpsd.core.page_view import Head, PageView, Scope
 from mpsd.core.pod_scene import Scene, Story
@@ -24,7 +25,8 @@ from mpsd.edge.kube_time import seconds
 from mpsd.roles.report_node import MPS_NODES, NODES
 from mpsd.roles.scheduler_books import ClusterBooks
 
-_AT_ONCE = 8  # nodes, or pods, before others are served
+_AT_ONCE = 8  # nodes, before others are served
+_SHARE = 10  # of the time, one part at most is spent on why pods wait
 _LOOK_AGAIN_S = 30.0  # where nothing was heard: what is silent becomes stale, and promises end
 _PENDING = {"fieldSelector": "status.phase=Pending"}
 _NAME = "cluster"
@@ -39,6 +41,8 @@ class ClusterPage:
         self._changed = True
         self._looked_at = 0.0
         self._made: dict[str, tuple[object, NodeParts]] = {}  # by node, and what it was made from
+        self._stories: Sequence[tuple[PodSeen, Story]] = ()
+        self._stories_due = 0.0  # monotonic: when they may be told anew
         self._tasks: Sequence[asyncio.Task[None]] = ()
         self._mirrors: Sequence[Mirror[Any]] = ()
         self._mpsnodes: Mirror[ClusterNode]
@@ -50,7 +54,7 @@ class ClusterPage:
         self._nodes = Mirror(self._kube, Selection(NODES), read_kubernetes_node, self._note)
         self._pods = Mirror(self._kube, Selection(PODS, query=_PENDING), self._read_pod, self._note)
         self._mirrors = (self._mpsnodes, self._nodes, self._pods)
-        self._made, self._changed = {}, True
+        self._made, self._changed, self._stories_due = {}, True, 0.0
         self._tasks = [asyncio.create_task(mirror.run()) for mirror in self._mirrors]
 
     async def end(self) -> None:
@@ -87,10 +91,25 @@ class ClusterPage:
             await _let_others(place)
         self._made = {name: made for name, made in self._made.items() if name in told}
         pods = self._pods.objects()
-        stories = await self._stories(pods[:MOST_WAITING], told, machines, now)
+        await self._tell_stories(Scene(self._books.policy, now, told, self._free(), machines), pods[:MOST_WAITING])
+        waiting = {pod.name.uid for pod in pods}
+        stories = [(pod, answer) for pod, answer in self._stories if pod.name.uid in waiting]
         silent = sorted(one.name for one in machines.values() if one.is_labelled and one.name not in told)
-        head = self._head(away, len(pods) - len(stories))
+        head = self._head(away, max(0, len(pods) - MOST_WAITING))
         return cluster_page(head, parts, stories, tuple(map(no_mpsnode, silent)))
+
+    def _free(self) -> Mapping[str, NodeBooks]:
+        table = self._books.table
+        return {name: found for name in table.nodes if (found := table.books(name))}
+
+    async def _tell_stories(self, scene: Scene, pods: Sequence[PodSeen]) -> None:
+        """On a thread, since thousands of GPUs take seconds; then not again for so long that it costs little."""
+        began = time.monotonic()
+        if began < self._stories_due:
+            self._changed = True  # what is heard now is told then
+            return
+        self._stories = await asyncio.to_thread(lambda: [(pod, story(pod, scene)) for pod in pods])
+        self._stories_due = time.monotonic() + _SHARE * (time.monotonic() - began)
 
     def _parts(self, node: ClusterNode, now: float) -> NodeParts:
         """Those of before where nothing has changed; how long something is wrong is said anew each minute."""
@@ -99,22 +118,6 @@ class ClusterPage:
         if known is None or (known[0] is not source and known[0] != source):
             known = self._made[node.name] = source, node_parts(node, now)
         return known[1]
-
-    async def _stories(
-        self,
-        pods: Sequence[PodSeen],
-        told: Mapping[str, ClusterNode],
-        machines: Mapping[str, KubernetesNode],
-        now: float,
-    ) -> list[tuple[PodSeen, Story]]:
-        table = self._books.table
-        books = {name: found for name in table.nodes if (found := table.books(name))}
-        scene = Scene(self._books.policy, now, told, books, machines)
-        stories = []
-        for place, pod in enumerate(pods, 1):
-            stories.append((pod, story(pod, scene)))
-            await _let_others(place)
-        return stories
 
     def _head(self, away: str, more: int = 0) -> Head:
         since = [one.out_of_sync_since for one in self._mirrors if one.trouble and one.out_of_sync_since]

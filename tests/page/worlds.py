@@ -2,14 +2,20 @@
 
 from dataclasses import replace
 
+from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.domain_states import State
 from mpsd.core.events import Reason
 from mpsd.core.node_status import ViolationsStatus, ViolationStatus, node_status
-from mpsd.core.node_view import Client, DomainView, HeldGrant, NodeView
+from mpsd.core.node_view import Client, DomainView, NodeView
+from mpsd.core.page_cluster import aged, cluster_page, node_parts
 from mpsd.core.page_node import REFUSED, Happened, node_page
-from mpsd.core.page_view import PageView
+from mpsd.core.page_view import Head, PageView, Scope
+from mpsd.core.pod_seen import read_pod_seen
+from mpsd.core.pod_story import story
 from mpsd.core.responses import Response
 from mpsd.core.violations import Kind
+from tests.core.cluster_worlds import cluster_node, held
+from tests.core.test_pod_story import pod, scene
 from tests.core.worlds import GPUS as SOME
 from tests.core.worlds import POLICY, identity, waiting
 from tests.page_worlds import GIB, domain, granted, node
@@ -43,12 +49,12 @@ def troubled(now: float) -> PageView:
     domains = [DomainView(replace(in_fault, since=now - 140, restarts_total=1), frozenset())]
     domains += [DomainView(replace(domain(gpu), since=now - 90_000), frozenset()) for gpu in _GPUS if gpu != _GPUS[2]]
     queue = (
-        replace(waiting("a", 18, 50, deadline=now + 600), command="python finetune.py --model qwen"),
-        replace(waiting("b", 2, deadline=now + 600), command="python evaluate.py"),
+        replace(
+            waiting("a", 18, 50, deadline=now + 600), command="python finetune.py --model qwen", holder=identity(5120)
+        ),
+        replace(waiting("b", 2, deadline=now + 600), command="python evaluate.py", holder=identity(5177)),
     )
-    seen: NodeView = replace(
-        base, now=now, clients=(*clients, stranger), domains=tuple(domains), waiting=queue, grants=_held(base)
-    )
+    seen: NodeView = replace(base, now=now, clients=(*clients, stranger), domains=tuple(domains), waiting=queue)
     over = ViolationStatus(
         now - 30,
         Kind.MEMORY_OVER_GRANT,
@@ -73,10 +79,6 @@ def troubled(now: float) -> PageView:
     return node_page(node_status(seen, POLICY, watched, "0.1.0"), "gpu-a1", happened)
 
 
-def _held(base: NodeView) -> tuple[HeldGrant, ...]:
-    return base.grants
-
-
 def hostile() -> NodeView:
     """A node whose tenants have chosen their names for the page."""
     evil = "<img src=x onerror=document.title='caught'>"
@@ -88,3 +90,50 @@ def hostile() -> NodeView:
     reason = f"{evil} {{n}} </style>"
     domains = (base.domains[0], DomainView(domain(SOME[1], State.DOWN, reason), frozenset()))
     return replace(base, clients=(*(base.clients or ()), stranger), domains=domains, unknown=(evil,))
+
+
+def cluster(now: float) -> PageView:
+    """Eight nodes: one in fault, one silent, and pods that wait."""
+    nodes = [_node(f"gpu-a{number}", now) for number in range(1, 9)]
+    first, *rest = nodes[2].domains
+    broken = replace(
+        first, state=State.FAULT.value, since=now - 75, reason="a program had a GPU fault", last_fault=now - 75
+    )
+    gpus = tuple(replace(gpu, state=State.FAULT.value) if gpu.domain == first.name else gpu for gpu in nodes[2].gpus)
+    nodes[2] = replace(nodes[2], ready=False, domains=(broken, *rest), gpus=gpus)
+    nodes[5] = aged(replace(nodes[5], told_at=now - 1500), now)
+    around = scene(*nodes)
+    pods = [
+        ("research", "finetune-qwen-0", 20, 1),
+        ("research", "resnet-sweep-7-2k9dx", 12, 1),
+        ("batch", "embed-all-0", 30, 1),
+    ]
+    seen = [read_pod_seen(pod(gib, gpus=gpus, metadata=_named(*names)), POLICY) for *names, gib, gpus in pods]
+    stories = [(one, story(one, replace(around, now=now))) for one in seen]
+    head = Head(Scope.CLUSTER, "cluster", "0.1.0", now)
+    return cluster_page(head, [node_parts(one, now) for one in nodes], stories)
+
+
+def _named(namespace: str, name: str) -> dict[str, str]:
+    return {"namespace": namespace, "name": name, "uid": f"uid-of-{name}"}
+
+
+def _node(name: str, now: float) -> ClusterNode:
+    sizes = (23, 23, 23, 23)
+    pods = tuple(
+        replace(
+            held(f"{job}-{name[-1]}", gib, ordinal, name, 25),
+            namespace=space,
+            used_mib=int(gib * GIB * used),
+            clients=1,
+        )
+        for ordinal in range(len(sizes))
+        for space, job, gib, used in (("research", f"sweep-{ordinal}", 9, 0.8), ("serving", f"llm-{ordinal}", 7, 0.55))
+    )
+    made = cluster_node(name, sizes, held=pods)
+    gpus = tuple(
+        replace(gpu, name="NVIDIA A30", granted_mib=16 * GIB, granted_percent=50, used_mib=11 * GIB, clients=2)
+        for gpu in made.gpus
+    )
+    domains = tuple(replace(one, since=now - 90_000) for one in made.domains)
+    return replace(made, told_at=now - 4, gpus=gpus, domains=domains, version="0.1.0")
