@@ -150,7 +150,9 @@ def test_what_servers_of_a_cluster_tell_is_all_that_the_table_has_of_them(
 
 def test_no_port_is_open_unless_somebody_asks(machine: Machine) -> None:
     service = machine.up()
-    assert psutil.Process(service.pid).net_connections("tcp") == []
+    process = psutil.Process(service.pid)
+    assert process.net_connections("tcp") == []
+    assert not [one.path for one in process.memory_maps() if "cryptography" in one.path], "who serves nobody needs none"
     assert now(machine, "mpsd_domain_servers", "domain").keys() == {("gpu0",)}
 
 
