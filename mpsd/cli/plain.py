@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from mpsd.cli.imports import lasting
 
 STATUS = {"-o": "output", "--output": "output", "--kubeconfig": "kubeconfig", "--context": "context"}
+MACHINE = {"-o": "output", "--output": "output", "--run-dir": "run_dir"}
 TOP = {"-n": "namespace", "--namespace": "namespace", "--kubeconfig": "kubeconfig", "--context": "context"}
 _FORMATS = frozenset({"text", "wide", "json", "yaml"})
 
@@ -48,9 +49,11 @@ def kubectl_mps() -> None:
 def mpsd() -> None:
     """The entry point of `mpsd`."""
     words = sys.argv[1:]
-    if words[:1] == ["status"] and words.count("--cluster") == 1 and not _is_completing("MPSD"):
+    if words[:1] == ["status"] and not _is_completing("MPSD"):
+        if (here := plain(words[1:], MACHINE)) is not None:
+            _machine(here)
         asked = plain([word for word in words[1:] if word != "--cluster"], STATUS)
-        if asked is not None:
+        if asked is not None and words.count("--cluster") == 1:
             _cluster("mpsd status", "mpsd", asked)
     with lasting():
         from mpsd.cli.main import main
@@ -65,6 +68,17 @@ def _once(words: Sequence[str]) -> dict[str, str] | None:
 
 def _is_completing(program: str) -> bool:
     return f"_{program}_COMPLETE" in os.environ
+
+
+def _machine(asked: Mapping[str, str]) -> None:
+    """Shows this machine and ends the program."""
+    with lasting():
+        from mpsd.cli.ending import ending
+        from mpsd.cli.machine_status import show_machine
+        from mpsd.cli.speech import StatusFormat
+
+    with ending("mpsd"):
+        show_machine(asked.get("run_dir"), StatusFormat(asked.get("output", "text")), watch=False)
 
 
 def _cluster(verb: str, program: str, asked: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ from mpsd.edge.limits_files import shipped_folder
 from tests.bench.agent import agent
 from tests.bench.decisions import decisions
 from tests.bench.extender import extender
+from tests.bench.first_output import first_output
 from tests.bench.fragmentation import fragmentation
 from tests.bench.idle import idle
 from tests.bench.metrics import metrics
@@ -42,7 +43,7 @@ def main() -> int:
     rows |= watchdog()
     rows |= metrics()
     rows |= runtime()
-    for gpus, measure in (("H200×2", reactions), ("H200×8", idle)):
+    for gpus, measure in (("H200×2", reactions), ("H200×2", first_output), ("H200×8", idle)):
         with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
             machine = DemoMachine(Path(folder), gpus, _limits(Path(folder) / "limits"))
             try:
