@@ -1,5 +1,7 @@
 """Which of two versions is the older, and which differences matter."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,3 +46,10 @@ def test_control_behind_the_agent_is_normal_and_ahead_of_it_is_not() -> None:
 
 def test_each_pair_has_one_row() -> None:
     assert len({(row.older, row.newer) for row in SKEWS}) == len(SKEWS)
+
+
+def test_the_documentation_has_every_row() -> None:
+    page = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+    for row in SKEWS:
+        normal = "yes" if row.normal else "**no**"
+        assert f"| {row.older} | {row.newer} | {normal} | {row.why} | {row.remedy} |" in page
