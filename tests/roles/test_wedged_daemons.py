@@ -5,6 +5,7 @@ import signal
 
 from mpsd.core.domain_states import State
 from tests.roles.machine import Machine
+from tests.roles.test_agent_metrics import now
 
 NO_ANSWER = 'no answer to "get_server_list'
 
@@ -20,6 +21,7 @@ def test_a_stopped_daemon_is_wedged_and_serves_again_once_it_goes_on(machine: Ma
     refused = machine.run("--gpu-mem 4", "true")
     assert refused.exit_code() == 1
     assert f"gpu0 is wedged: {NO_ANSWER}" in refused.errors
+    assert now(machine, "mpsd_domain_commands_unanswered_total", "domain")["gpu0",] >= 3
 
     os.kill(daemon, signal.SIGCONT)
 
