@@ -31,7 +31,7 @@ from mpsd.edge.limits_files import read_limits, shipped_folder
 from mpsd.edge.nvml import Nvml, NvmlFailed
 from mpsd.edge.settings import SYSTEM_DIRECTORY, Settings
 
-_NVML_S = 15.0  # a GPU that nobody has used for long takes seconds to wake
+NVML_S = 15.0  # a GPU that nobody has used for long takes seconds to wake
 _AGENT_S = 5.0
 Answer = TypeVar("Answer")
 
@@ -126,8 +126,8 @@ def _limits(folder: Path) -> LimitsSeen:
 def _driver(nvml: Nvml | str) -> _Driver:
     if isinstance(nvml, str):
         return _no_driver(nvml)
-    seen = _within(_NVML_S, lambda: _ask_driver(nvml))
-    return seen or _no_driver(f"NVML does not answer within {_NVML_S:g} s; see `dmesg | grep -i nvrm`")
+    seen = within(NVML_S, lambda: _ask_driver(nvml))
+    return seen or _no_driver(f"NVML does not answer within {NVML_S:g} s; see `dmesg | grep -i nvrm`")
 
 
 def _no_driver(why: str) -> _Driver:
@@ -164,7 +164,7 @@ def _fact(ask: Callable[[], Answer]) -> Answer | Unknown:
         return Unknown(str(error))
 
 
-def _within(deadline_s: float, ask: Callable[[], Answer]) -> Answer | None:
+def within(deadline_s: float, ask: Callable[[], Answer]) -> Answer | None:
     """None after the deadline: NVML has none of its own, and a call into a driver that hangs cannot be ended."""
     answers: list[Answer] = []
     asking = threading.Thread(target=lambda: answers.append(ask()), daemon=True)

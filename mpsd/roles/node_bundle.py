@@ -78,18 +78,23 @@ def _gpus(nvml: Nvml | str) -> Part:
     file, about = "gpus.json", "driver and GPUs, by NVML"
     if isinstance(nvml, str):
         return missing_part(file, about, nvml)
+    told = doctor_facts.within(doctor_facts.NVML_S, lambda: _driver(nvml))
+    if not isinstance(told, dict):
+        return missing_part(file, about, told or f"NVML does not answer within {doctor_facts.NVML_S:g} s")
+    return json_part(file, about, told)
+
+
+def _driver(nvml: Nvml) -> dict[str, object] | str:
+    """Why not, where it does not say."""
     try:
         nvml.open()
         try:
-            return json_part(file, about, {"driver": nvml.driver(), "cuda": nvml.cuda(), "gpus": _each_gpu(nvml)})
+            gpus = [_gpu(nvml, ordinal) for ordinal in range(nvml.count())]
+            return {"driver": nvml.driver(), "cuda": nvml.cuda(), "gpus": gpus}
         finally:
             nvml.close()
     except NvmlFailed as error:
-        return missing_part(file, about, str(error))
-
-
-def _each_gpu(nvml: Nvml) -> list[dict[str, object]]:
-    return [_gpu(nvml, ordinal) for ordinal in range(nvml.count())]
+        return str(error)
 
 
 def _gpu(nvml: Nvml, ordinal: int) -> dict[str, object]:

@@ -53,7 +53,9 @@ CRDS = Kind(
     counts=True,
     short_names=("crd",),
 )
-PODS = Kind("", ("v1",), "Pod", "pods", has_status=True, short_names=("po",), subresources=("binding", "eviction", "log"))
+PODS = Kind(
+    "", ("v1",), "Pod", "pods", has_status=True, short_names=("po",), subresources=("binding", "eviction", "log")
+)
 NODES = Kind("", ("v1",), "Node", "nodes", namespaced=False, has_status=True, short_names=("no",))
 NAMESPACES = Kind("", ("v1",), "Namespace", "namespaces", namespaced=False, has_status=True, short_names=("ns",))
 EVENTS = Kind("", ("v1",), "Event", "events", short_names=("ev",))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.roles.asking_doctor import host as host
 from tests.roles.machine import MPSD, Machine, Program, eventually
-from tests.roles.test_doctor import host as host
 
 SECRETS = ("hunter2-in-an-argument", "hunter2-in-the-environment", "hunter2-in-a-log", "hunter2-in-daemon-json")
 
