@@ -142,12 +142,13 @@ def _answer(
 def why_waiting(view: NodeView, policy: Policy) -> Mapping[str, str]:
     """By id, why each request that goes on waiting has no answer yet; one that is about to be answered is left out."""
     open_rooms = _open_rooms(view, [held.grant for held in view.grants], policy)
-    alive = (waiting for waiting in view.waiting if waiting.holder_alive)
-    answers = {
-        waiting.id: _answer(replace(waiting, deadline=None), open_rooms, view, queued, policy)
-        for queued, waiting in enumerate(alive)
-    }
-    return {found: answer.reason for found, answer in answers.items() if isinstance(answer, Refuse)}
+    reasons: dict[str, str] = {}
+    for waiting in view.waiting:
+        if waiting.holder_alive:
+            answer = _answer(replace(waiting, deadline=None), open_rooms, view, len(reasons), policy)
+            if isinstance(answer, Refuse):
+                reasons[waiting.id] = answer.reason
+    return reasons
 
 
 def had_room(request: CardsRequest, view: NodeView, policy: Policy) -> tuple[str, ...]:

@@ -128,7 +128,7 @@ def domain_rows(node: "NodeStatus") -> tuple[DomainRow, ...]:
             context_mib=domain.canary.context_mib if domain.canary else None,
             doubt=(domain.canary.problem or domain.canary.warning) if domain.canary else "",
             version=domain.version,
-            faults=domain.faults.count,
+            faults=domain.faults.count or None,
             last_fault=domain.faults.last,
         )
         for domain in node.domains

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from mpsd.core.client_limits import DENY_MIB
-from mpsd.core.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide, domain_of, stages
+from mpsd.core.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide, domain_of, stages, why_waiting
 from mpsd.core.domain_states import State, after_is
 from mpsd.core.grants import Grant, promised_mib
 from mpsd.core.identity import ProcessIdentity
@@ -223,3 +223,20 @@ def test_no_limit_is_set_while_it_is_not_known_who_holds_what() -> None:
     for world in small_worlds():
         unsure = replace(world, grants_known=False)
         assert not any(isinstance(action, SetLimit) for action in decide(unsure, POLICY))
+
+
+@pytest.mark.parametrize("free_gib", [0, 3, 23])
+@pytest.mark.parametrize("gib", [(3, 3), (10, 1), (23, 23), (1, 1)])
+def test_whoever_goes_on_waiting_has_a_reason_and_nobody_else(gib: tuple[int, int], free_gib: int) -> None:
+    held = tuple(HeldGrant(grant(f"held{gpu}", 23 - free_gib, gpu), True) for gpu in (0, 1) if free_gib < 23)
+    queue = tuple(waiting(f"w{place}", wanted, deadline=NOW + 60) for place, wanted in enumerate(gib))
+    seen = view(grants=held, waits=queue)
+    answered = {a.grant.id for a in decide(seen, POLICY) if isinstance(a, Admit)}
+    assert why_waiting(seen, POLICY).keys() == {one.id for one in queue} - answered
+    assert all(why_waiting(seen, POLICY).values())
+
+
+def test_who_is_gone_waits_for_nothing() -> None:
+    gone = replace(waiting("gone", 23, deadline=NOW + 60), holder_alive=False)
+    held = (HeldGrant(grant("a", 20), True), HeldGrant(grant("b", 20, gpu=1), True))
+    assert why_waiting(view(grants=held, waits=(gone,)), POLICY) == {}

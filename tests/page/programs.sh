@@ -8,6 +8,9 @@ folder=$(realpath -m "${1:-${XDG_CACHE_HOME:-$HOME/.cache}/mpsd-chromium}")
 axe=4.14.1
 axe_integrity=sha512-FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==
 ready=$folder/.ready-1
+mkdir -p "$folder"
+exec 9>"$folder/.lock"
+flock 9  # several that start at once fetch once
 
 if [[ ! -e $ready ]]; then
   work=$(mktemp -d)
@@ -19,11 +22,11 @@ if [[ ! -e $ready ]]; then
   # What apt would install and this machine has not; simulated, so that nothing is.
   missing() { "${apt[@]}" --simulate --no-install-recommends install "${wanted[@]}" | awk '$1 == "Inst" {print $2}'; }
   fetch() {
-    local names && names=$(missing) && mapfile -t packages <<<"$names"
+    local names && names=$(missing) || return
+    mapfile -t packages < <(printf '%s' "$names")
     "${apt[@]}" download "${wanted[@]}" "${fonts[@]}" "${packages[@]}"
   }
   { fetch || { "${apt[@]}" update && fetch; }; } >&2
-  mkdir -p "$folder"
   for archive in *.deb; do dpkg -x "$archive" "$folder"; done
 
   npm pack --silent "axe-core@$axe" >&2
