@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from mpsd.core.doctor import Check, Severity, Wrong
 from mpsd.core.doctor_facts import Elsewhere, NodeFacts, NotKnown, Unknown, known
 from mpsd.core.node_status import NodeStatus
+from mpsd.core.version_skew import Part, Skew, skew_of
 
 _SHOWN = 3  # processes that are named
 
@@ -49,10 +50,39 @@ def _agent_blind(facts: NodeFacts) -> Iterator[Wrong]:
         yield Wrong(f"the agent cannot see: {what}", "see its log; until then it grants nothing that this concerns")
 
 
+def _skews(facts: NodeFacts) -> Iterator[tuple[str, Skew]]:
+    """NotKnown where the agent is too old to say its version."""
+    told, ours = _told(facts), known(facts.ours)
+    if not told.version:
+        raise NotKnown(Unknown("the agent is too old to say its version"))
+    agent = (Part.AGENT, told.version)
+    for version in sorted({domain.version for domain in told.domains if domain.version}):
+        if row := skew_of((Part.CONTROL, version), agent):
+            yield f"control is of version {version} and the agent of {told.version}", row
+    if row := skew_of((Part.COMMAND, ours), agent):
+        yield f"{Part.COMMAND} is of version {ours} and the agent of {told.version}", row
+
+
+def _skewed(facts: NodeFacts) -> Iterator[Wrong]:
+    for what, row in _skews(facts):
+        if not row.normal:
+            yield Wrong(f"{what}: {row.why}", row.remedy)
+
+
+def _behind(facts: NodeFacts) -> Iterator[Wrong]:
+    for what, row in _skews(facts):
+        if row.normal:
+            yield Wrong(f"{what}: {row.why}", row.remedy)
+
+
 _AGENT = "GET /v1/node on mpsd.sock"
+_VERSIONS = ("agent", "ours")
+_VERSIONS_IN = f"{_AGENT}: version, domains[].version"
 
 SILENT_CHECK = Check("agent-silent", Severity.STOPS, "the agent answers", ("agent",), _AGENT, _agent_silent)
 AGENT_CHECKS = (
     Check("outside-books", Severity.BREAKS, "every process on a GPU has a grant", ("agent",), _AGENT, _outside_books),
+    Check("version-skew", Severity.BREAKS, "the agent knows what control writes", _VERSIONS, _VERSIONS_IN, _skewed),
     Check("agent-blind", Severity.BREAKS, "the agent sees everything", ("agent",), _AGENT, _agent_blind),
 )
+BEHIND_CHECK = Check("version-behind", Severity.NOTE, "all parts are of one version", _VERSIONS, _VERSIONS_IN, _behind)

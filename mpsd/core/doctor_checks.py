@@ -5,7 +5,7 @@ this, by subject.
 """
 
 from mpsd.core.doctor import Check
-from mpsd.core.doctor_agent_checks import AGENT_CHECKS, SILENT_CHECK
+from mpsd.core.doctor_agent_checks import AGENT_CHECKS, BEHIND_CHECK, SILENT_CHECK
 from mpsd.core.doctor_domain_checks import CANARY_CHECK, DOMAIN_CHECKS, DOUBT_CHECK, DRAIN_CHECK
 from mpsd.core.doctor_driver_checks import DRIVER_CHECKS, UNTESTED_CHECK
 from mpsd.core.doctor_facts import NodeFacts
@@ -25,6 +25,7 @@ CHECKS: tuple[Check[NodeFacts], ...] = (
     *AGENT_CHECKS,
     DOUBT_CHECK,
     UNTESTED_CHECK,
+    BEHIND_CHECK,
     DRAIN_CHECK,
     TMPFS_CHECK,
     *HOST_CHECKS,

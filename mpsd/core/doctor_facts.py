@@ -159,7 +159,8 @@ class NodeFacts:
     """nvml: why it does not answer; empty while it does. holder: the pid of `mpsd up` or `mpsd control`, None for none.
 
     unreadable: of the records of domains, why they cannot be read. uvm: whether /dev/nvidia-uvm is there. default_pipe:
-    whether /tmp/nvidia-mps is. toolkit: whether nvidia-container-runtime is installed.
+    whether /tmp/nvidia-mps is. toolkit: whether nvidia-container-runtime is installed. ours: the version of this
+    program.
     """
 
     limits: Fact[LimitsSeen]
@@ -180,3 +181,4 @@ class NodeFacts:
     launcher: Fact[LauncherSeen]
     toolkit: Fact[bool]
     kubelet: Fact[KubeletSeen]
+    ours: Fact[str]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import mpsd
 from mpsd.core.doctor_facts import (
     AgentSeen,
     DomainSeen,
@@ -86,6 +87,7 @@ def look(place: Place) -> NodeFacts:
         launcher=host.launcher() if host else none,
         toolkit=host.toolkit() if host else none,
         kubelet=doctor_host.kubelet(place.kubelet_directory) if place.kubelet_directory else none,
+        ours=mpsd.__version__,
     )
 
 

@@ -29,7 +29,7 @@ from mpsd.core.doctor_facts import (
 from mpsd.core.domain_states import State
 from mpsd.core.engine_change import LAUNCHER, Engine
 from mpsd.core.identity import ProcessIdentity
-from mpsd.core.node_status import NodeStatus
+from mpsd.core.node_status import DomainStatus, NodeStatus
 from mpsd.core.node_view import Canary, DomainRecord
 from mpsd.core.runtime_launcher import Launched, launched, launcher
 from mpsd.edge.limits_files import load_limits
@@ -63,7 +63,7 @@ WELL = NodeFacts(
     domains=(DomainSeen(RECORD, daemon_lives=True),),
     unreadable=(),
     daemons=(DaemonSeen(70, "nvidia-cuda-mps-control -f", "/run/mpsd/gpu0/pipe"),),
-    agent=AgentSeen(NodeStatus(0.0, "580.1", (), (), (), (), (), ())),
+    agent=AgentSeen(NodeStatus(0.0, "580.1", (), (), (), (), (), (), version="0.1.0")),
     uvm=True,
     default_pipe=False,
     selinux=SelinuxSeen(True, (("/run/mpsd/gpu0/client", "container_file_t"),)),
@@ -71,6 +71,7 @@ WELL = NodeFacts(
     launcher=LauncherSeen(LAUNCHER, True, (), ("runc",), "usr/bin/runc"),
     toolkit=True,
     kubelet=KubeletSeen("/var/lib/kubelet", True),
+    ours="0.1.0",
 )
 NAMES = [field.name for field in fields(NodeFacts)]
 
@@ -242,3 +243,16 @@ def test_what_is_no_launcher_is_none(text: str) -> None:
 def test_a_label_that_not_every_container_may_use_is_found(label: str) -> None:
     selinux = SelinuxSeen(True, (("/run/mpsd/gpu0/client", label),))
     assert headline(selinux=selinux).endswith("chcon -R -t container_file_t -l s0 /run/mpsd/gpu0/client")
+
+
+def test_versions_that_are_not_the_same_are_found_and_which_of_them_matters() -> None:
+    def told(agent: str, control: str) -> AgentSeen:
+        domain = DomainStatus("gpu0", (UUID,), State.READY, 0.0, "", 0, 70, (71,), version=control)
+        return AgentSeen(NodeStatus(0.0, "580.1", (), (domain,), (), (), (), (), version=agent))
+
+    ahead, behind = replace(WELL, agent=told("0.1.0", "0.2.0")), replace(WELL, agent=told("0.1.0", "0.0.9"))
+    assert [verdicts(ahead)[name] for name in ("version-skew", "version-behind")] == [Verdict.FOUND, Verdict.WELL]
+    assert [verdicts(behind)[name] for name in ("version-skew", "version-behind")] == [Verdict.WELL, Verdict.FOUND]
+    assert "OnDelete" in headline(agent=told("0.1.0", "0.0.9"))
+    assert headline(ours="0.0.1").startswith("this command line is of version 0.0.1 and the agent of 0.1.0: ")
+    assert verdicts(replace(WELL, agent=told("", "")))["version-skew"] is Verdict.UNKNOWN
