@@ -97,7 +97,7 @@ def _users(node: ClusterNode, *, has_daemon: bool) -> Iterator[str]:
         yield f"who uses the GPUs of {node.name} is not known: {node.unreadable[0]}"
     elif node.pods is None:
         yield f"who uses the GPUs of {node.name} is not known: it cannot say which pods hold them"
-    for pod in holders(node, [gpu.uuid for gpu in node.gpus]):
+    for pod in node.pods or ():  # also of GPUs that the node does not name
         yield f"{node.name}: pod {holding(pod, node.labels)}"
     for gpu in node.gpus:
         if gpu.clients is None and has_daemon:
