@@ -42,7 +42,7 @@ def json_part(file: str, about: str, value: Any) -> Part:
 
 
 def missing_part(file: str, about: str, why: str) -> Part:
-    return Part(file, about, missing=redacted(why))
+    return Part(file, about, missing=" ".join(redacted(why).split()) or "nobody says why")
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,11 @@ def test_the_index_names_what_is_there_what_was_cut_and_what_could_not_be_had() 
     assert told.endswith("Not here: 1\nc.json: numbers: no right\n")
 
 
+def test_a_reason_is_one_line_of_the_index_and_never_none() -> None:
+    assert missing_part("a", "b", "it failed:\nno data\n").missing == "it failed: no data"
+    assert missing_part("a", "b", "").missing
+
+
 def test_commands_lose_their_arguments() -> None:
 
     client = ClientStatus(1, "GPU-0", 1, True, None, "python3 x.py hunter2")
