@@ -75,6 +75,8 @@ def _text(text: str) -> str:
 def _gpu(gpu: GpuStatus, domain: DomainStatus | None, node: NodeStatus) -> GpuCard:
     known = node.grants_known
     state = domain.state.value if domain else None
+    slices = (*_slices(gpu.uuid, node.grants), *_strangers(gpu.uuid, node.clients or ()))
+    doubtful = any(one.over or one.holder is Holder.STRANGER for one in slices)
     return GpuCard(
         id=gpu.uuid,
         node="",
@@ -83,7 +85,7 @@ def _gpu(gpu: GpuStatus, domain: DomainStatus | None, node: NodeStatus) -> GpuCa
         uuid=gpu.uuid,
         domain=gpu.domain,
         state=state,
-        level=level_of(state),
+        level=Level.WARN if doubtful and level_of(state) is Level.WELL else level_of(state),
         since=domain.since if domain else None,
         reason=_text(domain.reason) if domain else "",
         cordoned=False,  # the state says so here
@@ -96,7 +98,7 @@ def _gpu(gpu: GpuStatus, domain: DomainStatus | None, node: NodeStatus) -> GpuCa
         promised_percent=gpu.promised_percent,
         clients=gpu.clients,
         promised_clients=gpu.promised_clients,
-        slices=(*_slices(gpu.uuid, node.grants), *_strangers(gpu.uuid, node.clients or ())) if known else None,
+        slices=slices if known else None,
     )
 
 

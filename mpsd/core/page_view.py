@@ -77,7 +77,8 @@ class Slice:
 class GpuCard:
     """node: empty where it is the node that is shown. state None: no control daemon holds it.
 
-    since: seconds since 1970. slices None: what is granted is not known.
+    level: of its state, or of what is wrong with who is on it. since: seconds since 1970. slices None: what is granted
+    is not known.
     """
 
     id: str

@@ -234,8 +234,9 @@ function showVerdict() {
 
 function figures(gpus) {
   const waiting = told.lists.waiting.size + told.head.waiting_more;
+  const serves = (gpu) => gpu.state === "ready" && !told.lists.nodes.get(gpu.node)?.stale;
   const words = t("verdict.figures", {
-    ready: gpus.filter((gpu) => gpu.state === "ready").length, gpus: gpus.length,
+    ready: gpus.filter(serves).length, gpus: gpus.length,
     granted: gib(sum(gpus, "granted_mib")), promised: gib(sum(gpus, "promised_mib")), used: gib(sum(gpus, "used_mib")),
   });
   return waiting ? `${words} · ${t("verdict.waiting", { n: waiting })}` : words;
@@ -333,7 +334,7 @@ function fold(id, ...inside) {
 }
 
 function makeGpu(gpu) {
-  const title = el("h3", { id: `title ${gpu.id}`.replace(/\s/g, "-") });
+  const title = el(gpu.node ? "h4" : "h3", { id: `title ${gpu.id}`.replace(/\s/g, "-") });
   const parts = {
     title, chip: el("span", { class: "chip mark" }), cordoned: el("span", { class: "chip mark", "data-level": "warn" }), time: el("time"),
     why: el("p", { class: "why", lang: "en" }), bar: el("div", { class: "bar", role: "img" }), threads: el("div", { class: "bar threads", role: "img" }),
@@ -349,15 +350,17 @@ function makeGpu(gpu) {
 
 function fillGpu(card, gpu) {
   const { parts } = card, slices = gpu.slices ?? [];
-  card.dataset.level = parts.chip.dataset.level = gpu.level;
+  const serves = gpu.state === "ready";
+  card.dataset.level = gpu.level;
+  parts.chip.dataset.level = serves ? "well" : gpu.level;
   parts.title.replaceChildren(gpu.label, " ", el("small", { lang: "en" }));
   own(parts.title.lastChild, gpu.model.replace(/^NVIDIA /, ""));
   say(parts.chip, label("state", gpu.state ?? "none"));
   say(parts.cordoned, t("cordoned"));
   parts.cordoned.hidden = !gpu.cordoned;
-  stamp(parts.time, gpu.level === "well" ? null : gpu.since, "for");
+  stamp(parts.time, serves ? null : gpu.since, "for");
   own(parts.why, gpu.reason);
-  parts.why.hidden = !gpu.reason || gpu.level === "well";
+  parts.why.hidden = !gpu.reason || serves;
   fillBar(parts.bar, gpu, slices);
   fillThreads(parts.threads, gpu, slices);
   fillFigures(parts.figures, gpu);
@@ -469,6 +472,7 @@ function fillNode(box, { node, gpus, open }) {
   const { parts } = box;
   own(parts.name, node.id);
   parts.chip.dataset.level = node.level;
+  box.classList.toggle("silent", node.stale);
   say(parts.chip, node.stale ? t("node.stale") : t(`level.${node.level}`));
   const words = [t("node.gpus", { n: gpus.length }), t("gib", { n: `${gib(sum(gpus, "granted_mib"))}/${gib(sum(gpus, "promised_mib"))}` })];
   if (node.cordoned) words.push(t("node.cordoned", { what: node.cordoned }));

@@ -72,6 +72,7 @@ def test_who_uses_more_than_it_was_given_is_told() -> None:
     assert kinds(page) == [(NoteKind.OVER, Level.WARN, "default/greedy")]
     assert page.notes[0].text == "2/1 GiB"
     assert [one.over for one in page.gpus[0].slices or ()] == [True]
+    assert [gpu.level for gpu in page.gpus] == [Level.WARN, Level.WELL]
 
 
 @pytest.mark.parametrize(("on_mps", "kind"), [(True, NoteKind.WITHOUT_GRANT), (False, NoteKind.OUTSIDE_MPS)])

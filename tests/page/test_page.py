@@ -13,7 +13,7 @@ from mpsd.core.page_view import PageView
 from tests.core.worlds import GPUS
 from tests.page.browser import DESKTOP, PHONE, Browser, axe
 from tests.page.site import PlayedSite, played
-from tests.page.worlds import hostile, troubled
+from tests.page.worlds import cluster, hostile, troubled
 from tests.page_worlds import GIB, crowd, granted, node, page_of
 
 LOADS_MS = 1000.0
@@ -206,3 +206,25 @@ def test_nothing_wrong_is_said_in_one_line(window: Browser) -> None:
         assert "All is well" in window.text("#verdict-title")
         assert "2 of 2 GPUs serve · 1 of 46 GiB granted · 0.3 GiB used" in window.text("#verdict-figures")
         assert not window.script("return document.getElementById('waiting-part').checkVisibility()")
+
+
+@pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "light"), (PHONE, "dark")], ids=["desk", "phone"])
+def test_a_clusters_page_has_the_worst_node_first_and_takes_no_silent_node_for_well(
+    window: Browser, size: tuple[int, int], scheme: str
+) -> None:
+    window.size(*size)
+    window.colours(scheme)
+    with played(cluster(time.time())) as site:
+        window.open(site.url)
+        window.until("return document.querySelectorAll('.node').length === 8", "eight nodes are shown")
+        assert "2 things are wrong" in window.text("#verdict-title")
+        assert "27 of 32 GPUs serve" in window.text("#verdict-figures")
+        names = window.script("return [...document.querySelectorAll('.node h3')].map((one) => one.textContent)")
+        assert names == ["gpu-a3", "gpu-a6", *(f"gpu-a{number}" for number in (1, 2, 4, 5, 7, 8))]
+        opened = window.script("return document.querySelectorAll('.node > details[open]').length")
+        assert opened == 2
+        assert "silent" in window.text(".node:nth-child(2) .chip")
+        assert window.script("return document.documentElement.scrollWidth") <= size[0]
+        found = window.violations(axe())
+        assert [(one["id"], one["impact"], [at["html"] for at in one["nodes"]][:3]) for one in found] == []
+        assert window.complaints() == []
