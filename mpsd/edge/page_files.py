@@ -12,6 +12,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 
 _LANGUAGES = ("en", "zh")
+SCRIPTS = ("words", "elements", "known", "connection", "top", "lines", "gpus", "nodes", "drawing")  # in this order
 _STYLE, _SCRIPT, _WORDS = "/* page.css */", "/* page.js */", "{}"
 
 
@@ -26,7 +27,8 @@ class Page:
 
 def page() -> Page:
     folder = resources.files("mpsd") / "page"
-    style, script, words = (_read(folder / name) for name in ("page.css", "page.js", "words.json"))
+    style, words = _read(folder / "page.css"), _read(folder / "words.json")
+    script = "\n".join(_read(folder / f"{name}.js") for name in SCRIPTS)
     # A `<` in a word would end the element that the words are in.
     packed = json.dumps(by_language(json.loads(words)), ensure_ascii=False, separators=(",", ":")).replace(
         "<", "\\u003c"

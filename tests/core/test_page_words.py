@@ -17,7 +17,8 @@ from mpsd.core.violations import Kind
 
 FOLDER = Path(mpsd.__file__).parent / "page"
 WORDS: dict[str, list[str]] = json.loads((FOLDER / "words.json").read_text())
-SCRIPT, HTML = (FOLDER / "page.js").read_text(), (FOLDER / "page.html").read_text()
+SCRIPT = "".join(file.read_text() for file in sorted(FOLDER.glob("*.js")))
+HTML = (FOLDER / "page.html").read_text()
 _SETS: dict[str, Iterable[str]] = {
     "state": [*State, "none"],
     "why": Why,

@@ -5,8 +5,10 @@ import gzip
 import hashlib
 import json
 import re
+from pathlib import Path
 
-from mpsd.edge.page_files import by_language, page
+import mpsd
+from mpsd.edge.page_files import SCRIPTS, by_language, page
 
 
 def test_the_policy_lets_exactly_the_style_and_the_script_in_that_are_in_the_page() -> None:
@@ -32,6 +34,11 @@ def test_the_words_in_the_page_are_those_of_the_table() -> None:
     (words,) = re.findall(r'<script type="application/json" id="words">(.*?)</script>', html)
     assert json.loads(words)["zh"]["filter"] == "筛选"
     assert "<" not in words
+
+
+def test_every_script_of_the_folder_is_in_the_page() -> None:
+    there = {file.stem for file in (Path(mpsd.__file__).parent / "page").glob("*.js")}
+    assert there == set(SCRIPTS)
 
 
 def test_words_are_told_by_language() -> None:

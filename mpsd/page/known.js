@@ -1,0 +1,46 @@
+// What the server has told, and which of it is searched for.
+
+const LISTS = ["notes", "nodes", "gpus", "waiting", "lately"];
+const told = { head: null, lists: Object.fromEntries(LISTS.map((name) => [name, new Map()])) };
+const RANK = { bad: 0, warn: 1, well: 2 };
+let epoch = 0; // another one, and every element is made anew: the language, or what is searched for
+let clockAhead = -Infinity; // seconds by which the server's clock is ahead of this browser's
+
+function take(message) {
+  if (message.whole) for (const name of LISTS) told.lists[name].clear();
+  for (const name of LISTS) {
+    const list = told.lists[name];
+    for (const one of message.gone[name] ?? []) list.delete(one);
+    for (const one of message.put[name]) list.set(one.id, one);
+  }
+  if (message.whole) clockAhead = -Infinity;
+  takeHead(message.head);
+}
+
+function takeHead(head) {
+  if (!head) return;
+  told.head = head;
+  clockAhead = Math.max(clockAhead, head.at - Date.now() / 1000);
+}
+
+const now = () => Date.now() / 1000 + (Number.isFinite(clockAhead) ? clockAhead : 0);
+const list = (name) => [...told.lists[name].values()];
+const natural = new Intl.Collator("en", { numeric: true });
+const worstFirst = (one, other) => RANK[one.level] - RANK[other.level];
+
+// -- searching
+
+let terms = [];
+const hays = new WeakMap();
+
+function matches(item, ...texts) {
+  if (!terms.length) return true;
+  if (!hays.has(item)) hays.set(item, texts.join(" ").toLowerCase());
+  const hay = hays.get(item);
+  return terms.every((term) => hay.includes(term));
+}
+
+const sliceMatches = (one) => matches(one, one.name, one.pid ?? "", one.holder);
+const gpuMatches = (gpu) => matches(gpu, gpu.node, gpu.label, gpu.model, gpu.uuid, gpu.domain, gpu.state, gpu.reason);
+const nodeMatches = (node) => matches(node, node.id, node.cordoned, node.driver);
+const gpuShown = (gpu) => gpuMatches(gpu) || (gpu.slices ?? []).some(sliceMatches);
