@@ -12,6 +12,7 @@ from functools import cached_property
 import msgspec
 from aiohttp import web
 
+from mpsd.core.page_view import PageView
 from mpsd.edge.http_server import Handler
 from mpsd.edge.page_files import Page, page
 from mpsd.roles.page_feed import MOST_READERS, Full, PageFeed, Source
@@ -43,6 +44,11 @@ class PageApi:
     def readers(self) -> int:
         """How many read now."""
         return self._feed.readers
+
+    @property
+    def shown(self) -> PageView | None:
+        """None before the first view."""
+        return self._feed.view
 
     async def start(self) -> None:
         """Nothing is done before somebody reads."""

@@ -120,7 +120,10 @@ class PageFeed:
         self._idle_since = time.monotonic()
         self._task: asyncio.Task[None] | None = None  # None while nobody reads
         self._news = asyncio.Event()
-        self._last: tuple[int, int, bytes] = (-1, -1, b"")  # what was told last: from and to which serial, and the text
+        self._last: tuple[tuple[int, int, Head | None], bytes] = (
+            (-1, -1, None),
+            b"",
+        )  # told last: of what, and the text
         self.closed = False
         self._log = logger()
 
@@ -148,9 +151,10 @@ class PageFeed:
         now = self._shown.serial
         if self.closed or now <= serial:
             return None
-        if self._last[:2] != (serial, now):
-            self._last = serial, now, self._shown.since(serial)
-        return now, self._last[2]
+        of = (serial, now, self._shown.head)
+        if self._last[0] != of:
+            self._last = of, self._shown.since(serial)
+        return now, self._last[1]
 
     @property
     def head(self) -> Head | None:

@@ -127,6 +127,22 @@ def test_a_view_that_differs_in_nothing_but_the_time_is_not_told(monkeypatch: py
     on_site(first, test)
 
 
+def test_who_comes_later_is_told_when_it_was_seen_last_though_nothing_has_changed() -> None:
+    first = page_of(node(GPUS, []))
+    later = replace(first, head=replace(first.head, at=first.head.at + 300))
+
+    async def test(site: Site) -> None:
+        async with AsyncExitStack() as opened:
+            _name, whole = await anext(events(await site.open(opened)))
+            assert whole["head"]["at"] == first.head.at
+            site.source.show(later)
+            await until(lambda: site.api.shown is later, "it is seen anew")
+            _name, whole = await anext(events(await site.open(opened)))
+            assert whole["head"]["at"] == later.head.at
+
+    on_site(first, test)
+
+
 def test_all_readers_share_one_look_and_it_ends_with_the_last_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpsd.roles.page_feed._LINGER_S", 0.1)
 
