@@ -45,7 +45,7 @@ def setting(row: Row, metavar: str, text: str) -> Any:
 
 ListenAt = Annotated[
     str | None,
-    setting(LISTEN_ROWS["listen"], "ADDRESS:PORT,…", "Serve the page and metrics there; others than this machine bring a token"),
+    setting(LISTEN_ROWS["listen"], "ADDRESS:PORT,…", "Serve the page and metrics there; others bring a token"),
 ]
 ListenCertificate = Annotated[
     str | None,

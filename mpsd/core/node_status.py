@@ -181,7 +181,7 @@ class WaitingStatus:
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
     """violations: None where nobody watches. grants_known: whether `grants` are all of them. version: of the agent's
-    mpsd; empty where an agent older than this does not say.
+    mpsd. limits_directory: where it reads the limits files. Both empty where an agent older than this does not say.
     """
 
     now: float
@@ -195,6 +195,7 @@ class NodeStatus:
     violations: ViolationsStatus | None = None
     grants_known: bool = True
     version: str = ""
+    limits_directory: str = ""
 
 
 def node_status(

@@ -69,7 +69,7 @@ def look(place: Place) -> NodeFacts:
     host = place.host
     none = Elsewhere("these GPUs are played; name a folder that stands for / to look there (--root)")
     return NodeFacts(
-        limits=_limits(chosen.limits_directory or shipped_folder()),
+        limits=_limits(limits_folder(chosen, agent)),
         nvml=driver.nvml,
         driver=driver.version,
         gpus=driver.gpus,
@@ -105,6 +105,13 @@ def agent_says(socket: Path) -> AgentSeen | Unknown:
         )
     except OSError as error:
         return Unknown(f"{socket} cannot be used: {error.strerror}")
+
+
+def limits_folder(chosen: Settings, agent: AgentSeen | Unknown) -> Path:
+    """The one that was named, else that of the mpsd that runs here where it can be seen, else the shipped one."""
+    told = agent.told.limits_directory if isinstance(agent, AgentSeen) and agent.told else ""
+    running = Path(told) if told and Path(told).is_dir() else None
+    return chosen.limits_directory or running or shipped_folder()
 
 
 def _limits(folder: Path) -> LimitsSeen:

@@ -6,6 +6,7 @@ One rule: a grant goes to the process that asked, whose pid the kernel tells; no
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,7 @@ from mpsd.core.problem import InvalidInput
 from mpsd.core.program_request import read_program_request
 from mpsd.edge import processes
 from mpsd.edge.http_server import Handler, UnixServer, json_answer, peer_pid
+from mpsd.edge.limits_files import shipped_folder
 from mpsd.edge.settings import GRANT, Settings
 from mpsd.roles.agent import AgentRole
 from mpsd.roles.containers_api import ContainersApi
@@ -106,7 +108,9 @@ class AgentApi:
 
     async def _node(self, _request: web.Request) -> web.Response:
         policy, _facts = self._limits()
-        return json_answer(node_status(self._agent.look(), policy, self._agent.watchdog.status(), mpsd.__version__))
+        told = node_status(self._agent.look(), policy, self._agent.watchdog.status(), mpsd.__version__)
+        folder = self._settings.limits_directory or shipped_folder()
+        return json_answer(replace(told, limits_directory=str(folder.absolute())))
 
     async def _grant(self, request: web.Request) -> web.Response:
         """201 with the grant; 400 for a request that cannot be read or served; 409 when there is no room."""

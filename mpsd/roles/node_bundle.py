@@ -23,7 +23,7 @@ from mpsd.core.problem import InvalidInput
 from mpsd.edge import bundle_files, doctor_facts, engine_files, local_api
 from mpsd.edge.doctor_host import Host
 from mpsd.edge.domain_folder import DomainFolder
-from mpsd.edge.limits_files import GPU_FACTS_FILE, POLICY_FILE, shipped_folder
+from mpsd.edge.limits_files import GPU_FACTS_FILE, POLICY_FILE
 from mpsd.edge.nvml import Nvml, NvmlFailed
 
 _RUNTIME_LOG = Path("/var/log/mpsd/runtime.log")
@@ -41,7 +41,7 @@ def parts(place: doctor_facts.Place, report: Callable[[Diagnosis], object]) -> I
     yield json_part("doctor.json", "`mpsd doctor -o json`", report(diagnosis))
     yield from _agent(place)
     yield _gpus(place.nvml)
-    yield from _limits(place.settings.limits_directory or shipped_folder())
+    yield from _limits(Path(facts.limits.folder))
     directory = place.settings.socket_to_ask.parent
     for path in sorted(directory.glob("gpu*")):
         yield from _domain(DomainFolder(path))

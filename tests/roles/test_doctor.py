@@ -124,6 +124,14 @@ def test_a_compute_mode_that_somebody_else_has_set(machine: Machine) -> None:
     assert first_line(machine) == expected
 
 
+def test_the_policy_is_that_of_the_mpsd_that_runs_where_none_is_named(machine: Machine) -> None:
+    machine.set_policy(exclusive_process=False)
+    machine.up()
+    nobody_says = {"MPSD_LIMITS": ""}
+    answer = machine.start([MPSD, "doctor"], nobody_says)
+    assert answer.exit_code() == 0, answer
+
+
 def test_a_compute_mode_that_somebody_took_away(machine: Machine) -> None:
     machine.up()
     machine.card().compute_mode = 0
