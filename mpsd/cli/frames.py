@@ -10,12 +10,15 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
-from rich.live import Live
 from rich.text import Text
 
 from mpsd.cli.speech import StatusFormat, print_json, print_yaml
+
+if TYPE_CHECKING:  # only a watch draws over what it drew
+    from rich.live import Live
 
 _WIDE = 180
 WIDEST = 1000  # of a cluster's tables: a terminal folds longer lines, as it does with kubectl's
@@ -49,7 +52,12 @@ def print_frame(frame: Frame, output: StatusFormat, to: Console) -> None:
             print_yaml(frame.record)
         case StatusFormat.TEXT | StatusFormat.WIDE:
             for part in frame.parts:
-                to.print(part)
+                print_part(part, to)
+
+
+def print_part(part: RenderableType, to: Console) -> None:
+    """A text or a sheet, neither of which is ever wider than `to`: to look for lines to crop takes half of the time."""
+    to.print(part, crop=False)
 
 
 def _cut_at_the_edge(frame: Frame) -> Text:
@@ -99,6 +107,8 @@ class Screen:
     @contextmanager
     def until_interrupted(self) -> Iterator[None]:
         """Ends the program with INTERRUPTED at Ctrl-C; the last frame stays on the terminal."""
+        from rich.live import Live
+
         try:
             if sys.stdout.isatty() and self._output in {StatusFormat.TEXT, StatusFormat.WIDE}:
                 with Live(console=console(), auto_refresh=False, vertical_overflow="ellipsis") as self._live:

@@ -7,14 +7,16 @@ the same, since it knows how to share what there is.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.style import Style
-from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:  # only a terminal that is too narrow needs it
+    from rich.table import Table
 
 _GAP, _EDGE = "   ", " "
 
@@ -48,6 +50,9 @@ class Sheet:
         if inner + 2 * len(_EDGE) > options.max_width:
             yield self._table()
             return
+        if console.color_system is None:  # a pipe: thousands of pieces, each of no style, are as good as one
+            yield Segment(self._plain(widths))
+            return
         blank, rule = " " * (inner + 2), f"{_EDGE}{'─' * inner}{_EDGE}"
         yield from (Segment(blank), Segment.line())
         yield from self._line(titles, widths, console, console.get_style("table.header"))
@@ -59,6 +64,16 @@ class Sheet:
     def _widths(self) -> list[int]:
         titles = [head.title for head in self._heads]
         return [max(map(_width, column)) for column in zip(titles, *self._rows, strict=True)]
+
+    def _plain(self, widths: Sequence[int]) -> str:
+        titles = [head.title for head in self._heads]
+        columns = zip(self._heads, widths, zip(titles, *self._rows, strict=True), strict=True)
+        padded = [_padded(cells, width, left=head.left) for head, width, cells in columns]
+        title, *lines = map(_GAP.join, zip(*padded, strict=True))
+        inner = _inner(widths)
+        blank, rule = " " * (inner + 2), "─" * inner
+        told = [f"{_EDGE}{line}{_EDGE}" for line in (title, rule, *lines)]
+        return "\n".join([blank, *told, blank, ""])
 
     def _line(
         self, cells: Sequence[Cell], widths: Sequence[int], console: Console, style: Style | None
@@ -78,7 +93,10 @@ class Sheet:
         yield Segment(said + _EDGE, style)
         yield Segment.line()
 
-    def _table(self) -> Table:
+    def _table(self) -> "Table":
+        from rich import box
+        from rich.table import Table
+
         made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
         for head in self._heads:
             made.add_column(head.title, justify="left" if head.left else "right", no_wrap=True, overflow="ellipsis")
@@ -92,4 +110,13 @@ def _inner(widths: Sequence[int]) -> int:
 
 
 def _width(cell: Cell) -> int:
-    return cell_len(cell.plain if isinstance(cell, Text) else cell)
+    text = cell.plain if isinstance(cell, Text) else cell
+    return len(text) if text.isascii() and text.isprintable() else cell_len(text)
+
+
+def _padded(cells: Iterable[Cell], width: int, *, left: bool) -> list[str]:
+    """Each as wide as the widest."""
+    texts = [cell.plain if isinstance(cell, Text) else cell for cell in cells]
+    if left:
+        return [text.ljust(width - _width(text) + len(text)) for text in texts]
+    return [text.rjust(width - _width(text) + len(text)) for text in texts]

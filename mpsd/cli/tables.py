@@ -11,12 +11,12 @@ from typing import Generic, TypeVar
 from rich.text import Text
 
 from mpsd.cli.sheet import Cell, Head, Sheet
-from mpsd.core.cluster_status import ClusterNode, cordoned_gpus
 from mpsd.core.cordon_change import DRAINS
 from mpsd.core.domain_states import State, after_is
 from mpsd.core.durations import lasting
 from mpsd.core.gib import gib
 from mpsd.core.mps_ready import Truth
+from mpsd.core.node_rows import NodeRow
 from mpsd.core.problem import printable
 from mpsd.core.status_rows import DomainRow, GpuRow, GrantRow
 
@@ -155,15 +155,15 @@ def grant_table(rows: Sequence[GrantRow], *, wide: bool = False) -> Sheet:
 # -- nodes ---------------------------------------------------------------------------------------------------------
 
 
-def node_table(nodes: Iterable[ClusterNode], now: float, *, wide: bool) -> Sheet:
+def node_table(nodes: Iterable[NodeRow], now: float, *, wide: bool) -> Sheet:
     return table(_node_columns(now), nodes, wide=wide)
 
 
-def _node_columns(now: float) -> tuple[Column[ClusterNode], ...]:
+def _node_columns(now: float) -> tuple[Column[NodeRow], ...]:
     def age(seconds: float | None) -> str:
         return "?" if seconds is None else lasting(now - seconds)
 
-    def ready(node: ClusterNode) -> Text:
+    def ready(node: NodeRow) -> Text:
         said = node.condition.status if node.condition else Truth.UNKNOWN
         colour = "green" if node.ready else "yellow" if said == Truth.TRUE else "red"
         return Text("silent", "red") if node.stale else Text(printable(said), colour)
@@ -173,35 +173,17 @@ def _node_columns(now: float) -> tuple[Column[ClusterNode], ...]:
         Column("READY", ready, left=True),
         Column("REASON", lambda node: node.condition.reason if node.condition else "", left=True),
         Column("SINCE", lambda node: age(node.condition.since) if node.condition else ""),
-        Column("GPUS", lambda node: _known(_of_told(node, len(node.gpus)))),
-        Column("DOMAINS", _domains),
-        Column("GRANTED", lambda node: _of(_sum(node, "granted_mib"), _sum(node, "promised_mib"))),
-        Column("USED", lambda node: known_gib(_sum(node, "used_mib"))),
-        Column("PODS", lambda node: _known(None if node.pods is None else len(node.pods))),
-        Column("CLIENTS", lambda node: _known(_sum(node, "clients"))),
-        Column("CORDONED", cordoned_gpus, left=True),
+        Column("GPUS", lambda node: _known(node.gpus)),
+        Column("DOMAINS", lambda node: "?" if node.domains is None else f"{node.ready_domains}/{node.domains}"),
+        Column("GRANTED", lambda node: _of(node.granted_mib, node.promised_mib)),
+        Column("USED", lambda node: known_gib(node.used_mib)),
+        Column("PODS", lambda node: _known(node.pods)),
+        Column("CLIENTS", lambda node: _known(node.clients)),
+        Column("CORDONED", lambda node: node.cordoned, left=True),
         Column("TOLD", lambda node: "never" if node.told_at is None else age(node.told_at)),
         Column("DRIVER", lambda node: node.driver, left=True, wide=True),
         Column("MESSAGE", lambda node: node.condition.message if node.condition else "", left=True, wide=True),
     )
-
-
-def _domains(node: ClusterNode) -> str:
-    """Ready of all."""
-    ready = sum(domain.state == State.READY for domain in node.domains)
-    return "?" if node.told_at is None else f"{ready}/{len(node.domains)}"
-
-
-def _sum(node: ClusterNode, field: str) -> int | None:
-    """Over the node's GPUs; None as soon as one is not known."""
-    known: list[int | None] = [getattr(gpu, field) for gpu in node.gpus]
-    total = None if None in known else sum(amount for amount in known if amount is not None)
-    return _of_told(node, total)
-
-
-def _of_told(node: ClusterNode, number: int | None) -> int | None:
-    """Nothing is known of a node that has told nothing."""
-    return None if node.told_at is None else number
 
 
 # -- domains -------------------------------------------------------------------------------------------------------

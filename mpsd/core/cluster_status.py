@@ -115,6 +115,28 @@ def read_mpsnode(thing: object, now: float, seconds: Seconds) -> ClusterNode:
     return node
 
 
+def is_stale(told_at: float | None, now: float) -> bool:
+    return told_at is not None and now - told_at > STALE_S
+
+
+def is_ready(
+    told_at: float | None, stale: bool, states: Sequence[str | None], conditions: Iterable[ConditionStatus]
+) -> bool:
+    """states: of the domain of each GPU, None where no control daemon holds it."""
+    return (
+        told_at is not None
+        and not stale
+        and bool(states)
+        and all(state == State.READY for state in states)
+        and any(one.type == CONDITION and one.status == Truth.TRUE for one in conditions)
+    )
+
+
+def amount(found: int | None) -> int | None:
+    """None for what is none, such as -1."""
+    return found if found is not None and 0 <= found <= _LARGEST else None
+
+
 class _Reader:
     def __init__(self, fields: Fields, seconds: Seconds) -> None:
         self.shape = Shape()
@@ -128,21 +150,14 @@ class _Reader:
 
     def node(self, now: float) -> ClusterNode:
         told_at = self._time(self._status, "toldAt", "status")
-        stale = told_at is not None and now - told_at > STALE_S
+        stale = is_stale(told_at, now)
         conditions = tuple(self._conditions())
         domains = tuple(self._domains())
         gpus = tuple(self._gpus(domains))
         pods = tuple(self._pods()) if self._status.get("grants") is not None else None
-        ready = (
-            told_at is not None
-            and not stale
-            and bool(gpus)
-            and all(gpu.state == State.READY for gpu in gpus)
-            and any(one.type == CONDITION and one.status == Truth.TRUE for one in conditions)
-        )
         return ClusterNode(
             name=self._name,
-            ready=ready,
+            ready=is_ready(told_at, stale, [gpu.state for gpu in gpus], conditions),
             told_at=told_at,
             stale=stale,
             driver=self.shape.text(self._status, "driver", "status"),
@@ -251,7 +266,7 @@ class _Reader:
         found = fields.get(key)
         if type(found) is not int:  # which it nearly always is
             found = self.shape.number(fields, key, path, absent=None)
-        return found if found is not None and 0 <= found <= _LARGEST else None
+        return amount(found)
 
     def _time(self, fields: Fields, key: str, path: str) -> float | None:
         return self._seconds(self.shape.text(fields, key, path))

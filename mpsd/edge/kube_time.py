@@ -4,7 +4,6 @@ One rule: whole seconds of UTC, RFC 3339, as metav1.Time has them.
 """
 
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 
 def stamp(seconds: float) -> str:
@@ -25,6 +24,8 @@ def seconds(text: str) -> float | None:
 
 def http_seconds(text: str) -> float | None:
     """Since 1970, of a Date as HTTP writes it; None for what is none."""
+    from email.utils import parsedate_to_datetime  # as long to load as all else that a first word needs of ours
+
     try:
         return parsedate_to_datetime(text).timestamp()
     except (ValueError, OverflowError):
