@@ -107,9 +107,9 @@ def _cluster_top(asked: Mapping[str, str]) -> None:
         from mpsd.cli.cluster_top_look import look_at
         from mpsd.cli.ending import ending
         from mpsd.cli.imports import unswept
-        from mpsd.cli.top_show import Asked, show_top
+        from mpsd.cli.top_show import show_cluster_once
         from mpsd.core.top_rows import Sort
 
     with ending("kubectl-mps"), unswept():
-        once = Asked("kubectl mps top", Sort.MEMORY, 0.0, 1, as_json=False, plain=True)
-        show_top(once, look_at((), asked.get("namespace"), kubeconfig, context, glance))
+        look = look_at((), asked.get("namespace"), kubeconfig, context, glance)
+        show_cluster_once(Sort.MEMORY, glance.top_gpus, look)

@@ -37,6 +37,8 @@ class Sheet:
     def __init__(self, heads: Sequence[Head], rows: Iterable[Sequence[Cell]]) -> None:
         self._heads = heads
         self._rows = [*rows]
+        titles = [head.title for head in heads]
+        self._columns = [[*map(_plain, cells)] for cells in zip(titles, *self._rows, strict=True)]
 
     @property
     def width(self) -> int:
@@ -62,13 +64,11 @@ class Sheet:
         yield from (Segment(blank), Segment.line())
 
     def _widths(self) -> list[int]:
-        titles = [head.title for head in self._heads]
-        return [max(map(_width, column)) for column in zip(titles, *self._rows, strict=True)]
+        return [max(map(len if _is_simple(texts) else _width, texts)) for texts in self._columns]
 
     def _plain(self, widths: Sequence[int]) -> str:
-        titles = [head.title for head in self._heads]
-        columns = zip(self._heads, widths, zip(titles, *self._rows, strict=True), strict=True)
-        padded = [_padded(cells, width, left=head.left) for head, width, cells in columns]
+        columns = zip(self._heads, widths, self._columns, strict=True)
+        padded = [_padded(texts, width, left=head.left) for head, width, texts in columns]
         title, *lines = map(_GAP.join, zip(*padded, strict=True))
         inner = _inner(widths)
         blank, rule = " " * (inner + 2), "─" * inner
@@ -109,14 +109,23 @@ def _inner(widths: Sequence[int]) -> int:
     return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
+def _plain(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else cell.plain
+
+
+def _is_simple(texts: Iterable[str]) -> bool:
+    """Whether each character takes one place."""
+    every = "".join(texts)
+    return every.isascii() and every.isprintable()
+
+
 def _width(cell: Cell) -> int:
-    text = cell.plain if isinstance(cell, Text) else cell
-    return len(text) if text.isascii() and text.isprintable() else cell_len(text)
+    return cell_len(_plain(cell))
 
 
-def _padded(cells: Iterable[Cell], width: int, *, left: bool) -> list[str]:
+def _padded(texts: Sequence[str], width: int, *, left: bool) -> list[str]:
     """Each as wide as the widest."""
-    texts = [cell.plain if isinstance(cell, Text) else cell for cell in cells]
-    if left:
-        return [text.ljust(width - _width(text) + len(text)) for text in texts]
-    return [text.rjust(width - _width(text) + len(text)) for text in texts]
+    if not _is_simple(texts):
+        spaces = [" " * (width - _width(text)) for text in texts]
+        return [text + space if left else space + text for text, space in zip(texts, spaces, strict=True)]
+    return [text.ljust(width) for text in texts] if left else [text.rjust(width) for text in texts]

@@ -6,6 +6,7 @@ One rule: a column is a line of a list here, and whoever shows rows chooses colu
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 from rich.text import Text
@@ -23,6 +24,7 @@ from mpsd.core.status_rows import DomainRow, GpuRow, GrantRow
 Row = TypeVar("Row")
 
 _LONGEST = 2000  # characters of a cell, after which something is wrong with it
+_MOST_KEPT = 4096  # cells, of thousands of rows that mostly say the same
 _COLOURS = {State.READY.value: "green"} | dict.fromkeys(
     (State.STARTING.value, State.DRAINING.value, State.DRAINED.value), "yellow"
 )
@@ -56,22 +58,28 @@ def fitted(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int, drop
 
 
 def _printable(cell: Cell) -> Cell:
-    return cell if isinstance(cell, Text) else printable(cell, _LONGEST)
+    if isinstance(cell, Text) or (len(cell) <= _LONGEST and cell.isprintable()):
+        return cell
+    return printable(cell, _LONGEST)
 
 
+@lru_cache(_MOST_KEPT)
 def _known(count: int | None) -> str:
     return "?" if count is None else str(count)
 
 
+@lru_cache(_MOST_KEPT)
 def known_gib(memory_mib: int | None) -> str:
     return "?" if memory_mib is None else f"{gib(memory_mib)} GiB"
 
 
+@lru_cache(_MOST_KEPT)
 def _percent(percent: int | None) -> str:
     return "?" if percent is None else f"{percent} %"
 
 
-def _of(part_mib: int | None, whole_mib: int | None) -> str:
+@lru_cache(_MOST_KEPT)
+def part_of(part_mib: int | None, whole_mib: int | None) -> str:
     part, whole = ("?" if mib is None else gib(mib) for mib in (part_mib, whole_mib))
     return f"{part}/{whole} GiB"
 
@@ -87,7 +95,12 @@ def _state(gpu: GpuRow) -> Text:
     if gpu.state is None:
         return Text("no daemon", "red")
     waits = gpu.cordoned and gpu.state not in DRAINS  # the node has not heard of it yet, or has other trouble first
-    return Text(printable(gpu.state) + (", cordoned" if waits else ""), state_colour(gpu.state))
+    return state_text(gpu.state, ", cordoned" if waits else "")
+
+
+@lru_cache(_MOST_KEPT)
+def state_text(state: str, more: str = "") -> Text:
+    return Text(printable(state) + more, state_colour(state))
 
 
 GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
@@ -95,7 +108,7 @@ GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
     Column("MODEL", lambda gpu: gpu.name.removeprefix("NVIDIA "), left=True),
     Column("DOMAIN", lambda gpu: gpu.domain or "", left=True),
     Column("STATE", _state, left=True),
-    Column("GRANTED", lambda gpu: _of(gpu.granted_mib, gpu.promised_mib)),
+    Column("GRANTED", lambda gpu: part_of(gpu.granted_mib, gpu.promised_mib)),
     Column("RESERVED", lambda gpu: _percent(gpu.granted_percent)),
     Column("USED", lambda gpu: known_gib(gpu.used_mib)),
     Column("CLIENTS", lambda gpu: _known(gpu.clients)),
@@ -175,7 +188,7 @@ def _node_columns(now: float) -> tuple[Column[NodeRow], ...]:
         Column("SINCE", lambda node: age(node.condition.since) if node.condition else ""),
         Column("GPUS", lambda node: _known(node.gpus)),
         Column("DOMAINS", lambda node: "?" if node.domains is None else f"{node.ready_domains}/{node.domains}"),
-        Column("GRANTED", lambda node: _of(node.granted_mib, node.promised_mib)),
+        Column("GRANTED", lambda node: part_of(node.granted_mib, node.promised_mib)),
         Column("USED", lambda node: known_gib(node.used_mib)),
         Column("PODS", lambda node: _known(node.pods)),
         Column("CLIENTS", lambda node: _known(node.clients)),

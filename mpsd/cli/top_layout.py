@@ -8,18 +8,19 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
 from mpsd.cli.sheet import Sheet
-from mpsd.cli.tables import Column, clock, fitted, known_gib, state_colour, table
+from mpsd.cli.tables import Column, clock, fitted, known_gib, part_of, state_text, table
 from mpsd.core.durations import lasting
-from mpsd.core.gib import gib
 from mpsd.core.problem import printable
 from mpsd.core.top_rows import Sort, Top, TopGpu, TopUser
 
 _LONGEST = 2000
+_MOST_KEPT = 1024
 _KEYS = "q quit   m memory   s SM use   n name   arrows, PageUp, PageDown: scroll"
 _MOST_NOTES = 3  # on a terminal
 _SHORTEST_NAME = 24  # that a name is cut to before columns are left out
@@ -41,17 +42,9 @@ class View:
 # -- the rows --------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(_MOST_KEPT)
 def _known(amount: int | None, unit: str = "") -> str:
     return "?" if amount is None else f"{amount}{unit}"
-
-
-def _state(gpu: TopGpu) -> Text:
-    return Text(printable(gpu.state), state_colour(gpu.state))
-
-
-def _granted(gpu: TopGpu) -> str:
-    part, whole = ("?" if mib is None else gib(mib) for mib in (gpu.granted_mib, gpu.memory_mib))
-    return f"{part}/{whole} GiB"
 
 
 def _used(row: TopUser) -> str | Text:
@@ -63,8 +56,8 @@ _GPUS: tuple[Column[TopGpu], ...] = (
     Column("NODE", lambda gpu: gpu.node, left=True),
     Column("GPU", lambda gpu: gpu.label, left=True),
     Column("MODEL", lambda gpu: gpu.model.removeprefix("NVIDIA "), left=True),
-    Column("STATE", _state, left=True),
-    Column("GRANTED", _granted),
+    Column("STATE", lambda gpu: state_text(gpu.state), left=True),
+    Column("GRANTED", lambda gpu: part_of(gpu.granted_mib, gpu.memory_mib)),
     Column("USED", lambda gpu: known_gib(gpu.used_mib)),
     Column("SM", lambda gpu: _known(gpu.sm_percent, " %")),
     Column("CLIENTS", lambda gpu: _known(gpu.clients)),
@@ -79,6 +72,7 @@ _USERS: tuple[Column[TopUser], ...] = (
     Column("THREADS", lambda user: "-" if user.granted_mib is None else _known(user.thread_percent, " %")),
     Column("CLIENTS", lambda user: _known(user.clients)),
 )
+_OF_CLUSTER = frozenset({"SM"})
 _GPUS_DROPPED, _USERS_DROPPED = ("MODEL", "CLIENTS", "GRANTED"), ("THREADS", "CLIENTS", "GRANTED", "NODE")
 
 
@@ -99,7 +93,7 @@ def _user_sheet(users: Sequence[TopUser], width: int, without: frozenset[str]) -
 def _without(top: Top) -> frozenset[str]:
     """The columns that would say nothing: nodes of this machine, what a cluster is not told."""
     is_cluster = any(gpu.node for gpu in top.gpus) or any(user.node for user in top.users)
-    return frozenset({"SM"}) if is_cluster else frozenset({"NODE"})
+    return _OF_CLUSTER if is_cluster else frozenset({"NODE"})
 
 
 # -- whole -----------------------------------------------------------------------------------------------------------
@@ -107,9 +101,19 @@ def _without(top: Top) -> frozenset[str]:
 
 def parts(top: Top, width: int) -> Iterator[RenderableType]:
     """Everything, for a pipe or a file. top: in the order in which it is to be shown."""
-    without = _without(top)
     if top.gpus:
-        yield _gpu_sheet(top.gpus, width, without)
+        yield _gpu_sheet(top.gpus, width, _without(top))
+    yield from parts_below(top, width)
+
+
+def cluster_gpus(gpus: Sequence[TopGpu], width: int) -> Sheet:
+    """The first of `parts`, of a cluster."""
+    return _gpu_sheet(gpus, width, _OF_CLUSTER)
+
+
+def parts_below(top: Top, width: int) -> Iterator[RenderableType]:
+    """`parts` without the GPUs."""
+    without = _without(top)
     yield _user_sheet(top.users, width, without) if top.users else Text(_NOBODY)
     yield from (Text(sentence) for sentence in _sentences(top))
 

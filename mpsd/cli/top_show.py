@@ -9,17 +9,17 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import NoReturn
 
-from mpsd.cli.frames import INTERRUPTED, WIDEST, console
+from mpsd.cli.frames import INTERRUPTED, WIDEST, console, print_part
 from mpsd.cli.speech import ExitCode, complaints
 from mpsd.cli.stopping import Stopped, first_signal_stops
 from mpsd.cli.terminal import Key, Terminal
-from mpsd.cli.top_layout import View, lines, parts
-from mpsd.core.top_rows import Sort, Top
+from mpsd.cli.top_layout import View, cluster_gpus, lines, parts, parts_below
+from mpsd.core.top_rows import Sort, Top, TopGpu, ordered
 
 _BEAT_S = 1.0  # between two drawings where nothing is heard but what is away goes on being so
 _KEYS = {"m": Sort.MEMORY, "s": Sort.SM, "n": Sort.NAME}
@@ -57,6 +57,19 @@ def show_top(asked: Asked, look: Callable[[], Top]) -> NoReturn:
             _below_each_other(asked, look, first)
         else:
             _over_each_other(asked, look, first)
+    sys.exit(ExitCode.YES)
+
+
+def show_cluster_once(by: Sort, gpus: Callable[[], Sequence[TopGpu] | None], look: Callable[[], Top]) -> NoReturn:
+    """One look at a cluster as text; ends the program. gpus: those of that look, None where only all of it tells."""
+    with _ended_by_signals():
+        to = console(WIDEST)
+        first = gpus()
+        if first:  # somebody waits for them, and who uses them takes longer to read
+            print_part(cluster_gpus(ordered(first, by), WIDEST), to)
+        top = look().ordered(by)
+        for part in parts_below(top, WIDEST) if first else parts(top, WIDEST):
+            print_part(part, to)
     sys.exit(ExitCode.YES)
 
 
@@ -99,7 +112,7 @@ def _print(top: Top, asked: Asked) -> None:
         if asked.iterations != 1:
             sys.stdout.write(time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(top.now)) + "\n")
         for part in parts(top, WIDEST):
-            to.print(part)
+            print_part(part, to)
     sys.stdout.flush()
 
 

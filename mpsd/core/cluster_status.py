@@ -137,6 +137,10 @@ def amount(found: int | None) -> int | None:
     return found if found is not None and 0 <= found <= _LARGEST else None
 
 
+def gpu_label(uuid: str, index: int | None) -> str:
+    return uuid if index is None else f"gpu{index}"
+
+
 class _Reader:
     def __init__(self, fields: Fields, seconds: Seconds) -> None:
         self.shape = Shape()
@@ -229,7 +233,7 @@ class _Reader:
             yield GpuRow(
                 node=self._name,
                 uuid=uuid,
-                label=uuid if index is None else f"gpu{index}",
+                label=gpu_label(uuid, index),
                 name=self.shape.text(entry, "model", path),
                 domain=domain.name if domain else None,
                 state=domain.state if domain else None,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # as in core.grants
     from mpsd.core.use_status import GrantUse, UseStatus
 
 NO_SM_USE = "how busy the SMs are is not told to the cluster: on a node, `mpsd top` shows it"
-NO_DAEMON = "no daemon"
+NO_DAEMON, SILENT = "no daemon", "silent"
 STALE_S = 2 * HEARTBEAT_S  # as in core.cluster_status
 _MOST_NAMED = 4  # nodes in a sentence
 
@@ -92,13 +92,13 @@ class Top:
     away_since: float | None = None
 
     def ordered(self, by: Sort) -> "Top":
-        return replace(self, gpus=_ordered(self.gpus, by), users=_ordered(self.users, by))
+        return replace(self, gpus=ordered(self.gpus, by), users=ordered(self.users, by))
 
 
 Row = TypeVar("Row", TopGpu, TopUser)
 
 
-def _ordered(rows: Iterable[Row], by: Sort) -> tuple[Row, ...]:
+def ordered(rows: Iterable[Row], by: Sort) -> tuple[Row, ...]:
     amount = _AMOUNTS[by]
 
     def key(row: Row) -> tuple[bool, bool, int, str, str]:
@@ -219,7 +219,7 @@ def _stranger(client: "ClientStatus", labels: Mapping[str, str]) -> TopUser:
 def cluster_top(status: "ClusterStatus", namespace: str | None) -> Top:
     """namespace: of whose pods; None for all."""
     users = [user for node in status.nodes for user in _pods(node) if _is_of(user, namespace)]
-    gpus = [gpu for node in status.nodes for gpu in _gpus(node)]
+    gpus = [gpu for node in status.nodes for gpu in gpus_of(node)]
     return Top(status.now, tuple(gpus), tuple(users), tuple(_notes(status)))
 
 
@@ -227,14 +227,14 @@ def _is_of(user: TopUser, namespace: str | None) -> bool:
     return namespace is None or user.name.startswith(f"{namespace}/")
 
 
-def _gpus(node: "ClusterNode") -> Iterator[TopGpu]:
+def gpus_of(node: "ClusterNode") -> Iterator[TopGpu]:
     for gpu in node.gpus:
         yield TopGpu(
             node=node.name,
             gpu=gpu.uuid,
             label=gpu.label,
             model=gpu.name,
-            state="silent" if node.stale else gpu.state or NO_DAEMON,
+            state=SILENT if node.stale else gpu.state or NO_DAEMON,
             memory_mib=gpu.promised_mib,
             granted_mib=gpu.granted_mib,
             used_mib=gpu.used_mib,

@@ -4,12 +4,14 @@ One rule: what is no such answer is None; of one, each object is read by itself,
 takes nothing from the others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 
-from mpsd.core.node_rows import ToldNode
 from mpsd.core.shape import MOST_FIELDS
+
+Told = TypeVar("Told")
 
 _NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _LONGEST = 2 * MOST_FIELDS  # bytes: no more fields than may be read fit in
@@ -20,7 +22,7 @@ class _Answer(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
-_ANSWER, _TOLD = msgspec.json.Decoder(_Answer), msgspec.json.Decoder(ToldNode)
+_ANSWER = msgspec.json.Decoder(_Answer)
 
 
 def mpsnodes(body: bytes) -> Sequence[msgspec.Raw] | None:
@@ -46,9 +48,16 @@ def read(thing: msgspec.Raw) -> object:
         raise ValueError("no JSON that can be read") from error
 
 
-def told(thing: msgspec.Raw) -> ToldNode | None:
-    """None where a field has another type than an agent writes, or there may be more fields than are believed."""
-    try:
-        return _TOLD.decode(thing) if len(memoryview(thing)) <= _LONGEST else None
-    except _NO_JSON:
-        return None
+def reader(kind: type[Told]) -> Callable[[msgspec.Raw], Told | None]:
+    """Reads the fields of this kind alone: None where one has another type than an agent writes, or where there may be
+    more fields than are believed.
+    """
+    decoder = msgspec.json.Decoder(kind)
+
+    def told(thing: msgspec.Raw) -> Told | None:
+        try:
+            return decoder.decode(thing) if len(memoryview(thing)) <= _LONGEST else None
+        except _NO_JSON:
+            return None
+
+    return told

@@ -6,7 +6,7 @@ Nothing is imported here before kubectl has been asked: what a status is made of
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mpsd.edge.kubectl_raw import KubectlRead
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from mpsd.core.cluster_status import ClusterStatus
     from mpsd.core.node_rows import NodeRow
+    from mpsd.core.top_rows import TopGpu
 
 _ALL = "/apis/mpsd.io/v1alpha1/mpsnodes"
 
@@ -36,9 +37,11 @@ class Glance:
         `status`.
         """
         from mpsd.core.cluster_status import read_mpsnode
-        from mpsd.core.node_rows import node_row, told_row
+        from mpsd.core.node_rows import ToldNode, node_row, told_row
         from mpsd.edge.kube_time import seconds
-        from mpsd.edge.mpsnode_json import read, told
+        from mpsd.edge.mpsnode_json import read, reader
+
+        told = reader(ToldNode)
 
         def row(thing: "msgspec.Raw") -> "NodeRow":
             plain = told(thing)
@@ -51,6 +54,27 @@ class Glance:
             return None
         asked = tuple([one for one in rows if not self._names or one.name in self._names])
         return asked if self._names <= {one.name for one in asked} else None
+
+    def top_gpus(self) -> "list[TopGpu] | None":
+        """The GPUs of all nodes as `top` shows them, likewise."""
+        from mpsd.core.cluster_status import read_mpsnode
+        from mpsd.core.top_rows import gpus_of
+        from mpsd.core.top_told import ToldTopNode, told_gpus
+        from mpsd.edge.kube_time import seconds
+        from mpsd.edge.mpsnode_json import read, reader
+
+        told = reader(ToldTopNode)
+
+        def gpus(thing: "msgspec.Raw") -> "Iterator[TopGpu]":
+            plain = told(thing)
+            if plain is None:
+                return gpus_of(read_mpsnode(read(thing), self.now, seconds))
+            return told_gpus(plain, self.now, seconds)
+
+        try:
+            return [gpu for thing in self._answer() for gpu in gpus(thing)]
+        except ValueError:
+            return None
 
     def status(self) -> "ClusterStatus | None":
         """Waits for it. None too where a node that was asked for is not there."""

@@ -9,9 +9,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mpsd.core.cluster_status import STALE_S, read_mpsnode
-from mpsd.core.node_rows import NodeRow, node_row, told_row
+from mpsd.core.node_rows import NodeRow, ToldNode, node_row, told_row
+from mpsd.core.top_rows import TopGpu, gpus_of
+from mpsd.core.top_told import ToldTopNode, told_gpus
 from mpsd.edge.kube_time import seconds
-from mpsd.edge.mpsnode_json import mpsnodes, read, told
+from mpsd.edge.mpsnode_json import mpsnodes, read, reader
 from tests.mpsnodes import NAMES, NOW, damaged, mpsnode
 
 
@@ -20,8 +22,17 @@ def raw(thing: Any) -> msgspec.Raw:
 
 
 def at_once(thing: msgspec.Raw, now: float = NOW) -> NodeRow | None:
-    plain = told(thing)
+    plain = reader(ToldNode)(thing)
     return None if plain is None else told_row(plain, now, seconds)
+
+
+def gpus_at_once(thing: msgspec.Raw, now: float = NOW) -> list[TopGpu] | None:
+    plain = reader(ToldTopNode)(thing)
+    return None if plain is None else [*told_gpus(plain, now, seconds)]
+
+
+def all_gpus(thing: msgspec.Raw, now: float = NOW) -> list[TopGpu]:
+    return [*gpus_of(read_mpsnode(read(thing), now, seconds))]
 
 
 def whole(thing: msgspec.Raw, now: float = NOW) -> NodeRow:
@@ -34,6 +45,7 @@ def test_what_an_agent_wrote_is_read_at_once_unless_something_is_cordoned(name: 
     thing = mpsnode(name)
     if not thing.get("spec", {}).get("cordoned"):
         assert at_once(raw(thing), NOW + later_s) == whole(raw(thing), NOW + later_s)
+    assert gpus_at_once(raw(thing), NOW + later_s) == all_gpus(raw(thing), NOW + later_s)
     thing["spec"] = {"cordoned": ["all"]}
     assert at_once(raw(thing)) is None
 
@@ -46,6 +58,7 @@ def test_any_json_makes_at_once_the_row_that_all_of_it_makes_or_none(thing: Any,
     except ValueError:
         assume(False)
     assert at_once(written, now) in (None, all_of_it)
+    assert gpus_at_once(written, now) in (None, all_gpus(written, now))
 
 
 @pytest.mark.parametrize(
@@ -58,6 +71,7 @@ def test_amounts_that_are_none_are_unknown_at_once_too(field: str, value: object
     assert row is not None
     assert row == whole(raw(thing))
     assert row != at_once(raw(mpsnode("gpu-a1")))
+    assert gpus_at_once(raw(thing)) == all_gpus(raw(thing)) != all_gpus(raw(mpsnode("gpu-a1")))
 
 
 @pytest.mark.parametrize("value", ["much", 1.0, True, [], {}])
@@ -65,6 +79,7 @@ def test_a_wrong_type_is_left_to_whoever_says_so(value: object) -> None:
     thing = mpsnode("gpu-a1")
     thing["status"]["gpus"][0]["usedMiB"] = value
     assert at_once(raw(thing)) is None
+    assert gpus_at_once(raw(thing)) is None
     assert whole(raw(thing)).used_mib is None
 
 
