@@ -14,8 +14,10 @@ _DROPPED = frozenset({"managedFields", "kubectl.kubernetes.io/last-applied-confi
 
 # A name says so by a word in it, unless its end says that it only names where the secret is, or counts.
 _TELLING = (
-    r"pass(?:word|wd|phrase)|pwd|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|signing[_-]?key|credential|"
-    r"cookie|session[_-]?(?:id|key)|authorization|key-data|certificate-data|authority-data|auth[_-]?key|dsn|webhook[_-]?url"
+    r"pass(?:word|wd|phrase)|pwd|secret|token|credential|cookie|signature|authorization|dsn|webhook[_-]?url|"
+    r"(?:api|access|account|auth|encryption|license|master|private|shared|signing|ssh)[_-]?key|session[_-]?(?:id|key)|"
+    r"key-data|certificate-data|authority-data|"
+    r"(?<![a-z])(?:pass|auth|sig)(?![\w.-])|pgpass"  # as whole words, for they begin and end many that are harmless
 )
 _HARMLESS_END = r"(?:name|names|file|path|dir|directory|ref|type|count|total|reviews?|seconds|projection|expiration)$"
 _IS_SECRET = re.compile(_TELLING, re.IGNORECASE)
@@ -27,23 +29,56 @@ _PEM = re.compile(
 )
 _JWT = re.compile(r"\beyJ[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*){1,4}")
 _BEARER = re.compile(r"(?P<before>\b(?:bearer|basic)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE)
-_URL = re.compile(r"(?P<before>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://)[^\s/?#\"'<>\\]+@")
+# What is written before the host goes, also where a password has slashes, which no port has.
+_URL = re.compile(
+    r"(?P<before>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://)"
+    r"(?:[^\s/?#\"'<>\\]+|[^\s/?#\"'<>\\:@\[]{1,200}:(?!\d{1,5}/)[^\s\"'<>\\@]{1,200})@"
+)
+# The whole of such a header: what stands after its scheme has as many forms as there are schemes.
+_HEADER = re.compile(
+    r"(?P<before>\b(?:authorization|cookie):[ \t]*)(?P<value>(?:[^\s\"'\\]|[ \t]|=\"[^\"\n]*\")+)", re.IGNORECASE
+)
 _KNOWN = re.compile(
     r"\b(?:(?:AKIA|ASIA|AGPA|AIDA|AROA|ANPA|ANVA)[A-Z0-9]{12,}|LTAI[A-Za-z0-9]{12,}|gh[opsur]_[A-Za-z0-9]{20,}|"
     r"github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abeoprs]-[A-Za-z0-9-]{10,}|hf_[A-Za-z0-9]{20,}|"
-    r"sk-[A-Za-z0-9_-]{20,}|AIza[A-Za-z0-9_-]{30,}|nvapi-[A-Za-z0-9_-]{20,})"
+    r"sk-[A-Za-z0-9_-]{20,}|AIza[A-Za-z0-9_-]{30,}|nvapi-[A-Za-z0-9_-]{20,}|AKID[A-Za-z0-9]{20,}|AKLT[A-Za-z0-9]{20,}|"
+    r"npm_[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{20,}|dckr_pat_[A-Za-z0-9_-]{20,}|hvs\.[A-Za-z0-9_-]{20,})"
 )
 _QUOTE = r"(?:\\{0,3}[\"'])"
-# NAME=value, NAME: value, "NAME": "value" (also inside a JSON text), --name value, {name: NAME, value: value}.
+_IS = r"(?:=>|:=|[=:]{1,2}|%3[ad])"
+_END = r"\s,;&\"'\\)\]}"  # what ends a value without quotes, unless more of it follows
+# Up to a quote of its own kind, wherever others are inside; or without quotes.
+_VALUE = (
+    rf"(?P<value>[bru]{{0,2}}(?P<quote>{_QUOTE})(?:''|(?!(?<!\\)(?P=quote)).)*(?:(?P=quote)|$)|\[redacted\]|"
+    rf"[^{_END}]+(?:[,;&)\]}}]++[^{_END}=:]++(?![=:]))*)"
+)
+# NAME=value, NAME: value, "NAME": "value" (also inside a JSON text). Other names are passed over, not matched with what
+# stands after them: that may have a secret in it, as url=https://x/?token=y has.
 _NAMED = re.compile(
-    rf"(?<![\w.-])(?P<name>[\w.-]++)(?P<middle>{_QUOTE}?\s{{0,4}}[=:]\s{{0,4}})"
-    rf"(?P<value>(?P<quote>{_QUOTE})(?:(?!(?P=quote)).)*(?:(?P=quote)|$)|\[redacted\]|[^\s,;&\"'\\)\]}}]+)",
+    rf"(?<![\w.-])(?=[\w.-]++{_QUOTE}?\]?\s{{0,40}}+[=:%])(?P<name>(?=[\w.-]*(?:{_TELLING}))[\w.-]++)"
+    rf"(?P<middle>{_QUOTE}?\]?(?:\s{{0,4}}|[ \t]{{0,40}}){_IS}(?:[ \t]{{5,40}}|\s{{0,4}})){_VALUE}",
+    re.MULTILINE | re.IGNORECASE,
+)
+# name: NAME, value: value, as containers have them for their environment, in YAML, JSON and what Go prints.
+_PAIR = re.compile(
+    rf"(?<![\w.-])(?P<before>name{_QUOTE}?\s{{0,4}}[=:]\s{{0,4}}{_QUOTE}?(?P<name>[\w.-]++){_QUOTE}?(?:,\s{{0,40}}|\s{{1,40}})"
+    rf"{_QUOTE}?value{_QUOTE}?\s{{0,4}}[=:]\s{{0,4}}){_VALUE}",
+    re.MULTILINE | re.IGNORECASE,
+)
+# Of YAML: the lines below `NAME: |`, and all of a line, whatever words it has.
+_BLOCK = re.compile(
+    r"^(?P<indent>[ \t]*(?:- )?)(?P<name>[\w.-]++):[ \t]*[|>][-+0-9]{0,2}[ \t]*\n"
+    r"(?P<value>(?:(?P=indent)[ \t]+.*(?:\n|\Z)|[ \t]*\n)+)",
     re.MULTILINE,
 )
+_LINE = re.compile(r"^(?P<before>[ \t]*(?:- )?(?P<name>[\w.-]++):[ \t]+)(?P<value>[^\s\"'{\[|>].*)$", re.MULTILINE)
 _OPTION = re.compile(
-    rf"(?P<before>(?<!\S)--?(?P<name>[A-Za-z][A-Za-z0-9_-]{{0,{_LONGEST_OPTION}}})\s+)(?P<value>[^\s\"',-][^\s\"',]*)"
+    rf"(?P<before>(?<![\w-])--?(?P<name>[A-Za-z][A-Za-z0-9_-]{{0,{_LONGEST_OPTION}}})(?:\s+|{_QUOTE},\s{{0,4}}))"
+    rf"(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',-][^\s\"',]*)"
 )
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RUN = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
+_SHORTEST_RUN = 20  # what is left of one without the UUIDs in it
 _LEAST_SHARE = 0.1  # of upper and of lower case letters in what is random; words, paths and UUIDs have less of one
 
 
@@ -60,21 +95,44 @@ def redacted(text: str) -> str:
 
 
 def _named(found: re.Match[str]) -> str:
+    return found[0] if _is_open(found) else f"{found['name']}{found['middle']}{_in_quotes(found)}"
+
+
+def _pair(found: re.Match[str]) -> str:
+    return found[0] if _is_open(found) else f"{found['before']}{_in_quotes(found)}"
+
+
+def _is_open(found: re.Match[str]) -> bool:
+    """Whether this value may be read by anybody."""
     quote = found["quote"] or ""
     value = found["value"].removeprefix(quote).removesuffix(quote) if quote else found["value"]
-    if not looks_secret(found["name"]) or value.strip().casefold() in _PLAIN:
+    return not looks_secret(found["name"]) or value.strip().casefold() in _PLAIN
+
+
+def _in_quotes(found: re.Match[str]) -> str:
+    quote = found["quote"] or ""
+    return f"{quote}{GONE}{quote}"
+
+
+def _block(found: re.Match[str]) -> str:
+    """One line in place of many."""
+    if not looks_secret(found["name"]):
         return found[0]
-    return f"{found['name']}{found['middle']}{quote}{GONE}{quote}"
+    end = "\n" if found["value"].endswith("\n") else ""
+    return f"{found['indent']}{found['name']}: {GONE}{end}"
 
 
-def _option(found: re.Match[str]) -> str:
-    return f"{found['before']}{GONE}" if looks_secret(found["name"]) else found[0]
+def _after(found: re.Match[str]) -> str:
+    is_plain = found["value"].strip().casefold() in _PLAIN
+    return found[0] if is_plain or not looks_secret(found["name"]) else f"{found['before']}{GONE}"
 
 
 def _run(found: re.Match[str]) -> str:
-    letters = found[0]
+    letters = _UUID.sub("", found[0])
+    if len(letters) < _SHORTEST_RUN:
+        return found[0]
     shares = [sum(map(test, letters)) / len(letters) for test in (str.isupper, str.islower)]
-    return GONE if min(shares) >= _LEAST_SHARE else letters
+    return GONE if min(shares) >= _LEAST_SHARE else found[0]
 
 
 def _scheme(found: re.Match[str]) -> str:
@@ -86,12 +144,16 @@ def _scheme(found: re.Match[str]) -> str:
 _Replace = str | Callable[[re.Match[str]], str]
 _STEPS: tuple[tuple[re.Pattern[str], _Replace], ...] = (
     (_PEM, GONE),
+    (_HEADER, rf"\g<before>{GONE}"),
+    (_BLOCK, _block),
+    (_LINE, _after),
     (_URL, rf"\g<before>{GONE}@"),
     (_BEARER, _scheme),
     (_JWT, GONE),
     (_KNOWN, GONE),
+    (_PAIR, _pair),
     (_NAMED, _named),
-    (_OPTION, _option),
+    (_OPTION, _after),
     (_RUN, _run),
 )
 

@@ -90,6 +90,59 @@ def test_a_value_under_a_name_that_looks_secret_goes_whatever_it_is(name: str, s
     assert told[name] == GONE
 
 
+# Each has `hid3den` in it, which is what must go.
+FORMS = [
+    "Authorization: Basic hid3den",
+    "Authorization: token hid3den",
+    'curl -H "Authorization: Bearer hid3den" https://api.example',
+    "Cookie: a=b; session=hid3den",
+    'auth = "hid3den"',  # containerd's config.toml, of a registry
+    '{"auths":{"registry.example":{"auth":"hid3den"}}}',
+    "DB_PASS=hid3den",
+    "AccountName=x;AccountKey=hid3den==;EndpointSuffix=y",
+    "password=some,thing;hid3den",
+    "password: of several, hid3den words",
+    "password: 'it''s hid3den'",
+    '{"password": "s\\"hid3den"}',
+    "password => hid3den",
+    "password:          hid3den",
+    "env[PASSWORD]=hid3den",
+    "token=b'hid3den'",
+    '--token "hid3den words"',
+    '["serve", "--token", "hid3den"]',
+    "- name: DB_PASSWORD\n  value: hid3den",
+    '[{"name":"DB_PASSWORD","value":"hid3den"}]',
+    "{Name:DB_PASSWORD Value:hid3den ValueFrom:nil}",
+    "password: |-\n  of several\n  hid3den lines\nother: x",
+    "postgres://me:so/hid3den@db.example/x",
+    "url=https://x.example/?token=hid3den&gpu=1",
+    "https://x.example/?X-Amz-Signature=hid3den",
+]
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_a_secret_goes_in_each_form_that_people_write_it_in(text: str) -> None:
+    assert "hid3den" in text
+    assert "hid3den" not in redacted(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("login?token=x&gpu=1", f"login?token={GONE}&gpu=1"),
+        ('{"password": null, "gpu": "gpu0"}', '{"password": null, "gpu": "gpu0"}'),
+        ('{"password": 12, "gpu": "gpu0"}', f'{{"password": {GONE}, "gpu": "gpu0"}}'),
+        ("password: |\n  x\n  y\ngpu: gpu0\n", f"password: {GONE}\ngpu: gpu0\n"),
+        (
+            "- name: TOKEN\n  value: x\n- name: HOME\n  value: /root\n",
+            f"- name: TOKEN\n  value: {GONE}\n- name: HOME\n  value: /root\n",
+        ),
+    ],
+)
+def test_what_stands_beside_a_secret_stays(text: str, left: str) -> None:
+    assert redacted(text) == left
+
+
 HARMLESS = [
     "2026-11-22T08:00:00Z gpu0 is wedged: no answer to get_server_list within 2 s",
     "GPU-c75266a8-297f-bea7-e1dd-2896a9e2946a",
@@ -103,6 +156,9 @@ HARMLESS = [
     "a basic understanding of what a token is, and which secret it names",
     "failed calling webhook: Post https://mpsd-webhook.mpsd-system.svc:443/validate: x509: unknown authority",
     "serviceAccountName: mpsd-agent",
+    "MIG-GPU-c75266a8-297f-bea7-e1dd-2896a9e2946a/1/0",
+    "https://10.0.0.1:443/apis/mpsd.io/v1alpha1/mpsnodes@x",
+    "topologyKey: kubernetes.io/hostname, key: gpu",
     'mpsd_gpu_memory_granted_bytes{gpu="GPU-c75266a8-297f-bea7-e1dd-2896a9e2946a"} 7.5e+09',
 ]
 
