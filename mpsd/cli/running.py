@@ -120,7 +120,8 @@ class Parts:
 
         calls = self._cluster.calls if self._cluster else None
         metrics = MetricsApi(self._settings, self._agent, self._policy, lambda: self._files.wrong is not None, calls)
-        page = PageApi(NodePage(self._agent, self._policy, self._cluster.name if self._cluster else platform.node()))
+        name = self._cluster.name if self._cluster else platform.node()
+        page = PageApi(NodePage(self._agent, self._policy, name, bare=self._cluster is not None))
         api = AgentApi(self._settings, self._agent, self._limits, self._node, self._books, metrics, page)
         yield api
         if self._listen.addresses:

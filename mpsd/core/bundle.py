@@ -6,11 +6,10 @@ nothing is left out in silence.
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from mpsd.core.node_status import ClientStatus, GrantStatus, NodeStatus, ViolationStatus, WaitingStatus
-from mpsd.core.redaction import log_redacted, program_of, redacted, redacted_value
+from mpsd.core.redaction import log_redacted, redacted, redacted_value
 
 MOST_BYTES = 2 * 1024**2  # of a part
 MOST_IN_ALL = 64 * 1024**2
@@ -93,31 +92,3 @@ def index(of: str, version: str, made_at: str, entries: Iterable[Entry]) -> str:
 
 def _cut_words(entry: Entry) -> str:
     return f" (its last {entry.size} bytes; {entry.left_out} before them are left out)" if entry.left_out else ""
-
-
-# -- what programs were started with ---------------------------------------------------------------------------------
-
-
-def without_arguments(status: NodeStatus) -> NodeStatus:
-    """The same with every command cut to its program."""
-    violations = status.violations
-    if violations:
-        violations = replace(violations, last=tuple(map(_violation, violations.last)))
-    return replace(
-        status,
-        clients=None if status.clients is None else tuple(map(_bare, status.clients)),
-        grants=tuple(map(_bare, status.grants)),
-        waiting=tuple(map(_bare, status.waiting)),
-        violations=violations,
-    )
-
-
-def _violation(one: ViolationStatus) -> ViolationStatus:
-    bare = program_of(one.command)
-    message = one.message.replace(one.command, bare) if one.command else one.message
-    return replace(one, command=bare, message=message)
-
-
-def _bare(one: Any) -> Any:
-    assert isinstance(one, ClientStatus | GrantStatus | WaitingStatus)
-    return replace(one, command=program_of(one.command))

@@ -123,15 +123,23 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+_Kept = dict[tuple[bytes, str], tuple[float, Verdict]]  # the oldest first
+
+
 class Verdicts:
-    """What was answered lately, by the hash of a token and the path. A 503 is no answer, and is not kept."""
+    """What was answered lately, by the hash of a token and the path. A 503 is no answer, and is not kept.
+
+    Who may read and who may not are kept apart, so that tokens that somebody makes up push no reader's out.
+    """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[bytes, str], tuple[float, Verdict]] = {}  # the oldest first
+        self._yes: _Kept = {}
+        self._no: _Kept = {}
 
     def known(self, token: str, path: str, now: float) -> Verdict | None:
         """None where it must be asked. now: seconds of a clock that is never set."""
-        at, verdict = self._kept.get(_key(token, path), (0.0, None))
+        key = _key(token, path)
+        at, verdict = self._yes.get(key) or self._no.get(key) or (0.0, None)
         return verdict if verdict and now - at < KEPT_S else None
 
     def keep(self, token: str, path: str, verdict: Verdict, now: float) -> None:
@@ -139,10 +147,12 @@ class Verdicts:
         if verdict.status == 503:
             return
         key = _key(token, path)
-        self._kept.pop(key, None)
-        self._kept[key] = (now, verdict)
-        while len(self._kept) > _MOST_KEPT:
-            del self._kept[next(iter(self._kept))]
+        self._yes.pop(key, None)
+        self._no.pop(key, None)
+        kept = self._yes if verdict.may_read else self._no
+        kept[key] = (now, verdict)
+        while len(kept) > _MOST_KEPT:
+            del kept[next(iter(kept))]
 
 
 def _key(token: str, path: str) -> tuple[bytes, str]:

@@ -1,4 +1,4 @@
-"""Listens on a TCP port for so many peers at a time, and hangs up on who comes while there are as many.
+"""Listens on a TCP port for so many peers at a time; of more, core.port_places says on whom it hangs up.
 
 One rule: a peer counts from its first packet, before it has said who it is, for a handshake alone takes memory.
 """
@@ -7,9 +7,31 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from mpsd.core.port_places import who_gives_way
 
 _PATIENCE_S = 1.0  # while no connection can be had, for want of file descriptors
 _BACKLOG = 128
+
+
+@dataclass(eq=False, slots=True)
+class _Peer:
+    """transport: None until its handshake is over, for which `coming` waits."""
+
+    address: str
+    coming: asyncio.Task[None] | None = None
+    transport: asyncio.BaseTransport | None = None
+
+    @property
+    def is_there(self) -> bool:
+        return self.transport is None or not self.transport.is_closing()
+
+    def hang_up(self) -> None:
+        if isinstance(self.transport, asyncio.WriteTransport):
+            self.transport.abort()
+        elif self.coming:
+            self.coming.cancel()
 
 
 class BoundedServer:
@@ -26,8 +48,7 @@ class BoundedServer:
         self._context = context
         self._handshake_s = handshake_s
         self._make_protocol = make_protocol
-        self._coming: set[asyncio.Task[None]] = set()
-        self._there: set[asyncio.BaseTransport] = set()
+        self._peers: list[_Peer] = []  # the first who came first
         self.sockets: tuple[socket.socket, ...] = ()
 
     def open(self, address: str, port: int) -> None:
@@ -44,8 +65,9 @@ class BoundedServer:
             asyncio.get_running_loop().remove_reader(listening)
             listening.close()
         self.sockets = ()
-        for task in self._coming:
-            task.cancel()
+        for peer in self._peers:
+            if peer.transport is None:
+                peer.hang_up()
 
     def _listen(self, listening: socket.socket) -> None:
         if listening in self.sockets:  # else it was closed while we had patience
@@ -54,7 +76,7 @@ class BoundedServer:
     def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         try:
-            connection, _address = listening.accept()
+            connection, address = listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):  # it has gone again
             return
         except OSError:  # which stays so: it would be told of again at once, for ever
@@ -62,25 +84,35 @@ class BoundedServer:
             loop.call_later(_PATIENCE_S, self._listen, listening)
             return
         connection.setblocking(False)
-        if self._peers() >= self._most:
+        if not self._has_room(address[0]):
             connection.close()
             return
-        self._coming.add(loop.create_task(self._take(connection)))
+        peer = _Peer(address[0])
+        self._peers.append(peer)
+        peer.coming = loop.create_task(self._take(connection, peer))
 
-    def _peers(self) -> int:
-        self._there = {transport for transport in self._there if not transport.is_closing()}
-        return len(self._there) + len(self._coming)
+    def _has_room(self, newcomer: str) -> bool:
+        """Whether there is a place for who comes from this address; hangs up on somebody where that makes one."""
+        self._peers = [peer for peer in self._peers if peer.is_there]
+        if len(self._peers) < self._most:
+            return True
+        place = who_gives_way([peer.address for peer in self._peers], newcomer)
+        if place is None:
+            return False
+        self._peers.pop(place).hang_up()
+        return True
 
-    async def _take(self, connection: socket.socket) -> None:
+    async def _take(self, connection: socket.socket, peer: _Peer) -> None:
         try:
-            transport, _protocol = await asyncio.get_running_loop().connect_accepted_socket(
+            peer.transport, _protocol = await asyncio.get_running_loop().connect_accepted_socket(
                 self._make_protocol,
                 connection,
                 ssl=self._context,
                 ssl_handshake_timeout=self._handshake_s,
             )
-            self._there.add(transport)
         except OSError:  # no TLS, or none in time; ssl.SSLError is one
             connection.close()
         finally:  # in the same step, so that nobody counts twice
-            self._coming = {task for task in self._coming if task is not asyncio.current_task()}
+            peer.coming = None
+            if peer.transport is None and peer in self._peers:
+                self._peers.remove(peer)

@@ -3,6 +3,7 @@
 One rule: a token goes to the API server and nowhere else: into no log, no answer and no message of an error.
 """
 
+import asyncio
 from pathlib import Path
 
 from mpsd.core.readers import (
@@ -22,6 +23,7 @@ from mpsd.edge.kube import Kube, KubeError, Resource, open_kube
 _TOKENS = Resource("authentication.k8s.io/v1", "tokenreviews")
 _ACCESS = Resource("authorization.k8s.io/v1", "subjectaccessreviews")
 _MOST_AT_ONCE = 8  # who makes tokens up costs the API server no more than this
+_PATIENCE_S = 5.0  # for one's turn: half of what Prometheus waits for a scrape
 
 
 class TokenReviewer:
@@ -29,19 +31,21 @@ class TokenReviewer:
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
-        self._under_way = 0
+        self._turns = asyncio.Semaphore(_MOST_AT_ONCE)  # who came first is asked about first
 
     async def review(self, token: str, path: str) -> Verdict:
         """Whether who has this token may get this path; a 503 where the API server cannot say."""
-        if self._under_way >= _MOST_AT_ONCE:
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._turns.acquire()
+        except TimeoutError:
             return TOO_MANY
-        self._under_way += 1
         try:
             return await self._asked(token, path)
         except KubeError as error:
             return away(str(error).replace(token, "…"))
         finally:
-            self._under_way -= 1
+            self._turns.release()
 
     async def _asked(self, token: str, path: str) -> Verdict:
         user = reviewed_user(await self._kube.create(_TOKENS, token_review(token)))

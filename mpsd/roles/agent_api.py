@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 import mpsd
+from mpsd.core.bare_commands import without_arguments
 from mpsd.core.client_limits import ClientLimit, environment
 from mpsd.core.decide import Refuse
 from mpsd.core.domain_states import SERVING, after_is
@@ -20,7 +21,7 @@ from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.grant_messages import GrantAnswer, ProgramAsks, Refusal
 from mpsd.core.grants import Grant
 from mpsd.core.limits_as_read import VISIBLE_DEVICES
-from mpsd.core.node_status import node_status
+from mpsd.core.node_status import NodeStatus, node_status
 from mpsd.core.node_view import Waiting
 from mpsd.core.policy import Policy
 from mpsd.core.problem import InvalidInput
@@ -61,6 +62,7 @@ class AgentApi:
         self._path_first = node.path_first
         self._metrics = metrics
         self._page = page
+        self._of_pods = books is None
         self._refuses = "" if books else "kubelet gives this node's GPUs to pods; write a pod"
 
         def policy() -> Policy:
@@ -93,7 +95,7 @@ class AgentApi:
     @property
     def readers_routes(self) -> Mapping[str, Handler]:
         """What is told on the ports for readers too: it only looks, and gives nothing away that grants anything."""
-        return {"GET /v1/node": self._node, **self._metrics.routes, **self._page.routes}
+        return {"GET /v1/node": self._node_for_readers, **self._metrics.routes, **self._page.routes}
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -107,10 +109,17 @@ class AgentApi:
         return web.Response(text=f"{said}\n", status=503)
 
     async def _node(self, _request: web.Request) -> web.Response:
+        return json_answer(self._status())
+
+    async def _node_for_readers(self, _request: web.Request) -> web.Response:
+        """Of pods others read than who is on the machine, where everybody sees what programs were started with."""
+        return json_answer(without_arguments(self._status()) if self._of_pods else self._status())
+
+    def _status(self) -> NodeStatus:
         policy, _facts = self._limits()
         told = node_status(self._agent.look(), policy, self._agent.watchdog.status(), mpsd.__version__)
         folder = self._settings.limits_directory or shipped_folder()
-        return json_answer(replace(told, limits_directory=str(folder.absolute())))
+        return replace(told, limits_directory=str(folder.absolute()))
 
     async def _grant(self, request: web.Request) -> web.Response:
         """201 with the grant; 400 for a request that cannot be read or served; 409 when there is no room."""

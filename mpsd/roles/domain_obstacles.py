@@ -6,6 +6,7 @@ One rule: it only says so, with the remedy. To end a process is the agent's busi
 from collections.abc import Sequence
 
 from mpsd.core.policy import Policy
+from mpsd.core.redaction import program_of
 from mpsd.edge import control_process, processes
 from mpsd.edge.nvml import Nvml, NvmlFailed
 from mpsd.roles.domain_daemon import DomainDaemon, Place
@@ -46,7 +47,10 @@ class DomainObstacles:
         if found is None:
             return ""
         uuid, pid = found
-        return f"no MPS server can start while pid {pid} has {uuid} for itself; end it: {processes.command_of(pid)}"
+        program = program_of(
+            processes.command_of(pid)
+        )  # alone: the whole cluster reads it, and arguments may be secret
+        return f"no MPS server can start while pid {pid} has {uuid} for itself; end it: {program}"
 
     def _beside_mps(self, uuid: str) -> list[int]:
         """The living processes on a GPU that are neither clients of MPS nor our daemon's server. NvmlFailed."""

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 import mpsd
-from mpsd.core.bundle import MOST_BYTES, Part, json_part, log_part, missing_part, text_part, without_arguments
+from mpsd.core.bare_commands import without_arguments
+from mpsd.core.bundle import MOST_BYTES, Part, json_part, log_part, missing_part, text_part
 from mpsd.core.doctor import Diagnosis, diagnose
 from mpsd.core.doctor_checks import CHECKS
 from mpsd.core.doctor_facts import AgentSeen, NodeFacts

@@ -6,6 +6,7 @@ One rule: it looks at nothing itself: it shows the last view, so that no number 
 from collections.abc import Callable
 
 import mpsd
+from mpsd.core.bare_commands import without_arguments
 from mpsd.core.node_status import node_status
 from mpsd.core.node_view import NodeView
 from mpsd.core.page_node import node_page
@@ -15,12 +16,15 @@ from mpsd.roles.agent import AgentRole
 
 
 class NodePage:
-    """name: the node's, as people know it."""
+    """name: the node's, as people know it. bare: whether commands are shown without their arguments, as where others
+    read than those of the machine, who see them anyway.
+    """
 
-    def __init__(self, agent: AgentRole, policy: Callable[[], Policy], name: str) -> None:
+    def __init__(self, agent: AgentRole, policy: Callable[[], Policy], name: str, *, bare: bool) -> None:
         self._agent = agent
         self._policy = policy
         self._name = name
+        self._bare = bare
         self._shown: NodeView | None = None  # None before the first look
 
     async def begin(self) -> None:
@@ -33,7 +37,8 @@ class NodePage:
             return None
         self._shown = view
         status = node_status(view, self._policy(), self._agent.watchdog.status(), mpsd.__version__)
-        return node_page(status, self._name, happened.all(), happened.since)
+        shown = without_arguments(status) if self._bare else status
+        return node_page(shown, self._name, happened.all(), happened.since)
 
     async def end(self) -> None:
         """There is nothing to put away."""

@@ -174,6 +174,21 @@ def test_tokens_that_somebody_makes_up_do_not_fill_the_memory_and_the_newest_ans
     assert known == list(range(5000 - 1024, 5000))
 
 
+def test_tokens_that_somebody_makes_up_push_no_readers_answer_out() -> None:
+    verdicts = Verdicts()
+    verdicts.keep(TOKEN, "/metrics", MAY_READ, 0.0)
+    for number in range(5000):
+        verdicts.keep(str(number), "/metrics", NOT_KNOWN, 1.0)
+    assert verdicts.known(TOKEN, "/metrics", 2.0) == MAY_READ
+
+
+def test_the_last_answer_counts_also_where_it_is_another() -> None:
+    verdicts = Verdicts()
+    for at, verdict in enumerate([MAY_READ, NOT_KNOWN, MAY_READ]):
+        verdicts.keep(TOKEN, "/metrics", verdict, float(at))
+        assert verdicts.known(TOKEN, "/metrics", at + 0.5) == verdict
+
+
 def test_what_is_kept_holds_no_token() -> None:
     verdicts = Verdicts()
     verdicts.keep(TOKEN, "/metrics", MAY_READ, 0.0)

@@ -361,9 +361,9 @@ async def bounded(most: int, context: ssl.SSLContext | None) -> AsyncIterator[in
         await server.stop()
 
 
-async def plainly_reached(port: int) -> bool:
+async def plainly_reached(port: int, from_where: str = "127.0.0.1") -> bool:
     """Whether a peer without TLS is answered, and not hung up on."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(from_where, 0))
     try:
         writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         async with asyncio.timeout(DEADLINE_S):
@@ -391,6 +391,28 @@ def test_who_comes_while_there_are_as_many_peers_as_may_be_is_hung_up_on(with_tl
                 while not await is_reached(port):
                     pass
             for _reader, writer in peers:
+                writer.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("with_tls", [False, True])  # with it, they hold their places by handshakes
+def test_one_address_that_holds_every_place_keeps_no_other_out(with_tls: bool) -> None:
+    async def main() -> None:
+        async with bounded(3, server_context() if with_tls else None) as port:
+            first, *_others, last = [await asyncio.open_connection("127.0.0.1", port) for _peer in range(3)]
+            if with_tls:
+                context, there = ssl.create_default_context(cadata=BUNDLE), ("127.0.0.2", 0)
+                _reader, other = await asyncio.open_connection(
+                    "127.0.0.1", port, local_addr=there, ssl=context, server_hostname=NAME
+                )
+                other.close()
+            else:
+                assert await plainly_reached(port, "127.0.0.2")
+            async with asyncio.timeout(DEADLINE_S):
+                assert await last[0].read() == b""  # the last one of who had the most was hung up on
+            assert not first[0].at_eof()
+            for _reader, writer in (first, *_others, last):
                 writer.close()
 
     asyncio.run(main())

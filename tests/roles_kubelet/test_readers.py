@@ -79,6 +79,15 @@ def test_a_reader_whom_an_operator_let_in_reads_pods_by_their_names(cluster: Clu
     assert [grant["pod"] for grant in json.loads(text)["grants"]] == ["read"]
 
 
+def test_what_a_tenants_program_was_started_with_is_told_on_the_machine_and_not_to_readers(
+    cluster: Cluster, reader: str
+) -> None:
+    cluster.running("read", 2)
+    eventually(lambda: any("hold" in one.command for one in cluster.node().clients or ()), "the machine's own see it")
+    told = json.loads(over_tls(cluster, "/v1/node", reader)[1])
+    assert [one["command"].partition(" ")[2] for one in told["clients"]] == ["[arguments redacted]"]
+
+
 def test_nobody_else_does(cluster: Cluster) -> None:
     assert over_tls(cluster, "/metrics")[0] == 401
     assert over_tls(cluster, "/metrics", "made-up")[0] == 401

@@ -239,6 +239,20 @@ def test_the_api_server_is_asked_once_a_minute_for_a_token_and_a_path(monkeypatc
     asyncio.run(main())
 
 
+def test_who_makes_tokens_up_by_the_dozen_keeps_no_reader_from_being_asked_about(api: Api) -> None:
+    async def main() -> None:
+        reviewer = token_reviewer(api.kubeconfig)
+        try:
+            made_up = [reviewer.review(f"made-up-{number}", "/metrics") for number in range(40)]
+            *others, verdict = await asyncio.gather(*made_up, reviewer.review(api.reader, "/metrics"))
+        finally:
+            reviewer.close()
+        assert verdict == MAY_READ
+        assert {one.status for one in others} == {401}
+
+    asyncio.run(main())
+
+
 def test_no_token_is_in_any_line_of_the_log_or_any_answer(api: Api, tmp_path: Path) -> None:
     said: list[str] = []
 
