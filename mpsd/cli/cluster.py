@@ -25,7 +25,6 @@ from mpsd.cli.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, domain_lin
 from mpsd.core.cluster_status import ClusterStatus, pod_rows, troubles
 from mpsd.core.domain_states import State
 from mpsd.core.durations import lasting
-from mpsd.core.node_rows import node_row
 from mpsd.core.problem import printable
 from mpsd.roles.cluster_glance import Glance
 
@@ -164,6 +163,8 @@ def _picture_frame(picture: "Picture", output: StatusFormat) -> Frame:
 def cluster_parts(status: ClusterStatus, *, wide: bool) -> Iterator[RenderableType]:
     """The cluster for people: nodes, GPUs, pods, and what is to be said of them. Each is made when it is asked for, so
     that the first is on the screen while the others are made."""
+    from mpsd.core.node_rows import node_row
+
     if status.nodes:
         yield node_table(map(node_row, status.nodes), status.now, wide=wide)
     yield from cluster_parts_below(status, wide=wide)

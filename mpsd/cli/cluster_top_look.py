@@ -6,7 +6,6 @@ One rule: the first look may end the program with what is wrong; a later one say
 from collections.abc import Callable, Sequence
 
 from mpsd.cli.cluster import Cluster
-from mpsd.cli.top_show import Away
 from mpsd.core.cluster_status import ClusterStatus
 from mpsd.core.problem import InvalidInput
 from mpsd.core.top_rows import Top, cluster_top
@@ -36,6 +35,7 @@ def look_at(
 
 
 def _heard(cluster: Cluster, nodes: Sequence[str]) -> ClusterStatus:
+    from mpsd.cli.top_show import Away
     from mpsd.edge.kube import KubeError
     from mpsd.roles.cluster_look import look
 

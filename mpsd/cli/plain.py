@@ -105,9 +105,9 @@ def _cluster_top(asked: Mapping[str, str]) -> None:
     glance = Glance((), kubeconfig, context)
     with lasting():  # while kubectl asks
         from mpsd.cli.cluster_top_look import look_at
+        from mpsd.cli.cluster_top_once import show_cluster_once
         from mpsd.cli.ending import ending
         from mpsd.cli.imports import unswept
-        from mpsd.cli.top_show import show_cluster_once
         from mpsd.core.top_rows import Sort
 
     with ending("kubectl-mps"), unswept():

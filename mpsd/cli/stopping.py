@@ -4,6 +4,7 @@ One rule: at most one signal is an exception, so that no second one can come bet
 """
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -34,3 +35,13 @@ def first_signal_stops() -> Iterator[None]:
         yield
     finally:
         listening = False
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """With what a shell expects of a program that a signal ends, once it has cleared away."""
+    try:
+        with first_signal_stops():
+            yield
+    except Stopped as stopped:
+        sys.exit(128 + stopped.signum)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rich.text import Text
 
@@ -17,9 +17,11 @@ from mpsd.core.domain_states import State, after_is
 from mpsd.core.durations import lasting
 from mpsd.core.gib import gib
 from mpsd.core.mps_ready import Truth
-from mpsd.core.node_rows import NodeRow
 from mpsd.core.problem import printable
 from mpsd.core.status_rows import DomainRow, GpuRow, GrantRow
+
+if TYPE_CHECKING:  # `top` does without
+    from mpsd.core.node_rows import NodeRow
 
 Row = TypeVar("Row")
 
@@ -42,8 +44,16 @@ class Column(Generic[Row]):
 
 def table(columns: Iterable[Column[Row]], rows: Iterable[Row], *, wide: bool = False) -> Sheet:
     shown = [column for column in columns if wide or not column.wide]
-    heads = [Head(column.title, column.left) for column in shown]
-    return Sheet(heads, ([_printable(column.cell(row)) for column in shown] for row in rows))
+    heads, listed = [Head(column.title, column.left) for column in shown], [*rows]
+    return Sheet(heads, zip(*(_cells(column, listed) for column in shown), strict=True))
+
+
+def _cells(column: Column[Row], rows: Sequence[Row]) -> list[Cell]:
+    cells = [column.cell(row) for row in rows]
+    texts = [cell for cell in cells if isinstance(cell, str)]
+    if "".join(texts).isprintable() and max(map(len, texts), default=0) <= _LONGEST:  # as they all are, mostly
+        return cells
+    return [cell if isinstance(cell, Text) else printable(cell, _LONGEST) for cell in cells]
 
 
 def fitted(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int, dropped_first: Sequence[str]) -> Sheet:
@@ -55,12 +65,6 @@ def fitted(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int, drop
             break
         left = [column for column in left if column.title != title]
     return sheet
-
-
-def _printable(cell: Cell) -> Cell:
-    if isinstance(cell, Text) or (len(cell) <= _LONGEST and cell.isprintable()):
-        return cell
-    return printable(cell, _LONGEST)
 
 
 @lru_cache(_MOST_KEPT)
@@ -168,15 +172,15 @@ def grant_table(rows: Sequence[GrantRow], *, wide: bool = False) -> Sheet:
 # -- nodes ---------------------------------------------------------------------------------------------------------
 
 
-def node_table(nodes: Iterable[NodeRow], now: float, *, wide: bool) -> Sheet:
+def node_table(nodes: "Iterable[NodeRow]", now: float, *, wide: bool) -> Sheet:
     return table(_node_columns(now), nodes, wide=wide)
 
 
-def _node_columns(now: float) -> tuple[Column[NodeRow], ...]:
+def _node_columns(now: float) -> "tuple[Column[NodeRow], ...]":
     def age(seconds: float | None) -> str:
         return "?" if seconds is None else lasting(now - seconds)
 
-    def ready(node: NodeRow) -> Text:
+    def ready(node: "NodeRow") -> Text:
         said = node.condition.status if node.condition else Truth.UNKNOWN
         colour = "green" if node.ready else "yellow" if said == Truth.TRUE else "red"
         return Text("silent", "red") if node.stale else Text(printable(said), colour)

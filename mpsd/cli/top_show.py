@@ -9,21 +9,19 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import NoReturn
 
-from mpsd.cli.frames import INTERRUPTED, WIDEST, console, print_part
+from mpsd.cli.frames import WIDEST, console, print_part
 from mpsd.cli.speech import ExitCode, complaints
-from mpsd.cli.stopping import Stopped, first_signal_stops
+from mpsd.cli.stopping import ended_by_signals
 from mpsd.cli.terminal import Key, Terminal
-from mpsd.cli.top_layout import View, cluster_gpus, lines, parts, parts_below
-from mpsd.core.top_rows import Sort, Top, TopGpu, ordered
+from mpsd.cli.top_layout import View, lines, parts
+from mpsd.core.top_rows import Sort, Top
 
 _BEAT_S = 1.0  # between two drawings where nothing is heard but what is away goes on being so
 _KEYS = {"m": Sort.MEMORY, "s": Sort.SM, "n": Sort.NAME}
-_SIGINT = 2
 
 
 class Away(Exception):
@@ -47,7 +45,7 @@ class Asked:
 
 def show_top(asked: Asked, look: Callable[[], Top]) -> NoReturn:
     """Ends the program. look: Away where there is none."""
-    with _ended_by_signals():
+    with ended_by_signals():
         try:
             first = look()
         except Away as away:
@@ -58,29 +56,6 @@ def show_top(asked: Asked, look: Callable[[], Top]) -> NoReturn:
         else:
             _over_each_other(asked, look, first)
     sys.exit(ExitCode.YES)
-
-
-def show_cluster_once(by: Sort, gpus: Callable[[], Sequence[TopGpu] | None], look: Callable[[], Top]) -> NoReturn:
-    """One look at a cluster as text; ends the program. gpus: those of that look, None where only all of it tells."""
-    with _ended_by_signals():
-        to = console(WIDEST)
-        first = gpus()
-        if first:  # somebody waits for them, and who uses them takes longer to read
-            print_part(cluster_gpus(ordered(first, by), WIDEST), to)
-        top = look().ordered(by)
-        for part in parts_below(top, WIDEST) if first else parts(top, WIDEST):
-            print_part(part, to)
-    sys.exit(ExitCode.YES)
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """With what a shell expects of a program that a signal ends, once it has cleared away."""
-    try:
-        with first_signal_stops():
-            yield
-    except Stopped as stopped:
-        sys.exit(INTERRUPTED if stopped.signum == _SIGINT else 128 + stopped.signum)
 
 
 def _seen(look: Callable[[], Top], last: Top) -> Top:

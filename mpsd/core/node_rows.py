@@ -19,6 +19,7 @@ from mpsd.core.cluster_status import (
 )
 from mpsd.core.domain_states import State
 from mpsd.core.mps_ready import CONDITION
+from mpsd.core.mpsnode_told import ToldDomain, ToldMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,6 @@ def _sum(amounts: Sequence[int | None]) -> int | None:
 # -- as an agent writes it -----------------------------------------------------------------------------------------
 
 
-class ToldMetadata(TypedDict, total=False):
-    name: str | None
-
-
 class ToldSpec(TypedDict, total=False):
     cordoned: list[str] | None
 
@@ -97,11 +94,6 @@ class ToldGpu(TypedDict, total=False):
     grantedMiB: int | None
     usedMiB: int | None
     clients: int | None
-
-
-class ToldDomain(TypedDict, total=False):
-    name: str | None
-    state: str | None
 
 
 class ToldGrant(TypedDict, total=False):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TypedDict
 
 from mpsd.core.cluster_status import Seconds, amount, gpu_label, is_stale
-from mpsd.core.node_rows import ToldDomain, ToldMetadata
+from mpsd.core.mpsnode_told import ToldDomain, ToldMetadata
 from mpsd.core.top_rows import NO_DAEMON, SILENT, TopGpu
 
 
