@@ -21,10 +21,11 @@ NODES = (
         "== 0",
         2 * MINUTE_S,
         f"The agent of {NODE} does not look",
-        f"The agent of {NODE} cannot be scraped, or has not looked at its GPUs for a minute. Programs that run go on;"
-        " nobody starts, and nobody who takes too much is ended.",
-        "It looks every two seconds; a rollout takes it away for less than a minute.",
-        window_s=MINUTE_S,
+        f"The agent of {NODE} cannot be scraped, or has not looked at its GPUs for two minutes. Programs that run go"
+        " on; nobody starts, and nobody who takes too much is ended.",
+        "It looks every two seconds; a rollout takes it away for less than a minute. Two minutes have two scrapes in"
+        " them also where one comes each minute, which is what Prometheus does unless it is told.",
+        window_s=2 * MINUTE_S,
     ),
     Alert(
         "MPSDThingsUnknown",

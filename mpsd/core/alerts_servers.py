@@ -6,19 +6,23 @@ One rule: one replica that is gone is no alert, for that is what the other is fo
 from mpsd.core import metrics_names as names
 from mpsd.core.alert import DAY_S, HOUR_S, MINUTE_S, SHARE, TIME, Alert, Severity
 from mpsd.core.metric import Teller
-from mpsd.core.promql import INSTANCE, JOB, is_up, over_window, quantile, series
+from mpsd.core.promql import INSTANCE, JOB, WINDOW, is_up, over_window, quantile, series
+
+_UP = is_up(Teller.WEBHOOK, Teller.SCHEDULER)
 
 SERVERS = (
     Alert(
         "MPSDServerAbsent",
         Severity.CRITICAL,
-        f"max by ({JOB}) ({is_up(Teller.WEBHOOK, Teller.SCHEDULER)})",
+        f"max by ({JOB}) ({_UP} or 0 * max_over_time({_UP}[{WINDOW}]))",
         "== 0",
         2 * MINUTE_S,
         "No {{ $labels.job }} can be scraped",
         "Not one replica of {{ $labels.job }} answers. Without the webhook no pod is admitted where its failurePolicy"
         " is Fail; without the scheduler no GPU pod is placed.",
-        "Two replicas are never restarted at once; two minutes let a node's loss pass.",
+        "Two replicas are never restarted at once; two minutes let a node's loss pass. One whose pods are gone is not"
+        " scraped at all, so who was there within the last hour counts; so does one that was taken away on purpose.",
+        window_s=HOUR_S,
     ),
     Alert(
         "MPSDWebhookNotRegistered",

@@ -168,7 +168,11 @@ ADMISSION_LOOKUPS = Metric(
     "mpsd_admission_lookups_total", _C, ("what", "outcome"), "Questions to the Kubernetes API.", tellers=_WEBHOOK
 )
 ADMISSION_REGISTERED = Metric(
-    "mpsd_admission_registered", _G, (), "1 while API servers are known to ask this webhook.", tellers=_WEBHOOK
+    "mpsd_admission_registered",
+    _G,
+    (),
+    "1 while API servers are known to ask this webhook; nothing without an API server.",
+    tellers=_WEBHOOK,
 )
 
 SCHEDULER_REQUESTS = Metric(

@@ -118,8 +118,9 @@ class WebhookRole:
                 await asyncio.sleep(min(look_s, _FIRST_RETRY_S))
                 continue
             self._say(outcome.troubles)
-            self._registered = outcome.is_settled and self._registrar is not None
-            self._metrics.registered(well=self._registered)
+            if self._registrar:
+                self._registered = outcome.is_settled
+                self._metrics.registered(well=self._registered)
             retry_s = min(look_s, retry_s * 2) if outcome.troubles else _FIRST_RETRY_S
             await asyncio.sleep(retry_s if outcome.troubles else look_s)
 

@@ -4,7 +4,9 @@ One rule: labels come from closed sets (rules, modes, parts, statuses), never fr
 """
 
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
+
+from prometheus_client import Gauge
 
 from mpsd.core import metrics_names as names
 from mpsd.core.admission_review import AdmissionAnswer
@@ -36,7 +38,6 @@ class WebhookMetrics(ServerMetrics):
         for what in Lookup:
             for outcome in (_ANSWERED, _UNKNOWN):  # from the beginning, so that the first one is seen as an increase
                 self._lookups.labels(what.value, outcome)
-        self._registered = self.gauge(names.ADMISSION_REGISTERED)
 
     def reviewed(self, webhook: str, answer: AdmissionAnswer, took_s: float) -> None:
         self._reviews_of(webhook, _verdict(answer)).inc()
@@ -50,6 +51,11 @@ class WebhookMetrics(ServerMetrics):
     def looked_up(self, what: Lookup, *, found: bool) -> None:
         """found: whether the API answered, were it only that there is no such object."""
         self._lookups.labels(what.value, _ANSWERED if found else _UNKNOWN).inc()
+
+    @cached_property
+    def _registered(self) -> Gauge:
+        """From when it is told on: a webhook that registers nowhere tells nothing of it, which is no alarm."""
+        return self.gauge(names.ADMISSION_REGISTERED)
 
     def registered(self, *, well: bool) -> None:
         self._registered.set(well)

@@ -22,7 +22,9 @@ CANARY = f'mpsd_domain_canary_passed{{{ON}, domain="gpu0"}}'
 CERTIFICATE = 'mpsd_certificate_expiry_timestamp_seconds{job="mpsd-webhook", certificate="serving"}'
 LOOKED_AT = f"mpsd_look_timestamp_seconds{{{ON}}}"
 UP = f"up{{{ON}}}"
+WEBHOOK, OTHER = (f'up{{instance="webhook-{name}", job="mpsd-webhook"}}' for name in "ab")
 DAY_S = 86_400
+EACH_MINUTE = {LOOKED_AT: " _ ".join(str(at) for at in range(0, 900, 60)), UP: " _ ".join("1" * 15)}
 
 # Alert, series by their values every 30 s, the time at which is asked, and whether it fires then.
 CASES = (
@@ -42,6 +44,11 @@ CASES = (
     ("MPSDAgentSilent", {LOOKED_AT: "0+30x20", UP: "1x20"}, "8m", False),
     ("MPSDAgentSilent", {LOOKED_AT: "0+30x5 150x15", UP: "1x20"}, "8m", True),
     ("MPSDAgentSilent", {LOOKED_AT: "0+30x5 stale", UP: "1x5 0x15"}, "8m", True),
+    *(("MPSDAgentSilent", EACH_MINUTE, at, False) for at in ("6m30s", "8m", "9m", "10m")),
+    ("MPSDServerAbsent", {WEBHOOK: "1x5 0x15"}, "8m", True),
+    ("MPSDServerAbsent", {WEBHOOK: "1x5 stale"}, "8m", True),  # no pod of it is left
+    ("MPSDServerAbsent", {WEBHOOK: "1x5 stale"}, "70m", False),
+    ("MPSDServerAbsent", {WEBHOOK: "1x5 stale", OTHER: "_x5 1x15"}, "8m", False),  # a rollout: another name
 )
 
 

@@ -300,3 +300,16 @@ def test_certificates_of_a_folder_are_served_and_read_again_when_they_change(
         assert SECRET not in api.objects
         with pytest.raises(ssl.SSLError):
             one.serial_number(new_authority("someone", time.time(), 3600).certificate.decode())
+
+
+def test_a_webhook_that_registers_nowhere_tells_nothing_of_it_so_that_no_alert_fires_for_ever(tmp_path: Path) -> None:
+    pair = issue(new_authority("someone", time.time(), 3600), [HOST], time.time(), 600)
+    for name, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
+        (tmp_path / name).write_bytes(content)
+    with webhook(tmp_path, cert_dir=str(tmp_path)) as one:
+        one.wait_until_ready()
+        (tmp_path / "tls.key").write_bytes(b"half")  # so that it says when it has looked
+        wait_until(lambda: one.log("not yet as it must be"), DEADLINE_S, "it has looked", 0.02)
+        told = one.public("/metrics").text
+        assert "mpsd_certificate_expiry_timestamp_seconds{" in told
+        assert "mpsd_admission_registered" not in told
