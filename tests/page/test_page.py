@@ -152,6 +152,21 @@ def test_axe_finds_nothing_serious(
     assert [(one["id"], one["impact"], [at["html"] for at in one["nodes"]][:3]) for one in found] == []
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_with_letters_of_twice_the_size_nothing_is_cut_on_a_phone(
+    window: Browser, night: PlayedSite, language: str
+) -> None:
+    window.size(*PHONE)
+    shown(window, night, 4)
+    window.script(f"document.querySelector('[data-language={language}]').click()")
+    wide = "return document.documentElement.scrollWidth"
+    inside = "return [...document.querySelectorAll('.gpu details')].every((one) => one.scrollWidth <= one.clientWidth)"
+    assert window.script(inside), "as it is, tables have their room"
+    window.script("document.documentElement.style.fontSize = '200%'")
+    assert window.script(wide) <= PHONE[0]
+    assert not window.script(inside), "a table that needs more room is moved within its card"
+
+
 def test_the_language_is_the_browsers_until_somebody_chooses_and_then_that(window: Browser, night: PlayedSite) -> None:
     shown(window, night, 4)
     assert window.script("return document.documentElement.lang") == "en"
