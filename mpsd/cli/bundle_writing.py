@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 import mpsd
+from mpsd.cli.imports import INTERRUPTED
 from mpsd.cli.output import complaints
 from mpsd.core.bundle import INDEX, MOST_IN_ALL, Entry, Part, cut, index, missing_part
 from mpsd.core.problem import InvalidInput, Problem, shown
@@ -22,7 +23,6 @@ Output = Annotated[
     str | None,
     typer.Option("-o", "--output", metavar="FILE", help="Where; else mpsd-bundle-….tar.gz here.", show_default=False),
 ]
-_INTERRUPTED = 130
 
 Put = Callable[[Part], None]
 
@@ -44,9 +44,15 @@ def bundle_to(output: str | None, program: str, of: str) -> Iterator[Put]:
             yield lambda part: entries.append(_put(tar, part, sum(entry.size for entry in entries), program))
             said = index(of, mpsd.__version__, time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), entries)
             tar.add(INDEX, said.encode())
+    except archive.CannotWrite as error:
+        why = f"cannot be written: {error.strerror}"
+        problem = Problem(
+            "setting", "-o", shown(str(path), 200), why, "name a file where there is room and you may write"
+        )
+        raise InvalidInput(program, [problem]) from None
     except KeyboardInterrupt:
         complaints().print(f"{program}: interrupted; nothing was written")
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
     missing = sum(bool(entry.part.missing) for entry in entries)
     complaints().print(
         f"{program}: {len(entries) - missing} parts, {missing} could not be had; {INDEX} in it says which"

@@ -8,7 +8,9 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from mpsd.cli.imports import INTERRUPTED
 from mpsd.cli.speech import ExitCode, complaints, print_invalid
 from mpsd.core.problem import InvalidInput
 
@@ -27,15 +29,20 @@ def extra_needed(command: str, extra: str) -> Iterator[None]:
 
 @contextmanager
 def ending(program: str) -> Iterator[None]:
-    """How a program ends: input that no verb could use ends it with every problem in it."""
+    """How a program ends: input that no verb could use ends it with every problem in it, Ctrl-C without a traceback."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell closed it: who wants no answer is given none
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - as long as the program
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # None where the shell closed it
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an ASCII terminal must not end a verb half way
     try:
         yield
     except InvalidInput as error:
         print_invalid(error)
         sys.exit(ExitCode.MISUSE)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except OSError as error:  # such as a full disk under standard output: no answer is not "no"
         complaints().print(f"{program}: {error}")
         os._exit(ExitCode.MISUSE)

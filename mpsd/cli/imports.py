@@ -4,9 +4,12 @@ One rule: what is imported stays until the program ends, so nothing ever looks f
 """
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
 
 
 @contextmanager
@@ -23,6 +26,18 @@ def lasting() -> Iterator[None]:
         if len(sys.modules) > known:  # else what is there now is somebody's work, which may become garbage
             gc.freeze()
         gc.enable()
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """The same of a program that has begun nothing yet: Ctrl-C ends it here and now, without a traceback. To tear down
+    a module of which half was imported crashes some of those that are written in C.
+    """
+    try:
+        with lasting():
+            yield
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from mpsd.cli.imports import lasting
+from mpsd.cli.imports import starting
 
 STATUS = {"-o": "output", "--output": "output", "--kubeconfig": "kubeconfig", "--context": "context"}
 MACHINE = {"-o": "output", "--output": "output", "--run-dir": "run_dir"}
@@ -41,7 +41,7 @@ def kubectl_mps() -> None:
         asked = plain(words[1:] if words[:1] == ["status"] else words, STATUS)
         if asked is not None:
             _cluster("kubectl mps", "kubectl-mps", asked)
-    with lasting():
+    with starting():
         from mpsd.cli.kubectl_mps import main
     main()
 
@@ -55,7 +55,7 @@ def mpsd() -> None:
         asked = plain([word for word in words[1:] if word != "--cluster"], STATUS)
         if asked is not None and words.count("--cluster") == 1:
             _cluster("mpsd status", "mpsd", asked)
-    with lasting():
+    with starting():
         from mpsd.cli.main import main
     main()
 
@@ -72,7 +72,7 @@ def _is_completing(program: str) -> bool:
 
 def _machine(asked: Mapping[str, str]) -> None:
     """Shows this machine and ends the program."""
-    with lasting():
+    with starting():
         from mpsd.cli.ending import ending
         from mpsd.cli.machine_status import show_machine
         from mpsd.cli.speech import StatusFormat
@@ -87,7 +87,7 @@ def _cluster(verb: str, program: str, asked: Mapping[str, str]) -> None:
 
     kubeconfig, context = asked.get("kubeconfig"), asked.get("context")
     glance = Glance((), kubeconfig, context)
-    with lasting():  # while kubectl asks
+    with starting():  # while kubectl asks
         from mpsd.cli.cluster import Cluster, show_cluster
         from mpsd.cli.ending import ending
         from mpsd.cli.speech import StatusFormat
@@ -103,7 +103,7 @@ def _cluster_top(asked: Mapping[str, str]) -> None:
 
     kubeconfig, context = asked.get("kubeconfig"), asked.get("context")
     glance = Glance((), kubeconfig, context)
-    with lasting():  # while kubectl asks
+    with starting():  # while kubectl asks
         from mpsd.cli.cluster_top_look import look_at
         from mpsd.cli.cluster_top_once import show_cluster_once
         from mpsd.cli.ending import ending

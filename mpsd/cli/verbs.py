@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 import mpsd
 from mpsd.cli.ending import ending
 from mpsd.cli.ending import extra_needed as extra_needed
-from mpsd.cli.imports import lasting
+from mpsd.cli.imports import starting
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -47,7 +47,7 @@ class Verbs(TyperGroup):
 
     def load(self, name: str) -> Any:
         verb = self.verbs[name]
-        with extra_needed(f"{self.program} {name}", verb.extra), lasting():
+        with extra_needed(f"{self.program} {name}", verb.extra), starting():
             module = import_module(verb.module)
         function = getattr(module, name)
         alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")

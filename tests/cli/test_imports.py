@@ -1,12 +1,16 @@
 """How programs import: what they bring is passed over by the garbage collector."""
 
 import gc
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from mpsd.cli.imports import lasting
+
+BIN = Path(sys.executable).parent
 
 
 @pytest.fixture
@@ -33,3 +37,24 @@ def test_where_nothing_new_is_imported_everything_is_looked_at_as_before() -> No
         import_module("mpsd")
     assert gc.get_freeze_count() <= frozen, "frozen things may end, and none was added"
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("program", ["mpsd", "kubectl-mps"])
+def test_ctrl_c_while_a_program_starts_ends_it_without_a_traceback(program: str, tmp_path: Path) -> None:
+    """A module that a plain status imports is interrupted half way."""
+    (tmp_path / "msgspec.py").write_text("raise KeyboardInterrupt\n")
+    done = subprocess.run(
+        [BIN / program, "status", "-o", "json"],
+        env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_who_closes_standard_output_gets_no_answer_and_no_traceback() -> None:
+    command = ["bash", "-c", 'exec "$0" doctor --run-dir /nonexistent >&-', str(BIN / "mpsd")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (1, "")

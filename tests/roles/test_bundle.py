@@ -92,6 +92,21 @@ def test_a_file_that_is_none_is_a_wrong_question(machine: Machine, tmp_path: Pat
     assert "is no plain file" in answer.errors
 
 
+def test_a_full_disk_is_named_with_the_file_and_nothing_stays(machine: Machine, tmp_path: Path) -> None:
+    full = ["bash", "-c", 'ulimit -f 1; trap "" XFSZ; exec "$@"', "bash"]  # as a disk with 1 KiB of room
+    program = machine.start([*full, MPSD, "bundle", "-o", str(tmp_path / "out.tar.gz")])
+    assert program.exit_code() == 2, program
+    assert f'-o is "{tmp_path}/out.tar.gz"' in program.errors or "cannot be written: File too large" in program.errors
+    assert list(tmp_path.glob("*out.tar.gz*")) == []
+
+
+def test_a_folder_that_is_not_there_is_named_before_anything_is_gathered(machine: Machine, tmp_path: Path) -> None:
+    answer = bundled(machine, "-o", tmp_path / "none/out.tar.gz")
+    assert (answer.exit_code(), answer.output) == (2, "")
+    assert "cannot be written: No such file or directory; name a file where" in answer.errors
+    assert "versions.json" not in answer.errors
+
+
 def test_help_says_what_is_in_it_and_what_is_not(machine: Machine) -> None:
     said = bundled(machine, "--help").output
     assert "In it: " in said
