@@ -168,6 +168,7 @@ class TcpServer:
             answer = await handler(request)
         except web.HTTPException as error:  # 404 and 405, which aiohttp answers from here
             answer = web.Response(status=error.status, text=f"{error.reason}\n", headers=_allowed(error))
+            answer.force_close()  # who has asked for nothing that is here keeps no connection, which others may need
         except Exception as error:  # a fault of ours, which may cost this request and no other
             self._log.exception("request failed", path=request.path, error=type(error).__name__)
             answer = web.Response(status=500, text="mpsd failed; its log says why\n")

@@ -197,6 +197,20 @@ def test_a_body_that_does_not_come_has_a_deadline() -> None:
     play(scene)
 
 
+def test_who_asks_for_what_is_not_here_keeps_no_connection() -> None:
+    async def main() -> None:
+        async with running() as server:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", server.port, ssl=ssl.create_default_context(cadata=BUNDLE), server_hostname=NAME
+            )
+            writer.write(b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n")
+            async with asyncio.timeout(DEADLINE_S):
+                assert (await reader.read()).startswith(b"HTTP/1.1 404 ")  # up to the end of the connection
+            writer.close()
+
+    asyncio.run(main())
+
+
 def test_a_fault_of_ours_costs_one_request_and_shows_nothing() -> None:
     async def scene(server: TcpServer) -> None:
         async with peer(server) as one:
