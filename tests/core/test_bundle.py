@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.core.bundle import Entry, cut, index, json_part, log_part, missing_part, text_part, without_arguments
+from mpsd.core.bare_commands import without_arguments
+from mpsd.core.bundle import Entry, cut, index, json_part, log_part, missing_part, text_part
 from mpsd.core.node_status import ClientStatus, NodeStatus
 
 
