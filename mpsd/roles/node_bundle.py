@@ -17,7 +17,7 @@ from mpsd.core.bare_commands import without_arguments
 from mpsd.core.bundle import MOST_BYTES, Part, json_part, log_part, missing_part, text_part
 from mpsd.core.doctor import Diagnosis, diagnose
 from mpsd.core.doctor_checks import CHECKS
-from mpsd.core.doctor_facts import AgentSeen, NodeFacts
+from mpsd.core.doctor_facts import AgentSeen, NodeFacts, known
 from mpsd.core.engine_change import CONFIGURATION, LAUNCHER
 from mpsd.core.node_status import NodeStatus
 from mpsd.core.problem import InvalidInput
@@ -42,7 +42,7 @@ def parts(place: doctor_facts.Place, report: Callable[[Diagnosis], object]) -> I
     yield json_part("doctor.json", "`mpsd doctor -o json`", report(diagnosis))
     yield from _agent(place)
     yield _gpus(place.nvml)
-    yield from _limits(Path(facts.limits.folder))
+    yield from _limits(Path(known(facts.limits).folder))
     directory = place.settings.socket_to_ask.parent
     for path in sorted(directory.glob("gpu*")):
         yield from _domain(DomainFolder(path))
