@@ -109,7 +109,7 @@ class Nvml:
         return int(self._ask("nvmlDeviceGetUtilizationRates", self._handles[uuid]).gpu)
 
     def sm_percents(self, uuid: str, since_us: int) -> Mapping[int, int | None]:
-        """How much of the time each process had a kernel on this GPU, in percent, by its newest sample since `since_us`.
+        """How much of the time each process computes on this GPU, in percent, by its newest sample after `since_us`.
 
         What clients of MPS do is their server's here (driver 580.159.04).
         since_us: microseconds since 1970. A process that NVML knows and that has no sample has done nothing since; the
