@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from mpsd.core.domains import Domain
 from mpsd.core.identity import process_of
 from mpsd.core.policy import Policy
+from mpsd.core.redaction import program_of
 from mpsd.edge import gate
 from mpsd.edge.daemon_cgroup import DaemonCgroup
 from mpsd.edge.logs import logger
@@ -88,7 +89,7 @@ class ControlRole:
             await until(self._is_drained, drain_s, "the drain ends", look_again_s=0.05)
         except TimeoutError:
             self._log.warning("drain given up", reason=f"programs are left after {drain_s:g} s")
-        left = [f"{process_of(grant.holder)}: {grant.command}" for grant in living(self._grants)]
+        left = [f"{process_of(grant.holder)}: {program_of(grant.command)}" for grant in living(self._grants)]
         left += [supervisor.left for supervisor in self._supervisors if not supervisor.is_empty]
         if left:
             self._log.warning("programs lose their GPU", programs=left)

@@ -15,6 +15,7 @@ from mpsd.core.control_log import LogEvent, LogLine, read_line
 from mpsd.core.control_protocol import NotUnderstood, ServerStatus
 from mpsd.core.node_view import Fault, FaultHit
 from mpsd.core.policy import Graces
+from mpsd.core.redaction import program_of
 from mpsd.edge import processes
 from mpsd.edge.control_pipe import ControlFailed
 from mpsd.edge.logs import Logger
@@ -97,7 +98,7 @@ class DomainFaults:
         if identity is None or (known and known.process == identity):
             return
         pod = self._pods.pod_of(pid)
-        command = processes.command_of(pid)[:_COMMAND]
+        command = program_of(processes.command_of(pid))[:_COMMAND]  # logs and records keep no arguments
         if processes.is_alive(identity):  # else what was read may be another's
             self._clients[pid] = FaultHit(identity, command, pod.uid if pod else None)
 

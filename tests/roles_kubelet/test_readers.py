@@ -88,6 +88,25 @@ def test_what_a_tenants_program_was_started_with_is_told_on_the_machine_and_not_
     assert [one["command"].partition(" ")[2] for one in told["clients"]] == ["[arguments redacted]"]
 
 
+def test_the_page_has_no_arguments_of_a_program_that_is_in_no_pod(cluster: Cluster, reader: str) -> None:
+    cluster.running("read", 2)  # while nobody holds a grant MPS lets nobody in
+    environment = {
+        "MPSD_SIMULATION": str(cluster.simulation.folder),
+        "CUDA_MPS_PIPE_DIRECTORY": str(cluster.folder_of().client),
+    }
+    stranger = cluster.start([cluster.program("sim-cuda"), "hold"], environment)
+    try:
+        stranger.heard("ready")
+        found = eventually(lambda: strangers(over_tls(cluster, "/v1/page", reader)[1]), "it is seen")
+        assert [name.partition(" ")[2] for name in found] == ["[arguments redacted]"]
+    finally:
+        stranger.kill()
+
+
+def strangers(page: str) -> list[str]:
+    return [one["name"] for gpu in json.loads(page)["gpus"] for one in gpu["slices"] if one["holder"] == "stranger"]
+
+
 def test_nobody_else_does(cluster: Cluster) -> None:
     assert over_tls(cluster, "/metrics")[0] == 401
     assert over_tls(cluster, "/metrics", "made-up")[0] == 401
