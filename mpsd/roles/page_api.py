@@ -119,4 +119,7 @@ async def _write(stream: web.StreamResponse, event: bytes, text: bytes) -> None:
 
 
 def _refused(why: str) -> web.Response:
-    return web.Response(status=503, text=why, headers=_HEADERS | {"Retry-After": "10"})
+    """It keeps no connection, so that readers one too many leave places on the port for those who read metrics."""
+    answer = web.Response(status=503, text=why, headers=_HEADERS | {"Retry-After": "10"})
+    answer.force_close()
+    return answer

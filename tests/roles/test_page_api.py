@@ -173,6 +173,7 @@ def test_one_reader_too_many_is_told_so_and_comes_in_when_another_has_gone() -> 
                 async with site.session.get(site.url(path)) as refused:
                     assert refused.status == 503
                     assert f"{MOST_READERS} read the page already" in await refused.text()
+                    assert refused.headers["Connection"] == "close"  # its place is for those who read metrics
             last.close()
             while True:
                 async with site.session.get(site.url("/v1/page")) as answer:
