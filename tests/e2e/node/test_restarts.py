@@ -49,7 +49,7 @@ def _agent(mpsd: Installation) -> str:
 
 
 def _wait_until_another(mpsd: Installation, agent: str) -> None:
-    eventually(lambda: _agent(mpsd) != agent and mpsd.is_ready("agent"), "another agent", within_s=60.0)
+    eventually(lambda: _agent(mpsd) != agent and mpsd.is_ready("agent"), "another agent", within_s=150.0)
 
 
 def test_the_agent_deleted_costs_no_program_anything(
