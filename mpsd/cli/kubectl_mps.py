@@ -95,7 +95,8 @@ def _kubectl_mps(version: Version = False) -> None:
         kubectl mps -w                         live, until Ctrl-C
         kubectl mps top                        who uses the GPUs, live, sorted
         kubectl mps explain train-0            why a pod waits
-        kubectl mps doctor                     what is wrong, and what to do about it
+        kubectl mps doctor                     what is wrong, and what to do
+        kubectl mps bundle                     one file for who helps
         kubectl mps cordon gpu-a1 gpu0         no new pods there
         kubectl mps uncordon gpu-a1 gpu0
         kubectl mps drain gpu-a1 --evict       empty it; undrain puts it back

@@ -58,7 +58,7 @@ def _mpsd(version: Version = False) -> None:
         mpsd status                            who has what, and what is wrong
         mpsd doctor                            why nothing starts here, and what to do
         mpsd top                               who uses the GPUs, live
-        mpsd bundle                            one file for who helps, nothing secret in it
+        mpsd bundle                            one file for who helps
         mpsd smi                               what each container uses now
         mpsd set CONTAINER --mem 4GiB          another size for one that runs
         mpsd explain -f job.yaml --gpu H200    what this Job gets, or why not

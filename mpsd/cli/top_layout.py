@@ -114,11 +114,14 @@ def cluster_gpus(gpus: Sequence[TopGpu], width: int) -> Sheet:
 def parts_below(top: Top, width: int) -> Iterator[RenderableType]:
     """`parts` without the GPUs."""
     without = _without(top)
-    yield _user_sheet(top.users, width, without) if top.users else Text(_NOBODY)
+    yield _user_sheet(top.users, width, without) if top.users else Text(_nobody(top))
     yield from (Text(sentence) for sentence in _sentences(top))
 
 
-_NOBODY = "No pod, no container and no program uses a GPU or holds a part of one."
+def _nobody(top: Top) -> str:
+    if any(gpu.granted_mib or gpu.clients for gpu in top.gpus):  # such as another namespace's
+        return "None of those that were asked for uses a GPU or holds a part of one; others do."
+    return "No pod, no container and no program uses a GPU or holds a part of one."
 
 
 def _sentences(top: Top) -> Iterator[str]:
@@ -143,7 +146,7 @@ def lines(top: Top, view: View, size: os.terminal_size) -> list[str]:
         Text(_title(top, view), "bold"),
         _gpu_sheet(gpus, width, without) if gpus else "",
         _count("GPUs", 0, len(gpus), len(top.gpus)),
-        _user_sheet(users, width, without) if users else Text(_NOBODY),
+        _user_sheet(users, width, without) if users else "" if top.users else Text(_nobody(top)),
         _count("users", view.first, len(users), len(top.users)),
         *(Text(note, "yellow") for note in notes),
     ]

@@ -48,6 +48,9 @@ def test_a_namespace_and_nodes_are_chosen_as_kubectl_chooses_them(world: Cluster
     assert {row["node"] for row in looks["gpu-a1",]["gpus"]} == {"gpu-a1"}
     assert {row["node"] for row in looks["gpu-a1", "gpu-a2"]["gpus"]} == {"gpu-a1", "gpu-a2"}
     assert looks["-n", "nobodys"]["users"] == []
+    said = world.kubectl_mps("top", "--once", "-n", "nobodys").output
+    assert "None of those that were asked for uses a GPU or holds a part of one; others do." in said
+    assert "No pod" not in said
     assert {row["name"].split("/")[0] for row in looks["-n", "default"]["users"]} == {"default"}
     assert all(row["sm_percent"] is None for row in (*looks[()]["gpus"], *looks[()]["users"]))
 
