@@ -23,6 +23,8 @@ _HARMLESS_END = r"(?:name|names|file|path|dir|directory|ref|type|count|total|rev
 _IS_SECRET = re.compile(_TELLING, re.IGNORECASE)
 _IS_HARMLESS = re.compile(_HARMLESS_END, re.IGNORECASE)
 _PLAIN = frozenset({"", "true", "false", "null", "none", "nil", "{", "[", "|", ">", GONE.casefold()})
+_PLAIN |= {"enforce", "warn", "audit"}  # what the policy says of a rule, such as environment-secret
+_COMMENT = re.compile(r"\s+#.*$")
 
 _PEM = re.compile(
     r"-----BEGIN (?P<what>[A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10})-----.*?(?:-----END (?P=what)-----|\Z)", re.DOTALL
@@ -123,7 +125,7 @@ def _block(found: re.Match[str]) -> str:
 
 
 def _after(found: re.Match[str]) -> str:
-    is_plain = found["value"].strip().casefold() in _PLAIN
+    is_plain = _COMMENT.sub("", found["value"]).strip().casefold() in _PLAIN
     return found[0] if is_plain or not looks_secret(found["name"]) else f"{found['before']}{GONE}"
 
 

@@ -152,6 +152,8 @@ HARMLESS = [
     "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING=0",
     "secretName: mpsd-webhook-certificates",
     "automountServiceAccountToken: true",
+    "automountServiceAccountToken: false # it asks nobody",
+    "    environment-secret: warn      # of a Secret's keys",
     "MPSD_LOG_FORMAT=json MPSD_NODE_NAME=gpu-a1 --listen 127.0.0.1:9448",
     "a basic understanding of what a token is, and which secret it names",
     "failed calling webhook: Post https://mpsd-webhook.mpsd-system.svc:443/validate: x509: unknown authority",
