@@ -4,6 +4,7 @@ One rule: a file that cannot be read as what it should be is treated as absent a
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,15 +22,18 @@ class UnreadableRecord(Exception):
 
 
 def write(path: Path, value: object, mode: int = 0o600) -> None:
-    """Replaces the file in one step; readers see the old value or the new one."""
+    """Replaces the file in one step; readers see the old value or the new one. OSError where that cannot be."""
     beside = path.with_name(f".{path.name}.new")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
-        os.fchmod(descriptor, mode)
-        os.write(descriptor, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
-    finally:
-        os.close(descriptor)
-    beside.replace(path)
+        with os.fdopen(descriptor, "wb") as file:  # which writes all of it, or fails: a full disk takes a part
+            os.fchmod(descriptor, mode)
+            file.write(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+        beside.replace(path)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink()
+        raise
 
 
 def read(path: Path, kind: type[Value]) -> Value | None:

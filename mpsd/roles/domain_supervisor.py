@@ -126,7 +126,8 @@ class DomainSupervisor:
         if daemon.alive and state in _PROBE_S and time.monotonic() >= self._probe_at:
             graces = self._policy().graces
             await daemon.probe(graces.command_s, with_clients=self._drain.asked)
-            records.write(self._folder.commands, daemon.commands, mode=0o644)
+            with contextlib.suppress(OSError):  # such as a full disk, which the record tells of
+                records.write(self._folder.commands, daemon.commands, mode=0o644)
             if not daemon.unanswered:
                 await self._faults.look(graces)
             self._probe_at = time.monotonic() + self._probe_pause_s()

@@ -1,6 +1,7 @@
 """The record of one domain, as its supervisor keeps it.
 
-One rule: what it says now is on disk: nobody who reads it there, and no later mpsd, knows less than this one.
+One rule: what it says now is on disk: nobody who reads it there, and no later mpsd, knows less than this one. Where it
+cannot be written, as on a full disk, that is said once, and tried again at each look.
 """
 
 import time
@@ -21,6 +22,7 @@ class KeptRecord:
     def __init__(self, domain: Domain, folder: DomainFolder, log: Logger) -> None:
         self._path = folder.record
         self._log = log
+        self._unwritten = ""  # why it is not on disk as it is now; empty where it is
         self.now = DomainRecord(
             version=RECORD_VERSION,
             domain=domain.name,
@@ -53,6 +55,18 @@ class KeptRecord:
     def change(self, **fields: object) -> None:
         """The record with these fields, on disk too where that changes anything."""
         changed = replace(self.now, **fields)  # type: ignore[arg-type]
-        if changed != self.now or not self._path.exists():
+        if changed != self.now or self._unwritten or not self._path.exists():
             self.now = changed
-            records.write(self._path, changed, mode=0o644)
+            self._write()
+
+    def _write(self) -> None:
+        before = self._unwritten
+        try:
+            records.write(self._path, self.now, mode=0o644)
+            self._unwritten = ""
+        except OSError as error:
+            self._unwritten = error.strerror or str(error)
+        if self._unwritten and self._unwritten != before:
+            self._log.error("record not written", file=str(self._path), reason=self._unwritten)
+        elif before and not self._unwritten:
+            self._log.info("record written again", file=str(self._path))
