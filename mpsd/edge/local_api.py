@@ -54,7 +54,8 @@ def ask(path: Path, method: str, url: str, body: object = None, timeout_s: float
     except (FileNotFoundError, ConnectionRefusedError):
         raise NotRunning(_nobody(path)) from None
     except TimeoutError:
-        raise TimeoutError(f"mpsd did not answer on {path} within {timeout_s:g} s; see its log, or `mpsd doctor`") from None
+        said = f"mpsd did not answer on {path} within {timeout_s:g} s"
+        raise TimeoutError(f"{said}; see its log, or `mpsd doctor`") from None
     except BlockingIOError:  # its queue is full
         raise TimeoutError(f"mpsd takes no more questions on {path}; see its log") from None
     except PermissionError:
