@@ -3,7 +3,6 @@
 One rule: what people see and what programs read are made of the same look.
 """
 
-import io
 import json
 import sys
 import time
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from mpsd.cli.speech import StatusFormat, print_json, print_yaml
+from mpsd.cli.speech import StatusFormat, drawing, print_json, print_yaml
 
 if TYPE_CHECKING:  # only a watch draws over what it drew
     from rich.live import Live
@@ -62,15 +61,7 @@ def print_part(part: RenderableType, to: Console) -> None:
 
 def _cut_at_the_edge(frame: Frame) -> Text:
     """What stays of each line on this terminal, rather than a little of each column."""
-    wide = Console(
-        highlight=False,
-        markup=False,
-        emoji=False,
-        width=WIDEST,
-        file=io.StringIO(),
-        force_terminal=True,
-        legacy_windows=False,
-    )
+    wide = drawing(WIDEST)
     with wide.capture() as drawn:
         for part in frame.parts:
             wide.print(part)

@@ -49,6 +49,23 @@ def answers() -> "Console":
     return Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
 
 
+def drawing(width: int) -> "Console":
+    """A terminal of this width that nobody sees, to be captured with its colours."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    return Console(
+        highlight=False,
+        markup=False,
+        emoji=False,
+        width=width,
+        file=StringIO(),
+        force_terminal=True,
+        legacy_windows=False,
+    )
+
+
 def complaints() -> "Console":
     """Standard error for people."""
     from rich.console import Console

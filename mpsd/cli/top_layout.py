@@ -3,17 +3,17 @@
 One rule: what does not fit is counted, never silently left out.
 """
 
-import io
 import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from mpsd.cli.sheet import Sheet
+from mpsd.cli.speech import drawing
 from mpsd.cli.tables import Column, clock, fitted, known_gib, part_of, state_text, table
 from mpsd.core.durations import lasting
 from mpsd.core.problem import printable
@@ -167,15 +167,7 @@ def _count(what: str, first: int, shown: int, there: int) -> str:
 
 def _drawn(part: RenderableType, width: int) -> list[str]:
     """Its lines, with colours, cut at the edge."""
-    to = Console(
-        highlight=False,
-        markup=False,
-        emoji=False,
-        width=width,
-        file=io.StringIO(),
-        force_terminal=True,
-        legacy_windows=False,
-    )
+    to = drawing(width)
     with to.capture() as captured:
         to.print(part, no_wrap=True, overflow="ellipsis", crop=True)
     return [line for line in captured.get().splitlines() if line.strip()]
