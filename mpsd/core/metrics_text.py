@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from mpsd.core.metric import Metric, Teller, Type, Unit
 from mpsd.core.metrics_names import told_by
-from mpsd.core.metrics_samples import Labels, Sample
+from mpsd.core.metrics_samples import Sample
 
 _OURS = told_by(Teller.AGENT)
 _OF = {series: metric.name for metric in _OURS for series in metric.series}
@@ -25,7 +25,7 @@ def text(found: Sequence[Sample], *, openmetrics: bool) -> str:
         where, number = id(own), repr(value)
         shown = labels.get(where)
         if shown is None:
-            shown = labels[where] = _labels(own)
+            shown = labels[where] = _labels(tuple(own.items()))
         lines[_OF[name]].append(f"{name}{shown} {_WRITTEN.get(number, number)}\n")
     told = (metric for metric in _OURS if metric.name in lines)
     return "".join(part for metric in told for part in (*_head(metric, openmetrics=openmetrics), *lines[metric.name]))
@@ -41,11 +41,11 @@ def _head(metric: Metric, *, openmetrics: bool) -> Iterator[str]:
         yield f"# UNIT {name} {metric.unit}\n"
 
 
-def _labels(labels: Labels) -> str:
-    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+@lru_cache(4096)  # the same come again at each scrape
+def _labels(labels: tuple[tuple[str, str], ...]) -> str:
+    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
     return f"{{{pairs}}}" if pairs else ""
 
 
-@lru_cache(4096)  # names come again at each scrape
 def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

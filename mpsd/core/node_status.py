@@ -324,9 +324,15 @@ def _card(part: Part, own: Sequence[Client] | None, policy: "Policy") -> CardSta
 
 def _used_mib(clients: Sequence[Client] | None, gpu: str) -> int | None:
     """What these clients use of one GPU; None as soon as the use of one of them is not known."""
-    used = [client.used_mib for client in clients or () if client.gpu == gpu]
-    known = [mib for mib in used if mib is not None]
-    return sum(known) if clients is not None and len(known) == len(used) else None
+    if clients is None:
+        return None
+    used_mib = 0
+    for client in clients:
+        if client.gpu == gpu:
+            if client.used_mib is None:
+                return None
+            used_mib += client.used_mib
+    return used_mib
 
 
 def _most(amounts: Iterable[int | None]) -> int | None:
