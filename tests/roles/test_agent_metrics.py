@@ -137,8 +137,14 @@ def test_limits_files_that_cannot_be_used_are_told(served: Machine) -> None:
     eventually(lambda: now(served, "mpsd_limits_wrong") == {(): 0}, "it is told no longer")
 
 
+def _registering() -> WebhookMetrics:
+    made = WebhookMetrics()
+    made.registered(well=True)
+    return made
+
+
 @pytest.mark.parametrize(
-    ("teller", "served"), [(Teller.WEBHOOK, WebhookMetrics()), (Teller.SCHEDULER, SchedulerMetrics())]
+    ("teller", "served"), [(Teller.WEBHOOK, _registering()), (Teller.SCHEDULER, SchedulerMetrics())]
 )
 def test_what_servers_of_a_cluster_tell_is_all_that_the_table_has_of_them(
     teller: Teller, served: ServerMetrics
