@@ -17,6 +17,7 @@ from tests.host.bundle import RUNC, Bundle
 from tests.roles.machine import SOON_S, eventually
 
 Line = Mapping[str, Any]
+_MOST_KILLS = 10  # of one question to runc, by a test that kills whatever runc does
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,10 @@ class Container:
     def state(self) -> Mapping[str, Any]:
         """runc's word on it; empty where runc does not know it."""
         asked = [RUNC, "--root", str(self._root), "state", self.name]
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=SOON_S)
+        for _again in range(_MOST_KILLS):
+            done = subprocess.run(asked, capture_output=True, text=True, timeout=SOON_S)
+            if done.returncode >= 0:
+                break
         found: Mapping[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
         return found
 
