@@ -8,7 +8,7 @@ from mpsd.edge.device_plugin import register
 from mpsd.edge.kubelet_socket import KubeletRefused, identity_of
 from mpsd.sim.kubelet_version import NEWEST, OLDEST
 from tests.kubelet.conftest import Story
-from tests.kubelet.world import MEMORY, PERCENT, World, play
+from tests.kubelet.world import MEMORY, PERCENT, Plugin, World, play
 
 Tell = Callable[[Story], None]
 
@@ -84,16 +84,16 @@ def test_an_old_plugin_that_ends_late_takes_a_new_one_with_it_which_can_be_notic
     """Kubernetes issues 121994 and 127803: kubelet finds plugins by the name of their resource alone."""
 
     async def story(world: World) -> None:
-        plugin = await world.plugin()
+        await world.plugin()
         [old] = world.servers
-        new = await world.serve(plugin, "another.sock")
-        await world.until(lambda: new.watchers == 1, "kubelet watches the new one")
+        await world.serve(Plugin(MEMORY, 5, world.calls), "another.sock")
+        await world.until(lambda: world.pods.allocatable == {MEMORY: 5}, "kubelet has the new one's list")
         await old.stop()
         await world.until(lambda: world.pods.allocatable == {MEMORY: 0}, "nothing can be had")
         uid = world.pod({MEMORY: 1})
         await world.phase(uid, "Failed")
         await register(world.plugins_folder, "another.sock", MEMORY)
-        await world.until(lambda: world.pods.allocatable == {MEMORY: 4}, "all can be had again")
+        await world.until(lambda: world.pods.allocatable == {MEMORY: 5}, "all can be had again")
 
     play(NEWEST, story)
 
