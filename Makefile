@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NODE := tests/roles_kubelet
 SOAK := $(NODE)/test_soak.py tests/roles/test_random_faults.py
-MACHINES := $(patsubst %,tests/cli/test_%.py,up run status demo smi set top quick_start kubectl_mps_doctor)
+MACHINES := $(patsubst %,tests/cli/test_%.py,up run status demo smi set top quick_start bench kubectl_mps \
+	kubectl_mps_doctor kubectl_mps_drain kubectl_mps_uninstall kubectl_mps_upgrade cluster_top)
 WHOLE := $(NODE) tests/roles tests/roles_webhook tests/roles_scheduler tests/mpsd_bench $(MACHINES)
 HOST := tests/host
 SEE := tests/prometheus tests/page
