@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn, TypeVar
 import typer
 
 from mpsd.cli.cluster import Cluster
-from mpsd.cli.frames import INTERRUPTED
+from mpsd.cli.imports import INTERRUPTED
 from mpsd.cli.output import ExitCode, complaints
 from mpsd.core.problem import InvalidInput, Problem, printable, shown
 from mpsd.edge.kube import Kube

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from mpsd.cli.imports import INTERRUPTED
 from mpsd.cli.speech import StatusFormat, drawing, print_json, print_yaml
 
 if TYPE_CHECKING:  # only a watch draws over what it drew
@@ -21,7 +22,6 @@ if TYPE_CHECKING:  # only a watch draws over what it drew
 
 _WIDE = 180
 WIDEST = 1000  # of a cluster's tables: a terminal folds longer lines, as it does with kubectl's
-INTERRUPTED = 130  # 128 and SIGINT, as kubectl ends: a watch answers neither yes nor no
 
 
 @dataclass(frozen=True, slots=True)

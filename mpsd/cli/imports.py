@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
+INTERRUPTED = 130  # 128 and SIGINT, as shells and kubectl say of what Ctrl-C ended: neither yes nor no
 
 
 @contextmanager

@@ -11,8 +11,6 @@ from mpsd.core.cluster_status import STALE_S, ClusterNode, PodStatus, cordoned_g
 from mpsd.core.domain_states import State
 from mpsd.core.events import Reason
 from mpsd.core.page_view import (
-    LONGEST_NAME,
-    LONGEST_TEXT,
     VERSION,
     GpuCard,
     Head,
@@ -26,10 +24,11 @@ from mpsd.core.page_view import (
     Slice,
     WaitingCard,
     level_of,
+    shown_name,
+    shown_text,
 )
 from mpsd.core.pod_scene import Story, Why
 from mpsd.core.pod_seen import PodSeen
-from mpsd.core.problem import printable
 from mpsd.core.status_rows import DomainRow, GpuRow
 
 MOST_WAITING, MOST_LATELY = 1000, 60
@@ -60,13 +59,13 @@ def node_parts(node: ClusterNode, now: float) -> NodeParts:
     notes = tuple(_notes(node, now))
     worst = _worst([note.level for note in notes] + [gpu.level for gpu in gpus])
     card = NodeCard(
-        id=_name(node.name),
+        id=shown_name(node.name),
         level=worst if worst is not Level.WELL or node.ready else Level.WARN,
         stale=node.stale,
         told_at=node.told_at,
-        driver=_name(node.driver),
-        version=_name(node.version),
-        cordoned=_name(cordoned_gpus(node)),
+        driver=shown_name(node.driver),
+        version=shown_name(node.version),
+        cordoned=shown_name(cordoned_gpus(node)),
     )
     return NodeParts(card, notes, gpus, tuple(_lately(node, now)))
 
@@ -90,15 +89,7 @@ def cluster_page(
 
 def no_mpsnode(node: str) -> Note:
     """Of a node that is labelled, and of which mpsd has told nothing at all."""
-    return Note(f"no-mpsnode {node}", Level.BAD, NoteKind.NO_MPSNODE, _name(node), "")
-
-
-def _name(text: str) -> str:
-    return printable(text, LONGEST_NAME)
-
-
-def _text(text: str) -> str:
-    return printable(text, LONGEST_TEXT)
+    return Note(f"no-mpsnode {node}", Level.BAD, NoteKind.NO_MPSNODE, shown_name(node), "")
 
 
 def _worst(levels: Iterable[Level]) -> Level:
@@ -109,16 +100,16 @@ def _worst(levels: Iterable[Level]) -> Level:
 def _gpu(gpu: GpuRow, node: ClusterNode) -> GpuCard:
     domain = next((one for one in node.domains if one.name == gpu.domain), None)
     return GpuCard(
-        id=f"{_name(node.name)}/{_name(gpu.uuid)}",
-        node=_name(node.name),
-        label=_name(gpu.label),
-        model=_name(gpu.name),
-        uuid=_name(gpu.uuid),
+        id=f"{shown_name(node.name)}/{shown_name(gpu.uuid)}",
+        node=shown_name(node.name),
+        label=shown_name(gpu.label),
+        model=shown_name(gpu.name),
+        uuid=shown_name(gpu.uuid),
         domain=gpu.domain,
-        state=None if gpu.state is None else _name(gpu.state),
+        state=None if gpu.state is None else shown_name(gpu.state),
         level=level_of(gpu.state),
         since=domain.since if domain else None,
-        reason=_text(domain.reason) if domain else "",
+        reason=shown_text(domain.reason) if domain else "",
         cordoned=gpu.cordoned,
         restarts=gpu.restarts,
         memory_mib=gpu.memory_mib,
@@ -138,7 +129,7 @@ def _slice(pod: PodStatus) -> Slice:
     return Slice(
         id=pod.uid or f"{pod.namespace}/{pod.pod}",
         holder=Holder.POD,
-        name=_name(f"{pod.namespace}/{pod.pod}"),
+        name=shown_name(f"{pod.namespace}/{pod.pod}"),
         memory_mib=pod.memory_mib,
         used_mib=pod.used_mib,
         thread_percent=pod.thread_percent,
@@ -148,40 +139,40 @@ def _slice(pod: PodStatus) -> Slice:
 
 
 def _notes(node: ClusterNode, now: float) -> Iterator[Note]:
-    where = _name(node.name)
+    where = shown_name(node.name)
     silent = silence(node, now)
     if silent:
-        yield Note(f"silent {where}", Level.BAD, NoteKind.SILENT, where, _text(silent), node.told_at)
+        yield Note(f"silent {where}", Level.BAD, NoteKind.SILENT, where, shown_text(silent), node.told_at)
     for place, said in enumerate(one for one in troubles(node, now) if one != silent):
-        yield Note(f"node {where} {place}", Level.WARN, NoteKind.NODE, where, _text(said))
+        yield Note(f"node {where} {place}", Level.WARN, NoteKind.NODE, where, shown_text(said))
     for domain in node.domains:
         yield from _of_domain(domain, where)
     for gpu in node.gpus:
         if gpu.state is None:
-            name = f"{where} {_name(gpu.label)}"
+            name = f"{where} {shown_name(gpu.label)}"
             yield Note(f"no-daemon {where} {gpu.uuid}", Level.BAD, NoteKind.NO_DAEMON, name, "")
 
 
 def _of_domain(domain: DomainRow, node: str) -> Iterator[Note]:
-    where, level = f"{node} {_name(domain.name)}", level_of(domain.state)
+    where, level = f"{node} {shown_name(domain.name)}", level_of(domain.state)
     if level is not Level.WELL:
-        about = (where, _text(domain.reason), domain.since, _name(domain.state))
+        about = (where, shown_text(domain.reason), domain.since, shown_name(domain.state))
         yield Note(f"state {where}", level, NoteKind.STATE, *about)
     elif domain.doubt:
-        yield Note(f"canary {where}", Level.WARN, NoteKind.CANARY, where, _text(domain.doubt))
+        yield Note(f"canary {where}", Level.WARN, NoteKind.CANARY, where, shown_text(domain.doubt))
     if domain.suspects:
         each = ", ".join(f"{pod} ({'?' if times is None else times})" for pod, times in domain.suspects)
-        yield Note(f"suspects {where}", Level.WARN, NoteKind.SUSPECTS, where, _text(each))
+        yield Note(f"suspects {where}", Level.WARN, NoteKind.SUSPECTS, where, shown_text(each))
 
 
 def _waiting(pod: PodSeen, told: Story) -> WaitingCard:
     request = pod.shared.request if pod.shared else None
     return WaitingCard(
         id=pod.name.uid or str(pod.name),
-        name=_name(str(pod.name)),
+        name=shown_name(str(pod.name)),
         level=Level.BAD if told.why in _FOR_EVER else Level.WARN,
         why=told.why.value,
-        text=_text(told.sentence),
+        text=shown_text(told.sentence),
         memory_mib=request.memory_mib if request else None,
         thread_percent=request.thread_percent if request else None,
         gpus=request.gpus if request else None,
@@ -191,7 +182,7 @@ def _waiting(pod: PodSeen, told: Story) -> WaitingCard:
 def _lately(node: ClusterNode, now: float) -> Iterator[LatelyLine]:
     """What an MPSNode still tells of a day: faults, and domains whose state has changed after they first served."""
     for domain in node.domains:
-        where = f"{_name(node.name)} {_name(domain.name)}"
+        where = f"{shown_name(node.name)} {shown_name(domain.name)}"
         if domain.last_fault is not None and now - domain.last_fault < LATELY_S:
             key = f"fault {where} {domain.last_fault:.0f}"
             yield LatelyLine(key, domain.last_fault, Level.WARN, Reason.FAULT.value, where, "")
@@ -199,4 +190,4 @@ def _lately(node: ClusterNode, now: float) -> Iterator[LatelyLine]:
         if domain.since is not None and now - domain.since < LATELY_S and changed:
             key = f"state {where} {domain.since:.0f}"
             level = level_of(domain.state)
-            yield LatelyLine(key, domain.since, level, _name(domain.state), where, _text(domain.reason))
+            yield LatelyLine(key, domain.since, level, shown_name(domain.state), where, shown_text(domain.reason))

@@ -11,8 +11,6 @@ from mpsd.core.fault_status import FaultsStatus
 from mpsd.core.gib import gib
 from mpsd.core.node_status import ClientStatus, DomainStatus, GpuStatus, GrantStatus, NodeStatus, WaitingStatus
 from mpsd.core.page_view import (
-    LONGEST_NAME,
-    LONGEST_TEXT,
     VERSION,
     GpuCard,
     Head,
@@ -26,8 +24,9 @@ from mpsd.core.page_view import (
     Slice,
     WaitingCard,
     level_of,
+    shown_name,
+    shown_text,
 )
-from mpsd.core.problem import printable
 from mpsd.core.violations import Kind
 
 REFUSED = "Refused"
@@ -51,7 +50,7 @@ def node_page(node: NodeStatus, name: str, happened: Iterable[Happened] = (), si
     return PageView(
         version=VERSION,
         head=Head(
-            Scope.NODE, _name(name), node.version, node.now, waiting_more=max(0, len(node.waiting) - MOST_WAITING)
+            Scope.NODE, shown_name(name), node.version, node.now, waiting_more=max(0, len(node.waiting) - MOST_WAITING)
         ),
         notes=tuple(_notes(node)),
         nodes=(),
@@ -59,14 +58,6 @@ def node_page(node: NodeStatus, name: str, happened: Iterable[Happened] = (), si
         waiting=tuple(_waiting(one, place) for place, one in enumerate(node.waiting[:MOST_WAITING], 1)),
         lately=tuple(_lately(node, happened, since)),
     )
-
-
-def _name(text: str) -> str:
-    return printable(text, LONGEST_NAME)
-
-
-def _text(text: str) -> str:
-    return printable(text, LONGEST_TEXT)
 
 
 # -- GPUs ----------------------------------------------------------------------------------------------------------
@@ -87,7 +78,7 @@ def _gpu(gpu: GpuStatus, domain: DomainStatus | None, node: NodeStatus) -> GpuCa
         state=state,
         level=Level.WARN if doubtful and level_of(state) is Level.WELL else level_of(state),
         since=domain.since if domain else None,
-        reason=_text(domain.reason) if domain else "",
+        reason=shown_text(domain.reason) if domain else "",
         cordoned=False,  # the state says so here
         restarts=domain.restarts if domain else None,
         memory_mib=gpu.memory_mib,
@@ -111,7 +102,7 @@ def _slices(gpu: str, grants: Iterable[GrantStatus]) -> Iterator[Slice]:
         yield Slice(
             id=grant.id,
             holder=holder,
-            name=_name(name),
+            name=shown_name(name),
             memory_mib=card.memory_mib,
             used_mib=card.used_mib,
             thread_percent=grant.thread_percent,
@@ -138,7 +129,7 @@ def _strangers(gpu: str, clients: Iterable[ClientStatus]) -> Iterator[Slice]:
         yield Slice(
             id=f"pid-{one.pid}",
             holder=Holder.STRANGER,
-            name=_name(one.command),
+            name=shown_name(one.command),
             memory_mib=None,
             used_mib=one.used_mib,
             thread_percent=None,
@@ -158,26 +149,26 @@ def _notes(node: NodeStatus) -> Iterator[Note]:
         if gpu.domain is None:
             yield Note(f"no-daemon {gpu.uuid}", Level.BAD, NoteKind.NO_DAEMON, gpu.label, "")
     if node.violations and node.violations.unjudged:
-        yield Note("unjudged", Level.BAD, NoteKind.UNJUDGED, "", _text(node.violations.unjudged))
+        yield Note("unjudged", Level.BAD, NoteKind.UNJUDGED, "", shown_text(node.violations.unjudged))
     for grant in node.grants:
         if grant.over:
-            yield Note(f"over {grant.id}", Level.WARN, NoteKind.OVER, _name(_holder(grant)[1]), _use(grant))
+            yield Note(f"over {grant.id}", Level.WARN, NoteKind.OVER, shown_name(_holder(grant)[1]), _use(grant))
     yield from _of_strangers(node)
     for place, what in enumerate(node.unknown):
-        yield Note(f"unknown {place}", Level.BAD, NoteKind.UNKNOWN, "", _text(what))
+        yield Note(f"unknown {place}", Level.BAD, NoteKind.UNKNOWN, "", shown_text(what))
 
 
 def _of_domain(domain: DomainStatus) -> Iterator[Note]:
     level = level_of(domain.state)
     if level is not Level.WELL:
-        about = (domain.name, _text(domain.reason), domain.since, domain.state.value)
+        about = (domain.name, shown_text(domain.reason), domain.since, domain.state.value)
         yield Note(f"state {domain.name}", level, NoteKind.STATE, *about)
     elif domain.canary and (doubt := domain.canary.problem or domain.canary.warning):
-        yield Note(f"canary {domain.name}", Level.WARN, NoteKind.CANARY, domain.name, _text(doubt))
+        yield Note(f"canary {domain.name}", Level.WARN, NoteKind.CANARY, domain.name, shown_text(doubt))
     if suspects := domain.faults.suspects:
         each = ", ".join(f"{one.pod} ({one.faults})" for one in suspects)
         first = min(one.since for one in suspects)
-        yield Note(f"suspects {domain.name}", Level.WARN, NoteKind.SUSPECTS, domain.name, _text(each), first)
+        yield Note(f"suspects {domain.name}", Level.WARN, NoteKind.SUSPECTS, domain.name, shown_text(each), first)
 
 
 def _use(grant: GrantStatus) -> str:
@@ -192,7 +183,7 @@ def _of_strangers(node: NodeStatus) -> Iterator[Note]:
     for one in found[:_MOST_STRANGERS]:
         kind = NoteKind.WITHOUT_GRANT if one.on_mps else NoteKind.OUTSIDE_MPS
         where = f"{labels.get(one.gpu, one.gpu)}, pid {one.pid}"
-        yield Note(f"stranger {one.gpu} {one.pid}", Level.WARN, kind, where, _text(one.command))
+        yield Note(f"stranger {one.gpu} {one.pid}", Level.WARN, kind, where, shown_text(one.command))
 
 
 # -- who waits, what happened --------------------------------------------------------------------------------------
@@ -201,10 +192,10 @@ def _of_strangers(node: NodeStatus) -> Iterator[Note]:
 def _waiting(one: WaitingStatus, place: int) -> WaitingCard:
     return WaitingCard(
         id=one.id,
-        name=_name(f"pid {one.holder_pid}: {one.command}"),
+        name=shown_name(f"pid {one.holder_pid}: {one.command}"),
         level=Level.WARN,
         why="",
-        text=_text(one.reason),
+        text=shown_text(one.reason),
         memory_mib=one.memory_mib,
         thread_percent=one.thread_percent,
         gpus=one.gpus,
@@ -222,7 +213,9 @@ def _remembered(happened: Iterable[Happened]) -> Iterator[LatelyLine]:
     for one in happened:
         if one.what not in _OF_VIOLATIONS:
             key = f"{one.what} {one.at:.6f} {one.where}"
-            yield LatelyLine(_name(key), one.at, _level(one.what), one.what, _name(one.where), _text(one.text))
+            yield LatelyLine(
+                shown_name(key), one.at, _level(one.what), one.what, shown_name(one.where), shown_text(one.text)
+            )
 
 
 def _level(what: str) -> Level:
@@ -234,7 +227,7 @@ def _violations(node: NodeStatus) -> Iterator[LatelyLine]:
         where = f"{one.namespace}/{one.pod}" if one.pod else f"pid {one.pid}"
         text = f"{one.message}; {one.outcome}" if one.outcome else one.message
         key = f"violation {one.at:.3f} {one.pid} {one.kind}"
-        yield LatelyLine(key, one.at, Level.WARN, one.kind.value, _name(where), _text(text))
+        yield LatelyLine(key, one.at, Level.WARN, one.kind.value, shown_name(where), shown_text(text))
 
 
 def _older_faults(node: NodeStatus, since: float) -> Iterator[LatelyLine]:
@@ -243,7 +236,7 @@ def _older_faults(node: NodeStatus, since: float) -> Iterator[LatelyLine]:
         at = domain.faults.last
         if at is not None and at < since:
             key = f"fault {domain.name} {at:.3f}"
-            yield LatelyLine(key, at, Level.WARN, Reason.FAULT.value, domain.name, _text(_hit(domain.faults)))
+            yield LatelyLine(key, at, Level.WARN, Reason.FAULT.value, domain.name, shown_text(_hit(domain.faults)))
 
 
 def _hit(faults: FaultsStatus) -> str:

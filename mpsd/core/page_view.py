@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mpsd.core.domain_states import State
+from mpsd.core.problem import printable
 
 VERSION = "v1"
-LONGEST_NAME, LONGEST_TEXT = 253, 2000
+_LONGEST_NAME, _LONGEST_TEXT = 253, 2000
 
 
 class Level(StrEnum):
@@ -199,3 +200,13 @@ def level_of(state: str | None) -> Level:
     if state == State.READY:
         return Level.WELL
     return Level.WARN if state in _SOON_WELL else Level.BAD
+
+
+def shown_name(text: str) -> str:
+    """What somebody may have named as he likes, without control characters and not too long."""
+    return printable(text, _LONGEST_NAME)
+
+
+def shown_text(text: str) -> str:
+    """The same of a sentence."""
+    return printable(text, _LONGEST_TEXT)
