@@ -183,9 +183,11 @@ class Card:
         """Say on how many SMs the slot's process computes now."""
         _FLAG.pack_into(self._map, _at(slot) + _BUSY_AT, sms)
 
-    def release(self, slot: int) -> None:
+    def release(self, slot: int, pid: int) -> None:
+        """Give back what this process holds there; a dead one's place may be another's by now, who keeps it."""
         with self._locked(fcntl.LOCK_EX):
-            self._clear(slot)
+            if _SLOT.unpack_from(self._map, _at(slot))[2] == pid:
+                self._clear(slot)
 
     def _has_room(self, more_bytes: int) -> bool:
         """Whether that much is free; the dead are looked for only when it matters, as allocations come in thousands."""

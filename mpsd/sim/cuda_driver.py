@@ -68,6 +68,7 @@ class CudaProcess:
         self._environment = environment
         self._folder = simulated_folder(environment)
         present = present_gpus(self._folder, environment)
+        self._pid = os.getpid()  # as who looks after the cards knows it
         self._connection = messages.connect(f"{environment.get(PIPE_DIRECTORY) or USUAL_PIPE_DIRECTORY}/control")
         if self._connection:
             present = self._greet(self._connection, present)
@@ -89,7 +90,7 @@ class CudaProcess:
         result = self.check()
         if self.context:
             if not self._on_mps or self._request({"destroy": True})["status"] != SUCCESS:
-                self.context.card.release(self.context.slot)
+                self.context.card.release(self.context.slot, self._pid)
             self.context = None
         return SUCCESS if result == MPS_CLIENT_TERMINATED else result
 
@@ -141,6 +142,7 @@ class CudaProcess:
             raise CudaFailure("cuInit", MPS_CONNECTION_FAILED)
         if welcome["status"] != SUCCESS:
             raise CudaFailure("cuInit", welcome["status"])
+        self._pid = welcome["pid"]
         by_uuid = {gpu.uuid: gpu for gpu in present}
         return tuple(by_uuid[uuid] for uuid in welcome["gpus"] if uuid in by_uuid)
 
@@ -156,7 +158,7 @@ class CudaProcess:
         card = Card(card_path(self._folder, gpu))
         cost_mib = gpu.context_mib_by_sms[gpu.sms] + OUTSIDE_MIB + (0 if card.holdings() else FIRST_MIB)
         try:
-            slot = card.claim(Claim(os.getpid(), OUTSIDE_MPS, cost_mib * MIB))
+            slot = card.claim(Claim(self._pid, OUTSIDE_MPS, cost_mib * MIB))
         except Refused as refused:
             return refused.code
         self.context = Context(gpu, card, slot, gpu.sms, None)

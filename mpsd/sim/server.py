@@ -211,7 +211,7 @@ class MpsServer:
     def _destroy_context(self, client: Client) -> None:
         if client.context is None:
             return
-        self._cards[client.context.ordinal].release(client.context.slot)
+        self._cards[client.context.ordinal].release(client.context.slot, client.pid)
         client.context = None
         active = sum(other.context is not None for other in self._clients)
         self._log_exit(client.shown)

@@ -48,8 +48,21 @@ def test_what_is_claimed_and_added_is_held_until_it_is_released(path: Path) -> N
     (holding,) = Card(path).holdings()
     assert (holding.pid, holding.kind, holding.held_bytes) == (os.getpid(), card.MPS_CLIENT, 12 * MIB)
     assert opened.free_bytes() == (TOTAL_MIB - 12) * MIB
-    opened.release(slot)
+    opened.release(slot, os.getpid())
     assert opened.holdings() == ()
+
+
+def test_what_a_dead_process_held_is_given_back_late_without_harm_to_who_has_its_place(path: Path) -> None:
+    """The server hears that a client is gone after another has claimed what it held."""
+    opened = Card(path)
+    process = subprocess.Popen(["sleep", "60"])
+    place = opened.claim(client(process.pid))
+    process.kill()
+    process.wait()
+    assert opened.claim(client(os.getpid(), 20)) == place
+    opened.release(place, process.pid)
+    (holding,) = opened.holdings()
+    assert (holding.pid, holding.held_bytes) == (os.getpid(), 20 * MIB)
 
 
 def test_a_card_gives_no_more_than_it_has(path: Path) -> None:
