@@ -119,6 +119,7 @@ class _Guesses:
     known: Mapping[_Key, NodePod]
     listed: frozenset[tuple[ContainerName, str]]
     seen: set[tuple[ContainerName, str]] = field(default_factory=set)
+    last_uid: dict[_Key, str] = field(default_factory=dict)
 
     def whose(self, entry: Held) -> _Key | None:
         """The pod that has this entry's devices; None where it ended, or nobody can say.
@@ -127,6 +128,8 @@ class _Guesses:
         all of them, and the journal's guess at a pod that is there too was wrong.
         """
         named = (entry.pod.namespace, entry.pod.pod) if entry.pod else None
+        if named and entry.uid:
+            self.last_uid.setdefault(named, entry.uid)
         if named and (self._is_known(entry, named) or not self._is_there(entry, named)):
             return None
         holders = {self.owners[device_id] for device_id in entry.ids if device_id in self.owners}
@@ -147,8 +150,9 @@ class _Guesses:
     def _is_there(self, entry: Held, named: _Key) -> bool:
         """Whether the pod that the entry names is still on this node, as far as anybody says."""
         pod = self.known.get(named)
-        if pod is None:  # the API may be away; kubelet lists what runs
-            return any((one.namespace, one.pod) == named for one, _ in self.listed)
+        if pod is None:  # the API may be away; kubelet lists what runs, and a newer answer names who has the name now
+            is_listed = any((one.namespace, one.pod) == named for one, _ in self.listed)
+            return is_listed and entry.uid in ("", self.last_uid.get(named))
         return not pod.is_finished and entry.uid in ("", pod.uid)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mpsd.core.allocation import Held
@@ -396,6 +396,17 @@ RESTARTS = st.one_of(
 )
 
 
+@example(  # kubelet still lists the second c, and what the first one had is partly a's
+    [
+        ("admit", "b", (1,), "right"),
+        ("admit", "c", (2,), "right"),
+        ("end", "c"),
+        ("admit", "a", (1,), "right"),
+        ("end", "b"),
+        ("admit", "c", (1,), "right"),
+        ("end", "c"),
+    ]
+)
 @given(st.lists(RESTARTS, min_size=4, max_size=15))
 def test_a_pod_that_runs_has_all_of_its_grant_or_none_that_is_known(steps: list[tuple[str, Any, Any, Any]]) -> None:
     """A part of it would make its processes take too much, and they would be ended for nothing."""
