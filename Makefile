@@ -13,7 +13,7 @@ SEE := tests/prometheus tests/page
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
 
-.PHONY: check check-node check-host check-see e2e demo bench proto fuzz soak docs generated format clean
+.PHONY: check check-node check-host check-see e2e demo bench proto examples fuzz soak docs generated format clean
 .DEFAULT_GOAL := check
 
 $(READY): pyproject.toml
@@ -68,6 +68,12 @@ FUZZ_S ?= 60
 fuzz: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz $(FUZZ_S) $(FUZZ)
+
+# Every claim of what parses or decides by this many new random examples; `make check` tries the same ones each time.
+# What breaks a claim is printed, as a line to keep with it.
+EXAMPLES ?= 2000
+examples: $(READY)
+	MPSD_EXAMPLES=$(EXAMPLES) $(TESTS) -m hypothesis --timeout=0 $(WHOLE:%=--ignore=%) $(HOST:%=--ignore=%) $(SEE:%=--ignore=%)
 
 # MPSD_SOAK steps of mishaps in all, from the seed MPSD_SOAK_SEED on, which a failure names.
 MPSD_SOAK ?= 1000
