@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from mpsd.core.dialect_policies import POLICIES
 from mpsd.core.grants import Gpu, Grant, Room, rooms
-from mpsd.core.node_status import CardStatus, GrantStatus, node_status
+from mpsd.core.node_status import CardStatus, GrantStatus
 from mpsd.core.node_view import NodeView
 from mpsd.core.policy import Policy
 from mpsd.core.sm_use import Samples, sm_percent
+from mpsd.core.status_of_view import node_status
 
 
 @dataclass(frozen=True, slots=True)

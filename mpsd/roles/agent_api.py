@@ -21,11 +21,12 @@ from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.grant_messages import GrantAnswer, ProgramAsks, Refusal
 from mpsd.core.grants import Grant
 from mpsd.core.limits_as_read import VISIBLE_DEVICES
-from mpsd.core.node_status import NodeStatus, node_status
+from mpsd.core.node_status import NodeStatus
 from mpsd.core.node_view import Waiting
 from mpsd.core.policy import Policy
 from mpsd.core.problem import InvalidInput
 from mpsd.core.program_request import read_program_request
+from mpsd.core.status_of_view import node_status
 from mpsd.edge import processes
 from mpsd.edge.http_server import Handler, UnixServer, json_answer, peer_pid
 from mpsd.edge.limits_files import shipped_folder

@@ -12,8 +12,8 @@ from aiohttp import web
 
 from mpsd.core.metrics_calls import command_samples, plugin_samples
 from mpsd.core.metrics_samples import Sample, samples
-from mpsd.core.node_status import node_status
 from mpsd.core.policy import Policy
+from mpsd.core.status_of_view import node_status
 from mpsd.edge.command_times import command_times
 from mpsd.edge.http_server import Handler
 from mpsd.edge.settings import Settings

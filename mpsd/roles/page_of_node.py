@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import mpsd
 from mpsd.core.bare_commands import without_arguments
-from mpsd.core.node_status import node_status
 from mpsd.core.node_view import NodeView
 from mpsd.core.page_node import node_page
 from mpsd.core.page_view import PageView
 from mpsd.core.policy import Policy
+from mpsd.core.status_of_view import node_status
 from mpsd.roles.agent import AgentRole
 
 

@@ -16,8 +16,9 @@ from mpsd.core.grants import Gpu, Grant, evenly
 from mpsd.core.identity import PodName
 from mpsd.core.metrics_calls import command_samples, plugin_samples
 from mpsd.core.metrics_samples import samples
-from mpsd.core.node_status import ViolationsStatus, node_status
+from mpsd.core.node_status import ViolationsStatus
 from mpsd.core.node_view import Client, DomainView, HeldGrant, NodeView
+from mpsd.core.status_of_view import node_status
 from mpsd.core.times_taken import CommandTimes
 from mpsd.edge import processes, records
 from mpsd.edge.command_times import command_times

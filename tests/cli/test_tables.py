@@ -9,8 +9,8 @@ from rich.console import Console
 from mpsd.cli.status import show
 from mpsd.cli.tables import clock
 from mpsd.core.grants import Part, evenly
-from mpsd.core.node_status import node_status
 from mpsd.core.node_view import Client, Fault, FaultHit, HeldGrant, NodeView
+from mpsd.core.status_of_view import node_status
 from tests.core.pod_worlds import client, held, node, pod
 from tests.core.worlds import NOW, POLICY, UUIDS, grant, identity
 

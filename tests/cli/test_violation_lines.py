@@ -7,8 +7,9 @@ from rich.console import Console
 
 from mpsd.cli.status import show
 from mpsd.core.identity import PodName
-from mpsd.core.node_status import ViolationsStatus, node_status
+from mpsd.core.node_status import ViolationsStatus
 from mpsd.core.policy import Response
+from mpsd.core.status_of_view import node_status
 from mpsd.core.violations import Kind, Violation
 from mpsd.roles.violation_book import ViolationBook
 from tests.core.pod_worlds import client as pod_client

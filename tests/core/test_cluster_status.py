@@ -20,8 +20,8 @@ from mpsd.core.cluster_status import (
 from mpsd.core.domain_states import State
 from mpsd.core.mps_ready import condition_object, mps_ready
 from mpsd.core.mpsnode import mpsnode_status
-from mpsd.core.node_status import node_status
 from mpsd.core.node_view import Canary, Fault, FaultHit, NodeView
+from mpsd.core.status_of_view import node_status
 from mpsd.core.status_rows import domain_rows, gpu_rows, grant_rows
 from mpsd.edge.kube_time import seconds, stamp
 from tests.core.pod_worlds import client, held, node, pod

@@ -21,10 +21,10 @@ from mpsd.core.node_status import (
     NodeStatus,
     ViolationCount,
     ViolationsStatus,
-    node_status,
 )
 from mpsd.core.node_view import Client, HeldGrant, NodeView
 from mpsd.core.policy import Response
+from mpsd.core.status_of_view import node_status
 from mpsd.core.violations import Kind
 from tests.core.worlds import POLICY, UUIDS, grant, identity, view
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from mpsd.core.grants import Part
 from mpsd.core.identity import PodName
-from mpsd.core.node_status import node_status
 from mpsd.core.node_view import Client, HeldGrant
+from mpsd.core.status_of_view import node_status
 from tests.core.worlds import POLICY, UUIDS, grant, identity, view
 
 

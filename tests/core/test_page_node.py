@@ -7,11 +7,12 @@ import pytest
 
 from mpsd.core.domain_states import State
 from mpsd.core.events import Reason
-from mpsd.core.node_status import ViolationsStatus, ViolationStatus, node_status
+from mpsd.core.node_status import ViolationsStatus, ViolationStatus
 from mpsd.core.node_view import Canary, Client, DomainView, HeldGrant, NodeView, Waiting
 from mpsd.core.page_node import MOST_LATELY, MOST_WAITING, REFUSED, Happened, node_page
 from mpsd.core.page_view import LISTS, Holder, Level, NoteKind, PageView, Scope, level_of
 from mpsd.core.responses import Response
+from mpsd.core.status_of_view import node_status
 from mpsd.core.violations import Kind
 from tests.core.worlds import GPUS, NOW, POLICY, grant, identity, view, waiting
 from tests.page_worlds import GIB, crowd, domain, granted, node, page_of

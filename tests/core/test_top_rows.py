@@ -7,8 +7,8 @@ import pytest
 
 from mpsd.core.cluster_status import cluster_status
 from mpsd.core.grants import evenly
-from mpsd.core.node_status import node_status
 from mpsd.core.node_view import Client, HeldGrant
+from mpsd.core.status_of_view import node_status
 from mpsd.core.top_rows import NO_SM_USE, Sort, Top, TopUser, cluster_top, node_top
 from mpsd.core.use_status import Busy, use_status
 from mpsd.edge.kube_time import seconds

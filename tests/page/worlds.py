@@ -5,7 +5,7 @@ from dataclasses import replace
 from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.domain_states import State
 from mpsd.core.events import Reason
-from mpsd.core.node_status import ViolationsStatus, ViolationStatus, node_status
+from mpsd.core.node_status import ViolationsStatus, ViolationStatus
 from mpsd.core.node_view import Client, DomainView, NodeView
 from mpsd.core.page_cluster import aged, cluster_page, node_parts
 from mpsd.core.page_node import REFUSED, Happened, node_page
@@ -13,6 +13,7 @@ from mpsd.core.page_view import Head, PageView, Scope
 from mpsd.core.pod_seen import read_pod_seen
 from mpsd.core.pod_story import story
 from mpsd.core.responses import Response
+from mpsd.core.status_of_view import node_status
 from mpsd.core.violations import Kind
 from tests.core.cluster_worlds import cluster_node, held
 from tests.core.test_pod_story import pod, scene
