@@ -22,10 +22,12 @@ from mpsd.cli.imports import lasting as lasting_imports
 from mpsd.cli.imports import unswept
 from mpsd.cli.speech import ExitCode, StatusFormat, complaints
 from mpsd.cli.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, domain_line, node_table, suspects_line, table
-from mpsd.core.cluster_status import ClusterStatus, pod_rows, troubles
+from mpsd.core.cluster_status import ClusterStatus
 from mpsd.core.domain_states import State
 from mpsd.core.durations import lasting
+from mpsd.core.node_troubles import troubles
 from mpsd.core.problem import printable
+from mpsd.core.status_rows import pod_rows
 from mpsd.roles.cluster_glance import Glance
 
 if TYPE_CHECKING:

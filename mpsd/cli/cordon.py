@@ -12,9 +12,11 @@ from mpsd.cli.cluster_options import Context, GpuNames, Kubeconfig, NodeName
 from mpsd.cli.frames import WIDEST, console
 from mpsd.cli.output import ExitCode, answers, complaints
 from mpsd.cli.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, table
-from mpsd.core.cluster_status import ClusterNode, pod_rows, silence
+from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.cordon_change import CordonChange, effects, progress
+from mpsd.core.node_troubles import silence
 from mpsd.core.problem import InvalidInput, Problem, printable, shown
+from mpsd.core.status_rows import pod_rows
 from mpsd.edge.kube import Kube
 from mpsd.edge.setting_rows import seconds
 from mpsd.roles.cluster_cordon import change_cordon, node_when

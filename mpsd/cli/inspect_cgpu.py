@@ -17,8 +17,9 @@ from mpsd.cli.kubectl_completion import offer
 from mpsd.cli.output import ExitCode, Format, OutputFormat, answers, complaints, print_json
 from mpsd.cli.verbs import CONTEXT_SETTINGS, Version, help_of, run
 from mpsd.core.cgpu_report import CgpuNode, cgpu_node, detailed, summary
-from mpsd.core.cluster_status import ClusterNode, silence
+from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.kubernetes_node import UNKNOWN_ADDRESS
+from mpsd.core.node_troubles import silence
 from mpsd.core.problem import printable
 from mpsd.edge.kube import Kube
 from mpsd.roles.cluster_policy import policy_in_force

@@ -9,9 +9,10 @@ from mpsd.cli.cluster import Cluster
 from mpsd.cli.cluster_options import Context, GpuOptions, Kubeconfig, NodeName
 from mpsd.cli.cluster_waiting import DRAIN_RIGHTS, ask_and_say_what_stays, command, end, read_seconds, say
 from mpsd.cli.output import Format, OutputFormat, answers, print_json
-from mpsd.core.cluster_status import ClusterNode, silence
+from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.cordon_change import CordonChange, effects
 from mpsd.core.drain_progress import refusals, serving, states
+from mpsd.core.node_troubles import silence
 from mpsd.core.problem import printable
 from mpsd.edge.kube import Kube
 from mpsd.roles.cluster_cordon import change_cordon

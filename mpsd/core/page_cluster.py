@@ -7,9 +7,10 @@ where, and how bad it is. What is shown of a node follows from its MPSNode alone
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mpsd.core.cluster_status import STALE_S, ClusterNode, PodStatus, cordoned_gpus, silence, troubles
+from mpsd.core.cluster_status import STALE_S, ClusterNode, PodStatus, cordoned_gpus
 from mpsd.core.domain_states import State
 from mpsd.core.events import Reason
+from mpsd.core.node_troubles import silence, troubles
 from mpsd.core.page_view import (
     VERSION,
     GpuCard,

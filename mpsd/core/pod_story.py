@@ -6,10 +6,11 @@ One rule: what is known for certain is said, and what others say is quoted; noth
 
 from enum import Enum
 
-from mpsd.core.cluster_status import ClusterNode, PodStatus, silence
+from mpsd.core.cluster_status import ClusterNode, PodStatus
 from mpsd.core.domain_states import State, after_is
 from mpsd.core.durations import lasting
 from mpsd.core.grants import GpuName
+from mpsd.core.node_troubles import silence
 from mpsd.core.placement import gib
 from mpsd.core.placement_annotations import chosen_gpus
 from mpsd.core.pod_scene import Scene, Story, Why, listed, name, wanted

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # as in core.grants
+    from mpsd.core.cluster_status import ClusterNode
     from mpsd.core.node_status import CardStatus, GrantStatus, NodeStatus
 
 
@@ -155,6 +156,27 @@ def grant_rows(node: "NodeStatus") -> tuple[GrantRow, ...]:
             cards=grant.cards if len({card.memory_mib for card in grant.cards}) > 1 else (),
         )
         for grant in node.grants
+    )
+
+
+def pod_rows(node: "ClusterNode") -> tuple[GrantRow, ...]:
+    """The pods of a node of the cluster, as `grant_rows` shows them there."""
+    labels = node.labels
+    return tuple(
+        GrantRow(
+            node=pod.node,
+            id=pod.uid,
+            pod=f"{pod.namespace}/{pod.pod}",
+            pid=None,
+            gpus=tuple(labels.get(uuid, uuid) for uuid in pod.gpus),
+            memory_mib=pod.memory_mib,
+            thread_percent=pod.thread_percent,
+            used_mib=pod.used_mib,
+            clients=pod.clients,
+            command="",
+            ended=False,
+        )
+        for pod in node.pods or ()
     )
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from mpsd.core.cluster_status import ClusterNode, ClusterStatus, silence
+from mpsd.core.cluster_status import ClusterNode, ClusterStatus
 from mpsd.core.drain_progress import holders, holding
+from mpsd.core.node_troubles import silence
 
 LABEL, PRODUCT = "app.kubernetes.io/part-of", "mpsd"
 NAME_LABEL, CONTROL, AGENT = "app.kubernetes.io/name", "mpsd-control", "mpsd-agent"

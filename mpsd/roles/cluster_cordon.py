@@ -10,8 +10,9 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from mpsd.core.cluster_status import ClusterNode, read_mpsnode
+from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.cordon_change import CordonChange, cordon_change, merge_patch
+from mpsd.core.mpsnode_reading import read_mpsnode
 from mpsd.core.upgrade_step import MARK, left_to_others, read_mark
 from mpsd.edge.kube import Away, Conflict, Kube, Object, PatchKind
 from mpsd.edge.kube_time import seconds

@@ -36,9 +36,10 @@ from mpsd.core.cluster_doctor_reading import (
     read_workload,
     ready_addresses,
 )
-from mpsd.core.cluster_status import ClusterNode, read_mpsnode
+from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.component_rights import RIGHTS
 from mpsd.core.doctor_facts import Fact, Unknown
+from mpsd.core.mpsnode_reading import read_mpsnode
 from mpsd.core.pod_seen import quoted
 from mpsd.core.shape import Fields
 from mpsd.core.uninstall_plan import LABEL, PRODUCT
@@ -141,7 +142,9 @@ class _Look:
 
     async def _hooks(self) -> tuple[Hook, ...]:
         found = await asyncio.gather(*(self._configuration(kind) for kind in _HOOKS.values()))
-        return tuple(hook for kind, thing in zip(_HOOKS, found, strict=True) for hook in read_hooks(thing, kind))
+        return tuple(
+            hook for kind, thing in zip(_HOOKS, found, strict=True) for hook in read_hooks(thing, kind, seconds)
+        )
 
     async def _configuration(self, kind: Resource) -> Object | None:
         try:

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from mpsd.core.cluster_status import ClusterNode, silence
+from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.cordon_change import CordonChange, cordon_change
 from mpsd.core.domain_states import State
 from mpsd.core.drain_progress import are_empty, no_answer, not_taken_up, refusals, serving, states, what_is_left
+from mpsd.core.node_troubles import silence
 from mpsd.edge.kube import Away, Kube, KubeError
 from mpsd.roles.cluster_cordon import change_cordon, node_when, seen_node
 from mpsd.roles.cluster_evictions import Evictions

@@ -36,7 +36,7 @@ class Glance:
         """The nodes by name, and only what is said of each in one row: that takes a tenth of the time. Else as
         `status`.
         """
-        from mpsd.core.cluster_status import read_mpsnode
+        from mpsd.core.mpsnode_reading import read_mpsnode
         from mpsd.core.node_rows import ToldNode, node_row, told_row
         from mpsd.edge.kube_time import seconds
         from mpsd.edge.mpsnode_json import read, reader
@@ -57,7 +57,7 @@ class Glance:
 
     def top_gpus(self) -> "list[TopGpu] | None":
         """The GPUs of all nodes as `top` shows them, likewise."""
-        from mpsd.core.cluster_status import read_mpsnode
+        from mpsd.core.mpsnode_reading import read_mpsnode
         from mpsd.core.top_rows import gpus_of
         from mpsd.core.top_told import ToldTopNode, told_gpus
         from mpsd.edge.kube_time import seconds
@@ -78,7 +78,8 @@ class Glance:
 
     def status(self) -> "ClusterStatus | None":
         """Waits for it. None too where a node that was asked for is not there."""
-        from mpsd.core.cluster_status import ClusterStatus, cluster_status
+        from mpsd.core.cluster_status import ClusterStatus
+        from mpsd.core.mpsnode_reading import cluster_status
         from mpsd.edge.kube_time import seconds
         from mpsd.edge.mpsnode_json import read
 

@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from mpsd.core.cluster_status import ClusterStatus, cluster_status
+from mpsd.core.cluster_status import ClusterStatus
+from mpsd.core.mpsnode_reading import cluster_status
 from mpsd.core.problem import InvalidInput, Problem, shown
 from mpsd.edge.kube import Away, Expired, Forbidden, Kube, KubeError, NotFound, Object
 from mpsd.edge.kube_mirror import Mirror, Selection

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from mpsd.core.cluster_status import read_mpsnode
+from mpsd.core.mpsnode_reading import read_mpsnode
 from mpsd.core.pod_scene import Scene, Story
 from mpsd.core.pod_seen import Owner, PodSeen, last_warning, named, owned_by, read_pod_seen
 from mpsd.core.pod_story import Needs, needs, story, wants_warning

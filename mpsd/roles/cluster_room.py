@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mpsd.core.cluster_status import ClusterNode, read_mpsnode
+from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.kubernetes_node import KubernetesNode, read_kubernetes_node
+from mpsd.core.mpsnode_reading import read_mpsnode
 from mpsd.core.node_books import PLACEMENT_LABEL, NodeBooks, Terms, node_books
 from mpsd.core.reservations import KEY, Reservation, read_reservations
 from mpsd.core.shared_pod import SharedPod, read_shared_pod

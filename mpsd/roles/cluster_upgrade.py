@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from mpsd.core.cluster_status import read_mpsnode
 from mpsd.core.control_set import ON_DELETE, SELECTOR, ControlSet, control_pods, pod_selector, read_control_set
 from mpsd.core.drain_progress import no_answer
+from mpsd.core.mpsnode_reading import read_mpsnode
 from mpsd.core.problem import InvalidInput, Problem, shown
 from mpsd.core.upgrade_step import Decision, Standing, Step, next_step, patch_of, read_mark
 from mpsd.core.upgrade_words import is_due, progress, too_slow

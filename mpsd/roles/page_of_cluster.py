@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mpsd
-from mpsd.core.cluster_status import ClusterNode, read_mpsnode
+from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.kubernetes_node import KubernetesNode, read_kubernetes_node
+from mpsd.core.mpsnode_reading import read_mpsnode
 from mpsd.core.node_books import NodeBooks
 from mpsd.core.page_cluster import MOST_WAITING, NodeParts, aged, cluster_page, no_mpsnode, node_parts
 from mpsd.core.page_view import Head, PageView, Scope

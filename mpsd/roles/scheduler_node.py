@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from mpsd.core.cluster_status import STALE_S, ClusterNode, read_mpsnode
+from mpsd.core.cluster_status import STALE_S, ClusterNode
 from mpsd.core.identity import PodName
+from mpsd.core.mpsnode_reading import read_mpsnode
 from mpsd.core.node_books import NodeBooks, Terms, node_books
 from mpsd.core.promises import Fates, NodePromises
 from mpsd.core.reservations import KEY, Reservation, read_reservations

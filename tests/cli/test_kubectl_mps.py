@@ -19,7 +19,7 @@ from rich.console import Console
 from mpsd.cli import kubectl_mps, main
 from mpsd.cli.cluster import cluster_parts
 from mpsd.cli.kubectl_mps import with_verb
-from mpsd.core.cluster_status import cluster_status
+from mpsd.core.mpsnode_reading import cluster_status
 from mpsd.edge.kube import PatchKind
 from mpsd.edge.kube_time import seconds
 from mpsd.roles.report_node import MPS_NODES

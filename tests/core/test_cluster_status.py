@@ -7,22 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.core.cluster_status import (
-    STALE_S,
-    ClusterNode,
-    cluster_status,
-    cordoned_gpus,
-    pod_rows,
-    read_mpsnode,
-    silence,
-    troubles,
-)
+from mpsd.core.cluster_status import STALE_S, ClusterNode, cordoned_gpus
 from mpsd.core.domain_states import State
 from mpsd.core.mps_ready import condition_object, mps_ready
 from mpsd.core.mpsnode import mpsnode_status
+from mpsd.core.mpsnode_reading import cluster_status, read_mpsnode
+from mpsd.core.node_troubles import silence, troubles
 from mpsd.core.node_view import Canary, Fault, FaultHit, NodeView
 from mpsd.core.status_of_view import node_status
-from mpsd.core.status_rows import domain_rows, gpu_rows, grant_rows
+from mpsd.core.status_rows import domain_rows, gpu_rows, grant_rows, pod_rows
 from mpsd.edge.kube_time import seconds, stamp
 from tests.core.pod_worlds import client, held, node, pod
 from tests.core.worlds import NOW as VIEW_NOW

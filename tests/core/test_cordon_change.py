@@ -9,11 +9,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.core.cluster_status import ClusterNode, read_mpsnode
+from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.cordon import drains
 from mpsd.core.cordon_change import cordon_change, effects, merge_patch, progress
 from mpsd.core.domain_states import State
 from mpsd.core.domains import Domain
+from mpsd.core.mpsnode_reading import read_mpsnode
 from mpsd.core.problem import InvalidInput
 from mpsd.edge.kube_time import seconds
 from tests.core.test_mpsnode import _VERSION as DEFINITION

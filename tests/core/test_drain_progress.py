@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.core.cluster_status import ClusterNode, read_mpsnode
+from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.cordon_change import cordon_change
 from mpsd.core.domain_states import State
 from mpsd.core.drain_progress import are_empty, states, undrain_words, what_is_left
 from mpsd.core.eviction import Fate, again_after_s, closed_for_s, offers_room, verdict
+from mpsd.core.mpsnode_reading import read_mpsnode
 from mpsd.edge.kube_time import seconds, stamp
 from tests.mpsnodes import NOW, damaged, mpsnode
 

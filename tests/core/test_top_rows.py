@@ -5,8 +5,8 @@ from itertools import permutations, product
 
 import pytest
 
-from mpsd.core.cluster_status import cluster_status
 from mpsd.core.grants import evenly
+from mpsd.core.mpsnode_reading import cluster_status
 from mpsd.core.node_view import Client, HeldGrant
 from mpsd.core.status_of_view import node_status
 from mpsd.core.top_rows import NO_SM_USE, Sort, Top, TopUser, cluster_top, node_top

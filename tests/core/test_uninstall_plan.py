@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.core.cluster_status import cluster_status
+from mpsd.core.mpsnode_reading import cluster_status
 from mpsd.core.uninstall_plan import Stage, Thing, in_order, in_use, is_deleted, is_strange, stage_of
 from mpsd.edge.kube_time import seconds
 from tests.mpsnodes import NAMES, NOW, damaged, mpsnode

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.core.cluster_status import read_mpsnode
 from mpsd.core.control_set import ControlSet
 from mpsd.core.cordon_change import cordon_change, merge_patch
 from mpsd.core.domain_states import after_is
+from mpsd.core.mpsnode_reading import read_mpsnode
 from mpsd.core.upgrade_step import (
     MARK,
     ControlPod,
