@@ -23,7 +23,7 @@ from mpsd.core.bench_claim import Claim, Verdict
 from mpsd.core.bench_claims import claims
 from mpsd.core.bench_rows import Benchmark, Part
 from mpsd.core.problem import InvalidInput, Problem
-from mpsd.edge.limits_files import load_limits, shipped_folder
+from mpsd.edge.limits_files import limits_folder, load_limits
 from mpsd.edge.settings import settings
 
 _PICTURES = (".png", ".svg")
@@ -89,7 +89,7 @@ def bench(
             kept.save(save, found)
     else:
         chosen = settings(simulate=simulate, limits_directory=limits)
-        folder = chosen.limits_directory or shipped_folder()
+        folder = limits_folder(chosen.limits_directory)
         here = Here(chosen.simulate, load_limits(folder).facts, window, rounds, lambda _what: None, folder)
         socket = None if chosen.simulate else chosen.socket_to_ask
         found, code = measure(Asked(here, tuple(parts or Part), socket, save, beside_others))

@@ -10,7 +10,7 @@ from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.policy import Policy
 from mpsd.core.problem import InvalidInput
 from mpsd.core.quantity import memory_unit
-from mpsd.edge.limits_files import GPU_FACTS_FILE, POLICY_FILE, read_limits, shipped_folder
+from mpsd.edge.limits_files import GPU_FACTS_FILE, POLICY_FILE, limits_folder, read_limits
 from mpsd.edge.yaml_files import UnreadableFile
 
 
@@ -33,7 +33,7 @@ def check(
         mpsd check
         mpsd check limits -o json
     """
-    folder = directory or shipped_folder()
+    folder = limits_folder(directory)
     reading = read_limits(folder)
     files = {POLICY_FILE: reading.policy, GPU_FACTS_FILE: reading.facts}
     wrong = [held for held in files.values() if isinstance(held, InvalidInput)]

@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from mpsd.cli.imports import INTERRUPTED
 from mpsd.cli.options import RunDirectory
 from mpsd.cli.output import ExitCode, complaints
 from mpsd.core.grant_messages import GrantAnswer, ProgramAsks, Refusal
@@ -62,7 +63,7 @@ def run(
     except (local_api.NotRunning, TimeoutError) as error:
         _give_up(str(error), ExitCode.NO)
     except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+        sys.exit(INTERRUPTED)
     if isinstance(answer, Refusal):
         after = f"gave up after {timeout:g} s: " if wait and not answer.for_ever else ""
         remedy = "" if answer.for_ever or wait else "; --wait queues for room"

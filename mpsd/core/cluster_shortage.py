@@ -12,7 +12,8 @@ from mpsd.core.grants import Request, Room
 from mpsd.core.kubernetes_node import NodeWishes, kept_away
 from mpsd.core.node_books import NodeBooks
 from mpsd.core.placement import Placed, gib, place
-from mpsd.core.pod_scene import Scene, counted, listed, name, wanted
+from mpsd.core.pod_scene import Scene, counted, listed, wanted
+from mpsd.core.problem import shown_name
 from mpsd.core.shortage import can_ever
 
 _NO_NODE = "no node of the cluster any more"
@@ -34,7 +35,7 @@ class Candidate:
 
     @property
     def room(self) -> str:
-        return f"{listed(self.gpus)} of {name(self.node)}"
+        return f"{listed(self.gpus)} of {shown_name(self.node)}"
 
 
 def candidates(request: Request, wishes: NodeWishes, scene: Scene) -> tuple[Candidate, ...]:
@@ -76,7 +77,7 @@ def too_large(request: Request, nodes: Sequence[Candidate]) -> str:
     told = [one.books for one in nodes if one.books]
     if len(told) < len(nodes) or any(not books.totals or can_ever(request, books) for books in told):
         return ""
-    sizes = [(mib, f"{gpu.label} of {name(books.node)}") for books in told for gpu, mib in books.totals]
+    sizes = [(mib, f"{gpu.label} of {shown_name(books.node)}") for books in told for gpu, mib in books.totals]
     most_mib, where = max(sizes, key=lambda pair: pair[0], default=(0, ""))
     if most_mib < request.memory_mib:
         return f"asks for {gib(request.memory_mib)} GiB of one GPU, and the largest can give {gib(most_mib)}, {where}"
@@ -93,7 +94,7 @@ def shortage(request: Request, nodes: Sequence[Candidate]) -> str:
 def _lack(request: Request, nodes: Sequence[NodeBooks]) -> str:
     if not nodes:
         return "no node may take it now"
-    where = counted([name(one.node) for one in nodes], "nodes")
+    where = counted([shown_name(one.node) for one in nodes], "nodes")
     rooms = [_At(room, one, len(nodes) == 1) for one in nodes for room in one.rooms]
     if not rooms:
         return f"no GPU of {where} takes pods now"
@@ -109,7 +110,7 @@ class _At:
     alone: bool
 
     def __str__(self) -> str:
-        return self.room.gpu.label if self.alone else f"{self.room.gpu.label} of {name(self.books.node)}"
+        return self.room.gpu.label if self.alone else f"{self.room.gpu.label} of {shown_name(self.books.node)}"
 
 
 def _lack_of_one(request: Request, rooms: Sequence[_At], where: str) -> str:
@@ -140,13 +141,13 @@ def _lack_of_several(request: Request, rooms: Sequence[_At], where: str) -> str:
 
 
 def _closed(nodes: Iterable[NodeBooks]) -> Iterator[str]:
-    closed = [(f"{one.gpu.label} of {name(books.node)}", one.reason) for books in nodes for one in books.closed]
+    closed = [(f"{one.gpu.label} of {shown_name(books.node)}", one.reason) for books in nodes for one in books.closed]
     if not closed:
         return
     if len(closed) <= _MOST_CLOSED:
-        yield f"taking none: {listed([f'{gpu} ({name(reason)})' for gpu, reason in closed])}"
+        yield f"taking none: {listed([f'{gpu} ({shown_name(reason)})' for gpu, reason in closed])}"
         return
-    reasons = Counter(name(reason) for _gpu, reason in closed)
+    reasons = Counter(shown_name(reason) for _gpu, reason in closed)
     each = [f"{number} {reason}" for reason, number in sorted(reasons.items())]
     yield f"{len(closed)} GPUs take none ({listed(each)})"
 
@@ -154,7 +155,7 @@ def _closed(nodes: Iterable[NodeBooks]) -> Iterator[str]:
 def _left_out(away: Sequence[Candidate]) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for one in away:
-        reasons.setdefault(one.away, []).append(name(one.node))
+        reasons.setdefault(one.away, []).append(shown_name(one.node))
     said = [f"{counted(nodes, 'nodes')} ({why})" for why, nodes in reasons.items()]
     if said:
         yield f"not counted: {listed(said, _MOST_REASONS)}"

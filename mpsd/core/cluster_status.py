@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mpsd.core.domain_states import State
-from mpsd.core.heartbeat import HEARTBEAT_S
+from mpsd.core.heartbeat import STALE_S
 from mpsd.core.mps_ready import CONDITION, Truth
 from mpsd.core.status_rows import DomainRow, GpuRow
 
-STALE_S = 2 * HEARTBEAT_S
 _LARGEST = 2**63 - 1  # an int64, as the definition has it
 
 Seconds = Callable[[str], float | None]  # since 1970, of a time as Kubernetes writes it; None for any other text

@@ -10,10 +10,10 @@ from hashlib import sha256
 from typing import Any
 
 from mpsd.core.identity import PodName
+from mpsd.core.problem import LONGEST_NAME
 
 COMPONENT = "mpsd-agent"
 _LONGEST_MESSAGE = 1024  # Kubernetes' own limit
-_LONGEST_NAME = 253
 
 Object = dict[str, Any]
 Stamp = Callable[[float], str]  # seconds since 1970 in RFC 3339
@@ -107,7 +107,7 @@ class Told:
         one = self.happening
         said = "\0".join((one.subject.kind, one.subject.uid, one.reason, one.message))
         mark = sha256(said.encode()).hexdigest()[:16]
-        return f"{one.subject.name[: _LONGEST_NAME - 17]}.{mark}"
+        return f"{one.subject.name[: LONGEST_NAME - 17]}.{mark}"
 
 
 def event_object(told: Told, node: str, stamp: Stamp) -> Object:

@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mpsd.core.pod import Pod, read_pod
-from mpsd.core.problem import Problem, printable, shown
+from mpsd.core.problem import Problem, printable, shown, shown_name
 from mpsd.core.shape import Fields, Shape, at
-
-_LONGEST_NAME = 253  # Kubernetes' own limit on the name of an object
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,4 +150,4 @@ def _name(kind: str, place: str, metadata: Fields) -> str:
 
 def _text(fields: Fields, key: str) -> str:
     value = fields.get(key)
-    return printable(value, _LONGEST_NAME) if isinstance(value, str) else ""
+    return shown_name(value) if isinstance(value, str) else ""

@@ -7,7 +7,7 @@ where, and how bad it is. What is shown of a node follows from its MPSNode alone
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mpsd.core.cluster_status import STALE_S, ClusterNode, PodStatus, cordoned_gpus
+from mpsd.core.cluster_status import ClusterNode, PodStatus, cordoned_gpus, is_stale
 from mpsd.core.domain_states import State
 from mpsd.core.events import Reason
 from mpsd.core.node_troubles import silence, troubles
@@ -25,11 +25,11 @@ from mpsd.core.page_view import (
     Slice,
     WaitingCard,
     level_of,
-    shown_name,
     shown_text,
 )
 from mpsd.core.pod_scene import Story, Why
 from mpsd.core.pod_seen import PodSeen
+from mpsd.core.problem import shown_name
 from mpsd.core.status_rows import DomainRow, GpuRow
 
 MOST_WAITING, MOST_LATELY = 1000, 60
@@ -50,8 +50,7 @@ class NodeParts:
 
 def aged(node: ClusterNode, now: float) -> ClusterNode:
     """The node as it is to be shown now, which was read when it told; the very same while it is not stale."""
-    stale = node.told_at is not None and now - node.told_at > STALE_S
-    return replace(node, stale=True, ready=False) if stale else node
+    return replace(node, stale=True, ready=False) if is_stale(node.told_at, now) else node
 
 
 def node_parts(node: ClusterNode, now: float) -> NodeParts:

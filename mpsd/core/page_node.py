@@ -24,9 +24,9 @@ from mpsd.core.page_view import (
     Slice,
     WaitingCard,
     level_of,
-    shown_name,
     shown_text,
 )
+from mpsd.core.problem import shown_name
 from mpsd.core.violations import Kind
 
 REFUSED = "Refused"

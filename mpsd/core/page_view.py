@@ -11,7 +11,7 @@ from mpsd.core.domain_states import State
 from mpsd.core.problem import printable
 
 VERSION = "v1"
-_LONGEST_NAME, _LONGEST_TEXT = 253, 2000
+_LONGEST_TEXT = 2000
 
 
 class Level(StrEnum):
@@ -202,11 +202,6 @@ def level_of(state: str | None) -> Level:
     return Level.WARN if state in _SOON_WELL else Level.BAD
 
 
-def shown_name(text: str) -> str:
-    """What somebody may have named as he likes, without control characters and not too long."""
-    return printable(text, _LONGEST_NAME)
-
-
 def shown_text(text: str) -> str:
-    """The same of a sentence."""
+    """What somebody else wrote, for one line: without control characters, and not too long."""
     return printable(text, _LONGEST_TEXT)

@@ -13,10 +13,8 @@ from mpsd.core.kubernetes_node import KubernetesNode
 from mpsd.core.node_books import NodeBooks
 from mpsd.core.placement import gib
 from mpsd.core.policy import Policy
-from mpsd.core.problem import printable
 
 _MOST_NAMED = 3
-_LONGEST_NAME = 253
 
 
 class Why(StrEnum):
@@ -83,10 +81,6 @@ def listed(words: Sequence[str], most: int = _MOST_NAMED) -> str:
     shown = list(words[:most])
     shown += [f"{len(words) - most} more"] if len(words) > most else []
     return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
-
-
-def name(text: str) -> str:
-    return printable(text, _LONGEST_NAME)
 
 
 def wanted(request: Request) -> str:

@@ -13,9 +13,10 @@ from mpsd.core.grants import GpuName
 from mpsd.core.node_troubles import silence
 from mpsd.core.placement import gib
 from mpsd.core.placement_annotations import chosen_gpus
-from mpsd.core.pod_scene import Scene, Story, Why, listed, name, wanted
+from mpsd.core.pod_scene import Scene, Story, Why, listed, wanted
 from mpsd.core.pod_seen import ContainerState, PodSeen, quoted
 from mpsd.core.pod_waiting import waiting_story
+from mpsd.core.problem import shown_name
 from mpsd.core.status_rows import GpuRow
 
 _UNEXPECTED, _OUT_OF = "UnexpectedAdmissionError", "OutOf"  # kubelet's reasons: it had nothing of what was asked for
@@ -48,7 +49,7 @@ def story(pod: PodSeen, scene: Scene, warning: str = "") -> Story:
     """warning: the last Warning event about the pod, reason and message; empty where there is none or nobody looked."""
     if _never_placed(pod) or (pod.shared is None and pod.unreadable):
         on = (
-            f"is on {name(pod.node)}, which cannot give it what it asks for"
+            f"is on {shown_name(pod.node)}, which cannot give it what it asks for"
             if pod.node
             else "waits, and no node takes it"
         )
@@ -66,11 +67,11 @@ def story(pod: PodSeen, scene: Scene, warning: str = "") -> Story:
 
 
 def _name(pod: PodSeen) -> str:
-    return name(str(pod.name))
+    return shown_name(str(pod.name))
 
 
 def _kubectl(verb: str, pod: PodSeen) -> str:
-    return f"kubectl {verb} {name(pod.name.name)} -n {name(pod.name.namespace)}"
+    return f"kubectl {verb} {shown_name(pod.name.name)} -n {shown_name(pod.name.namespace)}"
 
 
 def _never_placed(pod: PodSeen) -> bool:
@@ -103,7 +104,7 @@ def _failed(pod: PodSeen) -> Story:
 def _ended(container: ContainerState) -> str:
     why = f", {quoted(container.reason)}" if container.reason not in ("", "Error") else ""
     killed = " (SIGKILL)" if container.exit_code == _KILLED else ""
-    return f"container {name(container.name)} ended with exit code {container.exit_code}{killed}{why}"
+    return f"container {shown_name(container.name)} ended with exit code {container.exit_code}{killed}{why}"
 
 
 def _counts(pod: PodSeen) -> str:
@@ -113,7 +114,7 @@ def _counts(pod: PodSeen) -> str:
 
 def _refused(pod: PodSeen) -> Story:
     """A Pod that kubelet has refused is never started again, by whomever."""
-    where = f" of {name(pod.node)}" if pod.node else ""
+    where = f" of {shown_name(pod.node)}" if pod.node else ""
     said = f": {quoted(pod.message)}" if pod.message else ""
     owner = pod.owners[-1] if pod.owners else None
     if _counts(pod):
@@ -136,7 +137,7 @@ def _on_node(pod: PodSeen, scene: Scene, warning: str) -> Story:
     node = scene.told.get(pod.node)
     grant = next((one for one in (node.pods if node else None) or () if one.uid == pod.name.uid), None)
     gpus = _gpus(pod, node, grant)
-    where = f"{listed([gpu.label for gpu in gpus], 8)} of {name(pod.node)}" if gpus else name(pod.node)
+    where = f"{listed([gpu.label for gpu in gpus], 8)} of {shown_name(pod.node)}" if gpus else shown_name(pod.node)
     labels = tuple(gpu.label for gpu in gpus)
     trouble = _trouble(gpus, node, scene.now)
     if pod.is_pending:
@@ -199,7 +200,9 @@ def _not_started(pod: PodSeen, trouble: str, warning: str) -> str:
 
 def _waiting(container: ContainerState, warning: str) -> str:
     message = quoted(container.message)
-    words = f"container {name(container.name)} waits: {quoted(container.reason)}{f': {message}' if message else ''}"
+    words = (
+        f"container {shown_name(container.name)} waits: {quoted(container.reason)}{f': {message}' if message else ''}"
+    )
     known = not warning or (message and message in quoted(warning))
     return words if known else f"{words}; last warning: {quoted(warning)}"
 

@@ -13,9 +13,9 @@ from mpsd.core.grants import Request
 from mpsd.core.kubernetes_node import LABELS, NodeWishes
 from mpsd.core.node_books import Source
 from mpsd.core.placement import gib
-from mpsd.core.pod_scene import Scene, Story, Why, listed, name
+from mpsd.core.pod_scene import Scene, Story, Why, listed
 from mpsd.core.pod_seen import PodSeen, quoted
-from mpsd.core.problem import shown
+from mpsd.core.problem import shown, shown_name
 from mpsd.core.shortage import can_ever, has_domain
 
 _NOBODY_SAID = "the default-scheduler"
@@ -58,19 +58,21 @@ def _outlook(request: Request, wishes: NodeWishes, scene: Scene) -> _Outlook:
 
 
 def _waits(pod: PodSeen, why: Why, sentence: str, room: Sequence[Candidate] = ()) -> Story:
-    return Story(why, f"pod {name(str(pod.name))} waits: {sentence}", room=tuple(one.room for one in room))
+    return Story(why, f"pod {shown_name(str(pod.name))} waits: {sentence}", room=tuple(one.room for one in room))
 
 
 def _ending(pod: PodSeen, _scene: Scene) -> Story | None:
     if not pod.terminating:
         return None
-    return Story(Why.ENDS, f"pod {name(str(pod.name))} never ran: it is being deleted, and waits for its finalizers")
+    return Story(
+        Why.ENDS, f"pod {shown_name(str(pod.name))} never ran: it is being deleted, and waits for its finalizers"
+    )
 
 
 def _gated(pod: PodSeen, _scene: Scene) -> Story | None:
     if not pod.gates:
         return None
-    gates = listed([name(gate) for gate in pod.gates])
+    gates = listed([shown_name(gate) for gate in pod.gates])
     many = len(pod.gates) > 1
     words = f"no scheduler looks at it before its scheduling gate{'s' * many} {gates} {'are' if many else 'is'} removed"
     return _waits(pod, Why.GATED, f"{words}, by whoever set {'them' if many else 'it'} (spec.schedulingGates)")
@@ -86,7 +88,7 @@ def _scheduled_by_others(pod: PodSeen, scene: Scene) -> Story | None:
 
 def _no_node(nodes: Sequence[Candidate], scene: Scene) -> str:
     if nodes:
-        where = listed([name(one.node) for one in nodes])
+        where = listed([shown_name(one.node) for one in nodes])
         words = f"{where} {'is' if len(nodes) == 1 else 'are'} labelled {LABELS[0]}, and mpsd tells of no GPU there"
         return f"{words}; see whether the pods run: kubectl get pods -A -o wide -l app.kubernetes.io/part-of=mpsd"
     words = "no node has an MPSNode" if scene.machines is None else f"no node is labelled {LABELS[0]}"
@@ -101,14 +103,14 @@ def _promises(scene: Scene) -> Mapping[str, str]:
         for one in books.taken:
             if one.source is Source.RESERVED:
                 gpus = listed([gpu.label for gpu, _total in books.totals if gpu.uuid in one.gpus])
-                words = f"its scheduler has promised it {gpus} of {name(books.node)}"
+                words = f"its scheduler has promised it {gpus} of {shown_name(books.node)}"
                 found[one.pod.uid] = f"{words}, and binds it there or gives that up within a minute"
     return found
 
 
 def _fits(pod: PodSeen, fitting: Sequence[Candidate]) -> Story:
     room = f"{listed([one.room for one in fitting])} {'has' if len(fitting) == 1 else 'have'} room"
-    describe = f"kubectl describe pod {name(pod.name.name)} -n {name(pod.name.namespace)}"
+    describe = f"kubectl describe pod {shown_name(pod.name.name)} -n {shown_name(pod.name.namespace)}"
     if pod.unscheduled:
         words = f'{room}, and its scheduler says "{quoted(pod.unscheduled)}"; more in {describe}'
         return _waits(pod, Why.SCHEDULER_SAYS, words, fitting)

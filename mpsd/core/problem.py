@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+LONGEST_NAME = 253  # Kubernetes' own limit on the name of an object
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -69,3 +71,8 @@ def printable(text: str, longest: int = 60) -> str:
     if not cut.isprintable():
         cut = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in cut)
     return cut if len(cut) <= longest else cut[: longest - 1] + "…"
+
+
+def shown_name(text: str) -> str:
+    """A name for one line of a message, as `printable`; none that Kubernetes takes is cut."""
+    return printable(text, LONGEST_NAME)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
 from mpsd.core.durations import lasting
-from mpsd.core.heartbeat import HEARTBEAT_S
+from mpsd.core.heartbeat import STALE_S
 
 if TYPE_CHECKING:  # as in core.grants
     from mpsd.core.cluster_status import ClusterNode, ClusterStatus
@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # as in core.grants
 
 NO_SM_USE = "how busy the SMs are is not told to the cluster: on a node, `mpsd top` shows it"
 NO_DAEMON, SILENT = "no daemon", "silent"
-STALE_S = 2 * HEARTBEAT_S  # as in core.cluster_status
 _MOST_NAMED = 4  # nodes in a sentence
 
 

@@ -28,7 +28,7 @@ from mpsd.core.node_view import DomainRecord, is_of_boot
 from mpsd.core.problem import InvalidInput
 from mpsd.edge import control_process, doctor_daemons, doctor_host, local_api, processes, records, run_directory
 from mpsd.edge.doctor_host import Host
-from mpsd.edge.limits_files import read_limits, shipped_folder
+from mpsd.edge.limits_files import limits_folder, read_limits
 from mpsd.edge.nvml import Nvml, NvmlFailed
 from mpsd.edge.settings import SYSTEM_DIRECTORY, Settings
 
@@ -69,7 +69,7 @@ def look(place: Place) -> NodeFacts:
     host = place.host
     none = Elsewhere("these GPUs are played; name a folder that stands for / to look there (--root)")
     return NodeFacts(
-        limits=_limits(limits_folder(chosen, agent)),
+        limits=_limits(_limits_folder(chosen, agent)),
         nvml=driver.nvml,
         driver=driver.version,
         gpus=driver.gpus,
@@ -107,11 +107,11 @@ def agent_says(socket: Path) -> AgentSeen | Unknown:
         return Unknown(f"{socket} cannot be used: {error.strerror}")
 
 
-def limits_folder(chosen: Settings, agent: AgentSeen | Unknown) -> Path:
+def _limits_folder(chosen: Settings, agent: AgentSeen | Unknown) -> Path:
     """The one that was named, else that of the mpsd that runs here where it can be seen, else the shipped one."""
     told = agent.told.limits_directory if isinstance(agent, AgentSeen) and agent.told else ""
     running = Path(told) if told and Path(told).is_dir() else None
-    return chosen.limits_directory or running or shipped_folder()
+    return limits_folder(chosen.limits_directory or running)
 
 
 def _limits(folder: Path) -> LimitsSeen:

@@ -50,6 +50,11 @@ def shipped_folder() -> Path:
     return packaged if packaged.is_dir() else package.parent / "limits"
 
 
+def limits_folder(named: Path | None) -> Path:
+    """Where the limits are read: the folder that was named, None for the one shipped."""
+    return named or shipped_folder()
+
+
 def read_limits(folder: Path) -> LimitsReading:
     """Both files of a folder, good or bad."""
     return LimitsReading(
@@ -60,7 +65,7 @@ def read_limits(folder: Path) -> LimitsReading:
 
 def load_limits(folder: Path | None) -> Limits:
     """The limits in a folder, None for those shipped; InvalidInput with every fault of both files."""
-    return read_limits(folder or shipped_folder()).limits()
+    return read_limits(limits_folder(folder)).limits()
 
 
 class LimitsFiles:
@@ -68,7 +73,7 @@ class LimitsFiles:
 
     def __init__(self, folder: Path | None = None) -> None:
         """Reads both files; InvalidInput where they cannot be used. folder None: the limits shipped."""
-        self.folder = folder or shipped_folder()
+        self.folder = limits_folder(folder)
         self.wrong: InvalidInput | None = None  # why the files as they are now are not in force; None while they are
         self._seen = self._stamps()
         self._limits = load_limits(self.folder)

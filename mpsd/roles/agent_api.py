@@ -29,7 +29,7 @@ from mpsd.core.program_request import read_program_request
 from mpsd.core.status_of_view import node_status
 from mpsd.edge import processes
 from mpsd.edge.http_server import Handler, UnixServer, json_answer, peer_pid
-from mpsd.edge.limits_files import shipped_folder
+from mpsd.edge.limits_files import limits_folder
 from mpsd.edge.settings import GRANT, Settings
 from mpsd.roles.agent import AgentRole
 from mpsd.roles.containers_api import ContainersApi
@@ -119,7 +119,7 @@ class AgentApi:
     def _status(self) -> NodeStatus:
         policy, _facts = self._limits()
         told = node_status(self._agent.look(), policy, self._agent.watchdog.status(), mpsd.__version__)
-        folder = self._settings.limits_directory or shipped_folder()
+        folder = limits_folder(self._settings.limits_directory)
         return replace(told, limits_directory=str(folder.absolute()))
 
     async def _grant(self, request: web.Request) -> web.Response:

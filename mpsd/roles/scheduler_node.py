@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from mpsd.core.cluster_status import STALE_S, ClusterNode
+from mpsd.core.cluster_status import ClusterNode
+from mpsd.core.heartbeat import STALE_S
 from mpsd.core.identity import PodName
 from mpsd.core.mpsnode_reading import read_mpsnode
 from mpsd.core.node_books import NodeBooks, Terms, node_books

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mpsd.runtime.runtime_log import RuntimeLog
 
-_INTERRUPTED = 130
+_INTERRUPTED = 130  # as mpsd.cli.imports.INTERRUPTED; nothing of the command line is imported here
 _HELP = """\
 mpsd-runtime: an OCI runtime in front of another. Where a container's environment asks for a share of a GPU
 (ALIYUN_COM_GPU_MEM_CONTAINER, GPU_MEM_PER_DEVICE, EGPU and others: `mpsd explain --env`), it asks `mpsd up` for it, and

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from mpsd.core.problem import LONGEST_NAME
 from mpsd.sim.api_kinds import JOBS, NAMESPACES, PODS, Kind, Object
 from mpsd.sim.api_refusals import Cause, bad_request, invalid
 from mpsd.sim.api_schema import causes, pruned
@@ -64,7 +65,7 @@ def check(kind: Kind, thing: Object) -> None:
     wrong = list(causes(thing, kind.schema)) if kind.schema else []
     if not name:
         wrong.append(Cause("metadata.name", "Required value: name or generateName is required", "FieldValueRequired"))
-    elif not _NAME.fullmatch(name) or len(name) > 253:
+    elif not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         wrong.append(Cause("metadata.name", f"Invalid value: {name!r}"))
     if kind is PODS:
         wrong += _pod_causes(thing)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.core.cluster_status import STALE_S, ClusterNode, cordoned_gpus
+from mpsd.core.cluster_status import ClusterNode, cordoned_gpus
 from mpsd.core.domain_states import State
+from mpsd.core.heartbeat import STALE_S
 from mpsd.core.mps_ready import condition_object, mps_ready
 from mpsd.core.mpsnode import mpsnode_status
 from mpsd.core.mpsnode_reading import cluster_status, read_mpsnode

@@ -5,8 +5,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from mpsd.core.cluster_status import STALE_S, ClusterNode, ConditionStatus
+from mpsd.core.cluster_status import ClusterNode, ConditionStatus
 from mpsd.core.domain_states import State
+from mpsd.core.heartbeat import STALE_S
 from mpsd.core.mps_ready import CONDITION
 from mpsd.core.page_cluster import aged, cluster_page, no_mpsnode, node_parts
 from mpsd.core.page_view import LISTS, Head, Level, NoteKind, PageView, Scope

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mpsd.core.cluster_status import STALE_S
+from mpsd.core.heartbeat import STALE_S
 from mpsd.core.mpsnode_reading import read_mpsnode
 from mpsd.core.node_rows import NodeRow, ToldNode, node_row, told_row
 from mpsd.core.top_rows import TopGpu, gpus_of
