@@ -17,6 +17,8 @@ from mpsd.core.fault_status import FaultsStatus, faults_status
 from mpsd.core.grants import Gpu, promised_mib
 from mpsd.core.heartbeat import HEARTBEAT_S as HEARTBEAT_S
 from mpsd.core.identity import PodName
+from mpsd.core.mpsnode_violations import FIELD as VIOLATIONS
+from mpsd.core.mpsnode_violations import differs, is_news
 from mpsd.core.node_view import Canary, Client, DomainView, HeldGrant, NodeView, pod_names
 
 if TYPE_CHECKING:  # as in core.grants
@@ -31,7 +33,7 @@ GIVEN_BACK = "mpsd.io/given-back-at"
 CHANGE_S = 1.0  # between two writes, at least
 USE_S = 30.0  # the same where only what programs use has changed
 USE_STEP_MIB = 256  # less than this is no change
-_USE = frozenset({"usedMiB", "used", "clients", "toldAt"})
+_USE = frozenset({"usedMiB", "used", "clients", "toldAt", VIOLATIONS})  # more of the same violations is as use
 
 Object = dict[str, Any]
 Stamp = Callable[[float], str]  # seconds since 1970 in RFC 3339
@@ -66,7 +68,7 @@ def write_due(status: Object, written: Written | None) -> float:
     """When this status is to be written, on the clock of `written`; in the past where it should have been by now."""
     if written is None:
         return float("-inf")
-    if _without_use(status) != _without_use(written.status):
+    if is_news(status, written.status) or _without_use(status) != _without_use(written.status):
         return written.at + CHANGE_S
     return written.at + (USE_S if _use_differs(status, written.status) else HEARTBEAT_S)
 
@@ -277,7 +279,7 @@ def _use_differs(status: Object, written: Object) -> bool:
         *zip(status["gpus"], written["gpus"], strict=True),
         *zip(status.get("grants", ()), written.get("grants", ()), strict=True),
     ]
-    return any(_moved(one, other) for one, other in pairs)
+    return differs(status, written) or any(_moved(one, other) for one, other in pairs)
 
 
 def _moved(one: Object, other: Object) -> bool:

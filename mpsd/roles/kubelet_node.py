@@ -38,6 +38,7 @@ from mpsd.roles.percent_plugin import PercentPlugin
 from mpsd.roles.pinned_resources import PinnedResources
 from mpsd.roles.plugin_calls import PluginCallBook
 from mpsd.roles.plugin_service import PluginService
+from mpsd.roles.pods_of_node import PodsOfNode
 from mpsd.roles.report_node import MPS_NODES
 from mpsd.roles.watchdog import Cluster
 
@@ -78,6 +79,7 @@ class KubeletNode:
         self._leaving = Leaving(kube, kubelet.node, policy, self._log)
         self._services: tuple[PluginService, ...] = ()
         self.calls = PluginCallBook()
+        self.pods = PodsOfNode(kube, kubelet.node, policy)
         self._since_ns: dict[str, int] = {}  # by the uid of each pod that holds devices
         self._marked: tuple[object, ...] = ()  # what `_marks_now` were made from
         self._marks_now: Sequence[PodMarks] = ()
@@ -108,7 +110,7 @@ class KubeletNode:
 
         def on_view(view: NodeView) -> None:
             devices.see(view)
-            self._report.report(view, self._marks(view))
+            self._report.report(view, self._marks(view), agent.watchdog.told())
             seen.set()
 
         agent.on_view = on_view

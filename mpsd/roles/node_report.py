@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from mpsd.core.events import Happening
+from mpsd.core.mpsnode_violations import NodeViolations
 from mpsd.core.node_happenings import happenings
 from mpsd.core.node_view import NodeView, is_as_before
 from mpsd.core.pod_marks import PodMarks
@@ -51,8 +52,11 @@ class NodeReport:
         self._reachability = Reachability(time.time)
         self.on_happening: Callable[[Happening], None] = lambda _happening: None
 
-    def report(self, view: NodeView, marks: Sequence[PodMarks] = ()) -> None:
-        """The node as it is now. marks: each pod of this node that holds devices, with the annotations it must have."""
+    def report(self, view: NodeView, marks: Sequence[PodMarks] = (), violations: NodeViolations | None = None) -> None:
+        """The node as it is now. marks: each pod of this node that holds devices, with the annotations it must have.
+
+        violations: None where nobody watches.
+        """
         news = self._policy() is not self._policy_then or not is_as_before(self._view, view)
         if news:
             for happening in happenings(self._view, view, self._node, stamp):
@@ -60,7 +64,7 @@ class NodeReport:
             self._ready.see(view)
         self._view, self._policy_then = view, self._policy()
         self._condition.offer(view, news=news)
-        self._mpsnode.offer(view, news=news)
+        self._mpsnode.offer_with(violations, view, news=news)
         self._pods.offer(marks)
 
     def happened(self, happening: Happening) -> None:

@@ -25,6 +25,7 @@ from mpsd.core.mpsnode import (
     mpsnode_status,
     write_due,
 )
+from mpsd.core.mpsnode_violations import NodeViolations, with_violations
 from mpsd.core.node_view import NodeView
 from mpsd.core.policy import Policy
 from mpsd.edge.kube import Kube, NotFound, Object, PatchKind, Resource
@@ -129,9 +130,16 @@ class MPSNodeDuty(_NodeDuty):
 
     def __init__(self, kube: Kube, node: ThisNode, ready: ReadyCondition, policy: Callable[[], Policy]) -> None:
         super().__init__(kube, node, ready, policy)
+        self._violations: NodeViolations | None = None  # not told of while nobody has said
         self._written: Written | None = None
         self._looked_at = float("-inf")  # making a status of hundreds of grants is not free
         self._belongs = False  # whether there is an MPSNode that belongs to its Node
+
+    def offer_with(self, violations: NodeViolations | None, view: NodeView, *, news: bool) -> None:
+        """As `offer`, with what programs did that they may not."""
+        news = news or violations != self._violations
+        self._violations = violations
+        self.offer(view, news=news)
 
     def due_in_s(self) -> float | None:
         if self._view is None:
@@ -182,4 +190,5 @@ class MPSNodeDuty(_NodeDuty):
         await self._kube.patch(MPS_NODES, self._node.name, patch, PatchKind.MERGE, subresource=subresource)
 
     def _status(self, view: NodeView) -> Object:
-        return mpsnode_status(view, self._policy(), self._ready.object(), stamp, mpsd.__version__)
+        status = mpsnode_status(view, self._policy(), self._ready.object(), stamp, mpsd.__version__)
+        return with_violations(status, self._violations, stamp) if self._violations else status

@@ -4,9 +4,11 @@ One rule: it begins with the agent and knows nothing of before; what is told of 
 """
 
 from collections import Counter, OrderedDict, deque
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 
 from mpsd.core.identity import ProcessIdentity
+from mpsd.core.mpsnode_violations import MOST_LAST, LastViolation, NodeViolations, Tally
 from mpsd.core.node_status import ViolationCount, ViolationsStatus, ViolationStatus
 from mpsd.core.policy import Response
 from mpsd.core.violations import Kind, Violation
@@ -31,6 +33,12 @@ class Entry:
     is_ended: bool = False
 
 
+@dataclass(slots=True)
+class _OfGrant:
+    last: Entry
+    counts: Counter[Kind] = field(default_factory=Counter)
+
+
 class ViolationBook:
     """since: seconds since 1970 when the watch began."""
 
@@ -39,6 +47,7 @@ class ViolationBook:
         self._counts: Counter[tuple[Kind, Response]] = Counter()
         self._ended: Counter[tuple[Kind, Response]] = Counter()
         self._last: deque[Entry] = deque(maxlen=_LAST)
+        self._of_grants: dict[str, _OfGrant] = {}
         self._known: OrderedDict[tuple[Kind, ProcessIdentity], Entry] = OrderedDict()  # what was seen last is last
         self._looks = 0
         self._looked_at: float | None = None  # None before the first look
@@ -64,12 +73,21 @@ class ViolationBook:
         self._counts[violation.kind, violation.response] += 1
         entry = Entry(violation, at, violation.response)
         self._last.append(entry)
+        if violation.grant:
+            own = self._of_grants.setdefault(violation.grant, _OfGrant(entry))
+            own.last = entry
+            own.counts[violation.kind] += 1
         if violation.ends:  # nothing else is there again
             self._known[key] = entry
             self._known.move_to_end(key)
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         return entry
+
+    def keep(self, grants: Collection[str]) -> None:
+        """Forgets what each other grant did, which the node's own counts go on telling."""
+        for gone in [one for one in self._of_grants if one not in grants]:
+            del self._of_grants[gone]
 
     def ended(self, entry: Entry, took_s: float) -> None:
         """Its process and its memory are gone, so long after it was seen."""
@@ -88,6 +106,22 @@ class ViolationBook:
             last=tuple(map(_status, self._last)),
             unjudged=unjudged,
         )
+
+    def seen(self) -> NodeViolations:
+        """For a cluster, in which nobody hears of a node's processes."""
+        counts = Counter[Kind]()
+        for (kind, _response), count in self._counts.items():
+            counts[kind] += count
+        return NodeViolations(
+            since=self._since,
+            counts=counts,
+            last=tuple(_happened(entry) for entry in [*self._last][-MOST_LAST:]),
+            grants={one: Tally(Counter(own.counts), _happened(own.last)) for one, own in self._of_grants.items()},
+        )
+
+
+def _happened(entry: Entry) -> LastViolation:
+    return LastViolation(entry.at, entry.violation.kind, entry.response, entry.violation.pod)
 
 
 def _status(entry: Entry) -> ViolationStatus:

@@ -14,6 +14,7 @@ from mpsd.core.events import Reason
 from mpsd.core.grants import Grant
 from mpsd.core.identity import PodName
 from mpsd.core.kept_grants import ContainerGrant
+from mpsd.core.mpsnode_violations import NodeViolations
 from mpsd.core.node_status import ViolationsStatus
 from mpsd.core.node_view import DomainRecord
 from mpsd.core.policy import Policy, Response
@@ -92,6 +93,10 @@ class Watchdog:
     def status(self) -> ViolationsStatus:
         return self._book.status(self._node.nvml.spent_s, self._unjudged)
 
+    def told(self) -> NodeViolations:
+        """The same for the cluster."""
+        return self._book.seen()
+
     def _grants(self) -> Mapping[str, Grant]:
         return {held.grant.id: held.grant for held in self._books.held()}
 
@@ -107,6 +112,7 @@ class Watchdog:
         self._say_unjudged("; ".join(self._books.unknown), now)
         if self._unjudged:
             return False
+        self._book.keep(grants)
         judged = (sight, grants, self._books.ungranted, self._policy())
         if judged == self._judged and self._memory.is_settled:
             return False

@@ -25,6 +25,7 @@ from mpsd.core.mpsnode import (
     mpsnode_status,
     write_due,
 )
+from mpsd.core.mpsnode_violations import NodeViolations, with_violations
 from mpsd.core.node_view import Canary, Client, HeldGrant, NodeView
 from tests.core.pod_worlds import client, held, node
 from tests.core.worlds import POLICY, UUIDS, grant
@@ -54,7 +55,7 @@ def strict(schema: Any) -> Any:
     return inner | ({"additionalProperties": False} if isinstance(schema.get("properties"), dict) else {})
 
 
-_SCHEMA = strict(_VERSION["schema"]["openAPIV3Schema"]["properties"]["status"])
+SCHEMA = strict(_VERSION["schema"]["openAPIV3Schema"]["properties"]["status"])
 
 VIEWS = {
     "pods and clients": node(grants=(held("a"), held("b", 2, 1)), clients=(client("a", 1), client("b", 2, None, 1))),
@@ -70,11 +71,12 @@ VIEWS = {
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 def test_the_api_server_keeps_every_field_of_a_status(view: NodeView) -> None:
-    jsonschema.validate(status(view), _SCHEMA)
+    jsonschema.validate(status(view), SCHEMA)
 
 
 def test_every_column_shows_something_that_is_told() -> None:
-    whole = {"spec": {"cordoned": ["all"]}, "status": status(VIEWS["pods and clients"])}
+    told = with_violations(status(VIEWS["pods and clients"]), NodeViolations(0.0, {}, (), {}), stamp)
+    whole = {"spec": {"cordoned": ["all"]}, "status": told}
     for column in _VERSION["additionalPrinterColumns"]:
         found: Any = whole
         for step in column["jsonPath"].replace('conditions[?(@.type=="MPSReady")]', "conditions").split(".")[1:]:

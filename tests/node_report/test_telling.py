@@ -9,7 +9,10 @@ from mpsd.core import mpsnode
 from mpsd.core.domain_states import State
 from mpsd.core.events import Happening, Reason, pod_subject
 from mpsd.core.identity import PodName
+from mpsd.core.mpsnode_violations import LastViolation, NodeViolations, Tally
 from mpsd.core.pod_marks import PodMarks
+from mpsd.core.responses import Response
+from mpsd.core.violations import Kind
 from mpsd.edge.kube import NotFound, Object, PatchKind
 from mpsd.edge.kube_time import stamp
 from tests.core.pod_worlds import client, held, node
@@ -164,6 +167,43 @@ def test_a_daemon_that_ends_is_told_on_the_node_and_on_its_pod_and_counted_when_
         await eventually(counted, "the same two events, counted on")
 
     run(api, tmp_path, of_another_agent)
+
+
+def test_what_a_program_did_that_it_may_not_is_told_of_its_pod_once_the_pod_is_gone_of_the_node_alone(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
+    who = PodName("default", "train", BUSY.grants[0].grant.id)
+    last = LastViolation(BUSY.now, Kind.MEMORY_OVER_GRANT, Response.KILL, who)
+    counts = {Kind.MEMORY_OVER_GRANT: 1}
+    quiet = NodeViolations(BUSY.now, {}, (), {})
+    one = replace(quiet, counts=counts, last=(last,), grants={who.uid: Tally(counts, last)})
+
+    async def test(world: World) -> None:
+        await world.define()
+        await world.make_node()
+        world.report.report(BUSY, violations=quiet)
+        found = await told(world, "True")
+        assert found["status"]["violations"] == {"since": stamp(BUSY.now), "counts": [], "last": [], "pods": 0}
+
+        async def pods() -> list[Object]:
+            return [
+                grant["violations"] for grant in (await world.mpsnode())["status"]["grants"] if "violations" in grant
+            ]
+
+        async def is_forgotten() -> bool:
+            status: Object = (await world.mpsnode())["status"]
+            return not status["grants"] and status["violations"]["last"][0]["pod"] == "default/train"
+
+        world.report.report(BUSY, violations=one)  # while nothing else on the node has changed
+        (own,) = await eventually(pods, "the pod's own")
+        assert own == {
+            "counts": [{"kind": "memory_over_grant", "count": 1}],
+            "last": {"at": stamp(BUSY.now), "kind": "memory_over_grant", "action": "kill"},
+        }
+        world.report.report(node(), violations=replace(one, grants={}))
+        await eventually(is_forgotten, "what the node still tells of a pod that is gone")
+
+    run(api, tmp_path, test)
 
 
 def test_an_event_in_a_namespace_that_is_gone_keeps_no_other_from_being_told(api: SimulatedApi, tmp_path: Path) -> None:

@@ -310,6 +310,29 @@ def test_more_processes_than_a_grant_may_have_are_told_of(watched: Watched) -> N
     assert len(watched.others()) == MOST_CLIENTS + 1
 
 
+def test_the_mpsnode_tells_which_pod_went_over_and_still_that_one_did_once_it_is_gone(watched: Watched) -> None:
+    cluster = watched.cluster
+
+    def own() -> Object:
+        grants = cluster.mpsnode()["status"]["grants"]
+        return next((grant.get("violations", {}) for grant in grants if grant["pod"] == "default/greedy"), {})
+
+    def of_node() -> Object:
+        found: Object = cluster.mpsnode()["status"]["violations"]
+        return found
+
+    made = pod("greedy", UNITS)
+    made["spec"]["containers"][0]["command"] = [sys.executable, "-c", _EACH, LIMIT, json.dumps(["garbage"])]
+    cluster.apply(made)
+    told: Object = eventually(own, "the MPSNode tells of it")
+    assert told["counts"] == [{"kind": "memory_over_grant", "count": 1}]
+    assert (told["last"]["kind"], told["last"]["action"]) == ("memory_over_grant", "kill")
+    cluster.delete("greedy")
+    eventually(lambda: not own() and of_node()["pods"] == 0, "its pod is gone")
+    assert "default/greedy" in [one.get("pod") for one in of_node()["last"]]
+    assert "memory_over_grant" in [one["kind"] for one in of_node()["counts"]]
+
+
 def test_the_policy_says_what_is_done(watched: Watched) -> None:
     cluster = watched.cluster
     cluster.agent.kill()

@@ -1,0 +1,111 @@
+"""What MPSNode tells of violations: of each pod that has a grant, and of the node as a whole, pods that are gone too.
+
+One rule: whatever programs do, it stays small and is written seldom. So many pods are told of, the last that did
+something first, and how many there are; what is done again and again makes numbers larger, which are written at the
+pace of what programs use, and only what is new on this node, or a pod more, at that of a change.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mpsd.core.identity import PodName
+
+if TYPE_CHECKING:  # as in core.grants
+    from collections.abc import Callable
+
+    from mpsd.core.responses import Response
+    from mpsd.core.violations import Kind
+
+MOST_PODS = 32
+MOST_LAST = 5
+FIELD = "violations"  # of the status, of its summary, and of a grant
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LastViolation:
+    """at: seconds since 1970. action: what the policy has done about it. pod: None where none is known."""
+
+    at: float
+    kind: "Kind"
+    action: "Response"
+    pod: PodName | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Of one grant: how often what happened, and the last of it."""
+
+    counts: "Mapping[Kind, int]"
+    last: LastViolation
+
+
+@dataclass(frozen=True, slots=True)
+class NodeViolations:
+    """What was seen since then (seconds since 1970), of everybody. last: the newest last. grants: by id, those that are
+    held now."""
+
+    since: float
+    counts: "Mapping[Kind, int]"
+    last: tuple[LastViolation, ...]
+    grants: Mapping[str, Tally]
+
+
+def with_violations(status: Object, seen: NodeViolations, stamp: "Callable[[float], str]") -> Object:
+    """The status with what was seen. A pod's grant has its uid for an id, or its name where that is not known."""
+    told: Object = {
+        "since": stamp(seen.since),
+        "counts": _counts(seen.counts),
+        "last": [_happened(one, stamp) for one in seen.last[-MOST_LAST:]],
+    }
+    added: Object = {FIELD: told, "summary": {**status["summary"], FIELD: sum(seen.counts.values())}}
+    if "grants" in status:
+        own = {_id(grant): tally for grant in status["grants"] if (tally := seen.grants.get(_id(grant)))}
+        newest = sorted(own, key=lambda one: (-own[one].last.at, one))[:MOST_PODS]
+        tallies = {one: _tally(own[one], stamp) for one in newest}
+        told["pods"] = len(own)
+        added["grants"] = [_grant(grant, tallies.get(_id(grant))) for grant in status["grants"]]
+    return {**status, **added}
+
+
+def _id(grant: Object) -> str:
+    return str(grant.get("uid") or grant["pod"])
+
+
+def _grant(grant: Object, tally: Object | None) -> Object:
+    return {**grant, FIELD: tally} if tally else grant
+
+
+def _tally(tally: Tally, stamp: "Callable[[float], str]") -> Object:
+    last = _happened(tally.last, stamp)
+    last.pop("pod", None)  # whose grant it is
+    return {"counts": _counts(tally.counts), "last": last}
+
+
+def _counts(counts: "Mapping[Kind, int]") -> Sequence[Object]:
+    return [{"kind": kind.value, "count": counts[kind]} for kind in sorted(counts)]
+
+
+def _happened(one: LastViolation, stamp: "Callable[[float], str]") -> Object:
+    told = {"at": stamp(one.at), "kind": one.kind.value, "action": one.action.value}
+    return told | ({"pod": str(one.pod)} if one.pod else {})
+
+
+# -- what counts as a change ---------------------------------------------------------------------------------------
+
+
+def is_news(status: Object, written: Object) -> bool:
+    """Whether somebody did something who had not, or something that nobody had. No program can do that for ever."""
+    return _firm(status.get(FIELD)) != _firm(written.get(FIELD))
+
+
+def _firm(told: Object | None) -> object:
+    return told and (told["since"], told.get("pods"), [one["kind"] for one in told["counts"]])
+
+
+def differs(status: Object, written: Object) -> bool:
+    """Whether any number has changed; the grants are the same."""
+    pairs = [(status, written), *zip(status.get("grants", ()), written.get("grants", ()), strict=True)]
+    return any(one.get(FIELD) != other.get(FIELD) for one, other in pairs)
