@@ -121,7 +121,8 @@ class Parts:
         calls = self._cluster.calls if self._cluster else None
         metrics = MetricsApi(self._settings, self._agent, self._policy, lambda: self._files.wrong is not None, calls)
         name = self._cluster.name if self._cluster else platform.node()
-        page = PageApi(NodePage(self._agent, self._policy, name, bare=self._cluster is not None))
+        pods = self._cluster.pods if self._cluster else None
+        page = PageApi(NodePage(self._agent, self._policy, name, bare=self._cluster is not None, pods=pods))
         api = AgentApi(self._settings, self._agent, self._limits, self._node, self._books, metrics, page)
         yield api
         if self._listen.addresses:

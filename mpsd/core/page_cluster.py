@@ -27,15 +27,11 @@ from mpsd.core.page_view import (
     level_of,
     shown_text,
 )
-from mpsd.core.pod_scene import Story, Why
-from mpsd.core.pod_seen import PodSeen
 from mpsd.core.problem import shown_name
 from mpsd.core.status_rows import DomainRow, GpuRow
 
 MOST_WAITING, MOST_LATELY = 1000, 60
 LATELY_S = 24 * 3600.0
-# Nothing that happens in the cluster by itself ends these.
-_FOR_EVER = frozenset({Why.ASKS_UNREADABLY, Why.OTHER_SCHEDULER, Why.NO_NODE, Why.TOO_LARGE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +67,9 @@ def node_parts(node: ClusterNode, now: float) -> NodeParts:
 
 
 def cluster_page(
-    head: Head, nodes: Iterable[NodeParts], stories: Sequence[tuple[PodSeen, Story]], notes: Sequence[Note] = ()
+    head: Head, nodes: Iterable[NodeParts], waiting: Iterable[WaitingCard], notes: Sequence[Note] = ()
 ) -> PageView:
-    """stories: of pods that wait, as `pod_story` tells them; the head says how many there are beside these."""
+    """waiting: of pods, as `page_waiting.pod_card` makes them; the head says how many there are beside these."""
     parts = list(nodes)
     lately = sorted((line for node in parts for line in node.lately), key=lambda line: (-line.at, line.id))
     return PageView(
@@ -82,7 +78,7 @@ def cluster_page(
         notes=(*notes, *(note for node in parts for note in node.notes)),
         nodes=tuple(node.card for node in parts),
         gpus=tuple(gpu for node in parts for gpu in node.gpus),
-        waiting=tuple(_waiting(pod, told) for pod, told in stories),
+        waiting=tuple(waiting),
         lately=tuple(lately[:MOST_LATELY]),
     )
 
@@ -163,20 +159,6 @@ def _of_domain(domain: DomainRow, node: str) -> Iterator[Note]:
     if domain.suspects:
         each = ", ".join(f"{pod} ({'?' if times is None else times})" for pod, times in domain.suspects)
         yield Note(f"suspects {where}", Level.WARN, NoteKind.SUSPECTS, where, shown_text(each))
-
-
-def _waiting(pod: PodSeen, told: Story) -> WaitingCard:
-    request = pod.shared.request if pod.shared else None
-    return WaitingCard(
-        id=pod.name.uid or str(pod.name),
-        name=shown_name(str(pod.name)),
-        level=Level.BAD if told.why in _FOR_EVER else Level.WARN,
-        why=told.why.value,
-        text=shown_text(told.sentence),
-        memory_mib=request.memory_mib if request else None,
-        thread_percent=request.thread_percent if request else None,
-        gpus=request.gpus if request else None,
-    )
 
 
 def _lately(node: ClusterNode, now: float) -> Iterator[LatelyLine]:

@@ -3,7 +3,7 @@
 One rule: every sentence is the one that the status has; here is only chosen what is shown where, and how bad it is.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mpsd.core.events import Reason
@@ -20,6 +20,7 @@ from mpsd.core.page_view import (
     Note,
     NoteKind,
     PageView,
+    PodsHere,
     Scope,
     Slice,
     WaitingCard,
@@ -36,26 +37,45 @@ _OF_VIOLATIONS = frozenset(kind.reason.value for kind in Kind)  # these are told
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """What an agent remembers beside its status. what: a value of core.events.Reason, or REFUSED."""
+    """What an agent remembers beside its status. what: a value of core.events.Reason, or REFUSED.
+
+    uid: of what it happened to; empty where that has none.
+    """
 
     at: float
     what: str
     where: str
     text: str
+    uid: str = ""
 
 
-def node_page(node: NodeStatus, name: str, happened: Iterable[Happened] = (), since: float = 0.0) -> PageView:
-    """happened: what the agent remembers, from `since` (seconds since 1970) on."""
+def node_page(
+    node: NodeStatus,
+    name: str,
+    happened: Iterable[Happened] = (),
+    since: float = 0.0,
+    pods: PodsHere | None = None,
+) -> PageView:
+    """happened: what the agent remembers, from `since` (seconds since 1970) on. pods: None where no kubelet is."""
     domains = {domain.name: domain for domain in node.domains}
+    more = max(0, len(node.waiting) - MOST_WAITING) + (pods.more if pods else 0)
     return PageView(
         version=VERSION,
         head=Head(
-            Scope.NODE, shown_name(name), node.version, node.now, waiting_more=max(0, len(node.waiting) - MOST_WAITING)
+            scope=Scope.NODE,
+            name=shown_name(name),
+            version=node.version,
+            at=node.now,
+            waiting_more=more,
+            pods=pods.heard if pods else None,
         ),
         notes=tuple(_notes(node)),
         nodes=(),
         gpus=tuple(_gpu(gpu, domains.get(gpu.domain or ""), node) for gpu in node.gpus),
-        waiting=tuple(_waiting(one, place) for place, one in enumerate(node.waiting[:MOST_WAITING], 1)),
+        waiting=(
+            *(pods.cards if pods else ()),
+            *(_waiting(one, place) for place, one in enumerate(node.waiting[:MOST_WAITING], 1)),
+        ),
         lately=tuple(_lately(node, happened, since)),
     )
 
@@ -201,6 +221,12 @@ def _waiting(one: WaitingStatus, place: int) -> WaitingCard:
         gpus=one.gpus,
         place=place,
     )
+
+
+def last_warnings(happened: Iterable[Happened]) -> Mapping[str, str]:
+    """By uid, what each pod was told last of what keeps or ends it: reason and message, as its event has them."""
+    found = sorted((one for one in happened if one.uid and _level(one.what) is Level.WARN), key=lambda one: one.at)
+    return {one.uid: f"{one.what}: {one.text}" for one in found}
 
 
 def _lately(node: NodeStatus, happened: Iterable[Happened], since: float) -> Sequence[LatelyLine]:

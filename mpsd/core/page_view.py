@@ -134,7 +134,8 @@ class Note:
 @dataclass(frozen=True, slots=True)
 class WaitingCard:
     """Who waits for a GPU, and why. why: a value of core.pod_scene.Why; empty for a program on this node. place: in the
-    queue, 0 where there is none.
+    queue, 0 where there is none. since: seconds since 1970 when a pod was bound to its node, or made where it has none;
+    None: not told.
     """
 
     id: str
@@ -146,6 +147,7 @@ class WaitingCard:
     thread_percent: int | None
     gpus: int | None
     place: int = 0
+    since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +165,30 @@ class LatelyLine:
 
 
 @dataclass(frozen=True, slots=True)
+class PodsHeard:
+    """How far it is known which pods of a node do not run yet. away: why nothing is heard of them; empty while it is.
+
+    since: seconds since 1970 since when; None where they were never heard of, so that none listed means nothing.
+    """
+
+    away: str = ""
+    since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodsHere:
+    """The pods of a node that do not run yet. more: how many there are beside those of `cards`."""
+
+    cards: tuple[WaitingCard, ...]
+    more: int
+    heard: PodsHeard
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     """at: when what is shown was seen, seconds since 1970. away: why nothing is heard since `away_since`; empty while
-    it is. waiting_more: how many wait beside those that are listed.
+    it is. waiting_more: how many wait beside those that are listed. pods: of a node beside a kubelet, whose pods are
+    listed once they are bound to it; None: pods do not come here, or of a cluster, which lists all of them.
     """
 
     scope: Scope
@@ -175,6 +198,7 @@ class Head:
     away: str = ""
     away_since: float | None = None
     waiting_more: int = 0
+    pods: PodsHeard | None = None
 
 
 @dataclass(frozen=True, slots=True)

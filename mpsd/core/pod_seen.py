@@ -52,7 +52,8 @@ class PodSeen:
     """shared: what it asks of GPUs; None where it asks for none. reason, message: of the whole pod, as kubelet says.
 
     unscheduled: what its scheduler says of it; empty where it says nothing. waiting, ended: its containers, init
-    containers first; ended are those that ended badly. owners: from the nearest.
+    containers first; ended are those that ended badly. owners: from the nearest. bound: RFC 3339, when it got its node;
+    empty where that is not said.
     """
 
     name: PodName
@@ -70,6 +71,7 @@ class PodSeen:
     owners: tuple[Owner, ...]
     wishes: NodeWishes
     terminating: bool
+    bound: str = ""
 
     @property
     def is_pending(self) -> bool:
@@ -93,20 +95,22 @@ def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
         scheduler=shape.text(spec, "schedulerName", "spec"),
         reason=shape.text(status, "reason", "status"),
         message=shape.text(status, "message", "status"),
-        unscheduled=_unscheduled(shape, status),
+        unscheduled=_scheduled(shape, status, "False", "message", "reason"),
         gates=tuple(filter(None, gates)),
         waiting=tuple(one for one in states if one.exit_code is None),
         ended=tuple(one for one in states if one.exit_code is not None),
         owners=tuple(_owners(shape, metadata)),
         wishes=read_wishes(shape, spec),
         terminating=metadata.get("deletionTimestamp") is not None,
+        bound=_scheduled(shape, status, "True", "lastTransitionTime"),
     )
 
 
-def _unscheduled(shape: Shape, status: Fields) -> str:
+def _scheduled(shape: Shape, status: Fields, truth: str, *fields: str) -> str:
+    """The first of these fields that says anything, of the condition PodScheduled where its status is this one."""
     for path, entry in shape.entries(status, "conditions", "status"):
-        if entry.get("type") == "PodScheduled" and entry.get("status") == "False":
-            return shape.text(entry, "message", path) or shape.text(entry, "reason", path)
+        if entry.get("type") == "PodScheduled" and entry.get("status") == truth:
+            return next(filter(None, (shape.text(entry, field, path) for field in fields)), "")
     return ""
 
 

@@ -44,7 +44,7 @@ function fillNote(line, note) {
 
 function fillWaiting(line, one) {
   const words = one.place ? t("waiting.place", { n: one.place }) : "";
-  fillLine(line, one.level, { name: one.name, chip: one.why ? label("why", one.why) : "", words, asks: asks(one), text: one.text });
+  fillLine(line, one.level, { name: one.name, chip: one.why ? label("why", one.why) : "", words, asks: asks(one), since: one.since ?? null, text: one.text });
 }
 
 function asks(one) {
@@ -60,16 +60,31 @@ function fillLately(line, one) {
   fillLine(line, one.level, { name: one.where, chip, since: one.at, ago: true, text: one.text });
 }
 
+/** How many wait; null where that is not known. */
+function waitingCount() {
+  const pods = told.head?.pods;
+  return pods?.away && pods.since === null ? null : told.lists.waiting.size + (told.head?.waiting_more ?? 0);
+}
+
+function podsAway({ away, since }) {
+  if (!away) return "";
+  return since === null ? t("waiting.unknown", { why: away }) : t("waiting.away", { at: clock(since), why: away });
+}
+
 function showLines() {
   const notes = list("notes").filter((one) => matches(one, one.where, one.text, one.kind, one.state));
   notes.sort((one, other) => worstFirst(one, other) || (other.since ?? 0) - (one.since ?? 0) || natural.compare(one.id, other.id));
   lines("notes", notes, makeLine, fillNote);
   const waiting = list("waiting").filter((one) => matches(one, one.name, one.why, one.text));
   waiting.sort((one, other) => one.place - other.place || worstFirst(one, other) || natural.compare(one.name, other.name));
-  const more = told.head?.waiting_more ?? 0, all = told.lists.waiting.size;
-  at("waiting-part").hidden = !all && !more;
-  say(at("waiting-title"), `${t("waiting")} (${all + more})${more ? ` – ${t("waiting.unlisted", { n: more })}` : ""}`);
+  const more = told.head?.waiting_more ?? 0, pods = told.head?.pods;
+  at("waiting-part").hidden = waitingCount() === 0 && !pods;
+  say(at("waiting-title"), `${t("waiting")} (${known(waitingCount())})${more ? ` – ${t("waiting.unlisted", { n: more })}` : ""}`);
   lines("waiting", waiting, makeLine, fillWaiting);
+  at("waiting").hidden = !waiting.length;
+  say(at("waiting-away"), pods ? podsAway(pods) : "");
+  at("waiting-away").hidden = !pods?.away;
+  at("waiting-elsewhere").hidden = !pods;
   const lately = list("lately").filter((one) => matches(one, one.where, one.what, one.text)).sort((one, other) => other.at - one.at);
   lines("lately", lately, makeLine, fillLately);
   at("lately-none").hidden = lately.length > 0;

@@ -44,11 +44,11 @@ function showVerdict() {
 }
 
 function figures(gpus) {
-  const waiting = told.lists.waiting.size + told.head.waiting_more;
+  const waiting = waitingCount();
   const serves = (gpu) => gpu.state === "ready" && !told.lists.nodes.get(gpu.node)?.stale;
   const words = t("verdict.figures", {
     ready: gpus.filter(serves).length, gpus: gpus.length,
     granted: gib(sum(gpus, "granted_mib")), promised: gib(sum(gpus, "promised_mib")), used: gib(sum(gpus, "used_mib")),
   });
-  return waiting ? `${words} · ${t("verdict.waiting", { n: waiting })}` : words;
+  return waiting === 0 ? words : `${words} · ${t("verdict.waiting", { n: known(waiting) })}`;
 }

@@ -6,7 +6,7 @@ One rule: it is named here and imported where it is used, so that `mpsd control`
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mpsd.core.domains import Domain
 from mpsd.core.policy import Policy
@@ -15,6 +15,9 @@ from mpsd.roles.agent import AgentRole
 from mpsd.roles.books import Books
 from mpsd.roles.node import Node
 from mpsd.roles.plugin_calls import PluginCallBook
+
+if TYPE_CHECKING:
+    from mpsd.roles.pods_of_node import PodsOfNode
 
 
 class CannotServe(Exception):
@@ -45,6 +48,10 @@ class ClusterPart(Protocol):
     @property
     def calls(self) -> PluginCallBook:
         """What kubelet has called it for."""
+
+    @property
+    def pods(self) -> "PodsOfNode":
+        """Those that do not run yet, for whoever looks."""
 
     async def start(self) -> None:
         """CannotServe where it cannot."""

@@ -33,7 +33,7 @@ class HappenedBook:
         subject = happening.subject
         where = f"{subject.namespace}/{subject.name}" if subject.namespace else subject.name
         at = time.time() if happening.at is None else happening.at
-        self._kept.append(Happened(at, happening.reason.value, where, happening.message))
+        self._kept.append(Happened(at, happening.reason.value, where, happening.message, subject.uid))
 
     def refused(self, command: str, reason: str) -> None:
         self._refusals.append(Happened(time.time(), REFUSED, command, reason))

@@ -98,7 +98,7 @@ class _Shown:
 
 def _lasting(head: Head) -> tuple[object, ...]:
     """The head without the time."""
-    return head.scope, head.name, head.version, head.away, head.away_since, head.waiting_more
+    return head.scope, head.name, head.version, head.away, head.away_since, head.waiting_more, head.pods
 
 
 def _encoded(name: str, view: PageView, before: Mapping[str, _Part], serial: int) -> Iterator[tuple[str, _Part]]:

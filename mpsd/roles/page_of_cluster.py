@@ -16,8 +16,9 @@ from mpsd.core.kubernetes_node import KubernetesNode, read_kubernetes_node
 from mpsd.core.mpsnode_reading import read_mpsnode
 from mpsd.core.node_books import NodeBooks
 from mpsd.core.page_cluster import MOST_WAITING, NodeParts, aged, cluster_page, no_mpsnode, node_parts
-from mpsd.core.page_view import Head, PageView, Scope
-from mpsd.core.pod_scene import Scene, Story
+from mpsd.core.page_view import Head, PageView, Scope, WaitingCard
+from mpsd.core.page_waiting import pod_card
+from mpsd.core.pod_scene import Scene
 from mpsd.core.pod_seen import PodSeen, read_pod_seen
 from mpsd.core.pod_story import story
 from mpsd.edge.kube import PODS, Kube, Object
@@ -42,7 +43,7 @@ class ClusterPage:
         self._changed = True
         self._looked_at = 0.0
         self._made: dict[str, tuple[object, NodeParts]] = {}  # by node, and what it was made from
-        self._stories: Sequence[tuple[PodSeen, Story]] = ()
+        self._stories: Sequence[WaitingCard] = ()
         self._stories_due = 0.0  # monotonic: when they may be told anew
         self._tasks: Sequence[asyncio.Task[None]] = ()
         self._mirrors: Sequence[Mirror[Any]] = ()
@@ -94,7 +95,7 @@ class ClusterPage:
         pods = self._pods.objects()
         await self._tell_stories(Scene(self._books.policy, now, told, self._free(), machines), pods[:MOST_WAITING])
         waiting = {pod.name.uid for pod in pods}
-        stories = [(pod, answer) for pod, answer in self._stories if pod.name.uid in waiting]
+        stories = [card for card in self._stories if card.id in waiting]
         silent = sorted(one.name for one in machines.values() if one.is_labelled and one.name not in told)
         head = self._head(away, max(0, len(pods) - MOST_WAITING))
         return cluster_page(head, parts, stories, tuple(map(no_mpsnode, silent)))
@@ -109,7 +110,7 @@ class ClusterPage:
         if began < self._stories_due:
             self._changed = True  # what is heard now is told then
             return
-        self._stories = await asyncio.to_thread(lambda: [(pod, story(pod, scene)) for pod in pods])
+        self._stories = await asyncio.to_thread(lambda: [pod_card(pod, story(pod, scene), seconds) for pod in pods])
         self._stories_due = time.monotonic() + _SHARE * (time.monotonic() - began)
 
     def _parts(self, node: ClusterNode, now: float) -> NodeParts:

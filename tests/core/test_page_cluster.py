@@ -11,9 +11,11 @@ from mpsd.core.heartbeat import STALE_S
 from mpsd.core.mps_ready import CONDITION
 from mpsd.core.page_cluster import aged, cluster_page, no_mpsnode, node_parts
 from mpsd.core.page_view import LISTS, Head, Level, NoteKind, PageView, Scope
+from mpsd.core.page_waiting import pod_card
 from mpsd.core.pod_scene import Why
 from mpsd.core.pod_seen import read_pod_seen
 from mpsd.core.pod_story import story
+from mpsd.edge.kube_time import seconds
 from tests.core.cluster_worlds import GIB, cluster_node, held, uuid
 from tests.core.test_pod_story import pod, scene
 from tests.core.worlds import POLICY
@@ -87,15 +89,15 @@ def test_a_pod_waits_with_the_sentence_of_kubectl_mps_explain() -> None:
     seen = read_pod_seen(pod(20), POLICY)
     around = scene(told(cluster_node(held=(held("a", 9), held("b", 9, ordinal=1)))))
     answer = story(seen, around)
-    (one,) = cluster_page(HEAD, (), [(seen, answer)]).waiting
+    (one,) = cluster_page(HEAD, (), [pod_card(seen, answer, seconds)]).waiting
     assert (one.why, one.text, one.memory_mib) == (Why.NO_ROOM.value, answer.sentence, 20 * GIB)
-    assert one.level is Level.WARN
+    assert (one.level, one.since) == (Level.WARN, seconds("2026-11-21T08:00:00Z"))  # when it was made
 
 
 def test_what_will_never_fit_is_worse_than_what_waits() -> None:
     seen = read_pod_seen(pod(100), POLICY)
     answer = story(seen, scene(told(cluster_node())))
-    (one,) = cluster_page(HEAD, (), [(seen, answer)]).waiting
+    (one,) = cluster_page(HEAD, (), [pod_card(seen, answer, seconds)]).waiting
     assert (one.why, one.level) == (Why.TOO_LARGE.value, Level.BAD)
 
 

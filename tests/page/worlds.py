@@ -10,11 +10,13 @@ from mpsd.core.node_view import Client, DomainView, NodeView
 from mpsd.core.page_cluster import aged, cluster_page, node_parts
 from mpsd.core.page_node import REFUSED, Happened, node_page
 from mpsd.core.page_view import Head, PageView, Scope
+from mpsd.core.page_waiting import pod_card
 from mpsd.core.pod_seen import read_pod_seen
 from mpsd.core.pod_story import story
 from mpsd.core.responses import Response
 from mpsd.core.status_of_view import node_status
 from mpsd.core.violations import Kind
+from mpsd.edge.kube_time import seconds
 from tests.core.cluster_worlds import cluster_node, held
 from tests.core.test_pod_story import pod, scene
 from tests.core.worlds import GPUS as SOME
@@ -110,9 +112,9 @@ def cluster(now: float) -> PageView:
         ("batch", "embed-all-0", 30, 1),
     ]
     seen = [read_pod_seen(pod(gib, gpus=gpus, metadata=_named(*names)), POLICY) for *names, gib, gpus in pods]
-    stories = [(one, story(one, replace(around, now=now))) for one in seen]
+    cards = [pod_card(one, story(one, replace(around, now=now)), seconds) for one in seen]
     head = Head(Scope.CLUSTER, "cluster", "0.1.0", now)
-    return cluster_page(head, [node_parts(one, now) for one in nodes], stories)
+    return cluster_page(head, [node_parts(one, now) for one in nodes], cards)
 
 
 def _named(namespace: str, name: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.edge import local_api
+from mpsd.edge import kube_time, local_api
 from tests.roles.machine import eventually
 from tests.roles_kubelet.cluster import NODE, Cluster, pod
 
@@ -43,3 +43,33 @@ def test_a_pod_that_kubelet_was_refused_is_what_happened_lately_with_the_reason(
         ]
 
     assert "no single GPU here has so much left" in eventually(refused, "the refusal is shown")[0]
+
+
+def waiting(cluster: Cluster, name: str) -> list[Any]:
+    return [one for one in page(cluster)["waiting"] if one["name"] == f"default/{name}"]
+
+
+def test_a_pod_that_waits_on_its_gpu_is_shown_with_the_reason_of_its_gpu_until_it_runs(cluster: Cluster) -> None:
+    cluster.replace_control_program("exit 1")
+    for gpu in ("gpu0", "gpu1"):
+        cluster.kill(cluster.daemon(gpu))
+    cluster.apply(pod("late", 7, 30))
+    cluster.apply(pod("elsewhere", 7, nodeName="another-node"))
+    try:
+        gpu_is_down = "its containers start as soon as that is over"
+        eventually(lambda: any(gpu_is_down in one["text"] for one in waiting(cluster, "late")), "it is told why")
+        (one,) = waiting(cluster, "late")
+        assert one["text"].startswith("pod default/late waits on gpu")
+        assert (one["why"], one["memory_mib"], one["thread_percent"]) == ("not-started", 7 * 1024, 30)
+        assert one["since"] == kube_time.seconds(bound_at(cluster, "late"))
+        assert waiting(cluster, "elsewhere") == []
+        assert page(cluster)["head"]["pods"] == {"away": "", "since": None}
+    finally:
+        cluster.restore_control_program()
+    eventually(lambda: not waiting(cluster, "late"), "it runs, and waits no more")
+    assert cluster.phase("late") == "Running"
+
+
+def bound_at(cluster: Cluster, name: str) -> str:
+    conditions = cluster.pod(name)["status"]["conditions"]
+    return next(str(one["lastTransitionTime"]) for one in conditions if one["type"] == "PodScheduled")
