@@ -5,9 +5,10 @@ this, by subject.
 """
 
 from mpsd.core.cluster_doctor_facts import ClusterFacts
-from mpsd.core.cluster_doctor_install import DEFINITION_CHECK, INSTALL_CHECKS, RESTART_CHECK, WEBHOOK_CHECKS
+from mpsd.core.cluster_doctor_install import DEFINITION_CHECK, INSTALL_CHECKS, RESTART_CHECK
 from mpsd.core.cluster_doctor_nodes import LATER_NODE_CHECKS, NODE_CHECKS
 from mpsd.core.cluster_doctor_pods import POD_CHECKS
+from mpsd.core.cluster_doctor_webhook import WEBHOOK_CHECKS
 from mpsd.core.doctor import Check
 
 CLUSTER_CHECKS: tuple[Check[ClusterFacts], ...] = (

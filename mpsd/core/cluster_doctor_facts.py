@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.doctor_facts import Fact
+from mpsd.core.serving_told import Validity
 
 NAMESPACE = "mpsd-system"
 CONTROL, AGENT, WEBHOOK, SCHEDULER = "mpsd-control", "mpsd-agent", "mpsd-webhook", "mpsd-scheduler"
@@ -77,12 +78,16 @@ class RightSeen:
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A webhook in a configuration. policy: failurePolicy. bundle: caBundle as it stands there; empty for none."""
+    """A webhook in a configuration. policy: failurePolicy. bundle: caBundle as it stands there; empty for none.
+
+    serving: of the certificate that the webhook itself has, as the configuration tells it.
+    """
 
     kind: str
     name: str
     policy: str
     bundle: str
+    serving: Fact[Validity]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
-"""The checks of `kubectl mps doctor` of what is installed: the definition, rights, pods, and the webhook.
+"""The checks of `kubectl mps doctor` of what is installed: the definition, rights and pods.
 
 One rule: what a cluster does without, such as the webhook where policies stand in for it, is no fault.
 """
 
 from collections.abc import Iterator
 
-from mpsd.core.cluster_doctor_facts import AGENT, CONTROL, NAMESPACE, WEBHOOK, ClusterFacts, OwnPod
+from mpsd.core.cluster_doctor_facts import AGENT, CONTROL, NAMESPACE, ClusterFacts, OwnPod
 from mpsd.core.doctor import Check, Severity, Wrong
-from mpsd.core.doctor_facts import Elsewhere, NotKnown, known
+from mpsd.core.doctor_facts import known
 
 _OLDEST = (1, 20)
 _MANY_RESTARTS = 3  # more of them since a pod began is a pattern
@@ -91,70 +91,9 @@ def _short(facts: ClusterFacts) -> Iterator[Wrong]:
             yield Wrong(what, f"see kubectl -n {NAMESPACE} get pods -l app.kubernetes.io/name={one.component} -o wide")
 
 
-# -- the webhook -----------------------------------------------------------------------------------------------------
-
-_DAY_S = 86400.0
-_NEAR_S = 14 * _DAY_S  # mpsd and cert-manager renew theirs when a third of its life is left, 30 days of 90
-_KINDS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
-
-
-def _without_webhook(facts: ClusterFacts) -> None:
-    """NotKnown where the cluster has none, by choice."""
-    if not any(one.component == WEBHOOK for one in known(facts.workloads)) and not known(facts.hooks):
-        raise NotKnown(Elsewhere("this cluster has no webhook of mpsd's"))
-
-
-def _unregistered(facts: ClusterFacts) -> Iterator[Wrong]:
-    _without_webhook(facts)
-    kinds = {hook.kind for hook in known(facts.hooks)}
-    for kind in _KINDS:
-        if kind not in kinds:
-            yield Wrong(f"{kind} mpsd-webhook is not there: admission lets everything through", _APPLY)
-
-
-def _bundle(facts: ClusterFacts) -> Iterator[Wrong]:
-    _without_webhook(facts)
-    hooks = known(facts.hooks)
-    restart = "restart the webhook, which writes its own: kubectl -n mpsd-system rollout restart deploy/mpsd-webhook"
-    for hook in hooks:
-        if not hook.bundle:
-            yield Wrong(f"webhook {hook.name} has no caBundle: no API server can verify the webhook", restart)
-    if len({hook.bundle for hook in hooks if hook.bundle}) > 1:
-        yield Wrong("the two webhook configurations name different authorities (caBundle)", restart)
-
-
-def _certificate(facts: ClusterFacts) -> Iterator[Wrong]:
-    _without_webhook(facts)
-    for authorities in known(facts.authorities).values():
-        if not authorities:
-            yield Wrong(
-                "a caBundle of mpsd-webhook holds no certificate of an authority", "restart deploy/mpsd-webhook"
-            )
-            continue
-        last = max(authorities, key=lambda one: one.ends_at)
-        left_s = last.ends_at - facts.now
-        if left_s < _NEAR_S:
-            when = f"ends in {int(left_s // _DAY_S)} days" if left_s > 0 else "has ended"
-            what = f"the authority that verifies the webhook ({last.subject}) {when}"
-            yield Wrong(what, "see the webhook's log why it was not renewed, or renew what cert-manager gives it")
-        return
-
-
-def _unreachable(facts: ClusterFacts) -> Iterator[Wrong]:
-    _without_webhook(facts)
-    for said in known(facts.refusals):
-        yield Wrong(f"an API server cannot ask the webhook: {said}", "see its pods, its Service, and network policies")
-    if known(facts.endpoints) == 0:
-        fails = any(hook.policy == "Fail" for hook in known(facts.hooks))
-        then = "pods that it is for are refused" if fails else "pods come past admission"
-        see = f"see kubectl -n {NAMESPACE} get pods,endpoints -l app.kubernetes.io/name={WEBHOOK}"
-        yield Wrong(f"no ready pod is behind the Service {WEBHOOK}: {then}", see)
-
-
 _STOPS, _BREAKS, _NOTE = Severity.STOPS, Severity.BREAKS, Severity.NOTE
 _CRD = "CustomResourceDefinition mpsnodes.mpsd.io"
 _OWN = f"pods of {NAMESPACE}"
-_CONFIGURATIONS = "webhook configurations mpsd-webhook"
 
 INSTALL_CHECKS: tuple[Check[ClusterFacts], ...] = (
     Check("kubernetes-old", _STOPS, "Kubernetes is new enough", ("kubernetes",), "GET /version", _kubernetes_old),
@@ -164,40 +103,6 @@ INSTALL_CHECKS: tuple[Check[ClusterFacts], ...] = (
     Check("rights-missing", _STOPS, "every part has its rights", ("rights",), "SubjectAccessReview", _rights),
     Check("pod-not-running", _STOPS, "mpsd's pods run", ("pods",), _OWN, _pods),
     Check("pods-short", _STOPS, "all pods are ready", ("workloads",), "DaemonSets and Deployments", _short),
-)
-WEBHOOK_CHECKS: tuple[Check[ClusterFacts], ...] = (
-    Check(
-        "webhook-unregistered",
-        _BREAKS,
-        "admission is registered",
-        ("workloads", "hooks"),
-        _CONFIGURATIONS,
-        _unregistered,
-    ),
-    Check(
-        "webhook-authority",
-        _BREAKS,
-        "API servers can verify the webhook",
-        ("workloads", "hooks"),
-        f"caBundle in {_CONFIGURATIONS}",
-        _bundle,
-    ),
-    Check(
-        "webhook-certificate",
-        _BREAKS,
-        "the webhook's authority lasts",
-        ("workloads", "hooks", "authorities"),
-        f"caBundle in {_CONFIGURATIONS}",
-        _certificate,
-    ),
-    Check(
-        "webhook-unreachable",
-        _BREAKS,
-        "API servers reach the webhook",
-        ("workloads", "hooks", "refusals", "endpoints"),
-        "Endpoints of its Service, and events",
-        _unreachable,
-    ),
 )
 RESTART_CHECK: Check[ClusterFacts] = Check(
     "pod-restarting", _BREAKS, "mpsd's pods stay up", ("pods",), _OWN, _restarting

@@ -13,11 +13,13 @@ from mpsd.core.cluster_doctor_facts import Clock, Definition, Hook, Machine, Own
 from mpsd.core.cluster_doctor_pods import BYPASSES
 from mpsd.core.cluster_status import Seconds
 from mpsd.core.container import Container
+from mpsd.core.doctor_facts import Unknown
 from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.kubernetes_node import read_kubernetes_node
 from mpsd.core.kubernetes_objects import read_object
 from mpsd.core.pod_seen import quoted, read_pod_seen
 from mpsd.core.policy import Mode, Policy
+from mpsd.core.serving_told import ANNOTATION, read_annotation
 from mpsd.core.shape import Fields, Shape
 
 _NAME = "app.kubernetes.io/name"
@@ -28,6 +30,9 @@ _GPU_LABELS: Mapping[str, str] = {
     "feature.node.kubernetes.io/pci-0302_10de.present": "true",
 }
 _GPU_KEYS = ("cloud.google.com/gke-accelerator", "aliyun.accelerator/nvidia_name", "k8s.amazonaws.com/accelerator")
+_SERVING_UNTOLD = Unknown(
+    f"no webhook has told it (annotation {ANNOTATION}): it is of an older mpsd, or has not registered itself yet"
+)
 _TOLD = ("toldAt", "driver", "version", "summary", "gpus", "domains", "grants", "conditions")
 
 
@@ -109,13 +114,15 @@ def read_definition(thing: object) -> Definition:
     return Definition(not said or said[0] == "True", is_served, lacks)
 
 
-def read_hooks(thing: object, kind: str) -> Iterator[Hook]:
+def read_hooks(thing: object, kind: str, seconds: Seconds) -> Iterator[Hook]:
     """Those of a webhook configuration."""
     shape, fields = Shape(), thing if isinstance(thing, dict) else {}
+    serving = read_annotation(fields, seconds) or _SERVING_UNTOLD
     for path, entry in shape.entries(fields, "webhooks", ""):
         configured = shape.mapping(entry, "clientConfig", path)
         policy = shape.text(entry, "failurePolicy", path)
-        yield Hook(kind, shape.text(entry, "name", path), policy, shape.text(configured, "caBundle", path))
+        name, bundle = shape.text(entry, "name", path), shape.text(configured, "caBundle", path)
+        yield Hook(kind, name, policy, bundle, serving)
 
 
 def ready_addresses(thing: object) -> int:

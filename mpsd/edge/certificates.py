@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from mpsd.core.certificate_plan import Authority, Serving
+from mpsd.core.serving_told import Validity
 
 _PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey  # what cert-manager makes
 
@@ -94,6 +95,12 @@ def read_serving(pair: Pair, authorities: Iterable[bytes]) -> Serving:
     names = frozenset(str(name.value) for name in alternatives)
     signers = (_fingerprint(signer) for signer in map(_certificate, authorities) if _is_signed_by(found, signer))
     return Serving(next(signers, ""), names, found.not_valid_after_utc.timestamp())
+
+
+def validity(certificate: bytes) -> Validity:
+    """UnusableCertificate for what is none."""
+    found = _certificate(certificate)
+    return Validity(found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp())
 
 
 def fingerprints(bundle: bytes) -> frozenset[str]:

@@ -130,7 +130,7 @@ class WebhookRole:
             await self._serve(found)
         except (KubeError, UnusableCertificate) as error:
             return Outcome((str(error),))
-        return await self._registrar.look(found.authorities) if self._registrar else Outcome()
+        return await self._registrar.look(found) if self._registrar else Outcome()
 
     async def _serve(self, found: Certificates) -> None:
         """Shows this certificate from now on; the first one opens the port."""

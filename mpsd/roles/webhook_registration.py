@@ -15,6 +15,7 @@ Rights, with the default name mpsd-webhook in the namespace mpsd-system:
 """
 
 import base64
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
@@ -26,10 +27,13 @@ from mpsd.core.registration_plan import (
     is_registered,
     repair,
 )
-from mpsd.edge.certificates import fingerprints
+from mpsd.core.serving_told import ANNOTATION, Stood, Validity, annotation, must_say, read_annotation
+from mpsd.edge.certificates import fingerprints, validity
 from mpsd.edge.kube import Conflict, Kube, KubeError, Object, PatchKind, Resource
+from mpsd.edge.kube_time import seconds, stamp
 from mpsd.edge.logs import logger
 from mpsd.edge.webhook_settings import WebhookSettings
+from mpsd.roles.webhook_certificates import Certificates
 
 NAMESPACES = Resource("v1", "namespaces")
 _GROUP = "admissionregistration.k8s.io/v1"
@@ -63,6 +67,7 @@ class Registrar:
         self._settings = settings
         self._check = check
         self._named: dict[str, frozenset[str]] = {}
+        self._stood: dict[str, Stood] = {}
         self._log = logger(role="webhook")
 
     def trusted(self) -> frozenset[str]:
@@ -71,14 +76,12 @@ class Registrar:
             return frozenset()
         return frozenset.intersection(*self._named.values())
 
-    async def look(self, authorities: bytes | None) -> Outcome:
-        """Repairs what differs, one change of each object at a time. authorities: None where somebody else's count."""
+    async def look(self, served: Certificates) -> Outcome:
+        """Repairs what differs, one change of each object at a time, and tells when what is served ends."""
         names = dict.fromkeys(("kube-system", self._settings.namespace))
         exempted = [await self._tried(self._exempt(name)) for name in names]
         may_fail = all(outcome.is_settled for outcome in exempted)
-        registered = [
-            await self._tried(self._register(path, authorities, may_fail=may_fail)) for path in CONFIGURATIONS
-        ]
+        registered = [await self._tried(self._register(path, served, may_fail=may_fail)) for path in CONFIGURATIONS]
         outcomes = [*exempted, *registered]
         troubles = (trouble for outcome in outcomes for trouble in outcome.troubles)
         return Outcome(tuple(troubles), any(outcome.changed for outcome in outcomes))
@@ -99,20 +102,35 @@ class Registrar:
         self._log.info("namespace exempted", namespace=name, reason="the webhook could not start without it")
         return _CHANGED
 
-    async def _register(self, path: str, authorities: bytes | None, *, may_fail: bool) -> Outcome:
+    async def _register(self, path: str, served: Certificates, *, may_fail: bool) -> Outcome:
         resource, name = CONFIGURATIONS[path], self._settings.service
         self._named.pop(path, None)
-        wanted = self._wanted(path, authorities)
+        wanted = self._wanted(path, served.authorities)
         seen = await self._kube.get(resource, name)
         trouble = await self._unreached(seen) if is_registered(seen, wanted) else ""
         change = repair(seen, wanted, may_fail=may_fail and not trouble)
         if change is None:
             self._named[path] = _named_by_all(seen)
+            await self._tell(path, seen, validity(served.serving.certificate))
             return Outcome((f"{resource.plural} {name}: {trouble}",)) if trouble else _SETTLED
         metadata = {"resourceVersion": seen["metadata"]["resourceVersion"]}
         await self._kube.patch(resource, name, {"metadata": metadata, "webhooks": change.webhooks}, PatchKind.MERGE)
         self._log.info("configuration changed", configuration=resource.plural, name=name, changes=list(change.changes))
         return _CHANGED
+
+    async def _tell(self, path: str, seen: Object, own: Validity) -> None:
+        """When the certificate that we serve ends, where this configuration does not say it."""
+        now, there = time.time(), read_annotation(seen, seconds)
+        if not must_say(there, own, self._stood.get(path), now):
+            if there and there.ends_at == own.ends_at:
+                self._stood[path] = Stood(own, now)
+            return
+        said = {ANNOTATION: annotation(own, stamp)}
+        metadata = {"resourceVersion": seen["metadata"]["resourceVersion"], "annotations": said}
+        resource, name = CONFIGURATIONS[path], self._settings.service
+        await self._kube.patch(resource, name, {"metadata": metadata}, PatchKind.MERGE)
+        self._stood[path] = Stood(own, now)
+        self._log.info("serving certificate told", configuration=resource.plural, name=name, **said)
 
     async def _unreached(self, seen: Object) -> str:
         """Why we do not answer as this configuration would have it; empty when we do."""

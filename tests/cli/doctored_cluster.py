@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 import mpsd
+from mpsd.core.serving_told import ANNOTATION, Validity, annotation
 from mpsd.edge.certificates import new_authority
 from mpsd.edge.kube import PODS, Kube, PatchKind, Resource
 from mpsd.edge.kube_time import stamp
@@ -49,6 +50,12 @@ def bundle(ends_in_s: float = 3650 * 86400.0, name: str = "mpsd") -> str:
     """A new authority, as a caBundle names it."""
     since = time.time() + min(0.0, ends_in_s) - 86400
     return base64.b64encode(new_authority(name, since, time.time() + ends_in_s - since).certificate).decode()
+
+
+def told(days_left: float, life_days: float = 30) -> dict[str, str]:
+    """Of the certificate that the webhook serves, by the webhook."""
+    ends_at = time.time() + days_left * 86400
+    return {ANNOTATION: annotation(Validity(ends_at - life_days * 86400, ends_at), stamp)}
 
 
 def own_pod(component: str, **more: Any) -> Object:
@@ -126,6 +133,7 @@ class DoctoredCluster:
     def _apply(self, thing: Object) -> None:
         group = thing["apiVersion"]
         if thing["kind"] in {"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"}:
+            thing["metadata"]["annotations"] = told(20)
             for webhook in thing["webhooks"]:  # reached by nobody here, so that nothing is asked of it
                 webhook["clientConfig"]["caBundle"] = self._bundle
                 webhook["rules"] = []

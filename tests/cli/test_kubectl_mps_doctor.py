@@ -9,6 +9,7 @@ import pytest
 
 from mpsd.core.cluster_doctor_checks import CLUSTER_CHECKS
 from mpsd.core.doctor import Verdict
+from mpsd.core.serving_told import ANNOTATION
 from mpsd.edge.kube import PODS, Resource
 from mpsd.edge.kube_transport import Ask, Transport
 from mpsd.roles.report_node import MPS_NODES, NODES
@@ -22,9 +23,11 @@ from tests.cli.doctored_cluster import (
     MUTATING,
     NODE,
     SYSTEM,
+    VALIDATING,
     DoctoredCluster,
     a_gpu_pod,
     bundle,
+    told,
 )
 from tests.cli.gpu_cluster import gpu_pod, machine
 
@@ -211,6 +214,11 @@ def _(cluster: DoctoredCluster) -> None:
     cluster.hooks(lambda webhook: webhook["clientConfig"].update(caBundle=ended))
 
 
+@row("webhook-serving", "a certificate that the webhook serves with ends in 4 days; see the webhook's log why it was ")
+def _(cluster: DoctoredCluster) -> None:
+    cluster.change(MUTATING, "mpsd-webhook", {"metadata": {"annotations": told(4.5)}})
+
+
 @row(
     "webhook-unreachable", "no ready pod is behind the Service mpsd-webhook: pods come past admission; see kubectl -n "
 )
@@ -340,6 +348,34 @@ def test_an_event_tells_of_a_webhook_that_cannot_be_asked(cluster: DoctoredClust
     assert ask(cluster).output.startswith(
         "an API server cannot ask the webhook: Error creating: Internal error occurred: "
     )
+
+
+@pytest.mark.parametrize("said", [None, "", "tomorrow", "2026-01-02T00:00:00Z/2026-01-01T00:00:00Z"])
+def test_a_webhook_that_does_not_say_when_its_certificate_ends_is_not_known_to_be_well(
+    cluster: DoctoredCluster, said: str | None
+) -> None:
+    for resource in (VALIDATING, MUTATING):
+        cluster.change(resource, "mpsd-webhook", {"metadata": {"annotations": {ANNOTATION: said}}})
+    answer = ask(cluster)
+    assert answer.output.startswith(
+        "nothing wrong was found, but not known is whether the webhook's own certificate lasts: no webhook has told it"
+    )
+    assert answer.code == 1
+
+
+def test_one_configuration_that_says_nothing_hides_no_end_that_the_other_tells(cluster: DoctoredCluster) -> None:
+    cluster.change(VALIDATING, "mpsd-webhook", {"metadata": {"annotations": {ANNOTATION: None}}})
+    assert "the webhook's own certificate lasts: no webhook has told it" in ask(cluster).output
+    cluster.change(MUTATING, "mpsd-webhook", {"metadata": {"annotations": told(-1)}})
+    assert ask(cluster).output.startswith("a certificate that the webhook serves with has ended; ")
+
+
+def test_a_certificate_that_is_made_to_live_for_a_day_is_near_its_end_four_hours_before(
+    cluster: DoctoredCluster,
+) -> None:
+    for resource in (VALIDATING, MUTATING):
+        cluster.change(resource, "mpsd-webhook", {"metadata": {"annotations": told(0.25, life_days=1)}})
+    assert found(cluster) == []
 
 
 def test_what_may_not_be_read_is_not_known_each_with_the_right_that_is_missing(

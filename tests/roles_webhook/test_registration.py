@@ -1,5 +1,7 @@
 """From an empty cluster to a registered webhook, whatever stands in the way, and back to it when somebody meddles."""
 
+import base64
+import json
 import ssl
 import time
 from collections.abc import Iterator
@@ -9,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from mpsd.edge.certificates import issue, new_authority
+from mpsd.core.serving_told import read_annotation
+from mpsd.edge.certificates import issue, new_authority, validity
+from mpsd.edge.kube_time import seconds
 from mpsd.edge.waiting import wait_until
 from tests.roles_webhook.api_server import ApiServer, Asked, api_server
 from tests.roles_webhook.world import (
@@ -96,7 +100,9 @@ def test_fail_comes_after_the_exemptions_and_the_authorities(
     ]
     for path in (VALIDATING, MUTATING):
         patches = [
-            (number, asked) for number, asked in enumerate(api.asked) if asked.verb == "patch" and asked.path == path
+            (number, asked)
+            for number, asked in enumerate(api.asked)
+            if asked.verb == "patch" and asked.path == path and "webhooks" in asked.body
         ]
         policies = [asked.body["webhooks"][0]["failurePolicy"] for _number, asked in patches]
         assert policies == ["Ignore", "Fail"]
@@ -275,6 +281,53 @@ def test_no_key_is_in_the_logs_or_beside_the_program(registered: Registered) -> 
     assert {"authority.crt", "authority.key", "tls.crt", "tls.key"} == set(data)
     assert "PRIVATE" not in log
     assert not any(value in log for value in data.values())
+
+
+def told(api: ApiServer) -> list[float]:
+    """When the served certificate ends, as each configuration says."""
+    read = [read_annotation(api.get(path), seconds) for path in (VALIDATING, MUTATING)]
+    return [one.ends_at for one in read if one]
+
+
+def test_each_configuration_tells_when_the_certificate_in_the_secret_ends_and_follows_its_renewal(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
+    def are_told() -> bool:
+        secret = api.objects.get(SECRET)
+        certificate = base64.b64decode(secret["data"].get("tls.crt", "")) if secret else b""
+        return bool(certificate) and told(api) == [validity(certificate).ends_at] * 2
+
+    with webhook(tmp_path, **flags), webhook(tmp_path, **flags):
+        wait_until(are_told, DEADLINE_S, "both say it", 0.02)
+        first = api.get(SECRET)["data"]["tls.crt"]
+        wait_until(lambda: api.get(SECRET)["data"].get("tls.crt") != first, 30, "it is renewed", 0.05)
+        wait_until(are_told, DEADLINE_S, "both say it again", 0.02)
+        assert "PRIVATE" not in json.dumps(api.get(VALIDATING))
+
+
+def test_of_replicas_with_different_certificates_the_earlier_end_is_told(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
+    authority, ends = new_authority("someone", time.time(), 3600), {}
+    for name, life_s in (("late", 3000), ("early", 600)):
+        pair = issue(authority, [HOST], time.time(), life_s)
+        ends[name] = validity(pair.certificate).ends_at
+        (tmp_path / name).mkdir()
+        for file, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
+            (tmp_path / name / file).write_bytes(content)
+    bundle = base64.b64encode(authority.certificate).decode()
+    for path in (VALIDATING, MUTATING):  # as cert-manager would
+        thing = api.get(path)
+        for one in thing["webhooks"]:
+            one["clientConfig"]["caBundle"] = bundle
+        api.put(path, thing)
+    with webhook(tmp_path, cert_dir=str(tmp_path / "late"), **flags):
+        wait_until(lambda: told(api) == [ends["late"]] * 2, DEADLINE_S, "the one says its own", 0.02)
+        with webhook(tmp_path, cert_dir=str(tmp_path / "early"), **flags):
+            wait_until(lambda: told(api) == [ends["early"]] * 2, DEADLINE_S, "the other takes it back", 0.02)
+            asked = len(api.asked)
+            wait_until(lambda: len(api.asked) > asked + 20, DEADLINE_S, "both have looked again", 0.02)
+            assert told(api) == [ends["early"]] * 2, "and nobody fights over it"
 
 
 def test_certificates_of_a_folder_are_served_and_read_again_when_they_change(
