@@ -34,18 +34,25 @@ _COLOURS = {State.READY.value: "green"} | dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """wide: shown on request only."""
+    """wide: shown on request only. rare: shown where a cell of it says something."""
 
     title: str
     cell: Callable[[Row], Cell]
     left: bool = False
     wide: bool = False
+    rare: bool = False
 
 
 def table(columns: Iterable[Column[Row]], rows: Iterable[Row], *, wide: bool = False) -> Sheet:
-    shown = [column for column in columns if wide or not column.wide]
-    heads, listed = [Head(column.title, column.left) for column in shown], [*rows]
-    return Sheet(heads, zip(*(_cells(column, listed) for column in shown), strict=True))
+    listed = [*rows]
+    asked = ((column, _cells(column, listed)) for column in columns if wide or not column.wide)
+    shown = [(column, cells) for column, cells in asked if not column.rare or any(map(_says_something, cells))]
+    heads = [Head(column.title, column.left) for column, _cells in shown]
+    return Sheet(heads, zip(*(cells for _column, cells in shown), strict=True))
+
+
+def _says_something(cell: Cell) -> bool:
+    return str(cell) not in {"", "?"}
 
 
 def _cells(column: Column[Row], rows: Sequence[Row]) -> list[Cell]:
@@ -142,6 +149,13 @@ def _ended(row: GrantRow, what: str) -> str:
     return f"(ended, programs of it are left) {what}" if row.ended else what
 
 
+def _violations(row: GrantRow) -> str:
+    """How often what happened; nothing where nothing did."""
+    if row.violations is None:
+        return "?"
+    return ", ".join(f"{_known(one.count)} {one.kind}" for one in row.violations.counts)
+
+
 _GRANT: tuple[Column[GrantRow], ...] = (
     Column("GPU", lambda grant: ",".join(grant.gpus), left=True),
     Column("GRANTED", _granted),
@@ -160,7 +174,11 @@ POD_COLUMNS: tuple[Column[GrantRow], ...] = (
     *_GRANT,
     Column("UID", lambda grant: grant.id, left=True, wide=True),
 )
-CLUSTER_POD_COLUMNS: tuple[Column[GrantRow], ...] = (Column("NODE", lambda pod: pod.node, left=True), *POD_COLUMNS)
+CLUSTER_POD_COLUMNS: tuple[Column[GrantRow], ...] = (
+    Column("NODE", lambda pod: pod.node, left=True),
+    *POD_COLUMNS,
+    Column("VIOLATIONS", _violations, left=True, rare=True),
+)
 
 
 def grant_table(rows: Sequence[GrantRow], *, wide: bool = False) -> Sheet:
@@ -185,6 +203,10 @@ def _node_columns(now: float) -> "tuple[Column[NodeRow], ...]":
         colour = "green" if node.ready else "yellow" if said == Truth.TRUE else "red"
         return Text("silent", "red") if node.stale else Text(printable(said), colour)
 
+    def violations(node: "NodeRow") -> str:
+        last = "" if node.violation_at is None else f", last {age(node.violation_at)} ago"
+        return "" if node.violations == 0 else f"{_known(node.violations)}{last}"
+
     return (
         Column("NODE", lambda node: node.name, left=True),
         Column("READY", ready, left=True),
@@ -196,6 +218,7 @@ def _node_columns(now: float) -> "tuple[Column[NodeRow], ...]":
         Column("USED", lambda node: known_gib(node.used_mib)),
         Column("PODS", lambda node: _known(node.pods)),
         Column("CLIENTS", lambda node: _known(node.clients)),
+        Column("VIOLATIONS", violations, rare=True),
         Column("CORDONED", lambda node: node.cordoned, left=True),
         Column("TOLD", lambda node: "never" if node.told_at is None else age(node.told_at)),
         Column("DRIVER", lambda node: node.driver, left=True, wide=True),

@@ -11,6 +11,7 @@ from mpsd.core.domain_states import State
 from mpsd.core.heartbeat import STALE_S
 from mpsd.core.mps_ready import CONDITION, Truth
 from mpsd.core.status_rows import DomainRow, GpuRow
+from mpsd.core.violations_told import NodeViolations, PodViolations
 
 _LARGEST = 2**63 - 1  # an int64, as the definition has it
 
@@ -30,7 +31,10 @@ class ConditionStatus:
 
 @dataclass(frozen=True, slots=True)
 class PodStatus:
-    """What a pod got, memory on each of its GPUs (UUIDs). used_mib: on the GPU where it uses most."""
+    """What a pod got, memory on each of its GPUs (UUIDs). used_mib: on the GPU where it uses most.
+
+    violations: None where its node does not tell.
+    """
 
     node: str
     namespace: str
@@ -42,6 +46,7 @@ class PodStatus:
     reserved_percent: int | None
     used_mib: int | None
     clients: int | None
+    violations: PodViolations | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,8 @@ class ClusterNode:
 
     told_at: seconds since 1970, None where it has told nothing yet. stale: too long ago to be believed.
     cordoned: as in the spec, UUIDs or `all`. pods None: the node does not know. unreadable: what is wrong with the
-    object, a sentence each. version: of the agent's mpsd; empty where an older one does not say.
+    object, a sentence each. version: of the agent's mpsd; empty where an older one does not say. violations: None
+    likewise.
     """
 
     name: str
@@ -65,6 +71,7 @@ class ClusterNode:
     pods: tuple[PodStatus, ...] | None
     unreadable: tuple[str, ...]
     version: str = ""
+    violations: NodeViolations | None = None
 
     @property
     def condition(self) -> ConditionStatus | None:

@@ -21,6 +21,7 @@ from mpsd.core.domains import Domain
 from mpsd.core.problem import shown
 from mpsd.core.shape import Fields, Shape
 from mpsd.core.status_rows import DomainRow, GpuRow
+from mpsd.core.violations_told import KindCount, LastViolation, NodeViolations, PodViolations
 
 
 def cluster_status(mpsnodes: Iterable[object], now: float, seconds: Seconds) -> ClusterStatus:
@@ -60,7 +61,8 @@ class _Reader:
         conditions = tuple(self._conditions())
         domains = tuple(self._domains())
         gpus = tuple(self._gpus(domains))
-        pods = tuple(self._pods()) if self._status.get("grants") is not None else None
+        violations = self._violations() if self._status.get("violations") is not None else None
+        pods = tuple(self._pods(violations)) if self._status.get("grants") is not None else None
         return ClusterNode(
             name=self._name,
             ready=is_ready(told_at, stale, [gpu.state for gpu in gpus], conditions),
@@ -74,6 +76,7 @@ class _Reader:
             pods=pods,
             unreadable=(*self.unreadable, *(problem.fault for problem in self.shape.problems)),
             version=self.shape.text(self._status, "version", "status"),
+            violations=violations,
         )
 
     def _conditions(self) -> Iterator[ConditionStatus]:
@@ -152,8 +155,11 @@ class _Reader:
                 promised_clients=self._amount(entry, "promisedClients", path),
             )
 
-    def _pods(self) -> Iterator[PodStatus]:
-        for path, entry in self.shape.entries(self._status, "grants", "status"):
+    def _pods(self, violations: NodeViolations | None) -> Iterator[PodStatus]:
+        grants = self.shape.entries(self._status, "grants", "status")
+        told_of = sum([entry.get("violations") is not None for _path, entry in grants])
+        others = PodViolations() if violations and violations.pods == told_of else None
+        for path, entry in grants:
             namespace, _slash, name = self.shape.text(entry, "pod", path).rpartition("/")
             yield PodStatus(
                 node=self._name,
@@ -166,7 +172,39 @@ class _Reader:
                 reserved_percent=self._amount(entry, "reservedPercent", path),
                 used_mib=self._amount(entry, "usedMiB", path),
                 clients=self._amount(entry, "clients", path),
+                violations=others if entry.get("violations") is None else self._pod_violations(entry, path),
             )
+
+    def _violations(self) -> NodeViolations:
+        path = "status.violations"
+        told = self.shape.mapping(self._status, "violations", "status")
+        return NodeViolations(
+            since=self._time(told, "since", path),
+            pods=self._amount(told, "pods", path),
+            counts=self._counts(told, path),
+            last=tuple(
+                self._last(entry, where, self.shape.text(entry, "pod", where))
+                for where, entry in self.shape.entries(told, "last", path)
+            ),
+        )
+
+    def _pod_violations(self, grant: Fields, path: str) -> PodViolations:
+        inner = f"{path}.violations"
+        told = self.shape.mapping(grant, "violations", path)
+        last, pod = self.shape.mapping(told, "last", inner), self.shape.text(grant, "pod", path)
+        return PodViolations(self._counts(told, inner), self._last(last, f"{inner}.last", pod) if last else None)
+
+    def _counts(self, told: Fields, path: str) -> tuple[KindCount, ...]:
+        return tuple(
+            KindCount(self.shape.text(entry, "kind", where), self._amount(entry, "count", where))
+            for where, entry in self.shape.entries(told, "counts", path)
+        )
+
+    def _last(self, told: Fields, path: str, pod: str) -> LastViolation:
+        """pod: namespace and name."""
+        namespace, _slash, name = pod.rpartition("/")
+        kind, action = self.shape.text(told, "kind", path), self.shape.text(told, "action", path)
+        return LastViolation(self._time(told, "at", path), kind, action, namespace, name)
 
     def _amount(self, fields: Fields, key: str, path: str) -> int | None:
         found = fields.get(key)

@@ -27,6 +27,7 @@ class NodeRow:
     """Amounts of all its GPUs; None where one is not known, and where it has told nothing.
 
     condition: MPSReady; None where nobody has told it. ready_domains: of `domains`. cordoned: by label, with commas.
+    violations: since its agent began; violation_at: seconds since 1970, the last one; None where there was none too.
     """
 
     name: str
@@ -44,6 +45,8 @@ class NodeRow:
     pods: int | None
     cordoned: str
     driver: str
+    violations: int | None = None
+    violation_at: float | None = None
 
 
 def node_row(node: ClusterNode) -> NodeRow:
@@ -64,6 +67,8 @@ def node_row(node: ClusterNode) -> NodeRow:
         pods=None if node.pods is None else len(node.pods),
         cordoned=cordoned_gpus(node),
         driver=node.driver,
+        violations=node.violations.total if node.violations else None,
+        violation_at=node.violations.last[-1].at if node.violations and node.violations.last else None,
     )
 
 
@@ -100,6 +105,19 @@ class ToldGrant(TypedDict, total=False):
     """Only counted."""
 
 
+class ToldCount(TypedDict, total=False):
+    count: int | None
+
+
+class ToldViolation(TypedDict, total=False):
+    at: str | None
+
+
+class ToldViolations(TypedDict, total=False):
+    counts: list[ToldCount] | None
+    last: list[ToldViolation] | None
+
+
 class ToldStatus(TypedDict, total=False):
     toldAt: str | None
     driver: str | None
@@ -107,6 +125,7 @@ class ToldStatus(TypedDict, total=False):
     gpus: list[ToldGpu] | None
     domains: list[ToldDomain] | None
     grants: list[ToldGrant] | None
+    violations: ToldViolations | None
 
 
 class ToldNode(TypedDict, total=False):
@@ -128,6 +147,8 @@ def told_row(told: ToldNode, now: float, seconds: Seconds) -> NodeRow | None:
     domains, gpus, grants = status.get("domains") or (), status.get("gpus") or (), status.get("grants")
     states = {domain.get("name") or "": domain.get("state") for domain in domains}
     is_told = told_at is not None
+    violations = status.get("violations")
+    last: Sequence[ToldViolation] = (violations or {}).get("last") or ()
     return NodeRow(
         name=(told.get("metadata") or {}).get("name") or "(no name)",
         ready=is_ready(told_at, stale, [states.get(gpu.get("domain") or "") for gpu in gpus], conditions),
@@ -144,6 +165,10 @@ def told_row(told: ToldNode, now: float, seconds: Seconds) -> NodeRow | None:
         pods=None if grants is None else len(grants),
         cordoned="",
         driver=status.get("driver") or "",
+        violations=None
+        if violations is None
+        else _told_sum([one.get("count") for one in violations.get("counts") or ()]),
+        violation_at=seconds(last[-1].get("at") or "") if last else None,
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # as in core.grants
     from mpsd.core.cluster_status import ClusterNode
     from mpsd.core.node_status import CardStatus, GrantStatus, NodeStatus
+    from mpsd.core.violations_told import PodViolations
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class GrantRow:
 
     id: the pod's uid, empty where that is not known. over: it uses more than it may; False where that is not told.
     memory_mib, used_mib: the most of one GPU. cards: where it has more of one than of another, GPU by GPU as in `gpus`.
+    violations: None where nobody tells of them.
     """
 
     node: str
@@ -82,6 +84,7 @@ class GrantRow:
     ended: bool  # its holder, though not all of its programs
     over: bool = False
     cards: tuple["CardStatus", ...] = ()
+    violations: "PodViolations | None" = None
 
 
 def gpu_rows(node: "NodeStatus") -> tuple[GpuRow, ...]:
@@ -175,6 +178,7 @@ def pod_rows(node: "ClusterNode") -> tuple[GrantRow, ...]:
             clients=pod.clients,
             command="",
             ended=False,
+            violations=pod.violations,
         )
         for pod in node.pods or ()
     )

@@ -39,7 +39,9 @@ def test_nodes_gpus_and_pods_are_shown_and_what_is_wrong_with_them(world: Cluste
     assert said.row("gpu-a1", "True")[:6] == ["gpu-a1", "True", "AllServe", "26", "h", "2"]
     assert said.row("gpu-a2", "False")[5:10] == ["4", "1/3", "27/92.2", "GiB", "?"]
     assert said.row("gpu-b1", "silent")[-2:] == ["87", "min"]
-    assert said.row("gpu-b2", "Unknown") == ["gpu-b2", "Unknown", "?", "?", "?/?", "GiB", "?", "?", "?", "all", "never"]
+    assert said.row("gpu-b2", "Unknown") == [
+        *("gpu-b2", "Unknown", "?", "?", "?/?", "GiB", "?", "?", "?", "?", "all", "never")
+    ]
     assert said.row("gpu-a2", "gpu0")[2:7] == ["A30", "gpu0", "draining", "11/23", "GiB"]
     assert said.row("gpu-a2", "default/wide-0") == [
         *("gpu-a2", "default/wide-0", "gpu2,gpu3", "8", "GiB", "25", "%", "3", "GiB", "1")
@@ -48,6 +50,19 @@ def test_nodes_gpus_and_pods_are_shown_and_what_is_wrong_with_them(world: Cluste
     assert " in a row; the next start is in 8 s\n" in said.output
     assert "gpu-b1 has told nothing for 87 min, and should every 5 min: " in said.output
     assert "gpu-b2 has told nothing yet; " in said.output
+
+
+def test_who_broke_its_limit_is_marked_where_anybody_did(world: ClusterWorld) -> None:
+    world.put("gpu-a1", "gpu-a2")
+    said = world.kubectl_mps()
+    assert " ".join(said.row("gpu-a2", "False")[12:17]) == "4, last 5 min ago"
+    assert said.row("gpu-a2", "default/train-1")[-2:] == ["3", "memory_over_grant"]
+    assert said.row("gpu-a2", "default/wide-0")[-1] == "1", "its clients: it did nothing"
+    assert said.row("gpu-a1", "default/mps-sample-7xk2p")[-1] == "?", "an older agent does not tell"
+    assert "VIOLATIONS" not in world.kubectl_mps("gpu-a1").output
+    pod = json.loads(world.kubectl_mps("-o", "json").output)["nodes"][1]["pods"][0]
+    assert pod["violations"]["counts"] == [{"kind": "memory_over_grant", "count": 3}]
+    assert (pod["violations"]["last"]["action"], pod["violations"]["last"]["pod"]) == ("kill", "train-1")
 
 
 def _ageless(text: str) -> str:

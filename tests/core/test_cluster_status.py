@@ -7,16 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpsd.core import violations_told
 from mpsd.core.cluster_status import ClusterNode, cordoned_gpus
 from mpsd.core.domain_states import State
 from mpsd.core.heartbeat import STALE_S
 from mpsd.core.mps_ready import condition_object, mps_ready
 from mpsd.core.mpsnode import mpsnode_status
 from mpsd.core.mpsnode_reading import cluster_status, read_mpsnode
+from mpsd.core.mpsnode_violations import LastViolation, NodeViolations, Tally, with_violations
 from mpsd.core.node_troubles import silence, troubles
 from mpsd.core.node_view import Canary, Fault, FaultHit, NodeView
+from mpsd.core.responses import Response
 from mpsd.core.status_of_view import node_status
 from mpsd.core.status_rows import domain_rows, gpu_rows, grant_rows, pod_rows
+from mpsd.core.violations import Kind
+from mpsd.core.violations_told import PodViolations
 from mpsd.edge.kube_time import seconds, stamp
 from tests.core.pod_worlds import client, held, node, pod
 from tests.core.worlds import NOW as VIEW_NOW
@@ -116,6 +121,42 @@ def test_what_is_not_told_is_none_and_never_zero() -> None:
     without = mpsnode("gpu-a1")
     del without["status"]["grants"]
     assert read_mpsnode(without, NOW, seconds).pods is None
+
+
+def test_what_a_pod_did_is_read_as_its_agent_saw_it() -> None:
+    last = LastViolation(VIEW_NOW, Kind.OUTSIDE_MPS, Response.KILL, pod("a"))
+    counts = {Kind.OUTSIDE_MPS: 2}
+    seen = NodeViolations(VIEW_NOW - 60, counts, (last,), {pod("a").uid: Tally(counts, last)})
+    thing = told(VIEWS["pods and clients"])
+    thing["status"] = with_violations(thing["status"], seen, stamp)
+    found = read_mpsnode(thing, VIEW_NOW, seconds)
+    assert not found.unreadable
+    assert found.violations
+    assert (found.violations.since, found.violations.pods, found.violations.total) == (VIEW_NOW - 60, 1, 2)
+    own, other = (one.violations for one in found.pods or ())
+    assert own
+    assert (
+        own.last
+        == found.violations.last[0]
+        == violations_told.LastViolation(VIEW_NOW, "outside_mps", "kill", "default", "a")
+    )
+    assert (own.total, other) == (2, PodViolations()), "of the other it is known that it did nothing"
+
+
+def test_of_whom_a_node_does_not_tell_it_is_not_known_what_he_did() -> None:
+    by_an_older_agent = read("gpu-a1")
+    assert by_an_older_agent.violations is None
+    assert {one.violations for one in by_an_older_agent.pods or ()} == {None}
+    more = mpsnode("gpu-a2")
+    more["status"]["violations"]["pods"] = 33  # and one of them is told of
+    own, other = (one.violations for one in read_mpsnode(more, NOW, seconds).pods or ())
+    assert own
+    assert other is None
+    damaged_count = mpsnode("gpu-a2")
+    damaged_count["status"]["violations"]["counts"][0]["count"] = -1
+    found = read_mpsnode(damaged_count, NOW, seconds).violations
+    assert found
+    assert found.total is None
 
 
 def test_a_field_of_a_wrong_type_is_said_and_the_rest_is_read() -> None:
