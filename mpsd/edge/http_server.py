@@ -3,6 +3,7 @@
 One rule: the peer's pid comes from the kernel (SO_PEERCRED), never from what the peer writes.
 """
 
+import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from aiohttp import web
 from mpsd.edge.peer import AlreadyServed, Peer, peer_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+USER = web.RequestKey("USER", str)  # whose token came with a request
 
 
 def application(routes: Mapping[str, Handler], longest_body: int = 1024**2) -> web.Application:
@@ -70,6 +72,20 @@ def peer_pid(request: web.Request) -> int | None:
     """The asking process; None where the kernel does not say, as for one of another pid namespace."""
     found = peer(request)
     return found.pid or None if found else None
+
+
+def asker(request: web.Request) -> str:
+    """Who asks: whose token came, else the user at the other end of a Unix socket, else the address.
+
+    All loopback addresses are one, for whoever is on this machine may come from any of them.
+    """
+    if user := request.get(USER):
+        return f"user {user}"
+    connection = request.get_extra_info("socket")
+    if connection is not None and connection.family == socket.AF_UNIX:
+        return f"user {peer_of(connection).uid} of this machine"
+    address = ipaddress.ip_address((request.remote or "::").partition("%")[0])
+    return "this machine" if address.is_loopback else f"address {address}"
 
 
 def json_answer(value: object, status: int = 200) -> web.Response:

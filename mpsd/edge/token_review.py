@@ -7,13 +7,13 @@ import asyncio
 from pathlib import Path
 
 from mpsd.core.readers import (
-    MAY_READ,
     NOT_KNOWN,
     TOO_MANY,
     Verdict,
     access_review,
     away,
     is_allowed,
+    lets_in,
     no_right,
     reviewed_user,
     token_review,
@@ -52,7 +52,7 @@ class TokenReviewer:
         if user is None:
             return NOT_KNOWN
         allowed = is_allowed(await self._kube.create(_ACCESS, access_review(user, path)))
-        return MAY_READ if allowed else no_right(user, path)
+        return lets_in(user) if allowed else no_right(user, path)
 
     def close(self) -> None:
         self._kube.close()

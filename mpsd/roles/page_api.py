@@ -13,7 +13,8 @@ import msgspec
 from aiohttp import web
 
 from mpsd.core.page_view import PageView
-from mpsd.edge.http_server import Handler
+from mpsd.core.problem import shown_name
+from mpsd.edge.http_server import Handler, asker
 from mpsd.edge.page_files import Page, page
 from mpsd.roles.page_feed import MOST_READERS, Full, PageFeed, Source
 
@@ -27,7 +28,6 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-_FULL = f"{MOST_READERS} read the page already; close one of them, or try again later\n"
 
 
 class PageApi:
@@ -69,16 +69,17 @@ class PageApi:
         body = self._file.zipped if zipped else self._file.html
         return web.Response(body=body, content_type="text/html", charset="utf-8", headers=headers)
 
-    async def _view(self, _request: web.Request) -> web.Response:
-        """503 where too many read, and where nothing is known within the deadline."""
+    async def _view(self, request: web.Request) -> web.Response:
+        """429 or 503 where too many read, 503 where nothing is known within the deadline."""
+        reader = asker(request)
         try:
-            async with self._feed.reading():
+            async with self._feed.reading(reader):
                 await self._feed.news(0, _FIRST_VIEW_S)
                 view = self._feed.view
-        except Full:
-            return _refused(_FULL)
+        except Full as full:
+            return _too_many(reader, full.own)
         if view is None:
-            return _refused("nothing is known yet\n")
+            return _refused("nothing is known yet")
         answer = web.Response(body=msgspec.json.encode(view) + b"\n", content_type="application/json", headers=_HEADERS)
         answer.enable_compression()
         return answer
@@ -87,13 +88,14 @@ class PageApi:
         """Server-sent events: `page` with everything or what has changed, and `beat` where nothing has."""
         stream = web.StreamResponse(headers=_HEADERS | {"X-Accel-Buffering": "no"})
         stream.content_type = "text/event-stream"
+        reader, transport = asker(request), request.transport
         try:
-            async with self._feed.reading():
+            async with self._feed.reading(reader, transport.abort if transport else lambda: None):
                 await stream.prepare(request)
                 with contextlib.suppress(ConnectionError, TimeoutError):
                     await self._tell(stream, request)
-        except Full:
-            return _refused(_FULL)
+        except Full as full:
+            return _too_many(reader, full.own)
         if request.transport and not self._feed.closed:
             request.transport.abort()  # what a slow reader has not taken yet is not kept for it
         return stream
@@ -118,8 +120,17 @@ async def _write(stream: web.StreamResponse, event: bytes, text: bytes) -> None:
         await stream.write(b"event: " + event + b"\ndata: " + text + b"\n\n")
 
 
-def _refused(why: str) -> web.Response:
+def _too_many(reader: str, own: int) -> web.Response:
+    """429 for a reader who has places already. Who has fewer than another gets one of those."""
+    if own:
+        times = "once" if own == 1 else f"{own} times"
+        said = f"{shown_name(reader)} reads the page {times} already, of {MOST_READERS} that may in all"
+        return _refused(f"{said}; close a page that nobody looks at, or try again later", 429)
+    return _refused(f"{MOST_READERS} read the page already; close one of them, or try again later")
+
+
+def _refused(why: str, status: int = 503) -> web.Response:
     """It keeps no connection, so that readers one too many leave places on the port for those who read metrics."""
-    answer = web.Response(status=503, text=why, headers=_HEADERS | {"Retry-After": "10"})
+    answer = web.Response(status=status, text=f"{why}\n", headers=_HEADERS | {"Retry-After": "10"})
     answer.force_close()
     return answer

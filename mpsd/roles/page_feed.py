@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
 from mpsd.core.page_view import LISTS, Head, PageView
+from mpsd.core.port_places import who_gives_way
 from mpsd.edge.logs import logger
 
 MOST_READERS = 32
@@ -26,7 +27,19 @@ _GONE_KEPT = 4096
 
 
 class Full(Exception):
-    """As many read as may."""
+    """As many read as may. own: how many of them are the one who asked for one place more."""
+
+    def __init__(self, own: int) -> None:
+        super().__init__()
+        self.own = own
+
+
+@dataclass(eq=False, slots=True)
+class _Place:
+    """Of one who reads. hang_up: ends it."""
+
+    reader: str
+    hang_up: Callable[[], None]
 
 
 class _Entry(Protocol):
@@ -116,7 +129,7 @@ class PageFeed:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._shown = _Shown()
-        self.readers = 0
+        self._places: list[_Place] = []  # the first who came first
         self._idle_since = time.monotonic()
         self._task: asyncio.Task[None] | None = None  # None while nobody reads
         self._news = asyncio.Event()
@@ -127,20 +140,37 @@ class PageFeed:
         self.closed = False
         self._log = logger()
 
+    @property
+    def readers(self) -> int:
+        """How many read now."""
+        return len(self._places)
+
     @contextlib.asynccontextmanager
-    async def reading(self) -> AsyncIterator[None]:
-        """Full where too many do already."""
-        if self.readers >= MOST_READERS or self.closed:
-            raise Full
-        self.readers += 1
+    async def reading(self, reader: str, hang_up: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
+        """Full where too many do already. reader: who it is. hang_up: ends it, to make place for who reads less."""
+        place = _Place(reader, hang_up)
+        self._make_room(reader)
+        self._places.append(place)
         try:
             if self._task is None or self._task.done():
                 self._shown = _Shown()
                 self._task = asyncio.create_task(self._run())
             yield
         finally:
-            self.readers -= 1
+            if place in self._places:
+                self._places.remove(place)
             self._idle_since = time.monotonic()
+
+    def _make_room(self, newcomer: str) -> None:
+        whose = [place.reader for place in self._places]
+        if self.closed:
+            raise Full(0)
+        if len(whose) < MOST_READERS:
+            return
+        place = who_gives_way(whose, newcomer)
+        if place is None:
+            raise Full(whose.count(newcomer))
+        self._places.pop(place).hang_up()
 
     async def news(self, serial: int, longest_s: float) -> tuple[int, bytes] | None:
         """What has changed after this serial (0: everything), and up to which; None where nothing has by then."""

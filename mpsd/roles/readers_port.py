@@ -15,7 +15,7 @@ from typing import Protocol
 from aiohttp import web
 
 from mpsd.core.readers import NO_TOKEN, OTHER_HOST, Verdict, Verdicts, bearer_token, is_own_host
-from mpsd.edge.http_server import Handler
+from mpsd.edge.http_server import USER, Handler
 from mpsd.edge.https_server import Listening, PortTaken, TcpServer
 from mpsd.edge.listen_settings import CannotListen, ListenAddress
 from mpsd.edge.logs import logger
@@ -97,7 +97,10 @@ class ReadersPort:
 
         async def answer(request: web.Request) -> web.StreamResponse:
             verdict = await self._verdict(bearer_token(request.headers.get("Authorization", "")), path, reviewer)
-            return await _served(request, handler) if verdict.may_read else _refused(verdict)
+            if not verdict.may_read:
+                return _refused(verdict)
+            request[USER] = verdict.user
+            return await _served(request, handler)
 
         return answer
 

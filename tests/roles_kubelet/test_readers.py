@@ -1,15 +1,18 @@
 """What an agent of a cluster tells readers on its ports, and whom."""
 
+import http.client
 import json
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 import yaml
 
+from mpsd.roles.page_feed import MOST_READERS
 from tests.roles.machine import SOON_S, eventually
 from tests.roles_kubelet.cluster import Cluster, Object
 
@@ -58,14 +61,18 @@ def port(cluster: Cluster, *, tls: bool) -> int:
     return int(line["port"])
 
 
+def unverified() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
 def over_tls(cluster: Cluster, path: str, token: str = "") -> tuple[int, str]:
     """The status and the text of the answer."""
-    unverified = ssl.create_default_context()
-    unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     asked = urllib.request.Request(f"https://127.0.0.1:{port(cluster, tls=True)}{path}", headers=headers)
     try:
-        with urllib.request.urlopen(asked, timeout=SOON_S, context=unverified) as answer:
+        with urllib.request.urlopen(asked, timeout=SOON_S, context=unverified()) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refused:
         return refused.code, refused.read().decode()
@@ -105,6 +112,51 @@ def test_the_page_has_no_arguments_of_a_program_that_is_in_no_pod(cluster: Clust
 
 def strangers(page: str) -> list[str]:
     return [one["name"] for gpu in json.loads(page)["gpus"] for one in gpu["slices"] if one["holder"] == "stranger"]
+
+
+def test_one_reader_who_holds_every_stream_of_the_page_keeps_nobody_out(cluster: Cluster, reader: str) -> None:
+    def by_token() -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection("127.0.0.1", port(cluster, tls=True), timeout=SOON_S, context=unverified())
+
+    def at_home() -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", port(cluster, tls=False), timeout=SOON_S)
+
+    with ExitStack() as opened:
+        own = [stream(opened, by_token(), reader) for _place in range(MOST_READERS)]
+        assert all(one.readline() == b"event: page\n" for one in own)
+
+        other = stream(opened, at_home())
+        assert (other.status, other.readline()) == (200, b"event: page\n")
+        *kept, given_up = own
+        until_ended(given_up)
+
+        refused = stream(opened, by_token(), reader)
+        assert refused.status == 429
+        assert refused.read().decode() == (
+            "user system:serviceaccount:default:prometheus reads the page 31 times already, of 32 that may in all; "
+            "close a page that nobody looks at, or try again later\n"
+        )
+        cluster.running("seen", 2)
+        for one in (*kept, other):
+            until_told(one, b'"default/seen"')
+
+
+def stream(opened: ExitStack, connection: http.client.HTTPConnection, token: str = "") -> http.client.HTTPResponse:
+    opened.callback(connection.close)
+    connection.request("GET", "/v1/page/changes", headers={"Authorization": f"Bearer {token}"} if token else {})
+    return opened.enter_context(connection.getresponse())
+
+
+def until_ended(answer: http.client.HTTPResponse) -> None:
+    """A read that takes longer than the connection's deadline fails."""
+    with suppress(http.client.IncompleteRead, ConnectionError, ssl.SSLEOFError):
+        while answer.readline():
+            pass
+
+
+def until_told(answer: http.client.HTTPResponse, what: bytes) -> None:
+    while what not in (line := answer.readline()):
+        assert line, "the stream has ended"
 
 
 def test_nobody_else_does(cluster: Cluster) -> None:
