@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from mpsd.cli.imports import lasting
 from mpsd.cli.options import LimitsDirectory, ListenAt, ListenCertificate, LogFormat, RunDirectory, Simulate, setting
-from mpsd.cli.running import MakeReviewer, serve
+from mpsd.cli.running import AgentPlace, MakeReviewer, serve
 from mpsd.edge.kubelet_settings import ROWS, KubeletSettings, kubelet_settings
 from mpsd.edge.listen_settings import listen_settings
+from mpsd.edge.settings import settings
 from mpsd.roles.cluster_part import MakeClusterPart
 
 if TYPE_CHECKING:
@@ -55,18 +56,9 @@ def agent(
     readers = listen_settings(
         {"listen": listen, "listen_certificate": listen_certificate}, in_cluster=kubelet is not None
     )
-    part = _kubelet_part(kubelet) if kubelet else None
-    serve(
-        simulate,
-        limits,
-        run_dir,
-        log_format,
-        with_control=False,
-        with_agent=True,
-        make_cluster_part=part,
-        listen=readers,
-        make_reviewer=_reviewer(kubelet) if kubelet else None,
-    )
+    place = AgentPlace(readers, _kubelet_part(kubelet), _reviewer(kubelet)) if kubelet else AgentPlace(readers)
+    chosen = settings(run_directory=run_dir, limits_directory=limits, simulate=simulate, log_format=log_format)
+    serve(chosen, place, with_control=False)
 
 
 def _kubelet_part(kubelet: KubeletSettings) -> MakeClusterPart:

@@ -50,7 +50,14 @@ def control(
     """
     if release:
         _release(settings(run_directory=run_dir, limits_directory=limits, simulate=simulate), output)
-    serve(simulate, limits, run_dir, log_format, with_control=True, with_agent=False, daemon_cgroup=daemon_cgroup)
+    chosen = settings(
+        run_directory=run_dir,
+        limits_directory=limits,
+        simulate=simulate,
+        log_format=log_format,
+        daemon_cgroup=daemon_cgroup,
+    )
+    serve(chosen, None, with_control=True)
 
 
 def _release(chosen: Settings, output: Format) -> NoReturn:

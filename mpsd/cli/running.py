@@ -6,20 +6,19 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, nullcontext
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
 
 from mpsd.cli.imports import lasting
 from mpsd.cli.output import ExitCode, complaints
 from mpsd.core.domains import domains
-from mpsd.core.gpu_facts import GpuFacts
-from mpsd.core.grants import facts_here
 from mpsd.core.policy import Policy
 from mpsd.edge import event_loop, logs, run_directory
 from mpsd.edge.limits_files import LimitsFiles
 from mpsd.edge.listen_settings import CannotListen, Listen
 from mpsd.edge.nvml import NvmlFailed
 from mpsd.edge.peer import AlreadyServed
-from mpsd.edge.settings import Settings, settings
+from mpsd.edge.settings import Settings
 from mpsd.roles import stale_gates
 from mpsd.roles.agent import AgentRole
 from mpsd.roles.cluster_part import CannotServe, MakeClusterPart, Surrounding
@@ -37,23 +36,27 @@ MakeReviewer = Callable[[], "Reviewer"]
 _NOWHERE = Listen()
 
 
+@dataclass(frozen=True, slots=True)
+class AgentPlace:
+    """Where an agent is, and whom it answers.
+
+    listen: where readers are served beside the Unix socket. Two None on a machine of its own: make_cluster_part makes
+    what only an agent of a cluster's node has, which costs the others nothing; make_reviewer, called only where others
+    than this machine are served, makes who says whether they may read.
+    """
+
+    listen: Listen = _NOWHERE
+    make_cluster_part: MakeClusterPart | None = None
+    make_reviewer: MakeReviewer | None = None
+
+
 class Parts:
     """The roles of one node, in one event loop: control, agent or both."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        make_cluster_part: MakeClusterPart | None,
-        *,
-        with_control: bool,
-        with_agent: bool,
-        listen: Listen,
-        make_reviewer: MakeReviewer | None = None,
-    ) -> None:
-        """make_cluster_part, make_reviewer: None on a machine of its own."""
+    def __init__(self, settings: Settings, place: AgentPlace | None, *, with_control: bool) -> None:
+        """place: of the agent; None for none."""
         self._settings = settings
-        self._listen = listen
-        self._make_reviewer = make_reviewer
+        self._place = place or AgentPlace()
         self._log = logs.logger()
         self._files = LimitsFiles(settings.limits_directory)
         node = find_node(settings, self._files.facts)
@@ -62,17 +65,14 @@ class Parts:
         self._control = ControlRole(settings, found, node, self._policy) if with_control else None
         self._wake = asyncio.Event()
         here = Surrounding(settings, node, found, self._policy, self._wake.set)
-        self._cluster = make_cluster_part(here) if make_cluster_part else None
+        self._cluster = self._place.make_cluster_part(here) if self._place.make_cluster_part else None
         local = LocalGrants(settings.grants, self._wake.set, self._log)
         self._books = None if self._cluster else local
         books = self._cluster.books if self._cluster else local
-        self._agent = AgentRole(settings, node, self._policy, books, self._wake) if with_agent else None
+        self._agent = AgentRole(settings, node, self._policy, books, self._wake) if place else None
 
     def _policy(self) -> Policy:
         return self._files.policy
-
-    def _limits(self) -> tuple[Policy, GpuFacts]:
-        return self._files.policy, facts_here(self._node.gpus, self._files.facts)
 
     async def run(self) -> int:
         """Until a signal; then the daemons are drained and stopped, and the agent after them."""
@@ -114,67 +114,41 @@ class Parts:
             return
         with lasting():
             from mpsd.roles.agent_api import AgentApi  # brings an HTTP server, which control is better without
+            from mpsd.roles.agent_sources import AgentSources
             from mpsd.roles.metrics_api import MetricsApi
             from mpsd.roles.page_api import PageApi
             from mpsd.roles.page_of_node import NodePage
 
-        calls = self._cluster.calls if self._cluster else None
-        metrics = MetricsApi(self._settings, self._agent, self._policy, lambda: self._files.wrong is not None, calls)
+        sources = AgentSources(self._settings, self._agent, self._node, self._files, self._books)
+        metrics = MetricsApi(sources, self._cluster.calls if self._cluster else None)
         name = self._cluster.name if self._cluster else platform.node()
         pods = self._cluster.pods if self._cluster else None
         page = PageApi(NodePage(self._agent, self._policy, name, bare=self._cluster is not None, pods=pods))
-        api = AgentApi(self._settings, self._agent, self._limits, self._node, self._books, metrics, page)
+        api = AgentApi(sources, metrics, page)
         yield api
-        if self._listen.addresses:
+        if self._place.listen.addresses:
             yield self._readers_port(api)
         yield page
 
     def _readers_port(self, api: "AgentApi") -> "ReadersPort":
         from mpsd.roles.readers_port import ReadersPort  # brings TLS: only where it was asked for
 
-        reviewer = self._make_reviewer() if self._make_reviewer and self._listen.asks_who else None
-        return ReadersPort(api.readers_routes, self._listen.addresses, reviewer, self._listen.certificate)
+        listen, make_reviewer = self._place.listen, self._place.make_reviewer
+        reviewer = make_reviewer() if make_reviewer and listen.asks_who else None
+        return ReadersPort(api.readers_routes, listen.addresses, reviewer, listen.certificate)
 
 
-def serve(
-    simulate: str | None,
-    limits: str | None,
-    run_dir: str | None,
-    log_format: str | None,
-    *,
-    with_control: bool,
-    with_agent: bool,
-    daemon_cgroup: str | None = None,
-    make_cluster_part: MakeClusterPart | None = None,
-    listen: Listen = _NOWHERE,
-    make_reviewer: MakeReviewer | None = None,
-) -> None:
-    """Runs these parts until a signal; exits with 1 where they cannot run here, 2 for wrong input.
+def serve(chosen: Settings, place: AgentPlace | None, *, with_control: bool) -> NoReturn:
+    """Runs control, an agent or both until a signal; exits with 1 where they cannot run here.
 
-    make_cluster_part: makes what only an agent of a cluster's node has, which costs the others nothing.
-    listen: where readers are served beside the Unix socket. make_reviewer: makes who says whether they may read.
+    place: of the agent; None for none.
     """
-    chosen = settings(
-        run_directory=run_dir,
-        limits_directory=limits,
-        simulate=simulate,
-        log_format=log_format,
-        daemon_cgroup=daemon_cgroup,
-    )
     logs.configure(chosen.log_format)
     try:
         with run_directory.held(chosen.run_directory) if with_control else nullcontext():
             if with_control:  # before anything that can fail, such as NVML
                 stale_gates.close_before_start(chosen.run_directory, logs.logger())
-            parts = Parts(
-                chosen,
-                make_cluster_part,
-                with_control=with_control,
-                with_agent=with_agent,
-                listen=listen,
-                make_reviewer=make_reviewer,
-            )
-            code = event_loop.run(parts.run())
+            code = event_loop.run(Parts(chosen, place, with_control=with_control).run())
     except (NvmlFailed, AlreadyServed, CannotServe, CannotListen, run_directory.AlreadyHeld, OSError) as error:
         complaints().print(f"mpsd: {error}")
         code = ExitCode.NO

@@ -1,8 +1,9 @@
 """`mpsd up`: control and agent in one process."""
 
 from mpsd.cli.options import LimitsDirectory, ListenAt, LogFormat, RunDirectory, Simulate
-from mpsd.cli.running import serve
+from mpsd.cli.running import AgentPlace, serve
 from mpsd.edge.listen_settings import listen_settings
+from mpsd.edge.settings import settings
 
 
 def up(
@@ -22,4 +23,5 @@ def up(
         mpsd up --simulate H200x2     # no GPU needed
     """
     readers = listen_settings({"listen": listen}, in_cluster=False)
-    serve(simulate, limits, run_dir, log_format, with_control=True, with_agent=True, listen=readers)
+    chosen = settings(run_directory=run_dir, limits_directory=limits, simulate=simulate, log_format=log_format)
+    serve(chosen, AgentPlace(readers), with_control=True)

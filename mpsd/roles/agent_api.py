@@ -5,7 +5,7 @@ One rule: a grant goes to the process that asked, whose pid the kernel tells; no
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,26 +17,21 @@ from mpsd.core.bare_commands import without_arguments
 from mpsd.core.client_limits import ClientLimit, environment
 from mpsd.core.decide import Refuse
 from mpsd.core.domain_states import SERVING, after_is
-from mpsd.core.gpu_facts import GpuFacts
 from mpsd.core.grant_messages import GrantAnswer, ProgramAsks, Refusal
 from mpsd.core.grants import Grant
 from mpsd.core.limits_as_read import VISIBLE_DEVICES
 from mpsd.core.node_status import NodeStatus
 from mpsd.core.node_view import Waiting
-from mpsd.core.policy import Policy
 from mpsd.core.problem import InvalidInput
 from mpsd.core.program_request import read_program_request
 from mpsd.core.status_of_view import node_status
 from mpsd.edge import processes
 from mpsd.edge.http_server import Handler, UnixServer, json_answer, peer_pid
-from mpsd.edge.limits_files import limits_folder
-from mpsd.edge.settings import GRANT, Settings
-from mpsd.roles.agent import AgentRole
+from mpsd.edge.settings import GRANT
+from mpsd.roles.agent_sources import AgentSources
 from mpsd.roles.containers_api import ContainersApi
 from mpsd.roles.grant_set_api import GrantSetApi
-from mpsd.roles.local_grants import LocalGrants
 from mpsd.roles.metrics_api import MetricsApi
-from mpsd.roles.node import Node
 from mpsd.roles.page_api import PageApi
 from mpsd.roles.use_api import UseApi
 
@@ -44,42 +39,23 @@ LONGEST_WAIT_S = 7 * 86_400.0
 
 
 class AgentApi:
-    """books: where they are kept here; None beside a kubelet, where no program and no container gets a grant."""
+    """Everything that is answered on the Unix socket, and of it what other ports answer too."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        agent: AgentRole,
-        limits: Callable[[], tuple[Policy, GpuFacts]],
-        node: Node,
-        books: LocalGrants | None,
-        metrics: MetricsApi,
-        page: PageApi,
-    ) -> None:
-        self._settings = settings
-        self._agent = agent
-        self._limits = limits
-        self._extra = node.extra
-        self._path_first = node.path_first
+    def __init__(self, sources: AgentSources, metrics: MetricsApi, page: PageApi) -> None:
+        self._sources = sources
+        self._agent = sources.agent
         self._metrics = metrics
         self._page = page
-        self._of_pods = books is None
-        self._refuses = "" if books else "kubelet gives this node's GPUs to pods; write a pod"
-
-        def policy() -> Policy:
-            return limits()[0]
-
-        containers = ContainersApi(settings, agent, policy, node, books)
         self._server = UnixServer(
-            settings.socket,
+            sources.settings.socket,
             {
                 "GET /healthz": self._health,
                 "GET /readyz": self._readiness,
                 "GET /v1/node": self._node,
                 "POST /v1/grants": self._grant,
-                **containers.routes,
-                **GrantSetApi(agent, policy, books).routes,
-                **UseApi(agent, policy, node).routes,
+                **ContainersApi(sources).routes,
+                **GrantSetApi(sources).routes,
+                **UseApi(sources).routes,
                 **metrics.routes,
                 **page.routes,
             },
@@ -114,22 +90,20 @@ class AgentApi:
 
     async def _node_for_readers(self, _request: web.Request) -> web.Response:
         """Of pods others read than who is on the machine, where everybody sees what programs were started with."""
-        return json_answer(without_arguments(self._status()) if self._of_pods else self._status())
+        are_pods = self._sources.books is None
+        return json_answer(without_arguments(self._status()) if are_pods else self._status())
 
     def _status(self) -> NodeStatus:
-        policy, _facts = self._limits()
-        told = node_status(self._agent.look(), policy, self._agent.watchdog.status(), mpsd.__version__)
-        folder = limits_folder(self._settings.limits_directory)
-        return replace(told, limits_directory=str(folder.absolute()))
+        told = node_status(self._agent.look(), self._sources.policy, self._agent.watchdog.status(), mpsd.__version__)
+        return replace(told, limits_directory=str(self._sources.limits.folder.absolute()))
 
     async def _grant(self, request: web.Request) -> web.Response:
         """201 with the grant; 400 for a request that cannot be read or served; 409 when there is no room."""
-        if self._refuses:
-            return json_answer(Refusal((self._refuses,), True), status=400)
-        policy, facts = self._limits()
+        if self._sources.books is None:
+            return json_answer(Refusal(("kubelet gives this node's GPUs to pods; write a pod",), True), status=400)
         try:
             asks = msgspec.json.decode(await request.read(), type=ProgramAsks)
-            wanted = read_program_request(asks, policy, facts)
+            wanted = read_program_request(asks, self._sources.policy, self._sources.facts)
         except msgspec.MsgspecError as error:
             return json_answer(Refusal((f"the request is not understood: {error}",), True), status=400)
         except InvalidInput as error:
@@ -146,7 +120,7 @@ class AgentApi:
         return json_answer(self._answer(answer.grant), status=201)
 
     def _answer(self, grant: Grant) -> GrantAnswer:
-        pipe_directory: Path = self._settings.domain(grant.domain).client
+        pipe_directory: Path = self._sources.settings.domain(grant.domain).client
         variables = environment(ClientLimit(grant.memory_mib, grant.thread_percent), str(pipe_directory))
         variables |= {VISIBLE_DEVICES: ",".join(grant.gpus), GRANT: grant.id}
-        return GrantAnswer(grant.id, variables | self._extra, self._path_first)
+        return GrantAnswer(grant.id, variables | self._sources.node.extra, self._sources.node.path_first)

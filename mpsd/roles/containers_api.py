@@ -7,7 +7,7 @@ container's first process is there; so nobody has to give anything back by hand,
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from weakref import WeakValueDictionary
 
 from aiohttp import web
@@ -25,15 +25,12 @@ from mpsd.core.grants import CardsRequest, Grant
 from mpsd.core.identity import HostContainer, ProcessIdentity
 from mpsd.core.kept_grants import ContainerGrant
 from mpsd.core.node_view import Waiting
-from mpsd.core.policy import Policy
 from mpsd.edge import processes
 from mpsd.edge.http_server import Handler, json_answer
 from mpsd.edge.logs import logger
-from mpsd.edge.settings import Settings
 from mpsd.edge.waiting import until
-from mpsd.roles.agent import AgentRole
+from mpsd.roles.agent_sources import AgentSources
 from mpsd.roles.local_grants import LocalGrants
-from mpsd.roles.node import Node
 from mpsd.roles.privileged_questions import No, known_asker, read
 
 _GONE_S = 1.0  # for NVML to let go of a container's processes, which took 0.04 to 0.07 s
@@ -41,25 +38,22 @@ _LOOK_AGAIN_S = 0.02
 
 
 class ContainersApi:
-    """books: None beside a kubelet, where no container of anybody else's gets a grant."""
+    """Beside a kubelet it refuses: no container of anybody else's gets a grant there."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        agent: AgentRole,
-        policy: Callable[[], Policy],
-        node: Node,
-        books: LocalGrants | None,
-    ) -> None:
-        self._settings = settings
-        self._agent = agent
-        self._policy = policy
-        self._node = node
-        self._books = books
+    def __init__(self, sources: AgentSources) -> None:
+        self._sources = sources
+        self._settings = sources.settings
+        self._agent = sources.agent
+        self._node = sources.node
+        self._books = sources.books
         self._turns: WeakValueDictionary[ContainerName, asyncio.Lock] = WeakValueDictionary()
         self._log = logger(role="containers")
         self._around = Surroundings(
-            str(settings.run_directory), DeviceListStrategy.ENVVAR, node.extra, node.shared, node.device_lists
+            str(self._settings.run_directory),
+            DeviceListStrategy.ENVVAR,
+            self._node.extra,
+            self._node.shared,
+            self._node.device_lists,
         )
 
     @property
@@ -86,7 +80,7 @@ class ContainersApi:
             return no.answer
 
     async def _grant(self, asks: ContainerAsks, caller: ProcessIdentity) -> web.Response:
-        policy = self._policy()
+        policy = self._sources.policy
         reading = read_dialect(asks.environment, self._node.gpus, policy.compute)
         if isinstance(reading, Off):
             return web.Response(status=204)
@@ -146,7 +140,7 @@ class ContainersApi:
 
     def _say_given_back(self, asks: ContainerAsks, wanted: CardsRequest) -> None:
         """All cards or none: what could be had of some is not kept."""
-        there = had_room(wanted, self._agent.look(), self._policy())
+        there = had_room(wanted, self._agent.look(), self._sources.policy)
         self._log.info("given back", container=asks.id, gpus=there, reason="another GPU cannot give what is asked")
 
     # -- afterwards ------------------------------------------------------------------------------------------------

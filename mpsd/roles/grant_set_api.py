@@ -5,7 +5,7 @@ given here. More memory is answered once the domain's servers let a client of th
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from aiohttp import web
@@ -14,11 +14,10 @@ from mpsd.core.change_told import is_misuse, told
 from mpsd.core.grant_change import Change, changed
 from mpsd.core.grants import Part
 from mpsd.core.kept_grants import KeptGrant
-from mpsd.core.policy import Policy
 from mpsd.core.set_messages import GrantChangeAsks, GrantChanged
 from mpsd.edge.http_server import Handler, json_answer
 from mpsd.edge.logs import logger
-from mpsd.roles.agent import AgentRole
+from mpsd.roles.agent_sources import AgentSources
 from mpsd.roles.local_grants import LocalGrants
 from mpsd.roles.privileged_questions import No, known_asker, read
 
@@ -27,12 +26,12 @@ _RAISED_S = 10.0  # for the domain's servers to let a larger client in
 
 
 class GrantSetApi:
-    """books: None beside a kubelet, whose pods' grants nobody else changes."""
+    """Beside a kubelet it refuses: pods' grants nobody else changes."""
 
-    def __init__(self, agent: AgentRole, policy: Callable[[], Policy], books: LocalGrants | None) -> None:
-        self._agent = agent
-        self._policy = policy
-        self._books = books
+    def __init__(self, sources: AgentSources) -> None:
+        self._sources = sources
+        self._agent = sources.agent
+        self._books = sources.books
         self._log = logger(role="grants")
 
     @property
@@ -81,7 +80,7 @@ class GrantSetApi:
         return answer
 
     def _decided(self, grant_id: str, asks: GrantChangeAsks) -> tuple[KeptGrant, KeptGrant, GrantChanged]:
-        view, policy = self._agent.look(), self._policy()
+        view, policy = self._agent.look(), self._sources.policy
         before = next((held.grant for held in view.grants if held.grant.id == grant_id), None)
         if not isinstance(before, KeptGrant):
             raise No(404, f"grant {grant_id} is not there any more", for_ever=False)

@@ -4,7 +4,7 @@ One rule: a scrape asks neither NVML nor a daemon, however many there are: it te
 control` has written beside its records.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,12 +12,10 @@ from aiohttp import web
 
 from mpsd.core.metrics_calls import command_samples, plugin_samples
 from mpsd.core.metrics_samples import Sample, samples
-from mpsd.core.policy import Policy
 from mpsd.core.status_of_view import node_status
 from mpsd.edge.command_times import command_times
 from mpsd.edge.http_server import Handler
-from mpsd.edge.settings import Settings
-from mpsd.roles.agent import AgentRole
+from mpsd.roles.agent_sources import AgentSources
 from mpsd.roles.plugin_calls import PluginCallBook
 
 if TYPE_CHECKING:
@@ -25,20 +23,10 @@ if TYPE_CHECKING:
 
 
 class MetricsApi:
-    """limits_wrong: whether the limits files cannot be used. calls: None without a kubelet."""
+    """calls: None without a kubelet."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        agent: AgentRole,
-        policy: Callable[[], Policy],
-        limits_wrong: Callable[[], bool],
-        calls: PluginCallBook | None,
-    ) -> None:
-        self._settings = settings
-        self._agent = agent
-        self._policy = policy
-        self._limits_wrong = limits_wrong
+    def __init__(self, sources: AgentSources, calls: PluginCallBook | None) -> None:
+        self._sources = sources
         self._calls = calls
 
     @property
@@ -56,12 +44,11 @@ class MetricsApi:
         return Exposition()
 
     def _samples(self) -> list[Sample]:
-        view = self._agent.view
-        status = node_status(view, self._policy(), self._agent.watchdog.status()) if view else None
+        agent = self._sources.agent
+        status = node_status(agent.view, self._sources.policy, agent.watchdog.status()) if agent.view else None
+        domains = [domain.name for domain in status.domains] if status else ()
         return [
-            *samples(status, limits_wrong=self._limits_wrong()),
-            *command_samples(
-                command_times(self._settings, [domain.name for domain in status.domains] if status else ())
-            ),
+            *samples(status, limits_wrong=self._sources.limits.wrong is not None),
+            *command_samples(command_times(self._sources.settings, domains)),
             *plugin_samples(self._calls.now if self._calls else None),
         ]

@@ -5,16 +5,14 @@ One rule: NVML is asked for samples only when somebody asks here: that costs 1.4
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from aiohttp import web
 
-from mpsd.core.policy import Policy
 from mpsd.core.use_status import Busy, use_status
 from mpsd.edge.http_server import Handler, json_answer
 from mpsd.edge.nvml import NvmlFailed
-from mpsd.roles.agent import AgentRole
-from mpsd.roles.node import Node
+from mpsd.roles.agent_sources import AgentSources
 
 _LATELY_US = 2_000_000  # the driver takes a sample every second at least
 
@@ -22,10 +20,8 @@ _LATELY_US = 2_000_000  # the driver takes a sample every second at least
 class UseApi:
     """Whoever may look at the node may look at this."""
 
-    def __init__(self, agent: AgentRole, policy: Callable[[], Policy], node: Node) -> None:
-        self._agent = agent
-        self._policy = policy
-        self._node = node
+    def __init__(self, sources: AgentSources) -> None:
+        self._sources = sources
 
     @property
     def routes(self) -> Mapping[str, Handler]:
@@ -33,11 +29,12 @@ class UseApi:
 
     async def _use(self, _request: web.Request) -> web.Response:
         since_us = time.time_ns() // 1000 - _LATELY_US
+        node = self._sources.node
         busy, unsaid = {}, []
-        for gpu in self._node.gpus:
+        for gpu in node.gpus:
             try:
-                percent = self._node.nvml.busy_percent(gpu.uuid)
-                busy[gpu.uuid] = Busy(percent, self._node.nvml.sm_percents(gpu.uuid, since_us))
+                percent = node.nvml.busy_percent(gpu.uuid)
+                busy[gpu.uuid] = Busy(percent, node.nvml.sm_percents(gpu.uuid, since_us))
             except NvmlFailed as error:
                 unsaid.append(f"how busy {gpu.label} is: {error}")
-        return json_answer(use_status(self._agent.look(), self._policy(), busy, unsaid))
+        return json_answer(use_status(self._sources.agent.look(), self._sources.policy, busy, unsaid))
