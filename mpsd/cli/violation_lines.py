@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from mpsd.cli.tables import clock
 from mpsd.core.node_status import ViolationCount, ViolationsStatus, ViolationStatus
 from mpsd.core.problem import printable
-from mpsd.core.responses import Response
+from mpsd.core.responses import DONE, Response
 
 _LONGEST = 1000
-_ENDS = {Response.KILL: "to be ended", Response.EVICT: "to be ended and evicted"}
-_DONE = {Response.OBSERVE: "only seen", Response.WARN: "told of", **_ENDS}
 
 
 def violation_lines(seen: ViolationsStatus, *, most: int) -> Iterator[str]:
@@ -27,8 +25,8 @@ def _counted(one: ViolationCount) -> str:
     """One that was to end may go on, or be gone by itself."""
     if one.action is Response.KILL and one.ended == one.count:
         return f"{one.count} {one.kind} ended"
-    were = f" ({one.ended} ended)" if one.action in _ENDS and one.ended is not None else ""
-    return f"{one.count} {one.kind} {_DONE[one.action]}{were}"
+    were = f" ({one.ended} ended)" if one.action.ends and one.ended is not None else ""
+    return f"{one.count} {one.kind} {DONE[one.action]}{were}"
 
 
 def _said(one: ViolationStatus) -> str:

@@ -33,7 +33,7 @@ _GPU_KEYS = ("cloud.google.com/gke-accelerator", "aliyun.accelerator/nvidia_name
 _SERVING_UNTOLD = Unknown(
     f"no webhook has told it (annotation {ANNOTATION}): it is of an older mpsd, or has not registered itself yet"
 )
-_TOLD = ("toldAt", "driver", "version", "summary", "gpus", "domains", "grants", "conditions")
+_TOLD = ("toldAt", "driver", "version", "summary", "gpus", "domains", "grants", "conditions", "violations")
 
 
 def read_own_pod(thing: object, policy: Policy) -> OwnPod:

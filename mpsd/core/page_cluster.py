@@ -28,6 +28,7 @@ from mpsd.core.page_view import (
     shown_text,
 )
 from mpsd.core.problem import shown_name
+from mpsd.core.responses import DONE
 from mpsd.core.status_rows import DomainRow, GpuRow
 
 MOST_WAITING, MOST_LATELY = 1000, 60
@@ -131,6 +132,7 @@ def _slice(pod: PodStatus) -> Slice:
         thread_percent=pod.thread_percent,
         reserved_percent=pod.reserved_percent,
         clients=pod.clients,
+        violations=pod.violations.total if pod.violations else None,
     )
 
 
@@ -162,7 +164,9 @@ def _of_domain(domain: DomainRow, node: str) -> Iterator[Note]:
 
 
 def _lately(node: ClusterNode, now: float) -> Iterator[LatelyLine]:
-    """What an MPSNode still tells of a day: faults, and domains whose state has changed after they first served."""
+    """What an MPSNode still tells of a day: faults, domains whose state has changed after they first served, and the
+    last that programs did which they may not."""
+    yield from {line.id: line for line in _violations(node, now)}.values()
     for domain in node.domains:
         where = f"{shown_name(node.name)} {shown_name(domain.name)}"
         if domain.last_fault is not None and now - domain.last_fault < LATELY_S:
@@ -173,3 +177,13 @@ def _lately(node: ClusterNode, now: float) -> Iterator[LatelyLine]:
             key = f"state {where} {domain.since:.0f}"
             level = level_of(domain.state)
             yield LatelyLine(key, domain.since, level, shown_name(domain.state), where, shown_text(domain.reason))
+
+
+def _violations(node: ClusterNode, now: float) -> Iterator[LatelyLine]:
+    """The last of each pod, and of all; one that is told as both has the same id."""
+    of_pods = [pod.violations.last for pod in node.pods or () if pod.violations and pod.violations.last]
+    for one in (*of_pods, *(node.violations.last if node.violations else ())):
+        if one.at is not None and now - one.at < LATELY_S:
+            where = shown_name(f"{node.name} {one.namespace}/{one.pod}" if one.pod else node.name)
+            key = f"violation {one.kind} {one.action} {one.at} {where}"
+            yield LatelyLine(shown_name(key), one.at, Level.WARN, shown_name(one.kind), where, DONE.get(one.action, ""))

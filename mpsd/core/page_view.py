@@ -58,7 +58,8 @@ class Slice:
     """What one holder has of one GPU. name: `namespace/pod`, a container's name, or a command.
 
     memory_mib None: not told, or nothing was granted (STRANGER). used_mib, clients None: not known. ended: its holder
-    is gone, though not all of its processes. pid: of a program or a stranger.
+    is gone, though not all of its processes. pid: of a program or a stranger. violations: how often it did what it may
+    not, as a cluster is told; None: not told.
     """
 
     id: str
@@ -72,6 +73,7 @@ class Slice:
     pid: int | None = None
     over: bool = False
     ended: bool = False
+    violations: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

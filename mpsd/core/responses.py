@@ -4,6 +4,7 @@ One rule: whoever only shows what was done learns these words without the policy
 second to load.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 
@@ -24,3 +25,12 @@ class Response(StrEnum):
     def tells(self) -> bool:
         """Whether anybody but who looks hears of it."""
         return self is not Response.OBSERVE
+
+
+# In the words of people, by the policy's.
+DONE: Mapping[str, str] = {
+    Response.OBSERVE: "only seen",
+    Response.WARN: "told of",
+    Response.KILL: "to be ended",
+    Response.EVICT: "to be ended and evicted",
+}

@@ -119,12 +119,12 @@ function makeRow() {
 function fillRow(row, one) {
   const [, use, threads, clients] = row.children, { name, chip } = row.parts;
   own(name, one.name);
-  const said = [one.holder === "stranger" && t("holder.stranger"), one.over && t("slice.over"), one.ended && t("slice.ended"), one.pid !== null && t("pid", { n: one.pid })];
+  const said = [one.holder === "stranger" && t("holder.stranger"), one.over && t("slice.over"), one.ended && t("slice.ended"), one.violations && t("slice.violations", { n: one.violations }), one.pid !== null && t("pid", { n: one.pid })];
   const words = said.filter(Boolean);
   const bad = one.over || one.holder === "stranger";
   say(chip, words.join(", "));
   chip.hidden = !words.length;
-  chip.className = bad || one.ended ? "chip mark" : "muted";
+  chip.className = bad || one.ended || one.violations ? "chip mark" : "muted";
   chip.dataset.level = bad ? "bad" : "warn";
   row.className = terms.length && sliceMatches(one) ? "hit" : "";
   say(use, amounts(one));

@@ -4,21 +4,26 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from hypothesis import given
 
 from mpsd.core.cluster_status import ClusterNode, ConditionStatus
 from mpsd.core.domain_states import State
 from mpsd.core.heartbeat import STALE_S
 from mpsd.core.mps_ready import CONDITION
+from mpsd.core.mpsnode_reading import read_mpsnode
 from mpsd.core.page_cluster import aged, cluster_page, no_mpsnode, node_parts
 from mpsd.core.page_view import LISTS, Head, Level, NoteKind, PageView, Scope
 from mpsd.core.page_waiting import pod_card
 from mpsd.core.pod_scene import Why
 from mpsd.core.pod_seen import read_pod_seen
 from mpsd.core.pod_story import story
+from mpsd.core.violations_told import KindCount, LastViolation, NodeViolations, PodViolations
 from mpsd.edge.kube_time import seconds
 from tests.core.cluster_worlds import GIB, cluster_node, held, uuid
 from tests.core.test_pod_story import pod, scene
 from tests.core.worlds import POLICY
+from tests.mpsnodes import NOW as MPSNODES_NOW
+from tests.mpsnodes import damaged
 
 NOW = 100.0
 HEAD = Head(Scope.CLUSTER, "cluster", "1", NOW)
@@ -109,6 +114,33 @@ def test_faults_and_changes_of_the_last_day_are_what_happened_lately() -> None:
     assert [(line.what, line.where) for line in page.lately] == [("MPSFault", "node1 gpu1"), ("wedged", "node1 gpu0")]
     later = node_parts(node, NOW + 100_000.0)
     assert later.lately == ()
+
+
+def test_what_a_pod_did_marks_its_slice_and_is_what_happened_lately_once() -> None:
+    last = LastViolation(NOW - 5, "memory_over_grant", "kill", "default", "train")
+    gone = replace(last, at=NOW - 9, action="evict", pod="thief")
+    old, in_no_pod = replace(last, at=NOW - 100_000.0), LastViolation(NOW - 7, "in_no_pod", "warn", "", "")
+    own = PodViolations((KindCount("memory_over_grant", 2), KindCount("limit_lifted", 1)), last)
+    pods = (
+        replace(held("train", 7), violations=own),
+        replace(held("well", 3), violations=PodViolations()),
+        held("?", 1),
+    )
+    of_node = NodeViolations(NOW - 200_000.0, 1, (), (old, gone, in_no_pod, last))
+    page = cluster_page(HEAD, [node_parts(told(cluster_node(held=pods), violations=of_node), NOW)], ())
+    assert [one.violations for one in page.gpus[0].slices or ()] == [3, 0, None]
+    assert [(line.what, line.where, line.text) for line in page.lately] == [
+        ("memory_over_grant", "node1 default/train", "to be ended"),
+        ("in_no_pod", "node1", "told of"),
+        ("memory_over_grant", "node1 default/thief", "to be ended and evicted"),
+    ]
+
+
+@given(damaged())
+def test_whatever_a_node_tells_is_shown_and_nothing_of_it_twice(thing: object) -> None:
+    lately = node_parts(read_mpsnode(thing, MPSNODES_NOW, seconds), MPSNODES_NOW).lately
+    assert len({line.id for line in lately}) == len(lately)
+    assert all(line.where.isprintable() for line in lately)
 
 
 def test_ids_are_there_once_in_each_list_and_a_view_survives_json() -> None:
