@@ -9,7 +9,7 @@ import pytest
 from selenium.common.exceptions import JavascriptException
 from selenium.webdriver.common.keys import Keys
 
-from mpsd.core.page_view import PageView
+from mpsd.core.page_view import PageView, PodsHeard
 from tests.core.worlds import GPUS
 from tests.page.browser import DESKTOP, PHONE, Browser, axe
 from tests.page.site import PlayedSite, played
@@ -57,8 +57,7 @@ def test_the_worst_is_said_first(window: Browser, night: PlayedSite) -> None:
     assert window.text("#notes > li:first-child").count("in fault") == 1
     assert window.text(".gpu:first-child h3").startswith("gpu2")
     assert "a program had a GPU fault" in window.text(".gpu:first-child")
-    assert "python finetune.py" in window.text("#waiting > li:first-child")
-    assert "no single GPU has 18 GiB and 50 % of the threads" in window.text("#waiting > li:first-child")
+    assert "pod research/finetune-qwen-0 waits on gpu2 of gpu-a1: gpu2 is in fault" in window.text("#waiting")
 
 
 def test_a_data_scientist_finds_a_job_by_typing(window: Browser, night: PlayedSite) -> None:
@@ -69,8 +68,8 @@ def test_a_data_scientist_finds_a_job_by_typing(window: Browser, night: PlayedSi
     window.until("return document.querySelectorAll('.gpu').length === 1", "one GPU has it")
     assert window.text(".gpu h3").startswith("gpu2")
     assert window.text("tr.hit th").startswith("research/finetune-llama-0")
-    assert window.text("#waiting").count("finetune.py") == 1
-    assert "evaluate" not in window.text("#waiting")
+    assert window.script("return document.querySelectorAll('#waiting > li').length") == 1
+    assert "finetune-qwen-0" in window.text("#waiting")
     assert "2 matches" in window.text("#found")
     window.select_all()
     window.keys("no-such-job")
@@ -78,6 +77,30 @@ def test_a_data_scientist_finds_a_job_by_typing(window: Browser, night: PlayedSi
     window.select_all()
     window.keys(Keys.DELETE)
     window.until("return document.querySelectorAll('.gpu').length === 4", "all GPUs are back")
+
+
+def test_a_node_beside_a_kubelet_says_which_of_its_pods_wait_since_when_and_where_the_others_are(
+    window: Browser, night: PlayedSite
+) -> None:
+    shown(window, night, 4)
+    assert window.text("#waiting-title") == "Waiting for a GPU (2)"
+    assert "not started" in window.text("#waiting > li:last-child .chip")
+    assert window.text("#waiting > li:last-child time").startswith("for ")
+    assert "ImagePullBackOff" in window.text("#waiting > li:first-child")
+    assert "scheduler's page" in window.text("#waiting-elsewhere")
+    view = troubled(time.time())
+    never = replace(view.head, pods=PodsHeard("the API server does not answer"))
+    night.show(replace(view, head=never, waiting=()))
+    window.until("return document.querySelector('#waiting-title').textContent.endsWith('(?)')", "nobody knows how many")
+    assert "? waiting" in window.text("#verdict-figures")
+    assert "is not known: the API server does not answer" in window.text("#waiting-away")
+    window.script("document.querySelector('[data-language=zh]').click()")
+    assert "调度器" in window.text("#waiting-elsewhere")
+    night.show(replace(view, head=replace(view.head, pods=PodsHeard("it is away", 0.0))))
+    window.until("return document.querySelectorAll('#waiting > li').length === 2", "those that were heard of last stay")
+    assert "收不到本节点 Pod 的消息" in window.text("#waiting-away")
+    night.show(page_of(node(GPUS, [])))
+    window.until("return document.getElementById('waiting-part').hidden", "where no kubelet is nothing is said of pods")
 
 
 def test_what_is_not_known_is_a_question_mark_and_never_zero(window: Browser) -> None:

@@ -9,18 +9,18 @@ from mpsd.core.node_status import ViolationsStatus, ViolationStatus
 from mpsd.core.node_view import Client, DomainView, NodeView
 from mpsd.core.page_cluster import aged, cluster_page, node_parts
 from mpsd.core.page_node import REFUSED, Happened, node_page
-from mpsd.core.page_view import Head, PageView, Scope
-from mpsd.core.page_waiting import pod_card
+from mpsd.core.page_view import Head, PageView, PodsHeard, PodsHere, Scope
+from mpsd.core.page_waiting import Times, own_scene, pod_card, pods_here
 from mpsd.core.pod_seen import read_pod_seen
 from mpsd.core.pod_story import story
 from mpsd.core.responses import Response
 from mpsd.core.status_of_view import node_status
 from mpsd.core.violations import Kind
-from mpsd.edge.kube_time import seconds
+from mpsd.edge.kube_time import seconds, stamp
 from tests.core.cluster_worlds import cluster_node, held
 from tests.core.test_pod_story import pod, scene
 from tests.core.worlds import GPUS as SOME
-from tests.core.worlds import POLICY, identity, waiting
+from tests.core.worlds import POLICY, identity
 from tests.page_worlds import GIB, domain, granted, node
 
 _GPUS = tuple(replace(SOME[0], uuid=f"GPU-{ordinal:032x}", ordinal=ordinal) for ordinal in range(4))
@@ -37,7 +37,7 @@ _PODS = (
 
 
 def troubled(now: float) -> PageView:
-    """A node on an ordinary bad night: one GPU in fault, one pod over its grant, programs that wait."""
+    """A node beside a kubelet on an ordinary bad night: one GPU in fault, one pod over its grant, two that wait."""
     grants = [
         (granted(_GPUS[gpu], name.split("/")[1], gib * GIB, name.split("/")[0], percent), used)
         for gpu, name, gib, used, percent in _PODS
@@ -51,13 +51,7 @@ def troubled(now: float) -> PageView:
     in_fault = replace(domain(_GPUS[2], State.FAULT, "a program had a GPU fault; its clients are being ended"))
     domains = [DomainView(replace(in_fault, since=now - 140, restarts_total=1), frozenset())]
     domains += [DomainView(replace(domain(gpu), since=now - 90_000), frozenset()) for gpu in _GPUS if gpu != _GPUS[2]]
-    queue = (
-        replace(
-            waiting("a", 18, 50, deadline=now + 600), command="python finetune.py --model qwen", holder=identity(5120)
-        ),
-        replace(waiting("b", 2, deadline=now + 600), command="python evaluate.py", holder=identity(5177)),
-    )
-    seen: NodeView = replace(base, now=now, clients=(*clients, stranger), domains=tuple(domains), waiting=queue)
+    seen: NodeView = replace(base, now=now, clients=(*clients, stranger), domains=tuple(domains))
     over = ViolationStatus(
         now - 30,
         Kind.MEMORY_OVER_GRANT,
@@ -79,7 +73,33 @@ def troubled(now: float) -> PageView:
         Happened(now - 60, REFUSED, "python train.py", "no single GPU has 40 GiB: the most is 23"),
         Happened(now - 7300, Reason.READY.value, "gpu-a1", "MPS domain gpu3 serves"),
     ]
-    return node_page(node_status(seen, POLICY, watched, "0.1.0"), "gpu-a1", happened)
+    return node_page(node_status(seen, POLICY, watched, "0.1.0"), "gpu-a1", happened, pods=_bound(seen, now))
+
+
+def _bound(seen: NodeView, now: float) -> PodsHere:
+    """Two pods of the node that do not run yet: one for its GPU, one for its image."""
+    times = Times(stamp, seconds)
+    pulls = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "registry.example/evaluate:v3"'}
+    pods = [
+        _starting("research", "finetune-qwen-0", 3, _GPUS[2].uuid, now - 120, 40),
+        _starting("research", "evaluate-3-kx2lw", 2, _GPUS[0].uuid, now - 900, waiting=pulls),
+    ]
+    around = own_scene("gpu-a1", seen, POLICY, times)
+    return pods_here([read_pod_seen(one, POLICY) for one in pods], {}, around, PodsHeard(), times)
+
+
+def _starting(
+    namespace: str, name: str, gib: int, gpu: str, bound: float, percent: int = 0, waiting: dict[str, str] | None = None
+) -> object:
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(bound)}
+    states = [{"name": "main", "state": {"waiting": waiting}}] if waiting else []
+    return pod(
+        gib,
+        percent,
+        metadata={**_named(namespace, name), "annotations": {"mpsd.io/gpu": gpu}},
+        spec={"nodeName": "gpu-a1"},
+        status={"conditions": [scheduled], "containerStatuses": states},
+    )
 
 
 def hostile() -> NodeView:
@@ -107,11 +127,12 @@ def cluster(now: float) -> PageView:
     nodes[5] = aged(replace(nodes[5], told_at=now - 1500), now)
     around = scene(*nodes)
     pods = [
-        ("research", "finetune-qwen-0", 20, 1),
-        ("research", "resnet-sweep-7-2k9dx", 12, 1),
-        ("batch", "embed-all-0", 30, 1),
+        ("research", "finetune-qwen-0", 20, 4000),
+        ("research", "resnet-sweep-7-2k9dx", 12, 700),
+        ("batch", "embed-all-0", 30, 90_000),
     ]
-    seen = [read_pod_seen(pod(gib, gpus=gpus, metadata=_named(*names)), POLICY) for *names, gib, gpus in pods]
+    made = [{**_named(space, name), "creationTimestamp": stamp(now - ago)} for space, name, _gib, ago in pods]
+    seen = [read_pod_seen(pod(one[2], metadata=metadata), POLICY) for one, metadata in zip(pods, made, strict=True)]
     cards = [pod_card(one, story(one, replace(around, now=now)), seconds) for one in seen]
     head = Head(Scope.CLUSTER, "cluster", "0.1.0", now)
     return cluster_page(head, [node_parts(one, now) for one in nodes], cards)
