@@ -13,7 +13,7 @@ from rich.text import Text
 
 from mpsd.cli.sheet import Cell, Head, Sheet
 from mpsd.core.cordon_change import DRAINS
-from mpsd.core.domain_states import State, after_is
+from mpsd.core.domain_states import State, after_is, remedy
 from mpsd.core.durations import lasting
 from mpsd.core.gib import gib
 from mpsd.core.mps_ready import Truth
@@ -230,12 +230,12 @@ def _node_columns(now: float) -> "tuple[Column[NodeRow], ...]":
 
 
 def domain_line(domain: DomainRow, now: float) -> str:
-    """What is to be said of a domain that is not ready."""
+    """Of a domain that is not ready: since when, why, and what to do, as `mpsd doctor` says it."""
     where = f"{domain.node}: " if domain.node else ""
     since = "" if domain.since is None else f" since {clock(domain.since)} ({lasting(now - domain.since)})"
-    return printable(
-        f"{where}{domain.name} is {after_is(domain.state)}{since}: {domain.reason or 'no reason said'}", _LONGEST
-    )
+    what_to_do = remedy(domain.state, domain.reason)
+    why = f"{domain.reason or 'no reason said'}{'; ' if what_to_do else ''}{what_to_do}"
+    return printable(f"{where}{domain.name} is {after_is(domain.state)}{since}: {why}", _LONGEST)
 
 
 def suspects_line(domain: DomainRow) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mpsd.core.doctor import Check, Severity, Wrong
 from mpsd.core.doctor_facts import DomainSeen, Elsewhere, NodeFacts, NotKnown, Unknown, known
-from mpsd.core.domain_states import State, after_is
+from mpsd.core.domain_states import State, after_is, remedy
 from mpsd.core.node_view import RECORD_VERSION
 
 RECORDS = "record.json of each domain in the run directory"
@@ -68,18 +68,9 @@ def _domain_stopped(facts: NodeFacts) -> Iterator[Wrong]:
         if record.daemon and not one.daemon_lives and state is not State.DOWN:
             what = f"{record.domain}: its control daemon ({record.daemon}) is gone"
             yield Wrong(what, f"see its log ({record.domain}/log/control.log in the run directory) and mpsd's")
-        elif state in _REMEDIES and (record.reason or state is not State.STARTING):
+        elif what_to_do := remedy(state, record.reason):
             why = f": {record.reason}" if record.reason else ""
-            yield Wrong(f"{record.domain} is {after_is(state)}{why}", _REMEDIES[state])
-
-
-_REMEDIES = {
-    State.REFUSED: "mpsd looks again by itself once that is mended",
-    State.DOWN: "it is started again by itself; log/control.log beside its record says why it ended",
-    State.WEDGED: "wait: after wedged_limit_s it is ended and started anew, its programs with it",
-    State.FAULT: "wait: mpsd ends what lingers after fault_grace_s, and it serves again",
-    State.STARTING: "mend what the reason says; it serves by itself then",
-}
+            yield Wrong(f"{record.domain} is {after_is(state)}{why}", what_to_do)
 
 
 def _domain_drains(facts: NodeFacts) -> Iterator[Wrong]:

@@ -32,6 +32,22 @@ def after_is(state: str) -> str:
     return "in fault" if state == State.FAULT else str(state)
 
 
+_REMEDIES: dict[str, str] = {
+    State.REFUSED: "mpsd looks again by itself once that is mended",
+    State.DOWN: "it is started again by itself; log/control.log beside its record says why it ended",
+    State.WEDGED: "wait: after wedged_limit_s it is ended and started anew, its programs with it",
+    State.FAULT: "wait: mpsd ends what lingers after fault_grace_s, and it serves again",
+    State.STARTING: "mend what the reason says; it serves by itself then",
+}
+
+
+def remedy(state: str, reason: str) -> str:
+    """What to do about a domain in this state for this reason; empty where there is nothing to do: it serves, or is about
+    to, or somebody has asked that it does not. reason: empty where none is said.
+    """
+    return _REMEDIES.get(state, "") if reason or state != State.STARTING else ""
+
+
 class Event(StrEnum):
     OBSTACLE_SEEN = "something stands in the way"
     OBSTACLE_GONE = "nothing stands in the way any more"

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from mpsd.cli.status import show
 from mpsd.cli.tables import clock
+from mpsd.core.domain_states import State
 from mpsd.core.grants import Part, evenly
 from mpsd.core.node_view import Client, Fault, FaultHit, HeldGrant, NodeView
 from mpsd.core.status_of_view import node_status
@@ -71,6 +72,18 @@ def test_whom_one_fault_after_the_other_hit_is_shown_and_nobody_is_blamed() -> N
     assert "default/a (2 in a row)" in said
     assert "which of them caused them, if one did, nobody can say" in said
     assert "present" not in shown(node(grants=(held("a"),), faults=faults[:1], faults_total=1))
+
+
+def test_a_domain_that_does_not_serve_says_why_and_what_to_do() -> None:
+    wedged = " ".join(shown(node(state=State.WEDGED, reason="no answer to get_server_list")).split())
+    remedy = "wait: after wedged_limit_s it is ended and started anew, its programs with it"
+    assert "gpu0 is wedged since " in wedged
+    assert f": no answer to get_server_list; {remedy}" in wedged
+
+
+def test_a_domain_that_only_starts_or_was_drained_asks_nothing_of_anybody() -> None:
+    assert shown(node(state=State.STARTING, reason="")).rstrip().endswith(": no reason said")
+    assert shown(node(state=State.DRAINED, reason="asked by ops")).rstrip().endswith(": asked by ops")
 
 
 def test_a_grant_of_uneven_parts_shows_what_it_has_and_uses_of_each_gpu() -> None:
