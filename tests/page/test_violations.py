@@ -1,0 +1,40 @@
+"""A cluster's page in a real Chromium says which pod broke its limit, in both languages."""
+
+import time
+from dataclasses import replace
+
+from mpsd.core.page_cluster import cluster_page, node_parts
+from mpsd.core.page_view import Head, Scope
+from mpsd.core.violations_told import KindCount, LastViolation, NodeViolations, PodViolations
+from tests.core.cluster_worlds import cluster_node, held
+from tests.page.browser import Browser
+from tests.page.site import played
+
+ROW = "tbody tr:nth-child({})"
+
+
+def test_a_pod_that_broke_its_limit_is_marked_and_what_it_did_happened_lately(window: Browser) -> None:
+    now = time.time()
+    last = LastViolation(now - 60, "memory_over_grant", "kill", "default", "train")
+    own = PodViolations((KindCount("memory_over_grant", 3),), last)
+    pods = (replace(held("train", 7), violations=own), replace(held("well", 3), violations=PodViolations()))
+    node = replace(
+        cluster_node(gib=(23,), held=pods), told_at=now, violations=NodeViolations(now - 900, 1, own.counts, (last,))
+    )
+    with played(cluster_page(Head(Scope.CLUSTER, "cluster", "1", now), [node_parts(node, now)], ())) as site:
+        window.open(site.url)
+        window.until("return document.querySelectorAll('.gpu').length === 1", "the GPU is shown")
+        window.script("document.querySelectorAll('details:not([open]) > summary').forEach((one) => one.click())")
+        window.until("return document.querySelectorAll('.gpu tbody tr').length === 2", "the table of its pods")
+        assert "3 violations" in window.text(f".gpu {ROW.format(1)}")
+        assert "violation" not in window.text(f".gpu {ROW.format(2)}")
+        lately = window.text("#lately > li:first-child")
+        assert "Memory over grant" in lately
+        assert "node1 default/train" in lately
+        assert "to be ended" in lately
+        window.script("document.querySelector('[data-language=zh]').click()")
+        window.until(
+            f"return document.querySelector('.gpu {ROW.format(1)}').textContent.includes('违规 3 次')", "in Chinese"
+        )
+        assert "显存超额" in window.text("#lately > li:first-child")
+        assert window.complaints() == []
