@@ -42,8 +42,9 @@ _REMEDIES: dict[str, str] = {
 
 
 def remedy(state: str, reason: str) -> str:
-    """What to do about a domain in this state for this reason; empty where there is nothing to do: it serves, or is about
-    to, or somebody has asked that it does not. reason: empty where none is said.
+    """What to do about a domain in this state for this reason (empty where none is said).
+
+    Empty where there is nothing to do: it serves, or is about to, or somebody has asked that it does not.
     """
     return _REMEDIES.get(state, "") if reason or state != State.STARTING else ""
 
