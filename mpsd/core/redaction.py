@@ -5,25 +5,18 @@ what is left can still be read. Whoever knows that a text is a command takes the
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-GONE = "[redacted]"
+from mpsd.core.redaction_markup import without_elements
+from mpsd.core.redaction_options import password_words, without_passwords
+from mpsd.core.redaction_prose import is_key, without_told
+from mpsd.core.secret_names import GONE, TELLING, is_plain, looks_secret
+
 _LONGEST_OPTION = 64
 _DROPPED = frozenset({"managedFields", "kubectl.kubernetes.io/last-applied-configuration"})
 
-# A name says so by a word in it, unless its end says that it only names where the secret is, or counts.
-_TELLING = (
-    r"pass(?:word|wd|phrase)|pwd|secret|token|credential|cookie|signature|authorization|dsn|webhook[_-]?url|"
-    r"(?:api|access|account|auth|encryption|license|master|private|shared|signing|ssh)[_-]?key|session[_-]?(?:id|key)|"
-    r"key-data|certificate-data|authority-data|"
-    r"(?<![a-z])(?:pass|auth|sig)(?![\w.-])|pgpass"  # as whole words, for they begin and end many that are harmless
-)
-_HARMLESS_END = r"(?:name|names|file|path|dir|directory|ref|type|count|total|reviews?|seconds|projection|expiration)$"
-_IS_SECRET = re.compile(_TELLING, re.IGNORECASE)
-_IS_HARMLESS = re.compile(_HARMLESS_END, re.IGNORECASE)
-_PLAIN = frozenset({"", "true", "false", "null", "none", "nil", "{", "[", "|", ">", GONE.casefold()})
-_PLAIN |= {"enforce", "warn", "audit"}  # what the policy says of a rule, such as environment-secret
 _COMMENT = re.compile(r"\s+#.*$")
 
 _PEM = re.compile(
@@ -57,7 +50,7 @@ _VALUE = (
 # NAME=value, NAME: value, "NAME": "value" (also inside a JSON text). Other names are passed over, not matched with what
 # stands after them: that may have a secret in it, as url=https://x/?token=y has.
 _NAMED = re.compile(
-    rf"(?<![\w.-])(?=[\w.-]++{_QUOTE}?\]?\s{{0,40}}+[=:%])(?P<name>(?=[\w.-]*(?:{_TELLING}))[\w.-]++)"
+    rf"(?<![\w.-])(?=[\w.-]++{_QUOTE}?\]?\s{{0,40}}+[=:%])(?P<name>(?=[\w.-]*(?:{TELLING}))[\w.-]++)"
     rf"(?P<middle>{_QUOTE}?\]?(?:\s{{0,4}}|[ \t]{{0,40}}){_IS}(?:[ \t]{{5,40}}|\s{{0,4}})){_VALUE}",
     re.MULTILINE | re.IGNORECASE,
 )
@@ -84,15 +77,10 @@ _SHORTEST_RUN = 20  # what is left of one without the UUIDs in it
 _LEAST_SHARE = 0.1  # of upper and of lower case letters in what is random; words, paths and UUIDs have less of one
 
 
-def looks_secret(name: str) -> bool:
-    """Whether what has this name is a secret."""
-    return bool(_IS_SECRET.search(name)) and not _IS_HARMLESS.search(name)
-
-
 def redacted(text: str) -> str:
     """The text without the secrets in it."""
-    for pattern, replace in _STEPS:
-        text = pattern.sub(replace, text)
+    for step in _STEPS:
+        text = step(text)
     return text
 
 
@@ -108,7 +96,7 @@ def _is_open(found: re.Match[str]) -> bool:
     """Whether this value may be read by anybody."""
     quote = found["quote"] or ""
     value = found["value"].removeprefix(quote).removesuffix(quote) if quote else found["value"]
-    return not looks_secret(found["name"]) or value.strip().casefold() in _PLAIN
+    return not looks_secret(found["name"]) or is_plain(value)
 
 
 def _in_quotes(found: re.Match[str]) -> str:
@@ -125,8 +113,8 @@ def _block(found: re.Match[str]) -> str:
 
 
 def _after(found: re.Match[str]) -> str:
-    is_plain = _COMMENT.sub("", found["value"]).strip().casefold() in _PLAIN
-    return found[0] if is_plain or not looks_secret(found["name"]) else f"{found['before']}{GONE}"
+    is_open = is_plain(_COMMENT.sub("", found["value"])) or not looks_secret(found["name"])
+    return found[0] if is_open else f"{found['before']}{GONE}"
 
 
 def _run(found: re.Match[str]) -> str:
@@ -143,20 +131,22 @@ def _scheme(found: re.Match[str]) -> str:
     return found[0] if is_word else f"{found['before']}{GONE}"
 
 
-_Replace = str | Callable[[re.Match[str]], str]
-_STEPS: tuple[tuple[re.Pattern[str], _Replace], ...] = (
-    (_PEM, GONE),
-    (_HEADER, rf"\g<before>{GONE}"),
-    (_BLOCK, _block),
-    (_LINE, _after),
-    (_URL, rf"\g<before>{GONE}@"),
-    (_BEARER, _scheme),
-    (_JWT, GONE),
-    (_KNOWN, GONE),
-    (_PAIR, _pair),
-    (_NAMED, _named),
-    (_OPTION, _after),
-    (_RUN, _run),
+_STEPS: tuple[Callable[[str], str], ...] = (
+    partial(_PEM.sub, GONE),
+    without_elements,
+    partial(_HEADER.sub, rf"\g<before>{GONE}"),
+    partial(_BLOCK.sub, _block),
+    partial(_LINE.sub, _after),
+    partial(_URL.sub, rf"\g<before>{GONE}@"),
+    partial(_BEARER.sub, _scheme),
+    partial(_JWT.sub, GONE),
+    partial(_KNOWN.sub, GONE),
+    without_passwords,
+    partial(_PAIR.sub, _pair),
+    partial(_NAMED.sub, _named),
+    partial(_OPTION.sub, _after),
+    without_told,
+    partial(_RUN.sub, _run),
 )
 
 
@@ -169,19 +159,30 @@ def redacted_value(value: Any, *, name: str = "") -> Any:
         case dict():
             return _mapping(value)
         case list() | tuple():
-            before = [None, *value]
-            return [
-                redacted_value(inner, name=_option_of(one) or name) for one, inner in zip(before, value, strict=False)
-            ]
+            return _words(value, name)
         case str():
-            is_plain = value.casefold() in _PLAIN
-            return GONE if name and looks_secret(name) and not is_plain else redacted(value)
+            is_secret = looks_secret(name) and not is_plain(value)
+            return GONE if is_secret or is_key(name, value) else redacted(value)
         case bool() | None:
             return value
         case int() | float():
             return GONE if name and looks_secret(name) else value
         case _:
             return redacted(str(value))
+
+
+def _words(words: Sequence[Any], name: str) -> list[Any]:
+    """Of a list, which may be a command."""
+    secret = password_words(words)
+    return [
+        _without_password(inner) if place in secret else redacted_value(inner, name=_option_of(before) or name)
+        for place, (before, inner) in enumerate(zip([None, *words], words, strict=False))
+    ]
+
+
+def _without_password(word: object) -> str:
+    """The word that is a secret, or `-p` with the secret behind it."""
+    return f"{word[:2]}{GONE}" if isinstance(word, str) and word.startswith("-") else GONE
 
 
 def _option_of(word: object) -> str:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.core.redaction import GONE, log_redacted, looks_secret, program_of, redacted, redacted_value
+from mpsd.core.redaction import log_redacted, program_of, redacted, redacted_value
+from mpsd.core.secret_names import GONE, looks_secret
 
 _ALPHABET = string.ascii_letters + string.digits
 _NAMES = [
@@ -29,6 +30,16 @@ _NAMES += ["client-key-data", "client-certificate-data", "HF_TOKEN", "cookie", "
 def secret(seed: int, length: int = 24, alphabet: str = _ALPHABET) -> str:
     chosen = random.Random(seed)
     return "".join(chosen.choice(alphabet) for _letter in range(length))
+
+
+def made_up(seed: int) -> str:
+    """What no word looks like, whatever the seed."""
+    return f"q{secret(seed, 10)}7"
+
+
+def in_hex(seed: int, length: int) -> str:
+    """With a letter and a digit, whatever the seed."""
+    return f"{secret(seed, length, '0123456789abcdef')}a7"
 
 
 def jwt(seed: int) -> str:
@@ -61,6 +72,29 @@ _WRAPPED = st.one_of(
     _SEEDS.map(lambda seed: ("ghp_" + secret(seed, 36),) * 2),
     _SEEDS.map(lambda seed: (base64.b64encode(random.Random(seed).randbytes(60)).decode(),) * 2),
     _SEEDS.map(lambda seed: (json.dumps(json.dumps({"password": secret(seed)})), secret(seed))),
+    st.tuples(
+        _SEEDS,
+        st.sampled_from(
+            [
+                "with password {} at port 22",
+                "password for bob is {}.",
+                "the token {}, which is old",
+                "api key '{}'",
+                "secret {}",
+                "mysql -uroot -p{} db",
+                "docker login -p {} host",
+                "curl -u me:{} host",
+                "serve --password {} --port 22",
+                "serve --api-key={}",
+                "<password>{}</password>",
+                '<user name="x" password="{}"/>',
+                '<property name="token" value="{}"/>',
+            ]
+        ),
+    ).map(lambda drawn: (drawn[1].format(made_up(drawn[0])), made_up(drawn[0]))),
+    st.tuples(
+        _SEEDS, st.integers(10, 37), st.sampled_from(["key {}", "Salt: {}", "nonce -> {}", "signing key|{}", "seed={}"])
+    ).map(lambda drawn: (drawn[2].format(in_hex(*drawn[:2])), in_hex(*drawn[:2]))),
 )
 _AROUND = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=30)
 
@@ -117,6 +151,39 @@ FORMS = [
     "postgres://me:so/hid3den@db.example/x",
     "url=https://x.example/?token=hid3den&gpu=1",
     "https://x.example/?X-Amz-Signature=hid3den",
+    "connecting with password hid3den now",
+    "the password for user bob is hid3den.",
+    "password of bob@db: hid3den",
+    'Password set to "hid3den words"',
+    '{"event": "login with password hid3den", "gpu": "gpu0"}',
+    "the token is hid3den; it ends soon",
+    "api key hid3den",
+    "secret key 'hid3den' refused",
+    "GRANT ALL TO bob IDENTIFIED BY 'hid3den'",
+    "client secret hid3den",
+    "--password hid3den,words",
+    "--password=hid3den",
+    "--token=hid3den",
+    "mysql -u root -phid3den db",
+    "mysqldump -p hid3den",
+    "/usr/bin/mysql -uroot -p'hid3den words' -h db",
+    '["mysql","-uroot","-phid3den"]',
+    "sshpass -p hid3den ssh host",
+    "docker login -u me -p hid3den registry.example",
+    "redis-cli -h cache -a hid3den",
+    "curl -u me:hid3den https://x.example",
+    "ldapsearch -D cn=x -w hid3den",
+    "<password>hid3den</password>",
+    "<db:Password kind='x'>\n  hid3den words\n</db:Password>",
+    "<password><![CDATA[hid3den]]></password>",
+    "<password><value>x</value><value>hid3den</value></password>",
+    '<user name="bob" password="hid3den"/>',
+    '<property name="db.password" value="hid3den"/>',
+    '<property value="hid3den" name="db.password"/>',
+    '<entry key="apiKey">hid3den</entry>',
+    "&lt;password&gt;hid3den&lt;/password&gt;",
+    '{"xml": "\\u003cpassword\\u003ehid3den\\u003c/password\\u003e"}',
+    "<password>hid3den",
 ]
 
 
@@ -161,6 +228,20 @@ HARMLESS = [
     "MIG-GPU-c75266a8-297f-bea7-e1dd-2896a9e2946a/1/0",
     "https://10.0.0.1:443/apis/mpsd.io/v1alpha1/mpsnodes@x",
     "topologyKey: kubernetes.io/hostname, key: gpu",
+    "password authentication failed for user postgres",
+    "MountVolume.SetUp failed for volume certificates: secret mpsd-webhook-certificates-v2 not found",
+    'secret "mpsd-system/default-token-x7k2p" not found',
+    "the token has expired 3 h ago; token of 24 bytes",
+    "cannot read token /var/run/secrets/kubernetes.io/serviceaccount/token1",
+    "docker run -p 8080:80 -u 1000 nginx",
+    "mysql -P 3306 -h db -e 'select 1'",
+    "ssh -p 2222 host; mpsd up -p 9448",
+    "usage: login <token> [--listen ADDRESS]",
+    "<pod name='train-0'><limit>7</limit></pod>",
+    "<secretName>mpsd-webhook-certificates</secretName>",
+    "key: kubernetes.io/hostname, operator: Exists",
+    "sort key memory, session opened for user root by uid 0",
+    "chain key sha256:" + "0123456789abcdef" * 4,
     'mpsd_gpu_memory_granted_bytes{gpu="GPU-c75266a8-297f-bea7-e1dd-2896a9e2946a"} 7.5e+09',
 ]
 
@@ -170,7 +251,28 @@ def test_what_is_no_secret_stays(text: str) -> None:
     assert redacted(text) == text
 
 
-@given(st.text(string.ascii_lowercase + " .,0123456789-_\n", max_size=200).filter(lambda text: not looks_secret(text)))
+@given(st.lists(st.sampled_from(HARMLESS), max_size=6))
+def test_lines_without_a_secret_stay_among_each_other(lines: list[str]) -> None:
+    text = "\n".join(lines)
+    assert redacted(text) == text
+
+
+@given(st.lists(st.sampled_from(HARMLESS), min_size=1, max_size=3), _WRAPPED)
+def test_lines_beside_a_secret_stay(lines: list[str], wrapped: tuple[str, str]) -> None:
+    text = "\n".join(lines)
+    told = redacted(f"{text}\n\n{wrapped[0]}\n\n{text}")
+    assert told.startswith(f"{text}\n")
+    assert told.endswith(f"\n{text}")
+
+
+def tells_nothing(text: str) -> bool:
+    return not looks_secret(text) and not any(word in text for word in _WEAK)
+
+
+_WEAK = ("key", "salt", "seed", "nonce", "hmac", "psk", "otp", "session", "sid", "ticket", "identified", "passcode")
+
+
+@given(st.text(string.ascii_lowercase + " .,0123456789-_\n", max_size=200).filter(tells_nothing))
 def test_plain_words_stay(text: str) -> None:
     assert redacted(text) == text
 
@@ -200,6 +302,28 @@ def test_the_word_after_an_option_that_looks_secret_goes(name: str, seed: int) -
     assert told["args"] == ["serve", f"--{name}", GONE, "--listen", "127.0.0.1:9448"]
 
 
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (["mysql", "-uroot", "-phid3den", "db"], ["mysql", "-uroot", f"-p{GONE}", "db"]),
+        (["/usr/bin/mysql", "-p", "hid3den"], ["/usr/bin/mysql", "-p", GONE]),
+        (["mysql", "-p", "-h", "db"], ["mysql", "-p", "-h", "db"]),
+        (["docker", "login", "-p", "hid3den"], ["docker", "login", "-p", GONE]),
+        (["docker", "run", "-p", "8080:80"], ["docker", "run", "-p", "8080:80"]),
+        (["serve", "-p", "9448"], ["serve", "-p", "9448"]),
+    ],
+)
+def test_a_short_option_is_a_password_only_behind_a_program_that_takes_it_so(words: list[str], left: list[str]) -> None:
+    assert redacted_value({"args": words}) == {"args": left}
+
+
+def test_a_weak_name_tells_together_with_a_value_that_is_a_key() -> None:
+    told = redacted_value({"key": "9f86d081884c7d65", "salt": "aGVsbG8gd29ybGQ5", "seed": "12345678901234"})
+    assert told == {"key": GONE, "salt": GONE, "seed": "12345678901234"}
+    effects = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+    assert redacted_value(effects) == effects
+
+
 def test_what_the_api_server_repeats_of_an_object_is_dropped() -> None:
     metadata = {
         "name": "x",
@@ -223,7 +347,35 @@ def test_a_log_line_says_which_program_and_not_its_arguments() -> None:
     )
 
 
+_SLOW = [
+    "<token>",
+    "<token ",
+    "<a ",
+    "<a b=",
+    '<a b="',
+    "&lt;",
+    "\\u003ctoken\\u003e",
+    "<token></x>",
+    "password ",
+    "key ",
+]
+_SLOW += [
+    "password ",
+    "key ",
+    "password '",
+    "token for ",
+    "token is ",
+    "mysql ",
+    "mysql -p",
+    "mysql -p'",
+    "docker ",
+    "docker login ",
+    "-p ",
+]
+_SLOW += ["api key", "a-key ", "secret a-", "identified ", "secret word.word-", "<a name='token'>", "token\t"]
+
+
 def test_a_text_made_to_be_slow_is_not() -> None:
-    for unit in ("eyJ", "a:", "-----BEGIN PRIVATE KEY-----", "://", "token", '\\"', "--", "token='", "="):
-        text = unit * (200_000 // len(unit))
+    for unit in ("eyJ", "a:", "-----BEGIN PRIVATE KEY-----", "://", "token", '\\"', "--", "token='", "=", *_SLOW):
+        text = unit * (60_000 // len(unit))
         assert isinstance(redacted(text), str)
