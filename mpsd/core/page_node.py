@@ -3,19 +3,16 @@
 One rule: every sentence is the one that the status has; here is only chosen what is shown where, and how bad it is.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
-from mpsd.core.events import Reason
-from mpsd.core.fault_status import FaultsStatus
 from mpsd.core.gib import gib
 from mpsd.core.node_status import ClientStatus, DomainStatus, GpuStatus, GrantStatus, NodeStatus, WaitingStatus
+from mpsd.core.page_lately import Happened, lately
 from mpsd.core.page_view import (
     VERSION,
     GpuCard,
     Head,
     Holder,
-    LatelyLine,
     Level,
     Note,
     NoteKind,
@@ -28,25 +25,8 @@ from mpsd.core.page_view import (
     shown_text,
 )
 from mpsd.core.problem import shown_name
-from mpsd.core.violations import Kind
 
-REFUSED = "Refused"
-MOST_WAITING, MOST_LATELY, _MOST_STRANGERS = 200, 60, 50
-_OF_VIOLATIONS = frozenset(kind.reason.value for kind in Kind)  # these are told with how they ended, by the watchdog
-
-
-@dataclass(frozen=True, slots=True)
-class Happened:
-    """What an agent remembers beside its status. what: a value of core.events.Reason, or REFUSED.
-
-    uid: of what it happened to; empty where that has none.
-    """
-
-    at: float
-    what: str
-    where: str
-    text: str
-    uid: str = ""
+MOST_WAITING, _MOST_STRANGERS = 200, 50
 
 
 def node_page(
@@ -76,7 +56,7 @@ def node_page(
             *(pods.cards if pods else ()),
             *(_waiting(one, place) for place, one in enumerate(node.waiting[:MOST_WAITING], 1)),
         ),
-        lately=tuple(_lately(node, happened, since)),
+        lately=tuple(lately(node, happened, since)),
     )
 
 
@@ -206,7 +186,7 @@ def _of_strangers(node: NodeStatus) -> Iterator[Note]:
         yield Note(f"stranger {one.gpu} {one.pid}", Level.WARN, kind, where, shown_text(one.command))
 
 
-# -- who waits, what happened --------------------------------------------------------------------------------------
+# -- who waits -----------------------------------------------------------------------------------------------------
 
 
 def _waiting(one: WaitingStatus, place: int) -> WaitingCard:
@@ -221,49 +201,3 @@ def _waiting(one: WaitingStatus, place: int) -> WaitingCard:
         gpus=one.gpus,
         place=place,
     )
-
-
-def last_warnings(happened: Iterable[Happened]) -> Mapping[str, str]:
-    """By uid, what each pod was told last of what keeps or ends it: reason and message, as its event has them."""
-    found = sorted((one for one in happened if one.uid and _level(one.what) is Level.WARN), key=lambda one: one.at)
-    return {one.uid: f"{one.what}: {one.text}" for one in found}
-
-
-def _lately(node: NodeStatus, happened: Iterable[Happened], since: float) -> Sequence[LatelyLine]:
-    """The newest first."""
-    found = [*_remembered(happened), *_violations(node), *_older_faults(node, since)]
-    return sorted(found, key=lambda line: (-line.at, line.id))[:MOST_LATELY]
-
-
-def _remembered(happened: Iterable[Happened]) -> Iterator[LatelyLine]:
-    for one in happened:
-        if one.what not in _OF_VIOLATIONS:
-            key = f"{one.what} {one.at:.6f} {one.where}"
-            yield LatelyLine(
-                shown_name(key), one.at, _level(one.what), one.what, shown_name(one.where), shown_text(one.text)
-            )
-
-
-def _level(what: str) -> Level:
-    return Level.WARN if what == REFUSED or Reason(what).is_warning else Level.WELL
-
-
-def _violations(node: NodeStatus) -> Iterator[LatelyLine]:
-    for one in node.violations.last if node.violations else ():
-        where = f"{one.namespace}/{one.pod}" if one.pod else f"pid {one.pid}"
-        text = f"{one.message}; {one.outcome}" if one.outcome else one.message
-        key = f"violation {one.at:.3f} {one.pid} {one.kind}"
-        yield LatelyLine(key, one.at, Level.WARN, one.kind.value, shown_name(where), shown_text(text))
-
-
-def _older_faults(node: NodeStatus, since: float) -> Iterator[LatelyLine]:
-    """Those of which this agent knows from the domain's record alone."""
-    for domain in node.domains:
-        at = domain.faults.last
-        if at is not None and at < since:
-            key = f"fault {domain.name} {at:.3f}"
-            yield LatelyLine(key, at, Level.WARN, Reason.FAULT.value, domain.name, shown_text(_hit(domain.faults)))
-
-
-def _hit(faults: FaultsStatus) -> str:
-    return ", ".join(f"{one.pod or 'processes of no known pod'} ({one.processes})" for one in faults.hit)

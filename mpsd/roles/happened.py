@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from mpsd.core.events import Happening
 from mpsd.core.node_happenings import happenings
 from mpsd.core.node_view import NodeView
-from mpsd.core.page_node import REFUSED, Happened
+from mpsd.core.page_lately import REFUSED, Happened
 from mpsd.edge.kube_time import stamp
 
 _KEPT, _REFUSALS_KEPT = 80, 20

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import mpsd
 from mpsd.core.bare_commands import without_arguments
 from mpsd.core.node_view import NodeView
-from mpsd.core.page_node import last_warnings, node_page
+from mpsd.core.page_lately import last_warnings
+from mpsd.core.page_node import node_page
 from mpsd.core.page_view import PageView
 from mpsd.core.policy import Policy
 from mpsd.core.status_of_view import node_status

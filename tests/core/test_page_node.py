@@ -9,7 +9,8 @@ from mpsd.core.domain_states import State
 from mpsd.core.events import Reason
 from mpsd.core.node_status import ViolationsStatus, ViolationStatus
 from mpsd.core.node_view import Canary, Client, DomainView, HeldGrant, NodeView, Waiting
-from mpsd.core.page_node import MOST_LATELY, MOST_WAITING, REFUSED, Happened, node_page
+from mpsd.core.page_lately import MOST_LATELY, REFUSED, Happened
+from mpsd.core.page_node import MOST_WAITING, node_page
 from mpsd.core.page_view import LISTS, Holder, Level, NoteKind, PageView, Scope, level_of
 from mpsd.core.responses import Response
 from mpsd.core.status_of_view import node_status

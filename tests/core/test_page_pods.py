@@ -8,7 +8,8 @@ import pytest
 from mpsd.core.domain_states import State
 from mpsd.core.events import Reason
 from mpsd.core.node_view import DomainView, NodeView
-from mpsd.core.page_node import REFUSED, Happened, last_warnings, node_page
+from mpsd.core.page_lately import REFUSED, Happened, last_warnings
+from mpsd.core.page_node import node_page
 from mpsd.core.page_view import Level, PageView, PodsHeard, PodsHere, WaitingCard
 from mpsd.core.page_waiting import MOST_ON_NODE, Times, own_scene, pods_here
 from mpsd.core.pod_scene import Scene, Why

@@ -10,7 +10,7 @@ import pytest
 import mpsd
 from mpsd.core.domain_states import State
 from mpsd.core.events import Reason
-from mpsd.core.page_node import REFUSED
+from mpsd.core.page_lately import REFUSED
 from mpsd.core.page_view import Holder, Level, NoteKind
 from mpsd.core.pod_scene import Why
 from mpsd.core.violations import Kind

@@ -8,7 +8,8 @@ from mpsd.core.events import Reason
 from mpsd.core.node_status import ViolationsStatus, ViolationStatus
 from mpsd.core.node_view import Client, DomainView, NodeView
 from mpsd.core.page_cluster import aged, cluster_page, node_parts
-from mpsd.core.page_node import REFUSED, Happened, node_page
+from mpsd.core.page_lately import REFUSED, Happened
+from mpsd.core.page_node import node_page
 from mpsd.core.page_view import Head, PageView, PodsHeard, PodsHere, Scope
 from mpsd.core.page_waiting import Times, own_scene, pod_card, pods_here
 from mpsd.core.pod_seen import read_pod_seen
