@@ -53,7 +53,7 @@ class PodSeen:
 
     unscheduled: what its scheduler says of it; empty where it says nothing. waiting, ended: its containers, init
     containers first; ended are those that ended badly. owners: from the nearest. bound: RFC 3339, when it got its node;
-    empty where that is not said.
+    empty where that is not said. running: the names of the containers that run now, init containers first.
     """
 
     name: PodName
@@ -72,6 +72,7 @@ class PodSeen:
     wishes: NodeWishes
     terminating: bool
     bound: str = ""
+    running: tuple[str, ...] = ()
 
     @property
     def is_pending(self) -> bool:
@@ -103,6 +104,7 @@ def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
         wishes=read_wishes(shape, spec),
         terminating=metadata.get("deletionTimestamp") is not None,
         bound=_scheduled(shape, status, "True", "lastTransitionTime"),
+        running=tuple(_running(shape, status)),
     )
 
 
@@ -126,6 +128,13 @@ def _states(shape: Shape, status: Fields) -> Iterator[ContainerState]:
                     yield ContainerState(name, reason, message)
                 elif code:
                     yield ContainerState(name, reason, message, code)
+
+
+def _running(shape: Shape, status: Fields) -> Iterator[str]:
+    for key in _STATUSES:
+        for path, entry in shape.entries(status, key, "status"):
+            if shape.mapping(entry, "state", path).get("running") is not None:
+                yield shape.text(entry, "name", path)
 
 
 def _owners(shape: Shape, metadata: Fields) -> Iterator[Owner]:

@@ -193,6 +193,9 @@ def _not_started(pod: PodSeen, trouble: str, warning: str) -> str:
         return f"{trouble}; its containers start as soon as that is over{said}"
     if stopped:
         return f"{_waiting(stopped[0], warning)}; {_remedy(stopped[0], pod)}"
+    if pod.running:
+        logs = f"{_kubectl('logs', pod)} -c {shown_name(pod.running[0])}"
+        return f"its container {shown_name(pod.running[0])} runs, and others start after it; what it does is in {logs}"
     if warning:
         return f"its last warning is {quoted(warning)}; more in {_kubectl('describe pod', pod)}"
     return f"kubelet has not started it yet; what it does is in {_kubectl('describe pod', pod)}"

@@ -185,6 +185,17 @@ def test_a_pod_that_kubelet_has_not_begun_says_so() -> None:
     assert "its last warning is FailedMount: no such volume; more in kubectl describe pod" in warned.sentence
 
 
+def test_a_pod_whose_init_container_runs_is_not_said_to_have_begun_nothing() -> None:
+    first = {"initContainerStatuses": [{"name": "fetch", "state": {"running": {"startedAt": "2026-11-21T08:00:09Z"}}}]}
+    plain = {"containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}]}
+    thing = pod(spec={"nodeName": "node1"}, status=first | plain)
+    found = told(thing, scene(cluster_node("node1")), warning="StartHeldBack: it waited before that")
+    assert found.sentence == (
+        "pod default/train waits on node1: its container fetch runs, and others start after it; "
+        "what it does is in kubectl logs train -n default -c fetch"
+    )
+
+
 def test_a_silent_node_is_said_of_a_pod_that_runs() -> None:
     silent = replace(cluster_node(held=(held("train", 7),)), stale=True, told_at=-900.0)
     found = told(pod(spec={"nodeName": "node1"}, status={"phase": "Running"}), scene(silent))
