@@ -15,7 +15,7 @@ from mpsd.core.top_rows import TopGpu, gpus_of
 from mpsd.core.top_told import ToldTopNode, told_gpus
 from mpsd.edge.kube_time import seconds
 from mpsd.edge.mpsnode_json import mpsnodes, read, reader
-from tests.mpsnodes import NAMES, NOW, damaged, mpsnode
+from tests.mpsnodes import NAMES, NOW, anything, damaged, mpsnode
 
 
 def raw(thing: Any) -> msgspec.Raw:
@@ -73,6 +73,36 @@ def test_amounts_that_are_none_are_unknown_at_once_too(field: str, value: object
     assert row == whole(raw(thing))
     assert row != at_once(raw(mpsnode("gpu-a1")))
     assert gpus_at_once(raw(thing)) == all_gpus(raw(thing)) != all_gpus(raw(mpsnode("gpu-a1")))
+
+
+def with_violations() -> Any:
+    return mpsnode("gpu-a2") | {"spec": {}}  # where something is cordoned, nothing is read at once
+
+
+def test_violations_are_told_at_once_too_and_are_unknown_of_who_does_not_tell() -> None:
+    row = at_once(raw(with_violations()))
+    assert row is not None
+    assert row == whole(raw(with_violations()))
+    assert (row.violations, row.violation_at) == (4, NOW - 5 * 60 - 5)
+    older = at_once(raw(mpsnode("gpu-a1")))
+    assert older is not None
+    assert older.violations is None
+
+
+@given(anything, st.sampled_from(["violations", "counts", "last", "kind", "count", "at", "pods"]))
+def test_whatever_is_told_of_violations_is_read_at_once_as_it_is_read_whole_or_not(value: Any, field: str) -> None:
+    thing = with_violations()
+    status = thing["status"]
+    told = status["violations"]
+    for holder in (status, told, told["counts"][0], told["last"][-1]):
+        if field in holder:
+            holder[field] = value
+    try:
+        written = raw(thing)
+        all_of_it = whole(written)
+    except ValueError:
+        assume(False)
+    assert at_once(written) in (None, all_of_it)
 
 
 @pytest.mark.parametrize("value", ["much", 1.0, True, [], {}])
