@@ -16,27 +16,39 @@ from mpsd.core.placement_annotations import chosen_gpus
 from mpsd.core.policy import Policy
 
 
-def preferred(
-    available: Sequence[str],
-    must_include: Sequence[str],
-    size: int,
-    pod: Asking | None,
-    gpus: Sequence[Gpu],
-    domain_of: Mapping[str, str],
-    policy: Policy,
-    held: Sequence[str] = (),
-    grants: Sequence[Grant] = (),
-) -> tuple[str, ...]:
-    """`size` ids of `available` that include `must_include`. Ids of the percent resource are taken by their numbers.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What kubelet lets us choose: `size` ids of `available`, and `must_include` among them."""
 
-    domain_of: from UUID to domain. held: devices that other containers of the pod have; their GPUs come first, then
-    those that the scheduler wrote on the pod, then the policy's placement. grants: everybody's, so that a GPU whose
-    threads or clients are promised is passed over where another one would do.
+    available: Sequence[str]
+    must_include: Sequence[str]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """The node's GPUs. domain_of: from UUID to domain. grants: everybody's, so that a GPU whose threads or clients are
+    promised is passed over where another one would do.
+    """
+
+    gpus: Sequence[Gpu]
+    domain_of: Mapping[str, str]
+    grants: Sequence[Grant] = ()
+
+
+def preferred(
+    choice: Choice, pod: Asking | None, cards: Cards, policy: Policy, held: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The ids to take. Those of the percent resource are taken by their numbers.
+
+    held: devices that other containers of the pod have; their GPUs come first, then those that the scheduler wrote on
+    the pod, then the policy's placement.
     """
     count, percent = (pod[1].gpus, pod[1].thread_percent) if pod else (1, None)
-    offer = _Offer.of(available, must_include, size, count)
+    offer = _Offer.of(choice, count)
     request = Request(offer.each * policy.resources.memory_unit_mib, percent, count)
-    known = rooms([gpu for gpu in gpus if gpu.uuid in domain_of], domain_of, grants, policy)
+    here = [gpu for gpu in cards.gpus if gpu.uuid in cards.domain_of]
+    known = rooms(here, cards.domain_of, cards.grants, policy)
     fitting = by_preference(
         (
             replace(room, memory_mib=offer.units(room.gpu.uuid) * policy.resources.memory_unit_mib)
@@ -47,7 +59,7 @@ def preferred(
     )
     roomy = [room for room in fitting if room.holds(request, policy)]
     beside = frozenset(gpu for gpu in map(gpu_of, held) if gpu)
-    chosen = frozenset(chosen_gpus(pod[0].annotations, gpus)) if pod else frozenset[str]()
+    chosen = frozenset(chosen_gpus(pod[0].annotations, cards.gpus)) if pod else frozenset[str]()
     for among, wish in ((fitting, beside), (fitting, chosen), (roomy, None), (fitting, None)):
         selected = offer.select(among, wish)
         if selected:
@@ -57,7 +69,7 @@ def preferred(
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """What kubelet lets us choose from. must, free: ids, in order. each: units on each of `gpus` GPUs."""
+    """A choice, counted. must, free: ids, in order. each: units on each of `gpus` GPUs."""
 
     must: tuple[str, ...]
     free: tuple[str, ...]
@@ -68,10 +80,11 @@ class _Offer:
     left: Counter[str | None]
 
     @classmethod
-    def of(cls, available: Sequence[str], must_include: Sequence[str], size: int, gpus: int) -> "_Offer":
-        must = tuple(dict.fromkeys(must_include))
-        free = tuple(sorted(set(available).difference(must), key=lambda one: (number_of(one), one)))
-        return cls(must, free, size, gpus, size // gpus, Counter(map(gpu_of, must)), Counter(map(gpu_of, free)))
+    def of(cls, choice: Choice, gpus: int) -> "_Offer":
+        must = tuple(dict.fromkeys(choice.must_include))
+        free = tuple(sorted(set(choice.available).difference(must), key=lambda one: (number_of(one), one)))
+        inside, left = Counter(map(gpu_of, must)), Counter(map(gpu_of, free))
+        return cls(must, free, choice.size, gpus, choice.size // gpus, inside, left)
 
     def units(self, uuid: str) -> int:
         return self.inside[uuid] + self.left[uuid]

@@ -197,9 +197,7 @@ async def read_body(request: web.Request, content_type: str, longest: int, deadl
     if (request.content_length or 0) > longest:
         raise too_long
     try:
-        if (
-            request.content.is_eof()
-        ):  # all of it is here, as with most bodies, and a deadline costs as much as to read it
+        if request.content.is_eof():  # all of it is here, mostly, and a deadline costs as much as to read it
             return await request.read()
         async with asyncio.timeout(deadline_s):
             return await request.read()

@@ -15,7 +15,7 @@ from mpsd.core.identity import PodName
 from mpsd.core.kubelet_words import Answer, Device
 from mpsd.core.node_pods import ContainerName, NodePod
 from mpsd.core.pod_grants import ContainerDevices
-from mpsd.core.preferred_devices import preferred
+from mpsd.core.preferred_devices import Cards, Choice, preferred
 from mpsd.core.problem import InvalidInput
 from mpsd.core.start_problems import StartProblem, start_problems, starting_container
 from mpsd.edge import processes
@@ -62,10 +62,8 @@ class MemoryPlugin:
         await node.books.refresh_now(_PREFER_S)
         asking = await node.whose("memory", size)
         held = self._held_by(asking[0]) if asking else ()
-        grants = tuple(held.grant for held in node.books.held())
-        return preferred(
-            available, must_include, size, asking, node.node.gpus, node.domain_of, node.policy(), held, grants
-        )
+        cards = Cards(node.node.gpus, node.domain_of, tuple(held.grant for held in node.books.held()))
+        return preferred(Choice(available, must_include, size), asking, cards, node.policy(), held)
 
     def _held_by(self, pod: NodePod) -> tuple[str, ...]:
         """The memory devices that containers of this pod have already."""

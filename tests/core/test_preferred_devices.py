@@ -13,7 +13,7 @@ from mpsd.core.devices import memory_devices, units_by_gpu
 from mpsd.core.domains import Domain, domains
 from mpsd.core.grants import Gpu, Grant
 from mpsd.core.policy import Policy
-from mpsd.core.preferred_devices import preferred
+from mpsd.core.preferred_devices import Cards, Choice, preferred
 from tests.core.node_worlds import container, mem_ids, node_pod, percent_ids
 from tests.core.worlds import CAPABILITY, GPUS, POLICY, SPREAD, UUIDS, grant
 
@@ -43,7 +43,7 @@ def choose(
 ) -> dict[str, int]:
     """How many devices of which GPU are preferred, with kubelet's contract checked."""
     domain_of = {uuid: domain.name for domain in domains(gpus, policy) for uuid in domain.gpus}
-    taken = preferred(available, must, size, pod, gpus, domain_of, policy, held, grants)
+    taken = preferred(Choice(available, must, size), pod, Cards(gpus, domain_of, grants), policy, held)
     assert len(taken) == len(set(taken)) == size
     assert set(must) <= set(taken) <= set(available)
     return units_by_gpu(taken)
@@ -107,12 +107,12 @@ def test_what_fits_no_gpu_is_still_as_much_as_kubelet_asked_for() -> None:
 
 
 def test_percents_are_taken_by_number() -> None:
-    taken = preferred(percent_ids(100)[::-1], percent_ids(1, first=50), 4, None, GPUS, {}, POLICY)
+    taken = preferred(Choice(percent_ids(100)[::-1], percent_ids(1, first=50), 4), None, Cards(GPUS, {}), POLICY)
     assert sorted(taken) == ["percent/0", "percent/1", "percent/2", "percent/50"]
 
 
 def test_too_few_are_all() -> None:
-    assert set(preferred(mem_ids(3), (), 7, None, GPUS, {}, POLICY)) == set(mem_ids(3))
+    assert set(preferred(Choice(mem_ids(3), (), 7), None, Cards(GPUS, {}), POLICY)) == set(mem_ids(3))
 
 
 def test_eight_large_gpus_are_chosen_from_in_a_moment() -> None:
