@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from mpsd.cli.speech import one_line
 from mpsd.cli.tables import Column, table
 from mpsd.core.bench_claim import Claim, Verdict, figure
 from mpsd.core.bench_rows import (
@@ -28,7 +29,6 @@ from mpsd.core.bench_rows import (
 )
 from mpsd.core.bench_together import rows_of
 from mpsd.core.placement import gib
-from mpsd.core.problem import printable
 
 QUESTIONS: Mapping[Part, str] = {
     Part.SHARING: "what many programs get done: in turns, under MPS, under mpsd",
@@ -41,7 +41,6 @@ QUESTIONS: Mapping[Part, str] = {
     Part.REACTIONS: "how soon an escape is over, a killed daemon is back, a fault is healed",
     Part.TORCH: "whether ResNet-50 under PyTorch with shares of 1:2 gets 1:2 done",
 }
-_LONGEST = 2000  # characters, after which something is wrong with it
 PLAYED = "These figures are played: the GPU is simulated, and they say nothing of any real one."
 
 
@@ -69,7 +68,7 @@ def heading(machine: Machine, window_s: float) -> Text:
 
 def _line(text: str, style: str = "") -> Text:
     """What a file may have told a terminal to do is only shown."""
-    return Text(printable(text, _LONGEST), style)
+    return Text(one_line(text), style)
 
 
 # -- claims --------------------------------------------------------------------------------------------------------

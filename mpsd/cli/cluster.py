@@ -20,13 +20,12 @@ from mpsd.cli.ending import extra_needed
 from mpsd.cli.frames import WIDEST, Frame, Screen, console, print_frame, print_part
 from mpsd.cli.imports import lasting as lasting_imports
 from mpsd.cli.imports import unswept
-from mpsd.cli.speech import ExitCode, StatusFormat, complaints
+from mpsd.cli.speech import ExitCode, StatusFormat, complaints, one_line
 from mpsd.cli.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, domain_line, node_table, suspects_line, table
 from mpsd.core.cluster_status import ClusterStatus
 from mpsd.core.domain_states import State
 from mpsd.core.durations import lasting
 from mpsd.core.node_troubles import troubles
-from mpsd.core.problem import printable
 from mpsd.core.status_rows import pod_rows
 from mpsd.roles.cluster_glance import Glance
 
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _BEAT_S = 5.0  # between two drawings on a terminal where nothing changes but the ages
-_LONGEST = 2000
 _RIGHTS = (
     "an administrator gives it: kubectl create clusterrole mpsd-look --verb=get,list,watch --resource=mpsnodes.mpsd.io"
     " (patch too for cordon), and a clusterrolebinding to it"
@@ -75,7 +73,7 @@ class Cluster:
                 return self.answer(question)
             except KubeError as error:
                 remedy = self._remedy(error)
-                complaints().print(f"{self.program}: {printable(str(error), _LONGEST)}{'; ' if remedy else ''}{remedy}")
+                complaints().print(f"{self.program}: {one_line(str(error))}{'; ' if remedy else ''}{remedy}")
                 sys.exit(ExitCode.NO)
 
     def answer(self, question: "Callable[[Kube], Awaitable[Answer]]") -> Answer:
@@ -187,4 +185,4 @@ def cluster_parts_below(status: ClusterStatus, *, wide: bool) -> Iterator[Render
 
 
 def _line(sentence: str) -> Text:
-    return Text(printable(sentence, _LONGEST))
+    return Text(one_line(sentence))

@@ -12,15 +12,14 @@ import typer
 
 from mpsd.cli.cluster import Cluster
 from mpsd.cli.imports import INTERRUPTED
-from mpsd.cli.output import ExitCode, complaints
-from mpsd.core.problem import InvalidInput, Problem, printable, shown
+from mpsd.cli.output import ExitCode, complaints, one_line
+from mpsd.core.problem import InvalidInput, Problem, shown
 from mpsd.edge.kube import Kube
 from mpsd.edge.setting_rows import seconds
 
 Answer = TypeVar("Answer")
 
 DRAIN_RIGHTS = "docs/operations.md says which rights that takes (Drain a node), and how an administrator gives them"
-_LONGEST = 2000
 
 Evict = Annotated[
     bool, typer.Option("--evict", help="Evict the pods that hold something there; disruption budgets are kept.")
@@ -40,7 +39,7 @@ def read_seconds(command: str, option: str, text: str, *, zero: bool = False) ->
 
 def say(sentence: str) -> None:
     """Progress, for people."""
-    complaints().print(printable(sentence, _LONGEST))
+    complaints().print(one_line(sentence))
 
 
 def command(cluster: Cluster, words: Sequence[str]) -> str:

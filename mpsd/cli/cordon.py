@@ -10,19 +10,18 @@ import typer
 from mpsd.cli.cluster import Cluster
 from mpsd.cli.cluster_options import Context, GpuNames, Kubeconfig, NodeName
 from mpsd.cli.frames import WIDEST, console
-from mpsd.cli.output import ExitCode, answers, complaints
+from mpsd.cli.output import ExitCode, answers, complaints, one_line
 from mpsd.cli.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, table
 from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.cordon_change import CordonChange, effects, progress
 from mpsd.core.node_troubles import silence
-from mpsd.core.problem import InvalidInput, Problem, printable, shown
+from mpsd.core.problem import InvalidInput, Problem, shown
 from mpsd.core.status_rows import pod_rows
 from mpsd.edge.kube import Kube
 from mpsd.edge.setting_rows import seconds
 from mpsd.roles.cluster_cordon import change_cordon, node_when
 
 _HEARD_S = 5.0  # a node hears of it within a second, and tells within another
-_LONGEST = 2000
 
 Wait = Annotated[
     str | None,
@@ -80,7 +79,7 @@ def _change(cluster: Cluster, node: str, gpus: Sequence[str], *, cordon: bool, w
     def say(sentence: str) -> None:
         nonlocal said
         if sentence != said:
-            answers().print(printable(sentence, _LONGEST))
+            answers().print(one_line(sentence))
             said = sentence
 
     async def change_it(kube: Kube) -> tuple[CordonChange, ClusterNode, bool]:

@@ -9,16 +9,13 @@ import typer
 from mpsd.cli.cluster import Cluster
 from mpsd.cli.cluster_options import Context, GpuOptions, Kubeconfig, NodeName
 from mpsd.cli.cluster_waiting import DRAIN_RIGHTS, Evict, ask_and_say_what_stays, command, end, read_seconds, say
-from mpsd.cli.output import Format, OutputFormat, answers, print_json
+from mpsd.cli.output import Format, OutputFormat, answers, one_line, print_json
 from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.cordon_change import CordonChange, effects
 from mpsd.core.drain_progress import holders, newly_cordoned, refusals, undrain_words, what_is_left
-from mpsd.core.problem import printable
 from mpsd.edge.kube import Kube
 from mpsd.roles.cluster_drain import Emptying, begin_drain, until_empty
 from mpsd.roles.cluster_evictions import Evictions
-
-_LONGEST = 2000
 
 Timeout = Annotated[
     str, typer.Option("--timeout", metavar="TIME", help="How long to wait, such as 90s or 2h; 0: not at all.")
@@ -69,9 +66,9 @@ def drain(
         print_json(_record(before, change, after, said, done=done))
     else:
         left = what_is_left(after, change.touched)
-        answers().print(printable(f"{node}: {'' if done else 'not drained: '}{left}", _LONGEST))
+        answers().print(one_line(f"{node}: {'' if done else 'not drained: '}{left}"))
         for refusal in refusals(after, change.touched):
-            answers().print(printable(f"{node}: {refusal}", _LONGEST))
+            answers().print(one_line(f"{node}: {refusal}"))
     if not done:
         say(f"{cluster.program}: {f'somebody is left after {timeout}' if within_s else 'not waited for'}")
         say(_stays(cluster, before, change))

@@ -6,13 +6,11 @@ One rule: one record holds it all, and text says the same as JSON.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mpsd.cli.output import Format, answers, complaints, print_json
+from mpsd.cli.output import Format, answers, complaints, one_line, print_json
 from mpsd.core.engine_change import Change, Engine
-from mpsd.core.problem import printable
 from mpsd.core.runtime_users import ContainerUser
 from mpsd.edge import engine_files
 
-_LONGEST = 2000
 _DONE = {"create": "written", "change": "changed", "remove": "removed", "keep": "is as it should be"}
 _WOULD = {"create": "would be written", "change": "would be changed", "remove": "would be removed"}
 
@@ -76,12 +74,12 @@ def say_refusal(report: Report, remedy: str, output: Format) -> None:
     program = f"mpsd {report.verb} {report.engine}"
     complaints().print(f"{program}: refused: {report.refused}")
     say_users(report.users)
-    complaints().print(printable(remedy, _LONGEST))
+    complaints().print(one_line(remedy))
 
 
 def say_users(users: Sequence[ContainerUser]) -> None:
     for user in users:
-        complaints().print(printable(f"  {user}: {user.known_from}", _LONGEST))
+        complaints().print(one_line(f"  {user}: {user.known_from}"))
 
 
 def _say_change(change: Change, *, dry_run: bool) -> None:
@@ -106,4 +104,4 @@ def _change_record(change: Change) -> dict[str, object]:
 
 
 def _say(sentence: str) -> None:
-    answers().print(printable(sentence.replace("\t", "    "), _LONGEST))
+    answers().print(one_line(sentence.replace("\t", "    ")))

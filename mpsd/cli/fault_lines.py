@@ -5,14 +5,13 @@ One rule: nobody is named a culprit; all that is said is whom the last fault hit
 
 from collections.abc import Iterator
 
+from mpsd.cli.speech import one_line
 from mpsd.cli.tables import clock
 from mpsd.core.durations import lasting
 from mpsd.core.fault_happenings import listed
 from mpsd.core.fault_status import FaultsStatus, HitStatus
-from mpsd.core.problem import printable
 
 SHOWN_S = 24 * 3600.0  # after it was
-_LONGEST = 2000
 
 
 def fault_lines(domain: str, faults: FaultsStatus, now: float) -> Iterator[str]:
@@ -27,7 +26,7 @@ def fault_lines(domain: str, faults: FaultsStatus, now: float) -> Iterator[str]:
     )
     who = listed([_named(one) for one in faults.hit]) if faults.hit else "nobody that is known"
     over = "is not over" if faults.healed is None else f"was over after {max(0.0, faults.healed - faults.last):.1f} s"
-    yield printable(f"{domain} had {had} hit {who} and {over}", _LONGEST)
+    yield one_line(f"{domain} had {had} hit {who} and {over}")
 
 
 def _named(one: HitStatus) -> str:

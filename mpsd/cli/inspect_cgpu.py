@@ -14,19 +14,17 @@ import typer
 from mpsd.cli.cluster import Cluster
 from mpsd.cli.cluster_options import Context, Kubeconfig, NodeNames
 from mpsd.cli.kubectl_completion import offer
-from mpsd.cli.output import ExitCode, Format, OutputFormat, answers, complaints, print_json
+from mpsd.cli.output import ExitCode, Format, OutputFormat, answers, complaints, one_line, print_json
 from mpsd.cli.verbs import CONTEXT_SETTINGS, Version, help_of, run
 from mpsd.core.cgpu_report import CgpuNode, cgpu_node, detailed, summary
 from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.kubernetes_node import UNKNOWN_ADDRESS
 from mpsd.core.node_troubles import silence
-from mpsd.core.problem import printable
 from mpsd.edge.kube import Kube
 from mpsd.roles.cluster_policy import policy_in_force
 from mpsd.roles.cluster_room import ClusterRoom, look_for_room
 
 _PROGRAM = "kubectl inspect cgpu"
-_LONGEST = 2000
 _RIGHTS = (
     "an administrator gives it: kubectl create clusterrole mpsd-inspect --verb=get,list"
     " --resource=mpsnodes.mpsd.io,nodes,pods, and a clusterrolebinding to it"
@@ -66,7 +64,7 @@ def cgpu(
     else:
         _print(report, in_detail=details)
     for sentence in _doubts(report):
-        complaints().print(printable(f"{_PROGRAM}: {sentence}", _LONGEST))
+        complaints().print(one_line(f"{_PROGRAM}: {sentence}"))
     sys.exit(ExitCode.YES if any(node.gpus for node in report.nodes) else ExitCode.NO)
 
 
@@ -86,7 +84,7 @@ async def _look(kube: Kube, names: Sequence[str]) -> _Report:
 def _print(report: _Report, *, in_detail: bool) -> None:
     text = detailed(report.nodes) if in_detail else summary(report.nodes, report.unit_mib)
     for line in text.splitlines():
-        answers().print(printable(line, _LONGEST))
+        answers().print(one_line(line))
 
 
 def _doubts(report: _Report) -> list[str]:

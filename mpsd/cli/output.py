@@ -10,6 +10,7 @@ from mpsd.cli.speech import StatusFormat as StatusFormat
 from mpsd.cli.speech import answers as answers
 from mpsd.cli.speech import complaints as complaints
 from mpsd.cli.speech import counted as counted
+from mpsd.cli.speech import one_line as one_line
 from mpsd.cli.speech import print_invalid as print_invalid
 from mpsd.cli.speech import print_json as print_json
 from mpsd.cli.speech import print_yaml as print_yaml

@@ -10,17 +10,17 @@ import typer
 
 from mpsd.cli.grant_options import completed, give_up, named, the_one
 from mpsd.cli.options import RunDirectory
-from mpsd.cli.output import ExitCode, Format, OutputFormat, answers, print_json
+from mpsd.cli.output import ExitCode, Format, OutputFormat, answers, one_line, print_json
 from mpsd.core.grant_messages import Refusal
 from mpsd.core.grant_named import known_as
 from mpsd.core.memory_written import written_mib
 from mpsd.core.node_status import GrantStatus, NodeStatus
-from mpsd.core.problem import InvalidInput, Problem, printable, shown
+from mpsd.core.problem import InvalidInput, Problem, shown
 from mpsd.core.set_messages import CardLimits, GrantChangeAsks, GrantChanged, GrantLimits
 from mpsd.edge import local_api
 from mpsd.edge.settings import settings
 
-_OK, _LONGEST = 200, 2000
+_OK = 200
 _PATIENCE_S = 40.0  # the agent gives up earlier, and says why
 _NO_LIMIT = 100
 
@@ -77,7 +77,7 @@ def set(  # noqa: A001 - the verb's name
         give_up(f"mpsd set: {error}", ExitCode.NO)
     if code != _OK:
         refusal = local_api.read(body, Refusal)
-        reasons = printable("; ".join(refusal.reasons), _LONGEST)
+        reasons = one_line("; ".join(refusal.reasons))
         give_up(f"mpsd set: {known_as(grant)}: {reasons}", ExitCode.MISUSE if refusal.for_ever else ExitCode.NO)
     _show(grant, local_api.read(body, GrantChanged), body, output)
     sys.exit(ExitCode.YES)
@@ -114,11 +114,11 @@ def _show(grant: GrantStatus, changed: GrantChanged, body: bytes, output: Format
         print_json(msgspec.json.decode(body) | who)
         return
     to = answers()
-    to.print(printable(f"{known_as(grant)}{', if it were done' if changed.dry_run else ''}:", _LONGEST))
+    to.print(one_line(f"{known_as(grant)}{', if it were done' if changed.dry_run else ''}:"))
     for line in _lines(changed):
         to.print(f"  {line}")
     for message in changed.messages:
-        to.print(printable(message, _LONGEST))
+        to.print(one_line(message))
 
 
 def _lines(changed: GrantChanged) -> Iterator[str]:

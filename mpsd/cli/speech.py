@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
 
-from mpsd.core.problem import InvalidInput, Problem
+from mpsd.core.problem import InvalidInput, Problem, printable
 
 if TYPE_CHECKING:  # a tenth of the start of `mpsd run`, which mostly says nothing
     from rich.console import Console
     from rich.text import Text
+
+
+LONGEST_LINE = 2000  # characters, after which something is wrong with it
 
 
 class ExitCode(IntEnum):
@@ -71,6 +74,11 @@ def complaints() -> "Console":
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, emoji=False, markup=False, soft_wrap=True)
+
+
+def one_line(text: str) -> str:
+    """For one line of an answer, whoever wrote it: nothing that a terminal would act on, and not without end."""
+    return printable(text, LONGEST_LINE)
 
 
 def print_json(answer: object) -> None:

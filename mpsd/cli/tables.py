@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from rich.text import Text
 
 from mpsd.cli.sheet import Cell, Head, Sheet
+from mpsd.cli.speech import LONGEST_LINE, one_line
 from mpsd.core.cordon_change import DRAINS
 from mpsd.core.domain_states import State, after_is, remedy
 from mpsd.core.durations import lasting
@@ -25,7 +26,6 @@ if TYPE_CHECKING:  # `top` does without
 
 Row = TypeVar("Row")
 
-_LONGEST = 2000  # characters of a cell, after which something is wrong with it
 _MOST_KEPT = 4096  # cells, of thousands of rows that mostly say the same
 _COLOURS = {State.READY.value: "green"} | dict.fromkeys(
     (State.STARTING.value, State.DRAINING.value, State.DRAINED.value), "yellow"
@@ -58,9 +58,9 @@ def _says_something(cell: Cell) -> bool:
 def _cells(column: Column[Row], rows: Sequence[Row]) -> list[Cell]:
     cells = [column.cell(row) for row in rows]
     texts = [cell for cell in cells if isinstance(cell, str)]
-    if "".join(texts).isprintable() and max(map(len, texts), default=0) <= _LONGEST:  # as they all are, mostly
+    if "".join(texts).isprintable() and max(map(len, texts), default=0) <= LONGEST_LINE:  # as they all are, mostly
         return cells
-    return [cell if isinstance(cell, Text) else printable(cell, _LONGEST) for cell in cells]
+    return [cell if isinstance(cell, Text) else one_line(cell) for cell in cells]
 
 
 def fitted(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int, dropped_first: Sequence[str]) -> Sheet:
@@ -235,7 +235,7 @@ def domain_line(domain: DomainRow, now: float) -> str:
     since = "" if domain.since is None else f" since {clock(domain.since)} ({lasting(now - domain.since)})"
     what_to_do = remedy(domain.state, domain.reason)
     why = f"{domain.reason or 'no reason said'}{'; ' if what_to_do else ''}{what_to_do}"
-    return printable(f"{where}{domain.name} is {after_is(domain.state)}{since}: {why}", _LONGEST)
+    return one_line(f"{where}{domain.name} is {after_is(domain.state)}{since}: {why}")
 
 
 def suspects_line(domain: DomainRow) -> str:
@@ -243,7 +243,7 @@ def suspects_line(domain: DomainRow) -> str:
     where = f"{domain.node}: " if domain.node else ""
     each = ", ".join(f"{pod} ({_known(times)} in a row)" for pod, times in domain.suspects)
     said = f"{where}{domain.name}: pods that were present at each of its last faults: {each}"
-    return printable(f"{said}; which of them caused them, if one did, nobody can say", _LONGEST)
+    return one_line(f"{said}; which of them caused them, if one did, nobody can say")
 
 
 def clock(seconds: float) -> str:

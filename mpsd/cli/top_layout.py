@@ -13,13 +13,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from mpsd.cli.sheet import Sheet
-from mpsd.cli.speech import drawing
+from mpsd.cli.speech import drawing, one_line
 from mpsd.cli.tables import Column, clock, fitted, known_gib, part_of, state_text, table
 from mpsd.core.durations import lasting
 from mpsd.core.problem import printable
 from mpsd.core.top_rows import Sort, Top, TopGpu, TopUser
 
-_LONGEST = 2000
 _MOST_KEPT = 1024
 _KEYS = "q quit   m memory   s SM use   n name   arrows, PageUp, PageDown: scroll"
 _MOST_NOTES = 3  # on a terminal
@@ -128,8 +127,8 @@ def _sentences(top: Top) -> Iterator[str]:
     if top.away:
         since = "" if top.away_since is None else f" since {clock(top.away_since)}"
         lasts = "" if top.away_since is None else f" ({lasting(max(0.0, time.time() - top.away_since))})"
-        yield printable(f"nothing newer is known{since}{lasts}: {top.away}; shown is what was seen last", _LONGEST)
-    yield from (printable(note, _LONGEST) for note in top.notes)
+        yield one_line(f"nothing newer is known{since}{lasts}: {top.away}; shown is what was seen last")
+    yield from (one_line(note) for note in top.notes)
 
 
 # -- a terminal ------------------------------------------------------------------------------------------------------

@@ -8,17 +8,14 @@ import typer
 from mpsd.cli.cluster import Cluster
 from mpsd.cli.cluster_options import Context, GpuOptions, Kubeconfig, NodeName
 from mpsd.cli.cluster_waiting import DRAIN_RIGHTS, ask_and_say_what_stays, command, end, read_seconds, say
-from mpsd.cli.output import Format, OutputFormat, answers, print_json
+from mpsd.cli.output import Format, OutputFormat, answers, one_line, print_json
 from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.cordon_change import CordonChange, effects
 from mpsd.core.drain_progress import refusals, serving, states
 from mpsd.core.node_troubles import silence
-from mpsd.core.problem import printable
 from mpsd.edge.kube import Kube
 from mpsd.roles.cluster_cordon import change_cordon
 from mpsd.roles.cluster_drain import until_serving
-
-_LONGEST = 2000
 
 Timeout = Annotated[
     str, typer.Option("--timeout", metavar="TIME", help="How long to wait until they serve; 0: not at all.")
@@ -62,7 +59,7 @@ def undrain(
     if output is Format.JSON:
         print_json(_record(after, change, well=well))
     else:
-        answers().print(printable(f"{node}: {states(after, change.touched.union(change.kept))}", _LONGEST))
+        answers().print(one_line(f"{node}: {states(after, change.touched.union(change.kept))}"))
     for refusal in refusals(after, change.touched):
         say(f"{node}: {refusal}")
     if silent := silence(after, time.time()):

@@ -9,12 +9,11 @@ import typer
 from mpsd.cli.cluster import Cluster
 from mpsd.cli.cluster_options import Context, Kubeconfig
 from mpsd.cli.cluster_waiting import ask_and_say_what_stays, end, read_seconds, say
-from mpsd.cli.output import answers, complaints
-from mpsd.core.problem import InvalidInput, Problem, printable
+from mpsd.cli.output import answers, complaints, one_line
+from mpsd.core.problem import InvalidInput, Problem
 from mpsd.edge.kube import Kube
 from mpsd.roles.cluster_uninstall import Found, Uninstall, find, users
 
-_LONGEST = 2000
 _RIGHTS = "it takes an administrator of the cluster: somebody who may list every kind of objects"
 _REMAINS = (
     "what remains: labels of nodes (ack.node.gpu.schedule), MPSReady and numbers of devices in their status, images on"
@@ -74,9 +73,7 @@ def uninstall(
         if not force and (there := await users(kube)):
             return there
         begun.append(True)
-        await Uninstall(
-            kube, found, timeout_s, say, lambda sentence: answers().print(printable(sentence, _LONGEST))
-        ).run()
+        await Uninstall(kube, found, timeout_s, say, lambda sentence: answers().print(one_line(sentence))).run()
         return []
 
     def stays() -> str:
@@ -90,7 +87,7 @@ def uninstall(
 
 def _show(found: Found) -> None:
     for thing in found.things:
-        answers().print(printable(str(thing), _LONGEST))
+        answers().print(one_line(str(thing)))
 
 
 def _refuse(cluster: Cluster, there: Sequence[str]) -> NoReturn:

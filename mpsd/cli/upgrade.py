@@ -8,15 +8,13 @@ import typer
 from mpsd.cli.cluster import Cluster
 from mpsd.cli.cluster_options import Context, Kubeconfig, NodeNames
 from mpsd.cli.cluster_waiting import Evict, ask_and_say_what_stays, end, options, read_seconds, say
-from mpsd.cli.output import Format, OutputFormat, answers, print_json
+from mpsd.cli.output import Format, OutputFormat, answers, one_line, print_json
 from mpsd.core.drain_progress import holders
-from mpsd.core.problem import printable
 from mpsd.core.upgrade_step import Standing, next_step
 from mpsd.core.upgrade_words import how_it_stands, plan
 from mpsd.edge.kube import Kube
 from mpsd.roles.cluster_upgrade import Failure, Upgrade, Wanted
 
-_LONGEST = 2000
 _RIGHTS = "docs/operations.md says which rights that takes (Upgrade the control daemon), and how to give them"
 
 Selector = Annotated[
@@ -71,7 +69,7 @@ def upgrade(
         walks.append(walk)
         if dry_run or not walk.due():
             for line in plan(walk.control, list(walk.standings.values()), image) if output is Format.TEXT else ():
-                answers().print(printable(line, _LONGEST))
+                answers().print(one_line(line))
         if walk.due():
             walk.check()
         return None if dry_run else await walk.run()
