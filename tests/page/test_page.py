@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
 import pytest
@@ -10,6 +12,7 @@ from selenium.common.exceptions import JavascriptException
 from selenium.webdriver.common.keys import Keys
 
 from mpsd.core.page_view import PageView, PodsHeard
+from mpsd.roles.page_feed import MOST_READERS
 from tests.core.worlds import GPUS
 from tests.page.browser import DESKTOP, PHONE, Browser, axe
 from tests.page.site import PlayedSite, played
@@ -101,6 +104,25 @@ def test_a_node_beside_a_kubelet_says_which_of_its_pods_wait_since_when_and_wher
     assert "收不到本节点 Pod 的消息" in window.text("#waiting-away")
     night.show(page_of(node(GPUS, [])))
     window.until("return document.getElementById('waiting-part').hidden", "where no kubelet is nothing is said of pods")
+
+
+def test_a_page_too_many_says_what_to_do_and_comes_alive_when_another_is_closed(
+    window: Browser, night: PlayedSite
+) -> None:
+    where = urlsplit(night.url).netloc
+    with ExitStack() as opened:
+        connections = [
+            opened.enter_context(closing(HTTPConnection(where, timeout=30))) for _place in range(MOST_READERS)
+        ]
+        for connection in connections:
+            connection.request("GET", "/v1/page/changes")
+            assert connection.getresponse().readline() == b"event: page\n"
+        window.open(night.url)
+        window.until("return document.getElementById('link-text').textContent.includes('429')", "it is refused")
+        assert f"this machine reads the page {MOST_READERS} times already" in window.text("#link")
+        assert "close a page that nobody looks at" in window.text("#link")
+    window.until("return document.body.className === 'live'", "it is live", within_s=30)
+    assert window.text("#waiting-title") == "Waiting for a GPU (2)"
 
 
 def test_what_is_not_known_is_a_question_mark_and_never_zero(window: Browser) -> None:
