@@ -173,7 +173,7 @@ def test_who_leaves_the_gpu_and_comes_back_is_asked_for_again(world: World) -> N
     """The same process, with another program in it that may not be on MPS."""
     pid = world.put(MPS_CLIENT, "a")
     world.look()
-    world.card.release(0)
+    world.card.release(0, pid)
     assert world.look().clients == ()
     world.card.claim(Claim(pid, OUTSIDE_MPS, 100 * MIB))
     assert [client.on_mps for client in world.look().clients] == [False]

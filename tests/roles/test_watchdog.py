@@ -197,7 +197,7 @@ def test_who_may_not_be_ended_is_told_of_and_told_of_again_once_he_is_ended(watc
         goes_on += "without limits; it goes on: it shows something on a display, and such a process is never ended"
         eventually(lambda: watched.up.logged("violation", message=goes_on), "he is told of")
         assert stranger.running
-        watched.card.release(shown)
+        watched.card.release(shown, stranger.pid)
         assert stranger.exit_code() == KILLED
         ended = goes_on.rpartition("; ")[0] + "; it is ended"
         eventually(lambda: watched.up.logged("violation", message=ended), "he is told of again")
