@@ -37,7 +37,11 @@ def log_part(file: str, about: str, text: str) -> Part:
 
 
 def json_part(file: str, about: str, value: Any) -> Part:
-    return Part(file, about, json.dumps(redacted_value(value), indent=1) + "\n")
+    return Part(file, about, redacted_json(value))
+
+
+def redacted_json(value: Any) -> str:
+    return json.dumps(redacted_value(value), indent=1) + "\n"
 
 
 def missing_part(file: str, about: str, why: str) -> Part:

@@ -10,9 +10,6 @@ from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.doctor_facts import Fact
 from mpsd.core.serving_told import Validity
 
-NAMESPACE = "mpsd-system"
-CONTROL, AGENT, WEBHOOK, SCHEDULER = "mpsd-control", "mpsd-agent", "mpsd-webhook", "mpsd-scheduler"
-
 
 @dataclass(frozen=True, slots=True)
 class OwnPod:

@@ -5,9 +5,10 @@ One rule: what a cluster does without, such as the webhook where policies stand 
 
 from collections.abc import Iterator
 
-from mpsd.core.cluster_doctor_facts import AGENT, CONTROL, NAMESPACE, ClusterFacts, OwnPod
+from mpsd.core.cluster_doctor_facts import ClusterFacts, OwnPod
 from mpsd.core.doctor import Check, Severity, Wrong
 from mpsd.core.doctor_facts import known
+from mpsd.core.installed import AGENT, CONTROL, NAMESPACE
 
 _OLDEST = (1, 20)
 _MANY_RESTARTS = 3  # more of them since a pod began is a pattern

@@ -5,13 +5,14 @@ One rule: a node counts as mpsd's by its label alone; what a node has told is be
 
 from collections.abc import Iterator
 
-from mpsd.core.cluster_doctor_facts import AGENT, SCHEDULER, WEBHOOK, Clock, ClusterFacts
+from mpsd.core.cluster_doctor_facts import Clock, ClusterFacts
 from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.cordon import ALL
 from mpsd.core.doctor import Check, Severity, Wrong
 from mpsd.core.doctor_facts import Elsewhere, NotKnown, Unknown, known
 from mpsd.core.domain_states import State, after_is
 from mpsd.core.durations import lasting
+from mpsd.core.installed import AGENT, SCHEDULER, WEBHOOK
 from mpsd.core.kubernetes_node import LABELS
 from mpsd.core.node_troubles import silence
 from mpsd.core.version_skew import Part, Skew, compare, skew_of

@@ -7,9 +7,10 @@ plugin gave it one.
 
 from collections.abc import Iterator
 
-from mpsd.core.cluster_doctor_facts import SCHEDULER, ClusterFacts, PodSaid
+from mpsd.core.cluster_doctor_facts import ClusterFacts, PodSaid
 from mpsd.core.doctor import Check, Severity, Wrong
 from mpsd.core.doctor_facts import known
+from mpsd.core.installed import SCHEDULER
 from mpsd.core.policy import RuleId
 
 _SHOWN = 5  # pods that are named

@@ -15,6 +15,7 @@ from mpsd.core.cluster_status import Seconds
 from mpsd.core.container import Container
 from mpsd.core.doctor_facts import Unknown
 from mpsd.core.gpu_facts import GpuFacts
+from mpsd.core.installed import NAME_LABEL
 from mpsd.core.kubernetes_node import read_kubernetes_node
 from mpsd.core.kubernetes_objects import read_object
 from mpsd.core.pod_seen import quoted, read_pod_seen
@@ -22,7 +23,6 @@ from mpsd.core.policy import Mode, Policy
 from mpsd.core.serving_told import ANNOTATION, read_annotation
 from mpsd.core.shape import Fields, Shape
 
-_NAME = "app.kubernetes.io/name"
 # How a node is known to have NVIDIA GPUs: what NVIDIA's operator, node feature discovery and clouds write.
 _GPU_LABELS: Mapping[str, str] = {
     "nvidia.com/gpu.present": "true",
@@ -54,7 +54,7 @@ def read_own_pod(thing: object, policy: Policy) -> OwnPod:
     unscheduled = [quoted(seen.unscheduled)] if seen.unscheduled and not seen.node else []
     return OwnPod(
         name=seen.name.name,
-        component=shape.text(labels, _NAME, "metadata.labels"),
+        component=shape.text(labels, NAME_LABEL, "metadata.labels"),
         node=seen.node,
         ready=any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions),
         ending=seen.terminating or seen.phase == "Succeeded",
@@ -81,7 +81,7 @@ def read_workload(thing: object, kind: str) -> Workload:
     return Workload(
         kind=kind,
         name=shape.text(metadata, "name", "metadata"),
-        component=shape.text(labels, _NAME, "metadata.labels"),
+        component=shape.text(labels, NAME_LABEL, "metadata.labels"),
         wanted=number if number is not None else int(kind == "deploy"),
         ready=shape.number(status, ready, "status", absent=0) or 0,
     )

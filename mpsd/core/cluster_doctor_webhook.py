@@ -5,9 +5,10 @@ One rule: a cluster that does without a webhook, such as where policies stand in
 
 from collections.abc import Iterator
 
-from mpsd.core.cluster_doctor_facts import NAMESPACE, WEBHOOK, ClusterFacts
+from mpsd.core.cluster_doctor_facts import ClusterFacts
 from mpsd.core.doctor import Check, Severity, Wrong, each
 from mpsd.core.doctor_facts import Elsewhere, NotKnown, Unknown, known
+from mpsd.core.installed import NAMESPACE, WEBHOOK
 from mpsd.core.serving_told import ANNOTATION
 
 _APPLY = "kubectl apply -k manifests"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mpsd.core.cluster_doctor_facts import AGENT, NAMESPACE, SCHEDULER, WEBHOOK
+from mpsd.core.installed import AGENT, NAMESPACE, SCHEDULER, WEBHOOK
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from mpsd.core.fault_status import FaultsStatus, faults_status
 from mpsd.core.grants import Gpu, promised_mib
 from mpsd.core.heartbeat import HEARTBEAT_S as HEARTBEAT_S
 from mpsd.core.identity import PodName
+from mpsd.core.installed import LABEL, NAME_LABEL, PRODUCT
 from mpsd.core.mpsnode_violations import FIELD as VIOLATIONS
 from mpsd.core.mpsnode_violations import differs, is_news
 from mpsd.core.node_view import Canary, Client, DomainView, HeldGrant, NodeView, pod_names
@@ -91,7 +92,7 @@ def belonging_patch(thing: Mapping[str, Any], node: str, node_uid: str) -> Objec
     return {"metadata": {"resourceVersion": metadata.get("resourceVersion"), **changed}}
 
 
-_LABELS = {"app.kubernetes.io/name": "mpsnode", "app.kubernetes.io/part-of": "mpsd"}
+_LABELS = {NAME_LABEL: "mpsnode", LABEL: PRODUCT}
 
 
 def _owner(node: str, node_uid: str) -> Object:

@@ -11,10 +11,8 @@ from typing import Any
 
 from mpsd.core.cluster_status import ClusterNode, ClusterStatus
 from mpsd.core.drain_progress import holders, holding
+from mpsd.core.installed import CONTROL, LABEL, NAME_LABEL, PRODUCT
 from mpsd.core.node_troubles import silence
-
-LABEL, PRODUCT = "app.kubernetes.io/part-of", "mpsd"
-NAME_LABEL, CONTROL, AGENT = "app.kubernetes.io/name", "mpsd-control", "mpsd-agent"
 
 
 class Stage(IntEnum):

@@ -30,9 +30,8 @@ def daemons(is_here: Callable[[Mapping[str, str]], bool]) -> tuple[DaemonSeen, .
     seen = []
     for pid, command in sorted(found.items()):
         environment = processes.environment_of(pid)
-        if (
-            processes.parent_of(pid) in found or processes.identity_of(pid) is None
-        ):  # another's fork, or ended meanwhile
+        is_fork, has_ended = processes.parent_of(pid) in found, processes.identity_of(pid) is None
+        if is_fork or has_ended:
             continue
         if environment is None and not is_here({}):
             return Unknown(f"the environment of pid {pid} may not be read; ask again as root")

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from mpsd.core.certificate_plan import Lives
+from mpsd.core.installed import NAMESPACE
 from mpsd.core.problem import InvalidInput, Problem
 from mpsd.core.registration_plan import FailurePolicy
 from mpsd.edge.setting_rows import (
@@ -81,7 +82,7 @@ ROWS: Mapping[str, Row] = {
     "port": Row("--port", "MPSD_HTTPS_PORT", "9443", port),
     "metrics_port": Row("--metrics-port", "MPSD_METRICS_PORT", "9444", port),
     "limits_directory": Row("--limits", LIMITS_DIRECTORY, "", path),
-    "namespace": Row("--namespace", "MPSD_NAMESPACE", "mpsd-system", name),
+    "namespace": Row("--namespace", "MPSD_NAMESPACE", NAMESPACE, name),
     "service": Row("--service", "MPSD_SERVICE", "mpsd-webhook", name),
     "kubeconfig": Row("--kubeconfig", "MPSD_KUBECONFIG", "", path),
     "certificate_directory": Row("--cert-dir", "MPSD_CERT_DIR", "", path),

@@ -12,18 +12,17 @@ from typing import Any
 import mpsd
 from mpsd.core.bundle import MOST_BYTES, Part, json_part, log_part, missing_part, text_part
 from mpsd.core.cluster_doctor_checks import CLUSTER_CHECKS
-from mpsd.core.cluster_doctor_facts import NAMESPACE
 from mpsd.core.doctor import Diagnosis, diagnose
+from mpsd.core.events import COMPONENT
+from mpsd.core.installed import LIMITS, NAMESPACE, OURS
 from mpsd.core.kubernetes_node import read_kubernetes_node
-from mpsd.core.uninstall_plan import LABEL, PRODUCT
 from mpsd.edge.kube import PODS, Kube, KubeError, Object, Resource
 from mpsd.roles.cluster_doctor import look
 from mpsd.roles.report_node import MPS_NODES, NODES
 
-_OURS = {"labelSelector": f"{LABEL}={PRODUCT}"}
 _KINDS: tuple[tuple[str, str, Resource, str, Mapping[str, str] | None], ...] = (
-    ("workloads/daemonsets.json", "mpsd's DaemonSets", Resource("apps/v1", "daemonsets"), NAMESPACE, _OURS),
-    ("workloads/deployments.json", "mpsd's Deployments", Resource("apps/v1", "deployments"), NAMESPACE, _OURS),
+    ("workloads/daemonsets.json", "mpsd's DaemonSets", Resource("apps/v1", "daemonsets"), NAMESPACE, OURS),
+    ("workloads/deployments.json", "mpsd's Deployments", Resource("apps/v1", "deployments"), NAMESPACE, OURS),
     ("workloads/endpoints.json", "addresses behind Services", Resource("v1", "endpoints"), NAMESPACE, None),
     ("events.json", f"events of {NAMESPACE}", Resource("v1", "events"), NAMESPACE, None),
     (
@@ -31,14 +30,14 @@ _KINDS: tuple[tuple[str, str, Resource, str, Mapping[str, str] | None], ...] = (
         "webhook configurations of mpsd",
         Resource("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations"),
         "",
-        _OURS,
+        OURS,
     ),
     (
         "webhook/mutating.json",
         "webhook configurations of mpsd",
         Resource("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations"),
         "",
-        _OURS,
+        OURS,
     ),
 )
 _CONFIG_MAPS, _EVENTS = Resource("v1", "configmaps"), Resource("v1", "events")
@@ -49,13 +48,12 @@ class ClusterBundle:
 
     def __init__(self, kube: Kube, nodes: Sequence[str], report: Callable[[Diagnosis], object]) -> None:
         self._kube = kube
-        self._nodes = frozenset(nodes)
-        self._names = tuple(nodes)
+        self._nodes = tuple(nodes)
         self._report = report
 
     async def parts(self) -> AsyncIterator[Part]:
         """InvalidInput where one of the nodes is not there; Away where nobody answers at all."""
-        facts = await look(self._kube, self._names)
+        facts = await look(self._kube, self._nodes)
         diagnosis = diagnose(facts, CLUSTER_CHECKS)
         yield text_part("doctor.txt", "the worst that `kubectl mps doctor` found", f"{diagnosis.headline}\n")
         yield json_part("doctor.json", "`kubectl mps doctor -o json`", self._report(diagnosis))
@@ -64,17 +62,15 @@ class ClusterBundle:
         yield await self._tried("nodes.json", "labels, conditions and resources of mpsd's nodes", self._machines())
         for file, about, kind, namespace, query in _KINDS:
             yield await self._tried(file, about, self._kube.list(kind, namespace, query))
-        yield await self._tried(
-            "policy.json", "ConfigMap mpsd-limits", self._kube.get(_CONFIG_MAPS, "mpsd-limits", NAMESPACE)
-        )
-        query = {"fieldSelector": "source=mpsd-agent"}
+        yield await self._tried("policy.json", f"ConfigMap {LIMITS}", self._kube.get(_CONFIG_MAPS, LIMITS, NAMESPACE))
+        query = {"fieldSelector": f"source={COMPONENT}"}
         yield await self._tried("events-told.json", "events that agents told", self._kube.list(_EVENTS, "", query))
         async for part in self._pods():
             yield part
 
     async def _pods(self) -> AsyncIterator[Part]:
         try:
-            pods = [pod for pod in await self._kube.list(PODS, NAMESPACE, _OURS) if self._wants(_node_of(pod))]
+            pods = [pod for pod in await self._kube.list(PODS, NAMESPACE, OURS) if self._wants(_node_of(pod))]
         except KubeError as error:
             yield missing_part("pods.json", "mpsd's pods, and their logs", str(error))
             return

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 import mpsd
 from mpsd.core.cluster_doctor_facts import (
-    NAMESPACE,
-    WEBHOOK,
     Authority,
     Clock,
     ClusterFacts,
@@ -39,10 +37,10 @@ from mpsd.core.cluster_doctor_reading import (
 from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.component_rights import RIGHTS
 from mpsd.core.doctor_facts import Fact, Unknown
+from mpsd.core.installed import NAMESPACE, OURS, WEBHOOK
 from mpsd.core.mpsnode_reading import read_mpsnode
 from mpsd.core.pod_seen import quoted
 from mpsd.core.shape import Fields
-from mpsd.core.uninstall_plan import LABEL, PRODUCT
 from mpsd.edge.authorities import authorities_of
 from mpsd.edge.kube import PODS, Kube, KubeError, NotFound, Object, Resource
 from mpsd.edge.kube_time import http_seconds, seconds
@@ -54,7 +52,6 @@ from mpsd.roles.report_node import MPS_NODES, NODES
 Answer = TypeVar("Answer")
 Value = TypeVar("Value")
 
-_OURS = {"labelSelector": f"{LABEL}={PRODUCT}"}
 _CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
 _NAMESPACES, _EVENTS, _ENDPOINTS = Resource("v1", "namespaces"), Resource("v1", "events"), Resource("v1", "endpoints")
 _REVIEWS = Resource("authorization.k8s.io/v1", "subjectaccessreviews")
@@ -92,7 +89,7 @@ class _Look:
             definition = ask(self._there(_CRDS, "mpsnodes.mpsd.io", read_definition))
             namespace = ask(self._there(_NAMESPACES, NAMESPACE, lambda _thing: True))
             rights = ask(_fact(self._rights()))
-            pods = ask(_fact(self._kube.list(PODS, NAMESPACE, _OURS)))
+            pods = ask(_fact(self._kube.list(PODS, NAMESPACE, OURS)))
             workloads = ask(_fact(self._workloads()))
             machines = ask(_fact(self._machines()))
             told = ask(_fact(self._kube.list(MPS_NODES)))
@@ -137,7 +134,7 @@ class _Look:
         return tuple(RightSeen(one.component, str(one), may) for one, may in zip(RIGHTS, allowed, strict=True))
 
     async def _workloads(self) -> tuple[Workload, ...]:
-        found = await asyncio.gather(*(self._kube.list(kind, NAMESPACE, _OURS) for kind in _WORKLOADS.values()))
+        found = await asyncio.gather(*(self._kube.list(kind, NAMESPACE, OURS) for kind in _WORKLOADS.values()))
         return tuple(read_workload(one, kind) for kind, things in zip(_WORKLOADS, found, strict=True) for one in things)
 
     async def _hooks(self) -> tuple[Hook, ...]:

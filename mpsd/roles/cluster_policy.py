@@ -7,6 +7,7 @@ Right of whoever asks, though none is needed: get of configmap mpsd-limits in mp
 
 from dataclasses import dataclass
 
+from mpsd.core.installed import LIMITS, NAMESPACE
 from mpsd.core.limits_reading import read_gpu_facts, read_policy
 from mpsd.core.policy import Policy
 from mpsd.core.problem import InvalidInput
@@ -15,8 +16,7 @@ from mpsd.edge.limits_files import GPU_FACTS_FILE, POLICY_FILE, load_limits
 from mpsd.edge.yaml_files import parse_yaml
 
 _CONFIG_MAPS = Resource("v1", "configmaps")
-_NAMESPACE, _NAME = "mpsd-system", "mpsd-limits"
-OF_CLUSTER, SHIPPED = f"ConfigMap {_NAMESPACE}/{_NAME}", "shipped with this mpsd"
+OF_CLUSTER, SHIPPED = f"ConfigMap {NAMESPACE}/{LIMITS}", "shipped with this mpsd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class PolicyInForce:
 
 async def policy_in_force(kube: Kube) -> PolicyInForce:
     try:
-        thing = await kube.get(_CONFIG_MAPS, _NAME, _NAMESPACE)
+        thing = await kube.get(_CONFIG_MAPS, LIMITS, NAMESPACE)
         policy = read_policy(_value(thing, POLICY_FILE), f"{OF_CLUSTER}, {POLICY_FILE}")
         facts = read_gpu_facts(_value(thing, GPU_FACTS_FILE), f"{OF_CLUSTER}, {GPU_FACTS_FILE}")
         return PolicyInForce(policy, facts.fewest_clients, OF_CLUSTER, "")

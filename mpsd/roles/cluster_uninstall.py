@@ -13,20 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from mpsd.core.cluster_status import ClusterStatus
-from mpsd.core.uninstall_plan import (
-    AGENT,
-    CONTROL,
-    LABEL,
-    NAME_LABEL,
-    PRODUCT,
-    Stage,
-    Thing,
-    in_order,
-    in_use,
-    is_deleted,
-    is_strange,
-    stage_of,
-)
+from mpsd.core.installed import AGENT, CONTROL, LABEL, NAME_LABEL, OURS, PRODUCT
+from mpsd.core.uninstall_plan import Stage, Thing, in_order, in_use, is_deleted, is_strange, stage_of
 from mpsd.edge.kube import PODS, Away, Conflict, Forbidden, Kube, KubeError, NotFound, Object, Resource
 from mpsd.edge.kube_kinds import Kind, deletable_kinds
 from mpsd.roles.cluster_cordon import PAUSE_S
@@ -34,7 +22,6 @@ from mpsd.roles.cluster_drain import Say, Telling
 from mpsd.roles.cluster_look import NotInstalled, look
 
 _DAEMON_SETS = Resource("apps/v1", "daemonsets")
-_OURS = {"labelSelector": f"{LABEL}={PRODUCT}"}
 _MUST_BE_LISTED = frozenset(
     {"", "apps", "admissionregistration.k8s.io", "rbac.authorization.k8s.io", "apiextensions.k8s.io"}
 )
@@ -89,7 +76,7 @@ async def users(kube: Kube) -> list[str]:
 async def _listed(kube: Kube, kind: Kind) -> Sequence[Object] | str:
     """Why not, where it cannot be listed."""
     try:
-        return await kube.list(kind.resource, query=_OURS)
+        return await kube.list(kind.resource, query=OURS)
     except Forbidden as error:
         if kind.group in _MUST_BE_LISTED:
             raise
@@ -179,7 +166,7 @@ class Uninstall:
             await asyncio.sleep(PAUSE_S)
 
     async def _pods(self, *, control: bool) -> list[str]:
-        pods = await self._kube.list(PODS, query=_OURS)
+        pods = await self._kube.list(PODS, query=OURS)
         here = [pod for pod in pods if ((pod["metadata"].get("labels") or {}).get(NAME_LABEL) == CONTROL) is control]
         owned = [pod for pod in here if pod["metadata"].get("ownerReferences")]
         return [_called(pod) for pod in owned]

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 import mpsd
 from mpsd.core.bare_commands import without_arguments
-from mpsd.core.bundle import MOST_BYTES, Part, json_part, log_part, missing_part, text_part
+from mpsd.core.bundle import MOST_BYTES, Part, json_part, log_part, missing_part, redacted_json, text_part
 from mpsd.core.doctor import Diagnosis, diagnose
 from mpsd.core.doctor_checks import CHECKS
 from mpsd.core.doctor_facts import AgentSeen, NodeFacts, known
@@ -143,13 +142,12 @@ def _domain(folder: DomainFolder) -> Iterator[Part]:
 
 
 def _json_text(path: Path) -> str:
-    """As redacted_value leaves it; as it stands where it is no JSON."""
+    """Redacted value by value; as it stands where it is no JSON."""
     text = bundle_files.tail(path, MOST_BYTES)
     try:
-        value: Any = json.loads(text)
+        return redacted_json(json.loads(text))
     except ValueError:
         return text
-    return json_part("", "", value).text
 
 
 def _surroundings(host: Host | None) -> Iterator[Part]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mpsd.core.certificate_plan import Seen, Step, next_step
+from mpsd.core.installed import LABEL, PRODUCT
 from mpsd.edge.certificates import Pair, UnusableCertificate, fingerprints, read_serving
 from mpsd.edge.kube import Conflict, Kube, NotFound, Object, Resource
 from mpsd.edge.logs import logger
@@ -102,7 +103,7 @@ class SecretCertificates:
             return None
 
     def _fresh(self) -> Object:
-        labels = {"app.kubernetes.io/managed-by": "mpsd", "app.kubernetes.io/part-of": "mpsd"}
+        labels = {"app.kubernetes.io/managed-by": PRODUCT, LABEL: PRODUCT}
         metadata = {"name": self._name, "namespace": self._namespace, "labels": labels}
         return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata}
 
