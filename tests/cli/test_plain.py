@@ -132,7 +132,9 @@ def test_what_kubectl_says_is_shown_where_it_takes_long(
 ) -> None:
     """It may be asking a person to log in."""
     kubectl = tmp_path / "kubectl"
-    kubectl.write_text(f'#!/bin/sh\necho open this page >&2\nsleep 1\nexec {BIN}/kubectl "$@"\n')
+    logged_in = tmp_path / "logged-in"
+    waits = f"until [ -e {logged_in} ]; do sleep 0.05; done"
+    kubectl.write_text(f'#!/bin/sh\necho open this page >&2\n{waits}\nexec {BIN}/kubectl "$@"\n')
     kubectl.chmod(0o755)
     world.put("gpu-a1")
     code = (
@@ -140,7 +142,10 @@ def test_what_kubectl_says_is_shown_where_it_takes_long(
         "from mpsd.cli.plain import kubectl_mps\nsys.argv = ['kubectl-mps']\nkubectl_mps()\n"
     )
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "open this page\n")
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asks:
+        assert asks.stderr
+        assert asks.stderr.readline() == "open this page\n"
+        logged_in.touch()
+        _answer, errors = asks.communicate(timeout=60)
+    assert (asks.returncode, errors) == (0, "")
