@@ -23,6 +23,7 @@ from mpsd.roles import stale_gates
 from mpsd.roles.agent import AgentRole
 from mpsd.roles.cluster_part import CannotServe, MakeClusterPart, Surrounding
 from mpsd.roles.control import ControlRole
+from mpsd.roles.directory_watch import sight_of, watch_directory
 from mpsd.roles.limits_watch import watch_limits
 from mpsd.roles.local_grants import LocalGrants
 from mpsd.roles.node import find_node
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 MakeReviewer = Callable[[], "Reviewer"]
 _NOWHERE = Listen()
+_CANNOT = (NvmlFailed, AlreadyServed, CannotServe, CannotListen, run_directory.AlreadyHeld, run_directory.Vanished)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +86,22 @@ class Parts:
                 opened.push_async_callback(server.stop)
             if self._cluster:
                 await self._cluster.start()
+            sight = opened.enter_context(sight_of(self._settings.run_directory))
             async with asyncio.TaskGroup() as tasks:
                 if self._agent:
                     tasks.create_task(self._agent.run(agent_stop))
                 serving = tasks.create_task(self._serve_cluster(cluster_stop))
-                watch = tasks.create_task(watch_limits(self._files, self._log))
+                watches = [
+                    tasks.create_task(watch_limits(self._files, self._log)),
+                    tasks.create_task(watch_directory(sight)),
+                ]
                 await (self._control.run(stop) if self._control else stop.wait())
                 cluster_stop.set()
                 await serving  # until then limits must be raised for what still comes
                 agent_stop.set()
                 self._wake.set()
-                watch.cancel()
+                for watch in watches:
+                    watch.cancel()
         self._node.nvml.close()
         if self._control and self._settings.simulate:
             shutil.rmtree(self._settings.simulation)
@@ -149,7 +156,7 @@ def serve(chosen: Settings, place: AgentPlace | None, *, with_control: bool) -> 
             if with_control:  # before anything that can fail, such as NVML
                 stale_gates.close_before_start(chosen.run_directory, logs.logger())
             code = event_loop.run(Parts(chosen, place, with_control=with_control).run())
-    except (NvmlFailed, AlreadyServed, CannotServe, CannotListen, run_directory.AlreadyHeld, OSError) as error:
+    except (*_CANNOT, OSError) as error:
         complaints().print(f"mpsd: {error}")
         code = ExitCode.NO
     sys.exit(code)

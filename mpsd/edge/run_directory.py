@@ -7,15 +7,71 @@ import errno
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeGuard
 
 from mpsd.core.problem import InvalidInput, Problem
 
 
 class AlreadyHeld(Exception):
     """Another process holds the directory."""
+
+
+class Vanished(Exception):
+    """The directory, or what is needed in it, was removed by somebody while mpsd runs."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} was removed while mpsd ran: nobody can be given a GPU, and no daemon that runs can be commanded or"
+            " found again. Daemons and programs were left as they are; once the programs have ended, kill each"
+            " nvidia-cuda-mps-control whose pid mpsd doctor says, and start mpsd again"
+        )
+        self.path = path
+
+
+class Sight:
+    """The directory as it was when it was first seen; open, so that no other can have its number."""
+
+    def __init__(self, directory: Path, descriptor: int) -> None:
+        self.directory = directory
+        self._descriptor = descriptor
+
+    @property
+    def is_there(self) -> bool:
+        try:
+            there = self.directory.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True  # that it cannot be asked for now says nothing
+        return os.path.samestat(there, os.fstat(self._descriptor))
+
+    def lost(self, failures: Sequence[BaseException]) -> Path | None:
+        """What was removed, where that is why all of this failed; None where it is not."""
+        if not self.is_there:
+            return self.directory
+        missing = [Path(os.fsdecode(one.filename)) for one in failures if _is_missing(one)]
+        inside = [path for path in missing if path.is_relative_to(self.directory)]
+        return inside[0] if inside and len(inside) == len(failures) else None
+
+
+def _is_missing(failure: BaseException) -> TypeGuard[FileNotFoundError]:
+    return isinstance(failure, FileNotFoundError) and isinstance(failure.filename, str | bytes)
+
+
+@contextmanager
+def in_sight(directory: Path) -> Iterator[Sight]:
+    """Vanished where it is not there."""
+    try:
+        descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Vanished(directory) from None
+    try:
+        yield Sight(directory, descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
