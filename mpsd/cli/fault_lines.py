@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from mpsd.cli.speech import one_line
 from mpsd.cli.tables import clock
-from mpsd.core.durations import lasting
+from mpsd.core.durations import DAY_S, lasting
 from mpsd.core.fault_happenings import listed
 from mpsd.core.fault_status import FaultsStatus, HitStatus
 
-SHOWN_S = 24 * 3600.0  # after it was
+SHOWN_S = DAY_S  # after it was
 
 
 def fault_lines(domain: str, faults: FaultsStatus, now: float) -> Iterator[str]:

@@ -71,7 +71,7 @@ _USERS: tuple[Column[TopUser], ...] = (
     Column("THREADS", lambda user: "-" if user.granted_mib is None else _known(user.thread_percent, " %")),
     Column("CLIENTS", lambda user: _known(user.clients)),
 )
-_OF_CLUSTER = frozenset({"SM"})
+_NOT_OF_CLUSTER, _NOT_OF_MACHINE = frozenset({"SM"}), frozenset({"NODE"})  # columns that would say nothing there
 _GPUS_DROPPED, _USERS_DROPPED = ("MODEL", "CLIENTS", "GRANTED"), ("THREADS", "CLIENTS", "GRANTED", "NODE")
 
 
@@ -90,9 +90,9 @@ def _user_sheet(users: Sequence[TopUser], width: int, without: frozenset[str]) -
 
 
 def _without(top: Top) -> frozenset[str]:
-    """The columns that would say nothing: nodes of this machine, what a cluster is not told."""
+    """The columns that would say nothing."""
     is_cluster = any(gpu.node for gpu in top.gpus) or any(user.node for user in top.users)
-    return _OF_CLUSTER if is_cluster else frozenset({"NODE"})
+    return _NOT_OF_CLUSTER if is_cluster else _NOT_OF_MACHINE
 
 
 # -- whole -----------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def parts(top: Top, width: int) -> Iterator[RenderableType]:
 
 def cluster_gpus(gpus: Sequence[TopGpu], width: int) -> Sheet:
     """The first of `parts`, of a cluster."""
-    return _gpu_sheet(gpus, width, _OF_CLUSTER)
+    return _gpu_sheet(gpus, width, _NOT_OF_CLUSTER)
 
 
 def parts_below(top: Top, width: int) -> Iterator[RenderableType]:

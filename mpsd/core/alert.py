@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mpsd.core.durations import DAY_S
 from mpsd.core.promql import duration, in_window
 
 RUNBOOK = "docs/operations.md"
-MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 _LONGEST_S = DAY_S
 
 # What is told, in the words that Prometheus writes in.

@@ -4,8 +4,9 @@ One rule: what mpsd mends by itself is given the time for it.
 """
 
 from mpsd.core import metrics_names as names
-from mpsd.core.alert import DOMAIN, HOUR_S, MINUTE_S, TIME, Alert, Severity
+from mpsd.core.alert import DOMAIN, TIME, Alert, Severity
 from mpsd.core.domain_states import State
+from mpsd.core.durations import HOUR_S, MINUTE_S
 from mpsd.core.promql import INSTANCE, over_window, quantile, series
 
 _REFUSED = series(names.DOMAIN_STATE, state=State.REFUSED)

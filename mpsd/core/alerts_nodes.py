@@ -4,7 +4,8 @@ One rule: nothing is said of what the watchdog ends in time, for that is its wor
 """
 
 from mpsd.core import metrics_names as names
-from mpsd.core.alert import GPU, HOUR_S, MINUTE_S, NODE, POD, SHARE, Alert, Severity
+from mpsd.core.alert import GPU, NODE, POD, SHARE, Alert, Severity
+from mpsd.core.durations import HOUR_S, MINUTE_S
 from mpsd.core.metric import Holder, Teller
 from mpsd.core.plugin_calls import Outcome
 from mpsd.core.promql import INSTANCE, JOB, is_up, over_window, series

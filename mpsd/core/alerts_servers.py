@@ -4,7 +4,8 @@ One rule: one replica that is gone is no alert, for that is what the other is fo
 """
 
 from mpsd.core import metrics_names as names
-from mpsd.core.alert import DAY_S, HOUR_S, MINUTE_S, SHARE, TIME, Alert, Severity
+from mpsd.core.alert import SHARE, TIME, Alert, Severity
+from mpsd.core.durations import DAY_S, HOUR_S, MINUTE_S
 from mpsd.core.metric import Teller
 from mpsd.core.promql import INSTANCE, JOB, WINDOW, is_up, over_window, quantile, series
 

@@ -8,7 +8,8 @@ trusted for as long as anything that it signed.
 from dataclasses import dataclass
 from enum import StrEnum
 
-DAY_S = 86_400.0
+from mpsd.core.durations import DAY_S
+
 _LAST_PART = 3  # renewed when a third of the life is left
 
 

@@ -11,14 +11,14 @@ from mpsd.core.cordon import ALL
 from mpsd.core.doctor import Check, Severity, Wrong
 from mpsd.core.doctor_facts import Elsewhere, NotKnown, Unknown, known
 from mpsd.core.domain_states import State, after_is
-from mpsd.core.durations import lasting
+from mpsd.core.durations import DAY_S, lasting
 from mpsd.core.installed import AGENT, SCHEDULER, WEBHOOK
 from mpsd.core.kubernetes_node import LABELS
 from mpsd.core.node_troubles import silence
 from mpsd.core.version_skew import Part, Skew, compare, skew_of
 
 _APART_S = 30.0  # stamps of the API are whole seconds, and a write may wait
-_FORGOTTEN_S = 86400.0
+_FORGOTTEN_S = DAY_S
 _CORDONED = frozenset({State.DRAINING.value, State.DRAINED.value})
 _LABEL = f"kubectl label node {{}} {LABELS[0]}"
 

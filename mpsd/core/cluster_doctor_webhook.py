@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from mpsd.core.cluster_doctor_facts import ClusterFacts
 from mpsd.core.doctor import Check, Severity, Wrong, each
 from mpsd.core.doctor_facts import Elsewhere, NotKnown, Unknown, known
+from mpsd.core.durations import DAY_S
 from mpsd.core.installed import NAMESPACE, WEBHOOK
 from mpsd.core.serving_told import ANNOTATION
 
 _APPLY = "kubectl apply -k manifests"
-_DAY_S = 86400.0
-_NEAR_S = 14 * _DAY_S  # mpsd and cert-manager renew theirs when a third of its life is left, 30 days of 90
+_NEAR_S = 14 * DAY_S  # mpsd and cert-manager renew theirs when a third of its life is left, 30 days of 90
 _NEAR_PART = 6  # of the life that a serving certificate has, which operators choose: half of what renewal has
 _RENEW = "see the webhook's log why it was not renewed, or renew what cert-manager gives it"
 _KINDS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
@@ -60,7 +60,7 @@ def _certificate(facts: ClusterFacts) -> Iterator[Wrong]:
 
 
 def _when(left_s: float) -> str:
-    return f"ends in {int(left_s // _DAY_S)} days" if left_s > 0 else "has ended"
+    return f"ends in {int(left_s // DAY_S)} days" if left_s > 0 else "has ended"
 
 
 def _serving(facts: ClusterFacts) -> Iterator[Wrong]:

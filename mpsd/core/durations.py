@@ -1,9 +1,14 @@
-"""How long something has lasted, for people.
+"""How long things last: the units, and how long something has lasted, for people.
 
-One rule: one number and one unit, rounded down, so that it is read at a glance.
+One rule: people are told one number and one unit, rounded down, so that it is read at a glance.
 """
 
-_STEPS = ((48 * 3600, 24 * 3600, "d"), (2 * 3600, 3600, "h"), (120, 60, "min"))  # from so many seconds, in this unit
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
+_STEPS = (
+    (2 * DAY_S, DAY_S, "d"),
+    (2 * HOUR_S, HOUR_S, "h"),
+    (2 * MINUTE_S, MINUTE_S, "min"),
+)  # from so many seconds, in this unit
 
 
 def lasting(seconds: float) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from mpsd.core.cluster_status import ClusterNode, PodStatus, cordoned_gpus, is_stale
 from mpsd.core.domain_states import State
+from mpsd.core.durations import DAY_S
 from mpsd.core.events import Reason
 from mpsd.core.node_troubles import silence, troubles
 from mpsd.core.page_view import (
@@ -32,7 +33,7 @@ from mpsd.core.responses import DONE
 from mpsd.core.status_rows import DomainRow, GpuRow
 
 MOST_WAITING, MOST_LATELY = 1000, 60
-LATELY_S = 24 * 3600.0
+LATELY_S = DAY_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,11 @@ def validity(certificate: bytes) -> Validity:
     return Validity(found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp())
 
 
+def fingerprint(certificate: bytes) -> str:
+    """Of the first certificate of a chain, which is a server's own. UnusableCertificate for what is none."""
+    return _fingerprint(_certificate(certificate))
+
+
 def fingerprints(bundle: bytes) -> frozenset[str]:
     """The certificates of a PEM bundle; none where it cannot be read."""
     try:

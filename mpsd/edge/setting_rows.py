@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from mpsd.core.certificate_plan import DAY_S
+from mpsd.core.durations import DAY_S, HOUR_S, MINUTE_S
 from mpsd.core.problem import InvalidInput, Problem, shown
 
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY_S}
+_UNITS_S = {"s": 1.0, "m": MINUTE_S, "h": HOUR_S, "d": DAY_S}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from mpsd.core.bare_commands import without_arguments
 from mpsd.core.client_limits import ClientLimit, environment
 from mpsd.core.decide import Refuse
 from mpsd.core.domain_states import SERVING, after_is
+from mpsd.core.durations import DAY_S
 from mpsd.core.grant_messages import GrantAnswer, ProgramAsks, Refusal
 from mpsd.core.grants import Grant
 from mpsd.core.limits_as_read import VISIBLE_DEVICES
@@ -35,7 +36,7 @@ from mpsd.roles.metrics_api import MetricsApi
 from mpsd.roles.page_api import PageApi
 from mpsd.roles.use_api import UseApi
 
-LONGEST_WAIT_S = 7 * 86_400.0
+LONGEST_WAIT_S = 7 * DAY_S
 
 
 class AgentApi:

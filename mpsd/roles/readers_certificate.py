@@ -9,8 +9,8 @@ import socket
 import time
 from pathlib import Path
 
-from mpsd.core.certificate_plan import DAY_S
-from mpsd.edge.certificates import Pair, UnusableCertificate, fingerprints, issue, load_into, new_authority
+from mpsd.core.durations import DAY_S
+from mpsd.edge.certificates import Pair, UnusableCertificate, fingerprint, issue, load_into, new_authority
 from mpsd.edge.https_server import tls_context
 from mpsd.edge.listen_settings import CannotListen
 from mpsd.edge.logs import Logger
@@ -52,8 +52,7 @@ class ReadersCertificate:
     def _show(self, pair: Pair) -> None:
         load_into(self.context, pair)
         self._shown = pair
-        (fingerprint, *_chain) = sorted(fingerprints(pair.certificate))
-        self._log.info("certificate for readers", sha256=fingerprint, made=self._folder is None)
+        self._log.info("certificate for readers", sha256=fingerprint(pair.certificate), made=self._folder is None)
 
     def _say(self, trouble: str) -> None:
         """Once when it changes."""

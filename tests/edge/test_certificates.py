@@ -12,6 +12,7 @@ from cryptography import x509
 from mpsd.edge.certificates import (
     Pair,
     UnusableCertificate,
+    fingerprint,
     fingerprints,
     issue,
     load_into,
@@ -102,6 +103,12 @@ def test_what_is_written_is_read_back() -> None:
     assert found.names == frozenset(NAMES)
     assert abs(found.not_after - (NOW + 3000)) < 1
     assert fingerprints(AUTHORITY.certificate + SERVING.certificate) >= {authority.id}
+
+
+def test_a_chain_is_known_by_its_first_certificate() -> None:
+    chain = SERVING.certificate + AUTHORITY.certificate
+    assert fingerprint(chain) == fingerprint(SERVING.certificate)
+    assert fingerprint(AUTHORITY.certificate + SERVING.certificate) == read_authority(AUTHORITY.certificate, None).id
 
 
 def test_a_stranger_signed_nothing_of_ours() -> None:
