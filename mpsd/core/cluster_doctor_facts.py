@@ -124,12 +124,21 @@ class PodSaid:
 
 
 @dataclass(frozen=True, slots=True)
+class KubeScheduler:
+    """A pod of the cluster's own kube-scheduler. configured: its command names a file of configuration."""
+
+    name: str
+    configured: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterFacts:
     """now: seconds since 1970 by the clock of whoever asks. ours: the version of this command line.
 
     kubernetes: major and minor. namespace: whether mpsd's is there. definition: None where there is none. hooks: of
     mpsd's configurations. authorities: by caBundle. endpoints: addresses behind the webhook's Service that are ready.
-    refusals: what API servers said of late of a webhook that they could not ask. mpsnodes: by name.
+    refusals: what API servers said of late of a webhook that they could not ask. mpsnodes: by name. kube_schedulers:
+    those that run as pods of kube-system.
     """
 
     now: float
@@ -149,3 +158,4 @@ class ClusterFacts:
     own_clock: Fact[Clock]
     node_clocks: Fact[tuple[Clock, ...]]
     said: Fact[tuple[PodSaid, ...]]
+    kube_schedulers: Fact[tuple[KubeScheduler, ...]]

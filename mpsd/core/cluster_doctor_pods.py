@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from mpsd.core.cluster_doctor_facts import ClusterFacts, PodSaid
 from mpsd.core.doctor import Check, Severity, Wrong
-from mpsd.core.doctor_facts import known
+from mpsd.core.doctor_facts import Elsewhere, NotKnown, Unknown, known
 from mpsd.core.installed import SCHEDULER
 from mpsd.core.policy import RuleId
 
@@ -81,6 +81,18 @@ def _went_past(pod: PodSaid) -> bool:
     return pod.asks and bool(pod.node) and not pod.placed
 
 
+def _unconfigured(facts: ClusterFacts) -> Iterator[Wrong]:
+    if not any(one.component == SCHEDULER and one.kind == "ds" for one in known(facts.workloads)):
+        raise NotKnown(Elsewhere("no extender of mpsd's stands beside the cluster's own kube-scheduler"))
+    schedulers = known(facts.kube_schedulers)
+    if not schedulers:
+        raise NotKnown(Unknown("no pod of kube-scheduler is in kube-system: it may run as no pod, or out of sight"))
+    for one in schedulers:
+        if not one.configured:
+            what = f"pod {one.name} has no --config in its command, so it asks no extender: pods are placed past mpsd"
+            yield Wrong(what, "name a configuration with mpsd's extender there (docs/scheduling.md)")
+
+
 _PODS, _NODES = "pods on mpsd's nodes, as admission reads them", "Nodes: their resources"
 
 POD_CHECKS: tuple[Check[ClusterFacts], ...] = (
@@ -102,5 +114,13 @@ POD_CHECKS: tuple[Check[ClusterFacts], ...] = (
         ("said", "workloads"),
         "annotations of pods on mpsd's nodes",
         _unplaced,
+    ),
+    Check(
+        "scheduler-unconfigured",
+        Severity.BREAKS,
+        "kube-scheduler is given a configuration",
+        ("workloads", "kube_schedulers"),
+        "commands of kube-scheduler's pods in kube-system, not what is in the file that they name",
+        _unconfigured,
     ),
 )

@@ -9,7 +9,7 @@ from mpsd.core.admission import judge
 from mpsd.core.admission_books import named, ours
 from mpsd.core.admission_case import Circumstances
 from mpsd.core.admission_modes import modes_in
-from mpsd.core.cluster_doctor_facts import Clock, Definition, Hook, Machine, OwnPod, PodSaid, Workload
+from mpsd.core.cluster_doctor_facts import Clock, Definition, Hook, KubeScheduler, Machine, OwnPod, PodSaid, Workload
 from mpsd.core.cluster_doctor_pods import BYPASSES
 from mpsd.core.cluster_status import Seconds
 from mpsd.core.container import Container
@@ -33,6 +33,8 @@ _GPU_KEYS = ("cloud.google.com/gke-accelerator", "aliyun.accelerator/nvidia_name
 _SERVING_UNTOLD = Unknown(
     f"no webhook has told it (annotation {ANNOTATION}): it is of an older mpsd, or has not registered itself yet"
 )
+# What of kube-scheduler's options can name extenders; the policies are of versions before 1.23.
+_CONFIGURING = frozenset({"--config", "--policy-config-file", "--policy-configmap"})
 _TOLD = ("toldAt", "driver", "version", "summary", "gpus", "domains", "grants", "conditions", "violations")
 
 
@@ -154,6 +156,23 @@ def is_refusal(event: object) -> bool:
     """Whether an Event says that an API server could not ask mpsd's webhook."""
     message = event.get("message") if isinstance(event, dict) else None
     return isinstance(message, str) and "failed calling webhook" in message and "mpsd.io" in message
+
+
+def read_kube_scheduler(thing: object) -> KubeScheduler | None:
+    """None for any other pod. kubeadm and its like label theirs so."""
+    shape, fields = Shape(), thing if isinstance(thing, dict) else {}
+    metadata, spec = shape.mapping(fields, "metadata", ""), shape.mapping(fields, "spec", "")
+    labels = shape.mapping(metadata, "labels", "metadata")
+    if metadata.get("namespace") != "kube-system" or labels.get("component") != "kube-scheduler":
+        return None
+    words = [word for _path, one in shape.entries(spec, "containers", "spec") for word in _command(one)]
+    configured = any(word.partition("=")[0] in _CONFIGURING for word in words)
+    return KubeScheduler(f"kube-system/{metadata.get('name')}", configured)
+
+
+def _command(container: Fields) -> list[str]:
+    parts = [container.get(part) for part in ("command", "args")]
+    return [str(word) for part in parts if isinstance(part, list) for word in part]
 
 
 def read_said(thing: object, policy: Policy, facts: GpuFacts, namespaces: Mapping[str, Fields]) -> PodSaid | None:

@@ -17,6 +17,7 @@ from mpsd.core.cluster_doctor_facts import (
     Clock,
     ClusterFacts,
     Hook,
+    KubeScheduler,
     Machine,
     OwnPod,
     PodSaid,
@@ -28,6 +29,7 @@ from mpsd.core.cluster_doctor_reading import (
     read_clock,
     read_definition,
     read_hooks,
+    read_kube_scheduler,
     read_machine,
     read_own_pod,
     read_said,
@@ -117,6 +119,7 @@ class _Look:
             own_clock=clock.result(),
             node_clocks=_of(told.result(), self._clocks),
             said=self._said(everybody.result(), machines.result()),
+            kube_schedulers=_of(everybody.result(), lambda found: _kube_schedulers(found[1])),
         )
 
     async def _there(self, kind: Resource, name: str, read: Callable[[Object], Value]) -> Value | Unknown | None:
@@ -226,6 +229,10 @@ def _of(fact: Answer | Unknown, read: Callable[[Answer], Fact[Value]]) -> Fact[V
 
 def _authorities(hooks: Sequence[Hook]) -> Mapping[str, tuple[Authority, ...]]:
     return {hook.bundle: authorities_of(hook.bundle) for hook in hooks if hook.bundle}
+
+
+def _kube_schedulers(pods: Sequence[Object]) -> tuple[KubeScheduler, ...]:
+    return tuple(one for one in map(read_kube_scheduler, pods) if one)
 
 
 def _release(version: Mapping[str, Any]) -> Fact[tuple[int, int]]:

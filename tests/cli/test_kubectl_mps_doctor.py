@@ -272,6 +272,26 @@ def _(cluster: DoctoredCluster) -> None:
     cluster.create(PODS, pod, "default")
 
 
+def with_extender(cluster: DoctoredCluster, *command: str) -> None:
+    """As the overlay scheduler-extender has it, beside a kube-scheduler of kubeadm's with this command."""
+    labels = {"app.kubernetes.io/name": "mpsd-scheduler", "app.kubernetes.io/part-of": "mpsd"}
+    template = {"metadata": {"labels": labels}, "spec": {"nodeSelector": {"no": "node"}, "containers": []}}
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    cluster.create(DAEMON_SETS, {"metadata": {"name": "mpsd-scheduler", "labels": labels}, "spec": spec}, SYSTEM)
+    if command:
+        container = {"name": "kube-scheduler", "image": "kube-scheduler", "command": list(command)}
+        metadata = {"name": "kube-scheduler-cp-1", "labels": {"component": "kube-scheduler"}}
+        cluster.create(PODS, {"metadata": metadata, "spec": {"containers": [container]}}, "kube-system")
+
+
+@row(
+    "scheduler-unconfigured",
+    "pod kube-system/kube-scheduler-cp-1 has no --config in its command, so it asks no extender: pods are placed past",
+)
+def _(cluster: DoctoredCluster) -> None:
+    with_extender(cluster, "kube-scheduler", "--kubeconfig=/etc/kubernetes/scheduler.conf")
+
+
 @row("definition-old", "CRD mpsnodes.mpsd.io is of an older mpsd: the API server drops status.version; kubectl apply ")
 def _(cluster: DoctoredCluster) -> None:
     thing = cluster.world.ask(lambda kube: kube.get(CRDS, "mpsnodes.mpsd.io"))
@@ -307,7 +327,8 @@ def test_a_kubernetes_that_is_too_old(cluster: DoctoredCluster, monkeypatch: pyt
 def test_where_nothing_is_wrong_all_is_well(cluster: DoctoredCluster) -> None:
     cluster.create(PODS, a_gpu_pod(), "default")
     said = ask(cluster)
-    assert said == Said(0, f"all is well: {len(CLUSTER_CHECKS)} checks\n", "")
+    made = len(CLUSTER_CHECKS) - 1  # without the one of another overlay's extender
+    assert said == Said(0, f"all is well: {made} checks\n", "")
     assert "webhook-unreachable: API servers reach the webhook" in ask(cluster, "-v").output
 
 
@@ -347,6 +368,21 @@ def test_an_event_tells_of_a_webhook_that_cannot_be_asked(cluster: DoctoredClust
     cluster.create(Resource("v1", "events"), {**event, "involvedObject": {"namespace": "default"}}, "default")
     assert ask(cluster).output.startswith(
         "an API server cannot ask the webhook: Error creating: Internal error occurred: "
+    )
+
+
+@pytest.mark.parametrize(
+    "options", [["--config=/etc/kubernetes/s.yaml"], ["--config", "/s.yaml"], ["--policy-config-file=/policy.json"]]
+)
+def test_a_kube_scheduler_that_is_given_a_configuration_is_well(cluster: DoctoredCluster, options: list[str]) -> None:
+    with_extender(cluster, "kube-scheduler", "--v=2", *options)
+    assert ask(cluster).output == f"all is well: {len(CLUSTER_CHECKS)} checks\n"
+
+
+def test_a_kube_scheduler_that_is_no_pod_is_not_known(cluster: DoctoredCluster) -> None:
+    with_extender(cluster)
+    assert ask(cluster).output.startswith(
+        "nothing wrong was found, but not known is whether kube-scheduler is given a configuration: no pod of kube-sche"
     )
 
 
