@@ -47,16 +47,6 @@ class ServerStatus(StrEnum):
     GONE = "GONE"
 
 
-@dataclass(frozen=True, slots=True)
-class ListedClient:
-    """A row of `ps`: a process on MPS. gpu_prefix is the UUID's first four groups; the pid is the host's."""
-
-    pid: int
-    server: int
-    gpu_prefix: str
-    command: str
-
-
 def server_list() -> Command[tuple[int, ...]]:
     return Command("get_server_list", _pids)
 
@@ -84,10 +74,6 @@ def client_list(server: int) -> Command[tuple[int, ...]]:
         return () if output == _gone(server) else _pids(output)
 
     return Command(f"get_client_list {server}", read)
-
-
-def process_snapshot() -> Command[tuple[ListedClient, ...]]:
-    return Command("ps", _listed_clients)
 
 
 def devices() -> Command[tuple[str, ...]]:
@@ -174,20 +160,6 @@ def _memory_mib(output: str) -> int | None:
     if match is None:
         raise ValueError(output)
     return int(match[1]) * (1024 if match[2] == "G" else 1)
-
-
-def _listed_clients(output: str) -> tuple[ListedClient, ...]:
-    if output in {"", "Server not found"}:
-        return ()
-    header, *rows = output.splitlines()
-    if header.split() != ["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"]:
-        raise ValueError(header)
-    return tuple(_listed_client(row) for row in rows)
-
-
-def _listed_client(row: str) -> ListedClient:
-    pid, _context, server, gpu_prefix, _namespace, command = row.split(maxsplit=5)
-    return ListedClient(_pid(pid), _pid(server), gpu_prefix, command)
 
 
 def _device_uuids(output: str) -> tuple[str, ...]:

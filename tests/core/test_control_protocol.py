@@ -8,14 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.core import control_protocol as protocol
-from mpsd.core.control_protocol import Command, ListedClient, NotUnderstood, ServerStatus
+from mpsd.core.control_protocol import Command, NotUnderstood, ServerStatus
 
 TRANSCRIPTS = Path(__file__).parents[1] / "data" / "transcripts"
 EVERY_COMMAND: tuple[Command[object], ...] = (
     protocol.server_list(),
     protocol.server_status(526),
     protocol.client_list(526),
-    protocol.process_snapshot(),
     protocol.devices(),
     protocol.start_server(0),
     protocol.quit_daemon(3),
@@ -54,27 +53,11 @@ def answers_to(word: str) -> list[tuple[str, str]]:
 
 def test_the_transcripts_hold_answers_to_read() -> None:
     assert len(answers_to("get_server_list")) > 20
-    assert len(answers_to("ps")) > 5
 
 
 def test_every_recorded_server_list_is_read() -> None:
     for _command, output in answers_to("get_server_list"):
         assert protocol.server_list().answer(output) == tuple(map(int, output.split()))
-
-
-def test_every_recorded_snapshot_of_clients_is_read() -> None:
-    for _command, output in answers_to("ps"):
-        rows = [line for line in output.splitlines() if line[:1].isdigit()]
-        assert [client.pid for client in protocol.process_snapshot().answer(output)] == [
-            int(row.split()[0]) for row in rows
-        ]
-
-
-def test_a_row_of_the_snapshot_names_pid_server_gpu_and_command() -> None:
-    _command, output = next(pair for pair in answers_to("ps") if "686" in pair[1])
-    assert ListedClient(686, 526, "GPU-d2f95611-1b47-167a", "/usr/bin/python3") in protocol.process_snapshot().answer(
-        output
-    )
 
 
 def test_every_recorded_limit_reads_back_in_mib() -> None:
