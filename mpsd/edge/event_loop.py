@@ -5,7 +5,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from mpsd.core.identity import ProcessIdentity
@@ -45,6 +45,13 @@ def on_stop_signals(first: Callable[[], None], again: Callable[[], None]) -> Non
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, handle)
+
+
+async def until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Waits for the first of them to end; raises what it ended by, where that was an error."""
+    done, _going_on = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
 
 
 class DeathWatch:

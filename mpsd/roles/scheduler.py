@@ -61,10 +61,7 @@ class SchedulerRole:
         loops = [self._books.run(), self._door.keep(), self._watch_books(), limits, stop.wait()]
         tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                if task.done():
-                    task.result()  # a loop ends only by what it cannot go on after
+            await event_loop.until_one_ends(tasks)  # a loop ends only by what it cannot go on after
             await self._departure.drain(self._door.ask_to_go)
         finally:
             await self._door.close()  # the last binds count on the books

@@ -63,10 +63,7 @@ class WebhookRole:
         ]
         loops.append(asyncio.create_task(self._wait(stop)))
         try:
-            await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
-            for task in loops:
-                if task.done():
-                    task.result()  # a loop ends only by what it cannot go on after
+            await event_loop.until_one_ends(loops)  # a loop ends only by what it cannot go on after
             await self._departure.drain(self.server.ask_to_go)
         finally:
             for task in loops:
