@@ -141,11 +141,11 @@ _STEPS: tuple[Callable[[str], str], ...] = (
     partial(_BEARER.sub, _scheme),
     partial(_JWT.sub, GONE),
     partial(_KNOWN.sub, GONE),
-    without_passwords,
     partial(_PAIR.sub, _pair),
     partial(_NAMED.sub, _named),
-    partial(_OPTION.sub, _after),
     without_told,
+    without_passwords,  # after these, for an option without its value would take a name for it
+    partial(_OPTION.sub, _after),
     partial(_RUN.sub, _run),
 )
 

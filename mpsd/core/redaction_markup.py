@@ -20,7 +20,7 @@ _ATTRIBUTE = re.compile(
     rf"(?P<name>[\w:.-]{{1,64}}+)(?P<is>\s{{0,4}}=\s{{0,4}}(?P<quote>{_QUOTE}))(?P<value>.{{0,1000}}?)(?P=quote)",
     re.DOTALL,
 )
-_WORD = re.compile(r"[^\s<>&\\\"']+")  # of an element whose end is not here
+_WORD = re.compile(r"\[redacted\]|[^\s<>&\\\"']+")  # of an element whose end is not here
 _NAMING, _VALUED = frozenset({"name", "key", "id"}), frozenset({"value", "val", "content", "default"})
 
 

@@ -18,9 +18,11 @@ _NAME = re.compile(
     r"(?:api|access|auth|encryption|license|master|private|secret|shared|signing|ssh|session)[ _-]?key)|"
     r"(?P<object>secrets?|credentials?)|"
     rf"(?P<weak>{_WEAKLY})"
-    r")(?![\w.-])[\"']?"
+    r")(?![\w.-])"
+    r"(?=(?P<link>[\"']?"  # looked at only, for the next name may be in it
     r"(?:[ \t]{1,4}(?:for|of)(?:[ \t]{1,4}user)?[ \t]{1,4}[\w.@-]{1,64})?"
-    r"(?:[ \t]{0,4}(?:->|=>|[:=|,])[ \t]{0,4}|[ \t]{1,4}(?:(?:is|was|are|as|to|set[ \t]to|changed[ \t]to)[ \t]{1,4})?)",
+    r"(?:[ \t]{0,4}(?:->|=>|[:=|,])[ \t]{0,4}|"
+    r"[ \t]{1,4}(?:(?:is|was|are|as|to|set[ \t]to|changed[ \t]to)[ \t]{1,4})?)))",
     re.IGNORECASE,
 )
 _VALUE = re.compile(
@@ -39,7 +41,7 @@ def without_told(text: str) -> str:
     kept: list[str] = []
     end = 0
     for found in _NAME.finditer(text):
-        value = _VALUE.match(text, found.end()) if found.end() >= end else None
+        value = _VALUE.match(text, found.end("link")) if found.start() >= end else None
         if value is None:
             continue
         word = value["quoted"] or value["bare"].rstrip(_AFTERWARDS)
