@@ -61,7 +61,8 @@ def test_a_kubelet_that_starts_again_leaves_what_runs_alone_and_keeps_its_device
         await world.phase(uid, "Running")
         pid, before = world.pid(uid), await world.held()
         await world.restart_kubelet()
-        await world.phase(uid, "Running")
+        await world.until(lambda: world.kubelet.has_heard, "kubelet has let in again what runs")
+        assert world.pods.status(uid)["phase"] == "Running"
         assert (world.pid(uid), await world.held()) == (pid, before)
         assert plugin.times("allocate") == plugin.times("pre_start") == 1
         world.pods.delete(uid, 5)
@@ -85,7 +86,7 @@ def test_after_a_restart_of_kubelet_a_container_starts_unasked_until_the_plugin_
         await world.phase(uid, "Running")
         before = await world.held()
         await world.restart_kubelet()
-        await world.phase(uid, "Running")
+        await world.until(lambda: world.kubelet.has_heard, "kubelet has let in again what runs")
         gate.unlink()
         world.kill(uid)
         await world.waits(uid, "CreateContainerError")
