@@ -62,7 +62,7 @@ def test_a_kubelet_that_starts_again_leaves_what_runs_alone_and_keeps_its_device
         pid, before = world.pid(uid), await world.held()
         await world.restart_kubelet()
         await world.until(lambda: world.kubelet.has_heard, "kubelet has let in again what runs")
-        assert world.pods.status(uid)["phase"] == "Running"
+        await world.phase(uid, "Running")
         assert (world.pid(uid), await world.held()) == (pid, before)
         assert plugin.times("allocate") == plugin.times("pre_start") == 1
         world.pods.delete(uid, 5)
