@@ -49,11 +49,13 @@ _VALUE = (
 )
 # NAME=value, NAME: value, "NAME": "value" (also inside a JSON text). Other names are passed over, not matched with what
 # stands after them: that may have a secret in it, as url=https://x/?token=y has.
+# The value is looked at only: behind a name that is harmless after all, as in tokenname=token=x, is one that is not.
 _NAMED = re.compile(
     rf"(?<![\w.-])(?=[\w.-]++{_QUOTE}?\]?\s{{0,40}}+[=:%])(?P<name>(?=[\w.-]*(?:{TELLING}))[\w.-]++)"
-    rf"(?P<middle>{_QUOTE}?\]?(?:\s{{0,4}}|[ \t]{{0,40}}){_IS}(?:[ \t]{{5,40}}|\s{{0,4}})){_VALUE}",
-    re.MULTILINE | re.IGNORECASE,
+    rf"{_QUOTE}?\]?(?:\s{{0,4}}|[ \t]{{0,40}}){_IS}(?:[ \t]{{5,40}}|\s{{0,4}})(?={_QUOTE}|[^{_END}])",
+    re.IGNORECASE,
 )
+_ITS_VALUE = re.compile(_VALUE, re.MULTILINE | re.IGNORECASE)
 # name: NAME, value: value, as containers have them for their environment, in YAML, JSON and what Go prints.
 _PAIR = re.compile(
     rf"(?<![\w.-])(?P<before>name{_QUOTE}?\s{{0,4}}[=:]\s{{0,4}}{_QUOTE}?(?P<name>[\w.-]++){_QUOTE}?(?:,\s{{0,40}}|\s{{1,40}})"
@@ -84,19 +86,28 @@ def redacted(text: str) -> str:
     return text
 
 
-def _named(found: re.Match[str]) -> str:
-    return found[0] if _is_open(found) else f"{found['name']}{found['middle']}{_in_quotes(found)}"
+def _without_named(text: str) -> str:
+    kept: list[str] = []
+    end = 0
+    for found in _NAMED.finditer(text):
+        if found.start() < end or not looks_secret(found["name"]):
+            continue
+        value = _ITS_VALUE.match(text, found.end())
+        if value and not _is_plain(value):
+            kept += [text[end : found.end()], _in_quotes(value)]
+            end = value.end()
+    return "".join([*kept, text[end:]])
 
 
 def _pair(found: re.Match[str]) -> str:
-    return found[0] if _is_open(found) else f"{found['before']}{_in_quotes(found)}"
+    is_open = not looks_secret(found["name"]) or _is_plain(found)
+    return found[0] if is_open else f"{found['before']}{_in_quotes(found)}"
 
 
-def _is_open(found: re.Match[str]) -> bool:
-    """Whether this value may be read by anybody."""
+def _is_plain(found: re.Match[str]) -> bool:
+    """Without its quotes."""
     quote = found["quote"] or ""
-    value = found["value"].removeprefix(quote).removesuffix(quote) if quote else found["value"]
-    return not looks_secret(found["name"]) or is_plain(value)
+    return is_plain(found["value"].removeprefix(quote).removesuffix(quote) if quote else found["value"])
 
 
 def _in_quotes(found: re.Match[str]) -> str:
@@ -142,7 +153,7 @@ _STEPS: tuple[Callable[[str], str], ...] = (
     partial(_JWT.sub, GONE),
     partial(_KNOWN.sub, GONE),
     partial(_PAIR.sub, _pair),
-    partial(_NAMED.sub, _named),
+    _without_named,
     without_told,
     without_passwords,  # after these, for an option without its value would take a name for it
     partial(_OPTION.sub, _after),
