@@ -49,11 +49,12 @@ def test_only_pods_of_this_node_that_ask_for_a_gpu_and_do_not_run_are_known(api:
         await make(world, "nobodys")
         await make(world, "without-gpu", gib=0, nodeName=NODE)
         async with read(world) as pods:
-            assert names(pods.shown(SEEN, {})) == ["default/ours"]
+            await eventually(pods, lambda here: names(here) == ["default/ours"], "the one that waits is heard of")
             assert not pods.have_changed
             await make(world, "another", nodeName=NODE)
             await until(lambda: pods.have_changed, DEADLINE_S, "the new one is heard of")
-            assert names(pods.shown(SEEN, {})) == ["default/another", "default/ours"]
+            both = ["default/another", "default/ours"]
+            await eventually(pods, lambda here: names(here) == both, "both are known")
             runs = {"status": {"phase": "Running"}}
             await world.kube.patch(PODS, "ours", runs, PatchKind.MERGE, "default", subresource="status")
             await eventually(pods, lambda here: names(here) == ["default/another"], "what runs waits no more")
@@ -81,6 +82,7 @@ def test_what_was_heard_last_stays_with_since_when_nothing_newer_is_known(api: S
     async def test(world: World) -> None:
         await make(world, "ours", nodeName=NODE)
         async with read(world) as pods:
+            await eventually(pods, lambda here: names(here) == ["default/ours"], "the one that waits is heard of")
             await asyncio.to_thread(api.stop)
             here = await eventually(pods, lambda here: bool(here.heard.away), "it is said that it is away")
             assert names(here) == ["default/ours"]
