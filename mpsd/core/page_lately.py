@@ -15,7 +15,7 @@ from mpsd.core.violations import Kind
 
 REFUSED = "Refused"
 MOST_LATELY = 60
-_OF_VIOLATIONS = frozenset(kind.reason.value for kind in Kind)  # these are told with how they ended, by the watchdog
+OF_VIOLATIONS = frozenset(kind.reason.value for kind in Kind)  # these are told with how they ended, by the watchdog
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def lately(node: NodeStatus, happened: Iterable[Happened], since: float) -> Sequ
 
 def _remembered(happened: Iterable[Happened]) -> Iterator[LatelyLine]:
     for one in happened:
-        if one.what not in _OF_VIOLATIONS:
+        if one.what not in OF_VIOLATIONS:
             key = f"{one.what} {one.at:.6f} {one.where}"
             yield LatelyLine(
                 shown_name(key), one.at, _level(one.what), one.what, shown_name(one.where), shown_text(one.text)
