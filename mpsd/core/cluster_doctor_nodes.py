@@ -10,7 +10,7 @@ from mpsd.core.cluster_status import ClusterNode
 from mpsd.core.cordon import ALL
 from mpsd.core.doctor import Check, Severity, Wrong
 from mpsd.core.doctor_facts import Elsewhere, NotKnown, Unknown, known
-from mpsd.core.domain_states import State, after_is
+from mpsd.core.domain_states import State, after_is, remedy
 from mpsd.core.durations import DAY_S, lasting
 from mpsd.core.installed import AGENT, SCHEDULER, WEBHOOK
 from mpsd.core.kubernetes_node import LABELS
@@ -83,7 +83,9 @@ def _domains(facts: ClusterFacts) -> Iterator[Wrong]:
             if domain.state != State.READY and domain.state not in _CORDONED:
                 state = after_is(State(domain.state)) if domain.state in set(State) else domain.state
                 why = f": {domain.reason}" if domain.reason else ""
-                yield Wrong(f"{node.name}: {domain.name} is {state}{why}", f"ask on that node: {_doctor_on(node.name)}")
+                ask = f"ask on that node: {_doctor_on(node.name)}"
+                what_to_do = "; ".join(filter(None, [remedy(domain.state, domain.reason), ask]))
+                yield Wrong(f"{node.name}: {domain.name} is {state}{why}", what_to_do)
         if node.unreadable:
             yield Wrong(f"{node.name}: its MPSNode cannot be read: {node.unreadable[0]}", "see kubectl get mps -o yaml")
 

@@ -138,7 +138,11 @@ def _(cluster: DoctoredCluster) -> None:
     cluster.told(3601)
 
 
-@row("domain-not-ready", "gpu-a1: gpu1 is wedged: no answer to get_server_list; ask on that node: mpsd doctor in its ")
+@row(
+    "domain-not-ready",
+    "gpu-a1: gpu1 is wedged: no answer to get_server_list; wait: after wedged_limit_s it is ended and started anew, its "
+    "programs with it; ask on that node: mpsd doctor in its ",
+)
 def _(cluster: DoctoredCluster) -> None:
     domains = cluster.node()["status"]["domains"]
     domains[1] |= {"state": "wedged", "reason": "no answer to get_server_list"}
