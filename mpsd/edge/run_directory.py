@@ -46,6 +46,8 @@ class Sight:
             return False
         except OSError:
             return True  # that it cannot be asked for now says nothing
+        if not there.st_nlink:
+            return False  # removed, and reached all the same, as by a container that has it mounted
         return os.path.samestat(there, os.fstat(self._descriptor))
 
     def lost(self, failures: Sequence[BaseException]) -> Path | None:

@@ -1,5 +1,6 @@
 """When a run directory counts as removed, and which failures are told as that."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -29,6 +30,20 @@ def test_one_that_was_removed_or_made_anew_is_not(tmp_path: Path) -> None:
         run.mkdir()
         assert not sight.is_there
         assert sight.lost([ValueError("whatever came of it")]) == run
+
+
+def test_one_that_was_removed_is_not_there_for_who_can_reach_it_still(tmp_path: Path) -> None:
+    """As a pod that has the host's directory mounted."""
+    run = tmp_path / "run"
+    run.mkdir()
+    kept = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with in_sight(Path(f"/proc/self/fd/{kept}")) as sight:
+            assert sight.is_there
+            run.rmdir()
+            assert not sight.is_there
+    finally:
+        os.close(kept)
 
 
 def test_one_that_was_never_there_has_vanished(tmp_path: Path) -> None:
