@@ -1,5 +1,6 @@
 """`mpsd doctor`: what keeps MPS from starting or from holding on this machine, each with the one thing to do."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -71,11 +72,13 @@ def place_of(chosen: Settings, root: str | None, kubelet_dir: str | None) -> doc
     if kubelet and host and not kubelet_dir:
         kubelet = host.root / str(kubelet).lstrip("/")
     played = str(chosen.simulation) if chosen.simulate else ""
+
+    def is_here(seen: Mapping[str, str]) -> bool:
+        return seen.get(FOLDER, "") == played
+
     try:
         tools = find_tools(chosen)
     except OSError:
         why = f"no simulated GPUs are in {chosen.simulation}; `mpsd up --simulate {chosen.simulate}` makes them"
-        return doctor_facts.Place(chosen, why, {}, lambda _environment: False, host, kubelet)
-    return doctor_facts.Place(
-        chosen, tools.nvml, tools.environment, lambda seen: seen.get(FOLDER, "") == played, host, kubelet
-    )
+        return doctor_facts.Place(chosen, why, {}, is_here, host, kubelet)
+    return doctor_facts.Place(chosen, tools.nvml, tools.environment, is_here, host, kubelet)

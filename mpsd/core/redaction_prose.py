@@ -14,8 +14,9 @@ _WEAKLY = r"(?:[a-z]{1,20}[ _-])?(?:key|salt|seed|nonce|hmac|psk|otp|session|sid
 _WEAK = re.compile(_WEAKLY, re.IGNORECASE)
 _NAME = re.compile(
     r"(?<![\w.-])(?:"
-    r"(?P<telling>pass(?:words?|wd|phrase|code)|pwd|tokens?|identified[ \t]{1,4}by|"
-    r"(?:api|access|auth|encryption|license|master|private|secret|shared|signing|ssh|session)[ _-]?key)|"
+    r"(?P<telling>(?-i:(?:[A-Z0-9]{1,32}_){0,4})"  # of a variable: `DB_PASSWORD is x7`, `ENV WANDB_API_KEY 0f1e`
+    r"(?:pass(?:words?|wd|phrase|code)|pwd|tokens?|identified[ \t]{1,4}by|"
+    r"(?:api|access|auth|encryption|license|master|private|secret|shared|signing|ssh|session)[ _-]?key))|"
     r"(?P<object>secrets?|credentials?)|"
     rf"(?P<weak>{_WEAKLY})"
     r")(?![\w.-])"

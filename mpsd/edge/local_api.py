@@ -53,6 +53,8 @@ def ask(path: Path, method: str, url: str, body: object = None, timeout_s: float
         return answer.status, answer.read()
     except (FileNotFoundError, ConnectionRefusedError):
         raise NotRunning(_nobody(path)) from None
+    except NotADirectoryError:
+        raise NotRunning(f"nobody can answer on {path}: {path.parent} is no folder; name mpsd's") from None
     except TimeoutError:
         said = f"mpsd did not answer on {path} within {timeout_s:g} s"
         raise TimeoutError(f"{said}; see its log, or `mpsd doctor`") from None

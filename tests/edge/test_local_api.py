@@ -21,6 +21,12 @@ def test_nobody_there_names_the_socket_and_the_remedy(tmp_path: Path) -> None:
         local_api.ask(path, "GET", "/v1/node")
 
 
+def test_a_run_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotRunning, match=f"{tmp_path / 'file'} is no folder; name mpsd's"):
+        local_api.ask(tmp_path / "file" / "mpsd.sock", "GET", "/v1/node")
+
+
 def test_daemons_that_are_held_without_an_agent_have_another_remedy(tmp_path: Path) -> None:
     path = tmp_path / "mpsd.sock"
     with run_directory.held(tmp_path), pytest.raises(NotRunning) as raised:

@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from mpsd.edge.processes import identity_of, is_alive
+from tests.roles.asking_doctor import asked
 from tests.roles.machine import Machine, Service, eventually
 
 
@@ -41,6 +42,7 @@ def test_whoever_runs_says_what_vanished_and_ends_and_no_program_notices(
     assert program.running
     assert daemon
     assert is_alive(daemon)
+    assert f"pid {daemon.pid} " in asked(machine).output
     end_what_is_left(machine)
 
 
