@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -243,6 +244,12 @@ def test_tab_offers_verbs_nodes_and_gpus_through_kubectl_itself(world: ClusterWo
 )
 def test_options_may_stand_before_the_verb_and_no_verb_is_status(words: list[str], read: list[str]) -> None:
     assert with_verb(words) == read
+
+
+def test_which_options_have_a_value_is_known_before_any_verb_is_loaded() -> None:
+    group: Any = typer.main.get_command(kubectl_mps.app)
+    options = [one for verb in kubectl_mps._VERBS for one in group.load(verb).params if one.param_type_name == "option"]
+    assert {word for one in options if not one.is_flag for word in one.opts} == kubectl_mps._VALUED
 
 
 def test_help_teaches_by_example(world: ClusterWorld) -> None:

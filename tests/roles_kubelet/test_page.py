@@ -57,17 +57,20 @@ def test_a_pod_that_waits_on_its_gpu_is_shown_with_the_reason_of_its_gpu_until_i
     cluster.apply(pod("elsewhere", 7, nodeName="another-node"))
     try:
         gpu_is_down = "its containers start as soon as that is over"
-        eventually(lambda: any(gpu_is_down in one["text"] for one in waiting(cluster, "late")), "it is told why")
-        (one,) = waiting(cluster, "late")
+
+        def told_why() -> list[Any]:
+            return [one for one in waiting(cluster, "late") if gpu_is_down in one["text"]]
+
+        (one,) = eventually(told_why, "it is told why")
         assert one["text"].startswith("pod default/late waits on gpu")
         assert (one["why"], one["memory_mib"], one["thread_percent"]) == ("not-started", 7 * 1024, 30)
         assert one["since"] == kube_time.seconds(bound_at(cluster, "late"))
         assert waiting(cluster, "elsewhere") == []
-        assert page(cluster)["head"]["pods"] == {"away": "", "since": None}
+        eventually(lambda: page(cluster)["head"]["pods"] == {"away": "", "since": None}, "its pods are heard of")
     finally:
         cluster.restore_control_program()
-    eventually(lambda: not waiting(cluster, "late"), "it runs, and waits no more")
-    assert cluster.phase("late") == "Running"
+    eventually(lambda: cluster.phase("late") == "Running", "it runs")
+    eventually(lambda: not waiting(cluster, "late"), "it waits no more")
 
 
 def bound_at(cluster: Cluster, name: str) -> str:
