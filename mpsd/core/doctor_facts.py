@@ -97,11 +97,15 @@ class DomainSeen:
 
 @dataclass(frozen=True, slots=True)
 class DaemonSeen:
-    """A process `nvidia-cuda-mps-control` that serves. pipe: its pipe directory; empty where that is not known."""
+    """A process `nvidia-cuda-mps-control` that serves.
+
+    pipe: its pipe directory; empty where that is not known. pipe_is_there: whether that has a socket for commands.
+    """
 
     pid: int
     command: str
     pipe: str
+    pipe_is_there: bool = True
 
 
 @dataclass(frozen=True, slots=True)

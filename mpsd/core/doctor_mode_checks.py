@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mpsd.core.doctor import Check, Severity, Wrong, each
 from mpsd.core.doctor_domain_checks import RECORDS, domains_of, is_in
-from mpsd.core.doctor_facts import NodeFacts, NotKnown, Unknown, known
+from mpsd.core.doctor_facts import DaemonSeen, NodeFacts, NotKnown, Unknown, known
 from mpsd.core.domain_states import State
 
 _MODES = {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}  # NVML's numbers; 0 is DEFAULT
@@ -24,12 +24,25 @@ def _other_daemon(facts: NodeFacts) -> Iterator[Wrong]:
         if is_inside and unsure and known(facts.holder) is None:
             raise NotKnown(Unknown("whose daemons are mpsd's is in records that cannot be read"))
         if daemon.pid not in ours and not (is_inside and known(facts.holder) is not None):
-            where = f" in {daemon.pipe}" if daemon.pipe else ""
-            ask = f"echo quit | CUDA_MPS_PIPE_DIRECTORY={daemon.pipe} nvidia-cuda-mps-control" if daemon.pipe else ""
-            yield Wrong(
-                f"another control daemon (pid {daemon.pid}{where}) is on this machine, which mpsd has not started",
-                f"stop it ({ask or f'kill {daemon.pid}'}), and whatever starts it",
-            )
+            yield _removed(daemon) if is_inside and not daemon.pipe_is_there else _foreign(daemon)
+
+
+def _foreign(daemon: DaemonSeen) -> Wrong:
+    where = f" in {daemon.pipe}" if daemon.pipe else ""
+    can_be_asked = daemon.pipe and daemon.pipe_is_there
+    quits = f"echo quit | CUDA_MPS_PIPE_DIRECTORY={daemon.pipe} nvidia-cuda-mps-control"
+    return Wrong(
+        f"another control daemon (pid {daemon.pid}{where}) is on this machine, which mpsd has not started",
+        f"stop it ({quits if can_be_asked else f'kill {daemon.pid}'}), and whatever starts it",
+    )
+
+
+def _removed(daemon: DaemonSeen) -> Wrong:
+    """What mpsd has started once, and nobody can command any more."""
+    return Wrong(
+        f"a control daemon (pid {daemon.pid}) runs on though its folder {daemon.pipe} was removed",
+        f"run `kill {daemon.pid}` once its programs have ended, which would lose their GPU, and start mpsd again",
+    )
 
 
 def _mode_left(facts: NodeFacts) -> Iterator[Wrong]:

@@ -36,8 +36,17 @@ def daemons(is_here: Callable[[Mapping[str, str]], bool]) -> tuple[DaemonSeen, .
         if environment is None and not is_here({}):
             return Unknown(f"the environment of pid {pid} may not be read; ask again as root")
         if is_here(environment or {}):
-            seen.append(DaemonSeen(pid, command, (environment or {}).get(PIPE_DIRECTORY, "")))
+            pipe = (environment or {}).get(PIPE_DIRECTORY, "")
+            seen.append(DaemonSeen(pid, command, pipe, pipe_is_there=_is_there(pipe)))
     return tuple(seen)
+
+
+def _is_there(pipe: str) -> bool:
+    """Whether there is a socket in it for whoever is here; a daemon goes on listening on one that was removed."""
+    try:
+        return bool(pipe) and Path(pipe, "control").exists()
+    except OSError:
+        return False
 
 
 def _serving() -> Iterator[tuple[int, str]]:

@@ -221,6 +221,16 @@ def test_a_daemon_in_the_run_directory_is_of_whoever_holds_it() -> None:
     assert unsure["other-daemon"] is Verdict.UNKNOWN
 
 
+def test_a_daemon_whose_folder_was_removed_is_killed_by_its_pid_for_nobody_can_command_it() -> None:
+    ours = DaemonSeen(99, "nvidia-cuda-mps-control -f", "/run/mpsd/gpu0/pipe", pipe_is_there=False)
+    said = headline(daemons=(ours,), domains=(), holder=None)
+    assert said.startswith("a control daemon (pid 99) runs on though its folder /run/mpsd/gpu0/pipe was removed; run")
+    assert "`kill 99` once its programs have ended" in said
+    assert verdicts(replace(WELL, daemons=(ours,)))["other-daemon"] is Verdict.WELL
+    foreign = headline(daemons=(replace(ours, pipe="/tmp/nvidia-mps"),))
+    assert "which mpsd has not started; stop it (kill 99)" in foreign
+
+
 # -- the launcher, read back -----------------------------------------------------------------------------------------
 
 ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1)

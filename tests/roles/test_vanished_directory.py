@@ -42,7 +42,7 @@ def test_whoever_runs_says_what_vanished_and_ends_and_no_program_notices(
     assert program.running
     assert daemon
     assert is_alive(daemon)
-    assert f"pid {daemon.pid} " in asked(machine).output
+    assert f"`kill {daemon.pid}` once its programs have ended" in asked(machine).output
     end_what_is_left(machine)
 
 
