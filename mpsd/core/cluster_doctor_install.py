@@ -73,7 +73,7 @@ def _remedy(pod: OwnPod) -> str:
     if "ImagePull" in pod.trouble or "InvalidImageName" in pod.trouble:
         return f"correct the image {pod.image} in the kustomization, or give the nodes the right to pull it"
     if not pod.node:
-        return "see what the scheduler says: kubectl -n mpsd-system describe pod " + pod.name
+        return f"see what the scheduler says: kubectl -n {NAMESPACE} describe pod {pod.name}"
     return f"see its log: kubectl -n {NAMESPACE} logs {pod.name} --previous"
 
 

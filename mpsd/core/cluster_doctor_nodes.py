@@ -12,7 +12,7 @@ from mpsd.core.doctor import Check, Severity, Wrong
 from mpsd.core.doctor_facts import Elsewhere, NotKnown, Unknown, known
 from mpsd.core.domain_states import State, after_is, remedy
 from mpsd.core.durations import DAY_S, lasting
-from mpsd.core.installed import AGENT, SCHEDULER, WEBHOOK
+from mpsd.core.installed import AGENT, CONTROL, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
 from mpsd.core.kubernetes_node import LABELS
 from mpsd.core.node_troubles import silence
 from mpsd.core.version_skew import Part, Skew, compare, skew_of
@@ -66,8 +66,8 @@ def _mpsnode_stale(facts: ClusterFacts) -> Iterator[Wrong]:
 
 
 def _pods_on(node: str, component: str) -> str:
-    which = f"-l app.kubernetes.io/name={component} --field-selector spec.nodeName={node}"
-    return f"kubectl -n mpsd-system get pods {which} -o wide"
+    which = f"-l {NAME_LABEL}={component} --field-selector spec.nodeName={node}"
+    return f"kubectl -n {NAMESPACE} get pods {which} -o wide"
 
 
 def _telling(facts: ClusterFacts) -> Iterator[ClusterNode]:
@@ -100,7 +100,7 @@ def _not_ready(facts: ClusterFacts) -> Iterator[Wrong]:
 
 
 def _doctor_on(node: str) -> str:
-    return f"mpsd doctor in its control pod ({_pods_on(node, 'mpsd-control')})"
+    return f"mpsd doctor in its control pod ({_pods_on(node, CONTROL)})"
 
 
 def _forgotten(facts: ClusterFacts) -> Iterator[Wrong]:
@@ -163,7 +163,7 @@ def _behind(facts: ClusterFacts) -> Iterator[Wrong]:
     if len(versions) > 1:
         first, *_others, last = sorted(versions, key=_Key)
         what = f"agents are of versions {first} to {last}: a rollout goes on, or is stuck"
-        yield Wrong(what, f"kubectl -n mpsd-system rollout status ds/{AGENT}")
+        yield Wrong(what, f"kubectl -n {NAMESPACE} rollout status ds/{AGENT}")
 
 
 class _Key:
@@ -181,12 +181,12 @@ def _images(facts: ClusterFacts) -> Iterator[Wrong]:
     pods = [pod for pod in known(facts.pods) if not pod.ending]
     agents = sorted({pod.image for pod in pods if pod.component == AGENT})
     if not agents:
-        raise NotKnown(Elsewhere("there is no pod of mpsd-agent to compare with"))
+        raise NotKnown(Elsewhere(f"there is no pod of {AGENT} to compare with"))
     for pod in pods:
         if pod.component in (WEBHOOK, SCHEDULER) and pod.image not in agents:
             what = f"pod {pod.name} is of image {pod.image} and the agents of {', '.join(agents)}"
             why = "admission and placement go by rules that the nodes may not have"
-            yield Wrong(f"{what}: {why}", f"roll it out: kubectl -n mpsd-system rollout status deploy/{pod.component}")
+            yield Wrong(f"{what}: {why}", f"roll it out: kubectl -n {NAMESPACE} rollout status deploy/{pod.component}")
 
 
 _STOPS, _BREAKS, _NOTE = Severity.STOPS, Severity.BREAKS, Severity.NOTE

@@ -9,7 +9,7 @@ from mpsd.core.cluster_doctor_facts import ClusterFacts
 from mpsd.core.doctor import Check, Severity, Wrong, each
 from mpsd.core.doctor_facts import Elsewhere, NotKnown, Unknown, known
 from mpsd.core.durations import DAY_S
-from mpsd.core.installed import NAMESPACE, WEBHOOK
+from mpsd.core.installed import NAME_LABEL, NAMESPACE, WEBHOOK
 from mpsd.core.serving_told import ANNOTATION
 
 _APPLY = "kubectl apply -k manifests"
@@ -30,13 +30,13 @@ def _unregistered(facts: ClusterFacts) -> Iterator[Wrong]:
     kinds = {hook.kind for hook in known(facts.hooks)}
     for kind in _KINDS:
         if kind not in kinds:
-            yield Wrong(f"{kind} mpsd-webhook is not there: admission lets everything through", _APPLY)
+            yield Wrong(f"{kind} {WEBHOOK} is not there: admission lets everything through", _APPLY)
 
 
 def _bundle(facts: ClusterFacts) -> Iterator[Wrong]:
     _without_webhook(facts)
     hooks = known(facts.hooks)
-    restart = "restart the webhook, which writes its own: kubectl -n mpsd-system rollout restart deploy/mpsd-webhook"
+    restart = f"restart the webhook, which writes its own: kubectl -n {NAMESPACE} rollout restart deploy/{WEBHOOK}"
     for hook in hooks:
         if not hook.bundle:
             yield Wrong(f"webhook {hook.name} has no caBundle: no API server can verify the webhook", restart)
@@ -48,9 +48,7 @@ def _certificate(facts: ClusterFacts) -> Iterator[Wrong]:
     _without_webhook(facts)
     for authorities in known(facts.authorities).values():
         if not authorities:
-            yield Wrong(
-                "a caBundle of mpsd-webhook holds no certificate of an authority", "restart deploy/mpsd-webhook"
-            )
+            yield Wrong(f"a caBundle of {WEBHOOK} holds no certificate of an authority", f"restart deploy/{WEBHOOK}")
             continue
         last = max(authorities, key=lambda one: one.ends_at)
         left_s = last.ends_at - facts.now
@@ -82,12 +80,12 @@ def _unreachable(facts: ClusterFacts) -> Iterator[Wrong]:
     if known(facts.endpoints) == 0:
         fails = any(hook.policy == "Fail" for hook in known(facts.hooks))
         then = "pods that it is for are refused" if fails else "pods come past admission"
-        see = f"see kubectl -n {NAMESPACE} get pods,endpoints -l app.kubernetes.io/name={WEBHOOK}"
+        see = f"see kubectl -n {NAMESPACE} get pods,endpoints -l {NAME_LABEL}={WEBHOOK}"
         yield Wrong(f"no ready pod is behind the Service {WEBHOOK}: {then}", see)
 
 
 _BREAKS = Severity.BREAKS
-_CONFIGURATIONS = "webhook configurations mpsd-webhook"
+_CONFIGURATIONS = f"webhook configurations {WEBHOOK}"
 
 WEBHOOK_CHECKS: tuple[Check[ClusterFacts], ...] = (
     Check(

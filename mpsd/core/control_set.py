@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mpsd.core.installed import CONTROL, LABEL, NAME_LABEL, PRODUCT
 from mpsd.core.upgrade_step import ControlPod
 
 REVISION = "controller-revision-hash"
-SELECTOR = "app.kubernetes.io/part-of=mpsd,app.kubernetes.io/name=mpsd-control"  # of the DaemonSet
+SELECTOR = f"{LABEL}={PRODUCT},{NAME_LABEL}={CONTROL}"  # of the DaemonSet
 ON_DELETE = "OnDelete"
 
 Object = Mapping[str, Any]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
 
+from mpsd.core.installed import AGENT, NAMESPACE
+
 
 class Part(StrEnum):
     CONTROL = "control"
@@ -39,7 +41,7 @@ SKEWS = (
         Part.CONTROL,
         normal=False,
         why="the agent reads records that a later version writes, and may not know what they say",
-        remedy="roll the agents out: kubectl -n mpsd-system rollout status ds/mpsd-agent",
+        remedy=f"roll the agents out: kubectl -n {NAMESPACE} rollout status ds/{AGENT}",
     ),
     Skew(
         Part.COMMAND,
