@@ -33,17 +33,19 @@ from mpsd.core.responses import DONE
 from mpsd.core.status_rows import DomainRow, GpuRow
 
 MOST_WAITING, MOST_LATELY = 1000, 60
+MOST_VIOLATIONS = 30  # of those, so that no tenant pushes all else out
 LATELY_S = DAY_S
 
 
 @dataclass(frozen=True, slots=True)
 class NodeParts:
-    """What is shown of one node."""
+    """What is shown of one node. violations: what of that happened lately was done by programs."""
 
     card: NodeCard
     notes: tuple[Note, ...]
     gpus: tuple[GpuCard, ...]
     lately: tuple[LatelyLine, ...]
+    violations: tuple[LatelyLine, ...]
 
 
 def aged(node: ClusterNode, now: float) -> ClusterNode:
@@ -65,7 +67,8 @@ def node_parts(node: ClusterNode, now: float) -> NodeParts:
         version=shown_name(node.version),
         cordoned=shown_name(cordoned_gpus(node)),
     )
-    return NodeParts(card, notes, gpus, tuple(_lately(node, now)))
+    violations = {line.id: line for line in _violations(node, now)}
+    return NodeParts(card, notes, gpus, tuple(_lately(node, now)), tuple(violations.values()))
 
 
 def cluster_page(
@@ -73,7 +76,8 @@ def cluster_page(
 ) -> PageView:
     """waiting: of pods, as `page_waiting.pod_card` makes them; the head says how many there are beside these."""
     parts = list(nodes)
-    lately = sorted((line for node in parts for line in node.lately), key=lambda line: (-line.at, line.id))
+    violations = _newest(line for node in parts for line in node.violations)[:MOST_VIOLATIONS]
+    lately = _newest([*violations, *(line for node in parts for line in node.lately)])
     return PageView(
         version=VERSION,
         head=head,
@@ -83,6 +87,11 @@ def cluster_page(
         waiting=tuple(waiting),
         lately=tuple(lately[:MOST_LATELY]),
     )
+
+
+def _newest(lines: Iterable[LatelyLine]) -> Sequence[LatelyLine]:
+    """The newest first."""
+    return sorted(lines, key=lambda line: (-line.at, line.id))
 
 
 def no_mpsnode(node: str) -> Note:
@@ -165,9 +174,7 @@ def _of_domain(domain: DomainRow, node: str) -> Iterator[Note]:
 
 
 def _lately(node: ClusterNode, now: float) -> Iterator[LatelyLine]:
-    """What an MPSNode still tells of a day: faults, domains whose state has changed after they first served, and the
-    last that programs did which they may not."""
-    yield from {line.id: line for line in _violations(node, now)}.values()
+    """What an MPSNode still tells of a day: faults, and domains whose state has changed after they first served."""
     for domain in node.domains:
         where = f"{shown_name(node.name)} {shown_name(domain.name)}"
         if domain.last_fault is not None and now - domain.last_fault < LATELY_S:

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from mpsd.core.cluster_status import ClusterNode, ConditionStatus
+from mpsd.core.cluster_status import ClusterNode, ConditionStatus, PodStatus
 from mpsd.core.domain_states import State
 from mpsd.core.heartbeat import STALE_S
 from mpsd.core.mps_ready import CONDITION
 from mpsd.core.mpsnode_reading import read_mpsnode
-from mpsd.core.page_cluster import aged, cluster_page, no_mpsnode, node_parts
+from mpsd.core.page_cluster import MOST_LATELY, MOST_VIOLATIONS, aged, cluster_page, no_mpsnode, node_parts
 from mpsd.core.page_view import LISTS, Head, Level, NoteKind, PageView, Scope
 from mpsd.core.page_waiting import pod_card
 from mpsd.core.pod_scene import Why
@@ -136,9 +136,21 @@ def test_what_a_pod_did_marks_its_slice_and_is_what_happened_lately_once() -> No
     ]
 
 
+def test_a_tenant_whose_pods_all_break_their_limits_pushes_no_fault_out() -> None:
+    def one(number: int) -> PodStatus:
+        last = LastViolation(NOW - 1, "outside_mps", "kill", "default", f"thief-{number}")
+        return replace(held(last.pod, 1), violations=PodViolations((KindCount("outside_mps", 1),), last))
+
+    node = told(cluster_node(held=tuple(map(one, range(MOST_LATELY)))))
+    hit = replace(node.domains[0], faults=1, last_fault=NOW - 600, since=None)
+    page = cluster_page(HEAD, [node_parts(replace(node, domains=(hit, *node.domains[1:])), NOW)], ())
+    assert [line.what for line in page.lately] == ["outside_mps"] * MOST_VIOLATIONS + ["MPSFault"]
+
+
 @given(damaged())
 def test_whatever_a_node_tells_is_shown_and_nothing_of_it_twice(thing: object) -> None:
-    lately = node_parts(read_mpsnode(thing, MPSNODES_NOW, seconds), MPSNODES_NOW).lately
+    parts = node_parts(read_mpsnode(thing, MPSNODES_NOW, seconds), MPSNODES_NOW)
+    lately = (*parts.lately, *parts.violations)
     assert len({line.id for line in lately}) == len(lately)
     assert all(line.where.isprintable() for line in lately)
 
