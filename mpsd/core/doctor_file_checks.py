@@ -57,7 +57,7 @@ FILE_CHECKS = (
         _STOPS,
         "the run directory can be used",
         ("run_directory",),
-        "its owner and mode",
+        "its owner, mode and file system",
         _run_directory,
     ),
 )

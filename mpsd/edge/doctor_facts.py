@@ -232,12 +232,20 @@ def _wanted_owner(directory: Path, *, is_system: bool) -> int:
 def _unwritable(directory: Path, *, ours: bool) -> str:
     """Of another's folder only what holds for everybody."""
     try:
-        if os.statvfs(directory).f_flag & os.ST_RDONLY:
+        found = os.statvfs(directory)
+        if found.f_flag & os.ST_RDONLY:
             return "its file system is read-only"
+        if is_full(found):
+            return f"its file system is full (df -h {directory}; df -i {directory})"
     except OSError as error:
         return error.strerror or str(error)
     is_shut = ours and os.geteuid() and not os.access(directory, os.W_OK | os.X_OK)
     return "its mode does not let its owner write" if is_shut else ""
+
+
+def is_full(found: os.statvfs_result) -> bool:
+    """Without blocks, not even those kept for root, or without files; one that counts none runs out of none."""
+    return bool(found.f_blocks and not found.f_bfree) or bool(found.f_files and not found.f_ffree)
 
 
 def _filesystem(directory: Path) -> str | Unknown:
