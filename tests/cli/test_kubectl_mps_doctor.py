@@ -140,8 +140,8 @@ def _(cluster: DoctoredCluster) -> None:
 
 @row(
     "domain-not-ready",
-    "gpu-a1: gpu1 is wedged: no answer to get_server_list; wait: after wedged_limit_s it is ended and started anew, its "
-    "programs with it; ask on that node: mpsd doctor in its ",
+    "gpu-a1: gpu1 is wedged: no answer to get_server_list; wait: after wedged_limit_s it is ended and started anew, "
+    "its programs with it; ask on that node: mpsd doctor in its ",
 )
 def _(cluster: DoctoredCluster) -> None:
     domains = cluster.node()["status"]["domains"]
@@ -218,9 +218,14 @@ def _(cluster: DoctoredCluster) -> None:
     cluster.hooks(lambda webhook: webhook["clientConfig"].update(caBundle=ended))
 
 
-@row("webhook-serving", "a certificate that the webhook serves with ends in 4 days; see the webhook's log why it was ")
+@row("webhook-serving", "a certificate that the webhook serves with ends in 4 d; see the webhook's log why it was not")
 def _(cluster: DoctoredCluster) -> None:
     cluster.change(MUTATING, "mpsd-webhook", {"metadata": {"annotations": told(4.5)}})
+
+
+@row("webhook-serving", "a certificate that the webhook serves with ends in 3 h; see the webhook's log why it was not")
+def _(cluster: DoctoredCluster) -> None:
+    cluster.change(MUTATING, "mpsd-webhook", {"metadata": {"annotations": told(3.5 / 24)}})
 
 
 @row(
@@ -376,7 +381,13 @@ def test_an_event_tells_of_a_webhook_that_cannot_be_asked(cluster: DoctoredClust
 
 
 @pytest.mark.parametrize(
-    "options", [["--config=/etc/kubernetes/s.yaml"], ["--config", "/s.yaml"], ["--policy-config-file=/policy.json"]]
+    "options",
+    [
+        ["--config=/etc/kubernetes/s.yaml"],
+        ["--config", "/s.yaml"],
+        ["--policy-config-file=/policy.json"],
+        ["sh", "-c", "exec kube-scheduler --config=/s.yaml --v=2"],
+    ],
 )
 def test_a_kube_scheduler_that_is_given_a_configuration_is_well(cluster: DoctoredCluster, options: list[str]) -> None:
     with_extender(cluster, "kube-scheduler", "--v=2", *options)
