@@ -63,7 +63,7 @@ class Installation:
     def wait_until_ready(self) -> None:
         """All pods are, and kubelet counts the GPUs among what it has."""
         for name in ("control", "agent", "webhook", *(["scheduler"] if self.images.kube_scheduler else [])):
-            eventually(lambda name=name: self.is_ready(name), f"{name} ready", within_s=90.0)
+            eventually(lambda name=name: self.is_ready(name), f"{name} ready", within_s=180.0)
         self.wait_until_offered()
 
     def allocatable(self) -> dict[str, str]:
@@ -101,6 +101,18 @@ class Installation:
     def logs(self, name: str) -> str:
         return self.cluster.do("logs", "-n", SYSTEM, "-l", f"{_LABEL}=mpsd-{name}", "--tail=-1").out
 
+    def as_it_stands(self) -> str:
+        """What an operator would look at where it does not become ready."""
+        looks = [
+            ("get", "pods", "-o", "wide"),
+            ("get", "events"),
+            ("logs", "-l", f"{_LABEL} in (mpsd-control, mpsd-agent, mpsd-webhook, mpsd-scheduler)"),
+        ]
+        looks.append((*looks[-1], "--previous"))
+        more = {"logs": ("--tail=40", "--prefix", "--all-containers")}
+        said = (self.cluster.kubectl(*look, "-n", SYSTEM, *more.get(look[0], ())) for look in looks)
+        return "\n\n".join(f"{one.out}{one.err}" for one in said)
+
     def put_where(self, node_labels: dict[str, str]) -> None:
         """Moves both DaemonSets, by their node selector."""
         patch = json.dumps([{"op": "replace", "path": "/spec/template/spec/nodeSelector", "value": node_labels}])
@@ -118,7 +130,11 @@ def installed(cluster: Cluster, images: Images, folder: Path) -> Iterator[Instal
     eventually(lambda: not cluster.kubectl("get", "namespace", SYSTEM).ok, f"an old {SYSTEM} gone", within_s=60.0)
     try:
         installation.apply()
-        installation.wait_until_ready()
+        try:
+            installation.wait_until_ready()
+        except AssertionError as late:
+            late.add_note(installation.as_it_stands())
+            raise
         yield installation
     finally:
         uninstall(installation)
