@@ -172,7 +172,8 @@ def read_kube_scheduler(thing: object) -> KubeScheduler | None:
 
 def _command(container: Fields) -> list[str]:
     parts = [container.get(part) for part in ("command", "args")]
-    return [str(word) for part in parts if isinstance(part, list) for word in part]
+    words = [str(word) for part in parts if isinstance(part, list) for word in part]
+    return " ".join(words).split()  # as a shell takes them, which some clusters start it by
 
 
 def read_said(thing: object, policy: Policy, facts: GpuFacts, namespaces: Mapping[str, Fields]) -> PodSaid | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from mpsd.core.cluster_doctor_facts import ClusterFacts
 from mpsd.core.doctor import Check, Severity, Wrong, each
 from mpsd.core.doctor_facts import Elsewhere, NotKnown, Unknown, known
-from mpsd.core.durations import DAY_S
+from mpsd.core.durations import DAY_S, lasting
 from mpsd.core.installed import NAME_LABEL, NAMESPACE, WEBHOOK
 from mpsd.core.serving_told import ANNOTATION
 
@@ -58,7 +58,7 @@ def _certificate(facts: ClusterFacts) -> Iterator[Wrong]:
 
 
 def _when(left_s: float) -> str:
-    return f"ends in {int(left_s // DAY_S)} days" if left_s > 0 else "has ended"
+    return f"ends in {lasting(left_s)}" if left_s > 0 else "has ended"
 
 
 def _serving(facts: ClusterFacts) -> Iterator[Wrong]:

@@ -218,11 +218,6 @@ def _(cluster: DoctoredCluster) -> None:
     cluster.hooks(lambda webhook: webhook["clientConfig"].update(caBundle=ended))
 
 
-@row("webhook-serving", "a certificate that the webhook serves with ends in 4 d; see the webhook's log why it was not")
-def _(cluster: DoctoredCluster) -> None:
-    cluster.change(MUTATING, "mpsd-webhook", {"metadata": {"annotations": told(4.5)}})
-
-
 @row("webhook-serving", "a certificate that the webhook serves with ends in 3 h; see the webhook's log why it was not")
 def _(cluster: DoctoredCluster) -> None:
     cluster.change(MUTATING, "mpsd-webhook", {"metadata": {"annotations": told(3.5 / 24)}})
