@@ -47,9 +47,10 @@ class DomainObstacles:
         if found is None:
             return ""
         uuid, pid = found
-        program = program_of(
-            processes.command_of(pid)
-        )  # alone: the whole cluster reads it, and arguments may be secret
+        # The program alone: the whole cluster reads it, and arguments may be secret.
+        program = program_of(processes.command_of(pid))
+        if processes.identity_of(pid) is None:
+            return ""  # it has ended since, and has the GPU no more
         return f"no MPS server can start while pid {pid} has {uuid} for itself; end it: {program}"
 
     def _beside_mps(self, uuid: str) -> list[int]:
