@@ -7,7 +7,8 @@ NODE := tests/roles_kubelet
 SOAK := $(NODE)/test_soak.py tests/roles/test_random_faults.py
 MACHINES := $(patsubst %,tests/cli/test_%.py,up run status demo smi set top quick_start bench kubectl_mps \
 	kubectl_mps_doctor kubectl_mps_drain kubectl_mps_uninstall kubectl_mps_upgrade cluster_top)
-WHOLE := $(NODE) tests/roles tests/roles_webhook tests/roles_scheduler tests/mpsd_bench $(MACHINES)
+SLOW := tests/manifests/test_policies.py tests/sim/test_client_limits.py tests/sim/test_privileges.py
+WHOLE := $(NODE) tests/roles tests/roles_webhook tests/roles_scheduler tests/mpsd_bench $(MACHINES) $(SLOW)
 HOST := tests/host
 SEE := tests/prometheus tests/page
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
@@ -29,7 +30,7 @@ check: $(READY)
 	$(BIN)/mpsd check limits
 	$(TESTS) $(WHOLE:%=--ignore=%) $(HOST:%=--ignore=%) $(SEE:%=--ignore=%)
 
-# Every role as it runs, on whole simulated machines, nodes and clusters; and mpsd bench.
+# Every role as it runs, on whole simulated machines, nodes and clusters; mpsd bench; and what takes longest of the rest.
 check-node: $(READY)
 	$(TESTS) $(WHOLE) $(SOAK:%=--ignore=%)
 
