@@ -74,7 +74,8 @@ fuzz: $(READY)
 # What breaks a claim is printed, as a line to keep with it.
 EXAMPLES ?= 2000
 examples: $(READY)
-	MPSD_EXAMPLES=$(EXAMPLES) $(TESTS) -m hypothesis --timeout=0 $(WHOLE:%=--ignore=%) $(HOST:%=--ignore=%) $(SEE:%=--ignore=%)
+	MPSD_EXAMPLES=$(EXAMPLES) $(TESTS) -m hypothesis --timeout=0 \
+		$(patsubst %,--ignore=%,$(filter-out $(SLOW),$(WHOLE)) $(HOST) $(SEE))
 
 # MPSD_SOAK steps of mishaps in all, from the seed MPSD_SOAK_SEED on, which a failure names.
 MPSD_SOAK ?= 1000
