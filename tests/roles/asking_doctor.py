@@ -54,6 +54,12 @@ def first_line(machine: Machine, *options: object) -> str:
     return answer.output.partition("\n")[0]
 
 
+def is_first_line(machine: Machine, begins: str) -> bool:
+    """Whether it begins so, now; for what is gone for moments in between."""
+    answer = asked(machine)
+    return answer.exit_code() == 1 and answer.output.startswith(begins)
+
+
 def found(machine: Machine, *options: object) -> list[str]:
     """The checks that found something, the worst first."""
     told: dict[str, Any] = json.loads(asked(machine, "-o", "json", *options).output)
