@@ -26,7 +26,7 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=not examples,
-    max_examples=examples or settings.default.max_examples,
+    max_examples=examples or 50,
     print_blob=bool(examples),
 )
 settings.load_profile("shared-machine")
