@@ -19,7 +19,7 @@ from mpsd.edge.setting_rows import seconds
 
 Answer = TypeVar("Answer")
 
-DRAIN_RIGHTS = "docs/operations.md says which rights that takes (Drain a node), and how an administrator gives them"
+DRAIN_RIGHTS = "docs/operations/upgrade-and-drain.md (Drain a node) lists the rights that this requires"
 
 Evict = Annotated[
     bool, typer.Option("--evict", help="Evict the pods that hold something there; disruption budgets are kept.")

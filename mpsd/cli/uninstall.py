@@ -17,7 +17,7 @@ from mpsd.roles.cluster_uninstall import Found, Uninstall, find, users
 _RIGHTS = "it takes an administrator of the cluster: somebody who may list every kind of objects"
 _REMAINS = (
     "what remains: labels of nodes (ack.node.gpu.schedule), MPSReady and numbers of devices in their status, images on"
-    " them, namespaces that others made or use; docs/operations.md (Uninstall) says how to remove it"
+    " them, namespaces that others made or use; docs/operations/upgrade-and-drain.md (Uninstall) says how to remove it"
 )
 
 Force = Annotated[bool, typer.Option("--force", help="Although pods hold GPUs: their programs lose them.")]

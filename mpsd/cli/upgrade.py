@@ -15,7 +15,7 @@ from mpsd.core.upgrade_words import how_it_stands, plan
 from mpsd.edge.kube import Kube
 from mpsd.roles.cluster_upgrade import Failure, Upgrade, Wanted
 
-_RIGHTS = "docs/operations.md says which rights that takes (Upgrade the control daemon), and how to give them"
+_RIGHTS = "docs/operations/upgrade-and-drain.md (Upgrade the control daemon) lists the rights that this requires"
 
 Selector = Annotated[
     str, typer.Option("-l", "--selector", metavar="LABELS", help="Only Nodes with these labels.", show_default=False)

@@ -30,7 +30,7 @@ def _canary_failed(facts: NodeFacts) -> Iterator[Wrong]:
         if one.record.canary and one.record.canary.problem:
             canary = one.record.canary
             what = f"{one.record.domain}: the canary failed under driver {canary.driver}: {canary.problem}"
-            yield Wrong(what, "install a driver that holds limits (docs/operations.md, The canary)")
+            yield Wrong(what, "install a driver that holds limits (docs/operations/canary.md)")
 
 
 def _canary_doubt(facts: NodeFacts) -> Iterator[Wrong]:

@@ -123,9 +123,7 @@ def _refused(pod: PodSeen) -> Story:
         then = f"it is never started again, and {owner} makes another"
     else:
         then = "it is never started again, and has to be made anew"
-    remedy = (
-        "where the pod's scheduler asks mpsd (docs/operations.md, Why a pod waits) such a pod waits for room instead"
-    )
+    remedy = "with the scheduler of mpsd such a pod waits for room instead (docs/operations/on-call.md#why-a-pod-waits)"
     words = f"pod {_name(pod)} failed: kubelet{where} refused it with {quoted(pod.reason)}{said}; {then}; {remedy}"
     return Story(Why.REFUSED_BY_KUBELET, words, node=pod.node)
 

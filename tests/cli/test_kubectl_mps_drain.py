@@ -173,7 +173,7 @@ def test_a_missing_right_is_named_and_so_is_what_stays(tmp_path: Path, world: Cl
         said = world.kubectl_mps("drain", "gpu-a1", "--evict", "--kubeconfig", config)
         assert said.code == 1
         assert "lacks the right to get pods mps-sample-7xk2p in default: " in said.errors
-        assert "docs/operations.md says which rights that takes (Drain a node)" in said.errors
+        assert "docs/operations/upgrade-and-drain.md (Drain a node)" in said.errors
         stays = (
             "gpu-a1: still cordoned: gpu0, gpu1; to put them back into use: kubectl mps undrain gpu-a1 --kubeconfig "
         )

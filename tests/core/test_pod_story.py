@@ -216,7 +216,7 @@ def test_a_silent_node_is_said_of_a_pod_that_runs() -> None:
         (
             {"reason": "UnexpectedAdmissionError", "message": "no room"},
             Why.REFUSED_BY_KUBELET,
-            "never started again, which Job train counts as one of its retries (spec.backoffLimit); where the pod's",
+            "never started again, which Job train counts as one of its retries (spec.backoffLimit); with the scheduler",
         ),
         (
             {"reason": "OutOfaliyun.com/gpu-mem"},

@@ -49,7 +49,7 @@ def test_each_pair_has_one_row() -> None:
 
 
 def test_the_documentation_has_every_row() -> None:
-    page = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/operations/doctor.md").read_text()
     for row in SKEWS:
         normal = "yes" if row.normal else "**no**"
         assert f"| {row.older} | {row.newer} | {normal} | {row.why} | {row.remedy} |" in page

@@ -1,5 +1,7 @@
 """Whatever mpsd says to people by name stands in the documentation by that name."""
 
+from collections.abc import Iterable, Iterator
+
 import pytest
 
 from mpsd.core.admission_modes import label_of
@@ -11,7 +13,9 @@ from mpsd.core.mps_ready import mps_ready
 from mpsd.core.policy import Mode, Violations
 from tests.core.manifests import POLICY
 from tests.core.pod_worlds import node
-from tests.docs.pages import page
+from tests.docs.pages import Page, page, pages
+
+OPERATIONS = [one for one in pages() if one.name.startswith("docs/operations/")]
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -35,9 +39,24 @@ def test_a_reason_says_where_it_is_told_what_it_means_and_what_to_do(reason: Rea
 
 def test_the_index_leads_to_every_page() -> None:
     index = page("docs/README.md")
-    linked = {link.partition("#")[0] for link in index.links}
+    linked = set(_files_of(index.links))
     missing = {path.name for path in index.path.parent.glob("*.md")} - {"README.md"} - linked
     assert missing == set(), "add a line to docs/README.md"
+
+
+def test_the_index_of_operations_leads_to_every_page_of_it() -> None:
+    index = page("docs/operations/README.md")
+    missing = {path.name for path in index.path.parent.glob("*.md")} - {"README.md"} - set(_files_of(index.links))
+    assert missing == set(), "add a line to docs/operations/README.md"
+
+
+@pytest.mark.parametrize("one", OPERATIONS, ids=lambda one: one.name)
+def test_a_page_of_operations_is_read_in_ten_minutes(one: Page) -> None:
+    assert len(one.text.split()) < 2500, "make two of it, by what a reader comes for"
+
+
+def _files_of(links: Iterable[str]) -> Iterator[str]:
+    return (link.partition("#")[0] for link in links)
 
 
 def test_every_reason_of_the_condition_is_explained() -> None:
@@ -47,12 +66,12 @@ def test_every_reason_of_the_condition_is_explained() -> None:
 
 @pytest.mark.parametrize("state", State)
 def test_a_state_of_a_domain_says_what_to_do(state: State) -> None:
-    assert f"\n| {state} | " in page("docs/operations.md").text
+    assert f"\n| {state} | " in page("docs/operations/on-call.md").text
 
 
 @pytest.mark.parametrize("kind", Violations.__dataclass_fields__)
 def test_a_kind_of_violation_has_a_row_with_its_action(kind: str) -> None:
-    rows = [line for line in page("docs/operations.md").text.splitlines() if line.startswith(f"| {kind} | ")]
+    rows = [line for line in page("docs/operations/violations.md").text.splitlines() if line.startswith(f"| {kind} | ")]
     assert [row.rsplit("|", 2)[1].strip() for row in rows] == [getattr(POLICY.violations, kind).action.value]
 
 
