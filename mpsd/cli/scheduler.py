@@ -7,10 +7,10 @@ from typing import Annotated
 from mpsd.cli.options import LimitsDirectory, ListenAt, ListenCertificate, LogFormat, setting
 from mpsd.cli.output import ExitCode, complaints
 from mpsd.edge import event_loop, logs
-from mpsd.edge.https_server import PortTaken
 from mpsd.edge.kube import Away, open_kube
 from mpsd.edge.limits_files import LimitsFiles
 from mpsd.edge.listen_settings import CannotListen
+from mpsd.edge.listener import PortTaken
 from mpsd.edge.scheduler_settings import ROWS, SchedulerSettings, scheduler_settings
 from mpsd.roles.scheduler import SchedulerRole
 

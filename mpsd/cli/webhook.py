@@ -7,9 +7,9 @@ from typing import Annotated
 from mpsd.cli.options import LimitsDirectory, LogFormat, setting
 from mpsd.cli.output import ExitCode, complaints
 from mpsd.edge import event_loop, logs
-from mpsd.edge.https_server import PortTaken
 from mpsd.edge.kube import Away, open_kube
 from mpsd.edge.limits_files import LimitsFiles
+from mpsd.edge.listener import PortTaken
 from mpsd.edge.webhook_settings import ROWS, WebhookSettings, webhook_settings
 from mpsd.roles.webhook import WebhookRole
 

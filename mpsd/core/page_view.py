@@ -4,6 +4,8 @@ One rule: names and units here are an interface; fields are added, never renamed
 Every entry of a list has an `id` that stays the same while it is the same thing, by which changes are told.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -231,3 +233,16 @@ def level_of(state: str | None) -> Level:
 def shown_text(text: str) -> str:
     """What somebody else wrote, for one line: without control characters, and not too long."""
     return printable(text, _LONGEST_TEXT)
+
+
+def who_gives_way(there: Sequence[str], newcomer: str) -> int | None:
+    """Which reader of the page goes where there is no place left: the last one of whoever has the most, so that nobody
+    keeps all others out.
+
+    None: the newcomer goes, for nobody would then have more than it has. there: whose each place is (an address, a
+    user), the first who came first.
+    """
+    count = Counter(there)
+    if not there or count[(most := max(count, key=lambda one: count[one]))] < count[newcomer] + 2:
+        return None
+    return max(place for place, address in enumerate(there) if address == most)

@@ -27,7 +27,7 @@ from mpsd.core.problem import InvalidInput
 from mpsd.core.program_request import read_program_request
 from mpsd.core.status_of_view import node_status
 from mpsd.edge import processes
-from mpsd.edge.http_server import Handler, UnixServer, json_answer, peer_pid
+from mpsd.edge.listener import Handler, Listener, ListenerSettings, UnixPath, json_answer, peer_pid
 from mpsd.edge.settings import GRANT
 from mpsd.roles.agent_sources import AgentSources
 from mpsd.roles.containers_api import ContainersApi
@@ -47,8 +47,7 @@ class AgentApi:
         self._agent = sources.agent
         self._metrics = metrics
         self._page = page
-        self._server = UnixServer(
-            sources.settings.socket,
+        self._server = Listener(
             {
                 "GET /healthz": self._health,
                 "GET /readyz": self._readiness,
@@ -60,7 +59,10 @@ class AgentApi:
                 **metrics.routes,
                 **page.routes,
             },
-            mode=0o666,  # any user of this machine may ask for a grant, as any may use its GPUs
+            # Any user of this machine may ask for a grant, as any may use its GPUs.
+            UnixPath(sources.settings.socket, 0o666),
+            # Whoever hangs up waits in no queue any more.
+            ListenerSettings(last_requests_s=2, cancels=True),
         )
 
     async def start(self) -> None:

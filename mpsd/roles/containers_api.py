@@ -26,7 +26,7 @@ from mpsd.core.identity import HostContainer, ProcessIdentity
 from mpsd.core.kept_grants import ContainerGrant
 from mpsd.core.node_view import Waiting
 from mpsd.edge import processes
-from mpsd.edge.http_server import Handler, json_answer
+from mpsd.edge.listener import Handler, json_answer
 from mpsd.edge.logs import logger
 from mpsd.edge.waiting import until
 from mpsd.roles.agent_sources import AgentSources

@@ -15,7 +15,7 @@ from mpsd.core.grant_change import Change, changed
 from mpsd.core.grants import Part
 from mpsd.core.kept_grants import KeptGrant
 from mpsd.core.set_messages import GrantChangeAsks, GrantChanged
-from mpsd.edge.http_server import Handler, json_answer
+from mpsd.edge.listener import Handler, json_answer
 from mpsd.edge.logs import logger
 from mpsd.roles.agent_sources import AgentSources
 from mpsd.roles.local_grants import LocalGrants

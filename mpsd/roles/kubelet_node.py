@@ -20,11 +20,10 @@ from mpsd.core.placement_annotations import annotations_for
 from mpsd.core.pod_marks import PodMarks
 from mpsd.core.unallocated import PATIENCE_S, since, without_devices
 from mpsd.edge import drain_requests
-from mpsd.edge.http_server import Handler
-from mpsd.edge.https_server import Listening, PortTaken, TcpServer
 from mpsd.edge.kube import PODS, Away, Kube, KubeError, Resource, open_kube
 from mpsd.edge.kube_mirror import Mirror, Selection
 from mpsd.edge.kubelet_settings import KubeletSettings
+from mpsd.edge.listener import Handler, Listener, ListenerSettings, PortTaken, TcpAddress
 from mpsd.edge.logs import logger
 from mpsd.roles.agent import AgentRole
 from mpsd.roles.cluster_part import CannotServe, Surrounding
@@ -74,7 +73,9 @@ class KubeletNode:
             lambda pod: isinstance(pod, Bystander),
         )
         self._cordons = Mirror(kube, self._selected(MPS_NODES, "metadata.name"), read_cordoned, self._cordon)
-        self._probes = TcpServer(self._routes(), Listening(kubelet.address, kubelet.port, None, _LONGEST_BODY))
+        self._probes = Listener(
+            self._routes(), TcpAddress(kubelet.address, kubelet.port), ListenerSettings(_LONGEST_BODY)
+        )
         self._report = NodeReport(kube, kubelet.node, policy)
         self._leaving = Leaving(kube, kubelet.node, policy, self._log)
         self._services: tuple[PluginService, ...] = ()

@@ -14,7 +14,7 @@ from mpsd.core.metrics_calls import command_samples, plugin_samples
 from mpsd.core.metrics_samples import Sample, samples
 from mpsd.core.status_of_view import node_status
 from mpsd.edge.command_times import command_times
-from mpsd.edge.http_server import Handler
+from mpsd.edge.listener import Handler
 from mpsd.roles.agent_sources import AgentSources
 from mpsd.roles.plugin_calls import PluginCallBook
 

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from mpsd.core.page_view import PageView
 from mpsd.core.problem import shown_name
-from mpsd.edge.http_server import Handler, asker
+from mpsd.edge.listener import Handler, asker
 from mpsd.edge.page_files import Page, page
 from mpsd.roles.page_feed import MOST_READERS, Full, PageFeed, Source
 

@@ -14,8 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from mpsd.core.page_view import LISTS, Head, PageView
-from mpsd.core.port_places import who_gives_way
+from mpsd.core.page_view import LISTS, Head, PageView, who_gives_way
 from mpsd.edge.logs import logger
 
 MOST_READERS = 32

@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 
 from mpsd.core.grant_messages import Refusal
-from mpsd.edge.http_server import json_answer, peer
+from mpsd.edge.listener import json_answer, peer
 from mpsd.edge.peer import Peer
 
 Question = TypeVar("Question")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from mpsd.core.durations import DAY_S
 from mpsd.edge.certificates import Pair, UnusableCertificate, fingerprint, issue, load_into, new_authority
-from mpsd.edge.https_server import tls_context
 from mpsd.edge.listen_settings import CannotListen
+from mpsd.edge.listener import tls_context
 from mpsd.edge.logs import Logger
 from mpsd.roles.webhook_certificates import FolderCertificates
 

@@ -15,14 +15,22 @@ from typing import Protocol
 from aiohttp import web
 
 from mpsd.core.readers import NO_TOKEN, OTHER_HOST, Verdict, Verdicts, bearer_token, is_own_host
-from mpsd.edge.http_server import USER, Handler
-from mpsd.edge.https_server import Listening, PortTaken, TcpServer
 from mpsd.edge.listen_settings import CannotListen, ListenAddress
+from mpsd.edge.listener import (
+    USER,
+    ConnectionLimits,
+    Handler,
+    Listener,
+    ListenerSettings,
+    PortTaken,
+    TcpAddress,
+)
 from mpsd.edge.logs import logger
 
 _LONGEST_BODY = 4096
 _LAST_REQUESTS_S = 1.0  # a scrape that is cut is made again, and a stream has no end to wait for
-_MOST_PEERS = 64  # at a time on each port; each takes some 100 KiB, and an agent has 256 MiB
+_CONNECTIONS = 64  # at a time on each port; each takes some 100 KiB, and an agent has 256 MiB
+_OF_ONE_ADDRESS = 16  # where others get in; on a loopback address whoever is on this machine is one
 _LONGEST_ANSWER_S = 600.0  # of a stream; who asks anew is looked at anew
 
 
@@ -51,7 +59,7 @@ class ReadersPort:
         self._reviewer = reviewer
         self._certificate = certificate
         self._verdicts = Verdicts()
-        self._servers: list[TcpServer] = []
+        self._servers: list[Listener] = []
         self._renewing: asyncio.Task[None] | None = None  # None where no folder is looked at
         self._log = logger(role="readers' port")
 
@@ -79,15 +87,15 @@ class ReadersPort:
     async def _open(self, one: ListenAddress, context: ssl.SSLContext | None) -> None:
         if one.is_loopback:
             routes, shown, who = {route: _at_home(do) for route, do in self._routes.items()}, None, "this machine"
+            limits = ConnectionLimits(_CONNECTIONS, _CONNECTIONS)
         elif self._reviewer is None:
             raise CannotListen(f"{one}: others reach it, and there is nobody to ask who may read")
         else:
             routes = {route: self._for_reviewed(route, do, self._reviewer) for route, do in self._routes.items()}
             shown, who = context, "whom the API server lets"
-        listening = Listening(
-            one.address, one.port, shown, _LONGEST_BODY, _LAST_REQUESTS_S, cancels=True, most_peers=_MOST_PEERS
-        )
-        server = TcpServer(routes, listening)
+            limits = ConnectionLimits(_CONNECTIONS, _OF_ONE_ADDRESS)
+        settings = ListenerSettings(_LONGEST_BODY, _LAST_REQUESTS_S, cancels=True, limits=limits)
+        server = Listener(routes, TcpAddress(one.address, one.port, shown), settings)
         await server.start()
         self._servers.append(server)
         self._log.info("serving readers", address=one.address, port=server.port, tls=shown is not None, readers=who)

@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from mpsd.edge import event_loop
-from mpsd.edge.http_server import Handler
-from mpsd.edge.https_server import Listening, TcpServer
 from mpsd.edge.kube import Kube
 from mpsd.edge.limits_files import LimitsFiles
+from mpsd.edge.listener import Handler, Listener, ListenerSettings, Shutdown, TcpAddress
 from mpsd.edge.logs import logger
 from mpsd.edge.scheduler_settings import SchedulerSettings
 from mpsd.edge.token_review import token_reviewer
-from mpsd.roles.departure import Departure
 from mpsd.roles.limits_watch import watch_limits
 from mpsd.roles.page_api import PageApi
 from mpsd.roles.page_of_cluster import ClusterPage
@@ -25,7 +23,7 @@ from mpsd.roles.readers_port import ReadersPort
 from mpsd.roles.scheduler_api import ExtenderApi, bit_by_bit
 from mpsd.roles.scheduler_bind import Binder
 from mpsd.roles.scheduler_books import ClusterBooks
-from mpsd.roles.scheduler_door import Door
+from mpsd.roles.scheduler_listener import ExtenderListener
 from mpsd.roles.scheduler_metrics import Numbers, SchedulerMetrics
 from mpsd.roles.server_metrics import CONTENT_TYPE
 
@@ -40,9 +38,9 @@ class SchedulerRole:
         self._metrics = SchedulerMetrics()
         self._books = ClusterBooks(kube, lambda: files.policy, files.facts.fewest_clients)
         api = ExtenderApi(self._books, Binder(kube, self._books), self._metrics)
-        self._door = Door(api.routes(), settings, self._metrics)
-        plain = Listening(settings.metrics_address, settings.metrics_port, None, _LONGEST_PROBE)
-        self._plain_server = TcpServer(self._public_routes(), plain)
+        self._listener = ExtenderListener(api.routes(), settings, self._metrics)
+        plain = TcpAddress(settings.metrics_address, settings.metrics_port)
+        self._plain_server = Listener(self._public_routes(), plain, ListenerSettings(_LONGEST_PROBE))
         self._page = PageApi(ClusterPage(kube, self._books))
         self._readers = _readers_port(self.readers_routes, settings) if settings.listen.addresses else None
         self._usable_since: float | None = None  # monotonic; None while the books must not be asked
@@ -50,7 +48,7 @@ class SchedulerRole:
         self._has_begun = False  # whether the books were usable once
         self._policy = files.policy  # that the books were last told of
         self._log = logger(role="scheduler")
-        self._departure = Departure(settings.drain_s, self._log)
+        self._shutdown = Shutdown(settings.drain_s, self._log)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop`, then drains. PortTaken and CannotListen where it cannot listen."""
@@ -58,13 +56,13 @@ class SchedulerRole:
         if self._readers:
             await self._readers.start()
         limits = watch_limits(self._files, self._log, self._note_limits)
-        loops = [self._books.run(), self._door.keep(), self._watch_books(), limits, stop.wait()]
+        loops = [self._books.run(), self._listener.keep(), self._watch_books(), limits, stop.wait()]
         tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
         try:
             await event_loop.until_one_ends(tasks)  # a loop ends only by what it cannot go on after
-            await self._departure.drain(self._door.ask_to_go)
+            await self._shutdown.drain(self._listener.ask_to_go)
         finally:
-            await self._door.close()  # the last binds count on the books
+            await self._listener.close()  # the last binds count on the books
             for task in tasks:
                 task.cancel()
             await self._page.stop()
@@ -74,14 +72,14 @@ class SchedulerRole:
 
     def hurry(self) -> None:
         """Ends the drain that is under way."""
-        self._departure.hurry()
+        self._shutdown.hurry()
 
     @property
     def trouble(self) -> str:
         """Why kube-scheduler gets no answers; empty where it does."""
-        if self._departure.has_begun:
+        if self._shutdown.has_begun:
             return "going"
-        return self._books.trouble or ("" if self._door.is_open else self._door.trouble)
+        return self._books.trouble or ("" if self._listener.is_open else self._listener.trouble)
 
     async def _watch_books(self) -> None:
         """Notes since when the books may be asked, and says when that changes, and not each second for how long."""

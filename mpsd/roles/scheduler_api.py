@@ -20,8 +20,7 @@ from mpsd.core.node_filter import UnreadablePod, filtered, read_asking, scores
 from mpsd.core.preemption import Preemptor, victims
 from mpsd.core.shared_pod import SharedPod
 from mpsd.edge import extender_wire as wire
-from mpsd.edge.http_server import Handler, json_answer
-from mpsd.edge.https_server import BodyRefused, read_body
+from mpsd.edge.listener import BodyRefused, Handler, json_answer, read_body
 from mpsd.roles.scheduler_bind import BindArgs, Binder
 from mpsd.roles.scheduler_books import ClusterBooks
 from mpsd.roles.scheduler_metrics import SchedulerMetrics, Verb, Verdict

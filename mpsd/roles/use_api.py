@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from mpsd.core.use_status import Busy, use_status
-from mpsd.edge.http_server import Handler, json_answer
+from mpsd.edge.listener import Handler, json_answer
 from mpsd.edge.nvml import NvmlFailed
 from mpsd.roles.agent_sources import AgentSources
 

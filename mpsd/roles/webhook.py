@@ -12,13 +12,19 @@ from aiohttp import web
 
 from mpsd.edge import event_loop
 from mpsd.edge.certificates import UnusableCertificate, load_into
-from mpsd.edge.http_server import Handler
-from mpsd.edge.https_server import Listening, TcpServer, tls_context, trouble_reaching
 from mpsd.edge.kube import Kube, KubeError
 from mpsd.edge.limits_files import Limits, LimitsFiles
+from mpsd.edge.listener import (
+    Handler,
+    Listener,
+    ListenerSettings,
+    Shutdown,
+    TcpAddress,
+    tls_context,
+    trouble_reaching,
+)
 from mpsd.edge.logs import logger
 from mpsd.edge.webhook_settings import WebhookSettings
-from mpsd.roles.departure import Departure
 from mpsd.roles.limits_watch import watch_limits
 from mpsd.roles.server_metrics import CONTENT_TYPE
 from mpsd.roles.webhook_certificates import Certificates, CertificateSource, FolderCertificates, SecretCertificates
@@ -44,15 +50,15 @@ class WebhookRole:
             lambda: Limits(files.policy, files.facts), Lookups(kube, self._metrics), self._metrics
         )
         self._context: ssl.SSLContext = tls_context()
-        self.server = TcpServer(self.routes(), self._listening(settings.port, self._context))
-        self.plain_server = TcpServer(self._public_routes(), self._listening(settings.metrics_port, None))
+        self.server = self._listener(self.routes(), settings.port, self._context)
+        self.plain_server = self._listener(self._public_routes(), settings.metrics_port, None)
         self._registrar = Registrar(kube, settings, self._reach) if kube else None
         self._source = self._certificate_source(kube)
         self._served: Certificates | None = None  # None until the first certificate is there
         self._registered = False
         self._said: tuple[str, ...] | None = None  # the troubles that were said last; None before the first look
         self._log = logger(role="webhook")
-        self._departure = Departure(settings.drain_s, self._log)
+        self._shutdown = Shutdown(settings.drain_s, self._log)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop`, then drains. PortTaken where it cannot listen."""
@@ -64,7 +70,7 @@ class WebhookRole:
         loops.append(asyncio.create_task(self._wait(stop)))
         try:
             await event_loop.until_one_ends(loops)  # a loop ends only by what it cannot go on after
-            await self._departure.drain(self.server.ask_to_go)
+            await self._shutdown.drain(self.server.ask_to_go)
         finally:
             for task in loops:
                 task.cancel()
@@ -73,7 +79,7 @@ class WebhookRole:
 
     def hurry(self) -> None:
         """Ends the drain that is under way."""
-        self._departure.hurry()
+        self._shutdown.hurry()
 
     @property
     def is_registered(self) -> bool:
@@ -82,7 +88,7 @@ class WebhookRole:
 
     @property
     def is_ready(self) -> bool:
-        return self._served is not None and not self._departure.has_begun
+        return self._served is not None and not self._shutdown.has_begun
 
     def routes(self) -> Mapping[str, Handler]:
         """Everything that is served over TLS."""
@@ -95,8 +101,8 @@ class WebhookRole:
     def _public_routes(self) -> Mapping[str, Handler]:
         return {"GET /healthz": self._health, "GET /readyz": self._readiness, "GET /metrics": self._show_metrics}
 
-    def _listening(self, port: int, context: ssl.SSLContext | None) -> Listening:
-        return Listening(self._settings.address, port, context, LONGEST_BODY)
+    def _listener(self, routes: Mapping[str, Handler], port: int, context: ssl.SSLContext | None) -> Listener:
+        return Listener(routes, TcpAddress(self._settings.address, port, context), ListenerSettings(LONGEST_BODY))
 
     def _certificate_source(self, kube: Kube | None) -> CertificateSource:
         if self._settings.certificate_directory:
@@ -169,7 +175,7 @@ class WebhookRole:
         """200 while API servers may come."""
         if self.is_ready:
             return web.Response(text="ok\n")
-        reason = "going" if self._departure.has_begun else "; ".join(self._said or ["no certificate yet"])
+        reason = "going" if self._shutdown.has_begun else "; ".join(self._said or ["no certificate yet"])
         return web.Response(text=f"{reason}\n", status=503)
 
     async def _show_metrics(self, _request: web.Request) -> web.Response:

@@ -26,9 +26,8 @@ from mpsd.core.admission_review import (
     read_review,
     validate,
 )
-from mpsd.edge.http_server import json_answer
-from mpsd.edge.https_server import BodyRefused, read_body
 from mpsd.edge.limits_files import Limits
+from mpsd.edge.listener import BodyRefused, json_answer, read_body
 from mpsd.roles.webhook_lookups import Lookups
 from mpsd.roles.webhook_metrics import WebhookMetrics
 

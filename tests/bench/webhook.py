@@ -28,9 +28,9 @@ from aiohttp import web
 import mpsd.cli
 from mpsd.core.admission_answer import AdmissionAnswer
 from mpsd.edge import event_loop, logs
-from mpsd.edge.http_server import json_answer
 from mpsd.edge.kube import open_kube
 from mpsd.edge.limits_files import LimitsFiles
+from mpsd.edge.listener import json_answer
 from mpsd.edge.waiting import until
 from mpsd.edge.webhook_settings import WebhookSettings, webhook_settings
 from mpsd.roles.webhook import WebhookRole

@@ -20,7 +20,7 @@ from mpsd.edge.certificates import (
     read_authority,
     read_serving,
 )
-from mpsd.edge.https_server import tls_context
+from mpsd.edge.listener import tls_context
 
 NAMES = ["webhook.mpsd.svc", "127.0.0.1", "::1"]
 NOW = time.time()

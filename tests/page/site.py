@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from mpsd.core.page_view import PageView
-from mpsd.edge.https_server import Listening, TcpServer
+from mpsd.edge.listener import Listener, ListenerSettings, TcpAddress
 from mpsd.roles.page_api import PageApi
 from tests.page_worlds import Played
 
@@ -16,7 +16,7 @@ _DEADLINE_S = 30.0
 class PlayedSite:
     """url: where it is. show: the next view."""
 
-    def __init__(self, source: Played, server: TcpServer, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, source: Played, server: Listener, loop: asyncio.AbstractEventLoop) -> None:
         self._source = source
         self._loop = loop
         self.url = f"http://127.0.0.1:{server.port}/"
@@ -39,7 +39,7 @@ def played(first: PageView) -> Iterator[PlayedSite]:
 
     source = Played(first)
     api = PageApi(source)
-    server = TcpServer(api.routes, Listening("127.0.0.1", 0, None, 4096, cancels=True))
+    server = Listener(api.routes, TcpAddress("127.0.0.1", 0), ListenerSettings(4096, cancels=True))
     try:
         do(server.start)
         yield PlayedSite(source, server, loop)

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from mpsd.core.page_view import PageView
-from mpsd.edge.https_server import Listening, TcpServer
+from mpsd.edge.listener import Listener, ListenerSettings, TcpAddress
 from mpsd.roles import page_api
 from mpsd.roles.page_api import PageApi
 from mpsd.roles.page_feed import MOST_READERS
@@ -31,7 +31,7 @@ class Site:
         self.source = source
         self.session = session
         self.api = PageApi(source)
-        self._server = TcpServer(self.api.routes, Listening("127.0.0.1", 0, None, 4096, cancels=True))
+        self._server = Listener(self.api.routes, TcpAddress("127.0.0.1", 0), ListenerSettings(4096, cancels=True))
 
     async def start(self) -> None:
         await self._server.start()

@@ -15,9 +15,9 @@ from aiohttp import web
 
 from mpsd.core.readers import KEPT_S, MAY_READ, Verdict
 from mpsd.edge.certificates import Pair, issue, new_authority
-from mpsd.edge.http_server import Handler
 from mpsd.edge.kube import Kube, Object, Resource, open_kube
 from mpsd.edge.listen_settings import CannotListen, ListenAddress
+from mpsd.edge.listener import Handler
 from mpsd.edge.token_review import token_reviewer
 from mpsd.edge.waiting import until
 from mpsd.roles import readers_certificate, readers_port

@@ -16,7 +16,7 @@ import yaml
 from aiohttp import web
 
 from mpsd.edge.certificates import issue, load_into, new_authority
-from mpsd.edge.https_server import tls_context
+from mpsd.edge.listener import tls_context
 from mpsd.sim.sudden_server import SuddenServer
 from tests.loop_thread import LoopThread
 

@@ -1,6 +1,6 @@
-"""Where kube-scheduler comes in: a port that only it reaches, or one that takes only client certificates.
+"""The extender's listener: a port that only kube-scheduler reaches, or one that takes only client certificates.
 
-One rule: without both a certificate of its own and an authority for those of clients, a port that others reach is never
+Without both a certificate of its own and an authority for those of clients, a port that others reach is never
 open; what is renewed on disk counts within seconds, and what cannot be used leaves the last good in force.
 """
 
@@ -11,8 +11,7 @@ from pathlib import Path
 
 from mpsd.edge.certificates import UnusableCertificate, fingerprints, load_into
 from mpsd.edge.extender_wire import LONGEST_BODY
-from mpsd.edge.http_server import Handler
-from mpsd.edge.https_server import Listening, TcpServer, tls_context
+from mpsd.edge.listener import Handler, Listener, ListenerSettings, TcpAddress, tls_context
 from mpsd.edge.logs import logger
 from mpsd.edge.scheduler_settings import SchedulerSettings
 from mpsd.roles.scheduler_metrics import SchedulerMetrics
@@ -21,14 +20,14 @@ from mpsd.roles.webhook_certificates import Certificates, FolderCertificates
 _LOOK_S = 2.0
 
 
-class Door:
+class ExtenderListener:
     """trouble: why nobody can come in, or why what is on disk does not count; empty for neither."""
 
     def __init__(self, routes: Mapping[str, Handler], settings: SchedulerSettings, metrics: SchedulerMetrics) -> None:
         self._routes = routes
         self._settings = settings
         self._metrics = metrics
-        self._server: TcpServer | None = None  # None until it is open
+        self._server: Listener | None = None  # None until it is open
         self._context: ssl.SSLContext | None = None  # None without TLS, and before the first certificates
         self._shown: Certificates | None = None
         self._authorities = ""  # PEM: whose client certificates are taken
@@ -82,7 +81,9 @@ class Door:
 
     async def _open(self, context: ssl.SSLContext | None) -> None:
         settings = self._settings
-        server = TcpServer(self._routes, Listening(settings.address, settings.port, context, LONGEST_BODY))
+        server = Listener(
+            self._routes, TcpAddress(settings.address, settings.port, context), ListenerSettings(LONGEST_BODY)
+        )
         await server.start()
         self._server, self._context, self.trouble = server, context, ""
         self._log.info("serving", address=settings.address, port=server.port, tls=context is not None)

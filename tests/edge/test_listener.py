@@ -5,69 +5,15 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from aiohttp import web
 
-from mpsd.edge import https_server
+from mpsd.edge import listener
 from mpsd.edge.certificates import issue, load_into, new_authority
-from mpsd.edge.https_server import (
-    BodyRefused,
-    Listening,
-    PortTaken,
-    TcpServer,
-    read_body,
-    tls_context,
-    trouble_reaching,
-)
+from mpsd.edge.listener import Listener, PortTaken, TcpAddress, trouble_reaching
 from mpsd.edge.waiting import until
-
-NAME = "webhook.mpsd.svc"
-AUTHORITY = new_authority("test", time.time(), 3600)
-BUNDLE = AUTHORITY.certificate.decode()
-LONGEST = 100_000
-DEADLINE_S = 30.0
-
-
-async def echo(request: web.Request) -> web.Response:
-    try:
-        body = await read_body(request, "application/json", LONGEST, 0.3)
-    except BodyRefused as refused:
-        return web.Response(status=refused.status, text=str(refused))
-    return web.Response(body=body)
-
-
-async def slow(_request: web.Request) -> web.Response:
-    await asyncio.sleep(0.5)
-    return web.Response(text="late")
-
-
-async def ready(_request: web.Request) -> web.Response:
-    return web.Response(text="ok")
-
-
-async def broken(_request: web.Request) -> web.Response:
-    raise ValueError("a fault of ours")
-
-
-ROUTES = {"POST /echo": echo, "POST /slow": slow, "POST /broken": broken, "GET /readyz": ready}
-
-
-def server_context() -> ssl.SSLContext:
-    context = tls_context()
-    load_into(context, issue(AUTHORITY, [NAME], time.time(), 600))
-    return context
-
-
-@asynccontextmanager
-async def running(routes: dict[str, Any] = ROUTES) -> AsyncIterator[TcpServer]:
-    server = TcpServer(routes, Listening("127.0.0.1", 0, server_context(), LONGEST))
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.stop()
+from tests.edge.listening import AUTHORITY, BUNDLE, DEADLINE_S, LONGEST, NAME, ROUTES, running, server_context
 
 
 class Peer:
@@ -109,7 +55,7 @@ class Peer:
 
 
 @asynccontextmanager
-async def peer(server: TcpServer) -> AsyncIterator[Peer]:
+async def peer(server: Listener) -> AsyncIterator[Peer]:
     context = ssl.create_default_context(cadata=BUNDLE)
     found = Peer(*await asyncio.open_connection("127.0.0.1", server.port, ssl=context, server_hostname=NAME))
     try:
@@ -118,16 +64,16 @@ async def peer(server: TcpServer) -> AsyncIterator[Peer]:
         found.close()
 
 
-def play(scene: Callable[[TcpServer], Awaitable[None]]) -> None:
+def play(scene: Callable[[Listener], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with running() as server:
+        async with running(context=server_context()) as server:
             await scene(server)
 
     asyncio.run(main())
 
 
 def test_a_request_is_answered_and_the_connection_kept() -> None:
-    async def scene(server: TcpServer) -> None:
+    async def scene(server: Listener) -> None:
         async with peer(server) as one:
             for number in range(3):
                 status, headers, body = await one.post("/echo", b"%d" % number)
@@ -148,7 +94,7 @@ def test_a_request_is_answered_and_the_connection_kept() -> None:
     ],
 )
 def test_an_unknown_path_is_404_and_a_wrong_method_405(method: str, path: str, status: int) -> None:
-    async def scene(server: TcpServer) -> None:
+    async def scene(server: Listener) -> None:
         async with peer(server) as one:
             await one.send(f"{method} {path} HTTP/1.1", "Host: x")
             assert int((await one.reader.readline()).split()[1]) == status
@@ -168,7 +114,7 @@ def test_an_unknown_path_is_404_and_a_wrong_method_405(method: str, path: str, s
     ],
 )
 def test_a_body_of_the_wrong_kind_or_size_is_refused(headers: tuple[str, ...], size: int, status: int) -> None:
-    async def scene(server: TcpServer) -> None:
+    async def scene(server: Listener) -> None:
         async with peer(server) as one:
             assert (await one.post("/echo", b"x" * size, *headers))[0] == status
 
@@ -176,7 +122,7 @@ def test_a_body_of_the_wrong_kind_or_size_is_refused(headers: tuple[str, ...], s
 
 
 def test_a_body_of_unsaid_length_is_cut_at_the_limit() -> None:
-    async def scene(server: TcpServer) -> None:
+    async def scene(server: Listener) -> None:
         async with peer(server) as one:
             chunk = b"%x\r\n%s\r\n" % (60_000, b"x" * 60_000)
             header = ("POST /echo HTTP/1.1", "Host: x", "Content-Type: application/json", "Transfer-Encoding: chunked")
@@ -187,7 +133,7 @@ def test_a_body_of_unsaid_length_is_cut_at_the_limit() -> None:
 
 
 def test_a_body_that_does_not_come_has_a_deadline() -> None:
-    async def scene(server: TcpServer) -> None:
+    async def scene(server: Listener) -> None:
         async with peer(server) as one:
             header = ("POST /echo HTTP/1.1", "Host: x", "Content-Type: application/json", "Content-Length: 100")
             await one.send(*header, body=b"half")
@@ -199,7 +145,7 @@ def test_a_body_that_does_not_come_has_a_deadline() -> None:
 
 def test_who_asks_for_what_is_not_here_keeps_no_connection() -> None:
     async def main() -> None:
-        async with running() as server:
+        async with running(context=server_context()) as server:
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", server.port, ssl=ssl.create_default_context(cadata=BUNDLE), server_hostname=NAME
             )
@@ -212,7 +158,7 @@ def test_who_asks_for_what_is_not_here_keeps_no_connection() -> None:
 
 
 def test_a_fault_of_ours_costs_one_request_and_shows_nothing() -> None:
-    async def scene(server: TcpServer) -> None:
+    async def scene(server: Listener) -> None:
         async with peer(server) as one:
             status, _headers, body = await one.post("/broken", b"")
             assert status == 500
@@ -223,7 +169,7 @@ def test_a_fault_of_ours_costs_one_request_and_shows_nothing() -> None:
 
 
 def test_headers_without_end_are_refused() -> None:
-    async def scene(server: TcpServer) -> None:
+    async def scene(server: Listener) -> None:
         async with peer(server) as one:
             await one.send("POST /echo HTTP/1.1", "Host: x", "X-Long: " + "x" * 20_000)
             assert (await one.answer())[0] == 400
@@ -233,7 +179,7 @@ def test_headers_without_end_are_refused() -> None:
 
 @pytest.mark.parametrize("rubbish", [b"\x00\xff\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST\r\n\r\n", b"{}\n\n"])
 def test_what_is_no_http_is_refused_and_no_error_of_ours(rubbish: bytes) -> None:
-    async def scene(server: TcpServer) -> None:
+    async def scene(server: Listener) -> None:
         async with peer(server) as one:
             one.writer.write(rubbish)
             one.writer.write_eof() if one.writer.can_write_eof() else None
@@ -244,9 +190,9 @@ def test_what_is_no_http_is_refused_and_no_error_of_ours(rubbish: bytes) -> None
 
 
 def test_a_peer_that_never_ends_its_first_request_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(https_server, "_FIRST_REQUEST_S", 0.3)
+    monkeypatch.setattr(listener, "_FIRST_REQUEST_S", 0.3)
 
-    async def scene(server: TcpServer) -> None:
+    async def scene(server: Listener) -> None:
         async with peer(server) as silent, peer(server) as dripping, peer(server) as good:
             dripping.writer.write(b"POST /echo HTTP/1.1\r\nHost:")
             await good.post("/echo", b"1")
@@ -258,7 +204,7 @@ def test_a_peer_that_never_ends_its_first_request_is_hung_up_on(monkeypatch: pyt
 
 
 def test_a_peer_that_speaks_no_tls_holds_nobody_up() -> None:
-    async def scene(server: TcpServer) -> None:
+    async def scene(server: Listener) -> None:
         _reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET /readyz HTTP/1.1\r\n\r\n")
         async with peer(server) as one:
@@ -269,15 +215,15 @@ def test_a_peer_that_speaks_no_tls_holds_nobody_up() -> None:
 
 
 def test_a_port_that_is_taken_says_so() -> None:
-    async def scene(server: TcpServer) -> None:
+    async def scene(server: Listener) -> None:
         with pytest.raises(PortTaken, match=f"cannot listen on 127.0.0.1:{server.port}"):
-            await TcpServer(ROUTES, Listening("127.0.0.1", server.port, None, LONGEST)).start()
+            await Listener(ROUTES, TcpAddress("127.0.0.1", server.port)).start()
 
     play(scene)
 
 
 def test_who_is_asked_to_go_is_still_served() -> None:
-    async def scene(server: TcpServer) -> None:
+    async def scene(server: Listener) -> None:
         async with peer(server) as old:
             await old.post("/echo", b"1")
             server.ask_to_go()
@@ -290,7 +236,7 @@ def test_who_is_asked_to_go_is_still_served() -> None:
 
 
 def test_a_stop_finishes_what_is_under_way_and_takes_nobody_new() -> None:
-    async def scene(server: TcpServer) -> None:
+    async def scene(server: Listener) -> None:
         async with peer(server) as busy, peer(server) as idle:
             await idle.post("/echo", b"1")
             under_way = asyncio.create_task(busy.post("/slow", b""))
@@ -311,7 +257,7 @@ def test_a_stop_finishes_what_is_under_way_and_takes_nobody_new() -> None:
 def test_certificates_change_under_load_with_no_failed_request() -> None:
     async def main() -> None:
         context = server_context()
-        server = TcpServer(ROUTES, Listening("127.0.0.1", 0, context, LONGEST))
+        server = Listener(ROUTES, TcpAddress("127.0.0.1", 0, context))
         await server.start()
         done, changed = 0, False
 
@@ -340,7 +286,7 @@ def test_certificates_change_under_load_with_no_failed_request() -> None:
 
 
 def test_a_server_is_reached_with_the_right_authorities_and_name_only() -> None:
-    async def scene(server: TcpServer) -> None:
+    async def scene(server: Listener) -> None:
         stranger = new_authority("stranger", time.time(), 60).certificate.decode()
         assert await trouble_reaching("127.0.0.1", server.port, NAME, BUNDLE, 2) == ""
         assert "CERTIFICATE_VERIFY_FAILED" in await trouble_reaching("127.0.0.1", server.port, NAME, stranger, 2)
@@ -356,95 +302,7 @@ def test_a_server_that_is_not_ready_is_not_reached() -> None:
         return web.Response(status=503)
 
     async def main() -> None:
-        async with running({"GET /readyz": busy}) as server:
+        async with running({"GET /readyz": busy}, server_context()) as server:
             assert await trouble_reaching("127.0.0.1", server.port, NAME, BUNDLE, 2) == "we are not ready"
-
-    asyncio.run(main())
-
-
-# -- so many peers and no more -----------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def bounded(most: int, context: ssl.SSLContext | None) -> AsyncIterator[int]:
-    server = TcpServer(ROUTES, Listening("127.0.0.1", 0, context, LONGEST, most_peers=most))
-    await server.start()
-    try:
-        yield server.port
-    finally:
-        await server.stop()
-
-
-async def plainly_reached(port: int, from_where: str = "127.0.0.1") -> bool:
-    """Whether a peer without TLS is answered, and not hung up on."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(from_where, 0))
-    try:
-        writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        async with asyncio.timeout(DEADLINE_S):
-            return b" 200 " in await reader.readline()
-    except ConnectionError:
-        return False
-    finally:
-        writer.close()
-
-
-async def reached_over_tls(port: int) -> bool:
-    return not await trouble_reaching("127.0.0.1", port, NAME, BUNDLE, DEADLINE_S)
-
-
-@pytest.mark.parametrize("with_tls", [False, True])
-def test_who_comes_while_there_are_as_many_peers_as_may_be_is_hung_up_on(with_tls: bool) -> None:
-    is_reached = reached_over_tls if with_tls else plainly_reached
-
-    async def main() -> None:
-        async with bounded(2, server_context() if with_tls else None) as port:
-            peers = [await asyncio.open_connection("127.0.0.1", port) for _peer in range(2)]
-            assert not await is_reached(port)
-            peers.pop()[1].close()
-            async with asyncio.timeout(DEADLINE_S):
-                while not await is_reached(port):
-                    pass
-            for _reader, writer in peers:
-                writer.close()
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("with_tls", [False, True])  # with it, they hold their places by handshakes
-def test_one_address_that_holds_every_place_keeps_no_other_out(with_tls: bool) -> None:
-    async def main() -> None:
-        async with bounded(3, server_context() if with_tls else None) as port:
-            first, *_others, last = [await asyncio.open_connection("127.0.0.1", port) for _peer in range(3)]
-            if with_tls:
-                context, there = ssl.create_default_context(cadata=BUNDLE), ("127.0.0.2", 0)
-                _reader, other = await asyncio.open_connection(
-                    "127.0.0.1", port, local_addr=there, ssl=context, server_hostname=NAME
-                )
-                other.close()
-            else:
-                assert await plainly_reached(port, "127.0.0.2")
-            async with asyncio.timeout(DEADLINE_S):
-                assert await last[0].read() == b""  # the last one of who had the most was hung up on
-            assert not first[0].at_eof()
-            for _reader, writer in (first, *_others, last):
-                writer.close()
-
-    asyncio.run(main())
-
-
-def test_peers_within_the_bound_are_served_as_ever() -> None:
-    async def main() -> None:
-        async with bounded(8, server_context()) as port:
-            assert all(await asyncio.gather(*(reached_over_tls(port) for _peer in range(8))))
-
-    asyncio.run(main())
-
-
-def test_a_bounded_port_that_is_taken_is_said() -> None:
-    async def main() -> None:
-        async with bounded(1, None) as port:
-            taken = TcpServer(ROUTES, Listening("127.0.0.1", port, None, LONGEST, most_peers=1))
-            with pytest.raises(PortTaken, match="already in use"):
-                await taken.start()
 
     asyncio.run(main())

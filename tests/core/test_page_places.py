@@ -1,11 +1,11 @@
-"""Who keeps a place on a port."""
+"""Who keeps a place among the readers of the page."""
 
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.core.port_places import who_gives_way
+from mpsd.core.page_view import who_gives_way
 
 ADDRESSES = st.sampled_from(["10.0.0.1", "10.0.0.2", "10.0.0.3", "fd00::1"])
 
