@@ -17,12 +17,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from mpsd.cli.ending import extra_needed
-from mpsd.cli.frames import WIDEST, Frame, Screen, console, print_frame, print_part
+from mpsd.cli.frames import WIDEST, Frame, Screen, console, print_frame
 from mpsd.cli.imports import lasting as lasting_imports
 from mpsd.cli.imports import unswept
 from mpsd.cli.speech import ExitCode, StatusFormat, complaints, one_line
 from mpsd.cli.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, domain_line, node_table, suspects_line, table
-from mpsd.core.cluster_status import ClusterStatus
+from mpsd.core.cluster_status import ClusterStatus, node_row
 from mpsd.core.domain_states import State
 from mpsd.core.durations import lasting
 from mpsd.core.node_troubles import troubles
@@ -112,17 +112,11 @@ def show_cluster(
     if watch:
         _watch(cluster, nodes, output)
     with unswept():
-        glance, to = glance or cluster.glance(nodes), console(WIDEST)
-        wide = output is StatusFormat.WIDE
-        rows = glance.rows() if wide or output is StatusFormat.TEXT else None
-        if rows:  # somebody waits for the first of it, and the rest takes longer to read
-            print_part(node_table(rows, glance.now, wide=wide), to)
-        status = glance.status() or cluster.looked(nodes)
+        status = (glance or cluster.glance(nodes)).status() or cluster.looked(nodes)
         if not status.nodes:
             why = "no node has told anything yet; see whether the pods of the DaemonSet mpsd-agent run:"
             complaints().print(f"{cluster.program}: {why} kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent")
-        frame = cluster_frame(status, output)
-        print_frame(Frame(None, cluster_parts_below(status, wide=wide)) if rows else frame, output, to)
+        print_frame(cluster_frame(status, output), output, console(WIDEST))
     sys.exit(ExitCode.YES if status.ready else ExitCode.NO)
 
 
@@ -163,16 +157,9 @@ def _picture_frame(picture: "Picture", output: StatusFormat) -> Frame:
 def cluster_parts(status: ClusterStatus, *, wide: bool) -> Iterator[RenderableType]:
     """The cluster for people: nodes, GPUs, pods, and what is to be said of them. Each is made when it is asked for, so
     that the first is on the screen while the others are made."""
-    from mpsd.core.node_rows import node_row
-
-    if status.nodes:
-        yield node_table(map(node_row, status.nodes), status.now, wide=wide)
-    yield from cluster_parts_below(status, wide=wide)
-
-
-def cluster_parts_below(status: ClusterStatus, *, wide: bool) -> Iterator[RenderableType]:
-    """The same without the nodes' own rows."""
     nodes = status.nodes
+    if nodes:
+        yield node_table(map(node_row, nodes), status.now, wide=wide)
     if any(node.gpus for node in nodes):
         yield table(CLUSTER_GPU_COLUMNS, (gpu for node in nodes for gpu in node.gpus), wide=wide)
     if any(node.pods for node in nodes):

@@ -22,7 +22,7 @@ from mpsd.core.problem import printable
 from mpsd.core.status_rows import DomainRow, GpuRow, GrantRow
 
 if TYPE_CHECKING:  # `top` does without
-    from mpsd.core.node_rows import NodeRow
+    from mpsd.core.cluster_status import NodeRow
 
 Row = TypeVar("Row")
 

@@ -100,19 +100,9 @@ def _without(top: Top) -> frozenset[str]:
 
 def parts(top: Top, width: int) -> Iterator[RenderableType]:
     """Everything, for a pipe or a file. top: in the order in which it is to be shown."""
-    if top.gpus:
-        yield _gpu_sheet(top.gpus, width, _without(top))
-    yield from parts_below(top, width)
-
-
-def cluster_gpus(gpus: Sequence[TopGpu], width: int) -> Sheet:
-    """The first of `parts`, of a cluster."""
-    return _gpu_sheet(gpus, width, _NOT_OF_CLUSTER)
-
-
-def parts_below(top: Top, width: int) -> Iterator[RenderableType]:
-    """`parts` without the GPUs."""
     without = _without(top)
+    if top.gpus:
+        yield _gpu_sheet(top.gpus, width, without)
     yield _user_sheet(top.users, width, without) if top.users else Text(_nobody(top))
     yield from (Text(sentence) for sentence in _sentences(top))
 

@@ -11,9 +11,6 @@ from mpsd.core.domain_states import State
 from mpsd.core.heartbeat import STALE_S
 from mpsd.core.mps_ready import CONDITION, Truth
 from mpsd.core.status_rows import DomainRow, GpuRow
-from mpsd.core.violations_told import NodeViolations, PodViolations
-
-_LARGEST = 2**63 - 1  # an int64, as the definition has it
 
 Seconds = Callable[[str], float | None]  # since 1970, of a time as Kubernetes writes it; None for any other text
 
@@ -27,6 +24,55 @@ class ConditionStatus:
     reason: str
     message: str
     since: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class KindCount:
+    """How often a violation was seen. kind: as in the policy, or one of a newer agent."""
+
+    kind: str
+    count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownViolation:
+    """at: seconds since 1970. action: what the policy has done about it. namespace, pod: empty where none is known."""
+
+    at: float | None
+    kind: str
+    action: str
+    namespace: str
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodViolations:
+    """The violations of a pod. last: None where it did nothing."""
+
+    counts: tuple[KindCount, ...] = ()
+    last: ShownViolation | None = None
+
+    @property
+    def total(self) -> int | None:
+        return _sum(one.count for one in self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownViolations:
+    """The violations of everybody on a node, pods that are gone too.
+
+    since: seconds since 1970, when its agent began to watch. pods: that have a grant and did something; not all of them
+    are reported. last: the newest last.
+    """
+
+    since: float | None
+    pods: int | None
+    counts: tuple[KindCount, ...]
+    last: tuple[ShownViolation, ...]
+
+    @property
+    def total(self) -> int | None:
+        return _sum(one.count for one in self.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +117,7 @@ class ClusterNode:
     pods: tuple[PodStatus, ...] | None
     unreadable: tuple[str, ...]
     version: str = ""
-    violations: NodeViolations | None = None
+    violations: ShownViolations | None = None
 
     @property
     def condition(self) -> ConditionStatus | None:
@@ -96,9 +142,6 @@ class ClusterStatus:
         return bool(self.nodes) and all(node.ready for node in self.nodes)
 
 
-# -- what the two ways of reading an MPSNode have in common (core.mpsnode_reading, core.node_rows) ---------------------
-
-
 def is_stale(told_at: float | None, now: float) -> bool:
     return told_at is not None and now - told_at > STALE_S
 
@@ -116,11 +159,6 @@ def is_ready(
     )
 
 
-def amount(found: int | None) -> int | None:
-    """None for what is none, such as -1."""
-    return found if found is not None and 0 <= found <= _LARGEST else None
-
-
 def gpu_label(uuid: str, index: int | None) -> str:
     return uuid if index is None else f"gpu{index}"
 
@@ -129,3 +167,64 @@ def cordoned_gpus(node: ClusterNode) -> str:
     """What is cordoned, by label; empty where nothing is."""
     labels = node.labels
     return ",".join(sorted(labels.get(one, one) for one in node.cordoned))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A row a node. Amounts are of all its GPUs; None where one is not known, and where it has told nothing.
+
+    condition: MPSReady; None where nobody has told it. ready_domains: of `domains`. cordoned: by label, with commas.
+    violations: since its agent began; violation_at: seconds since 1970, the last one; None where there was none too.
+    """
+
+    name: str
+    ready: bool
+    condition: ConditionStatus | None
+    told_at: float | None
+    stale: bool
+    gpus: int | None
+    domains: int | None
+    ready_domains: int | None
+    granted_mib: int | None
+    promised_mib: int | None
+    used_mib: int | None
+    clients: int | None
+    pods: int | None
+    cordoned: str
+    driver: str
+    violations: int | None = None
+    violation_at: float | None = None
+
+
+def node_row(node: ClusterNode) -> NodeRow:
+    """The row of a node."""
+    gpus, told = node.gpus, node.told_at is not None
+    return NodeRow(
+        name=node.name,
+        ready=node.ready,
+        condition=node.condition,
+        told_at=node.told_at,
+        stale=node.stale,
+        gpus=len(gpus) if told else None,
+        domains=len(node.domains) if told else None,
+        ready_domains=sum(domain.state == State.READY for domain in node.domains) if told else None,
+        granted_mib=_sum(gpu.granted_mib for gpu in gpus) if told else None,
+        promised_mib=_sum(gpu.promised_mib for gpu in gpus) if told else None,
+        used_mib=_sum(gpu.used_mib for gpu in gpus) if told else None,
+        clients=_sum(gpu.clients for gpu in gpus) if told else None,
+        pods=None if node.pods is None else len(node.pods),
+        cordoned=cordoned_gpus(node),
+        driver=node.driver,
+        violations=node.violations.total if node.violations else None,
+        violation_at=node.violations.last[-1].at if node.violations and node.violations.last else None,
+    )
+
+
+def _sum(amounts: Iterable[int | None]) -> int | None:
+    """None as soon as one is not known."""
+    found = 0
+    for amount in amounts:
+        if amount is None:
+            return None
+        found += amount
+    return found

@@ -18,6 +18,17 @@ from mpsd.core.grants import Gpu, promised_mib
 from mpsd.core.heartbeat import HEARTBEAT_S as HEARTBEAT_S
 from mpsd.core.identity import PodName
 from mpsd.core.installed import LABEL, NAME_LABEL, PRODUCT
+from mpsd.core.mpsnode_schema import (
+    MPSNodeStatus,
+    ReportedCanary,
+    ReportedDomain,
+    ReportedFaults,
+    ReportedGpu,
+    ReportedGrant,
+    ReportedSummary,
+    ReportedSuspect,
+    as_object,
+)
 from mpsd.core.mpsnode_violations import FIELD as VIOLATIONS
 from mpsd.core.mpsnode_violations import differs, is_news
 from mpsd.core.node_view import Canary, Client, DomainView, HeldGrant, NodeView, pod_names
@@ -45,16 +56,16 @@ def mpsnode_status(view: NodeView, policy: "Policy", condition: Object, stamp: S
     mpsd.
     """
     use = _Use(view.clients)
-    return _known(
-        toldAt=stamp(view.now),
+    status = MPSNodeStatus(
+        told_at=stamp(view.now),
         driver=view.driver,
         version=version or None,
         summary=_summary(view, policy, use),
         gpus=[_gpu(gpu, view, policy, use) for gpu in view.gpus],
         domains=[_domain(domain, view, stamp) for domain in view.domains],
         grants=[_grant(held, pod, use) for held, pod in _pods(view)] if view.grants_known else None,
-        conditions=[condition],
     )
+    return as_object(status) | {"conditions": [condition]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,28 +154,30 @@ def _pods(view: NodeView) -> list[tuple[HeldGrant, PodName]]:
     return sorted(held, key=lambda pair: (str(pair[1]), pair[1].uid))
 
 
-def _gpu(gpu: Gpu, view: NodeView, policy: "Policy", use: _Use) -> Object:
+def _gpu(gpu: Gpu, view: NodeView, policy: "Policy", use: _Use) -> ReportedGpu:
     grants = [held.grant for held in view.grants if gpu.uuid in held.grant.gpus]
     domain = next((domain.name for domain in view.domains if gpu.uuid in domain.record.gpus), None)
-    return _known(
+    return ReportedGpu(
         uuid=gpu.uuid,
         index=gpu.ordinal,
         model=gpu.name,
         domain=domain,
-        memoryMiB=gpu.memory_mib,
-        promisedMiB=promised_mib(gpu, policy),
-        promisedPercent=policy.oversubscription.thread_percent,
-        promisedClients=gpu.capability.clients,
-        grantedMiB=sum(grant.part_of(gpu.uuid).memory_mib for grant in grants) if view.grants_known else None,
-        grantedPercent=sum(grant.part_of(gpu.uuid).reserved_percent for grant in grants) if view.grants_known else None,
-        usedMiB=use.of_gpu(gpu.uuid),
+        memory_mib=gpu.memory_mib,
+        promised_mib=promised_mib(gpu, policy),
+        promised_percent=policy.oversubscription.thread_percent,
+        promised_clients=gpu.capability.clients,
+        granted_mib=sum(grant.part_of(gpu.uuid).memory_mib for grant in grants) if view.grants_known else None,
+        granted_percent=sum(grant.part_of(gpu.uuid).reserved_percent for grant in grants)
+        if view.grants_known
+        else None,
+        used_mib=use.of_gpu(gpu.uuid),
         clients=use.clients(None, [gpu.uuid]),
     )
 
 
-def _domain(domain: DomainView, view: NodeView, stamp: Stamp) -> Object:
+def _domain(domain: DomainView, view: NodeView, stamp: Stamp) -> ReportedDomain:
     record = domain.record
-    return _known(
+    return ReportedDomain(
         name=record.domain,
         gpus=list(record.gpus),
         state=record.state.value,
@@ -177,40 +190,40 @@ def _domain(domain: DomainView, view: NodeView, stamp: Stamp) -> Object:
     )
 
 
-def _canary(canary: Canary, stamp: Stamp) -> Object:
-    return _known(
+def _canary(canary: Canary, stamp: Stamp) -> ReportedCanary:
+    return ReportedCanary(
         at=stamp(canary.at),
         driver=canary.driver,
-        contextMiB=canary.context_mib,
+        context_mib=canary.context_mib,
         sms=canary.sms,
         problem=canary.problem or None,
         warning=canary.warning or None,
     )
 
 
-def _faults(faults: FaultsStatus, stamp: Stamp) -> Object:
-    return _known(
+def _faults(faults: FaultsStatus, stamp: Stamp) -> ReportedFaults:
+    return ReportedFaults(
         count=faults.count,
         last=None if faults.last is None else stamp(faults.last),
-        suspects=[{"pod": one.pod, "uid": one.uid, "faults": one.faults} for one in faults.suspects] or None,
+        suspects=[ReportedSuspect(one.pod, one.uid, one.faults) for one in faults.suspects] or None,
     )
 
 
-def _grant(held: HeldGrant, pod: PodName, use: _Use) -> Object:
+def _grant(held: HeldGrant, pod: PodName, use: _Use) -> ReportedGrant:
     grant = held.grant
-    return _known(
+    return ReportedGrant(
         pod=str(pod),
         uid=pod.uid or None,
         gpus=list(grant.gpus),
-        memoryMiB=grant.memory_mib,
-        threadPercent=grant.thread_percent,
-        reservedPercent=grant.reserved_percent,
-        usedMiB=use.of_grant(grant.id, grant.gpus),
+        memory_mib=grant.memory_mib,
+        thread_percent=grant.thread_percent,
+        reserved_percent=grant.reserved_percent,
+        used_mib=use.of_grant(grant.id, grant.gpus),
         clients=use.clients(grant.id, grant.gpus),
     )
 
 
-def _summary(view: NodeView, policy: "Policy", use: _Use) -> Object:
+def _summary(view: NodeView, policy: "Policy", use: _Use) -> ReportedSummary:
     uuids = [gpu.uuid for gpu in view.gpus]
     used = [use.of_gpu(uuid) for uuid in uuids]
     used_mib = [mib for mib in used if mib is not None]
@@ -218,7 +231,7 @@ def _summary(view: NodeView, policy: "Policy", use: _Use) -> Object:
     granted_mib = sum(part.memory_mib for held in view.grants for part in held.grant.parts)
     granted = _gib(granted_mib) if view.grants_known else "?"
     promised = _gib(sum(promised_mib(gpu, policy) for gpu in view.gpus))
-    return _known(
+    return ReportedSummary(
         gpus=_models(view.gpus),
         domains=f"{sum(domain.state is State.READY for domain in view.domains)}/{len(view.domains)}",
         granted=f"{granted}/{promised}Gi",
@@ -235,11 +248,6 @@ def _models(gpus: Sequence[Gpu]) -> str:
 def _gib(mib: int) -> str:
     """Rounded down, as units are."""
     return str(mib // 1024)
-
-
-def _known(**fields: object) -> Object:
-    """The fields without those that nobody knows."""
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def gave_back(status: Object, before: Object) -> bool:

@@ -5,11 +5,18 @@ something first, and how many there are; what is done again and again makes numb
 pace of what programs use, and only what is new on this node, or a pod more, at that of a change.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mpsd.core.identity import PodName
+from mpsd.core.mpsnode_schema import (
+    ReportedCount,
+    ReportedPodViolations,
+    ReportedViolation,
+    ReportedViolations,
+    as_object,
+)
 
 if TYPE_CHECKING:  # as in core.grants
     from collections.abc import Callable
@@ -55,18 +62,18 @@ class NodeViolations:
 
 def with_violations(status: Object, seen: NodeViolations, stamp: "Callable[[float], str]") -> Object:
     """The status with what was seen. A pod's grant has its uid for an id, or its name where that is not known."""
-    told: Object = {
-        "since": stamp(seen.since),
-        "counts": _counts(seen.counts),
-        "last": [_happened(one, stamp) for one in seen.last[-MOST_LAST:]],
-    }
-    added: Object = {FIELD: told, "summary": {**status["summary"], FIELD: sum(seen.counts.values())}}
+    told = ReportedViolations(
+        since=stamp(seen.since),
+        counts=_counts(seen.counts),
+        last=[_violation(one, stamp, one.pod) for one in seen.last[-MOST_LAST:]],
+    )
+    added: Object = {FIELD: as_object(told), "summary": {**status["summary"], FIELD: sum(seen.counts.values())}}
     if "grants" in status:
         own = {_id(grant): tally for grant in status["grants"] if (tally := seen.grants.get(_id(grant)))}
         newest = sorted(own, key=lambda one: (-own[one].last.at, one))[:MOST_PODS]
-        tallies = {one: _tally(own[one], stamp) for one in newest}
-        told["pods"] = len(own)
-        added["grants"] = [_grant(grant, tallies.get(_id(grant))) for grant in status["grants"]]
+        tallies = {one: {FIELD: as_object(_tally(own[one], stamp))} for one in newest}
+        added[FIELD]["pods"] = len(own)
+        added["grants"] = [{**grant, **tallies.get(_id(grant), {})} for grant in status["grants"]]
     return {**status, **added}
 
 
@@ -74,23 +81,16 @@ def _id(grant: Object) -> str:
     return str(grant.get("uid") or grant["pod"])
 
 
-def _grant(grant: Object, tally: Object | None) -> Object:
-    return {**grant, FIELD: tally} if tally else grant
+def _tally(tally: Tally, stamp: "Callable[[float], str]") -> ReportedPodViolations:
+    return ReportedPodViolations(_counts(tally.counts), _violation(tally.last, stamp, None))  # whose grant it is
 
 
-def _tally(tally: Tally, stamp: "Callable[[float], str]") -> Object:
-    last = _happened(tally.last, stamp)
-    last.pop("pod", None)  # whose grant it is
-    return {"counts": _counts(tally.counts), "last": last}
+def _counts(counts: "Mapping[Kind, int]") -> list[ReportedCount]:
+    return [ReportedCount(kind.value, counts[kind]) for kind in sorted(counts)]
 
 
-def _counts(counts: "Mapping[Kind, int]") -> Sequence[Object]:
-    return [{"kind": kind.value, "count": counts[kind]} for kind in sorted(counts)]
-
-
-def _happened(one: LastViolation, stamp: "Callable[[float], str]") -> Object:
-    told = {"at": stamp(one.at), "kind": one.kind.value, "action": one.action.value}
-    return told | ({"pod": str(one.pod)} if one.pod else {})
+def _violation(one: LastViolation, stamp: "Callable[[float], str]", pod: PodName | None) -> ReportedViolation:
+    return ReportedViolation(stamp(one.at), one.kind.value, one.action.value, str(pod) if pod else None)
 
 
 # -- what counts as a change ---------------------------------------------------------------------------------------

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # as in core.grants
-    from mpsd.core.cluster_status import ClusterNode
+    from mpsd.core.cluster_status import ClusterNode, PodViolations
     from mpsd.core.node_status import CardStatus, GrantStatus, NodeStatus
-    from mpsd.core.violations_told import PodViolations
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.core import violations_told
-from mpsd.core.cluster_status import ClusterNode, cordoned_gpus
+from mpsd.core.cluster_status import ClusterNode, PodViolations, ShownViolation, cordoned_gpus
 from mpsd.core.domain_states import State
 from mpsd.core.heartbeat import STALE_S
 from mpsd.core.mps_ready import condition_object, mps_ready
@@ -21,7 +20,6 @@ from mpsd.core.responses import Response
 from mpsd.core.status_of_view import node_status
 from mpsd.core.status_rows import domain_rows, gpu_rows, grant_rows, pod_rows
 from mpsd.core.violations import Kind
-from mpsd.core.violations_told import PodViolations
 from mpsd.edge.kube_time import seconds, stamp
 from tests.core.pod_worlds import client, held, node, pod
 from tests.core.worlds import NOW as VIEW_NOW
@@ -135,11 +133,7 @@ def test_what_a_pod_did_is_read_as_its_agent_saw_it() -> None:
     assert (found.violations.since, found.violations.pods, found.violations.total) == (VIEW_NOW - 60, 1, 2)
     own, other = (one.violations for one in found.pods or ())
     assert own
-    assert (
-        own.last
-        == found.violations.last[0]
-        == violations_told.LastViolation(VIEW_NOW, "outside_mps", "kill", "default", "a")
-    )
+    assert own.last == found.violations.last[0] == ShownViolation(VIEW_NOW, "outside_mps", "kill", "default", "a")
     assert (own.total, other) == (2, PodViolations()), "of the other it is known that it did nothing"
 
 

@@ -6,7 +6,15 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from mpsd.core.cluster_status import ClusterNode, ConditionStatus, PodStatus
+from mpsd.core.cluster_status import (
+    ClusterNode,
+    ConditionStatus,
+    KindCount,
+    PodStatus,
+    PodViolations,
+    ShownViolation,
+    ShownViolations,
+)
 from mpsd.core.domain_states import State
 from mpsd.core.heartbeat import STALE_S
 from mpsd.core.mps_ready import CONDITION
@@ -17,7 +25,6 @@ from mpsd.core.page_waiting import pod_card
 from mpsd.core.pod_scene import Why
 from mpsd.core.pod_seen import read_pod_seen
 from mpsd.core.pod_story import story
-from mpsd.core.violations_told import KindCount, LastViolation, NodeViolations, PodViolations
 from mpsd.edge.kube_time import seconds
 from tests.core.cluster_worlds import GIB, cluster_node, held, uuid
 from tests.core.test_pod_story import pod, scene
@@ -117,16 +124,16 @@ def test_faults_and_changes_of_the_last_day_are_what_happened_lately() -> None:
 
 
 def test_what_a_pod_did_marks_its_slice_and_is_what_happened_lately_once() -> None:
-    last = LastViolation(NOW - 5, "memory_over_grant", "kill", "default", "train")
+    last = ShownViolation(NOW - 5, "memory_over_grant", "kill", "default", "train")
     gone = replace(last, at=NOW - 9, action="evict", pod="thief")
-    old, in_no_pod = replace(last, at=NOW - 100_000.0), LastViolation(NOW - 7, "in_no_pod", "warn", "", "")
+    old, in_no_pod = replace(last, at=NOW - 100_000.0), ShownViolation(NOW - 7, "in_no_pod", "warn", "", "")
     own = PodViolations((KindCount("memory_over_grant", 2), KindCount("limit_lifted", 1)), last)
     pods = (
         replace(held("train", 7), violations=own),
         replace(held("well", 3), violations=PodViolations()),
         held("?", 1),
     )
-    of_node = NodeViolations(NOW - 200_000.0, 1, (), (old, gone, in_no_pod, last))
+    of_node = ShownViolations(NOW - 200_000.0, 1, (), (old, gone, in_no_pod, last))
     page = cluster_page(HEAD, [node_parts(told(cluster_node(held=pods), violations=of_node), NOW)], ())
     assert [one.violations for one in page.gpus[0].slices or ()] == [3, 0, None]
     assert [(line.what, line.where, line.text) for line in page.lately] == [
@@ -138,7 +145,7 @@ def test_what_a_pod_did_marks_its_slice_and_is_what_happened_lately_once() -> No
 
 def test_a_tenant_whose_pods_all_break_their_limits_pushes_no_fault_out() -> None:
     def one(number: int) -> PodStatus:
-        last = LastViolation(NOW - 1, "outside_mps", "kill", "default", f"thief-{number}")
+        last = ShownViolation(NOW - 1, "outside_mps", "kill", "default", f"thief-{number}")
         return replace(held(last.pod, 1), violations=PodViolations((KindCount("outside_mps", 1),), last))
 
     node = told(cluster_node(held=tuple(map(one, range(MOST_LATELY)))))

@@ -3,9 +3,9 @@
 import time
 from dataclasses import replace
 
+from mpsd.core.cluster_status import KindCount, PodViolations, ShownViolation, ShownViolations
 from mpsd.core.page_cluster import cluster_page, node_parts
 from mpsd.core.page_view import Head, Scope
-from mpsd.core.violations_told import KindCount, LastViolation, NodeViolations, PodViolations
 from tests.core.cluster_worlds import cluster_node, held
 from tests.page.browser import Browser
 from tests.page.site import played
@@ -15,11 +15,11 @@ ROW = "tbody tr:nth-child({})"
 
 def test_a_pod_that_broke_its_limit_is_marked_and_what_it_did_happened_lately(window: Browser) -> None:
     now = time.time()
-    last = LastViolation(now - 60, "memory_over_grant", "kill", "default", "train")
+    last = ShownViolation(now - 60, "memory_over_grant", "kill", "default", "train")
     own = PodViolations((KindCount("memory_over_grant", 3),), last)
     pods = (replace(held("train", 7), violations=own), replace(held("well", 3), violations=PodViolations()))
     node = replace(
-        cluster_node(gib=(23,), held=pods), told_at=now, violations=NodeViolations(now - 900, 1, own.counts, (last,))
+        cluster_node(gib=(23,), held=pods), told_at=now, violations=ShownViolations(now - 900, 1, own.counts, (last,))
     )
     with played(cluster_page(Head(Scope.CLUSTER, "cluster", "1", now), [node_parts(node, now)], ())) as site:
         window.open(site.url)

@@ -1,4 +1,4 @@
-"""A glance tells first what is shown first, the same as all of it tells, or nothing."""
+"""A glance holds the nodes that were asked for, all of them, or nothing."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.core.node_rows import node_row
-from mpsd.core.top_rows import cluster_top
-from mpsd.roles.cluster_glance import Glance
+from mpsd.roles.cluster_glance import Glance, mpsnodes
 from tests.mpsnodes import NAMES, mpsnode
 
 
@@ -27,34 +25,38 @@ def listed(*things: Any) -> str:
     return json.dumps({"kind": "MPSNodeList", "items": things})
 
 
-def test_what_is_shown_first_is_what_all_of_it_tells(kubectl: Path) -> None:
+def test_a_glance_holds_every_node_and_one_odd_field_takes_nothing_from_the_others(kubectl: Path) -> None:
     odd = mpsnode("gpu-a1") | {"metadata": {"name": "odd"}}
     odd["status"]["gpus"][0]["usedMiB"] = "much"
     kubectl.write_text(listed(*map(mpsnode, reversed(NAMES)), odd))
-    glance = Glance((), None, None)
-    rows, status, gpus = glance.rows(), glance.status(), glance.top_gpus()
+    status = Glance((), None, None).status()
     assert status is not None
-    assert rows == tuple(map(node_row, status.nodes))
-    assert [row.name for row in rows] == [*NAMES, "odd"]
-    assert gpus is not None
-    assert sorted(gpus, key=str) == sorted(cluster_top(status, None).gpus, key=str)
+    assert [node.name for node in status.nodes] == [*NAMES, "odd"]
+    assert [bool(node.unreadable) for node in status.nodes] == [*(False for _name in NAMES), True]
 
 
 def test_only_nodes_that_were_asked_for_are_told_of_and_all_of_them(kubectl: Path) -> None:
     kubectl.write_text(listed(*map(mpsnode, NAMES)))
-    glance = Glance(NAMES[:2], None, None)
-    assert [row.name for row in glance.rows() or ()] == list(NAMES[:2])
-    missing = Glance([NAMES[0], "nobody"], None, None)
-    assert (missing.rows(), missing.status()) == (None, None)
+    status = Glance(NAMES[:2], None, None).status()
+    assert status is not None
+    assert [node.name for node in status.nodes] == list(NAMES[:2])
+    assert Glance([NAMES[0], "nobody"], None, None).status() is None
 
 
 @pytest.mark.parametrize("answer", ["", "{}", "[", '{"kind": "MPSNodeList", "items": [{]}'])
 def test_of_no_answer_nothing_is_told(kubectl: Path, answer: str) -> None:
     kubectl.write_text(answer)
-    glance = Glance((), None, None)
-    assert (glance.rows(), glance.top_gpus(), glance.status()) == (None, None, None)
+    assert Glance((), None, None).status() is None
 
 
 def test_without_a_kubectl_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert Glance((), None, None).rows() is None
+    assert Glance((), None, None).status() is None
+
+
+def test_a_list_and_one_object_are_answers_and_nothing_else_is() -> None:
+    one = mpsnode("gpu-a1") | {"kind": "MPSNode"}
+    assert mpsnodes(json.dumps({"kind": "MPSNodeList", "items": [one, 3]}).encode()) == [one, 3]
+    assert mpsnodes(json.dumps(one).encode()) == [one]
+    for other in (b"", b"[", b"{}", b"[]", b"\xff", b'{"kind": "MPSNodeList"}', b'{"kind": 3}', b"[" * 100_000):
+        assert mpsnodes(other) is None
