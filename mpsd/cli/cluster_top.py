@@ -5,11 +5,11 @@ from typing import Annotated
 import typer
 
 from mpsd.cli.cluster_options import Context, Kubeconfig, NodeNames
-from mpsd.cli.cluster_top_look import look_at
+from mpsd.cli.imports import lasting
 from mpsd.cli.output import Format, OutputFormat
 from mpsd.cli.top_options import Iterations, Once, SortBy
-from mpsd.cli.top_show import Asked, show_top
 from mpsd.core.top_rows import Sort
+from mpsd.roles.cluster_glance import Glance
 
 
 def top(
@@ -40,5 +40,10 @@ def top(
         kubectl mps top --once --sort name
         kubectl mps top --once -o json | jq '.users[] | select(.over)'
     """
+    glance = Glance(nodes or (), kubeconfig, context)
+    with lasting():  # while kubectl asks
+        from mpsd.cli.cluster_top_look import look_at
+        from mpsd.cli.top_show import Asked, show_top
+
     asked = Asked("kubectl mps top", sort, interval, 1 if once else iterations, output is Format.JSON, once)
-    show_top(asked, look_at(nodes or (), namespace, kubeconfig, context))
+    show_top(asked, look_at(nodes or (), namespace, kubeconfig, context, glance))

@@ -11,7 +11,6 @@ from mpsd.cli.imports import starting
 
 STATUS = {"-o": "output", "--output": "output", "--kubeconfig": "kubeconfig", "--context": "context"}
 MACHINE = {"-o": "output", "--output": "output", "--run-dir": "run_dir"}
-TOP = {"-n": "namespace", "--namespace": "namespace", "--kubeconfig": "kubeconfig", "--context": "context"}
 _FORMATS = frozenset({"text", "wide", "json", "yaml"})
 
 
@@ -36,8 +35,6 @@ def kubectl_mps() -> None:
     """The entry point of `kubectl-mps`."""
     words = sys.argv[1:]
     if not _is_completing("KUBECTL_MPS"):
-        if (top := _once(words)) is not None:
-            _cluster_top(top)
         asked = plain(words[1:] if words[:1] == ["status"] else words, STATUS)
         if asked is not None:
             _cluster("kubectl mps", "kubectl-mps", asked)
@@ -58,12 +55,6 @@ def mpsd() -> None:
     with starting():
         from mpsd.cli.main import main
     main()
-
-
-def _once(words: Sequence[str]) -> dict[str, str] | None:
-    """The options of one look of `top`; None for any other line."""
-    is_one = words[:1] == ["top"] and words.count("--once") == 1
-    return plain([word for word in words[1:] if word != "--once"], TOP) if is_one else None
 
 
 def _is_completing(program: str) -> bool:
@@ -95,21 +86,3 @@ def _cluster(verb: str, program: str, asked: Mapping[str, str]) -> None:
     with ending(program):
         output = StatusFormat(asked.get("output", "text"))
         show_cluster(Cluster(verb, kubeconfig, context), (), output, watch=False, glance=glance)
-
-
-def _cluster_top(asked: Mapping[str, str]) -> None:
-    """Shows one look and ends the program."""
-    from mpsd.roles.cluster_glance import Glance
-
-    kubeconfig, context = asked.get("kubeconfig"), asked.get("context")
-    glance = Glance((), kubeconfig, context)
-    with starting():  # while kubectl asks
-        from mpsd.cli.cluster_top_look import look_at
-        from mpsd.cli.cluster_top_once import show_cluster_once
-        from mpsd.cli.ending import ending
-        from mpsd.cli.imports import unswept
-        from mpsd.core.top_rows import Sort
-
-    with ending("kubectl-mps"), unswept():
-        look = look_at((), asked.get("namespace"), kubeconfig, context, glance)
-        show_cluster_once(Sort.MEMORY, glance.top_gpus, look)

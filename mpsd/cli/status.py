@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from mpsd.cli.cluster_options import Context, Kubeconfig, NodeNames, StatusOutput, Watch
+from mpsd.cli.imports import lasting
 from mpsd.cli.machine_status import show as show
 from mpsd.cli.machine_status import show_machine
 from mpsd.cli.options import RunDirectory
@@ -37,7 +38,11 @@ def status(
             remedy = "leave it out to ask a cluster, or leave --cluster and nodes out to ask this machine"
             raise InvalidInput("mpsd status", [Problem("setting", "--run-dir", "", "is of this machine", remedy)])
         with extra_needed("mpsd status --cluster", "kubectl"):
-            from mpsd.cli.cluster import Cluster, show_cluster
+            from mpsd.roles.cluster_glance import Glance
 
-            show_cluster(Cluster("mpsd status", kubeconfig, context), nodes or (), output, watch=watch)
+            glance = None if watch else Glance(nodes or (), kubeconfig, context)
+            with lasting():  # while kubectl asks
+                from mpsd.cli.cluster import Cluster, show_cluster
+
+            show_cluster(Cluster("mpsd status", kubeconfig, context), nodes or (), output, watch=watch, glance=glance)
     show_machine(run_dir, output, watch=watch)

@@ -30,7 +30,7 @@ from mpsd.core.mpsnode_schema import (
     ReportedDomain,
     ReportedGpu,
     ReportedGrant,
-    ReportedViolation,
+    ReportedPodViolation,
     read,
 )
 from mpsd.core.problem import shown
@@ -179,7 +179,7 @@ class _Node:
             return None
         return PodViolations(_counts(found.counts), self._violation(found.last, grant.pod) if found.last else None)
 
-    def _violation(self, found: ReportedViolation, pod: str | None) -> ShownViolation:
+    def _violation(self, found: ReportedPodViolation, pod: str | None) -> ShownViolation:
         namespace, _slash, name = (pod or "").rpartition("/")
         return ShownViolation(self._time(found.at), found.kind or "", found.action or "", namespace, name)
 

@@ -44,12 +44,17 @@ class ReportedCount(Reported, frozen=True):
     count: Amount = None
 
 
-class ReportedViolation(Reported, frozen=True):
-    """A violation. action: what the policy has done about it. pod: absent where none is known, and in a grant."""
+class ReportedPodViolation(Reported, frozen=True):
+    """A violation of a pod. action: what the policy has done about it."""
 
     at: Text = None
     kind: Text = None
     action: Text = None
+
+
+class ReportedViolation(ReportedPodViolation, frozen=True):
+    """A violation. pod: absent where none is known."""
+
     pod: Text = None
 
 
@@ -57,7 +62,7 @@ class ReportedPodViolations(Reported, frozen=True):
     """The violations of the pod that has a grant."""
 
     counts: list[ReportedCount] | None = None
-    last: ReportedViolation | None = None
+    last: ReportedPodViolation | None = None
 
 
 class ReportedViolations(Reported, frozen=True):

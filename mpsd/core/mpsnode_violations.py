@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mpsd.core.identity import PodName
 from mpsd.core.mpsnode_schema import (
     ReportedCount,
+    ReportedPodViolation,
     ReportedPodViolations,
     ReportedViolation,
     ReportedViolations,
@@ -65,7 +66,7 @@ def with_violations(status: Object, seen: NodeViolations, stamp: "Callable[[floa
     told = ReportedViolations(
         since=stamp(seen.since),
         counts=_counts(seen.counts),
-        last=[_violation(one, stamp, one.pod) for one in seen.last[-MOST_LAST:]],
+        last=[_violation(one, stamp) for one in seen.last[-MOST_LAST:]],
     )
     added: Object = {FIELD: as_object(told), "summary": {**status["summary"], FIELD: sum(seen.counts.values())}}
     if "grants" in status:
@@ -82,15 +83,17 @@ def _id(grant: Object) -> str:
 
 
 def _tally(tally: Tally, stamp: "Callable[[float], str]") -> ReportedPodViolations:
-    return ReportedPodViolations(_counts(tally.counts), _violation(tally.last, stamp, None))  # whose grant it is
+    last = tally.last
+    shown = ReportedPodViolation(stamp(last.at), last.kind.value, last.action.value)
+    return ReportedPodViolations(_counts(tally.counts), shown)
 
 
 def _counts(counts: "Mapping[Kind, int]") -> list[ReportedCount]:
     return [ReportedCount(kind.value, counts[kind]) for kind in sorted(counts)]
 
 
-def _violation(one: LastViolation, stamp: "Callable[[float], str]", pod: PodName | None) -> ReportedViolation:
-    return ReportedViolation(stamp(one.at), one.kind.value, one.action.value, str(pod) if pod else None)
+def _violation(one: LastViolation, stamp: "Callable[[float], str]") -> ReportedViolation:
+    return ReportedViolation(stamp(one.at), one.kind.value, one.action.value, str(one.pod) if one.pod else None)
 
 
 # -- what counts as a change ---------------------------------------------------------------------------------------
