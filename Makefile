@@ -14,7 +14,7 @@ SEE := tests/prometheus tests/page
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
 
-.PHONY: check check-node check-host check-see e2e demo bench proto examples fuzz soak docs generated format clean
+.PHONY: check check-node check-host check-see e2e demo bench proto examples fuzz soak docs format clean
 .DEFAULT_GOAL := check
 
 $(READY): pyproject.toml
@@ -88,10 +88,6 @@ soak: $(READY)
 # The tables of docs/ that are printed from code; `make check` says when one is out of date.
 docs: $(READY)
 	$(BIN)/python -m tests.docs.printed
-
-# The alerts and the board as Prometheus, its operator and Grafana read them; `make check` says when one is out of date.
-generated: $(READY)
-	$(BIN)/python -m tests.manifests.generated
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -8,18 +8,17 @@ from functools import partial
 from typing import Any
 
 from mpsd.core.admission_rules import RULES
-from mpsd.core.alerts import ALERTS
 from mpsd.core.cluster_doctor_checks import CLUSTER_CHECKS
 from mpsd.core.dialect_policies import POLICIES
 from mpsd.core.doctor import Check
 from mpsd.core.doctor_checks import CHECKS
 from mpsd.core.domain_states import TRANSITIONS
 from mpsd.core.metrics_names import METRICS
-from mpsd.core.promql import duration
 from tests.core.manifests import POLICY
 from tests.docs import command_line_tables, policy_tables
 from tests.docs.pages import ROOT
 from tests.docs.tables import Row, Table
+from tests.prometheus.shipped import ALERTS
 
 
 def _rules() -> list[Row]:
@@ -38,11 +37,10 @@ def _transitions() -> list[Row]:
 def _alerts() -> list[Row]:
     return [
         (
-            f"[{one.name}](#{one.name.lower()})",
-            one.severity,
-            f"`{one.expression()}`".replace("|", r"\|"),
-            duration(one.lasts_s),
-            one.why,
+            f"[{one['alert']}](#{one['alert'].lower()})",
+            one["labels"]["severity"],
+            f"`{one['expr']}`".replace("|", r"\|"),
+            one["for"],
         )
         for one in ALERTS
     ]
@@ -66,7 +64,7 @@ TABLES = (
     Table("metrics", "docs/metrics.md", ("metric", "told by", "type", "labels", "meaning"), _metrics),
     Table("checks of a node", "docs/operations/doctor.md", _CHECK, partial(_checks, CHECKS)),
     Table("checks of a cluster", "docs/operations/doctor.md", _CHECK, partial(_checks, CLUSTER_CHECKS)),
-    Table("alerts", "docs/operations.md", ("alert", "severity", "fires where", "for", "why so"), _alerts),
+    Table("alerts", "docs/operations.md", ("alert", "severity", "fires where", "for"), _alerts, ("why so",)),
     policy_tables.POLICY,
     policy_tables.CAPABILITIES,
     policy_tables.CARDS,

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from mpsd.core.admission_modes import label_of
-from mpsd.core.alerts import ALERTS
 from mpsd.core.dialect_names import VARIABLES
 from mpsd.core.domain_states import State
 from mpsd.core.events import Reason
@@ -14,6 +13,7 @@ from mpsd.core.policy import Mode, Violations
 from tests.core.manifests import POLICY
 from tests.core.pod_worlds import node
 from tests.docs.pages import Page, page, pages
+from tests.prometheus.shipped import NAMES
 
 OPERATIONS = [one for one in pages() if one.name.startswith("docs/operations/")]
 
@@ -77,7 +77,7 @@ def test_a_kind_of_violation_has_a_row_with_its_action(kind: str) -> None:
 
 def test_each_alert_and_nothing_else_has_a_heading_of_its_kind() -> None:
     headings = [line.removeprefix("### ") for line in page("docs/operations.md").text.splitlines()]
-    assert {heading for heading in headings if heading.startswith("MPSD")} == {alert.name for alert in ALERTS}
+    assert {heading for heading in headings if heading.startswith("MPSD")} == set(NAMES)
 
 
 def test_every_label_of_admission_and_every_field_that_its_page_speaks_of_is_named() -> None:

@@ -21,17 +21,14 @@ from typing import Any
 import pytest
 import yaml
 
-from mpsd.core.alert import Patience, groups
-from mpsd.core.alerts import GROUPS
 from mpsd.core.metric import Teller
-from mpsd.core.promql import INSTANCE, JOB, job_of
 from mpsd.edge.waiting import wait_until
+from tests.prometheus.shipped import COMPONENT, INSTANCE, JOB, hurried, job_of
 from tests.served import free_port
 
-COMPONENT = Path(__file__).parents[2] / "manifests" / "components" / "prometheus"
 READERS = "readers"  # the job that comes in by a token
 INTERVAL = "500ms"
-PATIENCE = Patience(lasts_s=1, window_s=8)  # as good as at once, and long enough for several scrapes
+WINDOW = "8s"  # of every range: long enough for several scrapes
 DEADLINE_S = 45.0  # far above what anything takes, however busy the machine; only a failing test waits so long
 _REMEDY = "tests/prometheus/programs.sh fetches it; put the folders that it prints on PATH, as `make check-see` does"
 
@@ -58,7 +55,7 @@ def promtool(*words: str | Path, said: str = "") -> str:
 
 
 class Prometheus:
-    """rules: those of mpsd, with the patience of a test."""
+    """A server with the alerts of mpsd, whose waits and ranges are shortened."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
@@ -66,7 +63,7 @@ class Prometheus:
         self._targets: dict[tuple[Teller, str], int] = {}
         self._write_targets()
         self.scrape_readers(None)
-        (folder / "rules.yaml").write_text(yaml.safe_dump(groups(GROUPS, PATIENCE)))
+        (folder / "rules.yaml").write_text(yaml.safe_dump(hurried(WINDOW)))
         (folder / "prometheus.yaml").write_text(yaml.safe_dump(_configuration()))
         with (folder / "log").open("wb") as log:
             self._process = subprocess.Popen(

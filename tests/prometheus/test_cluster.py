@@ -7,18 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsd.core.alerts import ALERTS
-from mpsd.core.board_panels import PANELS
-from mpsd.core.promql import INSTANCE, in_window
 from tests.edge.pod_cgroup import needs_cgroups
 from tests.prometheus.cluster_trials import TRIALS
 from tests.prometheus.scraped_cluster import World, world
-from tests.prometheus.server import PATIENCE, READERS, prometheus, promtool
+from tests.prometheus.server import READERS, WINDOW, prometheus, promtool
+from tests.prometheus.shipped import ALERTS, INSTANCE, PANELS, in_window, measured
 
 pytestmark = needs_cgroups  # by which a process's pod is known
 
 # What the variables of the board stand for while everything is chosen.
-_CHOSEN = {"$node": ".*", "$gpu": ".*"}
+_CHOSEN = {"$node": ".*", "$gpu": ".*", "$__rate_interval": WINDOW}
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +43,8 @@ def test_each_role_tells_its_metrics_as_prometheus_wants_them(cluster: World) ->
 def test_every_panel_of_the_board_has_data(cluster: World) -> None:
     with cluster.churn():
         for panel in PANELS:
-            for query in panel.queries:
-                text = in_window(query.text, f"{PATIENCE.window_s}s")
+            for target in panel.get("targets", ()):
+                text = target["expr"]
                 for variable, chosen in _CHOSEN.items():
                     text = text.replace(variable, chosen)
                 cluster.prometheus.until_data(text)
@@ -55,8 +53,8 @@ def test_every_panel_of_the_board_has_data(cluster: World) -> None:
 def test_what_every_alert_measures_has_data_while_all_is_well(cluster: World) -> None:
     with cluster.churn():
         for alert in ALERTS:
-            found = cluster.prometheus.until_data(alert.value(PATIENCE.window_s))
-            assert all(one.labels.get(INSTANCE) or one.labels.get("job") for one in found), alert.name
+            found = cluster.prometheus.until_data(in_window(measured(alert["expr"]), WINDOW))
+            assert all(one.labels.get(INSTANCE) or one.labels.get("job") for one in found), alert["alert"]
 
 
 def test_the_account_of_the_component_is_let_in_by_the_port_for_readers_and_nobody_else_is(cluster: World) -> None:

@@ -1,0 +1,57 @@
+"""The alerts and the Grafana board as they are shipped, read for tests and for the tables of the documentation."""
+
+import json
+import re
+from typing import Any
+
+import yaml
+
+from mpsd.core.metric import Teller
+from tests.docs.pages import ROOT
+
+JOB, INSTANCE = (
+    "job",
+    "instance",
+)  # added by Prometheus; instance: the name of the node or pod in our scrape configurations
+DOCS, COMPONENT = ROOT / "docs" / "prometheus", ROOT / "manifests" / "components" / "prometheus"
+RULES, BOARD = DOCS / "rules.yaml", COMPONENT / "board.json"
+
+Json = dict[str, Any]
+
+GROUPS: list[Json] = yaml.safe_load(RULES.read_text())["groups"]
+ALERTS: list[Json] = [rule for group in GROUPS for rule in group["rules"]]
+NAMES: list[str] = [rule["alert"] for rule in ALERTS]
+PANELS: list[Json] = json.loads(BOARD.read_text())["panels"]
+
+_THRESHOLD = re.compile(r"(.+) (?:==|[<>]) [\d.* ]+")
+_WINDOW = re.compile(r"\[\w+\]")
+
+
+def job_of(teller: Teller) -> str:
+    """The value of `job` for this process."""
+    return f"mpsd-{teller.value}"
+
+
+def measured(expression: str) -> str:
+    """What an alert compares with its threshold: it has a value while all is well too."""
+    match = _THRESHOLD.fullmatch(expression)
+    assert match, expression
+    return match[1]
+
+
+def in_window(expression: str, window: str) -> str:
+    """With every range this long."""
+    return _WINDOW.sub(f"[{window}]", expression)
+
+
+def hurried(window: str) -> Json:
+    """The file of rules for rehearsals, which cannot wait for hours: every range this long, every wait 1 s."""
+    return {
+        "groups": [
+            {**group, "rules": [{**rule, **_hurried(rule, window)} for rule in group["rules"]]} for group in GROUPS
+        ]
+    }
+
+
+def _hurried(rule: Json, window: str) -> Json:
+    return {"expr": in_window(rule["expr"], window), "for": rule["for"] if rule["for"] == "0s" else "1s"}
