@@ -11,6 +11,7 @@ from mpsd.cli.imports import starting
 
 STATUS = {"-o": "output", "--output": "output", "--kubeconfig": "kubeconfig", "--context": "context"}
 MACHINE = {"-o": "output", "--output": "output", "--run-dir": "run_dir"}
+TOP = {"-n": "namespace", "--namespace": "namespace", "--kubeconfig": "kubeconfig", "--context": "context"}
 _FORMATS = frozenset({"text", "wide", "json", "yaml"})
 
 
@@ -35,6 +36,10 @@ def kubectl_mps() -> None:
     """The entry point of `kubectl-mps`."""
     words = sys.argv[1:]
     if not _is_completing("KUBECTL_MPS"):
+        if words[:1] == ["top"] and words.count("--once") == 1:
+            one = plain([word for word in words[1:] if word != "--once"], TOP)
+            if one is not None:
+                _cluster_top(one)
         asked = plain(words[1:] if words[:1] == ["status"] else words, STATUS)
         if asked is not None:
             _cluster("kubectl mps", "kubectl-mps", asked)
@@ -86,3 +91,21 @@ def _cluster(verb: str, program: str, asked: Mapping[str, str]) -> None:
     with ending(program):
         output = StatusFormat(asked.get("output", "text"))
         show_cluster(Cluster(verb, kubeconfig, context), (), output, watch=False, glance=glance)
+
+
+def _cluster_top(asked: Mapping[str, str]) -> None:
+    """Shows one look and ends the program."""
+    from mpsd.roles.cluster_glance import Glance
+
+    kubeconfig, context = asked.get("kubeconfig"), asked.get("context")
+    glance = Glance((), kubeconfig, context)
+    with starting():  # while kubectl asks
+        from mpsd.cli.cluster_top_look import look_at
+        from mpsd.cli.ending import ending
+        from mpsd.cli.imports import unswept
+        from mpsd.cli.top_show import Asked, show_top
+        from mpsd.core.top_rows import Sort
+
+    with ending("kubectl-mps"), unswept():
+        once = Asked("kubectl mps top", Sort.MEMORY, interval_s=1.0, iterations=1, as_json=False, plain=True)
+        show_top(once, look_at((), asked.get("namespace"), kubeconfig, context, glance))
