@@ -82,7 +82,7 @@ class Cluster:
             import asyncio
 
             from mpsd.edge import logs
-            from mpsd.edge.kubeconfig import open_kube_of_user
+            from mpsd.edge.kube import open_kube_of_user
         logs.be_silent()
 
         async def main() -> Answer:

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from mpsd.core.cluster_status import ClusterStatus
 from mpsd.core.shared_pod import read_shared_pod
 from mpsd.edge import logs
-from mpsd.edge.kube import PODS, Kube
-from mpsd.edge.kubeconfig import namespace_of_user, open_kube_of_user
+from mpsd.edge.kube import PODS, Kube, open_kube_of_user
+from mpsd.edge.kube_access import namespace_of_user
 from mpsd.edge.limits_files import load_limits
 from mpsd.roles.cluster_look import look
 

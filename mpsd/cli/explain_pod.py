@@ -13,7 +13,7 @@ from mpsd.core.pod_scene import Story
 from mpsd.core.pod_seen import PodSeen
 from mpsd.core.problem import InvalidInput, Problem, printable, shown
 from mpsd.edge.kube import Kube
-from mpsd.edge.kubeconfig import namespace_of_user
+from mpsd.edge.kube_access import namespace_of_user
 from mpsd.roles.cluster_pods import Answers, explain_all, explain_one
 
 _PROGRAM = "kubectl mps explain"

@@ -6,22 +6,22 @@ a right is missing, which one.
 
 import asyncio
 import json
+import os
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-import urllib3
-
-from mpsd.edge.kube_access import Access, NotPlain, of_kubeconfig, of_service_account
+from mpsd.edge.kube_access import access, access_of_user
 from mpsd.edge.kube_transport import (
+    Access,
     Ask,
     Away,
+    Change,
+    ChangeKind,
     Conflict,
     Expired,
     Forbidden,
@@ -32,9 +32,9 @@ from mpsd.edge.kube_transport import (
     Rejected,
     Resource,
     Transport,
+    Watch,
     read_answer,
 )
-from mpsd.edge.kube_watch import Change, ChangeKind, Watch
 
 __all__ = [
     "Away",
@@ -52,11 +52,13 @@ __all__ = [
     "PatchKind",
     "Rejected",
     "Resource",
-    "connect",
     "open_kube",
+    "open_kube_of_user",
 ]
 
 PODS = Resource("v1", "pods")
+_DELETABLE = frozenset({"list", "delete"})
+_USER_DEADLINE_S = 15.0  # of a call: people ask from far away, and of thousands of nodes at once
 _PAGE = 500  # objects a page of a list, as kubectl asks
 _WATCH_S = (240, 300)  # what a watch is asked to last: not the same for all, or all would come again together
 _SILENCE_S = 90.0  # servers send a bookmark about once a minute
@@ -247,36 +249,49 @@ def open_kube(kubeconfig: Path | None) -> Kube:
 
     Away where neither can be read; no request is made yet.
     """
-    try:
-        return Kube(of_kubeconfig(kubeconfig) if kubeconfig else of_service_account())
-    except NotPlain:
-        from kubernetes import config  # it knows the rest, or says best what is wrong
-
-    if kubeconfig:
-        return connect(partial(config.load_kube_config, str(kubeconfig)))
-    return connect(config.load_incluster_config)
+    return Kube(access(kubeconfig))
 
 
-def connect(load: Callable[..., Any], deadline_s: float = 5.0) -> Kube:
-    """load: fills its keyword argument `client_configuration`. deadline_s: of each call. Away where it fails.
+def open_kube_of_user(kubeconfig: str | None, context: str | None, environment: Mapping[str, str] = os.environ) -> Kube:
+    """Connects to the cluster that kubectl would ask: for the programs of people, not for those of a node.
 
-    Of the package `kubernetes`, the address, the TLS pool and the token are used: its typed objects cost three times
-    the time and memory of raw ones.
+    kubeconfig: a path, or several with colons between them. None: as kubectl finds it. InvalidInput where there is no
+    such file or no such context; no request is made yet.
     """
-    from kubernetes.client.api_client import ApiClient
-    from kubernetes.client.configuration import Configuration
+    return Kube(access_of_user(kubeconfig, context, environment), deadline_s=_USER_DEADLINE_S)
 
-    configuration: Any = Configuration()
+
+# -- kinds of objects --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    resource: Resource
+    name: str
+    namespaced: bool
+
+    @property
+    def group(self) -> str:
+        return self.resource.api.rpartition("/")[0]
+
+
+async def deletable_kinds(kube: Kube) -> tuple[Sequence[Kind], Sequence[str]]:
+    """The kinds, and why groups are missing, a sentence each: an API service behind the server may be down."""
+    groups = (await kube.read("/apis")).get("groups") or []
+    places = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
+    answers = await asyncio.gather(*(_listed(kube, place) for place in places))
+    kinds = [kind for answer in answers if not isinstance(answer, str) for kind in _kinds(answer)]
+    return kinds, [answer for answer in answers if isinstance(answer, str)]
+
+
+async def _listed(kube: Kube, place: str) -> Object | str:
     try:
-        load(client_configuration=configuration)
-    except Exception as error:  # the package lets through whatever a file that is no kubeconfig makes it stumble over
-        raise Away(f"the Kubernetes API cannot be reached: {error}") from error
-    if not configuration.verify_ssl:  # chosen in the kubeconfig, and not to be said anew at every request
-        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+        return await kube.read(place)
+    except (Away, NotFound) as error:
+        return str(error)
 
-    def authorization() -> Mapping[str, str]:
-        settings = configuration.auth_settings().values()
-        return {entry["key"]: entry["value"] for entry in settings if entry["in"] == "header" and entry["value"]}
 
-    pool = ApiClient(configuration).rest_client.pool_manager
-    return Kube(Access(configuration.host, pool, authorization), deadline_s=deadline_s)
+def _kinds(answer: Object) -> Iterator[Kind]:
+    for entry in answer.get("resources") or []:
+        if "/" not in entry["name"] and _DELETABLE.issubset(entry.get("verbs") or ()):
+            yield Kind(Resource(answer["groupVersion"], entry["name"]), entry["kind"], bool(entry["namespaced"]))

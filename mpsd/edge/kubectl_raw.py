@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-_DEADLINE_S = 15.0  # of the request, as in edge.kubeconfig
+_DEADLINE_S = 15.0  # of the request, as in edge.kube
 _LONGEST_S = 180.0  # with a log-in, which kubectl may ask a person for
 _PATIENCE_S = 2.0  # then what kubectl says is shown: it may be asking for that log-in
 _PAUSE_S = 0.25

@@ -15,8 +15,19 @@ from functools import partial
 from mpsd.core.cluster_status import ClusterStatus
 from mpsd.core.installed import AGENT, CONTROL, LABEL, NAME_LABEL, OURS, PRODUCT
 from mpsd.core.uninstall_plan import Stage, Thing, in_order, in_use, is_deleted, is_strange, stage_of
-from mpsd.edge.kube import PODS, Away, Conflict, Forbidden, Kube, KubeError, NotFound, Object, Resource
-from mpsd.edge.kube_kinds import Kind, deletable_kinds
+from mpsd.edge.kube import (
+    PODS,
+    Away,
+    Conflict,
+    Forbidden,
+    Kind,
+    Kube,
+    KubeError,
+    NotFound,
+    Object,
+    Resource,
+    deletable_kinds,
+)
 from mpsd.roles.cluster_cordon import PAUSE_S
 from mpsd.roles.cluster_drain import Say, Telling
 from mpsd.roles.cluster_look import NotInstalled, look

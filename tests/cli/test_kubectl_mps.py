@@ -163,11 +163,16 @@ def test_this_machines_folder_and_a_cluster_are_not_asked_at_once(world: Cluster
 
 
 @pytest.mark.parametrize("module", ["kubernetes", "urllib3", "structlog"])
-def test_a_missing_module_is_answered_with_the_extra_that_brings_it(module: str, world: ClusterWorld) -> None:
+def test_a_missing_module_is_answered_with_the_extra_that_brings_it(
+    module: str, world: ClusterWorld, tmp_path: Path
+) -> None:
     code = f"import sys; sys.modules[{module!r}] = None; from mpsd.cli.kubectl_mps import main; main()"
-    without_kubectl = os.environ | {"PATH": str(BIN / "nothing")}
+    kubeconfig = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+    kubeconfig["clusters"][0]["cluster"]["extensions"] = []  # more than is read without the package
+    (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig))
+    environment = os.environ | {"PATH": str(BIN / "nothing"), "KUBECONFIG": str(tmp_path / "config")}  # no kubectl
     done = subprocess.run(
-        [sys.executable, "-c", code], env=without_kubectl, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "kubectl mps" in done.stderr

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsd.edge.kube import PODS, Kube, Resource
-from mpsd.edge.kube_kinds import deletable_kinds
+from mpsd.edge.kube import PODS, Kube, Resource, deletable_kinds
 from mpsd.sim.api_kinds import NAMESPACES, Object
 from mpsd.sim.api_objects import Objects
 from tests.cli.cluster_world import ClusterWorld

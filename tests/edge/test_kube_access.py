@@ -1,6 +1,7 @@
-"""Which ways to an API server mpsd knows by itself, and that the others are left to those who know them."""
+"""Which API server is asked and how: what mpsd reads by itself, what the package does, and what kubectl would ask."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from base64 import b64decode
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
+from mpsd.core.problem import InvalidInput
 from mpsd.edge import kube_access
-from mpsd.edge.kube import Kube, Resource, open_kube
-from mpsd.edge.kube_access import Access, NotPlain, of_kubeconfig, of_service_account
+from mpsd.edge.kube import Away, Kube, Resource, open_kube, open_kube_of_user
+from mpsd.edge.kube_access import NotPlain, of_kubeconfig, of_service_account
+from mpsd.edge.kube_transport import Access
 from tests.roles_webhook.api_server import TOKEN, ApiServer, api_server
 
 MAPS = Resource("v1", "configmaps")
@@ -116,9 +119,10 @@ def test_a_kubeconfig_with_a_token_is_read_here(kubeconfig: dict[str, Any], tmp_
     assert name_of(Kube(of_kubeconfig(written(kubeconfig, tmp_path)))) == "b"
 
 
-def test_what_is_read_here_loads_no_package(kubeconfig: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", ["open_kube(pathlib.Path(sys.argv[1]))", "open_kube_of_user(sys.argv[1], None)"])
+def test_what_is_read_here_loads_no_package(kubeconfig: dict[str, Any], tmp_path: Path, call: str) -> None:
     file = written(kubeconfig, tmp_path)
-    program = "import pathlib, sys; from mpsd.edge.kube import open_kube; open_kube(pathlib.Path(sys.argv[1])).close()"
+    program = f"import pathlib, sys; from mpsd.edge.kube import open_kube, open_kube_of_user; {call}.close()"
     asked = f"{program}; sys.exit('kubernetes' in sys.modules)"
     subprocess.run([sys.executable, "-c", asked, str(file)], check=True)
 
@@ -157,3 +161,80 @@ def test_what_the_package_reads_works_too(kubeconfig: dict[str, Any], tmp_path: 
     with pytest.raises(NotPlain):
         of_kubeconfig(written(kubeconfig, tmp_path))
     assert name_of(open_kube(written(kubeconfig, tmp_path))) == "b"
+
+
+# -- what kubectl would ask --------------------------------------------------------------------------------------------
+
+PORTS = {"a": 1, "b": 2, "c": 3}  # where nobody listens
+
+
+def with_contexts(path: Path, current: str | None, *contexts: str) -> Path:
+    """A kubeconfig whose contexts each have a cluster of their name, at its port."""
+    entries = [{"name": name, "context": {"cluster": name, "user": name}} for name in contexts]
+    clusters = [{"name": name, "cluster": {"server": f"http://127.0.0.1:{PORTS[name]}"}} for name in contexts]
+    users = [{"name": name, "user": {"token": "t"}} for name in contexts]
+    config = {"apiVersion": "v1", "kind": "Config", "contexts": entries, "clusters": clusters, "users": users}
+    path.write_text(yaml.safe_dump(config | ({"current-context": current} if current else {})))
+    return path
+
+
+def asked(kubeconfig: Path | None, context: str | None, environment: dict[str, str]) -> str:
+    """The cluster that is asked."""
+
+    async def ask() -> None:
+        kube = open_kube_of_user(str(kubeconfig) if kubeconfig else None, context, environment)
+        try:
+            await kube.get(Resource("v1", "nodes"), "n")
+        finally:
+            kube.close()
+
+    with pytest.raises(Away) as away:
+        asyncio.run(ask())
+    (found,) = (name for name, port in PORTS.items() if re.search(rf"port={port}\b", str(away.value)))
+    return found
+
+
+def problem(kubeconfig: Path | None, context: str | None, environment: dict[str, str]) -> str:
+    with pytest.raises(InvalidInput) as wrong:
+        open_kube_of_user(str(kubeconfig) if kubeconfig else None, context, environment)
+    (found,) = wrong.value.problems
+    return str(found)
+
+
+def test_a_flag_beats_the_variable_and_a_context_the_current_one(tmp_path: Path) -> None:
+    one, other = with_contexts(tmp_path / "one", "a", "a", "b"), with_contexts(tmp_path / "other", "c", "c")
+    assert asked(one, None, {"KUBECONFIG": str(other)}) == "a"
+    assert asked(one, "b", {}) == "b"
+    assert asked(None, None, {"KUBECONFIG": str(other)}) == "c"
+
+
+def test_several_files_are_one_and_the_first_current_context_counts(tmp_path: Path) -> None:
+    one, other, none = (
+        with_contexts(tmp_path / "one", None, "a"),
+        with_contexts(tmp_path / "other", "b", "b"),
+        tmp_path / "none",
+    )
+    third = with_contexts(tmp_path / "third", "a", "c")
+    variable = {"KUBECONFIG": f"{none}:{one}:{other}:{third}"}
+    assert asked(None, None, variable) == "b"
+    assert asked(None, "c", variable) == "c"
+
+
+def test_what_cannot_be_used_is_said_with_what_can(tmp_path: Path) -> None:
+    config = with_contexts(tmp_path / "config", None, "a", "b")
+    assert '--context is "x": is in no kubeconfig; name one with --context: a, b' in problem(config, "x", {})
+    assert "names no current context; name one with --context: a, b" in problem(config, None, {})
+    assert problem(tmp_path / "none", None, {}).startswith(f'--kubeconfig is "{tmp_path}/none": is not there; ')
+    assert problem(None, None, {"KUBECONFIG": "/none"}).startswith('KUBECONFIG is "/none": is not there; ')
+
+
+@pytest.mark.parametrize("text", ["", "- a", "a: [", "\0", "contexts: 3", "contexts: [3, {name: [x]}]"])
+def test_a_file_that_is_no_kubeconfig_is_no_traceback(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(text)
+    assert problem(tmp_path / "config", None, {}).startswith("--kubeconfig is ")
+
+
+def test_a_context_without_its_cluster_is_said(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("{contexts: [{name: a, context: {cluster: b, user: c}}], current-context: a}")
+    with pytest.raises(Away, match="cannot be reached: "):
+        open_kube_of_user(str(tmp_path / "config"), None, {})

@@ -13,7 +13,8 @@ from pathlib import Path
 import urllib3
 
 from mpsd.edge.kube import Kube
-from mpsd.edge.kube_access import Access, of_kubeconfig
+from mpsd.edge.kube_access import of_kubeconfig
+from mpsd.edge.kube_transport import Access
 
 _DEADLINE_S = 20.0
 

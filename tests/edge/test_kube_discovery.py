@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import urllib3
 
-from mpsd.edge.kube import Kube
-from mpsd.edge.kube_access import Access
-from mpsd.edge.kube_kinds import deletable_kinds
+from mpsd.edge.kube import Kube, deletable_kinds
+from mpsd.edge.kube_transport import Access
 
 ALL = ["create", "delete", "get", "list"]
 
