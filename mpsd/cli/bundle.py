@@ -22,11 +22,11 @@ def bundle(
 
     In it: what `mpsd doctor` says, GET /v1/node, metrics, both limits files, records, limits and gates of the domains,
     the ends of the daemons' logs and of mpsd's own, driver and GPUs by NVML, versions of kernel, system and cgroups,
-    configurations of container engines that `mpsd install` writes into. INDEX.txt says what each part is, what was cut
+    the runtimes that container engines are configured with. INDEX.txt says what each part is, what was cut
     (2 MiB a part, its end; 64 MiB in all), and what could not be had and why.
 
-    Not in it: environments and arguments of programs, Secrets, tokens, keys, kubeconfigs. What looks like a secret in a
-    log or a configuration is [redacted]. Look through it before you send it all the same.
+    Not in it: environments and arguments of programs, Secrets, tokens, keys, kubeconfigs. Of logs and configurations
+    it takes what is known to be harmless; [left out] is in the place of the rest. Look through it before you send it.
 
     It only looks. Exits with 0 when the file is written, 2 when it cannot be; 130 after Ctrl-C, with nothing left.
 

@@ -21,8 +21,9 @@ def bundle(
     ConfigMap with the policy. With names of nodes, what is of one node is of these alone. INDEX.txt says what each part
     is, what was cut (2 MiB a part, its end; 64 MiB in all), and what could not be had and why.
 
-    Not in it: Secrets, which are not asked for, pods of others, tokens, keys, your kubeconfig. What looks like a secret
-    is [redacted]. Look through it before you send it all the same. What only a node knows, `mpsd bundle` gathers there.
+    Not in it: Secrets, which are not asked for, pods of others, tokens, keys, your kubeconfig. Of objects and logs it
+    takes the fields that are known to be harmless; [left out] is in the place of other values. Look through it before
+    you send it. What only a node knows, `mpsd bundle` gathers there.
 
     Exits with 0 when the file is written, 1 when the cluster cannot be asked, 2 when there is no such node; 130 after
     Ctrl-C, with nothing left.

@@ -5,21 +5,23 @@ nothing is left out in silence.
 """
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from mpsd.core.redaction import log_redacted, redacted, redacted_value
+from mpsd.core.bundle_contents import log_kept
 
 MOST_BYTES = 2 * 1024**2  # of a part
 MOST_IN_ALL = 64 * 1024**2
 INDEX = "INDEX.txt"
+_CREDENTIALS = re.compile(r"://[^\s/]*@")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file of the bundle, redacted. about: what it is, as the end of a sentence. missing: why it could not be had;
-    empty where it could.
+    """A file of the bundle, with only what may be in it. about: what it is, as the end of a sentence. missing: why it
+    could not be had; empty where it could.
     """
 
     file: str
@@ -29,23 +31,20 @@ class Part:
 
 
 def text_part(file: str, about: str, text: str) -> Part:
-    return Part(file, about, redacted(text))
+    return Part(file, about, text)
 
 
 def log_part(file: str, about: str, text: str) -> Part:
-    return Part(file, about, log_redacted(text))
+    """Of a log of mpsd's own."""
+    return Part(file, about, log_kept(text))
 
 
 def json_part(file: str, about: str, value: Any) -> Part:
-    return Part(file, about, redacted_json(value))
-
-
-def redacted_json(value: Any) -> str:
-    return json.dumps(redacted_value(value), indent=1) + "\n"
+    return Part(file, about, json.dumps(value, indent=1) + "\n")
 
 
 def missing_part(file: str, about: str, why: str) -> Part:
-    return Part(file, about, missing=" ".join(redacted(why).split()) or "nobody says why")
+    return Part(file, about, missing=" ".join(_CREDENTIALS.sub("://", why).split()) or "nobody says why")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ def index(of: str, version: str, made_at: str, entries: Iterable[Entry]) -> str:
     here = [entry for entry in entries if not entry.part.missing]
     missing = [entry for entry in entries if entry.part.missing]
     lines = [f"Support bundle of {of}, made by mpsd {version} at {made_at}", ""]
-    lines += ["Secrets were taken out: where one was, it says [redacted]. Commands are without their arguments.", ""]
+    lines += ["Only what is known to be harmless was taken; [left out] is in the place of other values.", ""]
     lines += [f"{entry.part.file}: {entry.part.about}{_cut_words(entry)}" for entry in here]
     lines += [
         "",

@@ -9,14 +9,21 @@ Rights of whoever asks, none of which is needed: get and list of what is gathere
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 import mpsd
 from mpsd.core.bundle import MOST_BYTES, Part, json_part, log_part, missing_part, text_part
+from mpsd.core.bundle_contents import labels_kept, mpsnode_kept, object_kept
 from mpsd.core.cluster_doctor_checks import CLUSTER_CHECKS
 from mpsd.core.doctor import Diagnosis, diagnose
 from mpsd.core.events import COMPONENT
 from mpsd.core.installed import LIMITS, NAMESPACE, OURS
 from mpsd.core.kubernetes_node import read_kubernetes_node
+from mpsd.core.limits_reading import read_gpu_facts, read_policy
+from mpsd.core.problem import InvalidInput
 from mpsd.edge.kube import PODS, Kube, KubeError, Object, Resource
+from mpsd.edge.limits_files import GPU_FACTS_FILE, POLICY_FILE
+from mpsd.edge.yaml_files import parse_yaml
 from mpsd.roles.cluster_doctor import look
 from mpsd.roles.report_node import MPS_NODES, NODES
 
@@ -40,6 +47,7 @@ _KINDS: tuple[tuple[str, str, Resource, str, Mapping[str, str] | None], ...] = (
         OURS,
     ),
 )
+_READ: Mapping[str, Callable[[object, str], object]] = {POLICY_FILE: read_policy, GPU_FACTS_FILE: read_gpu_facts}
 _CONFIG_MAPS, _EVENTS = Resource("v1", "configmaps"), Resource("v1", "events")
 
 
@@ -58,13 +66,13 @@ class ClusterBundle:
         yield text_part("doctor.txt", "the worst that `kubectl mps doctor` found", f"{diagnosis.headline}\n")
         yield json_part("doctor.json", "`kubectl mps doctor -o json`", self._report(diagnosis))
         yield await self._tried("versions.json", "versions of mpsd and Kubernetes", self._versions())
-        yield await self._tried("mpsnodes.json", "what each node told", self._of_nodes(MPS_NODES))
+        yield await self._tried("mpsnodes.json", "what each node told", self._mps_nodes())
         yield await self._tried("nodes.json", "labels, conditions and resources of mpsd's nodes", self._machines())
         for file, about, kind, namespace, query in _KINDS:
-            yield await self._tried(file, about, self._kube.list(kind, namespace, query))
-        yield await self._tried("policy.json", f"ConfigMap {LIMITS}", self._kube.get(_CONFIG_MAPS, LIMITS, NAMESPACE))
+            yield await self._tried(file, about, self._kept(kind, namespace, query))
+        yield await self._tried("policy.json", f"ConfigMap {LIMITS}", self._limits())
         query = {"fieldSelector": f"source={COMPONENT}"}
-        yield await self._tried("events-told.json", "events that agents told", self._kube.list(_EVENTS, "", query))
+        yield await self._tried("events-told.json", "events that agents told", self._kept(_EVENTS, "", query))
         async for part in self._pods():
             yield part
 
@@ -74,7 +82,7 @@ class ClusterBundle:
         except KubeError as error:
             yield missing_part("pods.json", "mpsd's pods, and their logs", str(error))
             return
-        yield json_part("pods.json", "mpsd's pods", pods)
+        yield json_part("pods.json", "mpsd's pods", object_kept(pods))
         for pod in pods:
             for container in (pod.get("spec") or {}).get("containers") or ():
                 async for part in self._logs(pod, str(container["name"])):
@@ -96,6 +104,17 @@ class ClusterBundle:
     async def _versions(self) -> Object:
         return {"mpsd": mpsd.__version__, "kubernetes": await self._kube.read("/version")}
 
+    async def _kept(self, kind: Resource, namespace: str, query: Mapping[str, str] | None) -> Any:
+        return object_kept(await self._kube.list(kind, namespace, query))
+
+    async def _mps_nodes(self) -> list[Object]:
+        return [mpsnode_kept(thing) for thing in await self._of_nodes(MPS_NODES)]
+
+    async def _limits(self) -> Object:
+        """The values of the limits in it, without comments; what is wrong where they are none."""
+        data = (await self._kube.get(_CONFIG_MAPS, LIMITS, NAMESPACE)).get("data") or {}
+        return {name: _limits_in(str(data.get(name, "")), name, read) for name, read in _READ.items()}
+
     async def _of_nodes(self, kind: Resource) -> Sequence[Object]:
         return [thing for thing in await self._kube.list(kind) if self._wants(thing["metadata"]["name"])]
 
@@ -105,10 +124,10 @@ class ClusterBundle:
         return [
             {
                 "name": thing["metadata"]["name"],
-                "labels": thing["metadata"].get("labels"),
-                "taints": (thing.get("spec") or {}).get("taints"),
+                "labels": labels_kept(thing["metadata"].get("labels")),
+                "taints": object_kept((thing.get("spec") or {}).get("taints")),
                 **{
-                    key: (thing.get("status") or {}).get(key)
+                    key: object_kept({key: (thing.get("status") or {}).get(key)}).get(key)
                     for key in ("conditions", "capacity", "allocatable", "nodeInfo")
                 },
             }
@@ -123,6 +142,14 @@ class ClusterBundle:
             return json_part(file, about, await question)
         except KubeError as error:
             return missing_part(file, about, str(error))
+
+
+def _limits_in(text: str, name: str, read: Callable[[object, str], object]) -> object:
+    try:
+        documents = parse_yaml(text.encode(), name)
+        return msgspec.to_builtins(read(documents[0].value if len(documents) == 1 else None, name))
+    except InvalidInput as error:
+        return {"wrong": str(error)}
 
 
 def _node_of(pod: Object) -> str:

@@ -7,10 +7,10 @@ or their time is over.
 import asyncio
 from collections.abc import Callable, Sequence
 
+from mpsd.core.bare_commands import program_of
 from mpsd.core.domains import Domain
 from mpsd.core.identity import process_of
 from mpsd.core.policy import Policy
-from mpsd.core.redaction import program_of
 from mpsd.edge import gate
 from mpsd.edge.daemon_cgroup import DaemonCgroup
 from mpsd.edge.logs import logger

@@ -11,11 +11,11 @@ from datetime import datetime
 from pathlib import Path
 
 from mpsd.core import faults
+from mpsd.core.bare_commands import program_of
 from mpsd.core.control_log import LogEvent, LogLine, read_line
 from mpsd.core.control_protocol import NotUnderstood, ServerStatus
 from mpsd.core.node_view import Fault, FaultHit
 from mpsd.core.policy import Graces
-from mpsd.core.redaction import program_of
 from mpsd.edge import processes
 from mpsd.edge.control_pipe import ControlFailed
 from mpsd.edge.logs import Logger

@@ -5,8 +5,8 @@ One rule: it only says so, with the remedy. To end a process is the agent's busi
 
 from collections.abc import Sequence
 
+from mpsd.core.bare_commands import program_of
 from mpsd.core.policy import Policy
-from mpsd.core.redaction import program_of
 from mpsd.edge import control_process, processes
 from mpsd.edge.nvml import Nvml, NvmlFailed
 from mpsd.roles.domain_daemon import DomainDaemon, Place

@@ -1,9 +1,10 @@
 """Gathers a support bundle of this node, part by part.
 
-One rule: a part is read, redacted and given away before the next; one that cannot be had is named with the reason.
+One rule: a part is read and given away before the next; one that cannot be had is named with the reason.
 """
 
 import json
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -13,17 +14,22 @@ import msgspec
 
 import mpsd
 from mpsd.core.bare_commands import without_arguments
-from mpsd.core.bundle import MOST_BYTES, Part, json_part, log_part, missing_part, redacted_json, text_part
+from mpsd.core.bundle import MOST_BYTES, Part, json_part, log_part, missing_part, text_part
+from mpsd.core.bundle_contents import daemon_log_kept, engine_kept
 from mpsd.core.doctor import Diagnosis, diagnose
 from mpsd.core.doctor_checks import CHECKS
 from mpsd.core.doctor_facts import AgentSeen, NodeFacts, known
 from mpsd.core.engine_change import CONFIGURATION, LAUNCHER
 from mpsd.core.node_status import NodeStatus
+from mpsd.core.node_view import DomainRecord
 from mpsd.core.problem import InvalidInput
-from mpsd.edge import bundle_files, doctor_facts, engine_files, local_api
+from mpsd.core.runtime_launcher import launched
+from mpsd.core.times_taken import CommandTimes
+from mpsd.edge import bundle_files, doctor_facts, engine_files, local_api, records
 from mpsd.edge.doctor_host import Host
 from mpsd.edge.domain_folder import DomainFolder
-from mpsd.edge.limits_files import GPU_FACTS_FILE, POLICY_FILE
+from mpsd.edge.drain_requests import DrainRequest
+from mpsd.edge.limits_files import GPU_FACTS_FILE, POLICY_FILE, read_limits
 from mpsd.edge.nvml import Nvml, NvmlFailed
 
 _RUNTIME_LOG = Path("/var/log/mpsd/runtime.log")
@@ -119,35 +125,44 @@ def _gpu(nvml: Nvml, ordinal: int) -> dict[str, object]:
 
 
 def _limits(folder: Path) -> Iterator[Part]:
-    for name in (POLICY_FILE, GPU_FACTS_FILE):
-        path = (folder / name).resolve()  # of a ConfigMap each is a link
-        yield _tried(f"limits/{name}", f"{folder / name}", partial(bundle_files.tail, path, MOST_BYTES))
+    """The values in each file, without its comments; none of a file that is not read as limits."""
+    found = read_limits(folder)
+    for name, read in ((POLICY_FILE, found.policy), (GPU_FACTS_FILE, found.facts)):
+        file, about = f"limits/{name}", f"{folder / name}, as it was read"
+        yield (
+            missing_part(file, about, str(read))
+            if isinstance(read, InvalidInput)
+            else json_part(file, about, msgspec.to_builtins(read))
+        )
 
 
 def _domain(folder: DomainFolder) -> Iterator[Part]:
     name = folder.path.name
-    for path, about in (
-        (folder.record, "record of mpsd control"),
-        (folder.limits, "limits that were read back"),
-        (folder.commands, "how long the daemon took for commands"),
-        (folder.drain, "drain that was asked for"),
+    for path, about, kind in (
+        (folder.record, "record of mpsd control", DomainRecord),
+        (folder.limits, "limits that were read back", int),
+        (folder.commands, "how long the daemon took for commands", CommandTimes),
+        (folder.drain, "drain that was asked for", DrainRequest),
     ):
         if path.exists():
-            yield _tried(f"domains/{name}/{path.name}", f"{name}: {about}", partial(_json_text, path))
+            yield _tried(f"domains/{name}/{path.name}", f"{name}: {about}", partial(_record, path, kind))
     gate = {"serves": folder.gate.exists(), "client": sorted(one.name for one in folder.client.glob("*"))}
     yield json_part(f"domains/{name}/gate.json", f"{name}: whether containers may start there", gate)
     for log in sorted(folder.log.parent.glob("*.log*")):
         about = f"{name}: the end of the daemon's log"
-        yield _tried(f"domains/{name}/{log.name}", about, partial(bundle_files.tail, log, MOST_BYTES), log_part)
+        yield _tried(f"domains/{name}/{log.name}", about, partial(_daemon_log, log))
 
 
-def _json_text(path: Path) -> str:
-    """Redacted value by value; as it stands where it is no JSON."""
-    text = bundle_files.tail(path, MOST_BYTES)
+def _daemon_log(path: Path) -> str:
+    return daemon_log_kept(bundle_files.tail(path, MOST_BYTES))
+
+
+def _record(path: Path, kind: type[object]) -> str:
+    """The fields that such a record has, whatever others are in the file."""
     try:
-        return redacted_json(json.loads(text))
-    except ValueError:
-        return text
+        return msgspec.json.format(msgspec.json.encode(records.read(path, kind)), indent=1).decode() + "\n"
+    except records.UnreadableRecord as error:
+        raise OSError(error.reason) from None
 
 
 def _surroundings(host: Host | None) -> Iterator[Part]:
@@ -155,7 +170,7 @@ def _surroundings(host: Host | None) -> Iterator[Part]:
         yield missing_part("engines", "container engines", "these GPUs are played, and have none around them")
         return
     for name, path in (*((str(engine), path) for engine, path in CONFIGURATION.items()), ("launcher", LAUNCHER)):
-        about = f"{path}, which `mpsd install` writes into"
+        about = f"the runtimes in {path}, which `mpsd install` writes into"
         yield _tried(f"engines/{name}", about, partial(_configuration, host, path))
     runtime = host.root / str(_RUNTIME_LOG).lstrip("/")
     about = "the end of the log of mpsd-runtime"
@@ -163,10 +178,18 @@ def _surroundings(host: Host | None) -> Iterator[Part]:
 
 
 def _configuration(host: Host, path: str) -> str:
+    """What it says of runtimes; of the launcher, which `mpsd install` wrote, what it starts."""
     found = engine_files.find(host.root / path.lstrip("/"), host.root)
     if found.text is None:
         raise FileNotFoundError(f"there is no {path}")
-    return found.text
+    if path == LAUNCHER:
+        value: object = launched(found.text)
+    else:
+        try:
+            value = engine_kept(json.loads(found.text) if path.endswith(".json") else tomllib.loads(found.text))
+        except (ValueError, RecursionError):
+            raise OSError(f"{path} cannot be decoded") from None
+    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
 
 
 def _tried(file: str, about: str, read: Callable[[], str], make: Callable[[str, str, str], Part] = text_part) -> Part:

@@ -53,7 +53,11 @@ def test_all_of_it_is_there_and_nothing_secret(machine: Machine, host: Path, tmp
     } <= found.keys()
     for secret in SECRETS:
         assert [name for name, text in found.items() if secret in text] == []
-    assert "connecting with password=[redacted]" in found["domains/gpu0/control.log"]
+    assert "Starting control daemon using socket" in found["domains/gpu0/control.log"]
+    assert "[left out]" in found["domains/gpu0/control.log"]
+    assert json.loads(found["engines/docker"]) == {"runtimes": {"mpsd": {"path": "/usr/local/bin/mpsd-runtime"}}}
+    assert json.loads(found["domains/gpu0/record.json"])["domain"] == "gpu0"
+    assert json.loads(found["limits/policy.yaml"])["violations"]["in_no_pod"]["action"] == "observe"
     assert json.loads(found["node.json"])["version"]
     assert "NVIDIA A30" in found["gpus.json"]
     index = found["INDEX.txt"]
