@@ -11,6 +11,7 @@ from typing import Any
 
 from mpsd.core.bare_commands import program_of
 from mpsd.core.events import COMPONENT
+from mpsd.core.problem import InvalidInput
 
 LEFT_OUT = "[left out]"
 _LONGEST_LINE = 64 * 1024
@@ -130,6 +131,11 @@ def _words_kept(text: str) -> str:
 
 def _is_daemon_word(word: str) -> bool:
     return word.casefold() in _DAEMON_WORDS or bool(_KNOWN_WORD.fullmatch(word))
+
+
+def faults_kept(error: InvalidInput) -> str:
+    """What is wrong with a file, by place and rule, without the values in it."""
+    return "; ".join(f"{found.where}: {found.rule}" for found in error.problems)
 
 
 # -- configurations of container engines -----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import msgspec
 
 import mpsd
 from mpsd.core.bundle import MOST_BYTES, Part, json_part, log_part, missing_part, text_part
-from mpsd.core.bundle_contents import labels_kept, mpsnode_kept, object_kept
+from mpsd.core.bundle_contents import faults_kept, labels_kept, mpsnode_kept, object_kept
 from mpsd.core.cluster_doctor_checks import CLUSTER_CHECKS
 from mpsd.core.doctor import Diagnosis, diagnose
 from mpsd.core.events import COMPONENT
@@ -149,7 +149,7 @@ def _limits_in(text: str, name: str, read: Callable[[object, str], object]) -> o
         documents = parse_yaml(text.encode(), name)
         return msgspec.to_builtins(read(documents[0].value if len(documents) == 1 else None, name))
     except InvalidInput as error:
-        return {"wrong": str(error)}
+        return {"wrong": faults_kept(error)}
 
 
 def _node_of(pod: Object) -> str:

@@ -15,7 +15,7 @@ import msgspec
 import mpsd
 from mpsd.core.bare_commands import without_arguments
 from mpsd.core.bundle import MOST_BYTES, Part, json_part, log_part, missing_part, text_part
-from mpsd.core.bundle_contents import daemon_log_kept, engine_kept
+from mpsd.core.bundle_contents import daemon_log_kept, engine_kept, faults_kept
 from mpsd.core.doctor import Diagnosis, diagnose
 from mpsd.core.doctor_checks import CHECKS
 from mpsd.core.doctor_facts import AgentSeen, NodeFacts, known
@@ -130,7 +130,7 @@ def _limits(folder: Path) -> Iterator[Part]:
     for name, read in ((POLICY_FILE, found.policy), (GPU_FACTS_FILE, found.facts)):
         file, about = f"limits/{name}", f"{folder / name}, as it was read"
         yield (
-            missing_part(file, about, str(read))
+            missing_part(file, about, faults_kept(read))
             if isinstance(read, InvalidInput)
             else json_part(file, about, msgspec.to_builtins(read))
         )

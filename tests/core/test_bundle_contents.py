@@ -15,10 +15,13 @@ from mpsd.core.bundle_contents import (
     daemon_log_kept,
     engine_kept,
     environment_kept,
+    faults_kept,
     log_kept,
     mpsnode_kept,
     object_kept,
 )
+from mpsd.core.limits_reading import read_policy
+from mpsd.core.problem import InvalidInput
 
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ4In0.hid3den-c2lnbmF0dXJl"
 PEM = "-----BEGIN PRIVATE KEY-----\nhid3denhid3den\n-----END PRIVATE KEY-----"
@@ -84,6 +87,14 @@ def test_a_secret_in_a_configuration_is_not_in_it(text: str) -> None:
     value = {"runtimes": runtimes, "proxies": {"token": text}, "registry": {text: {"auth": text}}, "log": text}
     assert engine_kept(value) == {"runtimes": {"mpsd": {"path": "/usr/local/bin/mpsd-runtime"}}}
     assert engine_kept(text) == LEFT_OUT
+
+
+@forms
+def test_a_secret_in_a_file_of_limits_is_not_in_what_is_wrong_with_it(text: str) -> None:
+    with pytest.raises(InvalidInput) as raised:
+        read_policy({"version": "v1", "note": text}, "policy.yaml")
+    assert "hid3den" not in faults_kept(raised.value)
+    assert "note: field-unknown" in faults_kept(raised.value)
 
 
 @forms
