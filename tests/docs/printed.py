@@ -37,7 +37,7 @@ def _transitions() -> list[Row]:
 def _alerts() -> list[Row]:
     return [
         (
-            f"[{one['alert']}](#{one['alert'].lower()})",
+            f"[{one['alert']}](../operations/alerts.md#{one['alert'].lower()})",
             one["labels"]["severity"],
             f"`{one['expr']}`".replace("|", r"\|"),
             one["for"],
@@ -64,7 +64,13 @@ TABLES = (
     Table("metrics", "docs/metrics.md", ("metric", "told by", "type", "labels", "meaning"), _metrics),
     Table("checks of a node", "docs/operations/doctor.md", _CHECK, partial(_checks, CHECKS)),
     Table("checks of a cluster", "docs/operations/doctor.md", _CHECK, partial(_checks, CLUSTER_CHECKS)),
-    Table("alerts", "docs/operations.md", ("alert", "severity", "fires where", "for"), _alerts, ("why so",)),
+    Table(
+        "alerts",
+        "docs/prometheus/README.md",
+        ("alert", "severity", "fires where", "for"),
+        _alerts,
+        ("why this threshold",),
+    ),
     policy_tables.POLICY,
     policy_tables.CAPABILITIES,
     policy_tables.CARDS,

@@ -76,7 +76,7 @@ def test_a_kind_of_violation_has_a_row_with_its_action(kind: str) -> None:
 
 
 def test_each_alert_and_nothing_else_has_a_heading_of_its_kind() -> None:
-    headings = [line.removeprefix("### ") for line in page("docs/operations.md").text.splitlines()]
+    headings = [line.removeprefix("### ") for line in page("docs/operations/alerts.md").text.splitlines()]
     assert {heading for heading in headings if heading.startswith("MPSD")} == set(NAMES)
 
 
