@@ -5,14 +5,22 @@ import os
 import signal
 import stat
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.roles.asking_doctor import host as host
+from tests.roles.conftest import serving_on
 from tests.roles.machine import MPSD, Machine, Program, eventually
 
 SECRETS = ("hunter2-in-an-argument", "hunter2-in-the-environment", "hunter2-in-a-log", "hunter2-in-daemon-json")
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Machine]:
+    """One A30 where a program in no pod is let be."""
+    yield from serving_on("A30", violations={"in_no_pod": {"action": "observe"}})
 
 
 def bundled(machine: Machine, *options: object) -> Program:
@@ -27,19 +35,17 @@ def contents(path: Path) -> dict[str, str]:
         return {name: file.read().decode() for name, file in found.items() if file}
 
 
-def test_all_of_it_is_there_and_nothing_secret(machine: Machine, host: Path, tmp_path: Path) -> None:
-    machine.set_policy(violations={"in_no_pod": {"action": "observe"}})
-    machine.up()
-    beside = {**machine.environment, "DB_PASSWORD": SECRETS[1]}
-    program = machine.start([MPSD, "run", "--gpu-mem", "4", "--", "sim-cuda", "hold", f"--{SECRETS[0]}"], beside)
-    eventually(lambda: machine.node().grants, "it has a grant")
-    with machine.folder_of().log.open("a") as log:
+def test_all_of_it_is_there_and_nothing_secret(served: Machine, host: Path, tmp_path: Path) -> None:
+    beside = {**served.environment, "DB_PASSWORD": SECRETS[1]}
+    program = served.start([MPSD, "run", "--gpu-mem", "4", "--", "sim-cuda", "hold", f"--{SECRETS[0]}"], beside)
+    eventually(lambda: served.node().grants, "it has a grant")
+    with served.folder_of().log.open("a") as log:
         log.write(f"connecting with password={SECRETS[2]}\n")
     docker = {"runtimes": {"mpsd": {"path": "/usr/local/bin/mpsd-runtime"}}, "proxies": {"token": SECRETS[3]}}
     (host / "etc/docker/daemon.json").write_text(json.dumps(docker))
     path = tmp_path / "out.tar.gz"
 
-    answer = bundled(machine, "-o", path, "--root", host)
+    answer = bundled(served, "-o", path, "--root", host)
 
     assert (answer.exit_code(), answer.output) == (0, f"{path}\n"), answer
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -74,14 +80,12 @@ def test_where_nothing_runs_it_says_what_could_not_be_had(machine: Machine, tmp_
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_leaves_nothing_behind(
-    machine: Machine, tmp_path: Path, number: signal.Signals, code: int
-) -> None:
+def test_an_interrupt_leaves_nothing_behind(served: Machine, tmp_path: Path, number: signal.Signals, code: int) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
-    service = machine.up()
+    service = served.part("up")
     service.send(signal.SIGSTOP)  # so that it waits for the agent
-    program = machine.start([MPSD, "bundle", "-o", str(folder / "out.tar.gz")])
+    program = served.start([MPSD, "bundle", "-o", str(folder / "out.tar.gz")])
     eventually(lambda: list(folder.iterdir()), "it writes")
     os.kill(program.pid, number)
     ended = program.exit_code()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.sim.card import EXCLUSIVE_PROCESS, PROHIBITED
+from mpsd.sim.card import DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED
 from tests.roles import test_doctor_daemons, test_doctor_host
 from tests.roles.asking_doctor import asked, first_line, found, write
 from tests.roles.asking_doctor import host as host
@@ -18,11 +18,10 @@ from tests.roles.machine import CONTROL, MPSD, SOON_S, Machine, eventually
 # -- a machine with nothing wrong ------------------------------------------------------------------------------------
 
 
-def test_a_machine_that_serves_is_well_and_so_is_what_is_around_it(machine: Machine, host: Path) -> None:
-    machine.up()
-    machine.client(4)
+def test_a_machine_that_serves_is_well_and_so_is_what_is_around_it(served: Machine, host: Path) -> None:
+    served.client(4)
 
-    alone, around = asked(machine), asked(machine, "--root", host, "-v")
+    alone, around = asked(served), asked(served, "--root", host, "-v")
 
     assert (alone.exit_code(), around.exit_code()) == (0, 0), f"{alone}{around}"
     assert alone.output.startswith("all is well: ")
@@ -37,11 +36,10 @@ def test_it_changes_nothing(machine: Machine) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
-def test_what_another_user_may_not_see_is_unknown_and_not_well(machine: Machine) -> None:
-    machine.run_directory.parent.chmod(0o755)
-    machine.up()
+def test_what_another_user_may_not_see_is_unknown_and_not_well(served: Machine) -> None:
+    served.run_directory.parent.chmod(0o755)
     other = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-    answer = machine.start([*other, MPSD, "doctor"])
+    answer = served.start([*other, MPSD, "doctor"])
     assert answer.exit_code() == 1, answer
     assert answer.output.startswith(
         "nothing wrong was found, but not known is whether every control daemon is mpsd's: "
@@ -74,11 +72,11 @@ def test_a_driver_that_is_too_old(machine: Machine) -> None:
     assert first_line(machine).startswith("driver 470.57.02 is too old: MPS takes memory limits from 495 on; install")
 
 
-def test_a_driver_that_nobody_has_tried_is_no_reason_not_to_start(machine: Machine) -> None:
-    machine.up()
-    write(machine.simulation.folder / "driver", "610.1\n")
-    assert first_line(machine).startswith("nobody has tried driver 610.1: ")
-    assert found(machine) == ["driver-untested"]
+def test_a_driver_that_nobody_has_tried_is_no_reason_not_to_start(served: Machine) -> None:
+    driver = write(served.simulation.folder / "driver", "610.1\n")
+    assert first_line(served).startswith("nobody has tried driver 610.1: ")
+    assert found(served) == ["driver-untested"]
+    driver.unlink()
 
 
 def test_a_gpu_from_before_volta(machine: Machine) -> None:
@@ -124,31 +122,32 @@ def test_a_compute_mode_that_somebody_else_has_set(machine: Machine) -> None:
     assert first_line(machine) == expected
 
 
-def test_the_policy_is_that_of_the_mpsd_that_runs_where_none_is_named(machine: Machine) -> None:
-    machine.set_policy(exclusive_process=False)
-    machine.up()
+def test_the_policy_is_that_of_the_mpsd_that_runs_where_none_is_named(served: Machine) -> None:
+    card = served.card()
+    served.set_policy(exclusive_process=False)
+    eventually(lambda: card.compute_mode == DEFAULT, "it is put back")
     nobody_says = {"MPSD_LIMITS": ""}
-    answer = machine.start([MPSD, "doctor"], nobody_says)
+    answer = served.start([MPSD, "doctor"], nobody_says)
     assert answer.exit_code() == 0, answer
+    served.set_policy()
+    eventually(lambda: card.compute_mode == EXCLUSIVE_PROCESS, "it is taken again")
 
 
-def test_a_compute_mode_that_somebody_took_away(machine: Machine) -> None:
-    machine.up()
-    machine.card().compute_mode = 0
-    assert first_line(machine).startswith("gpu0 (NVIDIA A30) is not in compute mode EXCLUSIVE_PROCESS, as the policy")
-    machine.card().compute_mode = EXCLUSIVE_PROCESS
+def test_a_compute_mode_that_somebody_took_away(served: Machine) -> None:
+    served.card().compute_mode = 0
+    assert first_line(served).startswith("gpu0 (NVIDIA A30) is not in compute mode EXCLUSIVE_PROCESS, as the policy")
+    served.card().compute_mode = EXCLUSIVE_PROCESS
 
 
 # -- mpsd's own files ------------------------------------------------------------------------------------------------
 
 
-def test_limits_files_that_are_not_sound(machine: Machine) -> None:
-    machine.up()
-    machine.write_policy("version: v1\nplacement: everywhere\n")
-    assert "placement" in asked(machine).output
-    assert found(machine)[0] == "limits-unsound"
-    assert "`mpsd check " in first_line(machine)
-    machine.set_policy()
+def test_limits_files_that_are_not_sound(served: Machine) -> None:
+    served.write_policy("version: v1\nplacement: everywhere\n")
+    assert "placement" in asked(served).output
+    assert found(served)[0] == "limits-unsound"
+    assert "`mpsd check " in first_line(served)
+    served.set_policy()
 
 
 def test_no_mps_on_path(machine: Machine) -> None:
@@ -165,17 +164,15 @@ def test_a_run_directory_of_somebody_else(machine: Machine) -> None:
     assert first_line(machine).startswith(expected)
 
 
-def test_a_record_of_another_version(machine: Machine) -> None:
-    service = machine.up()
+def test_a_record_of_another_version(served: Machine) -> None:
+    service = served.part("up")
     service.send(signal.SIGSTOP)
-    record = machine.folder_of().record
+    record = served.folder_of().record
     sound = record.read_text()
     record.write_text(sound.replace('"version": 1', '"version": 2'))
-    assert first_line(machine).startswith(
-        "gpu0: its record is of version 2, and this mpsd reads 1; restart `mpsd contr"
-    )
+    assert first_line(served).startswith("gpu0: its record is of version 2, and this mpsd reads 1; restart `mpsd contr")
     record.write_text("{")
-    unreadable = first_line(machine)
+    unreadable = first_line(served)
     record.write_text(sound)
     service.send(signal.SIGCONT)
     assert unreadable.startswith(f"a domain's record cannot be read: {record}: ")

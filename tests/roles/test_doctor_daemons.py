@@ -2,43 +2,52 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from mpsd.core.domain_states import State
 from mpsd.sim.card import Quirk
 from tests.roles.asking_doctor import first_line, is_first_line
 from tests.roles.asking_doctor import untried as untried
+from tests.roles.conftest import serving_on
 from tests.roles.machine import CONTROL, Machine, eventually
 
 
-def test_another_control_daemon(machine: Machine, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Machine]:
+    """One A30 where nobody who lingers after a fault is ended soon."""
+    yield from serving_on("A30", graces={"fault_grace_s": 60})
+
+
+def test_another_control_daemon(served: Machine, tmp_path: Path) -> None:
     """NVIDIA/k8s-device-plugin#762: one was started by hand, and "Failed to send command to MPS daemon"."""
-    machine.up()
     pipe = tmp_path / "pipe"
     pipe.mkdir()
     there = {
-        **machine.simulation.environment,
+        **served.simulation.environment,
         "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
         "CUDA_MPS_LOG_DIRECTORY": str(pipe),
     }
-    other = machine.start([machine.program(CONTROL), "-f"], there)
+    other = served.start([served.program(CONTROL), "-f"], there)
     eventually((pipe / "control").exists, "it listens")
     expected = (
         f"another control daemon (pid {other.pid} in {pipe}) is on this machine, which mpsd has not started; stop"
     )
-    assert first_line(machine).startswith(expected)
+    assert first_line(served).startswith(expected)
     other.kill()
 
 
-def test_a_daemon_that_cannot_stay_up(machine: Machine) -> None:
+def test_a_daemon_that_cannot_stay_up(served: Machine) -> None:
     """NVIDIA/k8s-device-plugin#1085: the daemon does not start, and nobody says why."""
-    machine.up()
-    machine.replace_control_program("echo cannot open the driver; exit 1")
-    machine.kill(machine.daemon())
-    eventually(lambda: machine.record().restarts_total > 1, "it was tried again")
-    eventually(lambda: is_first_line(machine, "gpu0 is down: "), "it says so")
-    machine.restore_control_program()
-    machine.in_state(State.READY)
+    served.replace_control_program("echo cannot open the driver; exit 1")
+    restarts = served.record().restarts_total
+    served.kill(served.daemon())
+    eventually(lambda: served.record().restarts_total > restarts + 1, "it was tried again")
+    eventually(lambda: is_first_line(served, "gpu0 is down: "), "it says so")
+    served.restore_control_program()
+    served.in_state(State.READY)
 
 
 def test_a_server_that_ends_as_soon_as_it_is_started(machine: Machine) -> None:
@@ -80,25 +89,22 @@ def test_a_daemon_on_the_host_before_ours(machine: Machine, tmp_path: Path) -> N
     assert f" in {tmp_path}) is on this machine, which mpsd has not started; stop it (echo quit | " in line
 
 
-def test_a_daemon_that_is_wedged(machine: Machine) -> None:
+def test_a_daemon_that_is_wedged(served: Machine) -> None:
     """NVIDIA/k8s-device-plugin#679: every program hangs, and a health check passed once."""
-    machine.up()
-    daemon = machine.daemon()
+    daemon = served.daemon()
     os.kill(daemon, signal.SIGSTOP)
-    machine.in_state(State.WEDGED)
-    assert first_line(machine).startswith('gpu0 is wedged: no answer to "get_server_list')
+    served.in_state(State.WEDGED)
+    assert first_line(served).startswith('gpu0 is wedged: no answer to "get_server_list')
     os.kill(daemon, signal.SIGCONT)
-    machine.in_state(State.READY)
+    served.in_state(State.READY)
 
 
-def test_a_fault(machine: Machine) -> None:
-    machine.set_policy(graces={"command_s": 1, "start_s": 5, "fault_grace_s": 60})
-    machine.up()
-    client = machine.run("--gpu-mem 4", "sim-cuda", "fault", "linger")
-    machine.in_state(State.FAULT)
-    assert first_line(machine).startswith("gpu0 is in fault: ")
+def test_a_fault(served: Machine) -> None:
+    client = served.run("--gpu-mem 4", "sim-cuda", "fault", "linger")
+    served.in_state(State.FAULT)
+    assert first_line(served).startswith("gpu0 is in fault: ")
     client.kill()
-    machine.in_state(State.READY)
+    served.in_state(State.READY)
 
 
 def test_a_canary_that_failed(untried: Machine) -> None:
@@ -118,12 +124,11 @@ def test_an_agent_that_does_not_run(machine: Machine) -> None:
     machine.until_ready()
 
 
-def test_daemons_that_nobody_looks_after(machine: Machine) -> None:
-    service = machine.up()
-    service.kill()
+def test_daemons_that_nobody_looks_after(served: Machine) -> None:
+    served.part("up").kill()
     expected = "neither `mpsd up` nor `mpsd control` runs: nobody looks after the daemons of gpu0; start it again: "
-    assert first_line(machine).startswith(expected)
-    machine.up()
+    assert first_line(served).startswith(expected)
+    served.up()
 
 
 def test_a_process_outside_the_books(machine: Machine) -> None:

@@ -7,61 +7,53 @@ from tests.roles.asking_doctor import host as host
 from tests.roles.machine import Machine
 
 
-def test_no_uvm_device(machine: Machine, host: Path) -> None:
+def test_no_uvm_device(served: Machine, host: Path) -> None:
     (host / "dev/nvidia-uvm").unlink()
-    machine.up()
-    assert first_line(machine, "--root", host).startswith("/dev/nvidia-uvm is not there, and CUDA cannot start without")
+    assert first_line(served, "--root", host).startswith("/dev/nvidia-uvm is not there, and CUDA cannot start without")
 
 
-def test_a_launcher_that_is_gone_or_whose_python_is(machine: Machine, host: Path) -> None:
-    machine.up()
+def test_a_launcher_that_is_gone_or_whose_python_is(served: Machine, host: Path) -> None:
     (host / "opt/python").unlink()
     expected = "/usr/local/bin/mpsd-runtime, with which docker starts containers, needs /opt/python, which is gone; "
-    assert first_line(machine, "--root", host) == expected + "`mpsd install docker` writes it anew"
+    assert first_line(served, "--root", host) == expected + "`mpsd install docker` writes it anew"
     (host / "usr/local/bin/mpsd-runtime").unlink()
-    assert first_line(machine, "--root", host).startswith("/usr/local/bin/mpsd-runtime is not there, and docker would")
+    assert first_line(served, "--root", host).startswith("/usr/local/bin/mpsd-runtime is not there, and docker would")
 
 
-def test_no_container_toolkit(machine: Machine, host: Path) -> None:
-    machine.up()
+def test_no_container_toolkit(served: Machine, host: Path) -> None:
     (host / "usr/bin/nvidia-container-runtime").rename(host / "usr/bin/runc")
-    assert first_line(machine, "--root", host).startswith(
-        "nvidia-container-runtime is not installed, and containers of"
-    )
+    assert first_line(served, "--root", host).startswith("nvidia-container-runtime is not installed, and containers of")
 
 
-def test_no_folder_for_device_plugins(machine: Machine, host: Path) -> None:
-    machine.up()
+def test_no_folder_for_device_plugins(served: Machine, host: Path) -> None:
     (host / "var/lib/kubelet/device-plugins").rename(host / "var/lib/kubelet/pods")
     expected = (
         f"{host}/var/lib/kubelet/device-plugins is not there: kubelet takes no device plugin, so pods get no share"
     )
-    assert first_line(machine, "--root", host).startswith(expected)
+    assert first_line(served, "--root", host).startswith(expected)
 
 
-def test_selinux(machine: Machine, host: Path) -> None:
+def test_selinux(served: Machine, host: Path) -> None:
     """NVIDIA/k8s-device-plugin#1105: "lsetxattr /mps/nvidia.com/gpu/pipe: permission denied"."""
-    machine.up()
     enforce = write(host / "sys/fs/selinux/enforce", "1")
-    expected = f"SELinux is enforcing, and {machine.folder_of().client} has the type (none), which confined containers"
-    assert first_line(machine, "--root", host).startswith(expected)
+    expected = f"SELinux is enforcing, and {served.folder_of().client} has the type (none), which confined containers"
+    assert first_line(served, "--root", host).startswith(expected)
     enforce.write_text("0")
-    assert found(machine, "--root", host) == []
+    assert found(served, "--root", host) == []
 
 
-def test_the_default_pipe_directory(machine: Machine, host: Path) -> None:
+def test_the_default_pipe_directory(served: Machine, host: Path) -> None:
     """aws/amazon-ecs-ami#771: it leaks into every GPU container."""
-    machine.up()
     (host / "tmp/nvidia-mps").mkdir(parents=True)
-    assert first_line(machine, "--root", host).startswith("/tmp/nvidia-mps is there: some runtimes mount it into every")
+    assert first_line(served, "--root", host).startswith("/tmp/nvidia-mps is there: some runtimes mount it into every")
 
 
-def test_a_root_that_is_no_folder_is_a_wrong_question(machine: Machine) -> None:
-    answer = asked(machine, "--root", "/nonexistent")
+def test_a_root_that_is_no_folder_is_a_wrong_question(served: Machine) -> None:
+    answer = asked(served, "--root", "/nonexistent")
     assert (answer.exit_code(), answer.output) == (2, "")
     assert "--root is /nonexistent: is no folder that is there" in answer.errors
 
 
-def test_help_teaches(machine: Machine) -> None:
-    said = asked(machine, "--help").output
+def test_help_teaches(served: Machine) -> None:
+    said = asked(served, "--help").output
     assert "Exits with 0 when all is well" in said
