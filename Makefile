@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-NODE := tests/roles_kubelet
-SOAK := $(NODE)/test_soak.py tests/roles/test_random_faults.py
+NODE := tests/whole/node
+SOAK := $(NODE)/test_soak.py tests/whole/machine/test_random_faults.py
 MACHINES := $(patsubst %,tests/cli/test_%.py,up run status demo smi set top quick_start bench kubectl_mps \
 	kubectl_mps_doctor kubectl_mps_drain kubectl_mps_uninstall kubectl_mps_upgrade cluster_top)
-SLOW := tests/manifests/test_policies.py tests/sim/test_client_limits.py tests/sim/test_privileges.py
-WHOLE := $(NODE) tests/roles tests/roles_webhook tests/roles_scheduler tests/mpsd_bench $(MACHINES) $(SLOW)
+SLOW := tests/manifests/test_policies.py tests/simulator/test_client_limits.py tests/simulator/test_privileges.py
+WHOLE := tests/whole $(MACHINES) $(SLOW)
 HOST := tests/host
 SEE := tests/prometheus tests/page
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
@@ -58,7 +58,7 @@ bench: $(READY)
 # Made with the last grpcio-tools whose output asks for no particular runtime: later ones refuse older protobufs.
 PROTOC := build/protoc-1.62.3
 proto: $(PROTOC)
-	$(PROTOC)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. mpsd/kubelet_api/*.proto
+	$(PROTOC)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. mpsd/kubelet/api/*.proto
 
 $(PROTOC):
 	$(PYTHON) -m venv $@

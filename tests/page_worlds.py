@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from mpsd.core.domain_states import State
-from mpsd.core.grants import Gpu, Grant, evenly
-from mpsd.core.identity import PodName
-from mpsd.core.node_view import Client, DomainRecord, DomainView, HeldGrant, NodeView
-from mpsd.core.page_node import node_page
-from mpsd.core.page_view import PageView
-from mpsd.core.status_of_view import node_status
-from tests.core.worlds import GPUS as SOME
-from tests.core.worlds import POLICY, identity, record, view
+from mpsd.model.domain_states import State
+from mpsd.model.grants import Gpu, Grant, evenly
+from mpsd.model.identity import PodName
+from mpsd.model.node_view import Client, DomainRecord, DomainView, HeldGrant, NodeView
+from mpsd.status.page.rules.node import node_page
+from mpsd.status.page.rules.page_view import PageView
+from mpsd.status.rules.node_status import node_status
+from tests.model.worlds import GPUS as SOME
+from tests.model.worlds import POLICY, identity, record, view
 
 GIB = 1024
 

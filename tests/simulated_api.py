@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from mpsd.sim.api_cluster import Cluster
-from mpsd.sim.api_kinds import Kind, Object
-from mpsd.sim.api_server import ApiServer, write_kubeconfig
+from mpsd.simulator.api_server.api_cluster import Cluster
+from mpsd.simulator.api_server.api_kinds import Kind, Object
+from mpsd.simulator.api_server.api_server import ApiServer, write_kubeconfig
 from tests.loop_thread import LoopThread
 
 T = TypeVar("T")

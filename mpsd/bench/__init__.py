@@ -1,4 +1,4 @@
 """What MPS and mpsd do on this machine's GPU, measured: `mpsd bench`.
 
-One rule: it measures and judges nothing (`core.bench_claims` does), and changes no setting of a card.
+One rule: it measures and judges nothing (`bench.rules.bench_claims` does), and changes no setting of a card.
 """

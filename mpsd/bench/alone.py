@@ -6,10 +6,11 @@ One rule: it looks and changes nothing; what is in the way is named, with what t
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from mpsd.core.grants import Gpu
-from mpsd.core.problem import printable
-from mpsd.edge import control_pipe, control_process, local_api, processes, run_directory
-from mpsd.edge.nvml import Nvml
+from mpsd.model.grants import Gpu
+from mpsd.model.problem import printable
+from mpsd.mps import control_pipe, control_process
+from mpsd.platform import local_api, processes, run_directory
+from mpsd.platform.nvml import Nvml
 
 _DEFAULT_MODE = 0  # of NVML
 _LONGEST_COMMAND = 100

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from mpsd.bench.crowd import gather
 from mpsd.bench.ground import Share
 from mpsd.bench.here import Here
-from mpsd.core.bench_rows import ClientsRow, Work
+from mpsd.bench.rules.bench_rows import ClientsRow, Work
 
 _PROGRAMS = (1, 2, 4, 8, 16, 32, 48)
 _MEMORY_GIB = 1

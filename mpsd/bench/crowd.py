@@ -11,8 +11,8 @@ from typing import Any
 
 from mpsd.bench.ground import Ground, Share
 from mpsd.bench.here import CannotMeasure
-from mpsd.core.bench_rows import Work
-from mpsd.edge.json_program import JsonProgram
+from mpsd.bench.rules.bench_rows import Work
+from mpsd.platform.programs import JsonProgram
 
 _READY_S = 90.0  # forty-eight contexts one after the other, and a framework's import
 _GRACE_S = 30.0

@@ -17,23 +17,24 @@ from typing import Any, Self
 
 import yaml
 
-from mpsd.core import client_limits, control_protocol
-from mpsd.core.bench_rows import Mode
-from mpsd.core.client_limits import ClientLimit
-from mpsd.core.gpu_facts import GpuFacts
-from mpsd.core.grants import Gpu
-from mpsd.core.limits_as_read import PIPE_DIRECTORY, VISIBLE_DEVICES
-from mpsd.edge import cuda_program
-from mpsd.edge.control_pipe import ControlFailed, ControlPipe
-from mpsd.edge.control_process import start
-from mpsd.edge.domain_folder import DomainFolder
-from mpsd.edge.json_program import JsonProgram
-from mpsd.edge.limits_files import GPU_FACTS_FILE, POLICY_FILE
-from mpsd.edge.nvml import Nvml
-from mpsd.edge.own_mpsd import OwnMpsd
-from mpsd.edge.settings import settings
-from mpsd.edge.waiting import wait_until
-from mpsd.roles.node import Node, find_node
+from mpsd.bench.rules.bench_rows import Mode
+from mpsd.model import client_limits
+from mpsd.model.client_limits import ClientLimit
+from mpsd.model.cuda_limit_parser import PIPE_DIRECTORY, VISIBLE_DEVICES
+from mpsd.model.gpu_facts import GpuFacts
+from mpsd.model.grants import Gpu
+from mpsd.mps import cuda_program
+from mpsd.mps.control_pipe import ControlFailed, ControlPipe
+from mpsd.mps.control_process import start
+from mpsd.mps.node import Node, find_node
+from mpsd.mps.rules import control_protocol
+from mpsd.platform.domain_folder import DomainFolder
+from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE
+from mpsd.platform.nvml import Nvml
+from mpsd.platform.programs import JsonProgram
+from mpsd.platform.settings import settings
+from mpsd.platform.waiting import wait_until
+from mpsd.simulator.own_mpsd import OwnMpsd
 
 FOLDERS = "mpsd-bench-{}-"  # in /tmp, with the pid of whose they are
 _START_S = 60.0

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mpsd.bench.ground import Ground, InTurns, UnderMps, UnderMpsd
-from mpsd.core.bench_rows import Mode, Row
-from mpsd.core.gpu_facts import GpuFacts
-from mpsd.edge.limits_files import shipped_folder
+from mpsd.bench.rules.bench_rows import Mode, Row
+from mpsd.model.gpu_facts import GpuFacts
+from mpsd.platform.limits_files import shipped_folder
 
 
 @dataclass(frozen=True, slots=True)

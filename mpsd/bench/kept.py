@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from mpsd.core.bench_rows import VERSION, Benchmark
-from mpsd.core.bench_together import together
-from mpsd.core.problem import InvalidInput, Problem
-from mpsd.edge import records
+from mpsd.bench.rules.bench_rows import VERSION, Benchmark
+from mpsd.bench.rules.bench_together import together
+from mpsd.model.problem import InvalidInput, Problem
+from mpsd.platform import records
 
 _READABLE = 0o644
 _REMEDY = "name a file that `mpsd bench --save FILE.json` or `-o json` has written"

@@ -9,7 +9,7 @@ import subprocess
 from mpsd.bench.crowd import gather
 from mpsd.bench.ground import Share
 from mpsd.bench.here import Here
-from mpsd.core.bench_rows import Work
+from mpsd.bench.rules.bench_rows import Work
 
 _PROGRAM = "nvidia-smi"
 _PROGRAMS = 2

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from mpsd.bench.crowd import first_line
 from mpsd.bench.ground import Share
 from mpsd.bench.here import Here
-from mpsd.core.bench_rows import NeedRow
+from mpsd.bench.rules.bench_rows import NeedRow
 
 _NEEDS_MIB = 7600  # 7.6 GB, and the limits 3276 and 8192 MiB: the published report of eGPU
 _LIMITS_GIB = (3, 8)  # grants are whole GiB

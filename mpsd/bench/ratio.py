@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from mpsd.bench.crowd import gather
 from mpsd.bench.ground import Share
 from mpsd.bench.here import Here
-from mpsd.core.bench_rows import RatioRow, Work
+from mpsd.bench.rules.bench_rows import RatioRow, Work
 
 PERCENTS = (20, 40)
 _SHARES = [Share(4, percent) for percent in PERCENTS]

@@ -12,16 +12,16 @@ from contextlib import suppress
 
 from mpsd.bench.ground import Share, UnderMpsd
 from mpsd.bench.here import Here, NotAsPromised
-from mpsd.core.bench_rows import Reaction, ReactionRow
-from mpsd.core.domain_states import State
-from mpsd.core.identity import ProcessIdentity
-from mpsd.core.node_status import DomainStatus, GpuStatus
-from mpsd.core.violations import Kind
-from mpsd.edge import processes
-from mpsd.edge.domain_folder import DomainFolder
-from mpsd.edge.json_program import JsonProgram
-from mpsd.edge.waiting import wait_until
-from mpsd.sim.gpus import MIB
+from mpsd.bench.rules.bench_rows import Reaction, ReactionRow
+from mpsd.model.domain_states import State
+from mpsd.model.identity import ProcessIdentity
+from mpsd.model.node_status import DomainStatus, GpuStatus
+from mpsd.model.violations import Kind
+from mpsd.platform import processes
+from mpsd.platform.domain_folder import DomainFolder
+from mpsd.platform.programs import JsonProgram
+from mpsd.platform.waiting import wait_until
+from mpsd.simulator.gpus import MIB
 
 # Each gives its client the whole card, whatever its server's limit (driver 580.159.04).
 LIFTS = ("5=1G", "garbage", "0=0", "0=", "2147483648", "1G", "0=1G,1=1G")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mpsd.bench.crowd import gather
 from mpsd.bench.here import Here
-from mpsd.core.bench_rows import Mode, SharingRow, Work
+from mpsd.bench.rules.bench_rows import Mode, SharingRow, Work
 
 _PROGRAMS = (1, 2, 4, 8)
 _WORKS = (Work.SMALL, Work.ARITHMETIC)

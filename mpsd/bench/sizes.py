@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from mpsd.bench.crowd import gather
 from mpsd.bench.ground import Share
 from mpsd.bench.here import Here
-from mpsd.core.bench_rows import SizeRow, Work
+from mpsd.bench.rules.bench_rows import SizeRow, Work
 
 _PERCENTS = (10, 50, 100)
 _SMALL_GIB = 2

@@ -2,16 +2,24 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-from mpsd.cli.imports import lasting
-from mpsd.cli.options import LimitsDirectory, ListenAt, ListenCertificate, LogFormat, RunDirectory, Simulate, setting
+from mpsd.cli.cluster_part import MakeClusterPart
 from mpsd.cli.running import AgentPlace, MakeReviewer, serve
-from mpsd.edge.kubelet_settings import ROWS, KubeletSettings, kubelet_settings
-from mpsd.edge.listen_settings import listen_settings
-from mpsd.edge.settings import settings
-from mpsd.roles.cluster_part import MakeClusterPart
+from mpsd.kubelet.settings import ROWS, KubeletSettings, kubelet_settings
+from mpsd.platform.imports import lasting
+from mpsd.platform.listen_settings import listen_settings
+from mpsd.platform.options import (
+    LimitsDirectory,
+    ListenAt,
+    ListenCertificate,
+    LogFormat,
+    RunDirectory,
+    Simulate,
+    setting,
+)
+from mpsd.platform.settings import settings
 
 if TYPE_CHECKING:
-    from mpsd.roles.readers_port import Reviewer
+    from mpsd.platform.readers_port import Reviewer
 
 Text = str | None
 
@@ -63,7 +71,7 @@ def agent(
 
 def _kubelet_part(kubelet: KubeletSettings) -> MakeClusterPart:
     with lasting():  # half of what the agent needs in memory, and only beside a kubelet
-        from mpsd.roles.kubelet_node import KubeletNode
+        from mpsd.cli.kubelet_node import KubeletNode
 
     return lambda around: KubeletNode(kubelet, around)
 
@@ -72,7 +80,7 @@ def _reviewer(kubelet: KubeletSettings) -> MakeReviewer:
     """Called where others than this machine are served, and only there."""
 
     def make() -> "Reviewer":
-        from mpsd.edge.token_review import token_reviewer
+        from mpsd.platform.token_review import token_reviewer
 
         return token_reviewer(kubelet.kubeconfig)
 

@@ -6,14 +6,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from mpsd.cli.options import LimitsDirectory, LogFormat, RunDirectory, Simulate
-from mpsd.cli.output import ExitCode, Format, OutputFormat, answers, complaints, print_json
+from mpsd.cli import mode_release
+from mpsd.cli.mode_release import Outcome, Released
 from mpsd.cli.running import serve
-from mpsd.edge import run_directory
-from mpsd.edge.nvml import NvmlFailed
-from mpsd.edge.settings import Settings, settings
-from mpsd.roles import mode_release
-from mpsd.roles.mode_release import Outcome, Released
+from mpsd.platform import run_directory
+from mpsd.platform.nvml import NvmlFailed
+from mpsd.platform.options import LimitsDirectory, LogFormat, RunDirectory, Simulate
+from mpsd.platform.output import ExitCode, Format, OutputFormat, answers, complaints, print_json
+from mpsd.platform.settings import Settings, settings
 
 
 def control(

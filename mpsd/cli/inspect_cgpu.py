@@ -11,18 +11,18 @@ from typing import Annotated
 
 import typer
 
-from mpsd.cli.cluster import Cluster
-from mpsd.cli.cluster_options import Context, Kubeconfig, NodeNames
-from mpsd.cli.kubectl_completion import offer
-from mpsd.cli.output import ExitCode, Format, OutputFormat, answers, complaints, one_line, print_json
-from mpsd.cli.verbs import CONTEXT_SETTINGS, Version, help_of, run
-from mpsd.core.cgpu_report import CgpuNode, cgpu_node, detailed, summary
-from mpsd.core.cluster_status import ClusterNode
-from mpsd.core.kubernetes_node import UNKNOWN_ADDRESS
-from mpsd.core.node_troubles import silence
-from mpsd.edge.kube import Kube
-from mpsd.roles.cluster_policy import policy_in_force
-from mpsd.roles.cluster_room import ClusterRoom, look_for_room
+from mpsd.model.cluster_status import ClusterNode
+from mpsd.model.node_troubles import silence
+from mpsd.operations.explain.room import ClusterRoom, look_for_room
+from mpsd.platform.kube import Kube
+from mpsd.platform.output import ExitCode, Format, OutputFormat, answers, complaints, one_line, print_json
+from mpsd.platform.rules.kubernetes_node import UNKNOWN_ADDRESS
+from mpsd.platform.verbs import CONTEXT_SETTINGS, Version, help_of, run
+from mpsd.scheduler.rules.cgpu_report import CgpuNode, cgpu_node, detailed, summary
+from mpsd.status.cluster_answers import Cluster
+from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
+from mpsd.status.cluster_policy import policy_in_force
+from mpsd.status.kubectl_completion import offer
 
 _PROGRAM = "kubectl inspect cgpu"
 _RIGHTS = (

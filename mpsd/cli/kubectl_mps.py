@@ -6,13 +6,13 @@ One rule: options may stand before the verb, and no verb means status, as people
 from collections.abc import Sequence
 from typing import Any
 
-from mpsd.cli.imports import lasting
+from mpsd.platform.imports import lasting
 
 with lasting():
     import typer
 
-    from mpsd.cli.kubectl_completion import offer
-    from mpsd.cli.verbs import CONTEXT_SETTINGS, Verb, Verbs, Version, help_of, run
+    from mpsd.platform.verbs import CONTEXT_SETTINGS, Verb, Verbs, Version, help_of, run
+    from mpsd.status.kubectl_completion import offer
 
 # Options with a word after them.
 _VALUED = frozenset(
@@ -22,18 +22,32 @@ _VALUED = frozenset(
 _ALONE = frozenset({"-h", "--help", "--version", "--install-completion", "--show-completion"})  # of the program itself
 _VERBS = {
     "status": Verb(
-        "Nodes, GPUs and pods: granted, used, states. Also without a verb.", "mpsd.cli.cluster_status", "kubectl"
+        "Nodes, GPUs and pods: granted, used, states. Also without a verb.", "mpsd.status.cluster_status", "kubectl"
     ),
-    "doctor": Verb("What keeps MPS from starting or holding, and what to do.", "mpsd.cli.cluster_doctor", "kubectl"),
-    "top": Verb("GPUs and the pods that use them, live, sorted.", "mpsd.cli.cluster_top", "kubectl"),
-    "bundle": Verb("A support archive, with nothing secret in it.", "mpsd.cli.cluster_bundle", "kubectl"),
-    "explain": Verb("Why a pod waits for a GPU, in one sentence.", "mpsd.cli.explain_pod", "kubectl"),
-    "cordon": Verb("Take GPUs of a node out of use; what runs there goes on.", "mpsd.cli.cordon", "kubectl"),
-    "uncordon": Verb("Put GPUs of a node back into use.", "mpsd.cli.cordon", "kubectl"),
-    "drain": Verb("Empty GPUs of a node, and wait until nobody is left there.", "mpsd.cli.drain", "kubectl"),
-    "undrain": Verb("Put GPUs of a node back into use, and wait until they serve.", "mpsd.cli.undrain", "kubectl"),
-    "upgrade": Verb("Replace the control pods node by node; no program loses its GPU.", "mpsd.cli.upgrade", "kubectl"),
-    "uninstall": Verb("Take mpsd off the cluster, when nobody uses it.", "mpsd.cli.uninstall", "kubectl"),
+    "doctor": Verb(
+        "What keeps MPS from starting or holding, and what to do.", "mpsd.operations.doctor.cluster_verb", "kubectl"
+    ),
+    "top": Verb("GPUs and the pods that use them, live, sorted.", "mpsd.status.cluster_top", "kubectl"),
+    "bundle": Verb("A support archive, with nothing secret in it.", "mpsd.operations.bundle.cluster_verb", "kubectl"),
+    "explain": Verb("Why a pod waits for a GPU, in one sentence.", "mpsd.operations.explain.explain_pod", "kubectl"),
+    "cordon": Verb(
+        "Take GPUs of a node out of use; what runs there goes on.", "mpsd.operations.lifecycle.cordon", "kubectl"
+    ),
+    "uncordon": Verb("Put GPUs of a node back into use.", "mpsd.operations.lifecycle.cordon", "kubectl"),
+    "drain": Verb(
+        "Empty GPUs of a node, and wait until nobody is left there.", "mpsd.operations.lifecycle.drain", "kubectl"
+    ),
+    "undrain": Verb(
+        "Put GPUs of a node back into use, and wait until they serve.", "mpsd.operations.lifecycle.undrain", "kubectl"
+    ),
+    "upgrade": Verb(
+        "Replace the control pods node by node; no program loses its GPU.",
+        "mpsd.operations.lifecycle.upgrade",
+        "kubectl",
+    ),
+    "uninstall": Verb(
+        "Take mpsd off the cluster, when nobody uses it.", "mpsd.operations.lifecycle.uninstall", "kubectl"
+    ),
 }
 
 

@@ -1,13 +1,13 @@
 """The program `mpsd`: its verbs, each in a module of its own."""
 
-from mpsd.cli.imports import lasting
+from mpsd.platform.imports import lasting
 
 with lasting():
     import typer
 
-    from mpsd.cli.verbs import CONTEXT_SETTINGS, Verb, Verbs, Version, help_of, run
+    from mpsd.platform.verbs import CONTEXT_SETTINGS, Verb, Verbs, Version, help_of, run
 
-# Each in mpsd.cli.<verb>, but for those of _MODULES: its name is that of a verb of `kubectl mps`.
+# Each in mpsd.cli.<verb>, but for those of _MODULES.
 _LINES = {
     "up": "Share this machine's GPUs: supervise the MPS daemons and grant shares, in the foreground.",
     "run": "Run a command with a share of a GPU.",
@@ -29,9 +29,20 @@ _LINES = {
     "scheduler": "Tell kube-scheduler which nodes have one GPU with room, and bind pods to it.",
 }
 _EXTRAS = {"webhook": "webhook", "scheduler": "scheduler"}  # all others need what a node needs, or nothing
-_MODULES = {"uninstall": "engine_uninstall"}
+_MODULES = {
+    "status": "mpsd.status.verbs",
+    "doctor": "mpsd.operations.doctor.doctor",
+    "top": "mpsd.status.top",
+    "bundle": "mpsd.operations.bundle.bundle",
+    "explain": "mpsd.operations.explain.manifest",
+    "check": "mpsd.operations.check",
+    "demo": "mpsd.simulator.demo.demo",
+    "bench": "mpsd.bench.bench",
+    "install": "mpsd.containers.install",
+    "uninstall": "mpsd.containers.uninstall",
+}
 _VERBS = {
-    name: Verb(line, f"mpsd.cli.{_MODULES.get(name, name)}", _EXTRAS.get(name, "agent"))
+    name: Verb(line, _MODULES.get(name, f"mpsd.cli.{name}"), _EXTRAS.get(name, "agent"))
     for name, line in _LINES.items()
 }
 

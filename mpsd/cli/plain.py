@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from mpsd.cli.imports import starting
+from mpsd.platform.imports import starting
 
 STATUS = {"-o": "output", "--output": "output", "--kubeconfig": "kubeconfig", "--context": "context"}
 MACHINE = {"-o": "output", "--output": "output", "--run-dir": "run_dir"}
@@ -69,9 +69,9 @@ def _is_completing(program: str) -> bool:
 def _machine(asked: Mapping[str, str]) -> None:
     """Shows this machine and ends the program."""
     with starting():
-        from mpsd.cli.ending import ending
-        from mpsd.cli.machine_status import show_machine
-        from mpsd.cli.speech import StatusFormat
+        from mpsd.platform.ending import ending
+        from mpsd.platform.speech import StatusFormat
+        from mpsd.status.machine import show_machine
 
     with ending("mpsd"):
         show_machine(asked.get("run_dir"), StatusFormat(asked.get("output", "text")), watch=False)
@@ -79,14 +79,14 @@ def _machine(asked: Mapping[str, str]) -> None:
 
 def _cluster(verb: str, program: str, asked: Mapping[str, str]) -> None:
     """Shows the cluster and ends the program."""
-    from mpsd.roles.cluster_glance import Glance
+    from mpsd.status.cluster_glance import Glance
 
     kubeconfig, context = asked.get("kubeconfig"), asked.get("context")
     glance = Glance((), kubeconfig, context)
     with starting():  # while kubectl asks
-        from mpsd.cli.cluster import Cluster, show_cluster
-        from mpsd.cli.ending import ending
-        from mpsd.cli.speech import StatusFormat
+        from mpsd.platform.ending import ending
+        from mpsd.platform.speech import StatusFormat
+        from mpsd.status.cluster_answers import Cluster, show_cluster
 
     with ending(program):
         output = StatusFormat(asked.get("output", "text"))
@@ -95,16 +95,16 @@ def _cluster(verb: str, program: str, asked: Mapping[str, str]) -> None:
 
 def _cluster_top(asked: Mapping[str, str]) -> None:
     """Shows one look and ends the program."""
-    from mpsd.roles.cluster_glance import Glance
+    from mpsd.status.cluster_glance import Glance
 
     kubeconfig, context = asked.get("kubeconfig"), asked.get("context")
     glance = Glance((), kubeconfig, context)
     with starting():  # while kubectl asks
-        from mpsd.cli.cluster_top_look import look_at
-        from mpsd.cli.ending import ending
-        from mpsd.cli.imports import unswept
-        from mpsd.cli.top_show import Asked, show_top
-        from mpsd.core.top_rows import Sort
+        from mpsd.platform.ending import ending
+        from mpsd.platform.imports import unswept
+        from mpsd.status.cluster_top_look import look_at
+        from mpsd.status.rules.top_rows import Sort
+        from mpsd.status.top_show import Asked, show_top
 
     with ending("kubectl-mps"), unswept():
         once = Asked("kubectl mps top", Sort.MEMORY, interval_s=1.0, iterations=1, as_json=False, plain=True)

@@ -10,12 +10,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from mpsd.cli.imports import INTERRUPTED
-from mpsd.cli.options import RunDirectory
-from mpsd.cli.output import ExitCode, complaints
-from mpsd.core.grant_messages import GrantAnswer, ProgramAsks, Refusal
-from mpsd.edge import local_api
-from mpsd.edge.settings import settings
+from mpsd.grants.rules.grant_messages import GrantAnswer, ProgramAsks, Refusal
+from mpsd.platform import local_api
+from mpsd.platform.imports import INTERRUPTED
+from mpsd.platform.options import RunDirectory
+from mpsd.platform.output import ExitCode, complaints
+from mpsd.platform.settings import settings
 
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}  # options after CMD are CMD's
 _CREATED = 201

@@ -9,29 +9,29 @@ from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from mpsd.cli.imports import lasting
-from mpsd.cli.output import ExitCode, complaints
-from mpsd.core.domains import domains
-from mpsd.core.policy import Policy
-from mpsd.edge import event_loop, logs, run_directory
-from mpsd.edge.limits_files import LimitsFiles
-from mpsd.edge.listen_settings import CannotListen, Listen
-from mpsd.edge.nvml import NvmlFailed
-from mpsd.edge.peer import AlreadyServed
-from mpsd.edge.settings import Settings
-from mpsd.roles import stale_gates
-from mpsd.roles.agent import AgentRole
-from mpsd.roles.cluster_part import CannotServe, MakeClusterPart, Surrounding
-from mpsd.roles.control import ControlRole
-from mpsd.roles.directory_watch import sight_of, watch_directory
-from mpsd.roles.limits_watch import watch_limits
-from mpsd.roles.local_grants import LocalGrants
-from mpsd.roles.node import find_node
+from mpsd.agent.agent import AgentRole
+from mpsd.cli.cluster_part import CannotServe, MakeClusterPart, Surrounding
+from mpsd.cli.directory_watch import sight_of, watch_directory
+from mpsd.cli.domains import ControlRole
+from mpsd.grants.local_grants import LocalGrants
+from mpsd.model.domains import domains
+from mpsd.model.policy import Policy
+from mpsd.mps import stale_gates
+from mpsd.mps.node import find_node
+from mpsd.platform import event_loop, logs, run_directory
+from mpsd.platform.imports import lasting
+from mpsd.platform.limits_files import LimitsFiles
+from mpsd.platform.limits_watch import watch_limits
+from mpsd.platform.listen_settings import CannotListen, Listen
+from mpsd.platform.nvml import NvmlFailed
+from mpsd.platform.output import ExitCode, complaints
+from mpsd.platform.peer import AlreadyServed
+from mpsd.platform.settings import Settings
 
 if TYPE_CHECKING:
-    from mpsd.roles.agent_api import AgentApi
-    from mpsd.roles.page_api import PageApi
-    from mpsd.roles.readers_port import ReadersPort, Reviewer
+    from mpsd.cli.agent_api import AgentApi
+    from mpsd.platform.readers_port import ReadersPort, Reviewer
+    from mpsd.status.page.page_api import PageApi
 
 MakeReviewer = Callable[[], "Reviewer"]
 _NOWHERE = Listen()
@@ -120,11 +120,11 @@ class Parts:
         if self._agent is None:
             return
         with lasting():
-            from mpsd.roles.agent_api import AgentApi  # brings an HTTP server, which control is better without
-            from mpsd.roles.agent_sources import AgentSources
-            from mpsd.roles.metrics_api import MetricsApi
-            from mpsd.roles.page_api import PageApi
-            from mpsd.roles.page_of_node import NodePage
+            from mpsd.agent.agent_sources import AgentSources
+            from mpsd.cli.agent_api import AgentApi  # brings an HTTP server, which control is better without
+            from mpsd.status.metrics.metrics_api import MetricsApi
+            from mpsd.status.page.page_api import PageApi
+            from mpsd.status.page.page_of_node import NodePage
 
         sources = AgentSources(self._settings, self._agent, self._node, self._files, self._books)
         metrics = MetricsApi(sources, self._cluster.calls if self._cluster else None)
@@ -138,7 +138,7 @@ class Parts:
         yield page
 
     def _readers_port(self, api: "AgentApi") -> "ReadersPort":
-        from mpsd.roles.readers_port import ReadersPort  # brings TLS: only where it was asked for
+        from mpsd.platform.readers_port import ReadersPort  # brings TLS: only where it was asked for
 
         listen, make_reviewer = self._place.listen, self._place.make_reviewer
         reviewer = make_reviewer() if make_reviewer and listen.asks_who else None

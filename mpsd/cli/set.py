@@ -8,17 +8,17 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mpsd.cli.grant_options import completed, give_up, named, the_one
-from mpsd.cli.options import RunDirectory
-from mpsd.cli.output import ExitCode, Format, OutputFormat, answers, one_line, print_json
-from mpsd.core.grant_messages import Refusal
-from mpsd.core.grant_named import known_as
-from mpsd.core.memory_written import written_mib
-from mpsd.core.node_status import GrantStatus, NodeStatus
-from mpsd.core.problem import InvalidInput, Problem, shown
-from mpsd.core.set_messages import CardLimits, GrantChangeAsks, GrantChanged, GrantLimits
-from mpsd.edge import local_api
-from mpsd.edge.settings import settings
+from mpsd.containers.rules.grant_named import known_as
+from mpsd.grants.rules.grant_messages import Refusal
+from mpsd.grants.rules.set_messages import CardLimits, GrantChangeAsks, GrantChanged, GrantLimits
+from mpsd.model.memory_written import written_mib
+from mpsd.model.node_status import GrantStatus, NodeStatus
+from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.platform import local_api
+from mpsd.platform.options import RunDirectory
+from mpsd.platform.output import ExitCode, Format, OutputFormat, answers, one_line, print_json
+from mpsd.platform.settings import settings
+from mpsd.status.grant_options import completed, give_up, named, the_one
 
 _OK = 200
 _PATIENCE_S = 40.0  # the agent gives up earlier, and says why

@@ -10,14 +10,14 @@ import msgspec
 import typer
 from rich.console import RenderableType
 
-from mpsd.cli.frames import WIDEST, Frame, Screen, console, print_frame
-from mpsd.cli.grant_options import completed, give_up, named, the_one
-from mpsd.cli.options import RunDirectory
-from mpsd.cli.output import ExitCode, Format, OutputFormat, StatusFormat
-from mpsd.cli.tables import Column, table
-from mpsd.core.use_status import CardUse, GpuUse, GrantUse, UseStatus
-from mpsd.edge import local_api
-from mpsd.edge.settings import settings
+from mpsd.platform import local_api
+from mpsd.platform.options import RunDirectory
+from mpsd.platform.output import ExitCode, Format, OutputFormat, StatusFormat
+from mpsd.platform.settings import settings
+from mpsd.status.frames import WIDEST, Frame, Screen, console, print_frame
+from mpsd.status.grant_options import completed, give_up, named, the_one
+from mpsd.status.rules.use_status import CardUse, GpuUse, GrantUse, UseStatus
+from mpsd.status.tables import Column, table
 
 _OK = 200
 _NO_LIMIT = 100

@@ -1,9 +1,9 @@
 """`mpsd up`: control and agent in one process."""
 
-from mpsd.cli.options import LimitsDirectory, ListenAt, LogFormat, RunDirectory, Simulate
 from mpsd.cli.running import AgentPlace, serve
-from mpsd.edge.listen_settings import listen_settings
-from mpsd.edge.settings import settings
+from mpsd.platform.listen_settings import listen_settings
+from mpsd.platform.options import LimitsDirectory, ListenAt, LogFormat, RunDirectory, Simulate
+from mpsd.platform.settings import settings
 
 
 def up(

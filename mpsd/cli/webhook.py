@@ -4,14 +4,14 @@ import asyncio
 import sys
 from typing import Annotated
 
-from mpsd.cli.options import LimitsDirectory, LogFormat, setting
-from mpsd.cli.output import ExitCode, complaints
-from mpsd.edge import event_loop, logs
-from mpsd.edge.kube import Away, open_kube
-from mpsd.edge.limits_files import LimitsFiles
-from mpsd.edge.listener import PortTaken
-from mpsd.edge.webhook_settings import ROWS, WebhookSettings, webhook_settings
-from mpsd.roles.webhook import WebhookRole
+from mpsd.admission.settings import ROWS, WebhookSettings, webhook_settings
+from mpsd.admission.webhook import WebhookRole
+from mpsd.platform import event_loop, logs
+from mpsd.platform.kube import Away, open_kube
+from mpsd.platform.limits_files import LimitsFiles
+from mpsd.platform.listener import PortTaken
+from mpsd.platform.options import LimitsDirectory, LogFormat, setting
+from mpsd.platform.output import ExitCode, complaints
 
 Text = str | None
 

@@ -6,8 +6,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mpsd.cli.demo_machine import DemoMachine
-from mpsd.edge.limits_files import shipped_folder
+from mpsd.platform.limits_files import shipped_folder
+from mpsd.simulator.demo.demo_machine import DemoMachine
 from tests.bench.agent import agent
 from tests.bench.decisions import decisions
 from tests.bench.extender import extender

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import psutil
 
-from mpsd.core.node_status import NodeStatus
-from mpsd.edge import local_api
-from mpsd.edge.limits_files import shipped_folder
-from mpsd.edge.waiting import until
+from mpsd.model.node_status import NodeStatus
+from mpsd.platform import local_api
+from mpsd.platform.limits_files import shipped_folder
+from mpsd.platform.waiting import until
 from tests.bench.cluster import MEMORY, NODE, PERCENT, OneNode, one_node, pod
 from tests.bench.rows import Row
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import yaml
 
-from mpsd.sim.api_cluster import Cluster
-from mpsd.sim.api_kinds import CRDS, PODS, Object
-from mpsd.sim.api_server import ApiServer, write_kubeconfig
-from mpsd.sim.kubelet import Kubelet, KubeletSettings
-from mpsd.sim.kubelet_api_source import ApiServer as PodsOfApi
-from mpsd.sim.kubelet_api_source import read_kubeconfig
-from mpsd.sim.kubelet_pace import Pace
-from mpsd.sim.kubelet_version import NEWEST
+from mpsd.simulator.api_server.api_cluster import Cluster
+from mpsd.simulator.api_server.api_kinds import CRDS, PODS, Object
+from mpsd.simulator.api_server.api_server import ApiServer, write_kubeconfig
+from mpsd.simulator.kubelet.api_source import ApiServer as PodsOfApi
+from mpsd.simulator.kubelet.api_source import read_kubeconfig
+from mpsd.simulator.kubelet.kubelet import Kubelet, KubeletSettings
+from mpsd.simulator.kubelet.kubelet_pace import Pace
+from mpsd.simulator.kubelet.kubelet_version import NEWEST
 
 NODE = "bench"
 MEMORY, PERCENT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"

@@ -4,10 +4,10 @@ import statistics
 import time
 from collections.abc import Iterator
 
-from mpsd.core.decide import decide
-from mpsd.core.node_view import HeldGrant, ServerLimit
+from mpsd.agent.rules.decide import decide
+from mpsd.model.node_view import HeldGrant, ServerLimit
 from tests.bench.rows import Row
-from tests.core.worlds import POLICY, grant, view
+from tests.model.worlds import POLICY, grant, view
 
 _GRANTS, _ROUNDS = 12, 200
 

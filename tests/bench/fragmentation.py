@@ -1,4 +1,4 @@
-"""What is left of a nearly full cluster for large pods, by how a node and a GPU are chosen (tests.core.arrivals).
+"""What is left of a nearly full cluster for large pods, by how a node and a GPU are chosen (tests.scheduler.arrivals).
 
 `python -m tests.bench.fragmentation` runs these rows alone.
 """
@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 
 from tests.bench.rows import Row, show
-from tests.core.arrivals import CHOICES, GPUS, LARGE_GIB, simulate
+from tests.scheduler.arrivals import CHOICES, GPUS, LARGE_GIB, simulate
 
 NODES, PODS = 5000, 20_000
 

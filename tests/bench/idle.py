@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import psutil
 
-from mpsd.cli.demo_machine import DemoMachine
-from mpsd.edge.waiting import wait_until
+from mpsd.platform.waiting import wait_until
+from mpsd.simulator.demo.demo_machine import DemoMachine
 from tests.bench.rows import Row
 
 GPUS, GRANTS_A_GPU, CLIENTS_A_GRANT = 8, 5, 4

@@ -18,19 +18,19 @@ from uuid import UUID
 
 import yaml
 
-from mpsd.core.grants import Gpu, Grant, evenly
-from mpsd.core.identity import PodName
-from mpsd.core.mps_ready import Condition, Truth, condition_object
-from mpsd.core.mpsnode import KIND, mpsnode_for, mpsnode_status
-from mpsd.core.node_view import HeldGrant, NodeView
-from mpsd.core.placement_annotations import annotations_at_bind
-from mpsd.edge.kube_time import stamp
-from mpsd.sim.api_cluster import Cluster
-from mpsd.sim.api_kinds import CRDS, NODES, PODS, Kind, Object
-from mpsd.sim.api_server import ApiServer, write_kubeconfig
+from mpsd.kubelet.rules.placement_annotations import annotations_at_bind
+from mpsd.model.conditions import Condition, Truth, condition_object
+from mpsd.model.grants import Gpu, Grant, evenly
+from mpsd.model.identity import PodName
+from mpsd.model.node_view import HeldGrant, NodeView
+from mpsd.platform.kube_time import stamp
+from mpsd.simulator.api_server.api_cluster import Cluster
+from mpsd.simulator.api_server.api_kinds import CRDS, NODES, PODS, Kind, Object
+from mpsd.simulator.api_server.api_server import ApiServer, write_kubeconfig
+from mpsd.status.rules.mpsnode import KIND, mpsnode_for, mpsnode_status
 from tests.bench.cluster import MEMORY, pod
-from tests.core.arrivals import CARDS_GIB, GPUS
-from tests.core.worlds import CAPABILITY, POLICY, record, view
+from tests.model.worlds import CAPABILITY, POLICY, record, view
+from tests.scheduler.arrivals import CARDS_GIB, GPUS
 
 _DEFINITION = Path(__file__).parents[2] / "manifests/base/crd/mpsnode.yaml"
 _MODELS = {23: ("NVIDIA A30", 56), 79: ("NVIDIA A100-SXM4-80GB", 108), 139: ("NVIDIA H200", 132)}

@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 
-from mpsd.core.grants import Gpu, Grant, evenly
-from mpsd.core.identity import PodName
-from mpsd.core.metrics_calls import command_samples, plugin_samples
-from mpsd.core.metrics_samples import samples
-from mpsd.core.node_status import ViolationsStatus
-from mpsd.core.node_view import Client, DomainView, HeldGrant, NodeView
-from mpsd.core.status_of_view import node_status
-from mpsd.core.times_taken import CommandTimes
-from mpsd.edge import processes, records
-from mpsd.edge.command_times import command_times
-from mpsd.edge.settings import settings
-from mpsd.roles.agent_metrics import Exposition
-from mpsd.roles.plugin_calls import PluginCallBook
+from mpsd.kubelet.call_counts import PluginCallBook
+from mpsd.model.grants import Gpu, Grant, evenly
+from mpsd.model.identity import PodName
+from mpsd.model.node_status import ViolationsStatus
+from mpsd.model.node_view import Client, DomainView, HeldGrant, NodeView
+from mpsd.model.times_taken import CommandTimes
+from mpsd.mps.command_times import command_times
+from mpsd.platform import processes, records
+from mpsd.platform.settings import settings
+from mpsd.status.metrics.agent_metrics import Exposition
+from mpsd.status.metrics.rules.metrics_calls import command_samples, plugin_samples
+from mpsd.status.metrics.rules.metrics_samples import samples
+from mpsd.status.rules.node_status import node_status
 from tests.bench.rows import Row
-from tests.core.worlds import GPUS as SOME
-from tests.core.worlds import POLICY, identity, record, view
+from tests.model.worlds import GPUS as SOME
+from tests.model.worlds import POLICY, identity, record, view
 
 GPUS, CLIENTS_A_GPU = 8, 40
 MOST_CORES = 0.02

@@ -5,10 +5,10 @@ One rule: it says the same as `GpuTable` does of the same books, as quickly as a
 
 from collections.abc import Mapping, Sequence
 
-from mpsd.core.gpu_table import BEST
-from mpsd.core.grants import Request
-from mpsd.core.node_books import NodeBooks
-from mpsd.core.policy import Placement
+from mpsd.model.grants import Request
+from mpsd.model.policy import Placement
+from mpsd.scheduler.rules.gpu_table import BEST
+from mpsd.scheduler.rules.node_books import NodeBooks
 
 Gpus = tuple[tuple[int, int, int], ...]  # MiB, percent and clients that are left
 Row = tuple[bool, int, Gpus, tuple[str, ...]]  # spread, clients that a pod gets, GPUs, domain of each

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from mpsd.cli.demo_machine import DemoMachine
-from mpsd.core.limits_as_read import MEMORY_LIMIT, PIPE_DIRECTORY, VISIBLE_DEVICES
-from mpsd.edge.limits_files import load_limits
-from mpsd.edge.waiting import wait_until
-from mpsd.sim.gpus import MIB
-from mpsd.sim.node import cards_asked, create_node, open_node
+from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PIPE_DIRECTORY, VISIBLE_DEVICES
+from mpsd.platform.limits_files import load_limits
+from mpsd.platform.waiting import wait_until
+from mpsd.simulator.demo.demo_machine import DemoMachine
+from mpsd.simulator.gpus import MIB
+from mpsd.simulator.node import cards_asked, create_node, open_node
 from tests.bench.rows import Row
 
 _ROUNDS = 7

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from mpsd.core.gpu_table import GpuTable
-from mpsd.core.grants import Request
-from mpsd.core.identity import PodName
-from mpsd.core.node_books import NodeBooks, node_books
-from mpsd.core.reservations import Reservation
+from mpsd.model.grants import Request
+from mpsd.model.identity import PodName
+from mpsd.scheduler.rules.gpu_table import GpuTable
+from mpsd.scheduler.rules.node_books import NodeBooks, node_books
+from mpsd.scheduler.rules.reservations import Reservation
 from tests.bench import plain_loop
 from tests.bench.plain_loop import Decision
 from tests.bench.rows import Row, show
-from tests.core.arrivals import CARDS_GIB, GPUS
-from tests.core.cluster_worlds import GIB, TERMS, cluster_node, uuid
+from tests.scheduler.arrivals import CARDS_GIB, GPUS
+from tests.status.cluster_worlds import GIB, TERMS, cluster_node, uuid
 
 NODES, FEWER = 5000, 500
 ROUNDS, PLAIN_ROUNDS = 3000, 300

@@ -16,24 +16,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpsd.core.client_limits import ClientLimit, environment
-from mpsd.core.domain_states import State
-from mpsd.core.grants import Gpu, Grant, evenly
-from mpsd.core.node_view import RECORD_VERSION, DomainRecord
-from mpsd.edge import processes, records
-from mpsd.edge.domain_records import DomainRecords
-from mpsd.edge.limits_files import load_limits
-from mpsd.edge.logs import be_silent, logger
-from mpsd.edge.nvml import Nvml
-from mpsd.edge.settings import GRANT, Settings, settings
-from mpsd.edge.waiting import until
-from mpsd.roles.local_grants import LocalGrants
-from mpsd.roles.node import Node
-from mpsd.roles.watchdog import Watchdog
-from mpsd.sim.card import MPS_CLIENT, Claim
-from mpsd.sim.gpus import MIB
-from mpsd.sim.node import SimulatedNode, cards_asked, create_node
-from mpsd.sim.nvml import SimulatedNvml
+from mpsd.grants.local_grants import LocalGrants
+from mpsd.model.client_limits import ClientLimit, environment
+from mpsd.model.domain_states import State
+from mpsd.model.grants import Gpu, Grant, evenly
+from mpsd.model.node_view import RECORD_VERSION, DomainRecord
+from mpsd.mps.domain_records import DomainRecords
+from mpsd.mps.node import Node
+from mpsd.platform import processes, records
+from mpsd.platform.limits_files import load_limits
+from mpsd.platform.logs import be_silent, logger
+from mpsd.platform.nvml import Nvml
+from mpsd.platform.settings import GRANT, Settings, settings
+from mpsd.platform.waiting import until
+from mpsd.simulator.card import MPS_CLIENT, Claim
+from mpsd.simulator.gpus import MIB
+from mpsd.simulator.node import SimulatedNode, cards_asked, create_node
+from mpsd.simulator.nvml import SimulatedNvml
+from mpsd.watchdog.watchdog import Watchdog
 from tests.bench.rows import Row
 
 GPUS, CLIENTS_A_GPU, GRANTED_MIB = 8, 40, 3072
@@ -195,7 +195,7 @@ def _fill(machine: SimulatedNode, gpu: Gpu, books: LocalGrants, stack: ExitStack
 _CHANGES = f"""
 import random, sys, time
 from pathlib import Path
-from mpsd.sim.node import open_node
+from mpsd.simulator.node import open_node
 node = open_node(Path(sys.argv[1]))
 cards = [node.card(gpu.ordinal) for gpu in node.gpus]
 while True:

@@ -26,17 +26,17 @@ import yaml
 from aiohttp import web
 
 import mpsd.cli
-from mpsd.core.admission_answer import AdmissionAnswer
-from mpsd.edge import event_loop, logs
-from mpsd.edge.kube import open_kube
-from mpsd.edge.limits_files import LimitsFiles
-from mpsd.edge.listener import json_answer
-from mpsd.edge.waiting import until
-from mpsd.edge.webhook_settings import WebhookSettings, webhook_settings
-from mpsd.roles.webhook import WebhookRole
+from mpsd.admission.rules.admission_answer import AdmissionAnswer
+from mpsd.admission.settings import WebhookSettings, webhook_settings
+from mpsd.admission.webhook import WebhookRole
+from mpsd.platform import event_loop, logs
+from mpsd.platform.kube import open_kube
+from mpsd.platform.limits_files import LimitsFiles
+from mpsd.platform.listener import json_answer
+from mpsd.platform.waiting import until
 from tests.bench.rows import Row
-from tests.roles_webhook.api_server import ApiServer, api_server
-from tests.roles_webhook.world import NAMESPACE, put_shipped_objects
+from tests.whole.webhook.api_server import ApiServer, api_server
+from tests.whole.webhook.world import NAMESPACE, put_shipped_objects
 
 RATE, HELD_S, WARM_S, ROUNDS, CONNECTIONS = 500, 30.0, 2.0, 3, 20
 _OBJECT_BYTES, _VARIABLES = 10_000, 16

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from mpsd.cli import kubectl_mps
-from mpsd.edge.kube import Kube, PatchKind, Resource, open_kube
-from mpsd.roles import cluster_cordon, cluster_evictions, cluster_uninstall, cluster_upgrade
-from mpsd.roles.report_node import MPS_NODES
+from mpsd.operations.lifecycle import cluster_cordon, cluster_evictions, cluster_uninstall, cluster_upgrade
+from mpsd.platform.kube import Kube, PatchKind, Resource, open_kube
+from mpsd.status.report_node import MPS_NODES
 from tests.mpsnodes import mpsnode
 from tests.simulated_api import SimulatedApi
 

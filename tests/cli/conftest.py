@@ -7,9 +7,9 @@ import pytest
 import structlog
 
 from tests.cli.cluster_world import ClusterWorld
-from tests.roles.conftest import served as served
-from tests.roles.conftest import serving as serving
 from tests.simulated_api import simulated_api
+from tests.whole.machine.conftest import served as served
+from tests.whole.machine.conftest import serving as serving
 
 
 @pytest.fixture

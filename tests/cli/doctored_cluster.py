@@ -12,11 +12,11 @@ from typing import Any
 import yaml
 
 import mpsd
-from mpsd.core.serving_told import ANNOTATION, Validity, annotation
-from mpsd.edge.certificates import new_authority
-from mpsd.edge.kube import PODS, Kube, PatchKind, Resource
-from mpsd.edge.kube_time import stamp
-from mpsd.roles.report_node import MPS_NODES, NODES
+from mpsd.platform.certificates import new_authority
+from mpsd.platform.kube import PODS, Kube, PatchKind, Resource
+from mpsd.platform.kube_time import stamp
+from mpsd.platform.rules.serving_told import ANNOTATION, Validity, annotation
+from mpsd.status.report_node import MPS_NODES, NODES
 from tests.cli.cluster_world import ClusterWorld
 from tests.cli.gpu_cluster import gpu_pod, machine, mpsnode
 

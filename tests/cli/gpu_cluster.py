@@ -3,9 +3,9 @@
 import time
 from typing import Any
 
-from mpsd.edge.kube import PODS, PatchKind, Resource
-from mpsd.edge.kube_time import stamp
-from mpsd.roles.report_node import MPS_NODES, NODES
+from mpsd.platform.kube import PODS, PatchKind, Resource
+from mpsd.platform.kube_time import stamp
+from mpsd.status.report_node import MPS_NODES, NODES
 from tests.cli.cluster_world import ClusterWorld
 
 GIB = 1024

@@ -15,11 +15,11 @@ from typing import Any
 
 import yaml
 
-from mpsd.core.mpsnode import API
-from mpsd.edge.kube_time import stamp
-from mpsd.sim.api_kinds import DAEMON_SETS, NAMESPACES, NODES, PODS, Object
+from mpsd.platform.kube_time import stamp
+from mpsd.simulator.api_server.api_kinds import DAEMON_SETS, NAMESPACES, NODES, PODS, Object
+from mpsd.status.rules.mpsnode import API
 from tests.cli.cluster_world import ClusterWorld
-from tests.roles.machine import eventually
+from tests.whole.machine.machine import eventually
 
 _PAUSE_S = 0.03
 NAMESPACE = "mpsd-system"

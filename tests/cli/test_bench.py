@@ -13,14 +13,14 @@ import pytest
 from mpsd.bench import run as bench_run
 from mpsd.bench.alone import CannotBegin, require_alone, require_mps, require_turns
 from mpsd.bench.here import CannotMeasure, Here
+from mpsd.bench.rules.bench_rows import Machine, NeedRow, Part
 from mpsd.bench.run import Run
-from mpsd.core.bench_rows import Machine, NeedRow, Part
-from mpsd.edge.limits_files import load_limits
-from mpsd.edge.nvml import Nvml
-from mpsd.sim.card import EXCLUSIVE_PROCESS, MPS_CLIENT, Card, Claim
-from mpsd.sim.gpus import MIB
-from mpsd.sim.node import cards_asked, create_node
-from mpsd.sim.nvml import SimulatedNvml
+from mpsd.platform.limits_files import load_limits
+from mpsd.platform.nvml import Nvml
+from mpsd.simulator.card import EXCLUSIVE_PROCESS, MPS_CLIENT, Card, Claim
+from mpsd.simulator.gpus import MIB
+from mpsd.simulator.node import cards_asked, create_node
+from mpsd.simulator.nvml import SimulatedNvml
 
 FACTS = load_limits(None).facts
 BENCH = [sys.executable, "-m", "mpsd", "bench"]

@@ -9,8 +9,8 @@ from typing import Any
 
 import psutil
 
-from mpsd.cli import leftovers
-from tests.roles.machine import MPSD
+from mpsd.simulator import leftovers
+from tests.whole.machine.machine import MPSD
 
 Step = dict[str, Any]
 MAY_MAKE_CGROUPS = any(os.access(f"/sys/fs/cgroup/{top}/cgroup.procs", os.W_OK) for top in (".", "unified", "pids"))

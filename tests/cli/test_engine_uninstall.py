@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.edge.processes import identity_of
+from mpsd.platform.processes import identity_of
 from tests.cli.asking import Done, ask
 from tests.cli.test_install import CONFIG_TOML, CONTAINERD, DAEMON_JSON, DOCKER, ENGINES, LAUNCHER, install, tree, write
 from tests.host.bundle import make_bundle

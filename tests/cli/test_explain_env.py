@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mpsd.cli.explain_env import card_named
+from mpsd.operations.explain.environment import card_named
 from tests.cli.asking import ask
-from tests.core.manifests import FACTS
+from tests.model.manifests import FACTS
 
 SHARE = ["-e", "ALIYUN_COM_GPU_MEM_CONTAINER=6", "-e", "ALIYUN_COM_GPU_MEM_DEV=15"]
 EGPU = "EGPU=POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10:PGPU=1,MEM=3276,WEIGHT=10"

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from mpsd.cli import kubectl_mps
-from mpsd.edge.kube import PODS, PatchKind, Resource
-from mpsd.edge.kube_time import stamp
-from mpsd.edge.limits_files import shipped_folder
+from mpsd.platform.kube import PODS, PatchKind, Resource
+from mpsd.platform.kube_time import stamp
+from mpsd.platform.limits_files import shipped_folder
 from tests.cli.cluster_world import ClusterWorld, Said
 from tests.cli.gpu_cluster import GpuCluster, gpu_pod, grant, machine, mpsnode, uuid
-from tests.roles_webhook.api_server import api_server
+from tests.whole.webhook.api_server import api_server
 
 EVENTS, CONFIG_MAPS, NAMESPACES = (Resource("v1", plural) for plural in ("events", "configmaps", "namespaces"))
 REPLICA_SETS = Resource("apps/v1", "replicasets")

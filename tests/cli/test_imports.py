@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.cli.imports import lasting
+from mpsd.platform.imports import lasting
 
 BIN = Path(sys.executable).parent
 

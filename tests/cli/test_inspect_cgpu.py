@@ -12,7 +12,7 @@ from mpsd.cli import inspect_cgpu
 from mpsd.cli.inspect_cgpu import main
 from tests.cli.cluster_world import ClusterWorld, Said
 from tests.cli.gpu_cluster import GpuCluster, gpu_pod, grant, machine, mpsnode, uuid
-from tests.roles_webhook.api_server import api_server
+from tests.whole.webhook.api_server import api_server
 
 BIN = Path(sys.executable).parent
 A7 = """\

@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from mpsd.cli import kubectl_mps, main
-from mpsd.cli.cluster import cluster_parts
 from mpsd.cli.kubectl_mps import with_verb
-from mpsd.core.mpsnode_reading import cluster_status
-from mpsd.edge.kube import PatchKind
-from mpsd.edge.kube_time import seconds
-from mpsd.roles.report_node import MPS_NODES
+from mpsd.model.mpsnode_reading import cluster_status
+from mpsd.platform.kube import PatchKind
+from mpsd.platform.kube_time import seconds
+from mpsd.status.cluster_answers import cluster_parts
+from mpsd.status.report_node import MPS_NODES
 from tests.cli.cluster_world import ClusterWorld
 from tests.mpsnodes import NAMES, NOW, damaged, mpsnode
-from tests.roles.machine import Program, eventually
-from tests.roles_webhook.api_server import api_server
+from tests.whole.machine.machine import Program, eventually
+from tests.whole.webhook.api_server import api_server
 
 BIN = Path(sys.executable).parent
 

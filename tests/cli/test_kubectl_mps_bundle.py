@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from mpsd.cli import cluster_bundle
-from mpsd.edge.kube import PODS, Kube, Resource
-from mpsd.edge.kube_transport import Ask, Transport
-from mpsd.roles.report_node import MPS_NODES, NODES
+from mpsd.operations.bundle import cluster_verb
+from mpsd.platform.kube import PODS, Kube, Resource
+from mpsd.platform.kube_transport import Ask, Transport
+from mpsd.status.report_node import MPS_NODES, NODES
 from tests.cli.cluster_world import ClusterWorld
 from tests.cli.doctored_cluster import DAEMON_SETS, NODE, SYSTEM, DoctoredCluster
-from tests.core.test_bundle_contents import JWT, PEM
+from tests.operations.test_bundle_contents import JWT, PEM
 
 CONFIG_MAPS, SECRETS, EVENTS = (Resource("v1", plural) for plural in ("configmaps", "secrets", "events"))
 
@@ -118,6 +118,6 @@ def test_an_interrupt_leaves_no_file(cluster: DoctoredCluster, tmp_path: Path, m
     async def interrupted(kube: Kube, *_rest: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cluster_bundle, "_gather", interrupted)
+    monkeypatch.setattr(cluster_verb, "_gather", interrupted)
     said = cluster.world.kubectl_mps("bundle", "-o", str(tmp_path / "sub.tar.gz"))
     assert (said.code, said.output, list(tmp_path.glob("*sub*"))) == (130, "", [])

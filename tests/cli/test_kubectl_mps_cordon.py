@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from mpsd.edge.kube import Kube
-from mpsd.roles.cluster_cordon import change_cordon
+from mpsd.operations.lifecycle.cluster_cordon import change_cordon
+from mpsd.platform.kube import Kube
 from tests.cli.cluster_world import ClusterWorld, played_agent
 from tests.mpsnodes import mpsnode
 

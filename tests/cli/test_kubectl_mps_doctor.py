@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from mpsd.core.cluster_doctor_checks import CLUSTER_CHECKS
-from mpsd.core.doctor import Verdict
-from mpsd.core.serving_told import ANNOTATION
-from mpsd.edge.kube import PODS, Resource
-from mpsd.edge.kube_transport import Ask, Transport
-from mpsd.roles.report_node import MPS_NODES, NODES
-from mpsd.sim import api_discovery
+from mpsd.operations.doctor.rules.cluster_doctor_checks import CLUSTER_CHECKS
+from mpsd.operations.doctor.rules.doctor import Verdict
+from mpsd.platform.kube import PODS, Resource
+from mpsd.platform.kube_transport import Ask, Transport
+from mpsd.platform.rules.serving_told import ANNOTATION
+from mpsd.simulator.api_server import api_discovery
+from mpsd.status.report_node import MPS_NODES, NODES
 from tests.cli.cluster_world import ClusterWorld, Said
 from tests.cli.doctored_cluster import (
     CRDS,

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from mpsd.edge.kube import PODS, PatchKind, Resource
-from mpsd.roles.report_node import MPS_NODES
+from mpsd.platform.kube import PODS, PatchKind, Resource
+from mpsd.status.report_node import MPS_NODES
 from tests.cli.cluster_world import ClusterWorld
 from tests.cli.played_nodes import PlayedNodes, played_nodes, run_pods
 from tests.mpsnodes import mpsnode
-from tests.roles.machine import Program, eventually
-from tests.roles_webhook.api_server import api_server
+from tests.whole.machine.machine import Program, eventually
+from tests.whole.webhook.api_server import api_server
 
 A1 = [gpu["uuid"] for gpu in mpsnode("gpu-a1")["status"]["gpus"]]
 A2 = [gpu["uuid"] for gpu in mpsnode("gpu-a2")["status"]["gpus"]]

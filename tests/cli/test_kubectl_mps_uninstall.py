@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsd.edge.kube import PODS, Kube, Resource, deletable_kinds
-from mpsd.sim.api_kinds import NAMESPACES, Object
-from mpsd.sim.api_objects import Objects
+from mpsd.platform.kube import PODS, Kube, Resource, deletable_kinds
+from mpsd.simulator.api_server.api_kinds import NAMESPACES, Object
+from mpsd.simulator.api_server.api_objects import Objects
 from tests.cli.cluster_world import ClusterWorld
 from tests.cli.played_nodes import PlayedNodes, control_images, played_nodes, run_pods
 from tests.manifests.rendering import rendered
-from tests.roles.machine import eventually
+from tests.whole.machine.machine import eventually
 
 MAPS = Resource("v1", "configmaps")
 NAMESPACE = "mpsd-system"

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.core.upgrade_step import MARK
-from mpsd.edge.kube import PatchKind, Resource
-from mpsd.roles.report_node import MPS_NODES
+from mpsd.operations.lifecycle.rules.upgrade_step import MARK
+from mpsd.platform.kube import PatchKind, Resource
+from mpsd.status.report_node import MPS_NODES
 from tests.cli.cluster_world import ClusterWorld
 from tests.cli.played_nodes import NAMESPACE, PlayedNodes, control_images, played_nodes, run_control, run_pods
 from tests.mpsnodes import mpsnode
-from tests.roles.machine import Program, eventually
+from tests.whole.machine.machine import Program, eventually
 
 A1 = [gpu["uuid"] for gpu in mpsnode("gpu-a1")["status"]["gpus"]]
 A2 = [gpu["uuid"] for gpu in mpsnode("gpu-a2")["status"]["gpus"]]

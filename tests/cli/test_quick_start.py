@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.docs.commands import Told, told_in
 from tests.docs.pages import ROOT, page
-from tests.roles.machine import MPSD, SOON_S, eventually
+from tests.whole.machine.machine import MPSD, SOON_S, eventually
 
 _HEADING = "## On a laptop, without a GPU"
 _BACKGROUND = re.compile(r"> (?P<log>\w+\.log)(?: 2>&1)? &$")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.core import client_limits
-from mpsd.core.client_limits import ClientLimit
-from tests.roles.machine import Machine, eventually
+from mpsd.model import client_limits
+from mpsd.model.client_limits import ClientLimit
+from tests.whole.machine.machine import Machine, eventually
 
 OUT_OF_MEMORY = "2:CUDA_ERROR_OUT_OF_MEMORY"
 

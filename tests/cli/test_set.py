@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mpsd.edge import local_api
-from tests.roles.conftest import on_machine, serving_on
-from tests.roles.machine import MPSD, Machine, Program, eventually
+from mpsd.platform import local_api
+from tests.whole.machine.conftest import on_machine, serving_on
+from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
 
 @pytest.fixture

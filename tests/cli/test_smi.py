@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.roles.conftest import on_machine, serving_on
-from tests.roles.machine import MPSD, Machine, Program, eventually
+from tests.whole.machine.conftest import on_machine, serving_on
+from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
 _COMPUTE = {"cards": {"1": {"policy": 3, "max_inst": 20}}}
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from tests.roles.conftest import on_machine, serving_on
-from tests.roles.machine import MPSD, Machine, Program, eventually
+from tests.whole.machine.conftest import on_machine, serving_on
+from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.roles.conftest import on_machine
-from tests.roles.machine import MPSD, Machine, eventually
+from tests.whole.machine.conftest import on_machine
+from tests.whole.machine.machine import MPSD, Machine, eventually
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mpsd import cuda_client
-from mpsd.sim.node import create_node
-from mpsd.sim.nvml import SimulatedNvml
+from mpsd.bench import cuda_client
+from mpsd.simulator.node import create_node
+from mpsd.simulator.nvml import SimulatedNvml
 from tests.contract.gpus import Gpu, facts
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -71,11 +71,11 @@ class Simulated:
         return (
             Program((CONTROL,))
             if uid == os.getuid()
-            else _as_user(uid, "mpsd.sim.control_daemon", "mpsd.sim.control_question")
+            else _as_user(uid, "mpsd.simulator.mps.control_daemon", "mpsd.simulator.mps.control_question")
         )
 
     def client(self, uid: int) -> Program:
-        return Program(("sim-cuda",)) if uid == os.getuid() else _as_user(uid, "mpsd.sim.cuda_client")
+        return Program(("sim-cuda",)) if uid == os.getuid() else _as_user(uid, "mpsd.simulator.cuda_client")
 
 
 class Real:
@@ -117,7 +117,7 @@ class Real:
     def client(self, uid: int) -> Program:
         if uid == os.getuid():
             return Program((sys.executable, cuda_client.__file__))
-        return _as_user(uid, "mpsd.cuda_client")
+        return _as_user(uid, "mpsd.bench.cuda_client")
 
     def _handles(self) -> Iterator[Any]:
         for index in range(min(GPUS, self.nvml.nvmlDeviceGetCount())):

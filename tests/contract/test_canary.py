@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from mpsd.core import canary, client_limits
-from mpsd.core.canary import DENIAL, OWN_LIMIT, SERVER_LIMIT, NoContext, Outcome, Told, Trial
-from mpsd.core.grants import Gpu
-from mpsd.edge import canary_client
+from mpsd.model import client_limits
+from mpsd.model.grants import Gpu
+from mpsd.mps import canary_client
+from mpsd.mps.rules import canary
+from mpsd.mps.rules.canary import DENIAL, OWN_LIMIT, SERVER_LIMIT, NoContext, Outcome, Told, Trial
 from tests.contract.processes import SOON_S
 from tests.contract.world import Daemon, World
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpsd.core.limits_as_read import MEMORY_LIMIT, THREAD_PERCENT, Lifted, Limited, Unusable, memory_limit_as_read
+from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, THREAD_PERCENT, Lifted, Limited, Unusable, memory_limit_as_read
 from tests.contract.gpus import NVML_NEAR_MIB, Gpu, Seen, near
 from tests.contract.results import OUT_OF_MEMORY, SUCCESS
 from tests.contract.world import Daemon, World

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.core.limits_as_read import MEMORY_LIMIT
+from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
 from tests.contract.processes import eventually
 from tests.contract.results import SERVER_GONE, SUCCESS
 from tests.contract.world import Daemon, World

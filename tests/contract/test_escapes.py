@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpsd.core.limits_as_read import MEMORY_LIMIT
+from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
 from tests.contract.gpus import NVML_NEAR_MIB, near
 from tests.contract.processes import Client, eventually
 from tests.contract.results import SUCCESS

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mpsd.core.limits_as_read import MEMORY_LIMIT, THREAD_PERCENT
+from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, THREAD_PERCENT
 from tests.contract.gpus import NVML_NEAR_MIB, near
 from tests.contract.processes import Client, Line
 from tests.contract.results import OUT_OF_MEMORY, TERMINATED

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from mpsd.core.limits_as_read import THREAD_PERCENT
+from mpsd.model.cuda_limit_parser import THREAD_PERCENT
 from tests.contract.gpus import NVML_NEAR_MIB, Seen, near
 from tests.contract.processes import SOON_S, Client
 from tests.contract.world import Daemon, World

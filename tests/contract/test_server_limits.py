@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsd.core.client_limits import DENY_MIB
-from mpsd.core.limits_as_read import MEMORY_LIMIT, PARTITIONING, THREAD_PERCENT
+from mpsd.model.client_limits import DENY_MIB
+from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PARTITIONING, THREAD_PERCENT
 from tests.contract.gpus import OutOfMemory, Seen, near
 from tests.contract.results import OUT_OF_MEMORY, SUCCESS
 from tests.contract.world import Daemon, World

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mpsd import cuda_client
+from mpsd.bench import cuda_client
 from tests.contract.platforms import ROOT
 
-REAL, SIMULATED = ("-I", "-S", cuda_client.__file__), ("-m", "mpsd.sim.cuda_client")
+REAL, SIMULATED = ("-I", "-S", cuda_client.__file__), ("-m", "mpsd.simulator.cuda_client")
 
 
 def _complaint(program: tuple[str, ...], *words: str) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpsd.core.limits_as_read import THREAD_PERCENT
+from mpsd.model.cuda_limit_parser import THREAD_PERCENT
 from tests.contract.gpus import Seen
 from tests.contract.world import Daemon, World
 

@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from mpsd.core.client_limits import DENY_MIB
-from mpsd.core.limits_as_read import MEMORY_LIMIT, VISIBLE_DEVICES
+from mpsd.model.client_limits import DENY_MIB
+from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, VISIBLE_DEVICES
 from tests.contract.gpus import OutOfMemory
 from tests.contract.processes import eventually
 from tests.contract.results import ILLEGAL_ADDRESS, SERVER_GONE, SUCCESS

@@ -6,7 +6,7 @@ for while something else is seen.
 
 import time
 
-from mpsd.core.limits_as_read import THREAD_PERCENT
+from mpsd.model.cuda_limit_parser import THREAD_PERCENT
 from tests.contract.processes import eventually
 from tests.contract.world import Daemon, World
 

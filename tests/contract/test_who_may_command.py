@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.core.limits_as_read import MEMORY_LIMIT
+from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
 from tests.contract.platforms import Program
 from tests.contract.processes import Answer, Client, eventually
 from tests.contract.results import SERVER_GONE, SUCCESS, TERMINATED

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from mpsd.core.gpu_facts import GpuFacts
-from mpsd.core.policy import Policy
-from mpsd.edge.limits_files import shipped_folder
-from mpsd.edge.yaml_files import parse_yaml, read_bytes
+from mpsd.model.gpu_facts import GpuFacts
+from mpsd.model.policy import Policy
+from mpsd.platform.limits_files import shipped_folder
+from mpsd.platform.yaml_files import parse_yaml, read_bytes
 from tests.docs.tables import Row, Table
 
 _PAGE = "docs/policy.md"

@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from mpsd.core.admission_rules import RULES
-from mpsd.core.cluster_doctor_checks import CLUSTER_CHECKS
-from mpsd.core.dialect_policies import POLICIES
-from mpsd.core.doctor import Check
-from mpsd.core.doctor_checks import CHECKS
-from mpsd.core.domain_states import TRANSITIONS
-from mpsd.core.metrics_names import METRICS
-from tests.core.manifests import POLICY
+from mpsd.admission.rules.table import RULES
+from mpsd.model.cgpu_policies import POLICIES
+from mpsd.model.domain_states import TRANSITIONS
+from mpsd.model.metrics_names import METRICS
+from mpsd.operations.doctor.rules.cluster_doctor_checks import CLUSTER_CHECKS
+from mpsd.operations.doctor.rules.doctor import Check
+from mpsd.operations.doctor.rules.doctor_checks import CHECKS
 from tests.docs import command_line_tables, policy_tables
 from tests.docs.pages import ROOT
 from tests.docs.tables import Row, Table
+from tests.model.manifests import POLICY
 from tests.prometheus.shipped import ALERTS
 
 

@@ -4,16 +4,16 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from mpsd.core.admission_modes import label_of
-from mpsd.core.dialect_names import VARIABLES
-from mpsd.core.domain_states import State
-from mpsd.core.events import Reason
-from mpsd.core.mps_ready import mps_ready
-from mpsd.core.policy import Mode, Violations
-from tests.core.manifests import POLICY
-from tests.core.pod_worlds import node
+from mpsd.admission.rules.admission_modes import label_of
+from mpsd.containers.dialects.dialect_names import VARIABLES
+from mpsd.model.conditions import mps_ready
+from mpsd.model.domain_states import State
+from mpsd.model.events import Reason
+from mpsd.model.policy import Mode, Violations
 from tests.docs.pages import Page, page, pages
+from tests.model.manifests import POLICY
 from tests.prometheus.shipped import NAMES
+from tests.status.pod_worlds import node
 
 OPERATIONS = [one for one in pages() if one.name.startswith("docs/operations/")]
 

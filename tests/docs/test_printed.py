@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
 import pytest
 
-import mpsd.edge
-from mpsd.edge.setting_rows import Row
+import mpsd
+from mpsd.platform.setting_rows import Row
 from tests.docs.command_line_tables import PROGRAMS, rows_of
 from tests.docs.pages import page
 from tests.docs.printed import TABLES
@@ -32,8 +32,8 @@ def test_every_setting_with_a_row_is_an_option_of_its_program() -> None:
 
 def setting_rows() -> list[Row]:
     """Of every module of settings, one by itself or in a mapping."""
-    names = (module.name for module in iter_modules(mpsd.edge.__path__) if module.name.endswith("_settings"))
-    values = [value for name in names for value in vars(import_module(f"mpsd.edge.{name}")).values()]
+    names = (module.name for module in walk_packages(mpsd.__path__, "mpsd.") if module.name.endswith(".settings"))
+    values = [value for name in names for value in vars(import_module(name)).values()]
     inside = [row for value in values if isinstance(value, Mapping) for row in value.values()]
     return [row for row in [*values, *inside] if isinstance(row, Row)]
 

@@ -11,7 +11,7 @@ from tests.e2e.waiting import eventually
 
 # CUDA's own context on an A30 and the last piece that was refused: a program can hold its grant less this.
 CONTEXT_MIB = 300
-CLIENT = ("python", "-P", "-m", "mpsd.sim.cuda_client")
+CLIENT = ("python", "-P", "-m", "mpsd.simulator.cuda_client")
 
 
 def container(image: str, gib: int, *actions: str, name: str = "main") -> Object:

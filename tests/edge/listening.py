@@ -9,8 +9,8 @@ from typing import Any
 
 from aiohttp import web
 
-from mpsd.edge.certificates import issue, load_into, new_authority
-from mpsd.edge.listener import (
+from mpsd.platform.certificates import issue, load_into, new_authority
+from mpsd.platform.listener import (
     BodyRefused,
     ConnectionLimits,
     Listener,

@@ -15,8 +15,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpsd.core.admission import review_all
-from mpsd.core.admission_review import (
+from mpsd.admission.rules.admission import review_all
+from mpsd.admission.rules.admission_review import (
     AdmissionAnswer,
     AdmissionContext,
     MalformedReview,
@@ -27,16 +27,16 @@ from mpsd.core.admission_review import (
     read_review,
     validate,
 )
-from mpsd.core.control_log import read_line
-from mpsd.core.control_protocol import NotUnderstood
-from mpsd.core.limits_as_read import memory_limit_as_read, thread_percent_as_read
-from mpsd.core.limits_reading import read_gpu_facts, read_policy
-from mpsd.core.problem import InvalidInput, Problem
-from mpsd.edge.limits_files import shipped_folder
-from mpsd.edge.yaml_files import parse_yaml
-from tests.core.manifests import ANY_JSON, FACTS, POLICY, STEPS, broken_objects, container, inside, pod
-from tests.core.reviews import review_of
-from tests.core.test_control_protocol import EVERY_COMMAND
+from mpsd.model.cuda_limit_parser import memory_limit_as_read, thread_percent_as_read
+from mpsd.model.problem import InvalidInput, Problem
+from mpsd.mps.rules.control_log import read_line
+from mpsd.mps.rules.control_protocol import NotUnderstood
+from mpsd.platform.limits_files import shipped_folder
+from mpsd.platform.rules.limits_reading import read_gpu_facts, read_policy
+from mpsd.platform.yaml_files import parse_yaml
+from tests.admission.reviews import review_of
+from tests.model.manifests import ANY_JSON, FACTS, POLICY, STEPS, broken_objects, container, inside, pod
+from tests.mps.test_control_protocol import EVERY_COMMAND
 
 _DATA = Path(__file__).parents[1] / "data"
 _MANIFESTS, _TRANSCRIPTS = sorted((_DATA / "manifests").iterdir()), sorted((_DATA / "transcripts").iterdir())
@@ -55,7 +55,7 @@ class Target:
 
 
 def _review(body: bytes) -> None:
-    """As `roles.webhook_review` takes a body; what it answers 400 to may be raised, and nothing else."""
+    """As `admission.webhook_review` takes a body; what it answers 400 to may be raised, and nothing else."""
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, MalformedReview, RecursionError):
         _answer(read_review(msgspec.json.decode(body)))
 

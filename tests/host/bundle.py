@@ -20,7 +20,7 @@ import mpsd
 RUNC = "runc"
 PATH = "/opt:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _HOME = Path(mpsd.__file__).parents[1]
-_SIM_CUDA = "import sys; sys.path[:0] = [{home!r}]; from mpsd.sim.cuda_client import main; sys.exit(main())"
+_SIM_CUDA = "import sys; sys.path[:0] = [{home!r}]; from mpsd.simulator.cuda_client import main; sys.exit(main())"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.host.bundle import RUNC, Bundle
-from tests.roles.machine import SOON_S, eventually
+from tests.whole.machine.machine import SOON_S, eventually
 
 Line = Mapping[str, Any]
 _MOST_KILLS = 10  # of one question to runc, by a test that kills whatever runc does

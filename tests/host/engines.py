@@ -18,7 +18,7 @@ import pytest
 from tests.host.bundle import PATH, make_rootfs, read_only_folders
 from tests.host.container import Ended, ended
 from tests.host.host import Host, mounts_below, remove_cgroup
-from tests.roles.machine import SOON_S, eventually
+from tests.whole.machine.machine import SOON_S, eventually
 
 _REMEDY = "tests/host/programs.sh fetches it; put the folders that it prints on PATH, as `make check-host` does"
 _TRIPLET = "x86_64-linux-gnu"

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import mpsd
-from mpsd.core import runtime_launcher
-from mpsd.core.node_status import DomainStatus, GrantStatus
-from mpsd.edge import local_api
+from mpsd.containers.engines import launcher
+from mpsd.model.node_status import DomainStatus, GrantStatus
+from mpsd.platform import local_api
 from tests.host.bundle import make_bundle
 from tests.host.container import Container, Ended, ended
-from tests.roles.machine import MPSD, Line, Machine, eventually
+from tests.whole.machine.machine import MPSD, Line, Machine, eventually
 
 _CGROUPS = Path("/sys/fs/cgroup")
 Books = Mapping[int, tuple[int, int]]  # from a card's ordinal to the MiB and the percent that are granted of it
@@ -44,9 +44,7 @@ class Host(Machine):
     def write_launcher(self, name: str, next_runtime: str = "") -> Path:
         """What `mpsd install` writes; next_runtime: empty where mpsd-runtime finds it itself."""
         home = str(Path(mpsd.__file__).parents[1])
-        text = runtime_launcher.launcher(
-            sys.executable, home, str(self.run_directory), next_runtime, str(self.runtime_log)
-        )
+        text = launcher.launcher(sys.executable, home, str(self.run_directory), next_runtime, str(self.runtime_log))
         path = self._folder / name
         path.write_text(text)
         path.chmod(0o755)

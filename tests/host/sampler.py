@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Self
 
-from mpsd.edge import local_api
+from mpsd.platform import local_api
 from tests.host.host import Host
 
 _EVERY_S = 0.01

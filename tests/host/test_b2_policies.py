@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsd.core.dialect_policies import POLICIES
+from mpsd.model.cgpu_policies import POLICIES
 from tests.host.host import Host, host_of
 from tests.host.published import CARDS
 

@@ -10,7 +10,7 @@ from tests.host.container import Container, Ended, ended
 from tests.host.engines import Docker
 from tests.host.host import Host, host_of
 from tests.host.published import CARDS, OUT_OF_MEMORY, SUCCESS, results
-from tests.roles.machine import MPSD, eventually
+from tests.whole.machine.machine import MPSD, eventually
 
 A10_MIB = 23028
 MAX_INST = 20

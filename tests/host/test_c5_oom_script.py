@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.host.container import Container
 from tests.host.host import Host
-from tests.roles.machine import eventually
+from tests.whole.machine.machine import eventually
 
 TWO_OF_15 = {"ALIYUN_COM_GPU_MEM_CONTAINER": "2", "ALIYUN_COM_GPU_MEM_DEV": "15", "NVIDIA_VISIBLE_DEVICES": "0"}
 USER = 4242

@@ -18,11 +18,11 @@ from typing import Self
 
 import pytest
 
-from mpsd.edge import local_api
+from mpsd.platform import local_api
 from tests.host.container import Container
 from tests.host.host import Host, host_of
 from tests.host.sampler import Sampler
-from tests.roles.machine import eventually
+from tests.whole.machine.machine import eventually
 
 SEED = int(os.environ.get("MPSD_CHAOS_SEED", "0"))
 CONTAINERS = 50

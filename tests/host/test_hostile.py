@@ -7,7 +7,7 @@ import pytest
 from tests.host.container import Container
 from tests.host.host import Host, host_of
 from tests.host.published import CARDS, OUT_OF_MEMORY, SUCCESS, results
-from tests.roles.machine import eventually
+from tests.whole.machine.machine import eventually
 
 SIX = {"ALIYUN_COM_GPU_MEM_CONTAINER": "6", "ALIYUN_COM_GPU_MEM_DEV": "15"}
 UNAVAILABLE = "46:CUDA_ERROR_DEVICE_UNAVAILABLE"  # the card is MPS's alone

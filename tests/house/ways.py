@@ -22,12 +22,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from mpsd.edge.waiting import wait_until
+from mpsd.platform.waiting import wait_until
 from tests.house.tree import NOT_PRODUCT
-from tests.roles.machine import eventually
-from tests.roles_kubelet.cluster import Cluster, pod
-from tests.roles_webhook.api_server import api_server
-from tests.roles_webhook.world import (
+from tests.whole.machine.machine import eventually
+from tests.whole.node.cluster import Cluster, pod
+from tests.whole.webhook.api_server import api_server
+from tests.whole.webhook.world import (
     DEADLINE_S,
     bundles,
     gpu_pod,
@@ -83,7 +83,9 @@ def _request_and_violation() -> None:
         cluster.begin()
         cluster.running("asks", 7)
         liar = pod("liar", 2)
-        lifted = f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0 exec {sys.executable} -m mpsd.sim.cuda_client alloc=4000 hold"
+        lifted = (
+            f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0 exec {sys.executable} -m mpsd.simulator.cuda_client alloc=4000 hold"
+        )
         liar["spec"]["containers"][0]["command"] = ["sh", "-c", lifted]
         cluster.apply(liar)
         eventually(lambda: cluster.phase("liar") == "Failed", "the pod that takes too much is ended")

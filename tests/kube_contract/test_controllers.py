@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpsd.edge.kube import Conflict, Kube, Object, PatchKind, Resource
+from mpsd.platform.kube import Conflict, Kube, Object, PatchKind, Resource
 from tests.kube_contract.conftest import World, eventually, make_node, pod
 
 PODS, JOBS = Resource("v1", "pods"), Resource("batch/v1", "jobs")

@@ -4,17 +4,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.edge.kube import (
-    Conflict,
-    Forbidden,
-    Kube,
-    NotFound,
-    NotNow,
-    Object,
-    PatchKind,
-    Rejected,
-    Resource,
-)
+from mpsd.platform.kube import Conflict, Forbidden, Kube, NotFound, NotNow, Object, PatchKind, Rejected, Resource
 from tests.kube_contract.conftest import NAMESPACES, World, config_map, eventually, pod
 
 MAPS, PODS = Resource("v1", "configmaps"), Resource("v1", "pods")

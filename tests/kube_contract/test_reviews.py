@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from mpsd.core.readers import access_review, is_allowed, reviewed_user, token_review
-from mpsd.edge.kube import Kube, NotFound, Object, Resource
+from mpsd.platform.kube import Kube, NotFound, Object, Resource
+from mpsd.platform.rules.readers import access_review, is_allowed, reviewed_user, token_review
 from tests.kube_contract.conftest import World
 
 ACCOUNTS = Resource("v1", "serviceaccounts")

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from mpsd.core.events import Happening, Reason, Told, event_object, pod_subject
-from mpsd.core.identity import PodName
-from mpsd.edge.kube import Change, ChangeKind, Kube, PatchKind, Rejected, Resource
-from mpsd.edge.kube_time import stamp
+from mpsd.model.events import Happening, Reason, Told, event_object, pod_subject
+from mpsd.model.identity import PodName
+from mpsd.platform.kube import Change, ChangeKind, Kube, PatchKind, Rejected, Resource
+from mpsd.platform.kube_time import stamp
 from tests.kube_contract.conftest import World, config_map, make_node, pod
 
 MAPS, PODS, EVENTS = Resource("v1", "configmaps"), Resource("v1", "pods"), Resource("v1", "events")

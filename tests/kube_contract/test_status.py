@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mpsd.edge.kube import Kube, NotFound, PatchKind, Rejected, Resource
+from mpsd.platform.kube import Kube, NotFound, PatchKind, Rejected, Resource
 from tests.kube_contract.conftest import NODES, World, define, make_node, pod
 
 PODS, MPS_NODES = Resource("v1", "pods"), Resource("mpsd.io/v1alpha1", "mpsnodes")

@@ -9,7 +9,7 @@ nowhere else, and a test holds it to what would be made now.
 import sys
 from pathlib import Path
 
-from mpsd.edge.limits_files import shipped_folder
+from mpsd.platform.limits_files import shipped_folder
 
 TARGET = Path(__file__).parents[2] / "manifests" / "components" / "generic" / "policy.yaml"
 

@@ -6,10 +6,10 @@ from enum import StrEnum
 
 import pytest
 
-from mpsd.core.domain_states import State
-from mpsd.core.metric import Holder, Metric, Teller, Type
-from mpsd.core.metrics_names import METRICS
-from mpsd.core.plugin_calls import Outcome
+from mpsd.kubelet.rules.plugin_calls import Outcome
+from mpsd.model.domain_states import State
+from mpsd.model.metric import Holder, Metric, Teller, Type
+from mpsd.model.metrics_names import METRICS
 from tests.docs.pages import ROOT, page
 from tests.prometheus.shipped import ALERTS, BOARD, INSTANCE, JOB, NAMES, PANELS, Json, job_of
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from mpsd.core.limits_reading import read_policy
-from mpsd.core.policy import Policy
-from mpsd.edge.kubelet_settings import kubelet_settings
-from mpsd.edge.listen_settings import listen_settings
-from mpsd.edge.settings import settings
-from mpsd.edge.yaml_files import parse_yaml
+from mpsd.kubelet.settings import kubelet_settings
+from mpsd.model.policy import Policy
+from mpsd.platform.listen_settings import listen_settings
+from mpsd.platform.rules.limits_reading import read_policy
+from mpsd.platform.settings import settings
+from mpsd.platform.yaml_files import parse_yaml
 from tests.manifests.generic_policy import TARGET, generic_policy
 from tests.manifests.rendering import ALL, Object, named, of_kind, only, rendered, rights
 

@@ -1,4 +1,4 @@
-"""The CEL in the manifests says what `core.admission` says, on any pod that an API server could hand it."""
+"""The CEL in the manifests says what `admission.rules.admission` says, on any pod that an API server could hand it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,14 +7,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpsd.core.admission import judge
-from mpsd.core.admission_case import Circumstances
-from mpsd.core.admission_patch import patch_for_debugging, patch_for_pod
-from mpsd.core.kubernetes_objects import read_object
-from mpsd.core.policy import Mode, RuleId
-from tests.core.manifests import FACTS, MEMORY, PERCENT, POLICY, container, inside, pod
+from mpsd.admission.rules.admission import judge
+from mpsd.admission.rules.admission_case import Circumstances
+from mpsd.admission.rules.admission_patch import patch_for_debugging, patch_for_pod
+from mpsd.model.policy import Mode, RuleId
+from mpsd.platform.rules.kubernetes_objects import read_object
 from tests.manifests.cel import Object, apply_configuration, broken, evaluate, is_asked
 from tests.manifests.rendering import of_kind, only
+from tests.model.manifests import FACTS, MEMORY, PERCENT, POLICY, container, inside, pod
 
 _POLICIES, _MUTATIONS = "overlays/policies", "overlays/policies-mutating"
 # What the policies leave out, because CEL sees the object alone.

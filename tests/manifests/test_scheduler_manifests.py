@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import yaml
 
-from mpsd.core.limits_reading import read_policy
-from mpsd.core.policy import Policy
-from mpsd.edge.scheduler_settings import SchedulerSettings, scheduler_settings
-from mpsd.edge.yaml_files import parse_yaml
+from mpsd.model.policy import Policy
+from mpsd.platform.rules.limits_reading import read_policy
+from mpsd.platform.yaml_files import parse_yaml
+from mpsd.scheduler.settings import SchedulerSettings, scheduler_settings
 from tests.manifests.rendering import Object, assert_confined, called, named, of_kind, rendered, rights
 
 _NAME = "mpsd-scheduler"

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsd.core.limits_reading import read_policy
-from mpsd.core.policy import HostIPC, Mode, Policy, RuleId
-from mpsd.core.registration_plan import EXEMPT, FailurePolicy, Registration, repair
-from mpsd.edge.limits_files import shipped_folder
-from mpsd.edge.webhook_settings import WebhookSettings, webhook_settings
-from mpsd.edge.yaml_files import parse_yaml
+from mpsd.admission.rules.registration import EXEMPT, FailurePolicy, Registration, repair
+from mpsd.admission.settings import WebhookSettings, webhook_settings
+from mpsd.model.policy import HostIPC, Mode, Policy, RuleId
+from mpsd.platform.limits_files import shipped_folder
+from mpsd.platform.rules.limits_reading import read_policy
+from mpsd.platform.yaml_files import parse_yaml
 from tests.manifests.hostile_policy import TARGET, hostile_policy
 from tests.manifests.rendering import ALL, Object, assert_confined, named, of_kind, only, rendered
 
@@ -47,7 +47,7 @@ def test_no_right_reaches_another_secret(place: str) -> None:
 
 
 def test_the_rights_are_those_that_the_code_names() -> None:
-    """The table in the docstring of mpsd.roles.webhook_registration."""
+    """The table in the docstring of mpsd.admission.registration."""
     found = {
         (resource, *rule.get("resourceNames", ())): sorted(rule["verbs"])
         for rule in _rules("base")

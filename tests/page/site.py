@@ -5,9 +5,9 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
-from mpsd.core.page_view import PageView
-from mpsd.edge.listener import Listener, ListenerSettings, TcpAddress
-from mpsd.roles.page_api import PageApi
+from mpsd.platform.listener import Listener, ListenerSettings, TcpAddress
+from mpsd.status.page.page_api import PageApi
+from mpsd.status.page.rules.page_view import PageView
 from tests.page_worlds import Played
 
 _DEADLINE_S = 30.0

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from mpsd.edge.kube import PatchKind
+from mpsd.platform.kube import PatchKind
 from tests.page.browser import Browser
-from tests.roles.conftest import on_machine
-from tests.roles.machine import Machine, Service
-from tests.roles_scheduler.process import extender
-from tests.roles_scheduler.world import MPS_NODES, PODS, World, pod, run
 from tests.served import free_port
 from tests.simulated_api import SimulatedApi, simulated_api
+from tests.whole.machine.conftest import on_machine
+from tests.whole.machine.machine import Machine, Service
+from tests.whole.scheduler.process import extender
+from tests.whole.scheduler.world import MPS_NODES, PODS, World, pod, run
 
 CHANGES_S = 2.0
 LISTEN = "MPSD_LISTEN"

@@ -11,9 +11,9 @@ import pytest
 from selenium.common.exceptions import JavascriptException
 from selenium.webdriver.common.keys import Keys
 
-from mpsd.core.page_view import PageView, PodsHeard
-from mpsd.roles.page_feed import MOST_READERS
-from tests.core.worlds import GPUS
+from mpsd.status.page.feed import MOST_READERS
+from mpsd.status.page.rules.page_view import PageView, PodsHeard
+from tests.model.worlds import GPUS
 from tests.page.browser import DESKTOP, PHONE, Browser, axe
 from tests.page.site import PlayedSite, played
 from tests.page.worlds import cluster, hostile, troubled

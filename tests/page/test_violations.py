@@ -3,12 +3,12 @@
 import time
 from dataclasses import replace
 
-from mpsd.core.cluster_status import KindCount, PodViolations, ShownViolation, ShownViolations
-from mpsd.core.page_cluster import cluster_page, node_parts
-from mpsd.core.page_view import Head, Scope
-from tests.core.cluster_worlds import cluster_node, held
+from mpsd.model.cluster_status import KindCount, PodViolations, ShownViolation, ShownViolations
+from mpsd.status.page.rules.cluster import cluster_page, node_parts
+from mpsd.status.page.rules.page_view import Head, Scope
 from tests.page.browser import Browser
 from tests.page.site import played
+from tests.status.cluster_worlds import cluster_node, held
 
 ROW = "tbody tr:nth-child({})"
 

@@ -2,27 +2,27 @@
 
 from dataclasses import replace
 
-from mpsd.core.cluster_status import ClusterNode
-from mpsd.core.domain_states import State
-from mpsd.core.events import Reason
-from mpsd.core.node_status import ViolationsStatus, ViolationStatus
-from mpsd.core.node_view import Client, DomainView, NodeView
-from mpsd.core.page_cluster import aged, cluster_page, node_parts
-from mpsd.core.page_lately import REFUSED, Happened
-from mpsd.core.page_node import node_page
-from mpsd.core.page_view import Head, PageView, PodsHeard, PodsHere, Scope
-from mpsd.core.page_waiting import Times, own_scene, pod_card, pods_here
-from mpsd.core.pod_seen import read_pod_seen
-from mpsd.core.pod_story import story
-from mpsd.core.responses import Response
-from mpsd.core.status_of_view import node_status
-from mpsd.core.violations import Kind
-from mpsd.edge.kube_time import seconds, stamp
-from tests.core.cluster_worlds import cluster_node, held
-from tests.core.test_pod_story import pod, scene
-from tests.core.worlds import GPUS as SOME
-from tests.core.worlds import POLICY, identity
+from mpsd.model.cluster_status import ClusterNode
+from mpsd.model.domain_states import State
+from mpsd.model.events import Reason
+from mpsd.model.node_status import ViolationsStatus, ViolationStatus
+from mpsd.model.node_view import Client, DomainView, NodeView
+from mpsd.model.responses import Response
+from mpsd.model.violations import Kind
+from mpsd.platform.kube_time import seconds, stamp
+from mpsd.status.page.rules.cluster import aged, cluster_page, node_parts
+from mpsd.status.page.rules.node import node_page
+from mpsd.status.page.rules.page_lately import REFUSED, Happened
+from mpsd.status.page.rules.page_view import Head, PageView, PodsHeard, PodsHere, Scope
+from mpsd.status.page.rules.page_waiting import Times, own_scene, pod_card, pods_here
+from mpsd.status.rules.explanation import story
+from mpsd.status.rules.node_status import node_status
+from mpsd.status.rules.pod_seen import read_pod_seen
+from tests.model.worlds import GPUS as SOME
+from tests.model.worlds import POLICY, identity
 from tests.page_worlds import GIB, domain, granted, node
+from tests.status.cluster_worlds import cluster_node, held
+from tests.status.test_pod_story import pod, scene
 
 _GPUS = tuple(replace(SOME[0], uuid=f"GPU-{ordinal:032x}", ordinal=ordinal) for ordinal in range(4))
 _PODS = (

@@ -9,16 +9,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
-from mpsd.core.domain_states import State
-from mpsd.core.metric import Teller
-from mpsd.edge.certificates import issue, new_authority
+from mpsd.model.domain_states import State
+from mpsd.model.metric import Teller
+from mpsd.platform.certificates import issue, new_authority
 from tests.prometheus.meanwhile import beside, stopped
 from tests.prometheus.scraped_cluster import POLICY, World
-from tests.roles.machine import eventually
-from tests.roles_kubelet.cluster import pod
-from tests.roles_kubelet.test_watchdog import LIMIT, by_shell
-from tests.roles_scheduler.process import extender
-from tests.roles_scheduler.test_http import write
+from tests.whole.machine.machine import eventually
+from tests.whole.node.cluster import pod
+from tests.whole.node.test_watchdog import LIMIT, by_shell
+from tests.whole.scheduler.process import extender
+from tests.whole.scheduler.test_http import write
 
 DAY_S = 86_400.0
 LIMIT_MIB = 2048

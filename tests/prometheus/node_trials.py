@@ -11,13 +11,13 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mpsd.core.metric import Teller
-from mpsd.edge import records
-from mpsd.sim.card import Quirk
+from mpsd.model.metric import Teller
+from mpsd.platform import records
+from mpsd.simulator.card import Quirk
 from tests.prometheus.meanwhile import beside, stopped
 from tests.prometheus.server import Prometheus
-from tests.roles.machine import Machine, Program, Service, eventually
 from tests.served import free_port
+from tests.whole.machine.machine import Machine, Program, Service, eventually
 
 LISTEN = "MPSD_LISTEN"
 NODE = "here"

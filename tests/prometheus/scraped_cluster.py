@@ -16,25 +16,17 @@ from typing import Any
 
 import yaml
 
-from mpsd.core.metric import Teller
-from mpsd.edge.waiting import wait_until
+from mpsd.model.metric import Teller
+from mpsd.platform.waiting import wait_until
 from tests.prometheus.meanwhile import beside
 from tests.prometheus.node_trials import LISTEN
 from tests.prometheus.server import COMPONENT, DEADLINE_S, Prometheus
-from tests.roles.machine import eventually
-from tests.roles_kubelet.cluster import NODE, Cluster, pod
-from tests.roles_scheduler.process import Extender, extender
-from tests.roles_webhook.api_server import ApiServer, api_server
-from tests.roles_webhook.world import (
-    Webhook,
-    bundles,
-    gpu_pod,
-    is_registered,
-    put_shipped_objects,
-    review_of,
-    webhook,
-)
 from tests.served import free_port
+from tests.whole.machine.machine import eventually
+from tests.whole.node.cluster import NODE, Cluster, pod
+from tests.whole.scheduler.process import Extender, extender
+from tests.whole.webhook.api_server import ApiServer, api_server
+from tests.whole.webhook.world import Webhook, bundles, gpu_pod, is_registered, put_shipped_objects, review_of, webhook
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 WEBHOOK, SCHEDULER = "webhook-0", "scheduler-0"

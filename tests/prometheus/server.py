@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mpsd.core.metric import Teller
-from mpsd.edge.waiting import wait_until
+from mpsd.model.metric import Teller
+from mpsd.platform.waiting import wait_until
 from tests.prometheus.shipped import COMPONENT, INSTANCE, JOB, hurried, job_of
 from tests.served import free_port
 

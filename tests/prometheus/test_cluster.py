@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.edge.pod_cgroup import needs_cgroups
+from tests.platform.pod_cgroup import needs_cgroups
 from tests.prometheus.cluster_trials import TRIALS
 from tests.prometheus.scraped_cluster import World, world
 from tests.prometheus.server import READERS, WINDOW, prometheus, promtool

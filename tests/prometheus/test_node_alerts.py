@@ -6,7 +6,7 @@ import pytest
 
 from tests.prometheus.node_trials import NODE, TRIALS, Node, on_node, put_back
 from tests.prometheus.server import prometheus
-from tests.roles.conftest import on_machine
+from tests.whole.machine.conftest import on_machine
 
 
 @pytest.fixture(scope="module")

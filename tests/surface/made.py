@@ -18,20 +18,20 @@ import pytest
 import typer
 import yaml
 
+from mpsd.admission.rules.table import RULES
 from mpsd.cli import inspect_cgpu, kubectl_mps, main
-from mpsd.cli.imports import INTERRUPTED
-from mpsd.cli.output import ExitCode
-from mpsd.core.admission_rules import RULES
-from mpsd.core.cluster_doctor_checks import CLUSTER_CHECKS
-from mpsd.core.doctor_checks import CHECKS
-from mpsd.core.domain_states import State
-from mpsd.core.events import Reason
-from mpsd.core.metrics_names import METRICS
-from mpsd.core.mps_ready import CONDITION, SAID_OF_DOMAINS, Condition
-from mpsd.edge.limits_files import shipped_folder
-from mpsd.runtime import main as runtime
-from mpsd.runtime import next_program
-from mpsd.runtime.refused import Refused
+from mpsd.containers.runtime import main as runtime
+from mpsd.containers.runtime import next_program
+from mpsd.containers.runtime.refused import Refused
+from mpsd.model.conditions import CONDITION, SAID_OF_DOMAINS, Condition
+from mpsd.model.domain_states import State
+from mpsd.model.events import Reason
+from mpsd.model.metrics_names import METRICS
+from mpsd.operations.doctor.rules.cluster_doctor_checks import CLUSTER_CHECKS
+from mpsd.operations.doctor.rules.doctor_checks import CHECKS
+from mpsd.platform.imports import INTERRUPTED
+from mpsd.platform.limits_files import shipped_folder
+from mpsd.platform.output import ExitCode
 from tests.docs.policy_tables import CAPABILITIES, CARDS, POLICY
 from tests.manifests.rendering import ALL, Object, called, rendered
 from tests.surface.text import calls, strings

@@ -1,0 +1,164 @@
+"""Makes API servers ask the webhook, and keeps it so.
+
+One rule: nothing here can lock a cluster out of itself. The namespaces that the webhook needs to start are exempt
+before `Fail` is set, and `Fail` is set only once the webhook has been reached with the very authorities that the
+configuration names.
+
+Rights, with the default name mpsd-webhook in the namespace mpsd-system:
+
+    get, patch   validatingwebhookconfigurations, mutatingwebhookconfigurations   mpsd-webhook
+    get, patch   namespaces            kube-system, mpsd-system
+    get          namespaces            any (labels that choose a rule's mode)
+    get          configmaps            any (keys behind envFrom)
+    get, update  secrets (mpsd-system) mpsd-webhook-certificates
+    create       secrets (mpsd-system) (a right to create cannot name objects)
+"""
+
+import base64
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from mpsd.admission.rules.registration import (
+    FailurePolicy,
+    Registration,
+    authorities_named,
+    exemption,
+    is_registered,
+    repair,
+)
+from mpsd.admission.settings import WebhookSettings
+from mpsd.admission.webhook_certificates import Certificates
+from mpsd.platform.certificates import fingerprints, validity
+from mpsd.platform.kube import Conflict, Kube, KubeError, Object, PatchKind, Resource
+from mpsd.platform.kube_time import seconds, stamp
+from mpsd.platform.logs import logger
+from mpsd.platform.rules.serving_told import ANNOTATION, Stood, Validity, annotation, must_say, read_annotation
+
+NAMESPACES = Resource("v1", "namespaces")
+_GROUP = "admissionregistration.k8s.io/v1"
+CONFIGURATIONS: Mapping[str, Resource] = {
+    "/validate": Resource(_GROUP, "validatingwebhookconfigurations"),
+    "/mutate": Resource(_GROUP, "mutatingwebhookconfigurations"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a look led to. troubles: what stands in the way, in words. changed: whether to look again at once."""
+
+    troubles: tuple[str, ...] = ()
+    changed: bool = False
+
+    @property
+    def is_settled(self) -> bool:
+        return not self.troubles and not self.changed
+
+
+_SETTLED, _CHANGED = Outcome(), Outcome(changed=True)
+
+
+class Registrar:
+    """check: asks the webhook itself for its certificate, given the authorities (PEM) to trust; empty when all is well,
+    else the reason."""
+
+    def __init__(self, kube: Kube, settings: WebhookSettings, check: Callable[[str], Awaitable[str]]) -> None:
+        self._kube = kube
+        self._settings = settings
+        self._check = check
+        self._named: dict[str, frozenset[str]] = {}
+        self._stood: dict[str, Stood] = {}
+        self._log = logger(role="webhook")
+
+    def trusted(self) -> frozenset[str]:
+        """The fingerprints of the authorities that every webhook of both configurations names."""
+        if len(self._named) < len(CONFIGURATIONS):
+            return frozenset()
+        return frozenset.intersection(*self._named.values())
+
+    async def look(self, served: Certificates) -> Outcome:
+        """Repairs what differs, one change of each object at a time, and tells when what is served ends."""
+        names = dict.fromkeys(("kube-system", self._settings.namespace))
+        exempted = [await self._tried(self._exempt(name)) for name in names]
+        may_fail = all(outcome.is_settled for outcome in exempted)
+        registered = [await self._tried(self._register(path, served, may_fail=may_fail)) for path in CONFIGURATIONS]
+        outcomes = [*exempted, *registered]
+        troubles = (trouble for outcome in outcomes for trouble in outcome.troubles)
+        return Outcome(tuple(troubles), any(outcome.changed for outcome in outcomes))
+
+    async def _tried(self, attempt: Awaitable[Outcome]) -> Outcome:
+        try:
+            return await attempt
+        except Conflict:
+            return _CHANGED  # by somebody else; what they made of it is seen at the next look
+        except KubeError as error:
+            return Outcome((str(error),))
+
+    async def _exempt(self, name: str) -> Outcome:
+        patch = exemption(await self._kube.get(NAMESPACES, name))
+        if patch is None:
+            return _SETTLED
+        await self._kube.patch(NAMESPACES, name, patch, PatchKind.MERGE)
+        self._log.info("namespace exempted", namespace=name, reason="the webhook could not start without it")
+        return _CHANGED
+
+    async def _register(self, path: str, served: Certificates, *, may_fail: bool) -> Outcome:
+        resource, name = CONFIGURATIONS[path], self._settings.service
+        self._named.pop(path, None)
+        wanted = self._wanted(path, served.authorities)
+        seen = await self._kube.get(resource, name)
+        trouble = await self._unreached(seen) if is_registered(seen, wanted) else ""
+        change = repair(seen, wanted, may_fail=may_fail and not trouble)
+        if change is None:
+            self._named[path] = _named_by_all(seen)
+            await self._tell(path, seen, validity(served.serving.certificate))
+            return Outcome((f"{resource.plural} {name}: {trouble}",)) if trouble else _SETTLED
+        metadata = {"resourceVersion": seen["metadata"]["resourceVersion"]}
+        await self._kube.patch(resource, name, {"metadata": metadata, "webhooks": change.webhooks}, PatchKind.MERGE)
+        self._log.info("configuration changed", configuration=resource.plural, name=name, changes=list(change.changes))
+        return _CHANGED
+
+    async def _tell(self, path: str, seen: Object, own: Validity) -> None:
+        """When the certificate that we serve ends, where this configuration does not say it."""
+        now, there = time.time(), read_annotation(seen, seconds)
+        if not must_say(there, own, self._stood.get(path), now):
+            if there and there.ends_at == own.ends_at:
+                self._stood[path] = Stood(own, now)
+            return
+        said = {ANNOTATION: annotation(own, stamp)}
+        metadata = {"resourceVersion": seen["metadata"]["resourceVersion"], "annotations": said}
+        resource, name = CONFIGURATIONS[path], self._settings.service
+        await self._kube.patch(resource, name, {"metadata": metadata}, PatchKind.MERGE)
+        self._stood[path] = Stood(own, now)
+        self._log.info("serving certificate told", configuration=resource.plural, name=name, **said)
+
+    async def _unreached(self, seen: Object) -> str:
+        """Why we do not answer as this configuration would have it; empty when we do."""
+        for bundle in dict.fromkeys(authorities_named(seen)):
+            try:
+                trouble = await self._check(base64.b64decode(bundle).decode())
+            except ValueError:
+                trouble = "its caBundle cannot be read"
+            if trouble:
+                return trouble
+        return ""
+
+    def _wanted(self, path: str, authorities: bytes | None) -> Registration:
+        return Registration(
+            self._settings.service,
+            self._settings.namespace,
+            path,
+            self._settings.url,
+            None if authorities is None else base64.b64encode(authorities).decode(),
+            FailurePolicy(self._settings.failure_policy),
+        )
+
+
+def _named_by_all(configuration: Object) -> frozenset[str]:
+    named = []
+    for bundle in authorities_named(configuration):
+        try:
+            named.append(fingerprints(base64.b64decode(bundle)))
+        except ValueError:
+            named.append(frozenset())
+    return frozenset.intersection(*named) if named else frozenset()

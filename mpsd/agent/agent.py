@@ -1,0 +1,194 @@
+"""`mpsd agent`: looks at the node, decides, acts, and answers programs that ask for a GPU.
+
+One rule: everything it knows can be found again on the node, so it may be killed at any time and no client notices.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from mpsd.agent.domain_limits import DomainLimits
+from mpsd.agent.events import HappenedBook
+from mpsd.agent.rules.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide, stages
+from mpsd.agent.turns import Turns
+from mpsd.agent.waiting_room import WaitingRoom
+from mpsd.grants.books import Books
+from mpsd.model.domain_states import SERVING, after_is
+from mpsd.model.node_view import NodeView
+from mpsd.model.policy import Policy
+from mpsd.mps import stale_gates
+from mpsd.mps.control_pipe import ControlFailed
+from mpsd.mps.domain_records import DomainRecords
+from mpsd.mps.node import Node
+from mpsd.mps.rules.control_protocol import NotUnderstood
+from mpsd.platform.logs import logger
+from mpsd.platform.settings import Settings
+from mpsd.watchdog.watchdog import Watchdog
+
+_LOOK_S = 2.0  # between two looks that nothing asked for
+_SOON_S = 0.2  # after an action failed, or while a grant has clients left and its holder is gone
+_RECORDS_LOOK_S = 0.25  # between two looks for a change of the domains' records, which costs a stat each
+
+
+class AgentRole:
+    """One node's agent. wake: makes its loop look, now; the books set it too."""
+
+    def __init__(
+        self, settings: Settings, node: Node, policy: Callable[[], Policy], books: Books, wake: asyncio.Event
+    ) -> None:
+        self._policy = policy
+        self._node = node
+        self._driver = node.nvml.driver()
+        self._log = logger(role="agent")
+        self._wake = wake
+        self._turns = Turns()
+        self._turn_lock = asyncio.Lock()  # held while it looks, decides and acts
+        self._run_directory = settings.run_directory
+        self._records = DomainRecords(settings.run_directory, self._log)
+        self._limits = DomainLimits(settings, node.environment, policy)
+        self.watchdog = Watchdog(settings, node, policy, books, self._records)
+        self._books = books
+        self._troubles: dict[str, str] = {}
+        self.waiting = WaitingRoom(self._wake.set)
+        self.on_view: Callable[[NodeView], None] | None = None  # told each view, once it was acted upon
+        self.view: NodeView | None = None  # None before the first look
+        self.happened = HappenedBook()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Looks, decides and acts until `stop`; grants, limits and clients are left as they are then."""
+        self._books.load()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.watchdog.run(stop))
+            await self._follow(stop)
+        self._books.close()
+
+    async def _follow(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            self._wake.clear()
+            self._turns.begin()
+            async with self._turn_lock:
+                acted = await self._turn()
+            self._turns.end()
+            quiet = acted and all(held.holder_alive for held in self._books.held())
+            await self._pause(_LOOK_S if quiet else _SOON_S, stop)
+
+    async def _turn(self) -> bool:
+        """One look and everything that follows from it; False where something failed."""
+        await self._books.refresh()
+        view = self.look()
+        actions = decide(view, self._policy())
+        acted = await self._act(actions)
+        before, self.view = self.view, self.look() if actions else view
+        self.happened.see(before, self.view)
+        if self.on_view:
+            self.on_view(self.view)
+        return acted
+
+    @contextlib.asynccontextmanager
+    async def between_turns(self) -> AsyncIterator[None]:
+        """For who changes what a turn decides by: what a turn has seen is so until it has acted."""
+        async with self._turn_lock:
+            yield
+
+    async def until_allowed(self, domain: str, memory_mib: int, deadline_s: float) -> str:
+        """Waits until the domain's servers are known to let a client of this size in; else says why they do not."""
+        why = f"{domain} has no control daemon yet"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                self._wake.set()
+                while why:
+                    await self._turns.next()
+                    why = self._why_not(domain, memory_mib)
+        return why
+
+    def _why_not(self, name: str, memory_mib: int) -> str:
+        domain = self.view.domain(name) if self.view else None
+        if domain is None:
+            return f"{name} has no control daemon yet"
+        if domain.state not in SERVING:
+            return f"{name} is {after_is(domain.state)}{f': {domain.record.reason}' if domain.record.reason else ''}"
+        if domain.allowed_mib < memory_mib:
+            return f"{name} has not confirmed a limit of {memory_mib} MiB: {self._troubles.get(name, 'not yet')}"
+        return ""
+
+    async def _pause(self, longest_s: float, stop: asyncio.Event) -> None:
+        """Until something asks for a look: a program, a death, a domain's record; at most `longest_s`."""
+        until = time.monotonic() + longest_s
+        while not self._wake.is_set() and not stop.is_set() and (left_s := until - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, _RECORDS_LOOK_S)):
+                    await self._wake.wait()
+            if self._records.changed():
+                return
+
+    def look(self) -> NodeView:
+        """The node as it is now."""
+        now, unknown = time.time(), list(self._books.unknown)
+        held = tuple(self._books.held())
+        records = self._records.read()
+        stale_gates.close_unguarded(self._run_directory, records, self._log)
+        domains = tuple(self._limits.view(record, now) for record in records)
+        sight = self.watchdog.look()
+        unknown.extend(sight.unknown)
+        return NodeView(
+            now=now,
+            driver=self._driver,
+            gpus=self._node.gpus,
+            domains=domains,
+            grants=held,
+            clients=None if sight.unknown else sight.clients,
+            waiting=self.waiting.everyone(),
+            grants_known=not self._books.unknown,
+            ungranted=self._books.ungranted,
+            unknown=tuple(unknown),
+        )
+
+    async def _act(self, actions: tuple[Action, ...]) -> bool:
+        """Does stage after stage; what fails in one domain keeps the rest of that domain for the next look."""
+        troubles: dict[str, str] = {}
+        for stage in stages(actions):
+            await asyncio.gather(*(self._act_on(domain, own, troubles) for domain, own in stage.items()))
+        self._troubles = troubles
+        return not troubles
+
+    async def _act_on(self, domain: str, actions: Sequence[Action], troubles: dict[str, str]) -> None:
+        """One domain's actions of a stage, one after the other."""
+        for action in actions:
+            if domain in troubles:
+                return
+            try:
+                await self._do(action)
+            except (ControlFailed, NotUnderstood, OSError) as error:
+                troubles[domain] = str(error)
+                if self._troubles.get(domain) != str(error):
+                    self._log.warning("action failed", action=type(action).__name__, domain=domain, reason=str(error))
+
+    async def _do(self, action: Action) -> None:
+        match action:
+            case EndGrant(grant):
+                self._books.end(grant)
+                self._log.info("grant ended", grant=grant.id, holder=str(grant.holder))
+            case SetLimit(domain, limit):
+                if await self._limits.set(domain, limit, time.time()):
+                    of_whom = limit.server or "servers to come"
+                    self._log.info("limit set", domain=domain, server=of_whom, memory_mib=limit.memory_mib)
+            case Admit(grant):
+                if not self.waiting.expects(grant.id):  # its program has gone while a limit was raised for it
+                    return
+                self._books.add(grant)
+                self.waiting.answer(action)
+                self._log.info(
+                    "granted",
+                    grant=grant.id,
+                    holder=str(grant.holder),
+                    gpus=grant.gpus,
+                    memory_mib=grant.memory_mib,
+                )
+            case Refuse(waiting, reason):
+                self.happened.refused(self.waiting.command(waiting), reason)
+                self.waiting.answer(action)
+                self._log.info("refused", request=waiting, reason=reason)
+            case Forget(waiting):
+                self.waiting.forget(waiting)
+                self._log.info("request dropped", request=waiting, reason="its program is gone")

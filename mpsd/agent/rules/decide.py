@@ -1,0 +1,263 @@
+"""From one look at the node to what is done about it, in order.
+
+One rule: after every single action the books still hold. So grants end before others begin, a server's limit is raised
+before the program that needs it is answered, and is lowered last.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from mpsd.agent.rules.card_placement import place_there, with_room
+from mpsd.grants.rules.placement import NoRoom, Placed, place
+from mpsd.model.client_limits import DENY_MIB, ClientLimit, problems_with
+from mpsd.model.domain_states import ANSWERING, SERVING, after_is
+from mpsd.model.grants import CardsRequest, Gpu, Grant, Room, rooms
+from mpsd.model.node_view import DomainView, NodeView, ServerLimit, Waiting
+from mpsd.model.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class EndGrant:
+    """Take the grant off the books: its holder and all its clients are gone."""
+
+    grant: Grant
+
+
+@dataclass(frozen=True, slots=True)
+class SetLimit:
+    """Tell the domain's MPS this limit, and read it back."""
+
+    domain: str
+    limit: ServerLimit
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Write the grant down, then answer the request that has its id."""
+
+    grant: Grant
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer a request with a no. for_ever: it would not fit on empty GPUs either."""
+
+    id: str
+    reason: str
+    for_ever: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Nobody waits for an answer to this request any more."""
+
+    id: str
+
+
+Action = EndGrant | SetLimit | Admit | Refuse | Forget
+
+
+def domain_of(action: Action) -> str:
+    """The domain whose daemon or books the action changes; empty for an answer that changes none."""
+    match action:
+        case EndGrant(grant) | Admit(grant):
+            return grant.domain
+        case SetLimit(domain, _limit):
+            return domain
+        case Refuse() | Forget():
+            return ""
+
+
+def stages(actions: Iterable[Action]) -> Iterator[Mapping[str, Sequence[Action]]]:
+    """The actions in their order, those of a stage by domain: limits that follow each other are set in all domains at
+    once, so that a daemon that does not answer holds up its own domain alone; everything else is done one by one."""
+    for are_limits, run in groupby(actions, key=lambda action: isinstance(action, SetLimit)):
+        if not are_limits:
+            yield from ({domain_of(action): [action]} for action in run)
+            continue
+        by_domain: dict[str, list[Action]] = {}
+        for action in run:
+            by_domain.setdefault(domain_of(action), []).append(action)
+        yield by_domain
+
+
+def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
+    """What to do now, in this order."""
+    ended = tuple(held.grant for held in view.grants if _is_over(held.grant, held.holder_alive, view))
+    kept = tuple(held.grant for held in view.grants if held.grant not in ended)
+    answers = tuple(_answers(view, kept, policy))
+    grants = (*kept, *(answer.grant for answer in answers if isinstance(answer, Admit)))
+    domains = view.domains if view.grants_known else ()  # a limit for some of the grants would shut the others out
+    limits = tuple(limit for domain in domains for limit in _limits_to_set(domain, grants))
+    raised = [limit for limit in limits if limit.limit.memory_mib > DENY_MIB and not _lowers(limit, view)]
+    lowered = [limit for limit in limits if limit not in raised]
+    return (*map(EndGrant, ended), *raised, *answers, *lowered)
+
+
+def _is_over(grant: Grant, holder_alive: bool, view: NodeView) -> bool:
+    """A grant lasts as long as its holder or any client of it; while NVML cannot say, it lasts."""
+    if holder_alive or view.clients is None:
+        return False
+    return not any(client.grant == grant.id for client in view.clients)
+
+
+def _answers(view: NodeView, kept: Sequence[Grant], policy: Policy) -> Iterator[Admit | Refuse | Forget]:
+    """First come, first served: nobody overtakes a request that waits."""
+    grants = list(kept)
+    queued = 0
+    for waiting in view.waiting:
+        if not waiting.holder_alive:
+            yield Forget(waiting.id)
+            continue
+        answer = _answer(waiting, _open_rooms(view, grants, policy), view, queued, policy)
+        if answer is None:
+            queued += 1
+            continue
+        if isinstance(answer, Admit):
+            grants.append(answer.grant)
+        yield answer
+
+
+def _answer(
+    waiting: Waiting, open_rooms: Sequence[Room], view: NodeView, queued: int, policy: Policy
+) -> Admit | Refuse | None:
+    """None: the request goes on waiting."""
+    closed = _closed_gpus(view)
+    placed = _place(waiting, open_rooms, policy, closed)
+    if isinstance(placed, Placed) and not queued:
+        grant = _grant(waiting, placed, policy)
+        unusable = _why_unusable(grant, view)
+        return Refuse(waiting.id, unusable, for_ever=True) if unusable else Admit(grant)
+    whole_node = _place(waiting, _all_rooms(view, (), policy), policy, closed)
+    if isinstance(whole_node, NoRoom) and not whole_node.ever and not tuple(_without_domain(view)):
+        return Refuse(waiting.id, whole_node.reason, for_ever=True)
+    if waiting.deadline is not None and view.now < waiting.deadline:
+        return None
+    reason = placed.reason if isinstance(placed, NoRoom) else _queue_reason(queued)
+    others = () if isinstance(waiting.request, CardsRequest) else _closed(view)  # who names GPUs asks for no others
+    return Refuse(waiting.id, "; ".join([reason, *others]), for_ever=False)
+
+
+def why_waiting(view: NodeView, policy: Policy) -> Mapping[str, str]:
+    """By id, why each request that goes on waiting has no answer yet; one that is about to be answered is left out."""
+    open_rooms = _open_rooms(view, [held.grant for held in view.grants], policy)
+    reasons: dict[str, str] = {}
+    for waiting in view.waiting:
+        if waiting.holder_alive:
+            answer = _answer(replace(waiting, deadline=None), open_rooms, view, len(reasons), policy)
+            if isinstance(answer, Refuse):
+                reasons[waiting.id] = answer.reason
+    return reasons
+
+
+def had_room(request: CardsRequest, view: NodeView, policy: Policy) -> tuple[str, ...]:
+    """The labels of the GPUs that could give a container what it asks of them, whatever the others can."""
+    return with_room(request, _open_rooms(view, [held.grant for held in view.grants], policy), policy)
+
+
+def _place(waiting: Waiting, among: Sequence[Room], policy: Policy, closed: Mapping[str, str]) -> Placed | NoRoom:
+    request = waiting.request
+    if isinstance(request, CardsRequest):
+        return place_there(request, among, policy, closed)
+    return place(request, among, policy)
+
+
+def _why_unusable(grant: Grant, view: NodeView) -> str:
+    """Why no program could start under this grant; empty where it could."""
+    found = [
+        str(problem)
+        for gpu in view.gpus
+        if (part := grant.part_of(gpu.uuid)).memory_mib
+        for limit in [ClientLimit(part.memory_mib, grant.thread_percent)]
+        for problem in problems_with(limit, gpu.label, gpu.capability, gpu.memory_mib, gpu.sms)
+    ]
+    return "; ".join(found)
+
+
+def _queue_reason(queued: int) -> str:
+    return "1 request waits before this one" if queued == 1 else f"{queued} requests wait before this one"
+
+
+def _closed(view: NodeView) -> Iterator[str]:
+    """Why some domains take no new programs."""
+    yield from (_why_closed(domain) for domain in view.domains if domain.state not in SERVING)
+    yield from map(_no_daemon, _without_domain(view))
+
+
+def _closed_gpus(view: NodeView) -> Mapping[str, str]:
+    """Why some GPUs take no new programs, by UUID."""
+    label = {gpu.uuid: gpu.label for gpu in view.gpus}
+    return {gpu.uuid: _no_daemon(gpu) for gpu in _without_domain(view)} | {
+        uuid: f"{label.get(uuid, uuid)} takes no programs now: {_why_closed(domain)}"
+        for domain in view.domains
+        if domain.state not in SERVING
+        for uuid in domain.record.gpus
+    }
+
+
+def _why_closed(domain: DomainView) -> str:
+    why = f": {domain.record.reason}" if domain.record.reason else ""
+    return f"{domain.name} is {after_is(domain.state)}{why}"
+
+
+def _no_daemon(gpu: Gpu) -> str:
+    return f"{gpu.label} has no control daemon yet"
+
+
+def _without_domain(view: NodeView) -> Iterator[Gpu]:
+    """GPUs that `mpsd control` has said nothing about yet, so that nothing can be said of them for ever."""
+    known = {uuid for domain in view.domains for uuid in domain.record.gpus}
+    return (gpu for gpu in view.gpus if gpu.uuid not in known)
+
+
+def _grant(waiting: Waiting, placed: Placed, policy: Policy) -> Grant:
+    request = waiting.request
+    percent = request.thread_percent
+    return Grant(
+        id=waiting.id,
+        domain=placed.domain,
+        parts=request.parts if isinstance(request, CardsRequest) else request.parts(placed.gpus),
+        thread_percent=policy.requests.default_thread_percent if percent is None else percent,
+        clients=policy.requests.clients_per_grant,
+        holder=waiting.holder,
+        command=waiting.command,
+    )
+
+
+def _all_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[Room, ...]:
+    domain_of = {uuid: domain.name for domain in view.domains for uuid in domain.record.gpus}
+    known = [gpu for gpu in view.gpus if gpu.uuid in domain_of]
+    return rooms(known, domain_of, grants, policy)
+
+
+def _open_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[Room, ...]:
+    """The rooms of domains that serve; none where what is on the GPUs cannot be seen."""
+    serving = {domain.name for domain in view.domains if domain.state in SERVING}
+    return tuple(room for room in _all_rooms(view, grants, policy) if room.domain in serving)
+
+
+def _limits_to_set(domain: DomainView, grants: Iterable[Grant]) -> Iterator[SetLimit]:
+    """Every ordinal a client of this domain may see gets the domain's largest grant, and denial where there is none.
+
+    The ordinal is the client's own (docs/mps-observed.md, section 3), so no ordinal can have a limit of its own GPU.
+    """
+    if domain.state not in ANSWERING:
+        return
+    largest_mib = max((grant.memory_mib for grant in grants if grant.domain == domain.name), default=DENY_MIB)
+    for ordinal in range(len(domain.record.gpus)):
+        for server in (None, *domain.record.servers):
+            wanted = ServerLimit(server, ordinal, largest_mib)
+            if wanted not in domain.limits:
+                yield SetLimit(domain.name, wanted)
+
+
+def _lowers(action: SetLimit, view: NodeView) -> bool:
+    """True where a larger limit is known to be in force."""
+    domain = view.domain(action.domain)
+    known = domain.limits if domain else frozenset[ServerLimit]()
+    return any(
+        replace(limit, memory_mib=action.limit.memory_mib) == action.limit
+        and limit.memory_mib > action.limit.memory_mib
+        for limit in known
+    )

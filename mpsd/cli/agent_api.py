@@ -1,0 +1,129 @@
+"""The agent's interface on its Unix socket: ask for a grant, look at the node.
+
+One rule: a grant goes to the process that asked, whose pid the kernel tells; nobody can ask for another or end one.
+"""
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+import mpsd
+from mpsd.agent.agent_sources import AgentSources
+from mpsd.agent.rules.decide import Refuse
+from mpsd.cli.program_request import read_program_request
+from mpsd.containers.containers_api import ContainersApi
+from mpsd.containers.grant_set_api import GrantSetApi
+from mpsd.grants.rules.grant_messages import GrantAnswer, ProgramAsks, Refusal
+from mpsd.model.bare_commands import without_arguments
+from mpsd.model.client_limits import ClientLimit, environment
+from mpsd.model.cuda_limit_parser import VISIBLE_DEVICES
+from mpsd.model.domain_states import SERVING, after_is
+from mpsd.model.durations import DAY_S
+from mpsd.model.grants import Grant
+from mpsd.model.node_status import NodeStatus
+from mpsd.model.node_view import Waiting
+from mpsd.model.problem import InvalidInput
+from mpsd.platform import processes
+from mpsd.platform.listener import Handler, Listener, ListenerSettings, UnixPath, json_answer, peer_pid
+from mpsd.platform.settings import GRANT
+from mpsd.status.metrics.metrics_api import MetricsApi
+from mpsd.status.page.page_api import PageApi
+from mpsd.status.rules.node_status import node_status
+from mpsd.status.use_api import UseApi
+
+LONGEST_WAIT_S = 7 * DAY_S
+
+
+class AgentApi:
+    """Everything that is answered on the Unix socket, and of it what other ports answer too."""
+
+    def __init__(self, sources: AgentSources, metrics: MetricsApi, page: PageApi) -> None:
+        self._sources = sources
+        self._agent = sources.agent
+        self._metrics = metrics
+        self._page = page
+        self._server = Listener(
+            {
+                "GET /healthz": self._health,
+                "GET /readyz": self._readiness,
+                "GET /v1/node": self._node,
+                "POST /v1/grants": self._grant,
+                **ContainersApi(sources).routes,
+                **GrantSetApi(sources).routes,
+                **UseApi(sources).routes,
+                **metrics.routes,
+                **page.routes,
+            },
+            # Any user of this machine may ask for a grant, as any may use its GPUs.
+            UnixPath(sources.settings.socket, 0o666),
+            # Whoever hangs up waits in no queue any more.
+            ListenerSettings(last_requests_s=2, cancels=True),
+        )
+
+    async def start(self) -> None:
+        """AlreadyServed where another agent answers."""
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop()
+
+    @property
+    def readers_routes(self) -> Mapping[str, Handler]:
+        """What is told on the ports for readers too: it only looks, and gives nothing away that grants anything."""
+        return {"GET /v1/node": self._node_for_readers, **self._metrics.routes, **self._page.routes}
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readiness(self, _request: web.Request) -> web.Response:
+        """200 once any domain takes programs."""
+        domains = self._agent.look().domains
+        if any(domain.state in SERVING for domain in domains):
+            return web.Response(text="ok\n")
+        said = ", ".join(f"{domain.name} is {after_is(domain.state)}" for domain in domains) or "no domains yet"
+        return web.Response(text=f"{said}\n", status=503)
+
+    async def _node(self, _request: web.Request) -> web.Response:
+        return json_answer(self._status())
+
+    async def _node_for_readers(self, _request: web.Request) -> web.Response:
+        """Of pods others read than who is on the machine, where everybody sees what programs were started with."""
+        are_pods = self._sources.books is None
+        return json_answer(without_arguments(self._status()) if are_pods else self._status())
+
+    def _status(self) -> NodeStatus:
+        told = node_status(self._agent.look(), self._sources.policy, self._agent.watchdog.status(), mpsd.__version__)
+        return replace(told, limits_directory=str(self._sources.limits.folder.absolute()))
+
+    async def _grant(self, request: web.Request) -> web.Response:
+        """201 with the grant; 400 for a request that cannot be read or served; 409 when there is no room."""
+        if self._sources.books is None:
+            return json_answer(Refusal(("kubelet gives this node's GPUs to pods; write a pod",), True), status=400)
+        try:
+            asks = msgspec.json.decode(await request.read(), type=ProgramAsks)
+            wanted = read_program_request(asks, self._sources.policy, self._sources.facts)
+        except msgspec.MsgspecError as error:
+            return json_answer(Refusal((f"the request is not understood: {error}",), True), status=400)
+        except InvalidInput as error:
+            return json_answer(Refusal(tuple(map(str, error.problems)), True), status=400)
+        holder = processes.identity_of(peer_pid(request) or 0)
+        if holder is None:
+            reason = "the kernel does not say which process asks; run mpsd in the same pid namespace"
+            return json_answer(Refusal((reason,), True), status=400)
+        deadline = time.time() + min(asks.wait_s, LONGEST_WAIT_S) if asks.wait_s > 0 else None
+        waiting = Waiting(uuid.uuid4().hex[:12], wanted, holder, True, asks.command[:200], deadline)
+        answer = await self._agent.waiting.wait(waiting)
+        if isinstance(answer, Refuse):
+            return json_answer(Refusal((answer.reason,), answer.for_ever), status=400 if answer.for_ever else 409)
+        return json_answer(self._answer(answer.grant), status=201)
+
+    def _answer(self, grant: Grant) -> GrantAnswer:
+        pipe_directory: Path = self._sources.settings.domain(grant.domain).client
+        variables = environment(ClientLimit(grant.memory_mib, grant.thread_percent), str(pipe_directory))
+        variables |= {VISIBLE_DEVICES: ",".join(grant.gpus), GRANT: grant.id}
+        return GrantAnswer(grant.id, variables | self._sources.node.extra, self._sources.node.path_first)

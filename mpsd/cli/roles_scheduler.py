@@ -1,0 +1,141 @@
+"""`mpsd scheduler`: an extender that tells kube-scheduler which nodes have a GPU with room, and binds pods to one.
+
+One rule: it keeps nothing that it cannot read from the API again, so that it may be killed at any time.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from mpsd.platform import event_loop
+from mpsd.platform.kube import Kube
+from mpsd.platform.limits_files import LimitsFiles
+from mpsd.platform.limits_watch import watch_limits
+from mpsd.platform.listener import Handler, Listener, ListenerSettings, Shutdown, TcpAddress
+from mpsd.platform.logs import logger
+from mpsd.platform.readers_port import ReadersPort
+from mpsd.platform.server_metrics import CONTENT_TYPE
+from mpsd.platform.token_review import token_reviewer
+from mpsd.scheduler.listener import ExtenderListener
+from mpsd.scheduler.metrics import Numbers, SchedulerMetrics
+from mpsd.scheduler.scheduler_api import ExtenderApi, bit_by_bit
+from mpsd.scheduler.scheduler_bind import Binder
+from mpsd.scheduler.scheduler_books import ClusterBooks
+from mpsd.scheduler.settings import SchedulerSettings
+from mpsd.status.page.cluster import ClusterPage
+from mpsd.status.page.page_api import PageApi
+
+_LOOK_S = 0.2
+_LONGEST_PROBE = 1024  # bytes; probes have no body
+
+
+class SchedulerRole:
+    def __init__(self, settings: SchedulerSettings, files: LimitsFiles, kube: Kube) -> None:
+        self._settings = settings
+        self._files = files
+        self._metrics = SchedulerMetrics()
+        self._books = ClusterBooks(kube, lambda: files.policy, files.facts.fewest_clients)
+        api = ExtenderApi(self._books, Binder(kube, self._books), self._metrics)
+        self._listener = ExtenderListener(api.routes(), settings, self._metrics)
+        plain = TcpAddress(settings.metrics_address, settings.metrics_port)
+        self._plain_server = Listener(self._public_routes(), plain, ListenerSettings(_LONGEST_PROBE))
+        self._page = PageApi(ClusterPage(kube, self._books))
+        self._readers = _readers_port(self.readers_routes, settings) if settings.listen.addresses else None
+        self._usable_since: float | None = None  # monotonic; None while the books must not be asked
+        self._said: bool | None = None  # whether they may be asked, as was said last; None before the first look
+        self._has_begun = False  # whether the books were usable once
+        self._policy = files.policy  # that the books were last told of
+        self._log = logger(role="scheduler")
+        self._shutdown = Shutdown(settings.drain_s, self._log)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serves until `stop`, then drains. PortTaken and CannotListen where it cannot listen."""
+        await self._plain_server.start()
+        if self._readers:
+            await self._readers.start()
+        limits = watch_limits(self._files, self._log, self._note_limits)
+        loops = [self._books.run(), self._listener.keep(), self._watch_books(), limits, stop.wait()]
+        tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
+        try:
+            await event_loop.until_one_ends(tasks)  # a loop ends only by what it cannot go on after
+            await self._shutdown.drain(self._listener.ask_to_go)
+        finally:
+            await self._listener.close()  # the last binds count on the books
+            for task in tasks:
+                task.cancel()
+            await self._page.stop()
+            if self._readers:
+                await self._readers.stop()
+            await self._plain_server.stop()
+
+    def hurry(self) -> None:
+        """Ends the drain that is under way."""
+        self._shutdown.hurry()
+
+    @property
+    def trouble(self) -> str:
+        """Why kube-scheduler gets no answers; empty where it does."""
+        if self._shutdown.has_begun:
+            return "going"
+        return self._books.trouble or ("" if self._listener.is_open else self._listener.trouble)
+
+    async def _watch_books(self) -> None:
+        """Notes since when the books may be asked, and says when that changes, and not each second for how long."""
+        while True:
+            trouble = self._books.trouble
+            is_usable = not trouble
+            if is_usable != self._said:
+                self._note(trouble)
+            self._said = is_usable
+            await asyncio.sleep(_LOOK_S)
+
+    def _note(self, trouble: str) -> None:
+        if trouble:
+            self._usable_since = None
+            self._log.warning("books not usable", reason=trouble)
+            return
+        self._usable_since = time.monotonic()
+        if not self._has_begun:
+            event_loop.expect_long_life()
+        self._has_begun = True
+        self._log.info("books usable", nodes=len(self._books.table.nodes))
+
+    def _note_limits(self) -> None:
+        """A changed policy counts at the next request."""
+        self._metrics.limits(wrong=self._files.wrong is not None)
+        if self._files.policy is not self._policy:
+            self._policy = self._files.policy
+            self._books.policy_changed()
+            self._log.info("limits changed")
+
+    # -- probes and metrics ----------------------------------------------------------------------------------------
+
+    def _public_routes(self) -> Mapping[str, Handler]:
+        return {"GET /healthz": self._health, "GET /readyz": self._readiness, "GET /metrics": self._show_metrics}
+
+    @property
+    def readers_routes(self) -> Mapping[str, Handler]:
+        """What is told on the ports for readers."""
+        return {"GET /metrics": self._show_metrics, **self._page.routes}
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readiness(self, _request: web.Request) -> web.Response:
+        """200 while kube-scheduler gets answers."""
+        trouble = self.trouble
+        return web.Response(text=f"{trouble or 'ok'}\n", status=503 if trouble else 200)
+
+    async def _show_metrics(self, _request: web.Request) -> web.Response:
+        self._metrics.known([Numbers.of(books) async for books in bit_by_bit(self._books.table)])
+        since = self._usable_since
+        self._metrics.usable(0.0 if since is None else time.monotonic() - since)
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _readers_port(routes: Mapping[str, Handler], settings: SchedulerSettings) -> ReadersPort:
+    listen = settings.listen
+    reviewer = token_reviewer(settings.kubeconfig) if listen.asks_who else None
+    return ReadersPort(routes, listen.addresses, reviewer, listen.certificate)

@@ -1,0 +1,81 @@
+"""The text of `mpsd-runtime`: the program that Docker, containerd and podman start for every step of every container.
+
+One rule: it loads nothing but what it runs. What mpsd has no part in (start, state, kill, delete, …) the shell hands to
+the next runtime at once; for the rest Python starts without site-packages (`-S`), and without any variable or folder of
+whoever starts it (`-I`).
+"""
+
+import ast
+import re
+import shlex
+from dataclasses import dataclass
+
+from mpsd.containers.dialects.runtime_words import COMMANDS, NEXT_RUNTIMES
+
+_FLAGS = ("help", "-h", "--help*", "--next*", "--run-dir*", "--runtime-log*")
+_TEXT = """\
+#!/bin/sh
+# Written by `mpsd install`; `mpsd uninstall` removes it.
+for mpsd_word; do
+    case $mpsd_word in
+    {words}) break ;;
+    *) mpsd_word= ;;
+    esac
+done
+if [ $# -gt 0 ] && [ -z "$mpsd_word" ]; then
+    for mpsd_next in {following}; do
+        mpsd_path=$(command -v "$mpsd_next") || continue
+        [ "$mpsd_path" -ef "$0" ] || exec "$mpsd_path" "$@"
+        break
+    done
+fi
+exec {python} -ISc {code} "$0" "$@"
+"""
+
+
+def launcher(python: str, folder: str, run_directory: str, next_runtime: str, log: str) -> str:
+    """The text. python: its path; folder: the one that holds the package `mpsd`; next_runtime: empty for the usual.
+
+    ValueError where Python or the next runtime cannot be written into a script.
+    """
+    if not python.startswith("/"):
+        raise ValueError(f"the path of Python is {python!r}; it must be absolute")
+    for what, name in (("the path of Python", python), ("the next runtime", next_runtime)):
+        if not (name.isascii() and name.isprintable()):
+            raise ValueError(f"{what} is {name!a}; it must be of printable ASCII characters")
+    code = (
+        f"import sys; del sys.argv[0]; sys.path.append({folder!a}); from mpsd.runtime.main import main; "
+        f"sys.exit(main(run_directory={run_directory!a}, next_runtime={next_runtime!a}, log={log!a}))"
+    )
+    return _TEXT.format(
+        words=" | ".join((*COMMANDS, *_FLAGS)),
+        following=shlex.join([next_runtime] if next_runtime else NEXT_RUNTIMES),
+        python=shlex.quote(python),
+        code=shlex.quote(code),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What a launcher starts: see `launcher`. next_runtimes: by name or path, in their order."""
+
+    python: str
+    folder: str
+    next_runtimes: tuple[str, ...]
+
+
+_NEXT = re.compile(r"^    for mpsd_next in (.*); do$", re.MULTILINE)
+_EXEC = re.compile(r"^exec (.* -ISc .*)$", re.MULTILINE)
+_FOLDER = re.compile(r"sys\.path\.append\((.*?)\); from mpsd")
+
+
+def launched(text: str) -> Launched | None:
+    """What this text of a launcher starts; None where it is none that this version writes."""
+    following, started = _NEXT.search(text), _EXEC.search(text)
+    try:
+        words = shlex.split(started[1]) if started else []
+        names = shlex.split(following[1]) if following else []
+        folder = _FOLDER.search(words[2]) if len(words) > 2 else None
+        return Launched(words[0], str(ast.literal_eval(folder[1])), tuple(names)) if folder and names else None
+    except (ValueError, SyntaxError):
+        return None

@@ -1,0 +1,176 @@
+"""What `mpsd set` makes of a grant: another size of memory, percentage or weight, on one of its GPUs or on all.
+
+One rule: the books hold afterwards as they held before; what is refused changes nothing, and says what is free.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from mpsd.model.cgpu_policies import Share, percent_of, policy_for
+from mpsd.model.client_limits import ClientLimit, problems_with
+from mpsd.model.grants import Gpu, Grant, Part, Room, free_weight, rooms
+from mpsd.model.node_view import NodeView
+from mpsd.model.policy import Policy
+from mpsd.model.problem import Problem
+
+_WHOLE = 100
+One = TypeVar("One", bound=Grant)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is to be another; None leaves it as it is. percent 0: no cap, and nothing reserved. weight: cGPU's.
+
+    gpu: the UUID of the one GPU that is meant, None for every one of the grant. forced: memory may go below what is
+    used, and what uses it is ended.
+    """
+
+    memory_mib: int | None = None
+    percent: int | None = None
+    weight: int | None = None
+    gpu: str | None = None
+    forced: bool = False
+
+
+def changed(grant: One, change: Change, view: NodeView, policy: Policy) -> One | tuple[Problem, ...]:
+    """The grant as it is to be, or everything that keeps it as it is.
+
+    Programs that run keep the percentage, and the limit of MPS, that they started with; what the watchdog and the books
+    go by is the grant's.
+    """
+    meant = [part for part in grant.parts if change.gpu in (None, part.gpu)]
+    if problems := tuple(_misfits(grant, change, meant)):
+        return problems
+    scene = _Scene(grant, view, policy)
+    if problems := tuple(scene.away(meant)):
+        return problems
+    if problems := tuple(problem for part in meant for problem in scene.unweighted(part, change.weight)):
+        return problems
+    parts = tuple(scene.wanted(part, change) if part in meant else part for part in grant.parts)
+    wanted = replace(
+        grant,
+        parts=parts,
+        thread_percent=scene.cap(grant, parts, change),
+        earlier_mib=max(grant.earlier_mib, grant.memory_mib),
+        earlier_percent=max(grant.earlier_percent, grant.thread_percent),
+    )
+    found = [
+        problem
+        for old, new in zip(grant.parts, parts, strict=True)
+        if old in meant
+        for problem in scene.problems(old, new, wanted, change)
+    ]
+    return tuple(found) or wanted
+
+
+def _misfits(grant: Grant, change: Change, meant: Sequence[Part]) -> Iterator[Problem]:
+    """What is wrong with the change whatever the node looks like."""
+    if grant.pod:
+        remedy = "change what the pod asks for, and make it anew"
+        yield Problem(
+            "grant-of-pod", "the grant", grant.id, f"is that of pod {grant.pod}, whose books are kubelet's", remedy
+        )
+    if not meant:
+        yield Problem("gpu-not-granted", "the GPU", change.gpu or "", "is none of the grant's", "name one that it has")
+    if change.memory_mib is None and change.percent is None and change.weight is None:
+        message = "neither memory nor a percentage nor a weight is given"
+        yield Problem("nothing-to-change", "the change", "", message, "write what is to be another")
+    if change.percent is not None and change.weight is not None:
+        message = "and a weight both say how much of the threads"
+        yield Problem("threads-twice", "the percentage", str(change.percent), message, "leave one of them out")
+    if change.percent is not None and not 0 <= change.percent <= _WHOLE:
+        message, remedy = "is no share of a GPU's threads", "write 1 to 100, or 0 for no cap"
+        yield Problem("percent-range", "the percentage", str(change.percent), message, remedy)
+    if change.weight is not None and change.weight < 1:
+        yield Problem("weight-range", "the weight", str(change.weight), "is none", "write 1 or more")
+
+
+class _Scene:
+    """The grant among all others."""
+
+    def __init__(self, grant: Grant, view: NodeView, policy: Policy) -> None:
+        self._grant, self._view, self._policy = grant, view, policy
+        self._gpus: Mapping[str, Gpu] = {gpu.uuid: gpu for gpu in view.gpus}
+        self._others = [held.grant for held in view.grants if held.grant.id != grant.id]
+
+    def away(self, parts: Sequence[Part]) -> Iterator[Problem]:
+        """GPUs of which nothing is known now."""
+        if not self._view.grants_known:
+            yield Problem("grants-unknown", "the grants", "", "are not all known now", "try again when they are")
+        for part in parts:
+            if part.gpu not in self._gpus:
+                yield Problem("gpu-away", "the GPU", part.gpu, "is not seen now", "try again when it is there")
+
+    def unweighted(self, part: Part, weight: int | None) -> Iterator[Problem]:
+        """Why a weight says nothing on this GPU."""
+        if weight is None:
+            return
+        gpu = self._gpus[part.gpu]
+        where, compute = f"the weight on {gpu.label}", self._policy.compute.of(gpu.ordinal)
+        policy = policy_for(weight, compute.policy)
+        if part.weight is None:
+            message = "is cGPU's, and the grant was not asked for in its words"
+            yield Problem("weight-not-cgpus", where, str(weight), message, "set a percentage")
+        elif policy.share is not Share.WEIGHT:
+            message = f"says nothing under policy {policy.number}, {policy.name}: MPS has no weights"
+            remedy = "set a percentage, or policy 3 for the GPU (`compute` in policy.yaml)"
+            yield Problem("weight-meaningless", where, str(weight), message, remedy)
+
+    def wanted(self, part: Part, change: Change) -> Part:
+        """The part as it is to be."""
+        percent = part.reserved_percent if change.percent is None else change.percent
+        if change.weight is not None:
+            max_inst = self._policy.compute.of(self._gpus[part.gpu].ordinal).max_inst
+            percent = min(_WHOLE, percent_of(Share.WEIGHT, change.weight, max_inst))
+        return replace(
+            part,
+            memory_mib=part.memory_mib if change.memory_mib is None else change.memory_mib,
+            reserved_percent=percent,
+            weight=part.weight if change.weight is None else change.weight,
+        )
+
+    def cap(self, grant: Grant, parts: Sequence[Part], change: Change) -> int:
+        """The one percentage that MPS has for all GPUs of a program: the smallest that is asked for."""
+        if change.percent is None and change.weight is None:
+            return grant.thread_percent
+        no_share = _WHOLE if grant.container else self._policy.requests.default_thread_percent
+        return min(part.reserved_percent or no_share for part in parts)
+
+    def problems(self, old: Part, new: Part, wanted: Grant, change: Change) -> Iterator[Problem]:
+        """Why this GPU cannot give the new part in the old one's place."""
+        gpu = self._gpus[new.gpu]
+        room = self._room(gpu)
+        if old.memory_mib < new.memory_mib and room.memory_mib < new.memory_mib:
+            message = f"{room.memory_mib} of {room.memory_mib_total} MiB are free for this grant, what it has included"
+            remedy = f"write at most {room.memory_mib}"
+            yield Problem("memory-over-free", f"memory on {gpu.label}", f"{new.memory_mib} MiB", message, remedy)
+        else:
+            limit = ClientLimit(new.memory_mib, wanted.thread_percent)
+            yield from problems_with(limit, f"memory on {gpu.label}", gpu.capability, gpu.memory_mib, gpu.sms)
+        if old.reserved_percent < new.reserved_percent and room.thread_percent < new.reserved_percent:
+            message = f"{room.thread_percent} % of its threads are free for this grant, what it has included"
+            value, remedy = f"{new.reserved_percent} %", f"write at most {room.thread_percent}"
+            yield Problem("percent-over-free", f"the percentage on {gpu.label}", value, message, remedy)
+        free = free_weight(gpu, self._others, self._policy.compute)
+        if change.weight is not None and free is not None and change.weight > max(free, old.weight or 0):
+            message = f"{free} are free for this grant, what it has included"
+            where, remedy = f"the weight on {gpu.label}", f"write at most {free}"
+            yield Problem("weight-over-free", where, str(change.weight), message, remedy)
+        if new.memory_mib < old.memory_mib and not change.forced:
+            yield from self._used(gpu, new)
+
+    def _room(self, gpu: Gpu) -> Room:
+        (room,) = rooms([gpu], {gpu.uuid: self._grant.domain}, self._others, self._policy)
+        return room
+
+    def _used(self, gpu: Gpu, new: Part) -> Iterator[Problem]:
+        """Why less memory would end what runs."""
+        where, value = f"memory on {gpu.label}", f"{new.memory_mib} MiB"
+        own = [one.used_mib for one in self._view.clients or () if (one.grant, one.gpu) == (self._grant.id, gpu.uuid)]
+        if self._view.clients is None or None in own:
+            message = "what the grant's programs use of it is not known now, and what is over would be ended"
+            yield Problem("use-unknown", where, value, message, "try again, or force it")
+        elif (used_mib := sum(mib for mib in own if mib is not None)) > new.memory_mib:
+            message = f"is less than the {used_mib} MiB that its programs use, which mpsd would end"
+            yield Problem("memory-in-use", where, value, message, f"write at least {used_mib}, or force it")

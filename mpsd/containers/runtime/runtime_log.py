@@ -1,0 +1,74 @@
+"""What mpsd-runtime says: its own log, its user, and whoever reads the errors of a runtime.
+
+One rule: a place that cannot be written never stops a container.
+"""
+
+import os
+import time
+
+from mpsd.containers.runtime import json_text
+
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class RuntimeLog:
+    """One JSON line an event, of one container. path: of the log file; its folder is made."""
+
+    def __init__(self, path: str, root: str, container: str) -> None:
+        self._path = path
+        self._root = root
+        self._container = container
+        self._works = True
+
+    def event(self, name: str, **fields: object) -> None:
+        said = {"time": _now(), "event": name, "id": self._container, "root": self._root, **fields}
+        if not self._works:
+            return
+        try:
+            _make_folder(os.path.dirname(self._path))
+            _append(self._path, json_text.write(said, "the event") + "\n", 0o640, os.O_NOFOLLOW)
+        except OSError as error:
+            self._works = False
+            tell(f"its log {self._path} cannot be written: {error.strerror}; the container is not kept waiting")
+
+
+def tell(text: str) -> None:
+    """To the user: `docker run` shows it."""
+    try:
+        os.write(2, f"mpsd-runtime: {text}\n".encode("utf-8", "backslashreplace"))
+    except OSError:
+        return
+
+
+def report_error(path: str, form: str, text: str) -> None:
+    """Writes an error where `--log` says, as runc would: containerd, Docker and podman show it to their user."""
+    if path in {"", "/dev/stderr"}:
+        return
+    quoted = json_text.write(text, "the error")
+    if form == "json":
+        line = f'{{"level":"error","msg":{quoted},"time":"{_now()}"}}\n'
+    else:
+        line = f'time="{_now()}" level=error msg={quoted}\n'
+    try:
+        _append(path, line, 0o644, 0)
+    except OSError as error:
+        tell(f"the file {path} of --log cannot be written: {error.strerror}")
+
+
+def _append(path: str, line: str, mode: int, flags: int) -> None:
+    file = os.open(path, _APPEND | flags, mode)
+    try:
+        os.write(file, line.encode())  # one write: lines of others stay whole
+    finally:
+        os.close(file)
+
+
+def _make_folder(path: str) -> None:
+    try:
+        os.mkdir(path, 0o750)
+    except FileExistsError:
+        return
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,1 +1,0 @@
-"""Decides and touches nothing: no clock, files, environment, threads or logging. Time is an argument."""

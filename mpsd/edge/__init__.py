@@ -1,1 +1,0 @@
-"""Touches and decides nothing: one outside thing a file."""

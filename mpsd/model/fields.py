@@ -1,0 +1,131 @@
+"""Reads the fields of a decoded object, and notes what has the wrong shape instead of raising.
+
+One rule: null is absent, as in Kubernetes; a field of another type is a problem, and reads as absent from there on.
+An object of so many fields that reading them would take seconds is not read to its end, which is a problem too.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TypeVar
+
+from mpsd.model.problem import Problem, printable, shown
+
+Fields = Mapping[str, object]
+Wanted = TypeVar("Wanted")
+
+MOST_FIELDS = 10_000  # in all mappings and lists that are read of one object; the largest pods have hundreds
+TOO_MANY_FIELDS = "too-many-fields"
+_COLLECTIONS = (dict, list)
+_LONGEST_KEPT = 256  # characters; longer keys are cut wherever they are shown, and take no memory
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_WORDS: Mapping[type, tuple[str, str]] = {
+    dict: ("a mapping", "write fields below it"),
+    list: ("a list", "write its entries below it, each with a dash"),
+    str: ("text", "write it in quotes"),
+    bool: ("true or false", "write true or false, without quotes"),
+    int: ("a whole number", "write it without quotes"),
+}
+
+
+def at(path: str, *keys: str) -> str:
+    """The path of a field below `path`, in the way Kubernetes writes paths: `spec.limits[aliyun.com/gpu-mem]`."""
+    for key in keys:
+        path += _step(key) if len(key) <= _LONGEST_KEPT else f"[{printable(key)}]"
+    return path.removeprefix(".")
+
+
+@lru_cache(maxsize=1024)
+def _step(key: str) -> str:
+    return f".{key}" if _PLAIN_KEY.fullmatch(key) else f"[{printable(key)}]"
+
+
+class Shape:
+    """Reads one object; `problems` grows by what was found wrong on the way.
+
+    too_many: None while every mapping and list was read; once not, nothing of the object may be believed. most_fields:
+    that are read.
+    """
+
+    def __init__(self, most_fields: int = MOST_FIELDS) -> None:
+        self.problems: list[Problem] = []
+        self.too_many: Problem | None = None
+        self._fields_left = most_fields
+
+    def mapping(self, fields: Fields, key: str, path: str) -> Fields:
+        """The mapping at `key` of the mapping at `path`, empty where there is none."""
+        return self._read(fields, key, path, dict) or {}
+
+    def needed(self, fields: Fields, key: str, path: str) -> Fields | None:
+        """The mapping at `key`, without which Kubernetes takes no such object; None where there is none."""
+        if fields.get(key) is None:
+            self.problems.append(
+                Problem("field-missing", at(path, key), "", "is missing", "add it; Kubernetes takes none without")
+            )
+        return self._read(fields, key, path, dict)
+
+    def entries(self, fields: Fields, key: str, path: str) -> list[tuple[str, Fields]]:
+        """The mappings of the list at `key`, each with its path by position."""
+        found: list[object] = self._read(fields, key, path, list) or []
+        if not found:
+            return []
+        listed = at(path, key)
+        entries: list[tuple[str, Fields]] = [
+            (f"{listed}[{position}]", entry) for position, entry in enumerate(found) if isinstance(entry, dict)
+        ]
+        if len(entries) < len(found):
+            for position, entry in enumerate(found):
+                if not isinstance(entry, dict):
+                    self._note(f"{listed}[{position}]", entry, dict)
+        return entries
+
+    def text(self, fields: Fields, key: str, path: str) -> str:
+        """The text at `key`, empty where there is none."""
+        found = fields.get(key)
+        if type(found) is str:  # what nearly every call finds
+            return found
+        return self._read(fields, key, path, str) or ""
+
+    def texts(self, fields: Fields, key: str, path: str) -> tuple[str, ...]:
+        """The texts of the list at `key`."""
+        found: list[object] = self._read(fields, key, path, list) or []
+        texts = tuple([entry for entry in found if isinstance(entry, str)])  # twice as fast as without the list
+        if len(texts) < len(found):
+            for position, entry in enumerate(found):
+                if not isinstance(entry, str):
+                    self._note(f"{at(path, key)}[{position}]", entry, str)
+        return texts
+
+    def flag(self, fields: Fields, key: str, path: str, *, absent: bool = False) -> bool:
+        """The flag at `key`, `absent` where there is none."""
+        found = self._read(fields, key, path, bool)
+        return absent if found is None else found
+
+    def number(self, fields: Fields, key: str, path: str, *, absent: int | None) -> int | None:
+        """The whole number at `key`, `absent` where there is none."""
+        found = self._read(fields, key, path, int)
+        return absent if found is None else found
+
+    def _read(self, fields: Fields, key: str, path: str, wanted: type[Wanted]) -> Wanted | None:
+        """The value at `key`; None where it is absent or of another type."""
+        value = fields.get(key)
+        if value is None:
+            return None
+        if type(value) is not wanted:  # exactly: true is a whole number to Python, and is none here
+            self._note(at(path, key), value, wanted)
+            return None
+        if isinstance(value, _COLLECTIONS) and not self._counts(len(value), path, key):
+            return None
+        return value
+
+    def _counts(self, fields: int, path: str, key: str) -> bool:
+        """Whether so many more may be read."""
+        self._fields_left -= fields
+        if self._fields_left < 0 and self.too_many is None:
+            message = f"takes the object over {MOST_FIELDS} fields, and no more than those are read"
+            self.too_many = Problem(TOO_MANY_FIELDS, at(path, key), "", message, "write fewer, or several objects")
+        return self._fields_left >= 0
+
+    def _note(self, where: str, value: object, wanted: type) -> None:
+        name, remedy = _WORDS[wanted]
+        self.problems.append(Problem("wrong-type", where, shown(value), f"is not {name}", remedy))

@@ -1,0 +1,129 @@
+"""Facts about hardware: the shape of `limits/gpus.yaml`, and the arithmetic that follows from them.
+
+One rule: a number about hardware lives in that file with its source, never here.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from mpsd.model.policy import STRICT
+
+Count = Annotated[int, Field(ge=1)]
+ComputeCapability = Annotated[str, Field(pattern=r"^[0-9]{1,2}\.[0-9]$")]
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Capability:
+    """What MPS does on a GPU of one compute capability."""
+
+    compute_capability: ComputeCapability
+    clients: Count
+    cores_per_sm: Count
+    context_base_mib: Annotated[int, Field(ge=0)]
+    context_per_sm_kib: Annotated[int, Field(ge=0)]
+    server_mib: Annotated[int, Field(ge=0)]
+    sm_granularity: Count
+    sm_minimum: Count
+    measured: bool
+    source: Annotated[str, Field(min_length=1)]
+
+    def sms_given(self, thread_percent: int, sms: int) -> int:
+        """SMs that a client gets of `sms` for an active-thread percentage of 1 to 100."""
+        asked = sms * thread_percent // 100
+        rounded = asked - asked % self.sm_granularity
+        return min(sms, max(self.sm_minimum, rounded)) if thread_percent < 100 else sms
+
+    def context_cost_mib(self, sms: int) -> int:
+        """MiB that a CUDA context on `sms` SMs takes out of its client's memory limit."""
+        return self.context_base_mib + self.context_per_sm_kib * sms // 1024
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Card:
+    """A model of GPU."""
+
+    name: Annotated[str, Field(min_length=1)]
+    short: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
+    compute_capability: ComputeCapability
+    memory_mib: Count
+    sms: Count
+    measured: bool
+    source: Annotated[str, Field(min_length=1)]
+
+
+def _each_once(capabilities: list[Capability]) -> list[Capability]:
+    if len({row.compute_capability for row in capabilities}) < len(capabilities):
+        raise ValueError("capabilities name one compute_capability more than once")
+    return capabilities
+
+
+def _each_named_once(cards: list[Card]) -> list[Card]:
+    if len({card.short for card in cards}) < len(cards):
+        raise ValueError("cards give one short name to more than one card")
+    return cards
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one client can have of an empty card: mib is what CUDA can use, less what the MPS server holds."""
+
+    card: Card
+    capability: Capability
+    mib: int
+
+    def context_mib(self, thread_percent: int) -> int:
+        """MiB of it that a CUDA context takes on this share of the threads, 1 to 100."""
+        return self.capability.context_cost_mib(self.capability.sms_given(thread_percent, self.card.sms))
+
+
+@dataclass(frozen=True, config=STRICT)
+class GpuFacts:
+    """The whole of `limits/gpus.yaml`. Without slots, so that what follows from it is worked out once."""
+
+    version: Literal["v1"]
+    capabilities: Annotated[list[Capability], Field(min_length=1), AfterValidator(_each_once)]
+    cards: Annotated[list[Card], Field(min_length=1), AfterValidator(_each_named_once)]
+
+    @model_validator(mode="after")
+    def rows_agree(self) -> Self:
+        known = {row.compute_capability for row in self.capabilities}
+        for card in self.cards:
+            if card.compute_capability not in known:
+                raise ValueError(
+                    f"card {card.short}: compute_capability {card.compute_capability} is not among the capabilities"
+                )
+        return self
+
+    def capability(self, compute_capability: str) -> Capability | None:
+        """The facts for one compute capability; None where the file has no row for it."""
+        return self._by_compute_capability.get(compute_capability)
+
+    def card(self, short: str) -> Card | None:
+        """The card with this short name; None where the file has none."""
+        return next((card for card in self.cards if card.short == short), None)
+
+    @cached_property
+    def fewest_clients(self) -> int:
+        """That a GPU of any model serves."""
+        return min(row.clients for row in self.capabilities)
+
+    @cached_property
+    def largest_room(self) -> Room:
+        return max(self.rooms, key=lambda room: room.mib)
+
+    @cached_property
+    def rooms(self) -> tuple[Room, ...]:
+        """What one client finds on each card."""
+        return tuple(map(self._room, self.cards))
+
+    def _room(self, card: Card) -> Room:
+        capability = self._by_compute_capability[card.compute_capability]  # `rows_agree` has seen a row for every card
+        return Room(card, capability, max(0, card.memory_mib - capability.server_mib))
+
+    @cached_property
+    def _by_compute_capability(self) -> Mapping[str, Capability]:
+        return {row.compute_capability: row for row in self.capabilities}

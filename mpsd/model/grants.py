@@ -1,0 +1,213 @@
+"""The books: what a GPU has to give, what is granted of it, and what is left.
+
+One rule: what is promised never adds up to more than the policy lets a GPU promise, in memory, threads or clients.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
+
+if TYPE_CHECKING:  # they take a tenth of a second to load, for which whoever only reads a status does not wait
+    from mpsd.model.gpu_facts import Capability, GpuFacts
+    from mpsd.model.policy import Compute, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class GpuName:
+    """Which GPU of a node is meant. ordinal: as nvidia-smi counts."""
+
+    uuid: str
+    ordinal: int
+
+    @property
+    def label(self) -> str:
+        return f"gpu{self.ordinal}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu(GpuName):
+    """A GPU of this node. memory_mib is what CUDA can use of it: NVML's total less the driver's reserve."""
+
+    name: str
+    memory_mib: int
+    sms: int
+    capability: "Capability"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the books hold of one GPU (a UUID). reserved_percent: of its threads, 0 where no share was asked for.
+
+    weight: how many of the parts into which max_inst divides the GPU a container of cGPU takes, None for any other.
+    """
+
+    gpu: str
+    memory_mib: int
+    reserved_percent: int
+    weight: int | None = None
+
+
+def evenly(gpus: Iterable[str], memory_mib: int, reserved_percent: int) -> tuple[Part, ...]:
+    """The same of each GPU."""
+    return tuple(Part(uuid, memory_mib, reserved_percent) for uuid in gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a program asks for: MiB of each of `gpus` GPUs, whichever they are; thread_percent None asks for no share of
+    the threads.
+    """
+
+    memory_mib: int
+    thread_percent: int | None
+    gpus: int
+
+    def parts(self, gpus: Iterable[str]) -> tuple[Part, ...]:
+        """What it comes to on these GPUs."""
+        return evenly(gpus, self.memory_mib, self.thread_percent or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class CardsRequest:
+    """What a container asks of the GPUs that it names, of each what it likes. thread_percent: the cap, 100 for none."""
+
+    parts: tuple[Part, ...]
+    thread_percent: int
+
+    @property
+    def memory_mib(self) -> int:
+        """The most that it asks of one GPU."""
+        return max(part.memory_mib for part in self.parts)
+
+    @property
+    def gpus(self) -> int:
+        """How many."""
+        return len(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a program got: parts of GPUs of one domain, a thread cap, and so many clients on each of them.
+
+    holder: the process that the grant was given to, whose children are its clients too, or the pod or the container
+    whose processes are. earlier_mib, earlier_percent: the most that it was before it was changed (`containers.rules.grant_change`),
+    which programs that run were started with; 0 where it never was more.
+    """
+
+    id: str
+    domain: str
+    parts: tuple[Part, ...]
+    thread_percent: int
+    clients: int
+    holder: ProcessIdentity | PodName | HostContainer
+    command: str
+    earlier_mib: int = 0
+    earlier_percent: int = 0
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return tuple(part.gpu for part in self.parts)
+
+    @property
+    def memory_mib(self) -> int:
+        """The most that it has of one GPU. MPS knows one limit for all, which each of them must be able to give."""
+        return max(part.memory_mib for part in self.parts)
+
+    @property
+    def reserved_percent(self) -> int:
+        """The most that the books hold of one GPU's threads."""
+        return max(part.reserved_percent for part in self.parts)
+
+    def part_of(self, gpu: str) -> Part:
+        """What it has of this GPU; nothing where that is none of its own."""
+        return next((part for part in self.parts if part.gpu == gpu), Part(gpu, 0, 0))
+
+    @property
+    def pod(self) -> PodName | None:
+        """The pod that holds it; None where somebody else does."""
+        return self.holder if isinstance(self.holder, PodName) else None
+
+    @property
+    def container(self) -> HostContainer | None:
+        """The container without Kubernetes that holds it; None where somebody else does."""
+        return self.holder if isinstance(self.holder, HostContainer) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a GPU has left to promise. memory_mib_total is what it could promise when nothing is granted.
+
+    weight: None where the policy sets no max_inst for it.
+    """
+
+    gpu: GpuName
+    domain: str
+    memory_mib_total: int
+    memory_mib: int
+    thread_percent: int
+    clients: int
+    weight: int | None = None
+
+    def holds(self, request: Request, policy: "Policy") -> bool:
+        return (
+            request.memory_mib <= self.memory_mib
+            and (request.thread_percent or 0) <= self.thread_percent
+            and policy.requests.clients_per_grant <= self.clients
+        )
+
+
+def facts_here(gpus: Iterable[Gpu], facts: "GpuFacts") -> "GpuFacts":
+    """The facts with this node's GPUs for cards, so that the largest is the largest here."""
+    from mpsd.model.gpu_facts import Card  # as above
+
+    cards = [
+        Card(
+            name=gpu.name,
+            short=gpu.label,
+            compute_capability=gpu.capability.compute_capability,
+            memory_mib=gpu.memory_mib,
+            sms=gpu.sms,
+            measured=True,
+            source="NVML of this node",
+        )
+        for gpu in gpus
+    ]
+    return replace(facts, cards=cards or facts.cards)
+
+
+def promised_mib(gpu: Gpu, policy: "Policy") -> int:
+    """MiB of one GPU that may be promised in all: what CUDA can use, less what the MPS server holds."""
+    return (gpu.memory_mib - gpu.capability.server_mib) * policy.oversubscription.memory_percent // 100
+
+
+def rooms(
+    gpus: Iterable[Gpu], domain_of: Mapping[str, str], grants: Iterable[Grant], policy: "Policy"
+) -> tuple[Room, ...]:
+    """What each GPU has left, in the order of `gpus`. domain_of: from UUID to the name of the GPU's domain."""
+    held: dict[str, list[Grant]] = {}
+    for grant in grants:
+        for part in grant.parts:
+            held.setdefault(part.gpu, []).append(grant)
+    return tuple(_room(gpu, domain_of[gpu.uuid], held.get(gpu.uuid, []), policy) for gpu in gpus)
+
+
+def _room(gpu: Gpu, domain: str, grants: list[Grant], policy: "Policy") -> Room:
+    total_mib = promised_mib(gpu, policy)
+    parts = [grant.part_of(gpu.uuid) for grant in grants]
+    return Room(
+        gpu=gpu,
+        domain=domain,
+        memory_mib_total=total_mib,
+        memory_mib=total_mib - sum(part.memory_mib for part in parts),
+        thread_percent=policy.oversubscription.thread_percent - sum(part.reserved_percent for part in parts),
+        clients=gpu.capability.clients - sum(grant.clients for grant in grants),
+        weight=free_weight(gpu, grants, policy.compute),
+    )
+
+
+def free_weight(gpu: GpuName, grants: Iterable[Grant], compute: "Compute") -> int | None:
+    """cGPU's free_weight: what the weights of the GPU's containers leave of max_inst; None where that is not set."""
+    max_inst = compute.of(gpu.ordinal).max_inst
+    return None if max_inst is None else max_inst - sum(grant.part_of(gpu.uuid).weight or 0 for grant in grants)

@@ -1,0 +1,188 @@
+"""What operators and programs are told about a node: the shape of `GET /v1/node` and of `mpsd status -o json`.
+
+One rule: names and units here are an interface; fields are added, never renamed.
+"""
+
+from dataclasses import dataclass, field
+
+from mpsd.model.domain_states import State
+from mpsd.model.fault_status import FaultsStatus
+from mpsd.model.node_view import Canary
+from mpsd.model.responses import Response
+from mpsd.model.violations import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class GpuStatus:
+    """promised_mib, promised_percent, promised_clients: what may be granted in all; the last two None where an agent
+    older than this does not say. used_mib None: NVML could not say.
+    """
+
+    uuid: str
+    label: str
+    name: str
+    domain: str | None
+    memory_mib: int
+    sms: int
+    promised_mib: int
+    granted_mib: int
+    granted_percent: int
+    used_mib: int | None
+    clients: int | None
+    promised_percent: int | None = None
+    promised_clients: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DomainStatus:
+    """since: seconds since 1970. restarts: since mpsd first ran in this boot. daemon_pid None: there is none.
+
+    canary: None where it was not run. version: of the `mpsd control` that holds it; empty where an older one does not
+    say.
+    """
+
+    name: str
+    gpus: tuple[str, ...]
+    state: State
+    since: float
+    reason: str
+    restarts: int
+    daemon_pid: int | None
+    servers: tuple[int, ...]
+    faults: FaultsStatus = field(default_factory=FaultsStatus)
+    canary: Canary | None = None
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStatus:
+    """A process on a GPU. on_mps False: it runs beside MPS. grant None: it has none."""
+
+    pid: int
+    gpu: str
+    used_mib: int | None
+    on_mps: bool
+    grant: str | None
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class CardStatus:
+    """A grant's part of one GPU (a UUID). used_mib None: NVML could not say."""
+
+    gpu: str
+    memory_mib: int
+    reserved_percent: int
+    used_mib: int | None
+    over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GrantStatus:
+    """used_mib: the most that its clients together use on one of its GPUs; None: NVML could not say.
+
+    holder_pid None: a pod holds it, the one that namespace and pod name; else those are None. container: the id of the
+    container without Kubernetes that holds it, else None; its pid is that of its first process. over: it uses more than
+    it may of one of its GPUs, the policy's tolerance included. cards: GPU by GPU; empty where an agent older than this
+    does not say, and memory_mib is the most of them.
+    """
+
+    id: str
+    gpus: tuple[str, ...]
+    memory_mib: int
+    thread_percent: int
+    used_mib: int | None
+    clients: int | None
+    holder_pid: int | None
+    holder_alive: bool
+    command: str
+    namespace: str | None = None
+    pod: str | None = None
+    over: bool = False
+    cards: tuple[CardStatus, ...] = ()
+    container: str | None = None
+    container_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationStatus:
+    """A process that took more than it was given. at: seconds since 1970. action: what the policy has done about it.
+
+    gpu: its UUID. namespace, pod: None where it is in no pod that is known. outcome: how it ended; empty where it was
+    not to end, or is about to.
+    """
+
+    at: float
+    kind: Kind
+    action: Response
+    gpu: str
+    pid: int
+    command: str
+    grant: str | None
+    namespace: str | None
+    pod: str | None
+    message: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationCount:
+    """ended: how many of these are known to have been ended; None where that is not told."""
+
+    kind: Kind
+    action: Response
+    count: int
+    ended: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationsStatus:
+    """What the watchdog has seen since it began, which is when this agent did (since: seconds since 1970).
+
+    looks: how often it looked. longest_pause_s: between two of them. late_looks: those after a pause of more than a
+    quarter of a second, where the machine had no processor for it. nvml_s: processor time that this agent has
+    spent in NVML. counts: of every kind and action that has happened. last: the last ones, the newest last. unjudged:
+    why nobody is judged now; empty while everybody is.
+    """
+
+    since: float
+    looks: int
+    longest_pause_s: float
+    late_looks: int
+    nvml_s: float
+    counts: tuple[ViolationCount, ...]
+    last: tuple[ViolationStatus, ...]
+    unjudged: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingStatus:
+    """reason: why it has no answer yet, in plain words; empty where an agent older than this does not say."""
+
+    id: str
+    memory_mib: int
+    thread_percent: int | None
+    gpus: int
+    holder_pid: int
+    command: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """violations: None where nobody watches. grants_known: whether `grants` are all of them. version: of the agent's
+    mpsd. limits_directory: where it reads the limits files. Both empty where an agent older than this does not say.
+    """
+
+    now: float
+    driver: str
+    gpus: tuple[GpuStatus, ...]
+    domains: tuple[DomainStatus, ...]
+    grants: tuple[GrantStatus, ...]
+    clients: tuple[ClientStatus, ...] | None
+    waiting: tuple[WaitingStatus, ...]
+    unknown: tuple[str, ...]
+    violations: ViolationsStatus | None = None
+    grants_known: bool = True
+    version: str = ""
+    limits_directory: str = ""

@@ -1,0 +1,220 @@
+"""A frozen picture of one node: everything that a decision may rest on.
+
+One rule: what could not be seen is None or said in `unknown`, never zero.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from mpsd.model.domain_states import State
+from mpsd.model.grants import CardsRequest, Gpu, Grant, Request
+from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
+
+RECORD_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FaultHit:
+    """A process that a fault tore down. pod: the uid in its pod's cgroup; None where it is in no pod that is known.
+
+    ended_at: when mpsd ended it, for it lingered; None where it did not.
+    """
+
+    process: ProcessIdentity
+    command: str
+    pod: str | None
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault of a GPU: when it was or was seen (seconds since 1970), and every process that lost its context by it.
+
+    Which of them caused it nobody can say (docs/mps-observed.md, section 6). strangers: the pids of those that were
+    gone before anybody could see who they were. healed_at: None while its server lets nobody in.
+    """
+
+    at: float
+    hit: tuple[FaultHit, ...]
+    strangers: tuple[int, ...] = ()
+    healed_at: float | None = None
+
+    @property
+    def pids(self) -> frozenset[int]:
+        return frozenset({hit.process.pid for hit in self.hit} | set(self.strangers))
+
+    @property
+    def pods(self) -> frozenset[str]:
+        """Their uids, as far as they are known."""
+        return frozenset(hit.pod for hit in self.hit if hit.pod is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """What a CUDA client of our own found under known limits. problem: why this driver cannot be relied on, or empty.
+
+    boot_id, driver: what it holds for. context_mib: measured with sms SMs; None where there was no context. warning:
+    what is not as limits/gpus.yaml has it, or empty.
+    """
+
+    boot_id: str
+    driver: str
+    at: float
+    problem: str
+    context_mib: int | None
+    sms: int | None
+    warning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DomainRecord:
+    """What `mpsd control` keeps in record.json about one domain, and everyone else reads.
+
+    daemon: None while there is none. since: seconds since 1970 when this state began. restarts: in a row, without
+    a time of stability between. restarts_total: since mpsd first ran in this boot. compute_modes: what the GPUs were
+    set to before mpsd, by UUID. served: whether it has ever been ready in this boot. faults: the last ones of this
+    boot, the newest last. canary: None before it has run. boot_id: of the boot that all of it is about; empty where an
+    older mpsd wrote it. written_by: the version of the `mpsd control` that keeps it; empty as well.
+    """
+
+    version: int
+    domain: str
+    gpus: tuple[str, ...]
+    state: State
+    since: float
+    reason: str
+    daemon: ProcessIdentity | None
+    servers: tuple[int, ...]
+    restarts: int
+    restarts_total: int
+    started_at: float
+    compute_modes: dict[str, int]
+    served: bool = False
+    faults: tuple[Fault, ...] = ()
+    canary: Canary | None = None
+    boot_id: str = ""
+    faults_total: int = 0
+    written_by: str = ""
+
+
+def is_of_boot(record: DomainRecord, boot_id: str) -> bool:
+    """Whether its pids, its canary and its compute modes mean anything in this boot."""
+    of_daemon = record.daemon.boot_id if record.daemon else boot_id
+    return (record.boot_id or of_daemon) == boot_id
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimit:
+    """A memory limit that was set and read back. server None: the default for servers to come."""
+
+    server: int | None
+    ordinal: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class DomainView:
+    """One domain as it was seen. limits: those confirmed since the daemon's and the server's start."""
+
+    record: DomainRecord
+    limits: frozenset[ServerLimit]
+
+    @property
+    def name(self) -> str:
+        return self.record.domain
+
+    @property
+    def state(self) -> State:
+        return self.record.state
+
+    @property
+    def allowed_mib(self) -> int:
+        """The largest client that every server, now and to come, is known to let in; 0 while one is not known to."""
+        confirmed = {(limit.server, limit.ordinal): limit.memory_mib for limit in self.limits}
+        servers = (None, *self.record.servers)
+        ordinals = range(len(self.record.gpus))
+        return min(confirmed.get((server, ordinal), 0) for server in servers for ordinal in ordinals)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A process that holds memory of a GPU. on_mps False: it runs beside MPS. grant: the id of its grant, or None.
+
+    used_mib None: NVML knows the process and not its memory. pod: the uid in its pod's cgroup, or the grant of the
+    container without Kubernetes that it is in; None where it is in neither that anybody can tell. environment: of what
+    it was started with, the variables that MPS reads; None where that cannot be read.
+    """
+
+    process: ProcessIdentity
+    gpu: str
+    used_mib: int | None
+    on_mps: bool
+    command: str
+    grant: str | None
+    pod: str | None = None
+    environment: Mapping[str, str] | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request that has no answer yet. deadline None: it wants an answer now."""
+
+    id: str
+    request: Request | CardsRequest
+    holder: ProcessIdentity | HostContainer
+    holder_alive: bool
+    command: str
+    deadline: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldGrant:
+    """A grant and whether the process it was given to still lives."""
+
+    grant: Grant
+    holder_alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One look at the node. now: seconds since 1970. unknown: in plain words, what could not be seen, and why.
+
+    clients None: NVML could not say, so nothing may be taken for gone. grants_known: whether `grants` are all of them.
+    ungranted: by the uid in its cgroup, each pod that is known to hold no grant; a pod of neither is not known yet.
+    """
+
+    now: float
+    driver: str
+    gpus: tuple[Gpu, ...]
+    domains: tuple[DomainView, ...]
+    grants: tuple[HeldGrant, ...]
+    clients: tuple[Client, ...] | None
+    waiting: tuple[Waiting, ...]
+    unknown: tuple[str, ...]
+    grants_known: bool = True
+    ungranted: Mapping[str, PodName] = field(default_factory=dict)
+
+    def domain(self, name: str) -> DomainView | None:
+        return next((domain for domain in self.domains if domain.name == name), None)
+
+
+def is_as_before(before: NodeView | None, now: NodeView) -> bool:
+    """Whether nothing but the time is another. before: None before the first look."""
+    return before is not None and replace(before, now=now.now) == now
+
+
+def pod_names(*views: NodeView) -> dict[str, PodName]:
+    """By the uid in its cgroup, every pod that these looks name; the first look wins."""
+    names: dict[str, PodName] = {}
+    for view in reversed(views):
+        holders = {held.grant.id: held.grant.pod for held in view.grants if held.grant.pod}
+        names |= {**view.ungranted, **{pod.uid: pod for pod in holders.values() if pod.uid}}
+        for client in view.clients or ():  # of a static pod the cgroup has another uid than the API
+            holder = holders.get(client.grant or "")
+            if client.pod is not None and holder:
+                names[client.pod] = holder
+    return names

@@ -1,0 +1,274 @@
+"""What pods and programs may have: the shape of `limits/policy.yaml`.
+
+One rule: a policy that loads is complete and free of contradictions; unknown, missing and wrong fields are
+refused by name, all at once (`platform.rules.limits_reading` turns pydantic's list into problems).
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo, model_validator
+from pydantic.dataclasses import dataclass
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from mpsd.model.cgpu_policies import MOST_INSTANCES, NATIVE, POLICIES, Share
+from mpsd.model.responses import Response as Response
+
+STRICT = ConfigDict(extra="forbid", strict=True)
+
+Percent = Annotated[int, Field(ge=1, le=100)]
+Ordinal = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+ResourceName = Annotated[
+    str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+]
+Text = Annotated[str, Field(min_length=1)]
+Pattern = Annotated[str, Field(pattern=r"^[^*]+\*?$")]  # * at the end stands for any ending
+VariablePattern = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$")]
+PathPattern = Annotated[str, Field(pattern=r"^(/|(/[^/*]+)+\*?)$")]
+CapabilityName = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]*$")]
+
+
+def _disjoint(domains: list[list[int]]) -> list[list[int]]:
+    named = [ordinal for domain in domains for ordinal in domain]
+    twice = sorted({ordinal for ordinal in named if named.count(ordinal) > 1})
+    if twice:
+        raise ValueError(f"GPU {', '.join(map(str, twice))} is named more than once")
+    return domains
+
+
+def _enough(max_inst: int | None, info: ValidationInfo) -> int | None:
+    """A policy that divides a card must be told into how many parts."""
+    policy = POLICIES.get(info.data.get("policy", NATIVE))
+    if max_inst is None and policy and policy.share is not Share.WHOLE:
+        raise PydanticCustomError("max_inst_unset", "is not set")
+    return max_inst
+
+
+def _ordinal(text: str) -> str:
+    if not text.isascii() or not text.isdigit() or text != str(int(text)):
+        raise PydanticCustomError("no_ordinal", "is no ordinal")
+    return text
+
+
+class HostIPC(StrEnum):
+    """What admission does about `hostIPC` on a pod that asks for a GPU."""
+
+    REQUIRE = "require"
+    INJECT = "inject"
+    OFF = "off"
+
+
+class Mode(StrEnum):
+    """What a broken rule does: it refuses, it warns whoever asks, or it is noted in the audit log."""
+
+    ENFORCE = "enforce"
+    WARN = "warn"
+    AUDIT = "audit"
+
+
+class RuleId(StrEnum):
+    """The name of each rule of admission, which never changes. `admission.rules.table` says what each is for."""
+
+    OBJECT_MALFORMED = "object-malformed"
+    REQUEST_IMPOSSIBLE = "request-impossible"
+    OTHER_GPU_TOO = "other-gpu-too"
+    GPUS_NOT_TOGETHER = "gpus-not-together"
+    HOST_IPC_MISSING = "host-ipc-missing"
+    HOST_IPC_ADDED = "host-ipc-added"
+    HOST_IPC_UNNEEDED = "host-ipc-unneeded"
+    ENVIRONMENT_BLOCKED = "environment-blocked"
+    ENVIRONMENT_SECRET = "environment-secret"  # noqa: S105 (a rule, not a password)
+    ENVIRONMENT_UNSEEN = "environment-unseen"
+    PRIVILEGED = "privileged"
+    CAPABILITIES = "capabilities"
+    HOST_PID = "host-pid"
+    HOST_ROOT = "host-root"
+    HOST_PATH = "host-path"
+    SCHEDULER_NAME = "scheduler-name"
+    NODE_NAME = "node-name"
+    RUNTIME_CLASS = "runtime-class"
+    PLACEMENT_ANNOTATION = "placement-annotation"
+    MOUNT_PATH = "mount-path"
+    MPSD_FILES = "mpsd-files"
+    UNASKED_VISIBLE_DEVICES = "unasked-visible-devices"
+    UNASKED_PRIVILEGED = "unasked-privileged"
+    UNASKED_HOST_PATH = "unasked-host-path"
+
+
+class _EveryRule:
+    """A mode for each rule, no more and no less, so that each one missing or unknown is refused by its own name."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(_source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        mode = core_schema.typed_dict_field(handler.generate_schema(Mode))
+        return core_schema.typed_dict_schema(dict.fromkeys(RuleId, mode), extra_behavior="forbid")
+
+
+class Placement(StrEnum):
+    """Which GPU is taken of those that have room."""
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
+
+
+class CanaryRule(StrEnum):
+    """What a driver that does not obey means for its GPUs: no pods, a warning; SKIP does not look."""
+
+    REQUIRE = "require"
+    WARN = "warn"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Resources:
+    memory: ResourceName
+    memory_unit_mib: Annotated[int, Field(ge=1, le=1024 * 1024)]
+    percent: ResourceName
+    count: ResourceName
+
+    @model_validator(mode="after")
+    def names_differ(self) -> Self:
+        if len({self.memory, self.percent, self.count}) < 3:
+            raise ValueError("memory, percent and count must be three different names")
+        return self
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Requests:
+    default_thread_percent: Percent
+    minimum_thread_percent: Percent
+    thread_percent_step: Percent
+    clients_per_grant: Annotated[int, Field(ge=1, le=60)]
+
+    @model_validator(mode="after")
+    def percents_agree(self) -> Self:
+        if self.default_thread_percent < self.minimum_thread_percent:
+            raise ValueError(
+                f"default_thread_percent {self.default_thread_percent} is below "
+                f"minimum_thread_percent {self.minimum_thread_percent}"
+            )
+        if self.minimum_thread_percent % self.thread_percent_step:
+            raise ValueError(
+                f"minimum_thread_percent {self.minimum_thread_percent} is not in steps of "
+                f"thread_percent_step {self.thread_percent_step}"
+            )
+        return self
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Admission:
+    """What the rules of admission go by. Tuples, so that what is made of them can be kept."""
+
+    host_ipc: HostIPC
+    rules: Annotated[Mapping[RuleId, Mode], _EveryRule]
+    exempt_namespaces: tuple[Text, ...]
+    blocked_environment: tuple[VariablePattern, ...]
+    blocked_capabilities: tuple[CapabilityName, ...]
+    blocked_host_paths: tuple[PathPattern, ...]
+    blocked_mount_paths: tuple[PathPattern, ...]
+    other_gpus: tuple[Pattern, ...]
+    schedulers: tuple[Text, ...]
+    runtime_classes: tuple[Text, ...]
+    placement_accounts: tuple[Text, ...]
+    void_visible_devices: bool
+    visible_devices_kept_for: tuple[Pattern, ...]
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Oversubscription:
+    memory_percent: Annotated[int, Field(ge=1, le=1000)]
+    thread_percent: Annotated[int, Field(ge=1, le=10_000)]
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Violation:
+    action: Response
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class MemoryViolation:
+    action: Response
+    tolerance_mib: Annotated[int, Field(ge=0, le=1024 * 1024)]
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Violations:
+    memory_over_grant: MemoryViolation
+    limit_lifted: Violation
+    partitioning_enabled: Violation
+    outside_mps: Violation
+    without_grant: Violation
+    in_no_pod: Violation
+    too_many_clients: Violation
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Graces:
+    command_s: Seconds
+    start_s: Seconds
+    fault_grace_s: Seconds
+    wedged_limit_s: Seconds
+    drain_s: Seconds
+
+    @model_validator(mode="after")
+    def deadlines_nest(self) -> Self:
+        if self.start_s < self.command_s:
+            raise ValueError(
+                f"start_s {self.start_s} is below command_s {self.command_s}: no command could ever be answered"
+            )
+        return self
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Restarts:
+    first_s: Seconds
+    longest_s: Seconds
+    stable_after_s: Seconds
+
+    @model_validator(mode="after")
+    def delays_grow(self) -> Self:
+        if self.longest_s < self.first_s:
+            raise ValueError(f"longest_s {self.longest_s} is below first_s {self.first_s}")
+        return self
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class CardCompute:
+    """What cGPU does with a card's threads. policy: a number of model.cgpu_policies. max_inst: into how many parts
+    the card is divided, which is the most that the weights of its containers come to; None: no such bound.
+    """
+
+    policy: Annotated[int, Field(ge=min(POLICIES), le=max(POLICIES))]
+    max_inst: Annotated[Annotated[int, Field(ge=1, le=MOST_INSTANCES)] | None, AfterValidator(_enough)]
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Compute(CardCompute):
+    """The same for every card but those that `cards` names, by ordinal."""
+
+    cards: dict[Annotated[str, Field(max_length=3), AfterValidator(_ordinal)], CardCompute]
+
+    def of(self, ordinal: int) -> CardCompute:
+        """What holds for this card."""
+        return self.cards.get(str(ordinal), self)
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Policy:
+    """The whole of `limits/policy.yaml`."""
+
+    version: Literal["v1"]
+    resources: Resources
+    requests: Requests
+    admission: Admission
+    placement: Placement
+    oversubscription: Oversubscription
+    violations: Violations
+    graces: Graces
+    restarts: Restarts
+    exclusive_process: bool
+    canary: CanaryRule
+    compute: Compute
+    domains: Annotated[list[Annotated[list[Ordinal], Field(min_length=2)]], AfterValidator(_disjoint)]

@@ -1,0 +1,93 @@
+"""The ways in which a process takes more than it was given, and what is said of each.
+
+One rule: a kind has the name of its field in `limits/policy.yaml`, which says what is done about it; the reason of its
+event never changes.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from mpsd.model.events import Reason
+from mpsd.model.grants import Part
+from mpsd.model.identity import PodName
+from mpsd.model.node_view import Client
+from mpsd.model.problem import printable
+from mpsd.model.responses import Response
+
+if TYPE_CHECKING:  # as in model.grants
+    from mpsd.model.policy import Policy
+
+_PROGRAM = 40  # characters of it in a message
+
+
+class Kind(StrEnum):
+    """The values are the fields of `violations` in the policy."""
+
+    MEMORY_OVER_GRANT = "memory_over_grant"
+    LIMIT_LIFTED = "limit_lifted"
+    PARTITIONING_ENABLED = "partitioning_enabled"
+    OUTSIDE_MPS = "outside_mps"
+    WITHOUT_GRANT = "without_grant"
+    IN_NO_POD = "in_no_pod"
+    TOO_MANY_CLIENTS = "too_many_clients"
+
+    @property
+    def reason(self) -> Reason:
+        """Of its events."""
+        return _REASONS[self]
+
+    def response(self, policy: "Policy") -> Response:
+        """What the policy has done about it."""
+        return Response(getattr(policy.violations, self.value).action)
+
+
+_REASONS = {
+    Kind.MEMORY_OVER_GRANT: Reason.GPU_MEMORY_EXCEEDED,
+    Kind.LIMIT_LIFTED: Reason.LIMIT_LIFTED,
+    Kind.PARTITIONING_ENABLED: Reason.PARTITIONING_ENABLED,
+    Kind.OUTSIDE_MPS: Reason.OUTSIDE_MPS,
+    Kind.WITHOUT_GRANT: Reason.WITHOUT_GRANT,
+    Kind.IN_NO_POD: Reason.IN_NO_POD,
+    Kind.TOO_MANY_CLIENTS: Reason.TOO_MANY_CLIENTS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One process that takes more than it was given, and what is done about it.
+
+    gpu: its UUID. pod: None where no pod that is known by name holds the process. client: the process to end where
+    `ends`. again: it was signalled before and is still there. message: in plain words, what the process does.
+    """
+
+    kind: Kind
+    response: Response
+    gpu: str
+    grant: str | None
+    pod: PodName | None
+    client: Client
+    message: str
+    again: bool = False
+
+    def __str__(self) -> str:
+        return f"{named(self.client)} {self.message}"
+
+    @property
+    def ends(self) -> bool:
+        return self.response.ends
+
+    @property
+    def told(self) -> bool:
+        return self.response.tells
+
+
+def named(client: Client) -> str:
+    """A process as people are told of it: its program alone, since arguments may be secret."""
+    program = client.command.partition(" ")[0].rpartition("/")[2]
+    return f"{client.process} ({printable(program, _PROGRAM)})"
+
+
+def most_mib(part: Part, policy: "Policy") -> int:
+    """What the processes of a grant may use together of one of its GPUs before it is a violation."""
+    return part.memory_mib + policy.violations.memory_over_grant.tolerance_mib

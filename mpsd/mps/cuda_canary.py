@@ -1,0 +1,109 @@
+"""A CUDA client that makes a context on its first GPU, says in one JSON line what it was told of it, and ends.
+
+    {"pid", "devices", "uuid", "total_MiB", "meminfo_free_MiB", "sms", "init_s"}     exit code 0
+    {"fail": "libcuda", "cuInit" or "ctx", "err": "2:CUDA_ERROR_OUT_OF_MEMORY"}       exit code 3
+
+Its limits are those of its environment. A program of its own, so that a driver that hangs or crashes takes nobody with
+it; `python -m mpsd.mps.cuda_canary` runs it by hand.
+
+One rule: nothing but the standard library and the driver (libcuda by ctypes); it sets nothing and waits for nothing.
+Function and attribute names and numbers: cuda.h.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+
+_MIB = 1024**2
+_MULTIPROCESSOR_COUNT = 16
+_NO_CONTEXT = 3
+_LONGEST_S = 300  # its own end, should nobody be left to end it
+
+
+class Refused(Exception):
+    """A call failed: which step of the start that was, and CUDA's result."""
+
+    def __init__(self, step: str, result: int) -> None:
+        super().__init__(step, result)
+        self.step = step
+        self.result = result
+
+
+class Driver:
+    """libcuda, each of its calls checked."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("libcuda.so.1")
+
+    def call(self, step: str, function: str, *arguments: object) -> None:
+        result = int(getattr(self._library, function)(*arguments))
+        if result:
+            raise Refused(step, result)
+
+    def shown(self, result: int) -> str:
+        """Such as `2:CUDA_ERROR_OUT_OF_MEMORY`."""
+        name = ctypes.c_char_p()
+        known = self._library.cuGetErrorName(ctypes.c_int(result), ctypes.byref(name)) == 0
+        return f"{result}:{(name.value or b'?').decode() if known else '?'}"
+
+
+def main() -> int:
+    """The exit code."""
+    signal.alarm(_LONGEST_S)
+    began = time.monotonic()
+    try:
+        driver = Driver()
+    except OSError as error:
+        return _fail("libcuda", f"libcuda.so.1 cannot be loaded: {error}")
+    try:
+        line = _look(driver, began)
+    except Refused as refused:
+        return _fail(refused.step, driver.shown(refused.result))
+    _say(line)
+    return 0
+
+
+def _look(driver: Driver, began: float) -> dict[str, object]:
+    device, devices, sms = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    identity, context = ctypes.create_string_buffer(16), ctypes.c_void_p()
+    driver.call("cuInit", "cuInit", ctypes.c_uint(0))
+    driver.call("cuInit", "cuDeviceGetCount", ctypes.byref(devices))
+    driver.call("cuInit", "cuDeviceGet", ctypes.byref(device), ctypes.c_int(0))
+    driver.call("cuInit", "cuDeviceGetUuid", identity, device)
+    driver.call("ctx", "cuCtxCreate_v2", ctypes.byref(context), ctypes.c_uint(0), device)
+    init_s = round(time.monotonic() - began, 3)
+    driver.call("ctx", "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    driver.call("ctx", "cuDeviceGetAttribute", ctypes.byref(sms), ctypes.c_int(_MULTIPROCESSOR_COUNT), device)
+    driver.call("ctx", "cuCtxDestroy_v2", context)
+    return {
+        "pid": os.getpid(),
+        "devices": devices.value,
+        "uuid": _uuid(identity.raw),
+        "total_MiB": total.value // _MIB,
+        "meminfo_free_MiB": free.value // _MIB,
+        "sms": sms.value,
+        "init_s": init_s,
+    }
+
+
+def _uuid(raw: bytes) -> str:
+    digits = raw.hex()
+    return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _fail(step: str, error: str) -> int:
+    _say({"fail": step, "err": error})
+    return _NO_CONTEXT
+
+
+def _say(line: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""Whether a domain is to take no new programs, why, and whether somebody could still lose something by its end.
+
+One rule: the request is the agent's file or mpsd's own stop, and nothing else.
+"""
+
+from mpsd.model.client_limits import DENY_MIB
+from mpsd.mps import drain_requests
+from mpsd.mps.drain_requests import DrainRequest
+from mpsd.platform import records
+from mpsd.platform.domain_folder import DomainFolder
+
+_STOPPING = "mpsd is stopping, and waits for the programs that have a grant"
+
+
+class DomainDrain:
+    """stopping: mpsd itself asks, and takes nothing back."""
+
+    def __init__(self, folder: DomainFolder) -> None:
+        self._folder = folder
+        self._request: DrainRequest | None = None
+        self.stopping = False
+
+    def look(self) -> None:
+        self._request = drain_requests.asked(self._folder)
+
+    def is_news(self) -> bool:
+        """Whether the agent's request has come or gone since the last look; costs one stat."""
+        return drain_requests.is_asked(self._folder) != (self._request is not None)
+
+    @property
+    def asked(self) -> bool:
+        return self.stopping or self._request is not None
+
+    @property
+    def reason(self) -> str:
+        if self._request and not self.stopping:
+            return self._request.reason
+        return _STOPPING
+
+    @property
+    def granted(self) -> bool:
+        """Whether a program holds a grant here and may come to its GPU yet, which without mpsd it would do unlimited.
+
+        The agent's limit says so: it is denial where nobody holds a grant.
+        """
+        try:
+            return limit_mib(self._folder) > DENY_MIB
+        except records.UnreadableRecord:
+            return True
+
+
+def limit_mib(folder: DomainFolder) -> int:
+    """What the agent last set, else denial: no program may start unlimited before the agent has looked.
+
+    records.UnreadableRecord where there is something else.
+    """
+    return records.read(folder.limits, int) or DENY_MIB

@@ -1,0 +1,218 @@
+"""The faults of one domain: sees who is hit, ends those that linger, so that the GPU serves again.
+
+One rule: nobody is ended but the very processes that a fault hit (pid, start time, boot id), and of these only those
+that the faulty server still names. Who a client is, is seen when it connects: after a fault many are gone at once.
+"""
+
+import signal
+import time
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from pathlib import Path
+
+from mpsd.model.bare_commands import program_of
+from mpsd.model.node_view import Fault, FaultHit
+from mpsd.model.policy import Graces
+from mpsd.mps.control_pipe import ControlFailed
+from mpsd.mps.domain_daemon import DomainDaemon
+from mpsd.mps.rules import faults
+from mpsd.mps.rules.control_log import LogEvent, LogLine, read_line
+from mpsd.mps.rules.control_protocol import NotUnderstood, ServerStatus
+from mpsd.platform import processes
+from mpsd.platform.logs import Logger
+from mpsd.platform.pod_processes import PodProcesses
+
+_LOG_BYTES = 1024 * 1024  # of the log's end, in which a fault is looked for that happened while no mpsd ran
+_COMMAND = 120  # characters of a command line
+_LATE_S = 1.0  # within which a line of the log is read
+_SOON_S = 0.05  # between two looks while somebody who was ended may still be there
+
+
+class DomainFaults:
+    """all, total: as the domain's record has them. one_gpu: whether every client of the daemon is on the same GPU."""
+
+    def __init__(self, daemon: DomainDaemon, log_file: Path, log: Logger, *, one_gpu: bool) -> None:
+        self._daemon = daemon
+        daemon.on_line = self._hear
+        self._one_gpu = one_gpu
+        self._log_file = log_file
+        self._log = log
+        self._pods = PodProcesses()
+        self._clients: dict[int, FaultHit] = {}  # by pid, whoever connected to this daemon and has not gone
+        self._read = faults.Reading()
+        self._known_until = ""  # the time in the log up to which an mpsd has seen all faults
+        self._asked = False  # whether this daemon was asked for the clients that it had when it was taken over
+        self._ended_at = 0.0
+        self._kept: dict[int, str] = {}  # why nobody may end a process, by pid
+        self.all: tuple[Fault, ...] = ()
+        self.total = 0
+
+    def take_over(self, earlier: tuple[Fault, ...], total: int, daemon_since: float, *, same_daemon: bool) -> None:
+        """What an earlier mpsd of this boot knew. daemon_since: when it started this daemon, in seconds since 1970."""
+        self.all = earlier if same_daemon else faults.healed(earlier, time.time())
+        self.total = total
+        last = max([daemon_since, *(fault.at for fault in earlier)])
+        self._known_until = _as_in_log(last + 0.001)  # the log has whole milliseconds
+        if same_daemon:
+            self._read = self._unseen()
+
+    def _unseen(self) -> faults.Reading:
+        """What the log says of a fault that happened while no mpsd ran."""
+        try:
+            with self._log_file.open("rb") as file:
+                file.seek(max(0, self._log_file.stat().st_size - _LOG_BYTES))
+                text = file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return faults.Reading()
+        lines = filter(None, map(read_line, text.splitlines()))
+        return faults.last_fault(lines, self._known_until)
+
+    @property
+    def as_recorded(self) -> dict[str, object]:
+        """The fields of the domain's record that are about them."""
+        return {"faults": self.all, "faults_total": self.total}
+
+    def daemon_gone(self) -> None:
+        """Its server is gone with it, and with that every fault."""
+        self._note((), in_fault=False)
+        self.all = faults.healed(self.all, time.time())
+        self._clients.clear()
+        self._asked = True  # of the next one all clients are seen as they come
+
+    # -- look ----------------------------------------------------------------------------------------------------
+
+    def _hear(self, line: LogLine) -> None:
+        if line.event is LogEvent.CLIENT_CONNECTED and line.pid:
+            self._meet(line.pid)
+        elif line.event is LogEvent.CLIENT_GONE and line.pid and not self._read.of_fault:
+            self._clients.pop(line.pid, None)
+        else:
+            if line.event is LogEvent.SERVER_EXITED:
+                self._clients.clear()  # it said of nobody that he went
+            self._read = faults.read_on(self._read, line)
+
+    def _meet(self, pid: int) -> None:
+        """Looks who it is, while it is there."""
+        identity = processes.identity_of(pid)
+        known = self._clients.get(pid)
+        if identity is None or (known and known.process == identity):
+            return
+        pod = self._pods.pod_of(pid)
+        command = program_of(processes.command_of(pid))[:_COMMAND]  # logs and records keep no arguments
+        if processes.is_alive(identity):  # else what was read may be another's
+            self._clients[pid] = FaultHit(identity, command, pod.uid if pod else None)
+
+    async def look(self, graces: Graces) -> None:
+        """After each proper answer of the daemon: what there is of faults, and who is to be ended for it."""
+        in_fault = self._daemon.server is ServerStatus.FAULT
+        if in_fault or self._read.of_fault:
+            self._daemon.read_log()  # the rest of what it has to say
+        listed = await self._listed(graces) if self._must_list(graces, in_fault=in_fault) else frozenset()
+        self._note(listed, in_fault=in_fault)
+        if in_fault:
+            self._end(faults.to_end(self.all, listed, time.time(), graces))
+        elif open_faults := faults.unhealed(self.all):
+            self.all = faults.healed(self.all, time.time())
+            self._log.info("fault healed", after_s=round(time.time() - open_faults[0].at, 2))
+
+    def _must_list(self, graces: Graces, *, in_fault: bool) -> bool:
+        """Whether it is of use to know whom the servers name, which costs a process each."""
+        open_faults = faults.unhealed(self.all)
+        everyone = frozenset(pid for fault in open_faults for pid in fault.pids)
+        lingers = bool(faults.to_end(open_faults, everyone, time.time(), graces))
+        return not self._asked or (in_fault and (lingers or not open_faults))
+
+    async def _listed(self, graces: Graces) -> frozenset[int]:
+        """The pids that its servers name; nobody where they do not answer."""
+        pipe = self._daemon.pipe(graces.command_s)
+        try:
+            lists = await pipe.clients(self._daemon.servers)
+        except (ControlFailed, NotUnderstood, OSError) as error:
+            self._log.warning("clients not listed", reason=str(error))
+            return frozenset()
+        listed = frozenset(pid for each in lists for pid in each)
+        if not self._asked:
+            for pid in listed:
+                self._meet(pid)
+            self._asked = True
+        return listed
+
+    def _note(self, listed: Collection[int], *, in_fault: bool) -> None:
+        """Writes down a fault that the log told, or of which there is only the server's state."""
+        read, self._read = self._read, faults.rest_of(self._read)
+        if read.of_fault and not faults.is_known(self.all, read.pids):
+            self._add(read.pids or listed, _moment(read.when, time.time()))
+        elif in_fault and not faults.unhealed(self.all):
+            self._add(listed if self._one_gpu else (), time.time())
+        elif faults.unhealed(self.all) and not faults.is_known(self.all, read.pids):
+            hit, strangers = self._who(read.pids)
+            self.all = faults.with_more_hit(self.all, hit, strangers)
+            self._say("fault, more of it", hit, strangers)
+
+    def _add(self, pids: Collection[int], at: float) -> None:
+        hit, strangers = self._who(pids)
+        self.all = faults.noted(self.all, Fault(at, hit, strangers))
+        self.total += 1
+        self._say("fault", hit, strangers)
+        self._clients = {pid: one for pid, one in self._clients.items() if processes.is_alive(one.process)}
+
+    def _who(self, pids: Collection[int]) -> tuple[tuple[FaultHit, ...], tuple[int, ...]]:
+        """Those who are known, and the pids of those who are gone already."""
+        for pid in pids:
+            if pid not in self._clients:
+                self._meet(pid)
+        hit = tuple(self._clients[pid] for pid in sorted(pids) if pid in self._clients)
+        return hit, tuple(pid for pid in sorted(pids) if pid not in self._clients)
+
+    def _say(self, what: str, hit: Collection[FaultHit], strangers: Collection[int]) -> None:
+        said = [f"{one.process}: {one.command}" for one in hit] + [f"pid {pid}: gone already" for pid in strangers]
+        self._log.warning(what, hit=said)
+
+    # -- act -----------------------------------------------------------------------------------------------------
+
+    def _end(self, lingering: Iterable[FaultHit]) -> None:
+        """SIGKILL for those; the kernel gives the server word of their end within milliseconds."""
+        for hit in lingering:
+            try:
+                signalled = processes.send_signal(hit.process, signal.SIGKILL)
+            except PermissionError as error:
+                if self._kept.get(hit.process.pid) != str(error):
+                    self._log.warning("client not ended", pid=hit.process.pid, reason=f"{error}; end it yourself")
+                self._kept[hit.process.pid] = str(error)
+                continue
+            if signalled:
+                self._ended_at = time.monotonic()
+                self.all = faults.ended(self.all, hit.process, time.time())
+                why = "a fault has ended its work, and its server lets nobody in until it is gone"
+                self._log.warning("client ended", pid=hit.process.pid, command=hit.command, pod=hit.pod, reason=why)
+
+    def reason(self, graces: Graces) -> str:
+        """Of the state, while it lasts."""
+        how = f"what lingers is ended {graces.fault_grace_s:g} s after it"
+        return f"a program's fault has ended every program on the GPU; {how}"
+
+    def why_stuck(self, graces: Graces) -> str:
+        """Why only another daemon can help; empty where this one may heal yet."""
+        return faults.why_stuck(self.all, time.time(), graces)
+
+    def look_again_s(self, graces: Graces) -> float | None:
+        """Seconds until the next look is worth it; None where no fault is to heal."""
+        if not faults.unhealed(self.all):
+            return None
+        if time.monotonic() - self._ended_at < graces.command_s:
+            return _SOON_S
+        return faults.next_due_s(self.all, time.time(), graces)
+
+
+def _moment(when: str, now: float) -> float:
+    """When it was, by the log where that says so within the time of a look; its clock may be set otherwise."""
+    try:
+        written = datetime.strptime(when, "%Y-%m-%d %H:%M:%S.%f").timestamp()  # noqa: DTZ007 - local, as it is written
+    except ValueError:
+        return now
+    return written if 0 <= now - written < _LATE_S else now
+
+
+def _as_in_log(seconds: float) -> str:
+    """A time as the daemon writes it, which is that of this machine."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) + f".{int(seconds % 1 * 1000):03}"

@@ -1,0 +1,232 @@
+"""What a CUDA client of our own must see under known limits, and what it means when it sees something else.
+
+One rule: a driver is relied on for what it was seen to do here, not for what a table or a manual says of it. What only
+differs from the table is a warning; what lets a program have more than its limit is a problem.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mpsd.model import client_limits
+from mpsd.model.client_limits import DENY_MIB, ClientLimit
+from mpsd.model.cuda_limit_parser import PIPE_DIRECTORY, THREAD_PERCENT, VISIBLE_DEVICES
+from mpsd.model.grants import Gpu
+from mpsd.model.node_view import Canary
+from mpsd.model.policy import CanaryRule
+from mpsd.model.problem import printable
+
+PERCENT = 10
+COST_TOLERANCE_MIB = 16  # between a context's cost as measured and as limits/gpus.yaml has it
+_LONGEST = 300  # characters of what a program said
+
+_OUT_OF_MEMORY = "2:CUDA_ERROR_OUT_OF_MEMORY"
+_LIBCUDA = "libcuda"  # the step at which the client could not load it
+_COMPUTE = "give mpsd control the driver's compute libraries (NVIDIA_DRIVER_CAPABILITIES=compute,utility)"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A client under one memory limit: its own, or the one that MPS was told for clients that set none."""
+
+    limit_mib: int
+    own: bool
+
+    def __str__(self) -> str:
+        return (
+            f"a client {'with a limit of its own of' if self.own else 'under a server limit of'} {self.limit_mib} MiB"
+        )
+
+    def environment(self, gpu: str, pipe_directory: str) -> dict[str, str]:
+        """What such a client is started with, to be on the GPU with this UUID."""
+        if self.own:
+            limits = client_limits.environment(ClientLimit(self.limit_mib, PERCENT), pipe_directory)
+        else:
+            limits = {PIPE_DIRECTORY: pipe_directory, THREAD_PERCENT: str(PERCENT)}
+        return limits | {VISIBLE_DEVICES: gpu}
+
+
+SERVER_LIMIT = Trial(1024, own=False)
+OWN_LIMIT = Trial(512, own=True)
+DENIAL = Trial(DENY_MIB, own=False)
+
+
+# -- what became of a client ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """It had a context, and was told this of its GPU."""
+
+    uuid: str
+    free_mib: int
+    sms: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoContext:
+    """step: the call that failed; error: CUDA's number and name, such as 2:CUDA_ERROR_OUT_OF_MEMORY."""
+
+    step: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """It said nothing of use; how: what became of it, as the end of a sentence about it."""
+
+    how: str
+
+
+Outcome = Told | NoContext | Broken
+
+
+def outcome_of(code: int, output: str, errors: str) -> Outcome:
+    """What a client that has ended said. code: as subprocess has it, negative for a signal."""
+    if code < 0:
+        return Broken(f"was killed by signal {-code}")
+    match _first_object(output):
+        case {"uuid": str(uuid), "meminfo_free_MiB": int(free), "sms": int(sms)} if code == 0:
+            return Told(uuid, free, sms)
+        case {"fail": str(step), "err": str(error)}:
+            return NoContext(printable(step, _LONGEST), printable(error, _LONGEST))
+        case _:
+            said = (errors.strip() or output.strip()).rpartition("\n")[2]
+            return Broken(f'ended with code {code} and said "{printable(said, _LONGEST)}"')
+
+
+def too_late(deadline_s: float) -> Broken:
+    return Broken(f"did not end within {deadline_s:g} s")
+
+
+def _first_object(output: str) -> Mapping[str, Any]:
+    try:
+        first = json.loads(output.partition("\n")[0])
+    except (ValueError, RecursionError):
+        return {}
+    return first if isinstance(first, dict) else {}
+
+
+# -- what follows from it ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Of one GPU. problem: why its limits cannot be relied on; warning: what is not as limits/gpus.yaml has it.
+
+    context_mib: what a context on sms SMs costs; None where there was none.
+    """
+
+    problem: str = ""
+    warning: str = ""
+    context_mib: int | None = None
+    sms: int | None = None
+
+
+def finding(gpu: Gpu, served: Mapping[Trial, Outcome]) -> Finding:
+    """What clients that were to be let in say of their GPU."""
+    problems = dict.fromkeys(filter(None, (_problem(gpu, trial, outcome) for trial, outcome in served.items())))
+    if problems:
+        return Finding(problem=f"{gpu.label}: {'; '.join(problems)}")
+    told = [(trial, outcome) for trial, outcome in served.items() if isinstance(outcome, Told)]
+    # The smaller: a card that is nearly full leaves a client less than its limit.
+    context_mib, sms = min((trial.limit_mib - outcome.free_mib, outcome.sms) for trial, outcome in told)
+    warnings = "; ".join(_warnings(gpu, context_mib, sms))
+    return Finding(warning=f"{gpu.label}: {warnings}" if warnings else "", context_mib=context_mib, sms=sms)
+
+
+def denial_problem(gpu: Gpu, outcome: Outcome) -> str:
+    """Why this GPU cannot be kept shut, from what became of a client under denial; empty where it can be."""
+    match outcome:
+        case NoContext(_step, error) if error == _OUT_OF_MEMORY:
+            return ""
+        case Told(_uuid, free_mib, _sms):
+            return f"{gpu.label}: {DENIAL} got a context and was told {free_mib} MiB free, where none may fit"
+        case NoContext(step, error):
+            return f"{gpu.label}: {DENIAL} failed at {step} with {error}, not with {_OUT_OF_MEMORY} at its context"
+        case Broken(how):
+            return f"{gpu.label}: {DENIAL} {how}"
+
+
+def _problem(gpu: Gpu, trial: Trial, outcome: Outcome) -> str:
+    match outcome:
+        case Told(uuid) if uuid != gpu.uuid:
+            return f"{trial} was given {printable(uuid, _LONGEST)} in place of {gpu.uuid}"
+        case Told(_uuid, free_mib, _sms) if free_mib > trial.limit_mib:
+            return f"{trial} was told {free_mib} MiB free: this driver does not hold memory limits"
+        case Told(_uuid, _free_mib, sms) if sms > _sms_expected(gpu) + gpu.capability.sm_minimum:
+            held = f"not about {_sms_expected(gpu)}: this driver does not hold thread percentages"
+            return f"{trial} and {PERCENT} % of the threads was given {sms} of {gpu.sms} SMs, {held}"
+        case Told():
+            return ""
+        case NoContext(step, error) if step == _LIBCUDA:
+            return f"{error}; {_COMPUTE}"
+        case NoContext(step, error) if error == _OUT_OF_MEMORY:
+            return f"{trial} got no context: {error} at {step}; see what else holds this GPU's memory (nvidia-smi)"
+        case NoContext(step, error):
+            return f"{trial} got no context: {error} at {step}"
+        case Broken(how):
+            return f"{trial} {how}"
+
+
+def _sms_expected(gpu: Gpu) -> int:
+    return gpu.capability.sms_given(PERCENT, gpu.sms)
+
+
+def _warnings(gpu: Gpu, context_mib: int, sms: int) -> Iterable[str]:
+    row = f"limits/gpus.yaml for compute capability {gpu.capability.compute_capability}"
+    expected_mib = gpu.capability.context_cost_mib(sms)
+    if context_mib > expected_mib + COST_TOLERANCE_MIB:
+        yield f"a context on {sms} SMs takes {context_mib} MiB, not {expected_mib} as in {row}; correct it there"
+    if sms != _sms_expected(gpu):
+        yield f"{PERCENT} % of the threads are {sms} SMs, not {_sms_expected(gpu)} as in {row}; correct it there"
+
+
+# -- how long it counts --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What a canary holds for."""
+
+    boot_id: str
+    driver: str
+
+
+def in_one(findings: Iterable[Finding], denials: Iterable[str], here: Here, now: float) -> Canary:
+    """The canary of a domain, of what was found on each of its GPUs: every problem, and the dearest context."""
+    found = tuple(findings)
+    costs = [(one.context_mib, one.sms) for one in found if one.context_mib is not None]
+    context_mib, sms = max(costs, default=(None, None))
+    return Canary(
+        boot_id=here.boot_id,
+        driver=here.driver,
+        at=now,
+        problem="; ".join(filter(None, (*(one.problem for one in found), *denials))),
+        context_mib=context_mib,
+        sms=sms,
+        warning="; ".join(filter(None, (one.warning for one in found))),
+    )
+
+
+def is_due(canary: Canary | None, here: Here, rule: CanaryRule, *, in_use: bool) -> bool:
+    """Whether it must be run before the domain serves. in_use: somebody holds a grant, and waits for nothing but this.
+
+    A canary that passed holds until the next boot or driver; a restart that programs wait for is not held up.
+    """
+    if canary is not None and _holds(canary, here):
+        again = bool(canary.problem) and (rule is CanaryRule.REQUIRE or not in_use)
+        return again and rule is not CanaryRule.SKIP
+    return rule is not CanaryRule.SKIP and not in_use
+
+
+def obstacle(canary: Canary | None, here: Here, rule: CanaryRule) -> str:
+    """Why the domain cannot serve; empty where the canary passed, was not run yet, or only warns."""
+    if canary is None or rule is not CanaryRule.REQUIRE or not canary.problem or not _holds(canary, here):
+        return ""
+    return f"the canary failed under driver {canary.driver}: {canary.problem}"
+
+
+def _holds(canary: Canary, here: Here) -> bool:
+    return (canary.boot_id, canary.driver) == (here.boot_id, here.driver)

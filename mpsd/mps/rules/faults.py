@@ -1,0 +1,163 @@
+"""The faults of a domain's GPUs: who was hit by one, whom to end so that it heals, and who was hit each time.
+
+One rule: nobody is named a culprit. The log names an innocent process first (docs/mps-observed.md, section 6), so all
+that is ever said is who was hit, and who was hit at every one of several faults.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mpsd.model.identity import ProcessIdentity
+from mpsd.model.node_view import Fault, FaultHit
+from mpsd.mps.rules.control_log import LogEvent, LogLine
+
+if TYPE_CHECKING:  # as in model.grants
+    from mpsd.model.policy import Graces
+
+REMEMBERED = 16  # faults of a domain
+
+# -- the log -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read of faults in the log. when: of the last one, as the log has it.
+
+    pids: of all that were torn down. listing: whether a line with nothing but a number names one more.
+    """
+
+    of_fault: bool = False
+    when: str = ""
+    pids: frozenset[int] = frozenset()
+    listing: bool = False
+
+
+def read_on(reading: Reading, line: LogLine) -> Reading:
+    """What is known after one line more."""
+    if line.event is LogEvent.FAULT:
+        return replace(reading, of_fault=True, when=line.when, listing=False)
+    named = line.event is LogEvent.CLIENT_TORN_DOWN or (reading.listing and line.event is LogEvent.PID)
+    pids = reading.pids | {line.pid} if named and line.pid is not None else reading.pids
+    listing = line.event is LogEvent.STICKY_ERRORS or (reading.listing and line.event is LogEvent.PID)
+    return replace(reading, pids=pids, listing=listing)
+
+
+def rest_of(reading: Reading) -> Reading:
+    """What the next lines are read after, once this was written down: a look may cut a list of pids in two."""
+    return Reading(listing=reading.listing)
+
+
+def last_fault(lines: Iterable[LogLine], after: str) -> Reading:
+    """What a whole log says of its last fault; nothing where that was not after this time, as the log writes it."""
+    reading = Reading()
+    for line in lines:
+        reading = read_on(Reading() if line.event is LogEvent.FAULT else reading, line)
+    return reading if reading.when > after else Reading()
+
+
+# -- what is known of them -----------------------------------------------------------------------------------------
+
+
+def noted(faults: Sequence[Fault], fault: Fault) -> tuple[Fault, ...]:
+    """With one more; the oldest is forgotten where there are too many."""
+    return (*faults, fault)[-REMEMBERED:]
+
+
+def with_more_hit(faults: Sequence[Fault], hit: Sequence[FaultHit], strangers: Sequence[int]) -> tuple[Fault, ...]:
+    """With those whom the log named later of the last fault, which has not healed."""
+    last = faults[-1]
+    more = tuple(one for one in hit if one.process.pid not in last.pids)
+    unknown = tuple(pid for pid in strangers if pid not in last.pids)
+    return (*faults[:-1], replace(last, hit=last.hit + more, strangers=last.strangers + unknown))
+
+
+def unhealed(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    return tuple(fault for fault in faults if fault.healed_at is None)
+
+
+def healed(faults: Iterable[Fault], now: float) -> tuple[Fault, ...]:
+    """As they are once the server serves again, or another one does."""
+    return tuple(replace(fault, healed_at=now) if fault.healed_at is None else fault for fault in faults)
+
+
+def is_known(faults: Iterable[Fault], pids: Collection[int]) -> bool:
+    """Whether a fault that has not healed hit all of these already, so that the log only says more of it."""
+    open_faults = unhealed(faults)
+    hit = {pid for fault in open_faults for pid in fault.pids}
+    return bool(open_faults) and hit.issuperset(pids)
+
+
+# -- how they heal -------------------------------------------------------------------------------------------------
+
+
+def to_end(faults: Iterable[Fault], listed: Collection[int], now: float, graces: "Graces") -> tuple[FaultHit, ...]:
+    """Who is to be ended by now: those hit that linger beyond the grace. listed: the pids that the server still names.
+
+    Until the last of them is gone the server lets nobody in, and their contexts are lost in any case.
+    """
+    return tuple(
+        hit
+        for fault in unhealed(faults)
+        if now >= fault.at + graces.fault_grace_s
+        for hit in fault.hit
+        if hit.ended_at is None and hit.process.pid in listed
+    )
+
+
+def ended(faults: Iterable[Fault], process: ProcessIdentity, now: float) -> tuple[Fault, ...]:
+    """As they are once this process was ended."""
+    return tuple(
+        replace(
+            fault,
+            hit=tuple(replace(hit, ended_at=now) if hit.process == process else hit for hit in fault.hit),
+        )
+        if fault.healed_at is None
+        else fault
+        for fault in faults
+    )
+
+
+def next_due_s(faults: Iterable[Fault], now: float, graces: "Graces") -> float | None:
+    """Seconds until somebody may have to be ended; None where that is not to come."""
+    waits = [fault.at + graces.fault_grace_s - now for fault in unhealed(faults)]
+    return min((wait for wait in waits if wait > 0), default=None)
+
+
+def why_stuck(faults: Iterable[Fault], now: float, graces: "Graces") -> str:
+    """Why only another daemon can help: the server did not heal in its time; empty where it may yet."""
+    limit_s = graces.fault_grace_s + graces.wedged_limit_s
+    if all(now < fault.at + limit_s for fault in unhealed(faults)):
+        return ""
+    return f"its server is still in FAULT {limit_s:g} s after the fault"
+
+
+# -- who was there -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A pod (its uid) that each of so many last faults hit. since: of the first of these, seconds since 1970."""
+
+    pod: str
+    faults: int
+    since: float
+
+
+def suspects(faults: Sequence[Fault]) -> tuple[Suspect, ...]:
+    """Every pod that at least the last two faults hit, those that most hit first.
+
+    One of them may be the cause of all; each of them may just have shared the GPU.
+    """
+    found = []
+    for pod in faults[-1].pods if faults else ():
+        run = presence(faults, pod)
+        if run > 1:
+            found.append(Suspect(pod, run, faults[-run].at))
+    return tuple(sorted(found, key=lambda one: (-one.faults, one.pod)))
+
+
+def presence(faults: Sequence[Fault], pod: str) -> int:
+    """How many faults in a row, up to the last, hit this pod."""
+    missed = (back for back, fault in enumerate(reversed(faults)) if pod not in fault.pods)
+    return next(missed, len(faults))

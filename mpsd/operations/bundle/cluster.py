@@ -1,0 +1,156 @@
+"""Gathers a support bundle of a cluster from outside, part by part.
+
+One rule: no Secret is asked for, and of pods none but mpsd's own; what may not be read is named with the right that is
+missing.
+
+Rights of whoever asks, none of which is needed: get and list of what is gathered, get of pods/log in mpsd-system.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+import mpsd
+from mpsd.model.events import COMPONENT
+from mpsd.model.installed import LIMITS, NAMESPACE, OURS
+from mpsd.model.problem import InvalidInput
+from mpsd.operations.bundle.rules.bundle import MOST_BYTES, Part, json_part, log_part, missing_part, text_part
+from mpsd.operations.bundle.rules.bundle_contents import faults_kept, labels_kept, mpsnode_kept, object_kept
+from mpsd.operations.doctor.cluster_doctor import look
+from mpsd.operations.doctor.rules.cluster_doctor_checks import CLUSTER_CHECKS
+from mpsd.operations.doctor.rules.doctor import Diagnosis, diagnose
+from mpsd.platform.kube import PODS, Kube, KubeError, Object, Resource
+from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE
+from mpsd.platform.rules.kubernetes_node import read_kubernetes_node
+from mpsd.platform.rules.limits_reading import read_gpu_facts, read_policy
+from mpsd.platform.yaml_files import parse_yaml
+from mpsd.status.report_node import MPS_NODES, NODES
+
+_KINDS: tuple[tuple[str, str, Resource, str, Mapping[str, str] | None], ...] = (
+    ("workloads/daemonsets.json", "mpsd's DaemonSets", Resource("apps/v1", "daemonsets"), NAMESPACE, OURS),
+    ("workloads/deployments.json", "mpsd's Deployments", Resource("apps/v1", "deployments"), NAMESPACE, OURS),
+    ("workloads/endpoints.json", "addresses behind Services", Resource("v1", "endpoints"), NAMESPACE, None),
+    ("events.json", f"events of {NAMESPACE}", Resource("v1", "events"), NAMESPACE, None),
+    (
+        "webhook/validating.json",
+        "webhook configurations of mpsd",
+        Resource("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations"),
+        "",
+        OURS,
+    ),
+    (
+        "webhook/mutating.json",
+        "webhook configurations of mpsd",
+        Resource("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations"),
+        "",
+        OURS,
+    ),
+)
+_READ: Mapping[str, Callable[[object, str], object]] = {POLICY_FILE: read_policy, GPU_FACTS_FILE: read_gpu_facts}
+_CONFIG_MAPS, _EVENTS = Resource("v1", "configmaps"), Resource("v1", "events")
+
+
+class ClusterBundle:
+    """nodes: of which what is of one node is gathered; all where none is named."""
+
+    def __init__(self, kube: Kube, nodes: Sequence[str], report: Callable[[Diagnosis], object]) -> None:
+        self._kube = kube
+        self._nodes = tuple(nodes)
+        self._report = report
+
+    async def parts(self) -> AsyncIterator[Part]:
+        """InvalidInput where one of the nodes is not there; Away where nobody answers at all."""
+        facts = await look(self._kube, self._nodes)
+        diagnosis = diagnose(facts, CLUSTER_CHECKS)
+        yield text_part("doctor.txt", "the worst that `kubectl mps doctor` found", f"{diagnosis.headline}\n")
+        yield json_part("doctor.json", "`kubectl mps doctor -o json`", self._report(diagnosis))
+        yield await self._tried("versions.json", "versions of mpsd and Kubernetes", self._versions())
+        yield await self._tried("mpsnodes.json", "what each node told", self._mps_nodes())
+        yield await self._tried("nodes.json", "labels, conditions and resources of mpsd's nodes", self._machines())
+        for file, about, kind, namespace, query in _KINDS:
+            yield await self._tried(file, about, self._kept(kind, namespace, query))
+        yield await self._tried("policy.json", f"ConfigMap {LIMITS}", self._limits())
+        query = {"fieldSelector": f"source={COMPONENT}"}
+        yield await self._tried("events-told.json", "events that agents told", self._kept(_EVENTS, "", query))
+        async for part in self._pods():
+            yield part
+
+    async def _pods(self) -> AsyncIterator[Part]:
+        try:
+            pods = [pod for pod in await self._kube.list(PODS, NAMESPACE, OURS) if self._wants(_node_of(pod))]
+        except KubeError as error:
+            yield missing_part("pods.json", "mpsd's pods, and their logs", str(error))
+            return
+        yield json_part("pods.json", "mpsd's pods", object_kept(pods))
+        for pod in pods:
+            for container in (pod.get("spec") or {}).get("containers") or ():
+                async for part in self._logs(pod, str(container["name"])):
+                    yield part
+
+    async def _logs(self, pod: Object, container: str) -> AsyncIterator[Part]:
+        name = str(pod["metadata"]["name"])
+        statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+        restarted = any(one.get("name") == container and one.get("restartCount") for one in statuses)
+        for previous in (False, True) if restarted else (False,):
+            file = f"logs/{name}/{container}{'.previous' if previous else ''}.log"
+            about = f"the end of the log of {name}, {container}{', before it restarted' if previous else ''}"
+            try:
+                text = await self._kube.log(name, NAMESPACE, container, previous=previous, most_bytes=MOST_BYTES)
+                yield log_part(file, about, text)
+            except KubeError as error:
+                yield missing_part(file, about, str(error))
+
+    async def _versions(self) -> Object:
+        return {"mpsd": mpsd.__version__, "kubernetes": await self._kube.read("/version")}
+
+    async def _kept(self, kind: Resource, namespace: str, query: Mapping[str, str] | None) -> Any:
+        return object_kept(await self._kube.list(kind, namespace, query))
+
+    async def _mps_nodes(self) -> list[Object]:
+        return [mpsnode_kept(thing) for thing in await self._of_nodes(MPS_NODES)]
+
+    async def _limits(self) -> Object:
+        """The values of the limits in it, without comments; what is wrong where they are none."""
+        data = (await self._kube.get(_CONFIG_MAPS, LIMITS, NAMESPACE)).get("data") or {}
+        return {name: _limits_in(str(data.get(name, "")), name, read) for name, read in _READ.items()}
+
+    async def _of_nodes(self, kind: Resource) -> Sequence[Object]:
+        return [thing for thing in await self._kube.list(kind) if self._wants(thing["metadata"]["name"])]
+
+    async def _machines(self) -> list[dict[str, Any]]:
+        """Without annotations, addresses and images, which are nobody's business."""
+        things = [thing for thing in await self._of_nodes(NODES) if read_kubernetes_node(thing).is_labelled]
+        return [
+            {
+                "name": thing["metadata"]["name"],
+                "labels": labels_kept(thing["metadata"].get("labels")),
+                "taints": object_kept((thing.get("spec") or {}).get("taints")),
+                **{
+                    key: object_kept({key: (thing.get("status") or {}).get(key)}).get(key)
+                    for key in ("conditions", "capacity", "allocatable", "nodeInfo")
+                },
+            }
+            for thing in things
+        ]
+
+    def _wants(self, node: str) -> bool:
+        return not self._nodes or not node or node in self._nodes
+
+    async def _tried(self, file: str, about: str, question: Awaitable[Any]) -> Part:
+        try:
+            return json_part(file, about, await question)
+        except KubeError as error:
+            return missing_part(file, about, str(error))
+
+
+def _limits_in(text: str, name: str, read: Callable[[object, str], object]) -> object:
+    try:
+        documents = parse_yaml(text.encode(), name)
+        return msgspec.to_builtins(read(documents[0].value if len(documents) == 1 else None, name))
+    except InvalidInput as error:
+        return {"wrong": faults_kept(error)}
+
+
+def _node_of(pod: Object) -> str:
+    return str((pod.get("spec") or {}).get("nodeName", ""))

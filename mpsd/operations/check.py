@@ -1,0 +1,93 @@
+"""`mpsd check`: whether limits files are sound, and what they put in force."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mpsd.model.gpu_facts import GpuFacts
+from mpsd.model.policy import Policy
+from mpsd.model.problem import InvalidInput
+from mpsd.model.quantity import memory_unit
+from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, limits_folder, read_limits
+from mpsd.platform.output import ExitCode, Format, OutputFormat, answers, print_invalid, print_json
+from mpsd.platform.yaml_files import UnreadableFile
+
+
+def check(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="DIR",
+            envvar="MPSD_LIMITS",
+            help="The folder with policy.yaml and gpus.yaml; else those shipped.",
+            show_default=False,
+        ),
+    ] = None,
+    output: OutputFormat = Format.TEXT,
+) -> None:
+    """Say every fault in policy.yaml and gpus.yaml at once, or in one line each what they put in force.
+
+    Needs no GPU and no cluster. Exits with 1 when a file has a fault, with 2 when one cannot be read at all.
+
+        mpsd check
+        mpsd check limits -o json
+    """
+    folder = limits_folder(directory)
+    reading = read_limits(folder)
+    files = {POLICY_FILE: reading.policy, GPU_FACTS_FILE: reading.facts}
+    wrong = [held for held in files.values() if isinstance(held, InvalidInput)]
+    if output is Format.JSON:
+        print_json([_record(str(folder / name), held) for name, held in files.items()])
+    else:
+        for name, held in files.items():
+            if isinstance(held, InvalidInput):
+                print_invalid(held)
+            else:
+                answers().print(f"{folder / name}: {_in_force(held)}")
+    if any(isinstance(error, UnreadableFile) for error in wrong):
+        raise typer.Exit(ExitCode.MISUSE)
+    raise typer.Exit(ExitCode.NO if wrong else ExitCode.YES)
+
+
+def _record(file: str, held: Policy | GpuFacts | InvalidInput) -> dict[str, object]:
+    if isinstance(held, InvalidInput):
+        return {
+            "file": file,
+            "sound": False,
+            "in_force": "",
+            "problems": [problem.record() for problem in held.problems],
+        }
+    return {"file": file, "sound": True, "in_force": _in_force(held), "problems": []}
+
+
+def _in_force(held: Policy | GpuFacts) -> str:
+    return _policy_words(held) if isinstance(held, Policy) else _facts_words(held)
+
+
+def _policy_words(policy: Policy) -> str:
+    promised = policy.oversubscription
+    return ", ".join(
+        [
+            f"{policy.resources.memory} in {memory_unit(policy.resources.memory_unit_mib).name}",
+            f"{policy.placement} placement",
+            f"{promised.memory_percent} % of a GPU's memory and {promised.thread_percent} % of its threads to promise",
+            f"hostIPC {policy.admission.host_ipc}",
+            f"{len(policy.admission.blocked_environment)} patterns of blocked environment",
+            f"memory over the grant: {policy.violations.memory_over_grant.action}",
+            f"exclusive process {'on' if policy.exclusive_process else 'off'}",
+            f"canary {policy.canary}",
+        ]
+    )
+
+
+def _facts_words(facts: GpuFacts) -> str:
+    largest = facts.largest_room
+    measured = sum(row.measured for row in facts.capabilities)
+    return ", ".join(
+        [
+            f"{len(facts.capabilities)} compute capabilities ({measured} measured)",
+            f"{len(facts.cards)} cards ({sum(card.measured for card in facts.cards)} measured)",
+            f"the largest is {largest.card.name} with {largest.mib} MiB for programs",
+        ]
+    )

@@ -1,0 +1,235 @@
+"""`mpsd explain`: what the objects in a manifest get of a GPU, or why they are refused."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from mpsd.admission.rules.admission import Verdict, review_all
+from mpsd.grants.rules.placement import gib
+from mpsd.model.client_limits import environment
+from mpsd.model.container import Role
+from mpsd.model.gpu_facts import Card
+from mpsd.model.policy import Policy
+from mpsd.model.problem import InvalidInput, Problem
+from mpsd.model.share_request import ContainerRequest, client_limit
+from mpsd.operations.explain.environment import card_named, explain_environment
+from mpsd.platform.limits_files import Limits, load_limits
+from mpsd.platform.output import (
+    ExitCode,
+    Format,
+    OutputFormat,
+    answers,
+    counted,
+    print_invalid,
+    print_json,
+    problem_line,
+)
+from mpsd.platform.yaml_files import name_of, read_yaml
+
+CLIENT_DIRECTORY = "/run/mpsd/client"  # where a pod finds its domain's socket, whichever domain that is
+
+
+def explain(
+    files: Annotated[
+        list[str] | None,
+        typer.Option("-f", "--filename", metavar="FILE", help="A manifest; - is standard input.", show_default=False),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-e",
+            "--env",
+            metavar="FILE|KEY=VALUE",
+            help="A container's environment instead, as docker takes it: an --env-file, or variables one by one.",
+            show_default=False,
+        ),
+    ] = None,
+    output: OutputFormat = Format.TEXT,
+    limits: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            envvar="MPSD_LIMITS",
+            help="policy.yaml and gpus.yaml; else those shipped.",
+            show_default=False,
+        ),
+    ] = None,
+    gpu: Annotated[
+        str,
+        typer.Option(
+            metavar="MODEL",
+            help="Say it for this GPU, such as H200; with --env for several too, such as 4xA10.",
+            show_default=False,
+        ),
+    ] = "",
+) -> None:
+    """Say of every object in a manifest what it gets of a GPU, or everything that keeps it from being admitted.
+
+    Needs no GPU and no cluster. Exits with 1 when an object is refused, with 2 when a file cannot be read; what is in
+    the others is said all the same.
+
+        mpsd explain -f job.yaml
+        mpsd explain -f job.yaml --gpu H200
+        kubectl get pods -A -o yaml | mpsd explain -f - -o json
+        mpsd explain -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15 --gpu T4
+    """
+    if bool(files) is bool(env):
+        remedy = "leave one out" if env else "write one of them"
+        problem = Problem("one-source", "-f or --env", "", "one of them is needed, and not both", remedy)
+        raise InvalidInput("mpsd explain", [problem])
+    in_force = load_limits(limits)
+    if env:
+        raise typer.Exit(explain_environment(env, gpu, in_force, as_json=output is Format.JSON))
+    card = card_named(gpu, in_force.facts) if gpu else None
+    scene = _Scene(in_force if card is None else replace(in_force, facts=replace(in_force.facts, cards=[card])), card)
+    verdicts, unreadable = _verdicts(files or (), scene.limits)
+    if output is Format.JSON:
+        unread = [Verdict(wrong.subject, wrong.problems) for wrong in unreadable]
+        print_json([_record(verdict, scene) for verdict in [*verdicts, *unread]])
+    else:
+        for verdict in verdicts:
+            _print(verdict, scene)
+    for wrong in unreadable:
+        print_invalid(wrong)
+    if unreadable:
+        raise typer.Exit(ExitCode.MISUSE)
+    raise typer.Exit(ExitCode.YES if all(verdict.admitted for verdict in verdicts) else ExitCode.NO)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """What the objects are judged by. card: the one GPU they are to run on, None for any."""
+
+    limits: Limits
+    card: Card | None
+
+
+def _verdicts(files: Sequence[str], limits: Limits) -> tuple[list[Verdict], list[InvalidInput]]:
+    """The verdicts on what is in all files, and what is wrong with the files that cannot be read."""
+    verdicts: list[Verdict] = []
+    unreadable = []
+    for file in files:
+        try:
+            documents = read_yaml(file)
+            if not documents:
+                empty = Problem("no-object", "the file", "", "holds no object", "write a Kubernetes object in it")
+                raise InvalidInput(name_of(file), [empty])
+        except InvalidInput as error:
+            unreadable.append(error)
+            continue
+        for document in documents:
+            verdicts.extend(review_all(document.value, limits.policy, limits.facts))
+    return verdicts, unreadable
+
+
+def _record(verdict: Verdict, scene: _Scene) -> dict[str, object]:
+    policy = scene.limits.policy
+    return {
+        "object": verdict.object_name,
+        "admitted": verdict.admitted,
+        "remark": verdict.remark,
+        "problems": [problem.record() for problem in verdict.problems],
+        "warnings": [warning.record() for warning in verdict.warnings],
+        "noted": [noted.record() for noted in verdict.noted],
+        "requests": [_request_record(request) for request in verdict.requests],
+        "limits": [_limit_record(request, scene) for request in verdict.requests],
+        "environment": {request.container: _environment(request, policy) for request in verdict.requests},
+    }
+
+
+def _request_record(request: ContainerRequest) -> dict[str, object]:
+    return {
+        "container": request.container,
+        "role": request.role,
+        "memory_units": request.memory_units,
+        "memory_mib": request.memory_mib,
+        "thread_percent": request.thread_percent,
+        "gpus": request.gpus,
+    }
+
+
+def _limit_record(request: ContainerRequest, scene: _Scene) -> dict[str, object]:
+    limit = client_limit(request, scene.limits.policy)
+    record: dict[str, object] = {
+        "container": request.container,
+        "memory_mib": limit.memory_mib,
+        "thread_percent": limit.thread_percent,
+    }
+    if scene.card:
+        given = _given(request, scene.card, scene.limits)
+        record |= {
+            "gpu": scene.card.name,
+            "sms": given.sms,
+            "context_mib": given.context_mib,
+            "left_mib": given.left_mib,
+        }
+    return record
+
+
+def _environment(request: ContainerRequest, policy: Policy) -> dict[str, str]:
+    return environment(client_limit(request, policy), CLIENT_DIRECTORY)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a request comes to on one model of GPU; left_mib is for the program, once its context is there."""
+
+    sms: int
+    context_mib: int
+    left_mib: int
+
+
+def _given(request: ContainerRequest, card: Card, limits: Limits) -> _Given:
+    capability = limits.facts.capability(card.compute_capability)
+    assert capability is not None, "GpuFacts does not load without a row for every card"
+    limit = client_limit(request, limits.policy)
+    sms = capability.sms_given(limit.thread_percent, card.sms)
+    context_mib = capability.context_cost_mib(sms)
+    return _Given(sms, context_mib, limit.memory_mib - context_mib)
+
+
+def _print(verdict: Verdict, scene: _Scene) -> None:
+    out = answers()
+    state = Text("admitted", "green") if verdict.admitted else Text("refused", "bold red")
+    tail = Text(f": {verdict.remark}" if verdict.remark else "")
+    if verdict.problems:
+        tail = Text.assemble(", ", counted(verdict.problems, "red"))
+    out.print(Text.assemble((verdict.object_name, "bold"), " is ", state, tail))
+    for problem in verdict.problems:
+        out.print(Text.assemble("  ", problem_line(problem)))
+    for request in verdict.requests:
+        out.print(f"  {_words(request, scene.limits.policy)}")
+        if scene.card:
+            out.print(f"    {_given_words(request, scene.card, scene.limits)}")
+        for name, value in _environment(request, scene.limits.policy).items():
+            out.print(Text(f"    {name}={value}", "dim"))
+    for word, style, problems in (("warning", "yellow", verdict.warnings), ("note", "dim", verdict.noted)):
+        for problem in problems:
+            out.print(Text.assemble("  ", (f"{word} ", style), problem_line(problem)))
+
+
+_ROLES = {Role.MAIN: "container", Role.INIT: "init container", Role.SIDECAR: "sidecar", Role.EPHEMERAL: "container"}
+
+
+def _words(request: ContainerRequest, policy: Policy) -> str:
+    """What a container gets, in a sentence."""
+    gpus = "one GPU" if request.gpus == 1 else f"each of {request.gpus} GPUs"
+    percent = client_limit(request, policy).thread_percent
+    share = "all" if percent == 100 else f"{percent} %"
+    held = "none of them reserved" if request.thread_percent is None else "reserved for it"
+    return (
+        f"{_ROLES[request.role]} {request.container} gets {gib(request.memory_mib)} GiB of {gpus}, "
+        f"CUDA's own context included, and {share} of its threads, {held}"
+    )
+
+
+def _given_words(request: ContainerRequest, card: Card, limits: Limits) -> str:
+    given = _given(request, card, limits)
+    return (
+        f"on {card.name} that is {given.sms} of {card.sms} SMs; "
+        f"a context takes {given.context_mib} MiB and leaves {given.left_mib} MiB"
+    )

@@ -1,0 +1,120 @@
+"""Looks at what the GPUs of a cluster have left, once, as those who ask from outside may: the books of its nodes.
+
+One rule: a right that is missing leaves out what it is for, which is said; without MPSNodes there is no answer.
+
+Rights of whoever looks: get and list of mpsnodes.mpsd.io, list of nodes and of pods in all namespaces.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mpsd.kubelet.rules.shared_pod import SharedPod, read_shared_pod
+from mpsd.model.cluster_status import ClusterNode
+from mpsd.model.mpsnode_reading import read_mpsnode
+from mpsd.platform.kube import PODS, Forbidden, Kube, Object
+from mpsd.platform.kube_time import seconds
+from mpsd.platform.rules.kubernetes_node import KubernetesNode, read_kubernetes_node
+from mpsd.scheduler.rules.node_books import PLACEMENT_LABEL, NodeBooks, Terms, node_books
+from mpsd.scheduler.rules.reservations import KEY, Reservation, read_reservations
+from mpsd.status.cluster_look import mpsnodes
+from mpsd.status.cluster_policy import PolicyInForce
+from mpsd.status.report_node import NODES
+
+# What kubelet gave stands in the MPSNodes within a second or two of the pod's start: only the others are asked for.
+_PENDING = {"fieldSelector": "status.phase=Pending"}
+Found = TypeVar("Found")
+Other = TypeVar("Other")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRoom:
+    """told, books: by name. pending: pods that ask for GPUs and have not started. machines: the Nodes by name; None
+    where one may not look. unseen: what could not be looked at, a sentence each.
+    """
+
+    now: float
+    told: Mapping[str, ClusterNode]
+    books: Mapping[str, NodeBooks]
+    pending: tuple[SharedPod, ...]
+    machines: Mapping[str, KubernetesNode] | None
+    unseen: tuple[str, ...]
+
+
+async def look_for_room(kube: Kube, names: Sequence[str], in_force: PolicyInForce) -> ClusterRoom:
+    """Of these nodes, all where none is named. Raises as `mpsnodes` does."""
+    unseen: list[str] = []
+    things, (machines, pending) = await both(
+        mpsnodes(kube, names),
+        both(
+            allowed(_machines(kube), "nodes are not looked at", unseen),
+            allowed(_pods(kube, _PENDING, in_force), "pods that kubelet has given nothing yet are not counted", unseen),
+        ),
+    )
+    return _room(things, machines, pending, in_force, unseen)
+
+
+async def both(first: Awaitable[Found], second: Awaitable[Other]) -> tuple[Found, Other]:
+    """Asks both at once. An error is raised when both have ended, so that whoever then closes the connection closes it
+    under nobody's question."""
+    one, other = await asyncio.gather(first, second, return_exceptions=True)
+    if isinstance(one, BaseException):
+        raise one
+    if isinstance(other, BaseException):
+        raise other
+    return one, other
+
+
+async def allowed(asked: Awaitable[Found], without: str, unseen: list[str]) -> Found | None:
+    """None where a right is missing; `unseen` then says what is without it."""
+    try:
+        return await asked
+    except Forbidden as error:
+        unseen.append(f"{without}: {error}")
+        return None
+
+
+async def _machines(kube: Kube) -> Mapping[str, KubernetesNode]:
+    pages = [page.items async for page in kube.pages(NODES)]
+    return {one.name: one for items in pages for one in map(read_kubernetes_node, items)}
+
+
+async def _pods(kube: Kube, query: Mapping[str, str], in_force: PolicyInForce) -> tuple[SharedPod, ...]:
+    pages = kube.pages(PODS, query=query)
+    found = [read_shared_pod(thing, in_force.policy) async for page in pages for thing in page.items]
+    return tuple(pod for pod in found if pod)
+
+
+def _room(
+    things: Iterable[Object],
+    machines: Mapping[str, KubernetesNode] | None,
+    pending: tuple[SharedPod, ...] | None,
+    in_force: PolicyInForce,
+    unseen: Iterable[str],
+) -> ClusterRoom:
+    now, terms = time.time(), Terms.of(in_force.policy, in_force.clients)
+    bound: dict[str, list[SharedPod]] = {}
+    for pod in pending or ():
+        bound.setdefault(pod.node, []).append(pod)
+    told, books = {}, {}
+    for thing in things:
+        node = read_mpsnode(thing, now, seconds)
+        machine = (machines or {}).get(node.name)
+        placement = machine.labels.get(PLACEMENT_LABEL, "") if machine else ""
+        promised = _promised(thing, node.name, pending)
+        told[node.name] = node
+        books[node.name] = node_books(node, placement, bound.get(node.name, ()), promised, terms)
+    return ClusterRoom(now, told, books, pending or (), machines, tuple(unseen))
+
+
+def _promised(thing: Object, node: str, pending: tuple[SharedPod, ...] | None) -> tuple[Reservation, ...]:
+    """To pods that wait, for any node or for this one's kubelet: what is left of the others has only not been taken
+    away yet. All of them where nobody may look at pods."""
+    written = (thing["metadata"].get("annotations") or {}).get(KEY, "")
+    promised = read_reservations(written) if isinstance(written, str) else ()
+    if pending is None or not promised:
+        return promised
+    waiting = {pod.name.uid for pod in pending if pod.node in ("", node)}
+    return tuple(one for one in promised if one.pod.uid in waiting)

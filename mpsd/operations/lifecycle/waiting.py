@@ -1,0 +1,78 @@
+"""What the verbs that change a cluster and wait share: how long, what is said meanwhile, and how they are interrupted.
+
+One rule: progress goes to standard error, the answer to standard output, and whoever is interrupted learns what stays.
+"""
+
+import shlex
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, NoReturn, TypeVar
+
+import typer
+
+from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.platform.imports import INTERRUPTED
+from mpsd.platform.kube import Kube
+from mpsd.platform.output import ExitCode, complaints, one_line
+from mpsd.platform.setting_rows import seconds
+from mpsd.status.cluster_answers import Cluster
+
+Answer = TypeVar("Answer")
+
+DRAIN_RIGHTS = "docs/operations/upgrade-and-drain.md (Drain a node) lists the rights that this requires"
+
+Evict = Annotated[
+    bool, typer.Option("--evict", help="Evict the pods that hold something there; disruption budgets are kept.")
+]
+
+
+def read_seconds(command: str, option: str, text: str, *, zero: bool = False) -> float:
+    """InvalidInput for what is no time. zero: whether that is one too, for not waiting at all."""
+    try:
+        found = seconds(text)
+        if not found and not zero:
+            raise ValueError("write a time over 0, such as 10m")
+    except ValueError as error:
+        raise InvalidInput(command, [Problem("setting", option, shown(text), "cannot be used", str(error))]) from None
+    return found
+
+
+def say(sentence: str) -> None:
+    """Progress, for people."""
+    complaints().print(one_line(sentence))
+
+
+def command(cluster: Cluster, words: Sequence[str]) -> str:
+    """A command of this program about the same cluster, to be copied into a shell."""
+    return shlex.join(["kubectl", "mps", *words]) + options(cluster)
+
+
+def options(cluster: Cluster) -> str:
+    """What says which cluster is meant, after a command of kubectl; with a leading blank, empty where nothing does."""
+    words = ["--kubeconfig", cluster.kubeconfig] if cluster.kubeconfig else []
+    words += ["--context", cluster.context] if cluster.context else []
+    return f" {shlex.join(words)}" if words else ""
+
+
+def ask_and_say_what_stays(
+    cluster: Cluster, question: Callable[[Kube], Awaitable[Answer]], stays: Callable[[], str]
+) -> Answer:
+    """As `cluster.ask`; where it is interrupted or fails half way, what stays as it is then is said, a line each."""
+
+    def tell() -> None:
+        for sentence in stays().splitlines():
+            say(sentence)
+
+    try:
+        return cluster.ask(question)
+    except (SystemExit, InvalidInput):
+        tell()
+        raise
+    except KeyboardInterrupt:
+        complaints().print(f"{cluster.program}: interrupted")
+        tell()
+        sys.exit(INTERRUPTED)
+
+
+def end(*, well: bool) -> NoReturn:
+    sys.exit(ExitCode.YES if well else ExitCode.NO)

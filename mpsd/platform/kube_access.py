@@ -1,0 +1,267 @@
+"""How an API server is reached: its address, whom to trust, and what is said to be let in.
+
+A service account, and a kubeconfig that has a token, are read here. For everything else (client certificates, programs
+that log in, proxies) there is the package `kubernetes`, which takes 10 MiB and a third of a second to load.
+
+For the programs of people the files and the context are those that kubectl takes, in the same order: --kubeconfig,
+KUBECONFIG, ~/.kube/config, and in a pod without any of them its service account; the first file that names a current
+context says which.
+"""
+
+import os
+import time
+from base64 import b64decode
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import urllib3
+import yaml
+
+from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.platform.kube_transport import Access, Away
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_ADDRESS = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+_READ_AGAIN_S = 60.0  # kubelet replaces a token well before it expires
+_CONNECTIONS = 8  # that are kept: those of four calls at once, and of watches
+_PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
+_KNOWN = {
+    "cluster": {"server", "certificate-authority", "certificate-authority-data", "insecure-skip-tls-verify"},
+    "user": {"token", "tokenFile"},
+}
+_DEFAULT = "default"
+
+
+class NotPlain(Exception):
+    """It takes more than is done here."""
+
+
+def access(kubeconfig: Path | None) -> Access:
+    """By a kubeconfig file, or None for the service account of the pod this runs in.
+
+    Away where neither can be read; no request is made yet.
+    """
+    try:
+        return of_kubeconfig(kubeconfig) if kubeconfig else of_service_account()
+    except NotPlain:
+        from kubernetes import config  # it knows the rest, or says best what is wrong
+
+    return _by_package(
+        partial(config.load_kube_config, str(kubeconfig)) if kubeconfig else config.load_incluster_config
+    )
+
+
+def access_of_user(kubeconfig: str | None, context: str | None, environment: Mapping[str, str]) -> Access:
+    """By a path, or several with colons between them; None: as kubectl finds it.
+
+    InvalidInput where there is no such file or no such context; no request is made yet.
+    """
+    chosen = _chosen(kubeconfig, context, environment)
+    if chosen is None:
+        return access(None)
+    with suppress(NotPlain):
+        if len(chosen.files) == 1:
+            return of_kubeconfig(chosen.files[0], environment, context=chosen.context)
+    from kubernetes import config
+
+    merged = os.pathsep.join(map(str, chosen.files))
+    return _by_package(partial(config.load_kube_config, merged, chosen.context))
+
+
+def namespace_of_user(kubeconfig: str | None, context: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """The one that kubectl would take where none is said: that of the context, or of the pod this runs in. InvalidInput
+    as for a connection."""
+    chosen = _chosen(kubeconfig, context, environment)
+    if chosen is not None:
+        return chosen.namespace or _DEFAULT
+    try:
+        return (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip() or _DEFAULT
+    except OSError:
+        return _DEFAULT
+
+
+# -- what is read here -----------------------------------------------------------------------------------------------
+
+
+class TokenFile:
+    """The token in a file, as it was a minute ago at most. While it cannot be read, the last one is used."""
+
+    def __init__(self, file: Path) -> None:
+        """OSError where it cannot be read at all, NotPlain where it is empty."""
+        self._file = file
+        self._token = file.read_text().strip()
+        if not self._token:
+            raise NotPlain(f"{file} is empty")
+        self._read_at = time.monotonic()
+
+    def __call__(self) -> Mapping[str, str]:
+        if time.monotonic() - self._read_at > _READ_AGAIN_S:
+            with suppress(OSError):
+                self._token = self._file.read_text().strip() or self._token
+                self._read_at = time.monotonic()
+        return _bearer(self._token)
+
+
+def of_service_account(folder: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] = os.environ) -> Access:
+    """That of the pod this runs in. NotPlain where it is in none, or behind a proxy."""
+    _without_proxy(environment)
+    address, port = (environment.get(name, "") for name in _ADDRESS)
+    authority = folder / "ca.crt"
+    if not address or not port or not authority.is_file():
+        raise NotPlain("no service account")
+    host = f"[{address}]" if ":" in address else address
+    try:
+        return Access(f"https://{host}:{port}", _pool(ca_certs=str(authority)), TokenFile(folder / "token"))
+    except OSError as error:
+        raise NotPlain(str(error)) from None
+
+
+def of_kubeconfig(file: Path, environment: Mapping[str, str] = os.environ, *, context: str = "") -> Access:
+    """That of a context, the file's current one where none is named. NotPlain where there is more in it, or less."""
+    _without_proxy(environment)
+    try:
+        read = yaml.safe_load(file.read_text())
+        chosen = _named(read, "context", context or read["current-context"])
+        cluster, user = (_named(read, kind, chosen[kind]) for kind in ("cluster", "user"))
+        if not cluster.keys() <= _KNOWN["cluster"] or not user.keys() <= _KNOWN["user"]:
+            raise NotPlain(f"{file}: more than a token, or a proxy")
+        authorization = _authorization(user, file.parent)
+        return Access(cluster["server"].rstrip("/"), _trusting(cluster, file.parent), authorization)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as error:
+        raise NotPlain(f"{file}: {error}") from None
+
+
+def _named(read: Any, kind: str, name: str) -> dict[str, Any]:
+    found: list[dict[str, Any]] = [one[kind] for one in read[f"{kind}s"] if one["name"] == name]
+    return found[0]
+
+
+def _without_proxy(environment: Mapping[str, str]) -> None:
+    if any(name.lower() in _PROXIES and value for name, value in environment.items()):
+        raise NotPlain("behind a proxy")
+
+
+def _authorization(user: Mapping[str, Any], beside: Path) -> Callable[[], Mapping[str, str]]:
+    """A token file goes before a token, as in client-go."""
+    if user.get("tokenFile"):
+        return TokenFile(beside / user["tokenFile"])
+    if not user["token"]:
+        raise NotPlain("no token")
+    header = _bearer(user["token"])
+    return lambda: header
+
+
+def _bearer(token: str) -> Mapping[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _trusting(cluster: Mapping[str, Any], beside: Path) -> urllib3.PoolManager:
+    """Whom the cluster's entry says, else whom the machine trusts. Data go before a file, as in client-go."""
+    if cluster.get("insecure-skip-tls-verify"):
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # it was chosen, once for all requests
+        return _pool(cert_reqs="CERT_NONE", assert_hostname=False)
+    if "certificate-authority-data" in cluster:
+        return _pool(ca_cert_data=b64decode(cluster["certificate-authority-data"], validate=True).decode())
+    if "certificate-authority" in cluster:
+        return _pool(ca_certs=str(beside / cluster["certificate-authority"]))
+    return _pool()
+
+
+def _pool(cert_reqs: str = "CERT_REQUIRED", **how: Any) -> urllib3.PoolManager:
+    return urllib3.PoolManager(maxsize=_CONNECTIONS, cert_reqs=cert_reqs, **how)
+
+
+# -- by the package --------------------------------------------------------------------------------------------------
+
+
+def _by_package(load: Callable[..., Any]) -> Access:
+    """load: fills its keyword argument `client_configuration`. Away where it fails.
+
+    Of the package `kubernetes`, the address, the TLS pool and the token are used: its typed objects cost three times
+    the time and memory of raw ones.
+    """
+    from kubernetes.client.api_client import ApiClient
+    from kubernetes.client.configuration import Configuration
+
+    configuration: Any = Configuration()
+    try:
+        load(client_configuration=configuration)
+    except Exception as error:  # the package lets through whatever a file that is no kubeconfig makes it stumble over
+        raise Away(f"the Kubernetes API cannot be reached: {error}") from error
+    if not configuration.verify_ssl:  # chosen in the kubeconfig, and not to be said anew at every request
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+
+    def authorization() -> Mapping[str, str]:
+        settings = configuration.auth_settings().values()
+        return {entry["key"]: entry["value"] for entry in settings if entry["in"] == "header" and entry["value"]}
+
+    pool = ApiClient(configuration).rest_client.pool_manager
+    return Access(configuration.host, pool, authorization)
+
+
+# -- the choice of a person ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """namespace: empty where the context names none."""
+
+    files: Sequence[Path]
+    context: str
+    namespace: str
+
+
+def _chosen(kubeconfig: str | None, context: str | None, environment: Mapping[str, str]) -> _Chosen | None:
+    """None for the service account of the pod this runs in."""
+    variable = environment.get("KUBECONFIG")
+    where = "--kubeconfig" if kubeconfig else "KUBECONFIG" if variable else "the kubeconfig"
+    named = kubeconfig or variable or "~/.kube/config"
+    files = [path for part in named.split(os.pathsep) if part and (path := Path(part).expanduser()).is_file()]
+    if not files:
+        if not kubeconfig and not variable and "KUBERNETES_SERVICE_HOST" in environment:
+            return None
+        raise _wrong(where, named, "is not there", "name one with --kubeconfig, or in KUBECONFIG")
+    contexts, current = _contexts(where, files)
+    wanted = context or current
+    if wanted not in contexts:
+        what = ("--context", wanted, "is in no kubeconfig") if context else (where, named, "names no current context")
+        raise _wrong(*what, f"name one with --context: {', '.join(contexts) or 'there is none'}")
+    return _Chosen(files, wanted, contexts[wanted])
+
+
+def _contexts(where: str, files: Sequence[Path]) -> tuple[dict[str, str], str]:
+    """The contexts' names with their namespaces, empty where they name none; and the current one, empty where none is.
+
+    Of a name that is there twice the first counts.
+    """
+    contexts: dict[str, str] = {}
+    current = ""
+    for file in files:
+        read = _read(where, file)
+        entries = read.get("contexts")
+        found = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        for name, inner in ((entry.get("name"), entry.get("context")) for entry in found):
+            if isinstance(name, str):
+                namespace = inner.get("namespace") if isinstance(inner, dict) else None
+                contexts.setdefault(name, namespace if isinstance(namespace, str) else "")
+        current = current or str(read.get("current-context") or "")
+    return contexts, current
+
+
+def _read(where: str, file: Path) -> dict[str, Any]:
+    try:
+        read = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        why = " ".join(str(error).split())
+        raise _wrong(where, str(file), f"cannot be read: {why}", "see whether `kubectl config view` can") from None
+    if not isinstance(read, dict):
+        raise _wrong(where, str(file), "is no kubeconfig", "see what `kubectl config view` says")
+    return read
+
+
+def _wrong(where: str, value: str, message: str, remedy: str) -> InvalidInput:
+    return InvalidInput("kubeconfig", [Problem("kubeconfig", where, shown(value, 200), message, remedy)])

@@ -1,0 +1,77 @@
+"""Asks the agent of this machine, over its Unix socket.
+
+One rule: a socket that is not there, or that nobody listens on, is NotRunning with the remedy, never a traceback.
+"""
+
+import http.client
+import os
+import socket
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from mpsd.platform import run_directory
+from mpsd.platform.peer import peer_of
+
+Value = TypeVar("Value")
+
+
+class NotRunning(Exception):
+    """No agent answers on the socket."""
+
+
+def read(body: bytes, kind: type[Value]) -> Value:
+    """What an answer holds; NotRunning where it is not of the form that this version knows."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError:
+        raise NotRunning("mpsd answers in a form that this version does not know; use the version it has") from None
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+        uid = peer_of(self.sock).uid
+        if uid not in {0, os.geteuid()}:  # what it answers would be run in our name
+            raise NotRunning(f"user {uid} answers on {self._path}, who is neither root nor you; not asked")
+
+
+def ask(path: Path, method: str, url: str, body: object = None, timeout_s: float = 10.0) -> tuple[int, bytes]:
+    """The status and body of the answer. NotRunning; TimeoutError after `timeout_s`, or where it takes no
+    more questions; each with a sentence for a person."""
+    connection = _UnixConnection(path, timeout_s)
+    try:
+        connection.request(method, url, body=None if body is None else msgspec.json.encode(body))
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise NotRunning(_nobody(path)) from None
+    except NotADirectoryError:
+        raise NotRunning(f"nobody can answer on {path}: {path.parent} is no folder; name mpsd's") from None
+    except TimeoutError:
+        said = f"mpsd did not answer on {path} within {timeout_s:g} s"
+        raise TimeoutError(f"{said}; see its log, or `mpsd doctor`") from None
+    except BlockingIOError:  # its queue is full
+        raise TimeoutError(f"mpsd takes no more questions on {path}; see its log") from None
+    except PermissionError:
+        raise NotRunning(f"you may not use {path}; ask whoever runs mpsd on this machine") from None
+    except (ConnectionError, http.client.HTTPException):
+        raise NotRunning(f"mpsd went away while it was asked on {path}; see its log") from None
+    finally:
+        connection.close()
+
+
+def _nobody(path: Path) -> str:
+    """Why nobody answers, with the remedy, which is another one where the daemons are held all the same."""
+    holder = run_directory.holder(path.parent)
+    if holder is None:
+        return f"mpsd does not run here: nobody answers on {path}; start it with `mpsd up`"
+    what = f"mpsd does not run here as a whole: pid {holder} holds its daemons, and no agent answers on {path}"
+    return f"{what}; where nothing starts or stops just now, start `mpsd agent`"

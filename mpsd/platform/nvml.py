@@ -1,0 +1,170 @@
+"""NVML: which GPUs there are, what is used of them and by whom.
+
+One rule: what NVML cannot say is an error (NvmlFailed), never zero. The library is pynvml, or the simulator's object
+with the same functions; nothing here knows which.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mpsd.model.gpu_facts import GpuFacts
+from mpsd.model.grants import Gpu
+
+_MIB = 1024 * 1024
+_WHOLE = 100
+
+# Pid and bytes of each process; None where NVML knows the process and not its memory.
+Uses = tuple[tuple[int, int | None], ...]
+
+
+class NvmlFailed(Exception):
+    """NVML did not say; the message names the call and the remedy where one is known."""
+
+
+class Nvml:
+    """One open NVML. `library` has pynvml's functions."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._handles: dict[str, Any] = {}
+        self.spent_s = 0.0  # of this process's processor time, in its calls so far
+
+    def open(self) -> None:
+        """NvmlFailed where there is no driver."""
+        try:
+            self._ask("nvmlInit")
+        except NvmlFailed as error:
+            remedy = "no NVIDIA driver answers here; install one, or try mpsd up --simulate H200x2"
+            raise NvmlFailed(f"{error}; {remedy}") from None
+
+    def close(self) -> None:
+        self._ask("nvmlShutdown")
+
+    def driver(self) -> str:
+        return _text(self._ask("nvmlSystemGetDriverVersion"))
+
+    def cuda(self) -> str:
+        """The newest CUDA that the driver takes, such as 13.0."""
+        version = int(self._ask("nvmlSystemGetCudaDriverVersion_v2"))
+        return f"{version // 1000}.{version % 1000 // 10}"
+
+    def gpus(self, facts: GpuFacts) -> tuple[Gpu, ...]:
+        """Every GPU, by ordinal. NvmlFailed for one whose compute capability the facts do not list."""
+        return tuple(self._gpu(ordinal, facts) for ordinal in range(self._ask("nvmlDeviceGetCount")))
+
+    def _gpu(self, ordinal: int, facts: GpuFacts) -> Gpu:
+        handle = self._ask("nvmlDeviceGetHandleByIndex", ordinal)
+        uuid = _text(self._ask("nvmlDeviceGetUUID", handle))
+        name = _text(self._ask("nvmlDeviceGetName", handle))
+        major, minor = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
+        capability = facts.capability(f"{major}.{minor}")
+        if capability is None:
+            raise NvmlFailed(
+                f"GPU {ordinal} ({name}) has compute capability {major}.{minor}, which limits/gpus.yaml does not list; "
+                f"add a row for it under capabilities"
+            )
+        memory = self._ask("nvmlDeviceGetMemoryInfo", handle, version=self._library.nvmlMemory_v2)
+        self._handles[uuid] = handle
+        return Gpu(
+            uuid=uuid,
+            ordinal=ordinal,
+            name=name,
+            memory_mib=(memory.total - memory.reserved) // _MIB,
+            sms=self._ask("nvmlDeviceGetNumGpuCores", handle) // capability.cores_per_sm,
+            capability=capability,
+        )
+
+    def count(self) -> int:
+        return int(self._ask("nvmlDeviceGetCount"))
+
+    def found(self, ordinal: int) -> tuple[str, str, str]:
+        """A GPU's UUID, name and compute capability such as 9.0, whether or not any facts list it. NvmlFailed."""
+        handle = self._ask("nvmlDeviceGetHandleByIndex", ordinal)
+        uuid, name = (_text(self._ask(function, handle)) for function in ("nvmlDeviceGetUUID", "nvmlDeviceGetName"))
+        major, minor = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
+        self._handles[uuid] = handle
+        return uuid, name, f"{major}.{minor}"
+
+    def mps_pids(self, uuid: str) -> frozenset[int]:
+        """The pids of the clients of MPS on this GPU.
+
+        To be asked before `uses`: then no client that starts or ends meanwhile was seen to look as if it ran beside MPS
+        (driver 580.159.04, 1 100 looks at 18 clients; the other way round 2 of them did).
+        """
+        return frozenset(use.pid for use in self._ask("nvmlDeviceGetMPSComputeRunningProcesses", self._handles[uuid]))
+
+    def uses(self, uuid: str) -> Uses:
+        """Every process on this GPU: clients of MPS, MPS servers, and whatever runs beside MPS."""
+        listed = self._ask("nvmlDeviceGetComputeRunningProcesses", self._handles[uuid])
+        return tuple([(use.pid, use.usedGpuMemory) for use in listed])
+
+    def draws(self, uuid: str, pid: int) -> bool:
+        """Whether this process uses the GPU to show something, as a display's does."""
+        listed = self._ask("nvmlDeviceGetGraphicsRunningProcesses", self._handles[uuid])
+        return any(use.pid == pid for use in listed)
+
+    def busy_percent(self, uuid: str) -> int:
+        """How much of the last time, 1/6 to 1 s, a kernel ran on this GPU, in percent (NVML's nvmlUtilization_t)."""
+        return int(self._ask("nvmlDeviceGetUtilizationRates", self._handles[uuid]).gpu)
+
+    def sm_percents(self, uuid: str, since_us: int) -> Mapping[int, int | None]:
+        """How much of the time each process computes on this GPU, in percent, by its newest sample after `since_us`.
+
+        What clients of MPS do is their server's here (driver 580.159.04).
+        since_us: microseconds since 1970. A process that NVML knows and that has no sample has done nothing since; the
+        driver takes one every second or more often. None: there is a sample that cannot be, as drivers have given for
+        processes that ended.
+        """
+        try:
+            samples = self._ask("nvmlDeviceGetProcessUtilization", self._handles[uuid], since_us)
+        except NvmlFailed as error:
+            if isinstance(error.__cause__, self._library.NVMLError_NotFound):  # nobody has one
+                return {}
+            raise
+        fresh = [one for one in samples if one.timeStamp > since_us]
+        return {
+            one.pid: one.smUtil if one.smUtil <= _WHOLE else None
+            for one in sorted(fresh, key=lambda one: one.timeStamp)
+        }
+
+    def mig_enabled(self, uuid: str) -> bool:
+        try:
+            current, _pending = self._ask("nvmlDeviceGetMigMode", self._handles[uuid])
+        except NvmlFailed as error:
+            if isinstance(error.__cause__, self._library.NVMLError_NotSupported):
+                return False
+            raise
+        return bool(current)
+
+    def compute_mode(self, uuid: str) -> int:
+        """The number that NVML gives the mode; 0 is Default, 3 EXCLUSIVE_PROCESS."""
+        return int(self._ask("nvmlDeviceGetComputeMode", self._handle(uuid)))
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        self._ask("nvmlDeviceSetComputeMode", self._handle(uuid), mode)
+
+    def _handle(self, uuid: str) -> Any:
+        """Also of a GPU that nobody has asked for with `gpus`."""
+        if uuid not in self._handles:
+            self._handles[uuid] = self._ask("nvmlDeviceGetHandleByUUID", uuid)
+        return self._handles[uuid]
+
+    @property
+    def exclusive_process(self) -> int:
+        return int(self._library.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
+
+    def _ask(self, function: str, *arguments: Any, **options: Any) -> Any:
+        call: Callable[..., Any] = getattr(self._library, function)
+        began = time.thread_time()
+        try:
+            return call(*arguments, **options)
+        except self._library.NVMLError as error:
+            raise NvmlFailed(f"NVML: {function} failed: {error}") from error
+        finally:
+            self.spent_s += time.thread_time() - began
+
+
+def _text(value: str | bytes) -> str:
+    """Older bindings give bytes."""
+    return value.decode() if isinstance(value, bytes) else value

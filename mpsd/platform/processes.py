@@ -1,0 +1,173 @@
+"""Processes of this machine: who one is, whether it still is, what it carries, and signals that cannot hit another.
+
+One rule: nothing is signalled without proof of identity (pid, start time, boot id), held by a pidfd while it is sent.
+"""
+
+import os
+import select
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import psutil
+
+from mpsd.model.identity import ProcessIdentity
+
+_PROC = Path("/proc")
+_DEAD_STATES = {b"Z", b"X", b"x"}
+_LONGEST_COMMAND = 4096  # bytes of it that are read
+_DEEPEST = 64  # generations
+
+
+@cache
+def boot_id() -> str:
+    """The kernel's random id of this boot."""
+    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def identity_of(pid: int) -> ProcessIdentity | None:
+    """Who has this pid now; None when nobody that lives. A process whose first thread has ended lives by the others."""
+    fields = _stat_fields(pid)
+    if fields is None or (fields[0] in _DEAD_STATES and int(fields[17]) < 2):
+        return None
+    return ProcessIdentity(pid, int(fields[19]), boot_id())
+
+
+def _stat_fields(pid: int) -> list[bytes] | None:
+    """/proc/PID/stat from field 3 (state) to 22; the command's name before it may hold anything, brackets too."""
+    try:
+        descriptor = os.open(
+            f"/proc/{pid}/stat", os.O_RDONLY
+        )  # not by Path: this is read for every client at every look
+    except (FileNotFoundError, PermissionError):  # /proc may be mounted so that it hides other users' processes
+        return None
+    try:
+        stat = os.read(descriptor, 4096)
+    except ProcessLookupError:
+        return None
+    finally:
+        os.close(descriptor)
+    return stat[stat.rindex(b")") + 2 :].split(None, 20)
+
+
+def is_alive(identity: ProcessIdentity) -> bool:
+    """Whether this very process lives; a zombie does not."""
+    return identity_of(identity.pid) == identity
+
+
+@contextmanager
+def held(identity: ProcessIdentity) -> Iterator[int | None]:
+    """A pidfd of this very process, or None when it is gone; closed at the end."""
+    descriptor = open_pidfd(identity)
+    try:
+        yield descriptor
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def open_pidfd(identity: ProcessIdentity) -> int | None:
+    """A pidfd, readable once the process has ended; None when it has. The caller closes it."""
+    try:
+        descriptor = os.pidfd_open(identity.pid)
+    except ProcessLookupError:
+        return None
+    alive = False
+    try:
+        alive = is_alive(identity)  # asked while the pidfd holds the pid, so that it cannot change hands in between
+    finally:
+        if not alive:
+            os.close(descriptor)
+    return descriptor if alive else None
+
+
+def send_signal(identity: ProcessIdentity, signum: signal.Signals) -> bool:
+    """Signals this very process; False when it is gone, and then nobody is signalled."""
+    with held(identity) as descriptor:
+        if descriptor is None:
+            return False
+        return signal_held(descriptor, signum)
+
+
+def has_ended(descriptor: int) -> bool:
+    """Whether the process of a pidfd has ended, to its last thread."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def signal_held(descriptor: int, signum: signal.Signals) -> bool:
+    """Signals the process of a pidfd; False when it has ended. PermissionError where it is not ours to signal."""
+    try:
+        signal.pidfd_send_signal(descriptor, signum)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def environment_of(pid: int) -> dict[str, str] | None:
+    """What the process was started with; None when it is gone or not ours to read, empty in the middle of an exec.
+
+    Of a variable that is there twice the first counts, as for getenv(3).
+    """
+    try:
+        block = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return None
+    found: dict[str, str] = {}
+    for entry in block.split(b"\0"):
+        name, equals, value = entry.partition(b"=")
+        if equals:
+            found.setdefault(name.decode(errors="replace"), value.decode(errors="replace"))
+    return found
+
+
+def command_of(pid: int) -> str:
+    """The command line, or the kernel's name for it where there is none; empty when it is gone; valid Unicode."""
+    try:
+        with (_PROC / str(pid) / "cmdline").open("rb") as file:
+            words = file.read(_LONGEST_COMMAND).rstrip(b"\0")
+        said = words.replace(b"\0", b" ") or (_PROC / str(pid) / "comm").read_bytes().rstrip(b"\n")
+    except OSError:
+        return ""
+    return said.decode(errors="replace")
+
+
+def parent_of(pid: int) -> int:
+    """The pid of the process's parent; 0 when it has none, or is gone."""
+    fields = _stat_fields(pid)
+    return int(fields[1]) if fields else 0
+
+
+def line_of(pid: int) -> Iterator[int]:
+    """The process and those that it descends from, as far as the first of its pid namespace."""
+    for _generation in range(_DEEPEST):
+        if pid <= 1:
+            return
+        yield pid
+        pid = parent_of(pid)
+
+
+def state_of(identity: ProcessIdentity) -> str:
+    """The kernel's letter for what this very process does (D waits for a device, Z is dead); empty when it is gone."""
+    fields = _stat_fields(identity.pid)
+    return fields[0].decode() if fields and int(fields[19]) == identity.start_ticks else ""
+
+
+def pid_inside(pid: int) -> int:
+    """The pid by which the process knows itself, in a pid namespace of its container; 0 when it is gone."""
+    try:
+        status = (_PROC / str(pid) / "status").read_text(errors="replace")
+    except OSError:
+        return 0
+    return next((int(line.split()[-1]) for line in status.split("\n") if line.startswith("NSpid:")), pid)
+
+
+def descendants_of(pid: int) -> tuple[int, ...]:
+    """The processes that it has started, and theirs, as long as each one's parent lives; empty when it is gone."""
+    try:
+        return tuple(child.pid for child in psutil.Process(pid).children(recursive=True))
+    except psutil.Error:
+        return ()

@@ -1,0 +1,46 @@
+"""The metrics that every server of a cluster has: its process, its certificates, its limits.
+
+One rule: it names and explains none: the table in `model.metrics_names` does.
+"""
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+from mpsd.model import metrics_names as names
+from mpsd.model.metric import Metric
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # of a request
+
+
+class ServerMetrics:
+    """A registry of its own, so that several servers fit into one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._expiry = self.gauge(names.CERTIFICATE_EXPIRY)
+        self._wrong_limits = self.gauge(names.LIMITS_WRONG)
+
+    def counter(self, metric: Metric) -> Counter:
+        return Counter(metric.family, metric.help, metric.labels, registry=self.registry)
+
+    def gauge(self, metric: Metric) -> Gauge:
+        return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)
+
+    def histogram(self, metric: Metric) -> Histogram:
+        """Of requests."""
+        return Histogram(metric.name, metric.help, metric.labels, buckets=_SECONDS, registry=self.registry)
+
+    def certificates(self, expiries: Mapping[str, float]) -> None:
+        """expiries: by what the certificate is for, seconds since 1970."""
+        self._expiry.clear()
+        for part, not_after in expiries.items():
+            self._expiry.labels(part).set(not_after)
+
+    def limits(self, *, wrong: bool) -> None:
+        self._wrong_limits.set(wrong)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)

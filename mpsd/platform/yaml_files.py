@@ -1,0 +1,302 @@
+"""Reads YAML that anybody may have written, from a file or standard input, the way Kubernetes reads it.
+
+Whatever the bytes are, the answer is values that JSON can hold or an InvalidInput with a place and a remedy. What a
+document costs is bounded before it is built: an alias counts as much as what it stands for.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+import yaml
+
+from mpsd.model.problem import InvalidInput, Problem, printable, shown
+
+LARGEST_BYTES = 3 * 1024**2  # what an API server takes in one request
+MOST_NODES = 500_000  # 3 MiB of pods, the most that is read, were counted to hold 380 000
+DEEPEST = 100
+STANDARD_INPUT = "-"
+_TEXT_A_NODE = 32  # characters of text that count as one node more, so that aliases cannot multiply long text either
+_LONGEST_NUMBER = 70  # characters; what is longer stays text, as no reader could use the number
+_TAG = "tag:yaml.org,2002:"
+
+try:  # the parser in C is ten times as fast; PyYAML has it wherever its wheel was built with libyaml
+    from yaml import CSafeLoader as _SafeLoader
+except ImportError:
+    from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
+
+
+class UnreadableFile(InvalidInput):
+    """A file that could not be opened and read, so that nothing is known about what is in it."""
+
+
+_CANNOT_OPEN: dict[type[Exception], tuple[str, str, str]] = {
+    FileNotFoundError: ("file-missing", "there is no such file", "check the path"),
+    IsADirectoryError: ("file-is-a-directory", "is a directory", "name a file in it"),
+    NotADirectoryError: ("file-missing", "there is no such file", "check the path: one of its folders is a file"),
+    PermissionError: ("file-forbidden", "may not be read by this user", "change its mode, or use another user"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a YAML stream, and the line it starts on, counted from 1."""
+
+    value: object
+    line: int
+
+
+class Mark(Protocol):
+    """A position, counted from 0."""
+
+    line: int
+    column: int
+
+
+def name_of(source: str) -> str:
+    """The file as a person names it."""
+    return "standard input" if source == STANDARD_INPUT else source
+
+
+def read_yaml(source: str) -> tuple[Document, ...]:
+    """The documents in a file, or in standard input for `-`; raises InvalidInput, or UnreadableFile, which is one."""
+    return parse_yaml(read_bytes(source), name_of(source))
+
+
+def parse_yaml(data: bytes, subject: str) -> tuple[Document, ...]:
+    """The documents in `data`, leaving out those with nothing in them; InvalidInput names `subject`."""
+    text = _text(data, subject)
+    loader = _Loader(text)
+    try:
+        lines = _document_lines(yaml.parse(text, Loader=_SafeLoader))
+        documents = [Document(loader.get_data(), line) for line in lines]
+    except _Unreadable as error:
+        raise InvalidInput(subject, [error.problem]) from None
+    except yaml.MarkedYAMLError as error:
+        raise InvalidInput(subject, [*loader.problems, _syntax(error)]) from None
+    if loader.problems:
+        raise InvalidInput(subject, loader.problems)
+    return tuple(document for document in documents if document.value is not None)
+
+
+def read_bytes(source: str) -> bytes:
+    """What is in a file, or in standard input for `-`, up to the size that is read; raises as `read_yaml` does."""
+    subject = name_of(source)
+    try:
+        if source == STANDARD_INPUT:
+            if sys.stdin is None:
+                raise FileNotFoundError("closed")
+            data = sys.stdin.buffer.read(LARGEST_BYTES + 1)
+        else:
+            with Path(source).open("rb") as file:
+                data = file.read(LARGEST_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
+        rule, message, remedy = _CANNOT_OPEN.get(
+            type(error), ("file-unreadable", f"cannot be read: {error}", "check it")
+        )
+        raise UnreadableFile(subject, [Problem(rule, "the file", "", message, remedy)]) from None
+    if len(data) > LARGEST_BYTES:
+        message, remedy = f"is larger than {LARGEST_BYTES // 1024**2} MiB", "split it into several files"
+        raise InvalidInput(subject, [Problem("file-too-large", "the file", "", message, remedy)])
+    return data
+
+
+def _text(data: bytes, subject: str) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        where = _place_of(data[: error.start].decode("utf-8", "replace"))
+        value = f"byte 0x{data[error.start]:02x}"
+        problem = Problem("not-utf-8", where, value, "is not UTF-8 text", "save the file as UTF-8")
+        raise InvalidInput(subject, [problem]) from None
+    if unprintable := yaml.reader.Reader.NON_PRINTABLE.search(text):
+        where = _place_of(text[: unprintable.start()])
+        value = f"character U+{ord(unprintable[0]):04X}"
+        problem = Problem("control-character", where, value, "is not allowed in YAML", "remove it")
+        raise InvalidInput(subject, [problem])
+    return text
+
+
+def _place_of(text_before: str) -> str:
+    """The position that follows this text, for people."""
+    return f"line {text_before.count(chr(10)) + 1}, column {len(text_before.rpartition(chr(10))[2]) + 1}"
+
+
+def _place(mark: Mark | None) -> str:
+    """A position for people, counted from 1. None: PyYAML does not know it."""
+    return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the file"
+
+
+def _syntax(error: yaml.MarkedYAMLError) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    message = error.problem or "is not YAML"
+    context = f" {error.context}" if error.context else ""
+    if isinstance(error, yaml.constructor.ConstructorError):
+        return Problem("yaml-tag", _place(mark), "", message, "remove the tag")
+    tab = "tab" in message or "\\t" in message
+    remedy = "indent with spaces" if tab else "check quotes, brackets, colons and indentation there"
+    return Problem("yaml-syntax", _place(mark), "", f"{message}{context}", remedy)
+
+
+# -- bounds ----------------------------------------------------------------------------------------------------------
+
+
+class _Unreadable(Exception):
+    """A document that is not read to its end."""
+
+    def __init__(self, rule: str, event: yaml.Event, value: str, message: str, remedy: str) -> None:
+        self.problem = Problem(rule, _place(event.start_mark), value, message, remedy)
+        super().__init__(str(self.problem))
+
+
+def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
+    """The line each document starts on; _Unreadable where they nest too deep or hold too much for being built."""
+    lines: list[int] = []
+    nodes = 0
+    around: list[tuple[str | None, int]] = []  # of each open collection the anchor, and the nodes before it
+    anchored: dict[str, int | None] = {}  # the nodes that an alias stands for; None inside of them
+    for event in events:
+        if isinstance(event, yaml.NodeEvent):
+            _check_anchor(event, anchored)
+        match event:
+            case yaml.DocumentStartEvent():
+                anchored = {}
+                lines.append(event.start_mark.line + 1 if event.start_mark else 1)
+            case yaml.CollectionStartEvent():
+                if len(around) >= DEEPEST:
+                    remedy = "no Kubernetes object is; check the brackets"
+                    raise _Unreadable("yaml-too-deep", event, "", f"is nested more than {DEEPEST} deep", remedy)
+                around.append((event.anchor, nodes))
+                nodes += 1
+                anchored |= {event.anchor: None} if event.anchor else {}
+            case yaml.CollectionEndEvent():
+                anchor, before = around.pop()
+                anchored |= {anchor: nodes - before} if anchor else {}
+            case yaml.ScalarEvent():
+                size = 1 + len(event.value) // _TEXT_A_NODE
+                nodes += size
+                anchored |= {event.anchor: size} if event.anchor else {}
+            case yaml.AliasEvent():
+                nodes += anchored[str(event.anchor)] or 0
+            case _:  # the ends of documents and of the stream
+                pass
+        if nodes > MOST_NODES:
+            message = f"holds more than {MOST_NODES} values once its aliases are written out"
+            raise _Unreadable("yaml-too-many-values", event, "", message, "split it into several files")
+    return lines
+
+
+def _check_anchor(event: yaml.NodeEvent, anchored: Mapping[str, int | None]) -> None:
+    """_Unreadable where an alias stands for nothing or for what it is in, and where an anchor or a tag is ambiguous."""
+    name = str(event.anchor)
+    if isinstance(event, yaml.AliasEvent):
+        if name not in anchored:
+            message, remedy = "stands for nothing", f"write &{printable(name)} before what it stands for"
+            raise _Unreadable("yaml-alias-unknown", event, f"*{name}", message, remedy)
+        if anchored[name] is None:
+            message, remedy = "stands inside what it stands for, without end", "write out what is meant"
+            raise _Unreadable("yaml-alias-recursive", event, f"*{name}", message, remedy)
+    elif name in anchored:
+        message, remedy = "names two things in one document", "give the second another name"
+        raise _Unreadable("yaml-anchor-twice", event, f"&{name}", message, remedy)
+    elif isinstance(event, yaml.ScalarEvent) and event.tag == "!":
+        raise _Unreadable("yaml-tag", event, "!", "is a tag without a name", "write text in quotes")
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+class _Loader(_SafeLoader):
+    """PyYAML's safe loader with what differs in Kubernetes: keys are text and unlike each other, dates are text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML declares it so
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in {f"{_TAG}timestamp", f"{_TAG}value"}]
+        for first, resolvers in _SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def __init__(self, text: str) -> None:
+        """problems: faults that do not keep it from being read to its end."""
+        super().__init__(text)
+        self.problems: list[Problem] = []
+
+    def note(self, rule: str, node: yaml.Node, value: str, message: str, remedy: str) -> None:
+        self.problems.append(Problem(rule, _place(node.start_mark), value, message, remedy))
+
+    def sequence(self, node: yaml.SequenceNode) -> list[object]:
+        return self.construct_sequence(node, deep=True)
+
+    def mapping(self, node: yaml.Node) -> dict[str, object]:
+        if not isinstance(node, yaml.MappingNode):
+            raise yaml.constructor.ConstructorError(problem="expected a mapping node", problem_mark=node.start_mark)
+        own: dict[str, object] = {}
+        merged: dict[str, object] = {}
+        for key_node, value_node in node.value:
+            value = self.construct_object(value_node, deep=True)
+            if key_node.tag == f"{_TAG}merge":
+                merged = self._merged(value_node, value) | merged
+                continue
+            name = self._key(key_node)
+            if name is None:
+                continue
+            if name in own:
+                self.note(
+                    "yaml-duplicate-key",
+                    key_node,
+                    shown(name),
+                    "is written twice in one mapping",
+                    "keep one of the two",
+                )
+            own[name] = value
+        return merged | own
+
+    def _merged(self, node: yaml.Node, value: object) -> dict[str, object]:
+        """What `<<:` brings in: a mapping, or a list of them of which the first counts most."""
+        merged: dict[str, object] = {}
+        for source in value if isinstance(value, list) else [value]:
+            if not isinstance(source, dict):
+                self.note("yaml-merge", node, "", "is merged in and is not a mapping", "let << name a mapping")
+                return {}
+            merged = source | merged
+        return merged
+
+    def _key(self, node: yaml.Node) -> str | None:
+        """The key as text, as JSON has it; None, with a problem noted, where it can be none."""
+        match self.construct_object(node, deep=True):
+            case str(text):
+                return text
+            case bool(flag):
+                return "true" if flag else "false"
+            case int() | float() as number:
+                return str(number)
+            case _:
+                self.note("yaml-key", node, "", "is a key and is not text", "write a word in front of the colon")
+                return None
+
+    def scalar(self, node: yaml.ScalarNode) -> object:
+        """A number or a boolean, or its text where it is none, such as `1:30`."""
+        text = self.construct_scalar(node)
+        try:
+            if len(text) > _LONGEST_NUMBER or ":" in text:
+                return text
+            value: object = _SafeLoader.yaml_constructors[node.tag](self, node)
+        except (ValueError, KeyError, IndexError):
+            return text
+        if isinstance(value, float) and not isfinite(value):
+            self.note("yaml-number", node, printable(text), "is not a number that JSON knows", "write a finite number")
+        return value
+
+    def unknown(self, node: yaml.Node) -> None:
+        self.note("yaml-tag", node, printable(str(node.tag)), "is a tag that Kubernetes does not read", "remove it")
+
+    yaml_multi_constructors: ClassVar = {}
+    yaml_constructors: ClassVar = {
+        f"{_TAG}null": lambda _loader, _node: None,
+        **dict.fromkeys((f"{_TAG}bool", f"{_TAG}int", f"{_TAG}float"), scalar),
+        **dict.fromkeys((f"{_TAG}str", f"{_TAG}merge"), _SafeLoader.construct_scalar),
+        f"{_TAG}seq": sequence,
+        f"{_TAG}map": mapping,
+        None: unknown,
+    }

@@ -1,1 +1,0 @@
-"""The long-running processes; each composes core and edge."""

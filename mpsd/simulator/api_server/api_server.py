@@ -1,0 +1,268 @@
+"""A simulated Kubernetes API server, with a scheduler, Jobs, admission by webhooks and garbage collection behind it.
+
+    python -m mpsd.simulator.api_server.api_server --dir DIR [--port PORT]
+
+writes DIR/kubeconfig once it serves, and serves until SIGTERM. On 127.0.0.1 alone, one token, everything allowed.
+
+One rule: what it does is what Kubernetes does, and what it does not do it refuses; tests/kube_contract holds it to a
+real one.
+"""
+
+import argparse
+import asyncio
+import base64
+import json
+import secrets
+import signal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from aiohttp import web
+
+from mpsd.simulator.api_server import refusals
+from mpsd.simulator.api_server.admission import Admitted
+from mpsd.simulator.api_server.api_certificate import new_certificate
+from mpsd.simulator.api_server.api_cluster import Cluster
+from mpsd.simulator.api_server.api_discovery import discovery
+from mpsd.simulator.api_server.api_kinds import PODS, Object
+from mpsd.simulator.api_server.api_request import Target, list_options, read_target
+from mpsd.simulator.api_server.api_table import is_wanted, table
+from mpsd.simulator.api_server.api_watch import Watched, changes
+from mpsd.simulator.api_server.refusals import Refused
+from mpsd.simulator.api_server.reviews import REVIEWS
+from mpsd.simulator.api_server.sudden_server import SuddenServer
+
+_LONGEST_BODY = 4 * 1024**2
+_BOOKMARK_S = 60.0
+_WATCH_S = 1800.0  # of a watch that does not say how long it wants to last
+
+
+class ApiServer:
+    """cluster: outlives a server that is stopped and started. port 0: the kernel chooses one, which is kept."""
+
+    def __init__(self, cluster: Cluster, *, port: int = 0, bookmark_s: float = _BOOKMARK_S) -> None:
+        self.cluster = cluster
+        self.port = port
+        self.token = secrets.token_urlsafe(16)
+        self._bookmark_s = bookmark_s
+        self._shown = new_certificate()
+        self._server: SuddenServer | None = None  # None while it is stopped
+
+    async def start(self) -> None:
+        self._server = SuddenServer(self._handle, self._shown.context, self.port, _LONGEST_BODY)
+        await self._server.start()
+        self.port = self._server.port
+        self.cluster.start()
+
+    async def stop(self) -> None:
+        """What is stored stays."""
+        if self._server is None:
+            return
+        await self._server.stop()
+        await self.cluster.stop()
+        self._server = None
+
+    def kubeconfig(self) -> str:
+        named = {"name": "simulated"}
+        cluster = {
+            "server": f"https://127.0.0.1:{self.port}",
+            "certificate-authority-data": base64.b64encode(self._shown.authority).decode(),
+        }
+        return yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "simulated",
+                "clusters": [named | {"cluster": cluster}],
+                "users": [named | {"user": {"token": self.token}}],
+                "contexts": [named | {"context": {"cluster": "simulated", "user": "simulated"}}],
+            }
+        )
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self._answer(request)
+        except Refused as error:
+            return _json(error.status(), error.code)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if request.path in {"/healthz", "/readyz", "/livez"}:
+            return web.Response(text="ok")
+        if request.headers.get("Authorization") != f"Bearer {self.token}":
+            raise Refused(401, "Unauthorized", "Unauthorized")
+        found = discovery(request.path, self.cluster.kinds) if request.method == "GET" else None
+        if found is not None:
+            return _json(found)
+        if request.method == "POST" and request.path in REVIEWS:
+            return _json(self.cluster.reviews.answer(request.path, await _body(request)), 201)
+        target = read_target(request.path, self.cluster.kinds)
+        if target is None:
+            raise refusals.no_such_path()
+        return await self._of_objects(request, target)
+
+    async def _of_objects(self, request: web.Request, target: Target) -> web.StreamResponse:
+        name = bool(target.name)
+        match request.method, name, target.subresource:
+            case "GET", False, _:
+                options = list_options(request.query)
+                return await (self._watch if options.watch else self._list)(request, target)
+            case "GET", True, "" | "status":
+                thing = self.cluster.objects.found(*target.place)
+                return self._table(request, target, [thing], {}) or _json(self._typed(target, thing))
+            case "GET", True, "log" if target.kind is PODS:
+                return self._log(request, target)
+            case "POST", False, "":
+                return await self._create(request, target)
+            case "POST", True, "binding" | "eviction" if target.kind is PODS:
+                return self._act_on_pod(target, await _body(request))
+            case "POST", True, "token":
+                return _json(self.cluster.reviews.give_token(target.namespace, target.name, await _body(request)), 201)
+            case "PUT", True, "" | "status":
+                body = await _body(request)
+                return self._admitted(target, await self.cluster.update(*target.at, body, target.path))
+            case "PATCH", True, "" | "status":
+                patch, how = await _body(request), request.content_type
+                return self._admitted(target, await self.cluster.patch(*target.at, patch, how, target.path))
+            case "DELETE", True, "":
+                options = await _body(request)
+                grace = request.query.get("gracePeriodSeconds")
+                options |= {"gracePeriodSeconds": int(grace)} if grace else {}
+                return _json(self._typed(target, self.cluster.objects.delete(*target.place, options)))
+            case "DELETE", False, "":
+                return await self._delete_all(request, target)
+            case _:
+                pass
+        raise Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+
+    async def _create(self, request: web.Request, target: Target) -> web.Response:
+        dry_run = request.query.get("dryRun") == "All"
+        admitted = await self.cluster.create(*target.at, await _body(request), dry_run=dry_run)
+        return self._admitted(target, admitted, 201)
+
+    def _log(self, request: web.Request, target: Target) -> web.Response:
+        """As `cluster.logs` has it: no kubelet is behind this server."""
+        self.cluster.objects.found(*target.place)
+        wanted = (target.namespace, target.name, request.query.get("previous") == "true")
+        return web.Response(text=self.cluster.logs.get(wanted, ""))
+
+    def _act_on_pod(self, target: Target, body: Object) -> web.Response:
+        if target.subresource == "binding":
+            self.cluster.objects.bind(target.namespace, target.name, body)
+        elif body.get("apiVersion") in {"policy/v1", "policy/v1beta1"}:
+            self.cluster.objects.evict(target.namespace, target.name, body)
+        else:
+            raise refusals.bad_request(f"no kind Eviction is registered for version {body.get('apiVersion')!r}")
+        return _json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}, 201)
+
+    async def _delete_all(self, request: web.Request, target: Target) -> web.Response:
+        test = list_options(request.query).test(target.kind)
+        options = await _body(request)
+        for key, thing in self.cluster.store.all(target.kind, target.namespace):
+            if test(thing):
+                self.cluster.objects.delete(target.kind, key.namespace, key.name, options)
+        return _json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
+
+    async def _list(self, request: web.Request, target: Target) -> web.Response:
+        options, store = list_options(request.query), self.cluster.store
+        if options.version is not None and options.version > store.version:
+            raise refusals.too_new(str(options.version))
+        test = options.test(target.kind)
+        found = [(key, thing) for key, thing in store.all(target.kind, target.namespace) if test(thing)]
+        rest = [(key, thing) for key, thing in found if options.after is None or key > options.after]
+        page = rest[: options.limit] if options.limit else rest
+        version = options.first_version or store.version
+        metadata = {"resourceVersion": str(version)}
+        if len(page) < len(rest):
+            metadata["continue"] = options.token(version, page[-1][0])
+        things = [thing for _key, thing in page]
+        if shown := self._table(request, target, things, metadata):
+            return shown
+        typed = {"kind": f"{target.kind.name}List", "apiVersion": target.kind.api(target.version)}
+        return _json({**typed, "metadata": metadata, "items": things})
+
+    async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
+        options, store = list_options(request.query), self.cluster.store
+        if options.version is not None and options.version > store.version:
+            raise refusals.too_new(str(options.version))
+        watched = Watched(
+            kind=target.kind,
+            version=target.version,
+            namespace=target.namespace,
+            test=options.test(target.kind),
+            since=options.version or None,
+            lasting_s=options.timeout_s or _WATCH_S,
+            bookmark_s=self._bookmark_s if options.bookmarks else None,
+        )
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        async for line in changes(store, watched):
+            await response.write(msgspec.json.encode(line) + b"\n")
+        return response
+
+    def _table(
+        self, request: web.Request, target: Target, things: list[Object], metadata: Object
+    ) -> web.Response | None:
+        """None where objects are wanted, or there are no columns for this kind."""
+        shown = table(target.kind, things, metadata) if is_wanted(request.headers.get("Accept", "")) else None
+        return _json(shown) if shown else None
+
+    def _typed(self, target: Target, thing: Object) -> Object:
+        return {**thing, "kind": target.kind.name, "apiVersion": target.kind.api(target.version)}
+
+    def _admitted(self, target: Target, admitted: Admitted, code: int = 200) -> web.Response:
+        answer = _json(self._typed(target, admitted.thing), code)
+        for warning in admitted.warnings:
+            answer.headers.add("Warning", f"299 - {json.dumps(warning)}")
+        return answer
+
+
+def _json(value: Any, code: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=code, content_type="application/json")
+
+
+async def _body(request: web.Request) -> Any:
+    """What was sent, {} for nothing. YAML too, which is what kubectl may send."""
+    sent = await request.read()
+    if "protobuf" in request.content_type:  # some of kubectl's own commands; `kubectl apply -f` sends JSON
+        raise Refused(415, "UnsupportedMediaType", "the simulated API server reads JSON and YAML, not protobuf")
+    try:
+        return yaml.safe_load(sent) if "yaml" in request.content_type else msgspec.json.decode(sent or b"{}")
+    except (msgspec.DecodeError, yaml.YAMLError) as error:
+        raise refusals.bad_request(f"the body cannot be read: {error}") from None
+
+
+def write_kubeconfig(server: ApiServer, folder: Path) -> Path:
+    """DIR/kubeconfig, all at once, so that whoever waits for it never reads half of it."""
+    path = folder / "kubeconfig"
+    part = folder / "kubeconfig.part"
+    part.touch(mode=0o600)
+    part.write_text(server.kubeconfig())
+    part.rename(path)
+    return path
+
+
+async def serve(folder: Path, port: int) -> None:
+    server, stop = ApiServer(Cluster(), port=port), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await server.start()
+    path = write_kubeconfig(server, folder)
+    print(f"simulated Kubernetes on 127.0.0.1:{server.port}, kubeconfig: {path}", flush=True)
+    await stop.wait()
+    await server.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A simulated Kubernetes API server, for tests and demonstrations.")
+    parser.add_argument("--dir", type=Path, required=True, help="where the kubeconfig is written")
+    parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1; 0: any that is free")
+    given = parser.parse_args()
+    given.dir.mkdir(parents=True, exist_ok=True)
+    asyncio.run(serve(given.dir, given.port))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,356 @@
+"""The program `sim-cuda`: a CUDA process that does what its arguments say and prints what it saw, one JSON a line.
+
+    sim-cuda [device=N] [lift=VALUE] [ACTION ...]
+
+Its twin on a real GPU is mpsd/bench/cuda_client.py, which has the actions and the lines at its top. What it says of speed is
+played: proportions that an H200 was seen to keep.
+
+One rule: sleeping costs nothing. A held context is a blocked process, so that a hundred of them can be started.
+"""
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
+from mpsd.simulator.card import MPS_CLIENT, OUTSIDE_MPS
+from mpsd.simulator.cuda_driver import Context, CudaFailure, CudaProcess
+from mpsd.simulator.cuda_results import INVALID_DEVICE, SUCCESS, shown
+from mpsd.simulator.gpus import MIB
+
+PIECE_MIB = 32
+
+# Launches a second that one SM does of the kernel in the measurements, and how many were in flight at once:
+# 4701/s at 132 SMs with a median of 2.09 ms (H200, driver 580.159.04).
+LAUNCHES_PER_SM = 35.6
+IN_FLIGHT = 9.8
+SMALL_PER_S = 52754.0  # launches of 8 blocks, by a client that is alone; eight did 354 471 together under MPS
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is computed: its launches a second on one SM, up to so many SMs, and how many of all SMs that keeps busy.
+
+    sliced: what is left of the launches where processes beside MPS take turns, since the GPU changes between them.
+    """
+
+    per_sm: float
+    most_sms: int | None = None  # None: the more it has, the faster
+    busy_sms: int | None = None  # None: all that it has
+    sliced: float = 0.975  # 4578 of 4697 a second, in eight processes
+    sample_launches: int = 1
+    buffers_mib: int = 0
+
+
+LAUNCH = Work(LAUNCHES_PER_SM)
+WORKS: Mapping[str, Work] = {
+    # Read off an H200, driver 580.159.04: docs/benchmarks. 1815 a second at 132 SMs, 1564 of eight that took turns.
+    "arithmetic": Work(1815 / 132, sliced=0.862, sample_launches=16),
+    # Whatever its SMs; they have room for more. 31 898 a second were left of it in eight that took turns.
+    "small": Work(SMALL_PER_S, most_sms=1, busy_sms=2, sliced=0.605, sample_launches=10),
+    # 57 a second on each of 26 SMs; the memory does 3 760, so who has 66 SMs leaves nothing to others.
+    "bandwidth": Work(57.0, most_sms=66, sample_launches=4, buffers_mib=1024),
+}
+_LOOK_EVERY_S = 0.05
+_SAY_EVERY_S = 0.25
+
+
+class Broke(Exception):
+    """The context broke while it was being looked at."""
+
+
+class CudaProgram:
+    """The process between its first context and its end."""
+
+    def __init__(self, cuda: CudaProcess, device: int) -> None:
+        self.cuda = cuda
+        self.device = device
+        self.allocated_mib = 0
+        self.read_ahead = b""
+        self.prepared = ""  # the name of a work
+        self.buffers_mib = 0  # that it holds
+
+    def watch(self, files: Sequence[int], timeout_s: float | None) -> Sequence[int]:
+        """Sleep until one of the files can be read or the time is up; Broke when the context is broken, or breaks."""
+        ends = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = None if ends is None else max(0.0, ends - time.monotonic())
+            ready = self.cuda.wait(files, left) if self.cuda.error == SUCCESS else ()
+            if self.cuda.error != SUCCESS:
+                raise Broke
+            if ready or left == 0:
+                return ready
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    actions = [(word.partition("=")[0], word.partition("=")[2]) for word in words]
+    chosen: dict[str, str] = {}
+    while actions and actions[0][0] in {"device", "lift"}:
+        name, value = actions.pop(0)
+        chosen[name] = value
+    if wrong := _complaint(actions):
+        print(f"sim-cuda: {wrong}", file=sys.stderr)
+        return 2
+    lifted = {MEMORY_LIMIT: chosen["lift"]} if "lift" in chosen else {}
+    began = time.perf_counter()
+    try:
+        program = _start(int(chosen.get("device", 0)), {**os.environ, **lifted})
+    except CudaFailure as failure:
+        _say({"fail": failure.step, "err": shown(failure.code)})
+        return 3
+    _say(_first_look(program, time.perf_counter() - began))
+    for name, value in actions:
+        began = time.perf_counter()
+        try:
+            _ACTIONS[name](program, value)
+        except CudaFailure as failure:
+            _say({"fail": failure.step, "err": shown(failure.code)})
+            return 3
+        except Broke:
+            _say({"broke": shown(program.cuda.error), "after_s": round(time.perf_counter() - began, 3)})
+            return 4
+    _say({"end": shown(program.cuda.check())})
+    return 0
+
+
+def _complaint(actions: Sequence[tuple[str, str]]) -> str:
+    """What makes no sense in these actions and values; "" where all of it does."""
+    prepared = False
+    for name, value in actions:
+        if name not in _ACTIONS:
+            return f"{name} is not one of {', '.join(_ACTIONS)}"
+        if name == "prepare" and value not in WORKS:
+            return f"prepare={value} is not one of {', '.join(WORKS)}"
+        if name == "measure" and not prepared:
+            return f"measure={value} has nothing prepared before it; write prepare=WORK first: {', '.join(WORKS)}"
+        if name in {"prepare", "reconnect"}:  # another context has nothing prepared
+            prepared = name == "prepare"
+    return ""
+
+
+def _start(device: int, environment: Mapping[str, str]) -> CudaProgram:
+    cuda = CudaProcess(environment)
+    if device >= len(cuda.visible):
+        raise CudaFailure("cuInit", INVALID_DEVICE)
+    result = cuda.create_context(device)
+    if result != SUCCESS:
+        raise CudaFailure("ctx", result)
+    return CudaProgram(cuda, device)
+
+
+def _first_look(program: CudaProgram, took_s: float) -> Mapping[str, object]:
+    cuda = program.cuda
+    gpu = cuda.visible[program.device]
+    return {
+        "pid": os.getpid(),
+        "devices": len(cuda.visible),
+        "uuid": gpu.uuid,
+        "total_MiB": gpu.memory_mib,
+        **_memory(program),
+        "init_s": round(took_s, 3),
+    }
+
+
+def _memory(program: CudaProgram) -> Mapping[str, object]:
+    memory = program.cuda.memory_info()
+    sms = program.cuda.context.sms if program.cuda.context else 0
+    return {"meminfo_free_MiB": memory.free_mib, "meminfo_total_MiB": memory.total_mib, "sms": sms}
+
+
+def _say(line: Mapping[str, object]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+def _alloc(program: CudaProgram, value: str) -> None:
+    got, result = 0, SUCCESS
+    while got < int(value) and result == SUCCESS:
+        piece = min(PIECE_MIB, int(value) - got)
+        result = program.cuda.allocate(piece * MIB)
+        got += piece if result == SUCCESS else 0
+    program.allocated_mib += got
+    memory = program.cuda.memory_info()
+    _say(
+        {
+            "alloc_MiB": got,
+            "rc": shown(result),
+            "free_after_MiB": memory.free_mib,
+            "total_after_MiB": memory.total_mib,
+        }
+    )
+
+
+def _free(program: CudaProgram, _: str) -> None:
+    result = program.cuda.allocate(-program.allocated_mib * MIB)
+    program.allocated_mib = 0 if result == SUCCESS else program.allocated_mib
+    _say({"free": shown(result)})
+
+
+def _hold(program: CudaProgram, value: str) -> None:
+    with _termination() as terminated:
+        _say({"ready": os.getpid()})
+        program.watch([terminated], float(value) if value else None)
+
+
+@contextmanager
+def _termination() -> Iterator[int]:
+    """A file that can be read once SIGTERM has come, which ends the process at any other time."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    usual = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        yield reading
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+        signal.set_wakeup_fd(-1)
+        os.close(reading)
+        os.close(writing)
+
+
+def _step(program: CudaProgram, _: str) -> None:
+    _say({"ready": os.getpid()})
+    standard_input = 0
+    while b"\n" not in program.read_ahead:
+        program.watch([standard_input], None)
+        more = os.read(standard_input, 4096)
+        program.read_ahead += more or b"\n"
+    program.read_ahead = program.read_ahead.partition(b"\n")[2]
+
+
+def _launch(program: CudaProgram, value: str) -> None:
+    """Pretend kernels, for so long."""
+    launches, took_s = _compute(program, LAUNCH, float(value), ())
+    rate = launches / max(took_s, 1e-9)
+    median_ms = round(1000 * IN_FLIGHT / rate, 3) if rate else 0.0
+    _say({"launches_per_s": round(rate, 1), "n": int(launches), "p50_ms": median_ms, "p99_ms": median_ms})
+
+
+def _work(program: CudaProgram, value: str) -> None:
+    ends = time.monotonic() + float(value or "inf")
+    launches = 0.0
+    with _termination() as terminated:
+        while time.monotonic() < ends and not select.select([terminated], [], [], 0)[0]:
+            launches += _compute(program, LAUNCH, min(_SAY_EVERY_S, ends - time.monotonic()), [terminated])[0]
+            _say({"launches": int(launches), "at": round(time.time(), 3)})
+
+
+def _prepare(program: CudaProgram, name: str) -> None:
+    work = WORKS[name]
+    result = program.cuda.allocate((work.buffers_mib - program.buffers_mib) * MIB)
+    if result != SUCCESS:
+        raise CudaFailure("prepare", result)
+    program.prepared, program.buffers_mib = name, work.buffers_mib
+    _say({"prepared": name})
+
+
+def _measure(program: CudaProgram, value: str) -> None:
+    """Pretend kernels, for so long; nothing of their time is Python's."""
+    work = WORKS[program.prepared]
+    launches, took_s = _compute(program, work, max(float(value), 1e-3), ())
+    sample_ms = round(1000 * took_s * work.sample_launches / launches, 3)
+    _say(
+        {
+            "work": program.prepared,
+            "seconds": round(took_s, 3),
+            "launches": round(launches),
+            "launches_per_s": round(launches / took_s, 1),
+            "sample_launches": work.sample_launches,
+            "p50_ms": sample_ms,
+            "p99_ms": sample_ms,
+            "gpu_ms": sample_ms,
+        }
+    )
+
+
+def _compute(program: CudaProgram, work: Work, asked_s: float, files: Sequence[int]) -> tuple[float, float]:
+    """Launches in this time, or until one of the files can be read; and the seconds that they took.
+
+    What a processor takes to begin and to end them is not among these: rates are a GPU's, whatever else runs here.
+    """
+    context = program.cuda.context
+    if context is None or program.cuda.check() != SUCCESS:
+        raise Broke
+    sms = min(context.sms, work.most_sms or context.sms)
+    launches = 0.0
+    began = then = time.monotonic()
+    context.card.be_busy(context.slot, _busy_sms(work, context))
+    while then < began + asked_s:
+        asked_to_end = program.watch(files, min(_LOOK_EVERY_S, began + asked_s - then))
+        now = time.monotonic()
+        launches += (now - then) * work.per_sm * sms * _share(work, context)
+        then = now
+        if asked_to_end:
+            break
+    context.card.be_busy(context.slot, 0)
+    return launches, then - began
+
+
+def _busy_sms(work: Work, context: Context) -> int:
+    """Of what bounds the work, be it memory, as much as so many SMs are of all."""
+    if work.buffers_mib and work.most_sms:
+        return context.gpu.sms * min(context.sms, work.most_sms) // work.most_sms
+    return min(context.sms, work.busy_sms or context.sms)
+
+
+def _share(work: Work, context: Context) -> float:
+    """What it has now of its launches alone.
+
+    Processes beside MPS and the MPS server take turns on the whole GPU. In the server's turn every client who computes
+    gets the SMs in proportion to what he may use, once they are all taken.
+    """
+    computing = [holding for holding in context.card.holdings() if holding.busy_sms]
+    outside = {holding.slot for holding in computing if holding.kind == OUTSIDE_MPS}
+    on_mps_sms = sum(holding.busy_sms for holding in computing if holding.kind == MPS_CLIENT)
+    turns = max(1, len(outside) + (on_mps_sms > 0))
+    turn = 1.0 if turns == 1 else work.sliced / turns
+    return turn if context.slot in outside else turn * min(1.0, context.gpu.sms / max(on_mps_sms, 1))
+
+
+def _fault(program: CudaProgram, _: str) -> None:
+    _say({"bad": shown(program.cuda.fault())})
+
+
+def _linger(_: CudaProgram, value: str) -> None:
+    _say({"lingering": os.getpid()})
+    if value:
+        time.sleep(float(value))
+    else:
+        signal.pause()
+
+
+def _reconnect(program: CudaProgram, _: str) -> None:
+    destroyed = program.cuda.destroy_context()
+    program.allocated_mib = program.buffers_mib = 0
+    _say({"destroy": shown(destroyed), "again": shown(program.cuda.create_context(program.device))})
+
+
+def _info(program: CudaProgram, _: str) -> None:
+    _say(_memory(program))
+
+
+_ACTIONS: Mapping[str, Callable[[CudaProgram, str], None]] = {
+    "alloc": _alloc,
+    "free": _free,
+    "hold": _hold,
+    "step": _step,
+    "prepare": _prepare,
+    "measure": _measure,
+    "launch": _launch,
+    "work": _work,
+    "fault": _fault,
+    "linger": _linger,
+    "reconnect": _reconnect,
+    "info": _info,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

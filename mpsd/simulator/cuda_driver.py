@@ -1,0 +1,187 @@
+"""libcuda as a simulated process has it: cuInit, one context, memory, and the error that stays.
+
+One rule: whether the process is an MPS client is decided as the driver decides it, by whether something answers at the
+pipe directory; if nothing does it runs beside MPS, without limits and without a word.
+"""
+
+import os
+import select
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from mpsd.model.cuda_limit_parser import PIPE_DIRECTORY, VISIBLE_DEVICES
+from mpsd.simulator.card import OUTSIDE_MPS, Card, Claim, Refused
+from mpsd.simulator.cuda_results import (
+    ILLEGAL_ADDRESS,
+    INVALID_CONTEXT,
+    MPS_CLIENT_TERMINATED,
+    MPS_CONNECTION_FAILED,
+    MPS_RPC_FAILURE,
+    NO_DEVICE,
+    OUT_OF_MEMORY,
+    SUCCESS,
+)
+from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path, present_gpus, simulated_folder, visible_gpus
+from mpsd.simulator.mps import client_share, messages
+from mpsd.simulator.mps.control_daemon import PIPE_DIRECTORY as USUAL_PIPE_DIRECTORY
+from mpsd.simulator.mps.messages import Message
+
+# What a context outside MPS costs beyond an MPS client's, and what the first process on an idle card costs beside:
+# 142629 MiB free alone on an H200, 142558 beside an MPS server (driver 580.159.04).
+OUTSIDE_MIB = 7
+FIRST_MIB = 5
+
+
+class CudaFailure(Exception):
+    """A call at the start failed: `step` is cuInit or ctx, `code` the result."""
+
+    def __init__(self, step: str, code: int) -> None:
+        super().__init__(step, code)
+        self.step = step
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A context: its GPU, its place on the card, and what it may use; limit_bytes None where nothing limits it."""
+
+    gpu: SimulatedGpu
+    card: Card
+    slot: int
+    sms: int
+    limit_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryInfo:
+    """What cuMemGetInfo tells."""
+
+    free_mib: int
+    total_mib: int
+
+
+class CudaProcess:
+    """CUDA in one process: created by cuInit, with one context at a time."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._folder = simulated_folder(environment)
+        present = present_gpus(self._folder, environment)
+        self._pid = os.getpid()  # as who looks after the cards knows it
+        self._connection = messages.connect(f"{environment.get(PIPE_DIRECTORY) or USUAL_PIPE_DIRECTORY}/control")
+        if self._connection:
+            present = self._greet(self._connection, present)
+        self._on_mps = self._connection is not None
+        self.visible = visible_gpus(environment.get(VISIBLE_DEVICES), present)
+        if not self.visible:
+            raise CudaFailure("cuInit", NO_DEVICE)
+        self.context: Context | None = None  # None: not created yet, or destroyed
+        self.error = SUCCESS
+
+    def create_context(self, ordinal: int) -> int:
+        """A context on the device that this process sees as `ordinal`; the result."""
+        gpu = self.visible[ordinal]
+        self.error = self._create_on_mps(gpu, ordinal) if self._on_mps else self._create_outside(gpu)
+        return self.error
+
+    def destroy_context(self) -> int:
+        """Give everything back; a context that was terminated goes without complaint, other errors stay."""
+        result = self.check()
+        if self.context:
+            if not self._on_mps or self._request({"destroy": True})["status"] != SUCCESS:
+                self.context.card.release(self.context.slot, self._pid)
+            self.context = None
+        return SUCCESS if result == MPS_CLIENT_TERMINATED else result
+
+    def memory_info(self) -> MemoryInfo:
+        """Free within the limit, and the whole card."""
+        if self.context is None:
+            return MemoryInfo(0, 0)
+        free = self.context.card.free_bytes()
+        if self.context.limit_bytes is not None:
+            free = min(free, self.context.limit_bytes - self.context.card.held_bytes(self.context.slot))
+        return MemoryInfo(free // MIB, self.context.gpu.memory_mib)
+
+    def allocate(self, more_bytes: int) -> int:
+        """Take memory, or give some back when negative; the result."""
+        if self.check() != SUCCESS or self.context is None:
+            return self.error or INVALID_CONTEXT
+        limit, slot, card = self.context.limit_bytes, self.context.slot, self.context.card
+        fits = limit is None or card.held_bytes(slot) + more_bytes <= limit
+        return SUCCESS if fits and card.add(slot, more_bytes) else OUT_OF_MEMORY
+
+    def fault(self) -> int:
+        """Touch an address that is not there; the result, once the driver has noticed."""
+        if not self._on_mps:
+            self.error = ILLEGAL_ADDRESS
+        elif self._connection and self.check() == SUCCESS:
+            messages.send(self._connection, {"fault": True})
+            while self.error == SUCCESS:
+                self._listen()
+        return self.error
+
+    def check(self) -> int:
+        """The context's state now, as a synchronising call would return it."""
+        self.wait((), 0)
+        return self.error
+
+    def wait(self, others: Sequence[int], timeout_s: float | None) -> Sequence[int]:
+        """Sleep until the context breaks, one of these files can be read, or the time is up; the files that can."""
+        watched: list[socket.socket | int] = [self._connection, *others] if self._connection else [*others]
+        readable, _, _ = select.select(watched, [], [], timeout_s)
+        if self._connection and self._connection in readable:
+            self._listen()
+        return [file for file in others if file in readable]
+
+    def _greet(self, connection: socket.socket, present: Sequence[SimulatedGpu]) -> tuple[SimulatedGpu, ...]:
+        """Become a client of the daemon; the server's devices of those present, in the server's order."""
+        messages.send(connection, {"client": True})
+        welcome = messages.receive(connection)
+        if welcome is None:
+            raise CudaFailure("cuInit", MPS_CONNECTION_FAILED)
+        if welcome["status"] != SUCCESS:
+            raise CudaFailure("cuInit", welcome["status"])
+        self._pid = welcome["pid"]
+        by_uuid = {gpu.uuid: gpu for gpu in present}
+        return tuple(by_uuid[uuid] for uuid in welcome["gpus"] if uuid in by_uuid)
+
+    def _create_on_mps(self, gpu: SimulatedGpu, ordinal: int) -> int:
+        wish = client_share.wish(self._environment, self.visible, ordinal)
+        given = self._request({"context": {"uuid": gpu.uuid, "ordinal": ordinal, "wish": asdict(wish)}})
+        if given["status"] == SUCCESS:
+            card = Card(card_path(self._folder, gpu))
+            self.context = Context(gpu, card, given["slot"], given["sms"], given["limit_bytes"])
+        return int(given["status"])
+
+    def _create_outside(self, gpu: SimulatedGpu) -> int:
+        card = Card(card_path(self._folder, gpu))
+        cost_mib = gpu.context_mib_by_sms[gpu.sms] + OUTSIDE_MIB + (0 if card.holdings() else FIRST_MIB)
+        try:
+            slot = card.claim(Claim(self._pid, OUTSIDE_MPS, cost_mib * MIB))
+        except Refused as refused:
+            return refused.code
+        self.context = Context(gpu, card, slot, gpu.sms, None)
+        return SUCCESS
+
+    def _request(self, request: Message) -> Message:
+        """The server's reply; what it has to say about the context in between is kept."""
+        if self._connection:
+            messages.send(self._connection, request)
+        while self._connection:
+            reply = self._listen()
+            if "status" in reply:
+                return reply
+        return {"status": MPS_RPC_FAILURE}
+
+    def _listen(self) -> Message:
+        """The next message; a server that is gone is one too."""
+        message = messages.receive(self._connection) if self._connection else None
+        if message is None:
+            if self._connection:
+                self._connection.close()
+            self._connection = None
+            self.error = self.error or MPS_RPC_FAILURE
+            return {}
+        self.error = message.get("broke", self.error)
+        return message

@@ -1,0 +1,109 @@
+"""`mpsd demo`: the whole way on simulated GPUs, told as it happens.
+
+One rule: whenever and however it ends, nothing that it started is left.
+"""
+
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import TimeoutExpired
+from typing import Annotated
+
+import typer
+
+from mpsd.platform.local_api import NotRunning
+from mpsd.platform.output import ExitCode, complaints
+from mpsd.platform.stopping import STOP_SIGNALS, Stopped, first_signal_stops
+from mpsd.platform.verbs import extra_needed
+from mpsd.simulator import leftovers
+from mpsd.simulator.demo.story import NotAsTold, Story
+
+_NOT_AS_TOLD = (NotAsTold, NotRunning, TimeoutError, TimeoutExpired, EOFError, HTTPException, ConnectionRefusedError)
+GPUS = "A30×2"  # two cards of 24 GiB
+_NODE_NEEDS = ("aiohttp", "google.protobuf", "grpc", "psutil", "structlog", "tenacity")
+_CLUSTER_NEEDS = ("cryptography", "kubernetes", "prometheus_client", "urllib3")
+
+
+def demo(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a step, for machines.")] = False,
+    machine: Annotated[bool, typer.Option("--machine", help="One machine with `mpsd up`, without Kubernetes.")] = False,
+) -> None:
+    """Show what mpsd does, on a computer without a GPU and without Kubernetes, in under half a minute.
+
+    A cluster of one node with two simulated GPUs, the real programs: the sample Job is refused, admitted, scheduled and
+    runs under its limits; a second shares its GPU; a program wants too much; the agent is killed and nobody notices.
+    Everything told is what happened; exits with 1 when something went otherwise than it should.
+
+        mpsd demo
+        mpsd demo --json | jq -r .text
+        mpsd demo --machine
+    """
+    _check_modules(() if machine else _CLUSTER_NEEDS)
+    story = Story(as_json=as_json)
+    try:
+        with _workplace() as folder:
+            (_play_machine if machine else _play_cluster)(story, folder)
+        story.tell("clean", "No process, mount, cgroup or file of it is left.", folder=str(folder))
+        code: int = ExitCode.YES
+    except _NOT_AS_TOLD as error:
+        complaints().print(f"mpsd demo: this is not as it should be: {error}")
+        code = ExitCode.NO
+    except Stopped as stopped:
+        complaints().print("mpsd demo: stopped, and everything it had started with it")
+        code = 128 + stopped.signum
+    sys.exit(code)
+
+
+def _check_modules(more: tuple[str, ...]) -> None:
+    """Before anything starts: the programs of the cluster would each complain in a log of its own."""
+    with extra_needed("mpsd demo", "agent,webhook" if more else "agent"):
+        for name in (*_NODE_NEEDS, *more):
+            if find_spec(name) is None:
+                raise ModuleNotFoundError(name=name)
+
+
+def _play_machine(story: Story, folder: Path) -> None:
+    from mpsd.simulator.demo import machine
+
+    machine.play(story, folder, GPUS)
+
+
+def _play_cluster(story: Story, folder: Path) -> None:
+    from mpsd.simulator.demo.acts import admission, beginning, end, refusals, restart, sharing
+    from mpsd.simulator.demo.demo_cluster import DemoCluster
+
+    cluster = DemoCluster(folder, GPUS)
+    beginning.begin(story, cluster)
+    sample = admission.admit(story, cluster)
+    second = sharing.share(story, cluster, sample)
+    refusals.refuse(story, cluster, (sample, second))
+    restart.restart_agent(story, cluster, (sample, second))
+    end.end(story, cluster, (sample, second))
+
+
+# -- nothing is left -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _workplace() -> Iterator[Path]:
+    """A folder to play in; afterwards everything that was started is gone. NotAsTold where it was not before."""
+    leftovers.adopt_orphans()
+    folder: Path | None = None
+    try:
+        with first_signal_stops():
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until it is known which folder is to go
+            folder = Path(tempfile.mkdtemp(prefix="mpsd-"))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+            yield folder
+            left = leftovers.processes()
+            Story.check(not left, f"these processes are left: {left}")
+    finally:
+        if folder is not None:
+            leftovers.remove(folder, folder.name)
+    found = [*leftovers.cgroups(folder.name), *leftovers.mounts(folder), *filter(Path.exists, [folder])]
+    Story.check(not found, f"this is left: {found}")

@@ -1,0 +1,75 @@
+"""The GPUs of a simulated machine, as its programs read them.
+
+One rule: the standard library and what core knows of libcuda, and every table worked out beforehand, because each
+simulated process reads this at its start. `node` writes the file.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpsd.model.cuda_limit_parser import visible_devices
+
+FOLDER = "MPSD_SIMULATION"
+DEVICE_NODES = "MPSD_SIMULATION_DEVICES"
+
+GIB = 1024**3
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedGpu:
+    """One GPU.
+
+    memory_mib is what CUDA calls the total; NVML's total is that and reserved_mib. sms_by_percent[p] are the SMs that
+    an active-thread percentage of p gives, context_mib_by_sms[n] what a context on n SMs costs (index 0 is not used).
+    """
+
+    ordinal: int
+    uuid: str
+    name: str
+    pci_id: str
+    compute_capability: str
+    memory_mib: int
+    reserved_mib: int
+    sms: int
+    cores_per_sm: int
+    clients: int
+    server_mib: int
+    sms_by_percent: Sequence[int]
+    context_mib_by_sms: Sequence[int]
+
+
+def read_gpus(folder: Path) -> tuple[SimulatedGpu, ...]:
+    """Every GPU of the machine in this folder."""
+    return tuple(SimulatedGpu(**gpu) for gpu in json.loads((folder / "gpus.json").read_bytes()))
+
+
+def simulated_folder(environment: Mapping[str, str]) -> Path:
+    """The folder of the machine that a simulated program runs on; without one the program ends here."""
+    if FOLDER not in environment:
+        raise SystemExit(f"{FOLDER} is not set: start the program through the bin/ of a simulated machine's folder")
+    return Path(environment[FOLDER])
+
+
+def card_path(folder: Path, gpu: SimulatedGpu) -> Path:
+    """The file that says who holds how much of this GPU."""
+    return folder / f"card{gpu.ordinal}"
+
+
+def present_gpus(folder: Path, environment: Mapping[str, str]) -> tuple[SimulatedGpu, ...]:
+    """The GPUs whose device nodes the process has.
+
+    A container has the nodes of its own GPUs only. Whoever plays the container runtime says which, by UUID, in
+    MPSD_SIMULATION_DEVICES; where that is not set all are there.
+    """
+    nodes = environment.get(DEVICE_NODES)
+    gpus = read_gpus(folder)
+    return gpus if nodes is None else tuple(gpu for gpu in gpus if gpu.uuid in nodes.split(","))
+
+
+def visible_gpus(value: str | None, gpus: Sequence[SimulatedGpu]) -> tuple[SimulatedGpu, ...]:
+    """What CUDA_VISIBLE_DEVICES leaves of `gpus`, in its order; None stands for a variable that is not set."""
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    return tuple(by_uuid[uuid] for uuid in visible_devices(value, tuple(by_uuid)))

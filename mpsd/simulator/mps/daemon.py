@@ -1,0 +1,242 @@
+"""The control daemon: accepts clients and commands, keeps one server running for them.
+
+One rule: it never blocks on anybody but its own selector.
+"""
+
+import os
+import selectors
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from mpsd.simulator.cuda_results import MPS_SERVER_NOT_READY
+from mpsd.simulator.gpus import SimulatedGpu
+from mpsd.simulator.mps import commands, listening, messages
+from mpsd.simulator.mps.listening import Peer
+from mpsd.simulator.mps.mps_log import MpsLog
+from mpsd.simulator.mps.server import ServerSetup, run_server
+from mpsd.simulator.mps.server_link import Asker, ServerLink, Settings, fork_server
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSettings:
+    """What the daemon was started with."""
+
+    folder: Path
+    pipe_directory: Path
+    gpus: tuple[SimulatedGpu, ...]
+    thread_percent: float
+    multiuser: bool
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """A `quit` under way: who waits for it, and when the clients' patience ends (None: never)."""
+
+    asker: Asker
+    deadline: float | None
+
+
+class ControlDaemon:
+    """The daemon, from the moment it has its pipe directory to itself."""
+
+    def __init__(self, settings: DaemonSettings, log: MpsLog, lock: int) -> None:
+        self.settings = settings
+        self.log = log
+        self._lock = lock
+        self.defaults = Settings(settings.thread_percent)
+        self.server: ServerLink | None = None  # None: no client came yet, or it ended
+        self._waiting: deque[tuple[socket.socket, Peer]] = deque()
+        self._quit: Quit | None = None  # None: not asked to
+        self._finished = False
+        self._selector = selectors.DefaultSelector()
+
+    def __enter__(self) -> Self:
+        pipe = self.settings.pipe_directory
+        for name, mode in (("control", 0o666), ("control_privileged", 0o755)):
+            listener = listening.listen(pipe / name, mode)
+            self._watch(listener, partial(self._accept, listener, name == "control_privileged"))
+        fifo, pid_file = pipe / "log", pipe / "nvidia-cuda-mps-control.pid"
+        fifo.unlink(missing_ok=True)
+        os.mkfifo(fifo)
+        fifo.chmod(0o777)
+        pid_file.unlink(missing_ok=True)
+        pid_file.write_text(str(os.getpid()))
+        pid_file.chmod(0o666)
+        self.log.control(f"Starting control daemon using socket {pipe}/control")
+        self.log.control(f"To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={pipe}")
+        self.log.control("CUDA MPS Control binary version: 13000")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close_all()
+
+    def run(self) -> None:
+        """Serve until a `quit` has run its course."""
+        while not self._finished:
+            for key, _ in self._selector.select(self._patience_s()):
+                if listening.still_open(key):
+                    key.data()
+            if self._quit and self._quit.deadline is not None and time.monotonic() >= self._quit.deadline:
+                self.end_server()
+
+    def start_server(self, uid: int) -> ServerLink:
+        """Start the server for clients of this uid; nothing but a log line tells when it is ready."""
+        setup = ServerSetup(self.settings.folder, self.settings.pipe_directory, self.settings.gpus, self.log)
+        settings = self.defaults.for_server(self.settings.gpus)
+        self.server = link = fork_server(uid, settings, partial(self._become_server, setup))
+        self.log.control(f"Starting new server {link.pid} for user {uid}")
+        self._watch(link.connection, partial(self._hear_server, link))
+        return link
+
+    def end_server(self) -> None:
+        """End the server whatever its clients do."""
+        if self.server:
+            self.log.control(f"Force shutting down server {self.server.pid}")
+            self.server.kill()
+            self._server_gone(self.server)
+
+    def quit(self, asker: Asker, timeout_s: float | None) -> None:
+        """Stop serving once all clients are gone, or after timeout_s; the asker is answered then."""
+        self._quit = Quit(asker, None if timeout_s is None else time.monotonic() + timeout_s)
+        if self.server:
+            self.log.control(f"Try shutting down server {self.server.pid}, backoff is disabled")
+            self.server.close_when_idle()
+        else:
+            self._finish()
+
+    def _become_server(self, setup: ServerSetup, link: socket.socket) -> None:
+        # The daemon's sockets are the server's too after the fork; kept open they would outlive the daemon.
+        self._close_all()
+        run_server(setup, link)
+
+    def _watch(self, watched: socket.socket, hear: Callable[[], None]) -> None:
+        self._selector.register(watched, selectors.EVENT_READ, hear)
+
+    def _drop(self, watched: socket.socket) -> None:
+        self._selector.unregister(watched)
+        watched.close()
+
+    def _patience_s(self) -> float | None:
+        """How long the loop may sleep; None for as long as nothing happens."""
+        if self._quit is None or self._quit.deadline is None:
+            return None
+        return max(0.0, self._quit.deadline - time.monotonic())
+
+    def _accept(self, listener: socket.socket, privileged: bool) -> None:
+        connection, _ = listener.accept()
+        self.log.control("Accepting connection...")
+        asker = Asker(connection, listening.peer(connection), privileged)
+        self._watch(connection, partial(self._hear_first, asker))
+
+    def _hear_first(self, asker: Asker) -> None:
+        """The first message tells whether this is a CUDA client or somebody with commands."""
+        message = messages.receive(asker.connection)
+        if message is None:
+            self._drop(asker.connection)
+        elif "client" in message:
+            self._selector.unregister(asker.connection)
+            self._waiting.append((asker.connection, asker.peer))
+            self._serve_waiting()
+        else:
+            self.log.control("NEW UI")
+            self._selector.modify(asker.connection, selectors.EVENT_READ, partial(self._hear_asker, asker))
+            self._obey(asker, message["words"])
+
+    def _hear_asker(self, asker: Asker) -> None:
+        message = messages.receive(asker.connection)
+        if message is None:
+            self.log.control("UI closed")
+            self._drop(asker.connection)
+        else:
+            self._obey(asker, message["words"])
+
+    def _obey(self, asker: Asker, line: str) -> None:
+        self.log.control(f"Cmd:{line}")
+        answer = commands.answer(self, asker, line)
+        if answer is not None:
+            self._answer(asker, answer)
+
+    def _answer(self, asker: Asker, text: str) -> None:
+        for line in text.splitlines():
+            self.log.control(line)
+        if not asker.gone:
+            messages.send_words(asker.connection, text)
+
+    def _serve_waiting(self) -> None:
+        """First come first served; without -M a client of another user waits until the server has nobody left."""
+        while self._waiting:
+            connection, peer = self._waiting[0]
+            uid = self.settings.uid if self.settings.multiuser else peer.uid
+            came = f"NEW CLIENT {peer.pid} from user {peer.uid}"
+            if self._quit:
+                messages.send(connection, {"status": MPS_SERVER_NOT_READY})
+                connection.close()
+            elif self.server is None:
+                self.log.control(f"{came}: Server is not ready, push client to pending list")
+                self.start_server(uid).hand_over(connection)
+            elif self.server.ending:
+                return
+            elif self.server.uid == uid:
+                self.log.control(f"{came}: Server already exists")
+                self.server.hand_over(connection)
+            else:
+                self.log.control(f"{came}: Server is in use by another user, push client to pending list")
+                self.server.close_when_idle()
+                return
+            self._waiting.popleft()
+
+    def _hear_server(self, link: ServerLink) -> None:
+        message = messages.receive(link.connection)
+        if message is None:
+            self._server_gone(link)
+        elif "answer" in message:
+            self._answer(link.askers.popleft(), message["answer"])
+        elif "idle" in message:
+            link.heard_idle(message["idle"])
+        else:
+            self.log.control(f"NEW SERVER {link.pid}: Ready")
+
+    def _server_gone(self, link: ServerLink) -> None:
+        self._selector.unregister(link.connection)
+        self.log.control(f"Server {link.pid} exited with status {link.reap()}")
+        self.server = None
+        for asker in link.askers:
+            self._answer(asker, f"Server {link.pid} not found\n")
+        if self._quit:
+            self._finish()
+        else:
+            self._serve_waiting()
+
+    def _finish(self) -> None:
+        pipe = self.settings.pipe_directory
+        self._finished = True
+        (pipe / "log").unlink(missing_ok=True)
+        (pipe / "nvidia-cuda-mps-control.pid").unlink(missing_ok=True)
+        self.log.control("Exit with status 0")
+        if self._quit is None or self._quit.asker.gone:
+            return
+        # Answered last: whoever hears of it must find no daemon any more.
+        with self._quit.asker.connection.dup() as asker:
+            self._close_all()
+            messages.send_words(asker, "")
+
+    def _close_all(self) -> None:
+        for key in list(self._selector.get_map().values() if self._selector.get_map() else ()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+        self._selector.close()
+        for connection, _ in self._waiting:
+            connection.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1

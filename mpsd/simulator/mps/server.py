@@ -1,0 +1,237 @@
+"""The MPS server: the process in which clients have their contexts.
+
+One rule: a client's process is gone when its connection is; until then whatever it was told is still true of it.
+"""
+
+import os
+import selectors
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mpsd.simulator.card import MPS_CLIENT, MPS_SERVER, Card, Claim, Refused
+from mpsd.simulator.cuda_results import (
+    ILLEGAL_ADDRESS,
+    MPS_CLIENT_TERMINATED,
+    MPS_SERVER_NOT_READY,
+    OUT_OF_MEMORY,
+    SUCCESS,
+)
+from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path
+from mpsd.simulator.mps import client_share, listening, messages, server_answers
+from mpsd.simulator.mps.client_share import Share, Wish
+from mpsd.simulator.mps.messages import Message
+from mpsd.simulator.mps.mps_log import MpsLog
+from mpsd.simulator.mps.server_clients import Client, Context
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSetup:
+    """What a server needs to know of its daemon."""
+
+    folder: Path
+    pipe_directory: Path
+    gpus: tuple[SimulatedGpu, ...]
+    log: MpsLog
+
+
+def run_server(setup: ServerSetup, link: socket.socket) -> None:
+    """Be a server until the daemon says stop or is gone; ends the process."""
+    Path("/proc/self/comm").write_text("nvidia-cuda-mps-server")
+    log = setup.log
+    log.server("Startup", writer="Other")
+    log.server(f"Connecting to control daemon on socket: {setup.pipe_directory}/control", writer="Other")
+    log.server("Initializing server process", writer="Other")
+    try:
+        server = MpsServer(setup, link)
+    except Refused as refused:
+        log.server(f"Failed to create server context with status {refused.code}")
+        os._exit(1)
+    server.run()
+    os._exit(0)
+
+
+class MpsServer:
+    """A server with a context on each of its GPUs."""
+
+    def __init__(self, setup: ServerSetup, link: socket.socket) -> None:
+        self._gpus = setup.gpus
+        self._log = setup.log
+        self._link = link
+        self._cards = tuple(Card(card_path(setup.folder, gpu)) for gpu in setup.gpus)
+        for ordinal, (gpu, card) in enumerate(zip(setup.gpus, self._cards, strict=True)):
+            self._log.server(f"Creating server context on device {ordinal} ({gpu.name})")
+            card.claim(Claim(os.getpid(), MPS_SERVER, gpu.server_mib * MIB))
+        self._settings: Message = {"thread_percent": 100.0, "limits": {}}
+        self._started = False
+        self._running = True
+        self._clients: list[Client] = []
+        self._served = 0
+        self._contexts_made = 0
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(link, selectors.EVENT_READ, self._hear_daemon)
+
+    @property
+    def in_fault(self) -> bool:
+        """Until the last torn-down process is gone, whatever became of its context."""
+        return any(client.torn_down for client in self._clients)
+
+    def run(self) -> None:
+        while self._running:
+            # Clients before the daemon, so that a client which had gone by the time of a question is not in the answer.
+            for key, _ in sorted(self._selector.select(), key=lambda event: event[0].fileobj is self._link):
+                if listening.still_open(key):
+                    key.data()
+
+    def _hear_daemon(self) -> None:
+        message, files = messages.receive_with_files(self._link)
+        if message is None:
+            self._running = False  # the daemon is dead, and takes the server and all its clients with it
+        elif "client" in message:
+            self._accept(socket.socket(fileno=files[0]))
+        elif "settings" in message:
+            self._set(message["settings"])
+        elif "ask" in message:
+            self._answer(message["ask"], message["words"])
+        else:
+            for text in ("Server has been notified to shutdown", "Waiting for current clients to finish", "Exiting"):
+                self._log.server(text)
+            self._running = False
+
+    def _set(self, settings: Message) -> None:
+        for device, limit in settings["limits"].items():
+            if limit != self._settings["limits"].get(device):
+                self._log.server(f"Device pinned memory limit for device {device} set to {limit:#x} bytes")
+        if not self._started or settings["thread_percent"] != self._settings["thread_percent"]:
+            self._log.server(f"Active Threads Percentage set to {settings['thread_percent']:.1f}")
+        self._settings = settings
+        if not self._started:
+            self._started = True
+            self._log.server("Server has started")
+            messages.send(self._link, {"ready": True})
+
+    def _answer(self, command: str, words: Sequence[str]) -> None:
+        listed = sorted((client for client in self._clients if client.number), key=lambda client: client.number)
+        match command:
+            case "get_server_status":
+                text = "FAULT\n" if self.in_fault else "ACTIVE\n"
+            case "get_client_list":
+                text = "".join(f"{client.pid}\n" for client in listed)
+            case "get_device_client_list":
+                text = server_answers.device_client_list(listed, self._gpus)
+            case "ps":
+                text = server_answers.process_table(listed, os.getpid(), self._gpus)
+            case "terminate_client":
+                text = self._terminate("".join(words[:1]))
+            case _:
+                self._log.server(f"Received device query command. There are {len(self._gpus)} devices")
+                text = server_answers.devices(self._gpus, os.getpid(), words)
+        messages.send(self._link, {"answer": text})
+
+    def _accept(self, connection: socket.socket) -> None:
+        peer = listening.peer(connection)
+        self._served += 1
+        who = f"{{PID: {peer.pid}, Context ID: 0}}"
+        self._log.server(f"Received new client request for {who}")
+        if self.in_fault:
+            self._log.server(f"Server teardown in progress. Refusing to accept new client {who}")
+            self._log.server(f"Failed to accept client {who} with status {MPS_SERVER_NOT_READY}")
+            messages.send(connection, {"status": MPS_SERVER_NOT_READY})
+            connection.close()
+            self._tell_if_idle()
+            return
+        client = Client(connection, peer)
+        self._log.server(f"Client {who} connected")
+        self._log.server(f"Creating worker thread for client {who}")
+        self._clients.append(client)
+        self._selector.register(connection, selectors.EVENT_READ, partial(self._hear_client, client))
+        gpus = [gpu.uuid for gpu in self._gpus]
+        messages.send(connection, {"status": SUCCESS, "pid": peer.pid, "gpus": gpus})
+
+    def _hear_client(self, client: Client) -> None:
+        message = messages.receive(client.connection)
+        if message is None:
+            self._forget(client)
+        elif "context" in message:
+            messages.send(client.connection, self._create_context(client, message["context"]))
+        elif "destroy" in message:
+            self._destroy_context(client)
+            messages.send(client.connection, {"status": SUCCESS})
+        elif client.context:
+            self._fault(client, client.context.ordinal)
+
+    def _create_context(self, client: Client, asked: dict[str, Any]) -> Message:
+        if self.in_fault:
+            return {"status": MPS_SERVER_NOT_READY}
+        ordinal = next(n for n, gpu in enumerate(self._gpus) if gpu.uuid == asked["uuid"])
+        share = self._share(Wish(**asked["wish"]), self._gpus[ordinal], asked["ordinal"])
+        if quirks := self._cards[ordinal].quirks:
+            share = client_share.with_quirks(share, quirks, self._gpus[ordinal])
+        if not share.holds_its_context:
+            return {"status": OUT_OF_MEMORY}
+        claim = Claim(client.pid, MPS_CLIENT, share.context_bytes, self._gpus[ordinal].clients)
+        try:
+            slot = self._cards[ordinal].claim(claim)
+        except Refused as refused:
+            return {"status": refused.code}
+        self._contexts_made += not client.number
+        client.take(Context(ordinal, slot), self._contexts_made)
+        gpu = self._gpus[ordinal]
+        self._log.server(f"Device {gpu.name} (uuid {gpu.uuid}) is associated")
+        self._log.server(f"Status of client {client.shown} is ACTIVE")
+        return {"status": SUCCESS, "slot": slot, "sms": share.sms, "limit_bytes": share.limit_bytes}
+
+    def _share(self, wish: Wish, gpu: SimulatedGpu, clients_ordinal: int) -> Share:
+        """The server's limits go by the ordinal that the client gives the device, not by the server's own."""
+        limit = self._settings["limits"].get(str(clients_ordinal))
+        return client_share.share(wish, limit, self._settings["thread_percent"], gpu)
+
+    def _fault(self, culprit: Client, ordinal: int) -> None:
+        """Every client with a context on the device is torn down; the log names one that need not be the culprit."""
+        hit = [client for client in self._clients if client.context and client.context.ordinal == ordinal]
+        named = next((client for client in hit if client is not culprit), culprit)
+        for client in hit:
+            client.torn_down = True
+            messages.send(client.connection, {"broke": ILLEGAL_ADDRESS})
+        for text in server_answers.fault_lines(named, hit, ordinal):
+            self._log.server(text)
+
+    def _terminate(self, pid: str) -> str:
+        client = next((client for client in self._clients if str(client.pid) == pid and client.context), None)
+        if client is None:
+            return f"Invalid process {pid}!\n1\n"
+        self._log.server(f"MPS server requesting client {client.shown} to exit")
+        messages.send(client.connection, {"broke": MPS_CLIENT_TERMINATED})
+        self._log.server("Client termination succeeded.")
+        return "0\n"
+
+    def _destroy_context(self, client: Client) -> None:
+        if client.context is None:
+            return
+        self._cards[client.context.ordinal].release(client.context.slot, client.pid)
+        client.context = None
+        active = sum(other.context is not None for other in self._clients)
+        self._log_exit(client.shown)
+        self._log.server(f"Client {client.shown} exiting. Number of active client contexts is {active}.")
+
+    def _forget(self, client: Client) -> None:
+        """The process is gone."""
+        self._destroy_context(client)
+        self._selector.unregister(client.connection)
+        client.connection.close()
+        self._clients.remove(client)
+        if client.torn_down and not self.in_fault:
+            self._log.server(f"Destroy server context on device {client.device} ({self._gpus[client.device].name})")
+        self._log_exit(f"{{PID: {client.pid}, Context ID: 0}}")
+        self._log.server(f"Client process {client.pid} disconnected")
+        self._tell_if_idle()
+
+    def _log_exit(self, who: str) -> None:
+        self._log.server(f"Server failed to recevie command with status 806, assuming client {who} exit")
+
+    def _tell_if_idle(self) -> None:
+        if not self._clients:
+            messages.send(self._link, {"idle": self._served})

@@ -1,0 +1,175 @@
+"""Asks a cluster and shows it: what `mpsd status --cluster` and `kubectl mps` are.
+
+One rule: whatever keeps a cluster from being asked is said with what to do about it, and is no traceback.
+
+The client of the Kubernetes API loads when it is needed: it takes half a second, and a look by kubectl does without.
+"""
+
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import msgspec
+from rich.console import RenderableType
+from rich.text import Text
+
+from mpsd.model.cluster_status import ClusterStatus, node_row
+from mpsd.model.domain_states import State
+from mpsd.model.durations import lasting
+from mpsd.model.node_troubles import troubles
+from mpsd.model.status_rows import pod_rows
+from mpsd.platform.ending import extra_needed
+from mpsd.platform.imports import lasting as lasting_imports
+from mpsd.platform.imports import unswept
+from mpsd.platform.speech import ExitCode, StatusFormat, complaints, one_line
+from mpsd.status.cluster_glance import Glance
+from mpsd.status.frames import WIDEST, Frame, Screen, console, print_frame
+from mpsd.status.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, domain_line, node_table, suspects_line, table
+
+if TYPE_CHECKING:
+    from mpsd.platform.kube import Kube, KubeError
+    from mpsd.status.cluster_look import Picture
+
+Answer = TypeVar("Answer")
+
+_BEAT_S = 5.0  # between two drawings on a terminal where nothing changes but the ages
+_RIGHTS = (
+    "an administrator gives it: kubectl create clusterrole mpsd-look --verb=get,list,watch --resource=mpsnodes.mpsd.io"
+    " (patch too for cordon), and a clusterrolebinding to it"
+)
+_NOT_INSTALLED = "mpsd is not installed there: kubectl apply -k manifests; or name another cluster with --context"
+_AWAY = "see whether `kubectl version` gets an answer, or name another cluster with --context"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Which cluster, and who asks. program: as complaints begin. rights: how an administrator gives those it needs."""
+
+    program: str
+    kubeconfig: str | None
+    context: str | None
+    rights: str = _RIGHTS
+
+    def glance(self, nodes: Sequence[str]) -> Glance:
+        """A look that is under way."""
+        return Glance(nodes, self.kubeconfig, self.context)
+
+    def looked(self, nodes: Sequence[str]) -> ClusterStatus:
+        """What the client of our own sees; ends the program as `ask` does."""
+        with extra_needed(self.program, "kubectl"):
+            from mpsd.status.cluster_look import look
+
+        return self.ask(lambda kube: look(kube, nodes))
+
+    def ask(self, question: "Callable[[Kube], Awaitable[Answer]]") -> Answer:
+        """The answer; ends the program with NO and what to do where there is none."""
+        with extra_needed(self.program, "kubectl"):
+            from mpsd.platform.kube import KubeError
+
+            try:
+                return self.answer(question)
+            except KubeError as error:
+                remedy = self._remedy(error)
+                complaints().print(f"{self.program}: {one_line(str(error))}{'; ' if remedy else ''}{remedy}")
+                sys.exit(ExitCode.NO)
+
+    def answer(self, question: "Callable[[Kube], Awaitable[Answer]]") -> Answer:
+        """KubeError where there is none."""
+        with lasting_imports():
+            import asyncio
+
+            from mpsd.platform import logs
+            from mpsd.platform.kube import open_kube_of_user
+        logs.be_silent()
+
+        async def main() -> Answer:
+            kube = open_kube_of_user(self.kubeconfig, self.context)
+            try:
+                return await question(kube)
+            finally:
+                kube.close()
+
+        return asyncio.run(main())
+
+    def _remedy(self, error: "KubeError") -> str:
+        from mpsd.platform.kube import Away, Forbidden
+        from mpsd.status.cluster_look import NotInstalled
+
+        known: dict[type[KubeError], str] = {NotInstalled: _NOT_INSTALLED, Away: _AWAY, Forbidden: self.rights}
+        return next((words for kind, words in known.items() if isinstance(error, kind)), "")
+
+
+def show_cluster(
+    cluster: Cluster, nodes: Sequence[str], output: StatusFormat, *, watch: bool, glance: Glance | None = None
+) -> NoReturn:
+    """Shows these nodes, all where none is named, and ends the program with what that answers.
+
+    glance: where the look is under way already.
+    """
+    if watch:
+        _watch(cluster, nodes, output)
+    with unswept():
+        status = (glance or cluster.glance(nodes)).status() or cluster.looked(nodes)
+        if not status.nodes:
+            why = "no node has told anything yet; see whether the pods of the DaemonSet mpsd-agent run:"
+            complaints().print(f"{cluster.program}: {why} kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent")
+        print_frame(cluster_frame(status, output), output, console(WIDEST))
+    sys.exit(ExitCode.YES if status.ready else ExitCode.NO)
+
+
+def _watch(cluster: Cluster, nodes: Sequence[str], output: StatusFormat) -> NoReturn:
+    with extra_needed(cluster.program, "kubectl"), lasting_imports():
+        from mpsd.status.cluster_look import pictures
+
+    screen = Screen(output)
+
+    async def follow(kube: "Kube") -> None:
+        beat_s = _BEAT_S if screen.redraws else float("inf")
+        async with aclosing(pictures(kube, nodes, beat_s)) as seen:
+            async for picture in seen:
+                screen.show(_picture_frame(picture, output))
+
+    with screen.until_interrupted():
+        cluster.ask(follow)
+    raise AssertionError("a watch ends only by Ctrl-C or an error")
+
+
+def cluster_frame(status: ClusterStatus, output: StatusFormat) -> Frame:
+    """The record for programs only where they are who reads: for 500 nodes it takes half a second."""
+    record = msgspec.to_builtins(status) if output in {StatusFormat.JSON, StatusFormat.YAML} else None
+    return Frame(record, cluster_parts(status, wide=output is StatusFormat.WIDE))
+
+
+def _picture_frame(picture: "Picture", output: StatusFormat) -> Frame:
+    """away: why nothing is heard at the moment, for programs too."""
+    shown = cluster_frame(picture.status, output)
+    lines = [f"{name} has no MPSNode any more" for name in picture.gone]
+    if picture.away is not None:
+        since = "" if picture.away_since is None else f" for {lasting(time.time() - picture.away_since)}"
+        lines.append(f"nothing is heard from the API server{since} ({picture.away}); shown is what was heard last")
+    record = shown.record | {"away": picture.away} if isinstance(shown.record, dict) else None
+    return Frame(record, [*shown.parts, *map(_line, lines)])
+
+
+def cluster_parts(status: ClusterStatus, *, wide: bool) -> Iterator[RenderableType]:
+    """The cluster for people: nodes, GPUs, pods, and what is to be said of them. Each is made when it is asked for, so
+    that the first is on the screen while the others are made."""
+    nodes = status.nodes
+    if nodes:
+        yield node_table(map(node_row, nodes), status.now, wide=wide)
+    if any(node.gpus for node in nodes):
+        yield table(CLUSTER_GPU_COLUMNS, (gpu for node in nodes for gpu in node.gpus), wide=wide)
+    if any(node.pods for node in nodes):
+        yield table(CLUSTER_POD_COLUMNS, (row for node in nodes for row in pod_rows(node)), wide=wide)
+    for node in nodes:
+        unready = [domain for domain in node.domains if domain.state != State.READY]
+        yield from (_line(domain_line(domain, status.now)) for domain in unready)
+        yield from (_line(suspects_line(domain)) for domain in node.domains if domain.suspects)
+        yield from (_line(sentence) for sentence in troubles(node, status.now))
+
+
+def _line(sentence: str) -> Text:
+    return Text(one_line(sentence))

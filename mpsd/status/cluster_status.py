@@ -1,0 +1,29 @@
+"""`kubectl mps`, `kubectl mps status`: the GPUs of a cluster."""
+
+from mpsd.platform.imports import lasting
+from mpsd.platform.output import StatusFormat
+from mpsd.status.cluster_glance import Glance
+from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames, StatusOutput, Watch
+
+
+def status(
+    nodes: NodeNames = None,
+    output: StatusOutput = StatusFormat.TEXT,
+    watch: Watch = False,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show the GPUs of a cluster, as each node's MPSNode tells of them: granted and used, by which pods, domain states.
+
+    Exits with 0 when every GPU's domain is ready and its node has told so of late, 1 when one is not or the cluster
+    cannot be asked, 2 when there is no such node.
+
+        kubectl mps
+        kubectl mps gpu-a1 gpu-a2 -o wide
+        kubectl mps -o json | jq '.nodes[].gpus[] | [.node, .label, .granted_mib]'
+    """
+    glance = None if watch else Glance(nodes or (), kubeconfig, context)
+    with lasting():  # while kubectl asks
+        from mpsd.status.cluster_answers import Cluster, show_cluster
+
+    show_cluster(Cluster("kubectl mps", kubeconfig, context), nodes or (), output, watch=watch, glance=glance)

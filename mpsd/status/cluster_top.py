@@ -1,0 +1,49 @@
+"""`kubectl mps top`: the GPUs of a cluster and the pods that use them, live."""
+
+from typing import Annotated
+
+import typer
+
+from mpsd.platform.imports import lasting
+from mpsd.platform.output import Format, OutputFormat
+from mpsd.status.cluster_glance import Glance
+from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
+from mpsd.status.rules.top_rows import Sort
+from mpsd.status.top_options import Iterations, Once, SortBy
+
+
+def top(
+    nodes: NodeNames = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option("-n", "--namespace", metavar="NAME", help="Only its pods; all without.", show_default=False),
+    ] = None,
+    sort: SortBy = Sort.MEMORY,
+    interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", help="Between two looks.", min=1.0)] = 2.0,
+    iterations: Iterations = None,
+    once: Once = False,
+    output: OutputFormat = Format.TEXT,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show the GPUs of a cluster and the pods that use them, live, as each node's MPSNode tells of them.
+
+    Nodes tell what is granted at once and what is used at most twice a minute; how busy the SMs are they do not tell:
+    on a node, `mpsd top` shows it. A pod that uses more than was granted comes first. Keys: m memory, n name, arrows
+    and PageUp and PageDown to scroll, q quits. An API server that goes away is waited for.
+
+    In a pipe each look stands below the one before; with -o json it is one object a line. Exits with 0, 1 where the
+    cluster cannot be asked, 2 where there is no such node, 130 at Ctrl-C.
+
+        kubectl mps top
+        kubectl mps top gpu-a1 gpu-a2 -n training
+        kubectl mps top --once --sort name
+        kubectl mps top --once -o json | jq '.users[] | select(.over)'
+    """
+    glance = Glance(nodes or (), kubeconfig, context)
+    with lasting():  # while kubectl asks
+        from mpsd.status.cluster_top_look import look_at
+        from mpsd.status.top_show import Asked, show_top
+
+    asked = Asked("kubectl mps top", sort, interval, 1 if once else iterations, output is Format.JSON, once)
+    show_top(asked, look_at(nodes or (), namespace, kubeconfig, context, glance))

@@ -1,0 +1,136 @@
+"""What the page of a scheduler shows: every node that has told of its GPUs, and why pods wait.
+
+One rule: it watches only while somebody reads, and lets kube-scheduler's questions in between any two nodes.
+
+Rights: list and watch mpsnodes, nodes and pods, which the scheduler has.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mpsd
+from mpsd.model.cluster_status import ClusterNode
+from mpsd.model.mpsnode_reading import read_mpsnode
+from mpsd.platform.kube import PODS, Kube, Object
+from mpsd.platform.kube_mirror import Mirror, Selection
+from mpsd.platform.kube_time import seconds
+from mpsd.platform.rules.kubernetes_node import KubernetesNode, read_kubernetes_node
+from mpsd.scheduler.rules.node_books import NodeBooks
+from mpsd.scheduler.scheduler_books import ClusterBooks
+from mpsd.status.page.rules.cluster import MOST_WAITING, NodeParts, aged, cluster_page, no_mpsnode, node_parts
+from mpsd.status.page.rules.page_view import Head, PageView, Scope, WaitingCard
+from mpsd.status.page.rules.page_waiting import pod_card
+from mpsd.status.report_node import MPS_NODES, NODES
+from mpsd.status.rules.explanation import story
+from mpsd.status.rules.pod_scene import Scene
+from mpsd.status.rules.pod_seen import PodSeen, read_pod_seen
+
+_AT_ONCE = 8  # nodes, before others are served
+_SHARE = 10  # of the time, one part at most is spent on why pods wait
+_LOOK_AGAIN_S = 30.0  # where nothing was heard: what is silent becomes stale, and promises end
+_PENDING = {"fieldSelector": "status.phase=Pending"}
+_NAME = "cluster"
+
+
+class ClusterPage:
+    """books: what the scheduler knows to be free."""
+
+    def __init__(self, kube: Kube, books: ClusterBooks) -> None:
+        self._kube = kube
+        self._books = books
+        self._changed = True
+        self._looked_at = 0.0
+        self._made: dict[str, tuple[object, NodeParts]] = {}  # by node, and what it was made from
+        self._stories: Sequence[WaitingCard] = ()
+        self._stories_due = 0.0  # monotonic: when they may be told anew
+        self._tasks: Sequence[asyncio.Task[None]] = ()
+        self._mirrors: Sequence[Mirror[Any]] = ()
+        self._mpsnodes: Mirror[ClusterNode]
+        self._nodes: Mirror[KubernetesNode]
+        self._pods: Mirror[PodSeen]
+
+    async def begin(self) -> None:
+        self._mpsnodes = Mirror(self._kube, Selection(MPS_NODES), _read_mpsnode, self._note)
+        self._nodes = Mirror(self._kube, Selection(NODES), read_kubernetes_node, self._note)
+        self._pods = Mirror(self._kube, Selection(PODS, query=_PENDING), self._read_pod, self._note)
+        self._mirrors = (self._mpsnodes, self._nodes, self._pods)
+        self._made, self._changed, self._stories_due = {}, True, 0.0
+        self._tasks = [asyncio.create_task(mirror.run()) for mirror in self._mirrors]
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks, self._made = (), {}
+
+    async def look(self) -> PageView | None:
+        """None where nothing has been heard since the last look, and while nothing is known."""
+        away = next((str(one.trouble) for one in self._mirrors if one.trouble), "")
+        if not all(one.synced for one in self._mirrors):
+            return cluster_page(self._head(away), (), ()) if away else None
+        again = time.monotonic() - self._looked_at >= _LOOK_AGAIN_S
+        if not (self._changed or again or away):
+            return None
+        self._changed, self._looked_at = False, time.monotonic()
+        return await self._view(away)
+
+    def _note(self) -> None:
+        self._changed = True
+
+    def _read_pod(self, thing: Object) -> PodSeen | None:
+        pod = read_pod_seen(thing, self._books.policy)
+        return pod if pod.shared or pod.unreadable else None
+
+    async def _view(self, away: str) -> PageView:
+        now = time.time()
+        told = {node.name: aged(node, now) for node in self._mpsnodes.objects()}
+        machines = {machine.name: machine for machine in self._nodes.objects()}
+        parts = []
+        for place, node in enumerate(told.values(), 1):
+            parts.append(self._parts(node, now))
+            await _let_others(place)
+        self._made = {name: made for name, made in self._made.items() if name in told}
+        pods = self._pods.objects()
+        await self._tell_stories(Scene(self._books.policy, now, told, self._free(), machines), pods[:MOST_WAITING])
+        waiting = {pod.name.uid for pod in pods}
+        stories = [card for card in self._stories if card.id in waiting]
+        silent = sorted(one.name for one in machines.values() if one.is_labelled and one.name not in told)
+        head = self._head(away, max(0, len(pods) - MOST_WAITING))
+        return cluster_page(head, parts, stories, tuple(map(no_mpsnode, silent)))
+
+    def _free(self) -> Mapping[str, NodeBooks]:
+        table = self._books.table
+        return {name: found for name in table.nodes if (found := table.books(name))}
+
+    async def _tell_stories(self, scene: Scene, pods: Sequence[PodSeen]) -> None:
+        """On a thread, since thousands of GPUs take seconds; then not again for so long that it costs little."""
+        began = time.monotonic()
+        if began < self._stories_due:
+            self._changed = True  # what is heard now is told then
+            return
+        self._stories = await asyncio.to_thread(lambda: [pod_card(pod, story(pod, scene), seconds) for pod in pods])
+        self._stories_due = time.monotonic() + _SHARE * (time.monotonic() - began)
+
+    def _parts(self, node: ClusterNode, now: float) -> NodeParts:
+        """Those of before where nothing has changed; how long something is wrong is said anew each minute."""
+        source = node if node.ready else (node, int(now // 60))
+        known = self._made.get(node.name)
+        if known is None or (known[0] is not source and known[0] != source):
+            known = self._made[node.name] = source, node_parts(node, now)
+        return known[1]
+
+    def _head(self, away: str, more: int = 0) -> Head:
+        since = [one.out_of_sync_since for one in self._mirrors if one.trouble and one.out_of_sync_since]
+        away_since = min(since) if away and since else None
+        return Head(Scope.CLUSTER, _NAME, mpsd.__version__, time.time(), away, away_since, more)
+
+
+async def _let_others(place: int) -> None:
+    if place % _AT_ONCE == 0:
+        await asyncio.sleep(0)
+
+
+def _read_mpsnode(thing: Object) -> ClusterNode:
+    return read_mpsnode(thing, time.time(), seconds)

@@ -1,0 +1,164 @@
+"""Taking GPUs of a node out of use, and putting them back: `spec.cordoned` as it is to be, and what that does.
+
+One rule: a GPU that nobody named keeps its place, unless it shares its domain with one that was: a domain drains whole.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from mpsd.model.cluster_status import ClusterNode, PodStatus
+from mpsd.model.cordon import ALL, drains
+from mpsd.model.domain_states import State
+from mpsd.model.domains import Domain
+from mpsd.model.gib import gib
+from mpsd.model.problem import InvalidInput, Problem
+
+DRAINS = frozenset({State.DRAINING, State.DRAINED})
+
+
+@dataclass(frozen=True, slots=True)
+class CordonChange:
+    """cordoned: what `spec.cordoned` is to be. gpus: UUIDs of those that were named.
+
+    along: UUIDs of those that go with them, since they share a domain. kept: UUIDs of those that were to be put back
+    and stay out of use, since another GPU of their domain is cordoned.
+    """
+
+    cordon: bool
+    cordoned: tuple[str, ...]
+    gpus: tuple[str, ...]
+    along: tuple[str, ...]
+    kept: tuple[str, ...]
+    changes: bool
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """The GPUs whose domains drain by it, or drain no more."""
+        return frozenset({*self.gpus, *self.along} - set(self.kept))
+
+    def is_done(self, node: ClusterNode) -> bool:
+        """Whether the node has begun to do it."""
+        return all((gpu.state in DRAINS) is self.cordon for gpu in node.gpus if gpu.uuid in self.touched and gpu.domain)
+
+    def is_drained(self, node: ClusterNode) -> bool:
+        """Whether no program is left on the GPUs. One that no control daemon holds has none.
+
+        Nothing that a silent node told is believed.
+        """
+        touched = [gpu for gpu in node.gpus if gpu.uuid in self.touched and gpu.domain]
+        return node.told_at is not None and not node.stale and all(gpu.state == State.DRAINED for gpu in touched)
+
+
+def cordon_change(node: ClusterNode, named: Sequence[str], *, cordon: bool) -> CordonChange:
+    """named: labels such as gpu0, UUIDs or `all`; nothing means all. InvalidInput names every GPU there is not."""
+    before = frozenset(node.cordoned)
+    here = tuple(gpu.uuid for gpu in node.gpus)
+    gpus = here if not named or ALL in named else _named(node, named)
+    if not named or ALL in named:
+        after = frozenset({ALL}) if cordon else frozenset()
+    elif cordon:
+        after = before if ALL in before else before.union(gpus)
+    else:
+        after = (frozenset(here) if ALL in before else before).difference(gpus)
+    draining = _draining(node, after)
+    along = _mates(node, gpus).difference(gpus)
+    return CordonChange(
+        cordon=cordon,
+        cordoned=tuple(sorted(after)),
+        gpus=gpus,
+        along=tuple(uuid for uuid in here if uuid in along and (uuid in draining) is cordon),
+        kept=() if cordon else tuple(uuid for uuid in gpus if uuid in draining),
+        changes=after != before,
+    )
+
+
+def _draining(node: ClusterNode, cordoned: frozenset[str]) -> frozenset[str]:
+    """The GPUs that are out of use where so much is cordoned."""
+    names = drains(cordoned, [Domain(domain.name, domain.gpus) for domain in node.domains])
+    whole = {uuid for domain in node.domains if domain.name in names for uuid in domain.gpus}
+    return frozenset(whole | {gpu.uuid for gpu in node.gpus if not cordoned.isdisjoint({ALL, gpu.uuid})})
+
+
+def _named(node: ClusterNode, named: Sequence[str]) -> tuple[str, ...]:
+    """The UUIDs of what was named, each once."""
+    known = {gpu.label: gpu.uuid for gpu in node.gpus} | {gpu.uuid: gpu.uuid for gpu in node.gpus}
+    known |= {one: one for one in node.cordoned if one != ALL}  # also what is there by mistake can be put back
+    strange = [name for name in dict.fromkeys(named) if name not in known]
+    if strange:
+        has = ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in node.gpus) or "none that it has told of"
+        remedy = f"{node.name} has {has}; name one, or {ALL}"
+        raise InvalidInput(
+            f"node {node.name}",
+            [Problem("gpu-unknown", name, "", "is no GPU of this node", remedy) for name in strange],
+        )
+    return tuple(dict.fromkeys(known[name] for name in named))
+
+
+def merge_patch(change: CordonChange, version: str) -> dict[str, dict[str, object]]:
+    """version: the resourceVersion that the change was worked out on, so that nobody else's is lost."""
+    return {"metadata": {"resourceVersion": version}, "spec": {"cordoned": list(change.cordoned)}}
+
+
+def effects(node: ClusterNode, change: CordonChange, *, with_pods: bool = True) -> Iterator[str]:
+    """What it does, a sentence each. node: as it was before. with_pods: those that are there too."""
+    named = _labels(node, change.gpus) or "every GPU"
+    if not change.changes:
+        yield f"{node.name}: {'cordoned already' if change.cordon else 'not cordoned'}: {named}"
+    else:
+        yield from _changed(node, change, named, with_pods=with_pods)
+    if change.kept:
+        others = _labels(node, _mates(node, change.kept).intersection(change.cordoned))
+        yield f"still out of use, since {others} of the same domain is cordoned: {_labels(node, change.kept)}"
+
+
+def _changed(node: ClusterNode, change: CordonChange, named: str, *, with_pods: bool) -> Iterator[str]:
+    back = [uuid for uuid in change.gpus if uuid not in change.kept]
+    if change.cordon:
+        yield f"{node.name}: no new pods on {named} from now on; what runs there goes on"
+    elif back or not change.gpus:
+        yield f"{node.name}: pods may come to {_labels(node, back) or named} again"
+    if change.along:
+        yield f"with it, since they share a control daemon: {_labels(node, change.along)}"
+    if change.cordon and with_pods:
+        yield from _running(node, change)
+
+
+def progress(node: ClusterNode, change: CordonChange) -> str:
+    """How far the GPUs are on the way to be drained."""
+    gpus = [gpu for gpu in node.gpus if gpu.uuid in change.touched]
+    each = ", ".join(f"{gpu.label} {gpu.state or 'without a daemon'}{_clients(gpu.clients)}" for gpu in gpus)
+    left = [f"{pod.namespace}/{pod.pod}" for pod in _pods_on(node, change)]
+    return f"{node.name}: {each or 'no GPU'}" + (f"; left: {', '.join(left)}" if left else "")
+
+
+def _clients(number: int | None) -> str:
+    return f" (clients: {number})" if number else ""
+
+
+def _pods_on(node: ClusterNode, change: CordonChange) -> list[PodStatus]:
+    return [pod for pod in node.pods or () if not change.touched.isdisjoint(pod.gpus)]
+
+
+def _running(node: ClusterNode, change: CordonChange) -> Iterator[str]:
+    if node.pods is None:
+        yield f"which pods are there {node.name} does not know"
+        return
+    pods = _pods_on(node, change)
+    if not pods:
+        yield "no pod is there"
+    for pod in pods:
+        yield f"pod {pod.namespace}/{pod.pod} holds {_amount(pod)} of {_labels(node, pod.gpus)} until it ends"
+
+
+def _mates(node: ClusterNode, gpus: Sequence[str]) -> frozenset[str]:
+    return frozenset(uuid for domain in node.domains if not set(domain.gpus).isdisjoint(gpus) for uuid in domain.gpus)
+
+
+def _amount(pod: PodStatus) -> str:
+    return "something" if pod.memory_mib is None else f"{gib(pod.memory_mib)} GiB"
+
+
+def _labels(node: ClusterNode, gpus: Collection[str]) -> str:
+    """By the order of the node; what it does not have at the end."""
+    labels = node.labels
+    return ", ".join([*(labels[uuid] for uuid in labels if uuid in gpus), *(one for one in gpus if one not in labels)])

@@ -1,0 +1,139 @@
+"""Which events are told, and when: the same thing is counted, not repeated.
+
+One rule: whatever happens and however often, no more than BURST + seconds / EVERY_S writes leave within any number of
+seconds; memory is bounded; and the last count of everything that is remembered is told in the end.
+
+A book changes as things happen, unlike most of core: it holds hundreds of entries, of which one look changes a few.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+from mpsd.model.events import Happening, Reason, Subject, Told
+
+BURST = 60  # a daemon that ends takes up to 60 clients with it, and each of their pods hears of it
+EVERY_S = 1.0  # between two writes once that is used up
+REPEAT_S = 10.0  # from the first telling of something to its first repetition, doubled each time
+LONGEST_REPEAT_S = 600.0
+REMEMBERED = 1000  # happenings
+FORGET_S = 3600.0  # as long as the API server keeps an event by default
+MESSAGES = 10  # different messages of one reason about one object in FORGET_S; further ones are counted as one
+_ROUNDING = 1e-6  # of fractions that add up to one write
+SIMILAR = "(combined from similar events) "
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """told: the count that the API server knows. due: when the next write may be; repeat_s: and how long after it."""
+
+    seen: Told
+    told: int
+    due: float
+    repeat_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """One event to write. is_new: it is to be created, else its count is to be patched."""
+
+    told: Told
+    is_new: bool
+
+
+class EventBook:
+    """`now` is always seconds since 1970; a clock that goes back delays and loses nothing."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[Happening, _Entry] = OrderedDict()  # what happened last is last
+        self._tokens = float(BURST)
+        self._counted_at: float | None = None  # None before the first question
+        self.dropped = 0  # happenings that nobody will be told of, because too much happened
+
+    def note(self, happening: Happening, now: float) -> None:
+        """Something happened."""
+        self._forget(now)
+        happening = self._combined(happening)
+        entry = self._entries.pop(happening, None)
+        if entry:
+            seen = replace(entry.seen, last=max(now, entry.seen.last), count=entry.seen.count + 1)
+            self._entries[happening] = replace(entry, seen=seen)
+        else:
+            self._entries[happening] = _Entry(Told(happening, now, now, 1), 0, now, REPEAT_S)
+        if len(self._entries) > REMEMBERED:
+            self._drop()
+
+    def next_due(self, now: float) -> float | None:
+        """When the next write may be; None where everything is told."""
+        due = min((entry.due for entry in self._entries.values() if _is_untold(entry)), default=None)
+        if due is None:
+            return None
+        return max(due, now + max(0.0, 1.0 - self._tokens_at(now)) * EVERY_S)
+
+    def take(self, now: float) -> Writing | None:
+        """The write that is to be made now, the one that has waited longest; None where none may be."""
+        ready = [entry for entry in self._entries.values() if _is_untold(entry) and entry.due <= now]
+        if not ready or self._tokens_at(now) < 1.0 - _ROUNDING:
+            return None
+        self._tokens, self._counted_at = self._tokens_at(now) - 1.0, now
+        entry = min(ready, key=lambda entry: entry.due)
+        return Writing(entry.seen, is_new=entry.told == 0)
+
+    def wrote(self, written: Told, now: float, known: int | None = None) -> None:
+        """It is told. known: the count that the API server has now, where that is another than ours."""
+        entry = self._entries.get(written.happening)
+        if entry is None:  # it was dropped in the meantime
+            return
+        ahead = (known or written.count) - written.count  # what an earlier agent had counted
+        seen = replace(entry.seen, count=entry.seen.count + ahead)
+        longer = min(LONGEST_REPEAT_S, entry.repeat_s * 2)
+        self._entries[written.happening] = _Entry(seen, written.count + ahead, now + entry.repeat_s, longer)
+
+    def gone(self, written: Told) -> None:
+        """The API server has forgotten the event: what happens from now on is told as new."""
+        entry = self._entries.get(written.happening)
+        if entry:
+            self._entries[written.happening] = replace(entry, told=0)
+
+    def refused(self, written: Told) -> None:
+        """The API server will not have it, now or later."""
+        self._entries.pop(written.happening, None)
+        self.dropped += 1
+
+    def _tokens_at(self, now: float) -> float:
+        since = 0.0 if self._counted_at is None else max(0.0, now - self._counted_at)
+        return min(float(BURST), self._tokens + since / EVERY_S)
+
+    def _combined(self, happening: Happening) -> Happening:
+        """Itself, or what stands for it where its object has had too many messages of this reason."""
+        if happening in self._entries:
+            return happening
+        key = (happening.subject, happening.reason)
+        others = sum((other.subject, other.reason) == key for other in self._entries)
+        if others < MESSAGES:
+            return happening
+        return replace(happening, message=SIMILAR + happening.reason)
+
+    def _forget(self, now: float) -> None:
+        """What is told and has not happened for long."""
+        while self._entries:
+            oldest = next(iter(self._entries.values()))
+            if _is_untold(oldest) or now - oldest.seen.last < FORGET_S:
+                return
+            self._entries.popitem(last=False)
+
+    def _drop(self) -> None:
+        """Makes room: of what is told, what happened longest ago; if nothing is, of all."""
+        told = next((name for name, entry in self._entries.items() if not _is_untold(entry)), None)
+        if told is None:
+            told = next(iter(self._entries))
+            self.dropped += self._entries[told].seen.count
+        del self._entries[told]
+
+
+def _is_untold(entry: _Entry) -> bool:
+    return entry.seen.count > entry.told
+
+
+def dropped_happening(subject: Subject) -> Happening:
+    """What tells a node that its agent had more to say than it could keep."""
+    return Happening(subject, Reason.EVENTS_DROPPED, "more happened than could be told; see the log of the agent")

@@ -1,0 +1,254 @@
+"""The tables of a status, for people: GPUs, grants, and the nodes of a cluster.
+
+One rule: a column is a line of a list here, and whoever shows rows chooses columns.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from rich.text import Text
+
+from mpsd.model.conditions import Truth
+from mpsd.model.domain_states import State, after_is, remedy
+from mpsd.model.durations import lasting
+from mpsd.model.gib import gib
+from mpsd.model.problem import printable
+from mpsd.model.status_rows import DomainRow, GpuRow, GrantRow
+from mpsd.platform.speech import LONGEST_LINE, one_line
+from mpsd.status.rules.cordon import DRAINS
+from mpsd.status.sheet import Cell, Head, Sheet
+
+if TYPE_CHECKING:  # `top` does without
+    from mpsd.model.cluster_status import NodeRow
+
+Row = TypeVar("Row")
+
+_MOST_KEPT = 4096  # cells, of thousands of rows that mostly say the same
+_COLOURS = {State.READY.value: "green"} | dict.fromkeys(
+    (State.STARTING.value, State.DRAINING.value, State.DRAINED.value), "yellow"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """wide: shown on request only. rare: shown where a cell of it says something."""
+
+    title: str
+    cell: Callable[[Row], Cell]
+    left: bool = False
+    wide: bool = False
+    rare: bool = False
+
+
+def table(columns: Iterable[Column[Row]], rows: Iterable[Row], *, wide: bool = False) -> Sheet:
+    listed = [*rows]
+    asked = ((column, _cells(column, listed)) for column in columns if wide or not column.wide)
+    shown = [(column, cells) for column, cells in asked if not column.rare or any(map(_says_something, cells))]
+    heads = [Head(column.title, column.left) for column, _cells in shown]
+    return Sheet(heads, zip(*(cells for _column, cells in shown), strict=True))
+
+
+def _says_something(cell: Cell) -> bool:
+    return str(cell) not in {"", "?"}
+
+
+def _cells(column: Column[Row], rows: Sequence[Row]) -> list[Cell]:
+    cells = [column.cell(row) for row in rows]
+    texts = [cell for cell in cells if isinstance(cell, str)]
+    if "".join(texts).isprintable() and max(map(len, texts), default=0) <= LONGEST_LINE:  # as they all are, mostly
+        return cells
+    return [cell if isinstance(cell, Text) else one_line(cell) for cell in cells]
+
+
+def fitted(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int, dropped_first: Sequence[str]) -> Sheet:
+    """As `table`, without as many columns of these titles, one after the other, as it takes to be no wider."""
+    left = list(columns)
+    for title in (*dropped_first, None):
+        sheet = table(left, rows)
+        if sheet.width <= width or title is None:
+            break
+        left = [column for column in left if column.title != title]
+    return sheet
+
+
+@lru_cache(_MOST_KEPT)
+def _known(count: int | None) -> str:
+    return "?" if count is None else str(count)
+
+
+@lru_cache(_MOST_KEPT)
+def known_gib(memory_mib: int | None) -> str:
+    return "?" if memory_mib is None else f"{gib(memory_mib)} GiB"
+
+
+@lru_cache(_MOST_KEPT)
+def _percent(percent: int | None) -> str:
+    return "?" if percent is None else f"{percent} %"
+
+
+@lru_cache(_MOST_KEPT)
+def part_of(part_mib: int | None, whole_mib: int | None) -> str:
+    part, whole = ("?" if mib is None else gib(mib) for mib in (part_mib, whole_mib))
+    return f"{part}/{whole} GiB"
+
+
+# -- GPUs ----------------------------------------------------------------------------------------------------------
+
+
+def state_colour(state: str) -> str:
+    return _COLOURS.get(state, "red")
+
+
+def _state(gpu: GpuRow) -> Text:
+    if gpu.state is None:
+        return Text("no daemon", "red")
+    waits = gpu.cordoned and gpu.state not in DRAINS  # the node has not heard of it yet, or has other trouble first
+    return state_text(gpu.state, ", cordoned" if waits else "")
+
+
+@lru_cache(_MOST_KEPT)
+def state_text(state: str, more: str = "") -> Text:
+    return Text(printable(state) + more, state_colour(state))
+
+
+GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
+    Column("GPU", lambda gpu: gpu.label, left=True),
+    Column("MODEL", lambda gpu: gpu.name.removeprefix("NVIDIA "), left=True),
+    Column("DOMAIN", lambda gpu: gpu.domain or "", left=True),
+    Column("STATE", _state, left=True),
+    Column("GRANTED", lambda gpu: part_of(gpu.granted_mib, gpu.promised_mib)),
+    Column("RESERVED", lambda gpu: _percent(gpu.granted_percent)),
+    Column("USED", lambda gpu: known_gib(gpu.used_mib)),
+    Column("CLIENTS", lambda gpu: _known(gpu.clients)),
+    Column("RESTARTS", lambda gpu: "" if gpu.state is None else _known(gpu.restarts)),
+    Column("CONTEXT", lambda gpu: "?" if gpu.context_mib is None else f"{gpu.context_mib} MiB", wide=True),
+    Column("UUID", lambda gpu: gpu.uuid, left=True, wide=True),
+)
+CLUSTER_GPU_COLUMNS: tuple[Column[GpuRow], ...] = (Column("NODE", lambda gpu: gpu.node, left=True), *GPU_COLUMNS)
+
+# -- grants --------------------------------------------------------------------------------------------------------
+
+
+def _granted(row: GrantRow) -> str:
+    return _each([card.memory_mib for card in row.cards]) if row.cards else known_gib(row.memory_mib)
+
+
+def _each(amounts_mib: Sequence[int | None]) -> str:
+    return f"{','.join('?' if mib is None else gib(mib) for mib in amounts_mib)} GiB"
+
+
+def _used(row: GrantRow) -> str | Text:
+    used = _each([card.used_mib for card in row.cards]) if row.cards else known_gib(row.used_mib)
+    return Text(f"{used}, over", "red") if row.over else used
+
+
+def _ended(row: GrantRow, what: str) -> str:
+    return f"(ended, programs of it are left) {what}" if row.ended else what
+
+
+def _violations(row: GrantRow) -> str:
+    """How often what happened; nothing where nothing did."""
+    if row.violations is None:
+        return "?"
+    return ", ".join(f"{_known(one.count)} {one.kind}" for one in row.violations.counts)
+
+
+_GRANT: tuple[Column[GrantRow], ...] = (
+    Column("GPU", lambda grant: ",".join(grant.gpus), left=True),
+    Column("GRANTED", _granted),
+    Column("THREADS", lambda grant: _percent(grant.thread_percent)),
+    Column("USED", _used),
+    Column("CLIENTS", lambda grant: _known(grant.clients)),
+)
+GRANT_COLUMNS: tuple[Column[GrantRow], ...] = (
+    Column("GRANT", lambda grant: grant.id, left=True),
+    *_GRANT,
+    Column("PID", lambda grant: _known(grant.pid)),
+    Column("COMMAND", lambda grant: _ended(grant, grant.command), left=True),
+)
+POD_COLUMNS: tuple[Column[GrantRow], ...] = (
+    Column("POD", lambda grant: _ended(grant, grant.pod or f"pid {_known(grant.pid)}"), left=True),
+    *_GRANT,
+    Column("UID", lambda grant: grant.id, left=True, wide=True),
+)
+CLUSTER_POD_COLUMNS: tuple[Column[GrantRow], ...] = (
+    Column("NODE", lambda pod: pod.node, left=True),
+    *POD_COLUMNS,
+    Column("VIOLATIONS", _violations, left=True, rare=True),
+)
+
+
+def grant_table(rows: Sequence[GrantRow], *, wide: bool = False) -> Sheet:
+    """The grants of this machine: pods by their names where a kubelet gives them, else programs."""
+    held_by_pods = any(row.pod for row in rows)
+    return table(POD_COLUMNS if held_by_pods else GRANT_COLUMNS, rows, wide=wide)
+
+
+# -- nodes ---------------------------------------------------------------------------------------------------------
+
+
+def node_table(nodes: "Iterable[NodeRow]", now: float, *, wide: bool) -> Sheet:
+    return table(_node_columns(now), nodes, wide=wide)
+
+
+def _node_columns(now: float) -> "tuple[Column[NodeRow], ...]":
+    def age(seconds: float | None) -> str:
+        return "?" if seconds is None else lasting(now - seconds)
+
+    def ready(node: "NodeRow") -> Text:
+        said = node.condition.status if node.condition else Truth.UNKNOWN
+        colour = "green" if node.ready else "yellow" if said == Truth.TRUE else "red"
+        return Text("silent", "red") if node.stale else Text(printable(said), colour)
+
+    def violations(node: "NodeRow") -> str:
+        last = "" if node.violation_at is None else f", last {age(node.violation_at)} ago"
+        return "" if node.violations == 0 else f"{_known(node.violations)}{last}"
+
+    return (
+        Column("NODE", lambda node: node.name, left=True),
+        Column("READY", ready, left=True),
+        Column("REASON", lambda node: node.condition.reason if node.condition else "", left=True),
+        Column("SINCE", lambda node: age(node.condition.since) if node.condition else ""),
+        Column("GPUS", lambda node: _known(node.gpus)),
+        Column("DOMAINS", lambda node: "?" if node.domains is None else f"{node.ready_domains}/{node.domains}"),
+        Column("GRANTED", lambda node: part_of(node.granted_mib, node.promised_mib)),
+        Column("USED", lambda node: known_gib(node.used_mib)),
+        Column("PODS", lambda node: _known(node.pods)),
+        Column("CLIENTS", lambda node: _known(node.clients)),
+        Column("VIOLATIONS", violations, rare=True),
+        Column("CORDONED", lambda node: node.cordoned, left=True),
+        Column("TOLD", lambda node: "never" if node.told_at is None else age(node.told_at)),
+        Column("DRIVER", lambda node: node.driver, left=True, wide=True),
+        Column("MESSAGE", lambda node: node.condition.message if node.condition else "", left=True, wide=True),
+    )
+
+
+# -- domains -------------------------------------------------------------------------------------------------------
+
+
+def domain_line(domain: DomainRow, now: float) -> str:
+    """Of a domain that is not ready: since when, why, and what to do, as `mpsd doctor` says it."""
+    where = f"{domain.node}: " if domain.node else ""
+    since = "" if domain.since is None else f" since {clock(domain.since)} ({lasting(now - domain.since)})"
+    what_to_do = remedy(domain.state, domain.reason)
+    why = f"{domain.reason or 'no reason said'}{'; ' if what_to_do else ''}{what_to_do}"
+    return one_line(f"{where}{domain.name} is {after_is(domain.state)}{since}: {why}")
+
+
+def suspects_line(domain: DomainRow) -> str:
+    """Whom to look at when a domain has one fault after the other."""
+    where = f"{domain.node}: " if domain.node else ""
+    each = ", ".join(f"{pod} ({_known(times)} in a row)" for pod, times in domain.suspects)
+    said = f"{where}{domain.name}: pods that were present at each of its last faults: {each}"
+    return one_line(f"{said}; which of them caused them, if one did, nobody can say")
+
+
+def clock(seconds: float) -> str:
+    """The time of day here of so many seconds since 1970."""
+    try:
+        return time.strftime("%H:%M:%S", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):  # a year that no clock of this machine knows
+        return "?"

@@ -1,0 +1,207 @@
+"""Looks at the processes on the GPUs: who they are, and under which grant they run.
+
+One rule: what a process was started with, and in which pod or container, is read once and kept for as long as that
+very process lives. In there only the pod or the container counts, and beside a kubelet nothing else ever does: whoever
+could choose a mark could hide behind another's grant.
+
+An unchanged look costs one question to NVML a GPU and nearly nothing else, and gives the very same clients.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mpsd.model.cuda_limit_parser import VARIABLES
+from mpsd.model.identity import ProcessIdentity
+from mpsd.model.node_view import Client
+from mpsd.platform import processes
+from mpsd.platform.living import Living
+from mpsd.platform.nvml import Nvml, NvmlFailed, Uses
+from mpsd.platform.pod_processes import Whereabouts
+
+_MIB = 1024 * 1024
+_BELIEVED_S = 2.0  # who is on MPS, while no process comes
+_TRIES = 10  # at an environment that is empty, as it is in the middle of an exec
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """Whose a process may be. servers: the pids of MPS servers, which are nobody's. grants: those that a mark may name,
+    which are programs'.
+
+    holders: from a holder's pid to its grant. pods: from what `Whereabouts` says of a process to its grant.
+    """
+
+    servers: frozenset[int] = frozenset()
+    grants: frozenset[str] = frozenset()
+    holders: Mapping[int, str] = field(default_factory=dict)
+    pods: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """clients: every living process on the GPUs that could be seen, but MPS servers. unknown: why some could not be.
+
+    unseen: the UUIDs of those.
+    """
+
+    clients: tuple[Client, ...]
+    unknown: tuple[str, ...]
+    unseen: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    identity: ProcessIdentity
+    mark: str | None
+    command: str
+    pod: str | None
+    environment: Mapping[str, str] | None
+    tries: int  # that are left at an environment that was empty
+
+
+@dataclass(slots=True)
+class _OneGpu:
+    """The last look at a GPU."""
+
+    uses: Uses = ()
+    pids: frozenset[int] = frozenset()
+    on_mps: frozenset[int] = frozenset()
+    mps_asked_at: float = float("-inf")
+    clients: dict[int, Client] = field(default_factory=dict)
+    failed: str = ""
+
+
+class ClientEyes:
+    """gpus: their UUIDs. mark: the variable in whose value a process carries the id of its grant, through every child
+    it starts; None where programs have none. whereabouts: None where nobody is in a pod or container.
+    """
+
+    def __init__(
+        self, nvml: Nvml, gpus: Iterable[str], mark: str | None, whereabouts: Whereabouts | None = None
+    ) -> None:
+        self._nvml = nvml
+        self._gpus = {uuid: _OneGpu() for uuid in gpus}
+        self._mark = mark
+        self._whereabouts = whereabouts
+        self._owners = Owners()
+        self._known: dict[int, _Known] = {}
+        self._living = Living()  # of those that are known
+        self._settled = True  # whether all of them are known for good, and held by a pidfd
+        self._sight = Sight((), ())
+
+    def look(self, owners: Owners, *, sure: bool = False) -> Sight:
+        """The very same as before where nothing has changed. sure: asks NVML who is on MPS, whenever it last did."""
+        ended = self._living.ask()
+        for pid in ended:
+            self._known.pop(pid, None)
+        now = time.monotonic()
+        sure = sure or owners.servers != self._owners.servers
+        anew = bool(ended) or owners != self._owners or not self._settled
+        if anew:
+            self._settled = True
+        self._owners = owners
+        changed = [self._look_at(uuid, one, now, sure=sure, anew=anew) for uuid, one in self._gpus.items()]
+        if any(changed):
+            self._sight = Sight(
+                tuple([client for one in self._gpus.values() for client in one.clients.values()]),
+                tuple([one.failed for one in self._gpus.values() if one.failed]),
+                frozenset([uuid for uuid, one in self._gpus.items() if one.failed]),
+            )
+            self._forget()
+        return self._sight
+
+    def _look_at(self, uuid: str, one: _OneGpu, now: float, *, sure: bool, anew: bool) -> bool:
+        """Whether anything is another than before."""
+        try:
+            uses, on_mps = self._ask(uuid, one, now, sure=sure)
+        except NvmlFailed as error:
+            same = one.failed == str(error)
+            self._gpus[uuid] = _OneGpu(failed=str(error))
+            return not same
+        if uses == one.uses and on_mps == one.on_mps and not anew and not one.failed:
+            return False
+        before, one.clients = one.clients, {}
+        one.uses, one.on_mps, one.failed = uses, on_mps, ""
+        for pid, used_bytes in _each_once(uses).items():
+            known = None if pid in self._owners.servers else self._who(pid)
+            if known:
+                used_mib = None if used_bytes is None else used_bytes // _MIB
+                one.clients[pid] = self._client(before.get(pid), known, uuid, used_mib, on_mps=pid in on_mps)
+        return True
+
+    def _ask(self, uuid: str, one: _OneGpu, now: float, *, sure: bool) -> tuple[Uses, frozenset[int]]:
+        """Who uses the GPU, and who of them is on MPS, which is asked first, and only where that may be another."""
+        if not sure and now - one.mps_asked_at < _BELIEVED_S:
+            uses = self._nvml.uses(uuid)
+            if uses == one.uses:
+                return uses, one.on_mps
+            before, one.pids = one.pids, frozenset([pid for pid, _ in uses])
+            if before >= one.pids:
+                return uses, one.on_mps & one.pids  # who leaves and comes back, as at an exec, is asked for again
+        one.mps_asked_at = now
+        on_mps = self._nvml.mps_pids(uuid)
+        uses = self._nvml.uses(uuid)
+        one.pids = frozenset([pid for pid, _ in uses])
+        return uses, on_mps
+
+    def _client(self, before: Client | None, known: _Known, uuid: str, used_mib: int | None, *, on_mps: bool) -> Client:
+        """The client that was there before, where it is still the same."""
+        grant = self._grant_of(known)
+        if (
+            before
+            and before.used_mib == used_mib
+            and before.on_mps is on_mps
+            and before.grant == grant
+            and before.process is known.identity
+            and before.environment is known.environment
+        ):
+            return before
+        return Client(known.identity, uuid, used_mib, on_mps, known.command, grant, known.pod, known.environment)
+
+    def _grant_of(self, known: _Known) -> str | None:
+        if known.pod is not None or self._mark is None:
+            return self._owners.pods.get(known.pod or "")
+        return known.mark if known.mark in self._owners.grants else self._owners.holders.get(known.identity.pid)
+
+    def _who(self, pid: int) -> _Known | None:
+        known = self._known.get(pid)
+        if known and not known.tries and pid in self._living:
+            return known
+        identity = processes.identity_of(pid)
+        if identity is None:
+            return None
+        if known is None or known.identity != identity or known.tries:
+            left = known.tries if known and known.identity == identity else _TRIES
+            known = self._known[pid] = self._read(identity, left)
+            self._living.add(identity)
+        if known.tries or pid not in self._living:
+            self._settled = False
+        return known
+
+    def _read(self, identity: ProcessIdentity, tries: int) -> _Known:
+        found = processes.environment_of(identity.pid)
+        return _Known(
+            identity=identity,
+            mark=(found or {}).get(self._mark or ""),
+            command=processes.command_of(identity.pid),
+            pod=self._whereabouts.owner_of(identity.pid) if self._whereabouts else None,
+            environment={name: found[name] for name in VARIABLES if name in found} if found else None,
+            tries=tries - 1 if found == {} else 0,
+        )
+
+    def _forget(self) -> None:
+        """Whoever is on no GPU any more."""
+        seen = {pid for one in self._gpus.values() for pid in one.clients}
+        if len(seen) != len(self._known):
+            self._known = {pid: known for pid, known in self._known.items() if pid in seen}
+            self._living.keep_only(seen)
+
+
+def _each_once(uses: Uses) -> dict[int, int | None]:
+    """By pid; what a process that is listed twice uses is added up."""
+    found: dict[int, int | None] = {}
+    for pid, used_bytes in uses:
+        before = found.get(pid, 0)
+        found[pid] = None if used_bytes is None or before is None else before + used_bytes
+    return found

@@ -1,0 +1,260 @@
+"""Whether an object may have what it asks for: every rule, in every kind of container."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from mpsd.admission.rules.admission import Verdict, review, review_all
+from mpsd.admission.rules.table import RULES
+from mpsd.model.fields import MOST_FIELDS
+from mpsd.model.policy import HostIPC, Policy, RuleId
+from mpsd.model.problem import Problem
+from tests.model.manifests import (
+    ANY_JSON,
+    COUNT,
+    FACTS,
+    MEMORY,
+    POLICY,
+    STEPS,
+    Fields,
+    broken_objects,
+    container,
+    inside,
+    pod,
+    with_admission,
+)
+
+KINDS = ["containers", "initContainers", "ephemeralContainers"]
+
+
+def judge(thing: object, policy: Policy = POLICY) -> Verdict:
+    return review(thing, policy, FACTS)
+
+
+def rules(problems: tuple[Problem, ...]) -> list[str]:
+    return [found.rule for found in problems]
+
+
+def gpu_pod(beside: str, **fields: object) -> Fields:
+    """A pod that asks for a GPU, and a second container beside it that asks for none."""
+    other = container("other", **fields)
+    asking = container(limits={MEMORY: 7})
+    return pod(asking, other) if beside == "containers" else pod(asking, **{beside: [other]})
+
+
+def test_a_sound_pod_is_admitted_with_its_requests() -> None:
+    verdict = judge(pod(container(limits={MEMORY: 7})))
+    assert verdict.admitted
+    assert verdict.object_name == "Pod default/train"
+    assert [request.memory_mib for request in verdict.requests] == [7168]
+    assert not verdict.remark
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        pod(container()),
+        {"kind": "ConfigMap", "apiVersion": "v1"},
+        {"kind": "Ingress", "apiVersion": "networking.k8s.io/v1"},
+    ],
+)
+def test_what_asks_for_no_gpu_is_admitted_with_a_word_that_says_so(thing: Fields) -> None:
+    verdict = judge(thing)
+    assert verdict.admitted
+    assert verdict.remark == "asks for no GPU"
+
+
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [
+        ("ray.io/v1", "RayJob"),
+        ("jobset.x-k8s.io/v1alpha2", "JobSet"),
+        ("x.io/v1", "Job"),
+        ("v1", "Job"),
+        (None, "RayJob"),
+    ],
+)
+def test_of_a_kind_that_is_not_read_nobody_says_that_it_asks_for_no_gpu(version: str | None, kind: str) -> None:
+    verdict = judge({"apiVersion": version, "kind": kind, "spec": {"template": pod(container(limits={MEMORY: 7}))}})
+    assert verdict.admitted
+    named = f"{kind} of {version or 'no apiVersion'}"
+    assert verdict.remark.startswith(f"mpsd does not know {named}, and has looked for no pods in it; it reads Pod, ")
+
+
+HUGE = {
+    "containers": pod(*[container(f"c{number}", {MEMORY: 7}) for number in range(30_000)]),
+    "what is no container": pod(*[7] * 700_000),  # type: ignore[arg-type]
+    "variables": pod(container(limits={MEMORY: 7}, env=[{"name": "EGPU"}] * 100_000)),
+    "resources": pod(container(limits={MEMORY: 7, **{f"nvidia.com/gpu{number}": 1 for number in range(80_000)}})),
+    "labels": pod(container(limits={MEMORY: 7}), labels={f"a{number}": "b" for number in range(80_000)}),
+    "volumes": pod(container(), volumes=[{"name": "dev", "hostPath": {"path": "/dev"}}] * 50_000),
+}
+
+
+@pytest.mark.parametrize("thing", HUGE.values(), ids=HUGE)
+def test_an_object_of_too_many_fields_is_refused_in_one_sentence(thing: Fields) -> None:
+    (problem,) = judge(thing).problems
+    assert problem.rule == "too-many-fields"
+    assert f"over {MOST_FIELDS} fields" in problem.message
+    assert len(str(problem)) < 300
+
+
+def test_every_container_of_a_large_pod_is_judged() -> None:
+    hidden = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+    many = [container(f"c{number}", {MEMORY: 1}, env=[hidden]) for number in range(2000)]
+    found = judge(pod(*many)).problems
+    assert rules(found).count("environment-blocked") == 2000
+
+
+@pytest.mark.parametrize("spec", [{"hostIPC": None}, {"hostIPC": False}])
+@pytest.mark.parametrize(("version", "kind"), STEPS)
+def test_a_gpu_pod_without_host_ipc_is_refused_in_words_that_name_it(version: str, kind: str, spec: Fields) -> None:
+    verdict = judge(inside(version, kind, pod(container(limits={MEMORY: 7}), **spec)))
+    (found,) = verdict.problems
+    assert found.rule == "host-ipc-missing"
+    assert found.where == ".".join([*STEPS[version, kind], "spec", "hostIPC"])
+    assert "hostIPC: true" in found.message
+    assert not verdict.requests
+
+
+@pytest.mark.parametrize(
+    ("mode", "problems", "warnings"),
+    [(HostIPC.REQUIRE, ["host-ipc-missing"], []), (HostIPC.INJECT, [], ["host-ipc-added"]), (HostIPC.OFF, [], [])],
+)
+def test_the_policy_says_what_becomes_of_a_missing_host_ipc(
+    mode: HostIPC, problems: list[str], warnings: list[str]
+) -> None:
+    verdict = judge(pod(container(limits={MEMORY: 7}), hostIPC=None), with_admission(host_ipc=mode))
+    assert (rules(verdict.problems), rules(verdict.warnings)) == (problems, warnings)
+
+
+def test_a_pod_without_a_gpu_needs_no_host_ipc() -> None:
+    assert judge(pod(container(), hostIPC=None)).admitted
+
+
+BLOCKED = [
+    "NVIDIA_VISIBLE_DEVICES",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "CUDA_MPS_",
+    "NVIDIA_MPS_X",
+    "ALIYUN_COM_GPU_MEM_CONTAINER",
+    "GPU_MEM_PER_DEVICE",
+    "GPU_UTIL_PER_DEVICE",
+    "AMP_VGPU_ENABLE",
+    "AMP_USE_HOST_DAEMON",
+    "EGPU",
+]
+
+
+@pytest.mark.parametrize("beside", KINDS)
+@pytest.mark.parametrize("name", BLOCKED)
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ({"value": "all"}, '"all"'),
+        ({"valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}, "taken from elsewhere"),
+        ({"valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}, "taken from elsewhere"),
+        ({"value": "void", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}, "taken from elsewhere"),
+    ],
+)
+def test_blocked_environment_is_refused_in_every_kind_of_container(
+    beside: str, name: str, entry: Fields, value: str
+) -> None:
+    verdict = judge(gpu_pod(beside, env=[{"name": "FINE", "value": "1"}, {"name": name, **entry}]))
+    (found,) = verdict.problems
+    assert (found.rule, found.value) == ("environment-blocked", value)
+    assert found.where == f"spec.{beside}[other].env[{name}]"
+
+
+@pytest.mark.parametrize(
+    "name", ["CUDA_MPS", "cuda_mps_pipe_directory", "EGPU_X", "MY_EGPU", "NVIDIA_DRIVER_CAPABILITIES"]
+)
+def test_other_environment_is_the_pods_own(name: str) -> None:
+    assert judge(gpu_pod("containers", env=[{"name": name, "value": "x"}])).admitted
+
+
+@pytest.mark.parametrize("value", ["void", "none", ""])
+def test_asking_for_no_device_is_harmless(value: str) -> None:
+    assert judge(gpu_pod("containers", env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}])).admitted
+    assert not judge(gpu_pod("containers", env=[{"name": "CUDA_MPS_PIPE_DIRECTORY", "value": value}])).admitted
+
+
+def test_blocked_environment_in_a_pod_without_a_gpu_is_not_ours_to_judge() -> None:
+    assert judge(pod(container(env=[{"name": "CUDA_MPS_PIPE_DIRECTORY", "value": "/tmp"}]))).admitted
+
+
+@pytest.mark.parametrize("beside", ["containers", "initContainers"])
+@pytest.mark.parametrize(
+    ("source", "rule", "value", "named"),
+    [
+        ({"configMapRef": {"name": "train"}}, "environment-unseen", 'ConfigMap "train"', "EGPU"),
+        ({"secretRef": {"name": "keys"}}, "environment-secret", 'Secret "keys"', "EGPU"),
+        ({"prefix": "CUDA_", "secretRef": {"name": "x"}}, "environment-secret", 'Secret "x"', "CUDA_MPS_*"),
+        ({"prefix": "CUDA_MPS_P", "configMapRef": {"name": "x"}}, "environment-unseen", 'ConfigMap "x"', "CUDA_MPS_*"),
+    ],
+)
+def test_environment_that_is_not_seen_is_warned_of(
+    beside: str, source: Fields, rule: str, value: str, named: str
+) -> None:
+    asking = container("asks", limits={MEMORY: 7}, envFrom=[source])
+    verdict = judge(pod(container(), **{beside: [asking]}))
+    assert verdict.admitted
+    (found,) = verdict.warnings
+    assert (found.rule, found.value) == (rule, value)
+    assert found.where == f"spec.{beside}[asks].envFrom[0]"
+    assert named in found.message
+
+
+@pytest.mark.parametrize("beside", KINDS)
+def test_what_a_container_without_a_gpu_takes_from_elsewhere_is_no_matter(beside: str) -> None:
+    sources = [{"configMapRef": {"name": "train"}}, {"secretRef": {"name": "keys"}}]
+    assert not judge(gpu_pod(beside, envFrom=sources)).warnings
+
+
+def test_a_prefix_that_leads_to_no_blocked_name_is_no_matter() -> None:
+    assert not judge(gpu_pod("containers", envFrom=[{"prefix": "MY_", "configMapRef": {"name": "train"}}])).warnings
+
+
+def test_several_gpus_are_warned_of_where_no_domain_has_them() -> None:
+    thing = pod(container(limits={MEMORY: 8}), labels={COUNT: "2"})
+    assert rules(judge(thing).warnings) == ["gpus-not-together"]
+    assert not judge(thing, replace(POLICY, domains=[[0, 1]])).warnings
+
+
+def test_everything_wrong_with_an_object_is_said_at_once() -> None:
+    asking = container(limits={MEMORY: "40Gb"}, env=[{"name": "CUDA_MPS_X", "value": "1"}], resources=None)
+    asking |= {"resources": {"limits": {MEMORY: "40Gb"}}}
+    verdict = judge(pod(asking, hostIPC=None, initContainers="x"))
+    assert rules(verdict.problems) == ["wrong-type", "quantity-malformed", "host-ipc-missing", "environment-blocked"]
+
+
+def test_each_object_of_a_list_has_its_own_verdict() -> None:
+    things = [pod(container(limits={MEMORY: 7})), pod(container(limits={MEMORY: 0})), {"kind": "Secret"}]
+    verdicts = review_all({"kind": "List", "items": things}, POLICY, FACTS)
+    assert [verdict.admitted for verdict in verdicts] == [True, False, True]
+
+
+def test_rules_have_one_name_each_and_a_reason() -> None:
+    assert [rule.id for rule in RULES] == list(RuleId)
+    assert all(rule.reason and rule.remedy for rule in RULES)
+
+
+@given(ANY_JSON)
+def test_any_json_has_a_verdict(document: object) -> None:
+    check_verdicts(document)
+
+
+@given(broken_objects())
+def test_any_json_inside_a_good_object_has_a_verdict(thing: Fields) -> None:
+    check_verdicts(thing)
+
+
+def check_verdicts(document: object) -> None:
+    for verdict in (*review_all(document, POLICY, FACTS), judge(document)):
+        assert verdict.object_name.isprintable()
+        assert verdict.admitted != bool(verdict.problems)
+        assert verdict.admitted or not verdict.requests
+        assert verdict.problems or verdict.requests or verdict.remark
+        assert all(str(found).isprintable() for found in (*verdict.problems, *verdict.warnings))

@@ -1,0 +1,80 @@
+"""What keeps the scheduler's books true."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from mpsd.admission.rules.admission_books import PLACEMENT_ANNOTATIONS
+from mpsd.admission.rules.admission_case import Circumstances
+from tests.admission.cases import PLACED, broken, in_kind
+from tests.model.manifests import MEMORY, Fields, container, pod
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+@pytest.mark.parametrize("key", ["limits", "requests"])
+@pytest.mark.parametrize("name", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"])
+def test_gpu_memory_and_a_gpu_of_other_books_do_not_go_together(kind: str, key: str, name: str) -> None:
+    assert broken(in_kind(kind, resources={key: {name: "1"}})) == [
+        ("other-gpu-too", f"spec.{kind}[x].resources.{key}[{name}]", '"1"')
+    ]
+    assert broken(in_kind(kind, asks=False, resources={key: {name: "1"}})) == []
+
+
+@pytest.mark.parametrize("amount", [0, "0", "0.0", "0k", "0e9", "-0"])
+def test_nothing_of_another_gpu_is_no_other_gpu(amount: object) -> None:
+    assert broken(in_kind("containers", resources={"limits": {"nvidia.com/gpu": amount}})) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "rule"),
+    [
+        ("schedulerName", "my-scheduler", "scheduler-name"),
+        ("schedulerName", "default-scheduler", ""),
+        ("schedulerName", "mpsd-scheduler", ""),
+        ("schedulerName", "", ""),
+        ("nodeName", "node-1", "node-name"),
+        ("nodeName", "", ""),
+        ("runtimeClassName", "kata", "runtime-class"),
+        ("runtimeClassName", "nvidia", ""),
+    ],
+)
+def test_who_decides_where_a_pod_runs_must_know_the_books(field: str, value: str, rule: str) -> None:
+    expected = [(rule, f"spec.{field}", f'"{value}"')] if rule else []
+    assert broken(pod(container(limits={MEMORY: 7}), **{field: value})) == expected
+    assert broken(pod(container(), **{field: value})) == []
+
+
+def test_a_pod_that_a_node_runs_already_keeps_its_node() -> None:
+    thing = pod(container(limits={MEMORY: 7}), nodeName="node-1")
+    assert broken(thing, known=Circumstances(is_placed=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "values"),
+    [
+        ({}, PLACED, {"mpsd.io/gpu": '"GPU-1"', "scheduler.framework.gpushare.allocation": '"{}"'}),
+        (PLACED, PLACED, {}),
+        (PLACED, {**PLACED, "mpsd.io/gpu": "GPU-2"}, {"mpsd.io/gpu": '"GPU-2"'}),
+        (PLACED, {}, {"mpsd.io/gpu": "gone", "scheduler.framework.gpushare.allocation": "gone"}),
+        ({}, {"note": "x", "mpsd.io/gpus": "x"}, {}),
+        ({"mpsd.io/gpu": "x" * 500 + "a"}, {"mpsd.io/gpu": "x" * 500 + "b"}, {"mpsd.io/gpu": f'"{"x" * 58}…'}),
+    ],
+)
+def test_only_those_who_keep_the_books_write_placements(before: Fields, now: Fields, values: Mapping[str, str]) -> None:
+    thing = pod(container(limits={MEMORY: 7}))
+    thing["metadata"]["annotations"] = now
+    by_ann = broken(thing, known=Circumstances(writer="ann", annotations_before=before))
+    assert {where: value for _, where, value in by_ann} == {
+        f"metadata.annotations[{name}]": value for name, value in values.items()
+    }
+    scheduler = Circumstances(writer="system:kube-scheduler", annotations_before=before)
+    assert broken(thing, known=scheduler) == []
+
+
+def test_every_form_of_a_placement_is_known() -> None:
+    names = [pattern.replace("*", "x") for pattern in PLACEMENT_ANNOTATIONS]
+    thing = pod(container(limits={MEMORY: 7}))
+    thing["metadata"]["annotations"] = dict.fromkeys(names, "1")
+    assert len(broken(thing)) == len(names)
+    thing["spec"]["containers"] = [container()]
+    assert broken(thing) == []

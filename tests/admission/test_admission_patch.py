@@ -1,0 +1,188 @@
+"""What is changed in a pod: only what is missing, once, and never so that a rule is broken by it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.admission.rules.admission_review import AdmissionContext
+from mpsd.model.policy import HostIPC
+from tests.admission.cases import broken
+from tests.admission.reviews import mutated, patched, review_of
+from tests.model.manifests import COUNT, MEMORY, PERCENT, POLICY, STEPS, Fields, container, inside, pod, with_admission
+
+KINDS = ["containers", "initContainers"]
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+INJECT = with_admission(host_ipc=HostIPC.INJECT)
+
+
+def after(thing: Fields) -> Fields:
+    return patched(thing, mutated(review_of(thing)))
+
+
+def environment(thing: Fields, kind: str = "containers", position: int = -1) -> Any:
+    return thing["spec"][kind][position].get("env")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({}, [VOID]),
+        ({"env": None}, [VOID]),
+        ({"env": []}, [VOID]),
+        ({"env": [{"name": "A", "value": "b"}]}, [{"name": "A", "value": "b"}, VOID]),
+        ({"env": [VOID]}, [VOID]),
+        ({"env": [{"name": "NVIDIA_VISIBLE_DEVICES"}]}, [{"name": "NVIDIA_VISIBLE_DEVICES"}]),
+    ],
+)
+def test_a_container_that_asks_for_no_gpu_sees_none_whatever_its_image_says(
+    kind: str, env: Fields, expected: object
+) -> None:
+    thing = pod(container("first", {MEMORY: 7}), **{kind: [container("first", {MEMORY: 7}), container("x", **env)]})
+    assert environment(after(thing), kind) == expected
+    assert environment(after(thing), kind, 0) is None
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{"value": "all"}, {"value": "GPU-1"}, {"valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}],
+)
+def test_a_variable_that_somebody_wrote_is_for_the_rules_and_is_left(entry: Fields) -> None:
+    thing = pod(container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", **entry}]))
+    assert mutated(review_of(thing)).patch == ()
+    assert [rule for rule, _, _ in broken(thing)] == ["unasked-visible-devices"]
+
+
+@pytest.mark.parametrize("key", ["limits", "requests"])
+@pytest.mark.parametrize(
+    ("resources", "is_void"),
+    [
+        ({MEMORY: 7}, False),
+        ({MEMORY: 0}, False),
+        ({PERCENT: 30}, False),
+        ({COUNT: 1}, False),
+        ({"aliyun.com/gpu": 1}, False),
+        ({"nvidia.com/gpu": "1"}, False),
+        ({"nvidia.com/mig-1g.10gb": 1}, False),
+        ({"nvidia.com/gpu": 0}, True),
+        ({"cpu": 1, "memory": "1Gi"}, True),
+        ({"amd.com/gpu": 1}, True),
+    ],
+)
+def test_a_container_keeps_the_devices_that_a_plugin_gives_it(key: str, resources: Fields, is_void: bool) -> None:
+    thing = pod(container(resources={key: resources}))
+    assert (environment(after(thing)) == [VOID]) is is_void
+
+
+def test_a_container_keeps_the_devices_of_its_resource_claims() -> None:
+    thing = pod(container("a", resources={"claims": [{"name": "gpu"}]}), container("b"), resourceClaims=[{"name": "x"}])
+    assert environment(after(thing), position=0) is None
+    assert environment(after(thing), position=1) == [VOID]
+
+
+def test_new_ephemeral_containers_are_changed_and_nothing_else() -> None:
+    before = pod(container("main"), ephemeralContainers=[container("old")])
+    now = pod(container("main"), ephemeralContainers=[container("old"), container("new")])
+    answer = mutated(review_of(now, old=before, subResource="ephemeralcontainers"))
+    assert [change["path"] for change in answer.patch] == ["/spec/ephemeralContainers/1/env"]
+
+
+@pytest.mark.parametrize("subresource", ["", "status", "resize"])
+def test_an_update_changes_nothing(subresource: str) -> None:
+    thing = pod(container("main", image="new"))
+    assert mutated(review_of(thing, old=pod(container("main")), subResource=subresource)).patch == ()
+
+
+@pytest.mark.parametrize(("version", "kind"), [step for step in STEPS if step != ("v1", "Pod")])
+def test_templates_are_left_as_they_were_written(version: str, kind: str) -> None:
+    assert mutated(review_of(inside(version, kind, pod(container()))), INJECT).patch == ()
+
+
+def test_void_can_be_switched_off() -> None:
+    assert mutated(review_of(pod(container())), with_admission(void_visible_devices=False)).patch == ()
+
+
+@pytest.mark.parametrize("host_ipc", [{}, {"hostIPC": False}])
+def test_host_ipc_is_added_where_the_policy_says_so_and_the_user_is_told(host_ipc: Fields) -> None:
+    thing = pod(container(limits={MEMORY: 7}), **{"hostIPC": None, **host_ipc})
+    answer = mutated(review_of(thing), INJECT)
+    assert patched(thing, answer)["spec"]["hostIPC"] is True
+    assert any("hostIPC: true is added" in warning for warning in answer.warnings)
+    assert mutated(review_of(thing), POLICY).patch == ()
+    assert mutated(review_of(pod(container(), hostIPC=None)), INJECT).patch == (
+        {"op": "add", "path": "/spec/containers/0/env", "value": [VOID]},
+    ), "a pod without a GPU needs none"
+
+
+@pytest.mark.parametrize("label", ["all", "default", "x"])
+def test_pods_are_changed_in_every_namespace_but_where_nothing_is_enforced(label: str) -> None:
+    review = review_of(pod(container()))
+    assert mutated(review, seen=AdmissionContext({"mpsd.io/enforce": label})).patch
+    assert mutated(review, seen=AdmissionContext({"mpsd.io/warn": "none"})).patch
+    assert not mutated(review, seen=AdmissionContext({"mpsd.io/enforce": "none"})).patch
+    assert not mutated(review_of(pod(container()), namespace="kube-system")).patch
+
+
+def test_what_cannot_be_read_is_not_changed() -> None:
+    thing = pod(container("a"), container("b", env="x"))
+    assert mutated(review_of(thing)).patch == ()
+
+
+ENVIRONMENTS = st.none() | st.lists(
+    st.fixed_dictionaries(
+        {"name": st.sampled_from(["A", "NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_X"])},
+        optional={"value": st.sampled_from(["all", "void", ""]), "valueFrom": st.just({"fieldRef": {}})},
+    ),
+    max_size=3,
+)
+AMOUNTS = st.dictionaries(
+    st.sampled_from([MEMORY, PERCENT, "cpu", "nvidia.com/gpu", "nvidia.com/hostdev"]), st.integers(0, 40), max_size=2
+)
+CONTAINERS = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.sampled_from("abcdef")},
+        optional={
+            "env": ENVIRONMENTS,
+            "resources": st.none() | st.fixed_dictionaries({}, optional={"limits": AMOUNTS, "requests": AMOUNTS}),
+            "securityContext": st.just({"privileged": True}),
+        },
+    ),
+    max_size=3,
+)
+PODS = st.builds(
+    lambda spec: {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "a-"}, "spec": spec},
+    st.fixed_dictionaries(
+        {"containers": CONTAINERS},
+        optional={
+            "initContainers": CONTAINERS,
+            "ephemeralContainers": CONTAINERS,
+            "hostIPC": st.booleans(),
+            "hostPID": st.booleans(),
+        },
+    ),
+)
+POLICIES = st.sampled_from([POLICY, INJECT, with_admission(host_ipc=HostIPC.OFF)])
+
+
+@given(PODS, POLICIES)
+def test_what_was_changed_once_is_not_changed_again(thing: Fields, policy: Any) -> None:
+    once = patched(thing, mutated(review_of(thing), policy))
+    assert mutated(review_of(once), policy).patch == ()
+
+
+@given(PODS, POLICIES)
+def test_a_change_breaks_no_rule(thing: Fields, policy: Any) -> None:
+    once = patched(thing, mutated(review_of(thing), policy))
+    assert set(broken(once, policy)) <= set(broken(thing, policy))
+
+
+@given(PODS, CONTAINERS)
+def test_what_another_webhook_adds_afterwards_is_changed_when_it_comes_again(
+    thing: Fields, added: list[Fields]
+) -> None:
+    once = patched(thing, mutated(review_of(thing)))
+    once["spec"]["containers"] += added
+    again = patched(once, mutated(review_of(once)))
+    assert mutated(review_of(again)).patch == ()

@@ -1,0 +1,180 @@
+"""An AdmissionReview is answered as Kubernetes wants it, whatever is sent."""
+
+import base64
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import mpsd.cli
+from mpsd.admission.rules.admission import review
+from mpsd.admission.rules.admission_review import (
+    AdmissionContext,
+    Needs,
+    needed_to_mutate,
+    needed_to_validate,
+    read_review,
+)
+from mpsd.model.policy import Mode, RuleId
+from tests.admission.cases import in_kind, with_volume
+from tests.admission.reviews import ALLOWED, mutated, review_of, rules_refusing, validated
+from tests.model.manifests import FACTS, MEMORY, POLICY, STEPS, Fields, container, inside, pod, with_admission
+
+SAMPLE: Fields = yaml.safe_load(Path(mpsd.cli.__file__).with_name("mps-sample.yaml").read_text())
+
+
+def without_host_ipc() -> Fields:
+    thing = copy.deepcopy(SAMPLE)
+    del thing["spec"]["template"]["spec"]["hostIPC"]
+    return thing
+
+
+def test_the_published_sample_is_admitted_as_it_is_with_a_word_about_root() -> None:
+    answer = validated(review_of(SAMPLE))
+    assert answer.allowed
+    assert answer.audit == {"warn": "host-pid,host-root"}
+    assert mutated(review_of(SAMPLE)) == ALLOWED
+
+
+def test_the_sample_without_host_ipc_is_refused_in_words_that_name_it() -> None:
+    answer = validated(review_of(without_host_ipc()))
+    assert rules_refusing(answer) == ["host-ipc-missing"]
+    assert answer.message == (
+        "Job team/mps-sample is refused, 1 problem\n"
+        "  spec.template.spec.hostIPC: a pod that asks for a GPU needs hostIPC: true, without which its programs do "
+        "not reach MPS; add hostIPC: true beside containers"
+    )
+
+
+def test_everything_wrong_is_said_at_once_and_in_the_words_of_explain() -> None:
+    thing = inside("apps/v1", "Deployment", in_kind("initContainers", env=[{"name": "EGPU", "value": "1"}]))
+    thing["spec"]["template"]["spec"] |= {"hostIPC": False, "nodeName": "a", "volumes": [{"hostPath": {"path": "/"}}]}
+    answer, verdict = validated(review_of(thing)), review(thing, POLICY, FACTS)
+    assert len(verdict.problems) == 4
+    assert answer.message.splitlines()[1:] == [f"  {problem}" for problem in verdict.problems]
+
+
+@pytest.mark.parametrize(("version", "kind"), STEPS)
+def test_templates_are_refused_as_the_pods_would_be(version: str, kind: str) -> None:
+    thing = inside(version, kind, pod(container(limits={MEMORY: 7}), hostIPC=None))
+    assert rules_refusing(validated(review_of(thing))) == ["host-ipc-missing"]
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        pod(container()),
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}},
+        {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "spec": {}},
+        {"apiVersion": "autoscaling/v1", "kind": "Scale", "spec": {"replicas": 1}},
+        {"apiVersion": "v1", "kind": "Binding", "target": {}},
+    ],
+)
+def test_what_touches_no_gpu_needs_nothing_and_costs_no_word(thing: Fields) -> None:
+    review = review_of(thing)
+    assert needed_to_validate(read_review(review), POLICY, FACTS) == Needs()
+    assert validated(review) == ALLOWED
+
+
+def test_what_is_needed_is_said_beforehand() -> None:
+    sources = [{"configMapRef": {"name": name}} for name in ("a", "b", "a")]
+    sources += [{"secretRef": {"name": "c"}}, {"prefix": "MY_", "configMapRef": {"name": "d"}}]
+    asking = read_review(review_of(pod(container(limits={MEMORY: 7}, envFrom=sources))))
+    assert needed_to_validate(asking, POLICY, FACTS) == Needs("team", (("team", "a"), ("team", "b")))
+    assert needed_to_mutate(asking, POLICY) == Needs()
+    other = read_review(review_of(with_volume("/", asks=False)))
+    assert needed_to_validate(other, POLICY, FACTS) == Needs("team")
+    assert needed_to_mutate(other, POLICY) == Needs("team")
+    exempt = read_review(review_of(with_volume("/"), namespace="kube-system"))
+    assert needed_to_validate(exempt, POLICY, FACTS) == needed_to_mutate(exempt, POLICY) == Needs()
+
+
+def test_keys_that_were_looked_up_count_and_those_of_other_namespaces_do_not() -> None:
+    review = review_of(pod(container(limits={MEMORY: 7}, envFrom=[{"configMapRef": {"name": "a"}}])))
+    seen = {("team", "a"): ["EGPU"], ("other", "a"): ["BATCH"]}
+    assert rules_refusing(validated(review, seen=AdmissionContext(config_maps=seen))) == ["environment-blocked"]
+    elsewhere = validated(review, seen=AdmissionContext(config_maps={("other", "a"): ["EGPU"]}))
+    assert elsewhere.audit == {"warn": "environment-unseen"}
+
+
+@pytest.mark.parametrize("namespace", POLICY.admission.exempt_namespaces)
+def test_nothing_is_said_in_exempt_namespaces(namespace: str) -> None:
+    thing = in_kind("containers", securityContext={"privileged": True})
+    assert validated(review_of(thing, namespace=namespace)) == ALLOWED
+    assert mutated(review_of(thing, namespace=namespace)) == ALLOWED
+
+
+def test_the_reviews_namespace_counts_and_not_the_objects_own_word() -> None:
+    thing = in_kind("containers", securityContext={"privileged": True})
+    thing["metadata"]["namespace"] = "kube-system"
+    assert rules_refusing(validated(review_of(thing))) == ["privileged"]
+
+
+def test_labels_of_the_namespace_change_how_hard_rules_are_taken() -> None:
+    review = review_of(without_host_ipc())
+    relaxed = validated(review, seen=AdmissionContext({"mpsd.io/enforce": "none"}))
+    assert rules_refusing(relaxed) == []
+    assert relaxed.audit == {"warn": "host-ipc-missing,host-pid,host-root"}
+    strict = validated(review, seen=AdmissionContext({"mpsd.io/enforce": "all"}))
+    assert rules_refusing(strict) == ["host-ipc-missing", "host-pid", "host-root"]
+    quiet = {"mpsd.io/enforce": "none", "mpsd.io/warn": "none", "mpsd.io/audit": "none"}
+    assert validated(review, seen=AdmissionContext(quiet)) == ALLOWED
+    odd = validated(review, seen=AdmissionContext({"mpsd.io/warn": "loud"}))
+    assert odd.warnings[-1] == 'the namespace\'s label mpsd.io/warn is "loud": write all, none or default'
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_rule_is_taken_as_hard_as_the_policy_says(mode: Mode) -> None:
+    policy = with_admission(rules={**POLICY.admission.rules, RuleId.HOST_PID: mode})
+    answer = validated(review_of(pod(container(limits={MEMORY: 7}), hostPID=True)), policy)
+    assert answer.verdicts == (("host-pid", str(mode)),)
+    assert answer.audit == {str(mode): "host-pid"}
+    assert (answer.allowed, bool(answer.warnings)) == (mode is not Mode.ENFORCE, mode is Mode.WARN)
+
+
+def test_warnings_are_short_and_each_says_its_rule() -> None:
+    name = "x" * 63
+    env_from = [{"prefix": "CUDA_", "secretRef": {"name": "y" * 253}}]
+    thing = inside("batch/v1", "CronJob", pod(container(name, {MEMORY: 7}, envFrom=env_from), hostPID=True))
+    answer = validated(review_of(thing))
+    assert len(answer.warnings) > 3
+    assert all(len(warning) < 120 for warning in answer.warnings)
+    assert {"host-pid: remove it; MPS works without"} < set(answer.warnings)
+
+
+def test_an_answer_stays_short_however_much_is_wrong() -> None:
+    env = [{"name": f"CUDA_MPS_{n}", "value": "1"} for n in range(500)]
+    answer = validated(review_of(pod(container(limits={MEMORY: 7}, env=env))))
+    assert answer.message.splitlines()[0].endswith("is refused, 500 problems")
+    assert answer.message.splitlines()[-1] == "  and 400 more"
+    volumes = [{"name": f"v{n}", "hostPath": {"path": "/"}} for n in range(500)]
+    assert len(validated(review_of(pod(container(), volumes=volumes))).warnings) == 31
+
+
+def test_the_record_is_an_admission_review_that_answers_the_uid() -> None:
+    assert ALLOWED.record() == {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {"uid": "705ab4f5", "allowed": True},
+    }
+    response: Any = validated(review_of(without_host_ipc())).record()["response"]
+    assert response["allowed"] is False
+    assert response["status"].keys() == {"code", "reason", "message"}
+    assert response["status"]["code"] == 403
+    assert response["warnings"]
+    assert response["auditAnnotations"] == {"enforce": "host-ipc-missing", "warn": "host-pid,host-root"}
+
+
+def test_a_patch_is_sent_as_json_patch_in_base64() -> None:
+    response: Any = mutated(review_of(pod(container()))).record()["response"]
+    assert response["patchType"] == "JSONPatch"
+    assert json.loads(base64.b64decode(response["patch"])) == [
+        {
+            "op": "add",
+            "path": "/spec/containers/0/env",
+            "value": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
+        }
+    ]

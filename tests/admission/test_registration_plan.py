@@ -1,0 +1,190 @@
+"""What a webhook configuration must say: repaired, never locked out, left alone once it is right."""
+
+from copy import deepcopy
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.admission.rules.registration import (
+    EXEMPT,
+    FailurePolicy,
+    Registration,
+    authorities_named,
+    exemption,
+    is_registered,
+    repair,
+)
+
+WANTED = Registration("mpsd-webhook", "mpsd-system", "/validate", "", "QUJD", FailurePolicy.FAIL)
+EXEMPTION = {"key": EXEMPT, "operator": "NotIn", "values": ["true"]}
+RULES = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
+Fields = dict[str, Any]
+
+
+def shipped(**fields: object) -> Fields:
+    """A configuration as the manifests have it."""
+    webhook = {
+        "name": "pods.mpsd.io",
+        "clientConfig": {"service": {"name": "mpsd-webhook", "namespace": "mpsd-system", "path": "/validate"}},
+        "failurePolicy": "Ignore",
+        "namespaceSelector": {"matchExpressions": [EXEMPTION]},
+        "rules": RULES,
+        **fields,
+    }
+    return {"metadata": {"name": "mpsd-webhook", "resourceVersion": "7"}, "webhooks": [webhook]}
+
+
+def settled(configuration: Fields, wanted: Registration = WANTED, *, may_fail: bool = True) -> Fields:
+    """The configuration after every repair."""
+    for _look in range(3):
+        change = repair(configuration, wanted, may_fail=may_fail)
+        if change is None:
+            return configuration
+        configuration = {**configuration, "webhooks": change.webhooks}
+    raise AssertionError("repairs do not come to an end")
+
+
+def test_the_authorities_come_first_and_fail_comes_after_them() -> None:
+    first = repair(shipped(), WANTED, may_fail=True)
+    assert first
+    assert first.webhooks[0]["clientConfig"]["caBundle"] == "QUJD"
+    assert first.webhooks[0]["failurePolicy"] == "Ignore"
+    assert first.changes == ("pods.mpsd.io: clientConfig",)
+    second = repair({"webhooks": first.webhooks}, WANTED, may_fail=True)
+    assert second
+    assert second.webhooks[0]["failurePolicy"] == "Fail"
+    assert second.changes == ("pods.mpsd.io: failurePolicy",)
+    assert repair({"webhooks": second.webhooks}, WANTED, may_fail=True) is None
+
+
+def test_fail_waits_until_it_may_be_set() -> None:
+    right = settled(shipped(), may_fail=False)
+    assert right["webhooks"][0]["failurePolicy"] == "Ignore"
+    assert is_registered(right, WANTED)
+
+
+def test_fail_is_not_taken_back_by_a_webhook_in_trouble() -> None:
+    assert repair(settled(shipped()), WANTED, may_fail=False) is None
+
+
+def test_ignore_is_set_at_once_where_the_operator_wants_it() -> None:
+    wanted = replace(WANTED, failure_policy=FailurePolicy.IGNORE)
+    change = repair(settled(shipped()), wanted, may_fail=False)
+    assert change
+    assert change.webhooks[0]["failurePolicy"] == "Ignore"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"clientConfig": {}},
+        {"clientConfig": {"url": "https://elsewhere/validate", "caBundle": "QUJD"}},
+        {"clientConfig": {"service": {"name": "other", "namespace": "mpsd-system", "path": "/validate", "port": 443}}},
+        {
+            "clientConfig": {
+                "service": {"name": "mpsd-webhook", "namespace": "x", "path": "/mutate"},
+                "caBundle": "Ug==",
+            }
+        },
+        {"namespaceSelector": {}},
+        {"namespaceSelector": None},
+        {"namespaceSelector": {"matchExpressions": [{"key": EXEMPT, "operator": "In", "values": ["true"]}]}},
+        {"namespaceSelector": {"matchExpressions": [{"key": EXEMPT, "operator": "NotIn", "values": ["false"]}]}},
+    ],
+)
+def test_what_somebody_breaks_is_put_right(broken: Fields) -> None:
+    configuration = shipped(**broken)
+    assert not is_registered(configuration, WANTED)
+    (webhook,) = settled(configuration)["webhooks"]
+    assert webhook["clientConfig"]["service"]["name"] == "mpsd-webhook"
+    assert webhook["clientConfig"]["caBundle"] == "QUJD"
+    assert EXEMPTION in webhook["namespaceSelector"]["matchExpressions"]
+    assert webhook["failurePolicy"] == "Fail"
+
+
+def test_an_exemption_in_other_words_and_what_stands_beside_it_are_left_alone() -> None:
+    selector = {
+        "matchLabels": {"team": "a"},
+        "matchExpressions": [{"key": EXEMPT, "operator": "DoesNotExist"}, {"key": "x", "operator": "Exists"}],
+    }
+    assert settled(shipped(namespaceSelector=selector))["webhooks"][0]["namespaceSelector"] == selector
+
+
+def test_a_port_of_the_service_that_the_manifests_chose_stays() -> None:
+    service = {"name": "mpsd-webhook", "namespace": "mpsd-system", "path": "/validate", "port": 8443}
+    (webhook,) = settled(shipped(clientConfig={"service": service}))["webhooks"]
+    assert webhook["clientConfig"]["service"]["port"] == 8443
+
+
+def test_a_url_takes_the_place_of_the_service() -> None:
+    wanted = replace(WANTED, url="https://10.0.0.7:9443/")
+    (webhook,) = settled(shipped(), wanted)["webhooks"]
+    assert webhook["clientConfig"] == {"url": "https://10.0.0.7:9443/validate", "caBundle": "QUJD"}
+
+
+def test_authorities_that_somebody_else_writes_stay() -> None:
+    wanted = replace(WANTED, authorities=None)
+    client = {**shipped()["webhooks"][0]["clientConfig"], "caBundle": "Y2VydC1tYW5hZ2Vy"}
+    right = settled(shipped(clientConfig=client), wanted)
+    assert authorities_named(right) == ("Y2VydC1tYW5hZ2Vy",)
+
+
+def test_rules_and_every_other_webhook_are_repaired_alone() -> None:
+    two = shipped()
+    two["webhooks"].append({**two["webhooks"][0], "name": "templates.mpsd.io", "timeoutSeconds": 5, "rules": []})
+    before = deepcopy(two)
+    change = repair(two, WANTED, may_fail=False)
+    assert two == before
+    assert change
+    assert [webhook["rules"] for webhook in change.webhooks] == [RULES, []]
+    assert [webhook.get("timeoutSeconds") for webhook in change.webhooks] == [None, 5]
+
+
+def test_a_configuration_without_webhooks_asks_nobody() -> None:
+    assert repair({}, WANTED, may_fail=True) is None
+    assert not is_registered({"webhooks": []}, WANTED)
+
+
+@pytest.mark.parametrize(("labels", "is_exempt"), [(None, False), ({EXEMPT: "false"}, False), ({EXEMPT: "true"}, True)])
+def test_a_namespace_is_exempt_by_its_label(labels: Fields | None, is_exempt: bool) -> None:
+    patch = exemption({"metadata": {"labels": labels} if labels is not None else {}})
+    assert patch == (None if is_exempt else {"metadata": {"labels": {EXEMPT: "true"}}})
+
+
+VALUES = st.none() | st.booleans() | st.text(max_size=5) | st.lists(st.text(max_size=3), max_size=2)
+EXPRESSIONS = st.lists(
+    st.fixed_dictionaries(
+        {"key": st.sampled_from([EXEMPT, "a"]), "operator": st.sampled_from(["In", "NotIn", "DoesNotExist"])},
+        optional={"values": st.lists(st.sampled_from(["true", "false"]), max_size=2)},
+    ),
+    max_size=3,
+)
+WEBHOOKS = st.fixed_dictionaries(
+    {"name": st.text(max_size=5)},
+    optional={
+        "clientConfig": st.dictionaries(st.sampled_from(["url", "caBundle"]), st.text(max_size=5))
+        | st.fixed_dictionaries({"service": st.dictionaries(st.sampled_from(["name", "path", "port"]), VALUES)}),
+        "failurePolicy": st.sampled_from(["Ignore", "Fail"]),
+        "namespaceSelector": st.fixed_dictionaries({}, optional={"matchExpressions": EXPRESSIONS}),
+        "rules": VALUES,
+    },
+)
+
+
+@given(st.lists(WEBHOOKS, max_size=3), st.booleans())
+def test_every_configuration_is_right_after_its_repairs_and_then_left_alone(webhooks: list[Fields], may: bool) -> None:
+    configuration = {"webhooks": webhooks}
+    steps = [configuration]
+    while (change := repair(steps[-1], WANTED, may_fail=may)) is not None:
+        steps.append({"webhooks": change.webhooks})
+        assert len(steps) < 4
+    for before, after in pairwise(steps):
+        for old, new in zip(before["webhooks"], after["webhooks"], strict=True):
+            assert old.get("rules") == new.get("rules")
+            turned = old.get("failurePolicy") != "Fail" and new.get("failurePolicy") == "Fail"
+            assert not turned or is_registered({"webhooks": [old]}, WANTED), "Fail before it could be reached"
+    assert not webhooks or is_registered(steps[-1], WANTED)

@@ -1,0 +1,206 @@
+"""Containers get the very cards that they name, all of them or none, and no card is promised beyond its size."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.agent.rules.decide import Refuse
+from mpsd.containers.dialects.dialect import read_dialect
+from mpsd.containers.dialects.dialect_request import Refused
+from mpsd.model.domain_states import State
+from mpsd.model.grants import Grant, promised_mib, rooms
+from mpsd.model.policy import CardCompute, Compute
+from tests.containers.dialect_machine import T4_MIB, V100_MIB
+from tests.grants.card_worlds import SERVER_MIB, Node, apart, cards, egpu, one_domain
+from tests.model.worlds import POLICY
+
+NOTHING = "nothing is reserved on any of the 3 GPUs"
+FIRST = egpu((0, 20480, 10), (1, 20480, 10), (2, 10240, 10))
+SECOND = egpu((0, 10240, 10), (1, 10240, 10), (2, 20480, 10))
+
+
+def refused(node: Node, environment: dict[str, str]) -> Refuse:
+    answer = node.ask(environment)
+    assert isinstance(answer, Refuse), answer
+    return answer
+
+
+def granted(node: Node, environment: dict[str, str]) -> Grant:
+    answer = node.ask(environment)
+    assert isinstance(answer, Grant), answer
+    return answer
+
+
+def test_d4_memory_over_one_of_three_cards_is_refused_and_the_others_stay_free() -> None:
+    node = Node(cards())
+    reading = read_dialect(egpu((0, 20480, 10), (1, 20480, 10), (2, 40960, 10)), node.gpus, POLICY.compute)
+    assert isinstance(reading, Refused)
+    assert [str(problem) for problem in reading.problems] == [
+        "EGPU MEM on gpu2 is 40960 MiB: is more than the GPU's 32844 MiB; ask for at most 32844 MiB"
+    ]
+    assert granted(node, egpu(*((gpu, V100_MIB, 10) for gpu in range(3))))
+
+
+def test_d4_the_fourth_container_is_refused_and_nothing_stays_reserved() -> None:
+    node = Node(cards())
+    for environment in (FIRST, SECOND, egpu(*((gpu, 2048, 10) for gpu in range(3)))):
+        granted(node, environment)
+    answer = refused(node, egpu(*((gpu, 1024, 10) for gpu in range(3))))
+    each = (f"gpu{n} has 0 of 32768 MiB free, and 1024 MiB are asked for" for n in range(3))
+    assert answer.reason == "; ".join([*each, "ask for less, or again when others have ended", NOTHING])
+    assert not answer.for_ever
+    assert len(node.grants) == 3
+
+
+def test_d4_on_a_card_of_32768_mib_the_third_is_refused_already_because_the_mps_server_takes_some() -> None:
+    node = Node(cards(V100_MIB))
+    granted(node, FIRST)
+    granted(node, SECOND)
+    answer = refused(node, egpu(*((gpu, 2048, 10) for gpu in range(3))))
+    assert f"gpu0 has {2048 - SERVER_MIB} of {V100_MIB - SERVER_MIB} MiB free" in answer.reason
+
+
+def test_d4_a_weight_over_100_is_refused_while_parsing_so_that_nothing_is_asked_of_the_books() -> None:
+    environment = egpu((0, 20480, 10), (1, 20480, 10), (2, 10240, 110))
+    reading = read_dialect(environment, cards(), POLICY.compute)
+    assert isinstance(reading, Refused)
+    assert [problem.rule for problem in reading.problems] == ["percent-range"]
+
+
+def test_d4_the_sum_of_weights_over_100_is_refused_on_every_card_that_lacks_it() -> None:
+    node = Node(cards())
+    granted(node, egpu((0, 20480, 25), (1, 20480, 25), (2, 10240, 25)))
+    granted(node, egpu((0, 10240, 25), (1, 10240, 25), (2, 20480, 25)))
+    granted(node, egpu(*((gpu, 1024, 50) for gpu in range(3))))
+    answer = refused(node, egpu(*((gpu, 1024, 10) for gpu in range(3))))
+    each = (f"gpu{n} has 0 % of its threads free, and 10 % are asked for" for n in range(3))
+    assert answer.reason == "; ".join([*each, "ask for less, or again when others have ended", NOTHING])
+    assert not answer.for_ever
+
+
+def test_d4_what_each_card_lacks_is_said_and_what_has_enough_is_not_named() -> None:
+    node = Node(cards())
+    granted(node, egpu((0, 30000, 10), (1, 1024, 95)))
+    answer = refused(node, egpu((0, 10240, 5), (1, 10240, 10), (2, 10240, 10)))
+    assert "gpu0 has 2768 of 32768 MiB free, and 10240 MiB are asked for" in answer.reason
+    assert "gpu1 has 5 % of its threads free, and 10 % are asked for" in answer.reason
+    assert "gpu2" not in answer.reason
+
+
+def test_d4_a_card_is_filled_to_the_last_mib_and_percent_and_not_beyond() -> None:
+    node = Node(cards())
+    granted(node, egpu((0, 20480, 40)))
+    assert "gpu0 has 12288 of 32768 MiB free, and 12289 MiB are asked for" in refused(node, egpu((0, 12289, 10))).reason
+    assert "gpu0 has 60 % of its threads free, and 61 % are asked for" in refused(node, egpu((0, 12288, 61))).reason
+    granted(node, egpu((0, 12288, 60)))
+
+
+def test_what_has_ended_is_free_again_for_the_same_container() -> None:
+    node = Node(cards())
+    first = granted(node, FIRST)
+    assert isinstance(node.ask(FIRST), Refuse)
+    node.end(first)
+    assert granted(node, FIRST).gpus == first.gpus
+
+
+def test_b2_shares_of_1_in_max_inst_are_reserved_and_one_container_too_many_is_refused() -> None:
+    (t4,) = cards(T4_MIB, 1)
+    node = Node((t4,), policy=replace(POLICY, compute=Compute(0, 3, {})))
+    share = {"ALIYUN_COM_GPU_MEM_CONTAINER": "1", "ALIYUN_COM_GPU_MEM_DEV": "15"}
+    assert [granted(node, share).reserved_percent for _ in range(3)] == [33, 33, 33]
+    answer = refused(node, share)
+    assert "gpu0 has a weight of 0 of 3 free, and 1 is asked for" in answer.reason
+    assert "gpu0 has 1 % of its threads free, and 33 % are asked for" in answer.reason
+
+
+def test_b3_weights_never_come_to_more_than_max_inst_whatever_the_policy_and_none_is_bound_without_it() -> None:
+    (t4,) = cards(T4_MIB, 1)
+    share = {"ALIYUN_COM_GPU_MEM_CONTAINER": "1", "ALIYUN_COM_GPU_MEM_DEV": "15", "ALIYUN_COM_GPU_SCHD_WEIGHT": "8"}
+    bound = Node((t4,), policy=replace(POLICY, compute=Compute(5, None, {"0": CardCompute(1, 10)})))
+    granted(bound, share)
+    assert "gpu0 has a weight of 2 of 10 free, and 8 is asked for" in refused(bound, share).reason
+    unbound = Node((t4,))
+    assert [granted(unbound, share).reserved_percent for _ in range(4)] == [0, 0, 0, 0]
+
+
+def test_cards_of_different_domains_are_refused_for_ever_with_what_to_write_into_the_policy() -> None:
+    gpus = cards()
+    node = Node(gpus, apart(gpus))
+    answer = refused(node, FIRST)
+    assert "put [0, 1, 2] into `domains` of the policy" in answer.reason
+    assert answer.for_ever
+    assert not node.grants
+    assert granted(node, egpu((1, 20480, 10))).domain == "gpu1"
+
+
+@pytest.mark.parametrize("state", [State.STARTING, State.DRAINED, State.FAULT])
+def test_cards_whose_domain_does_not_serve_are_named_with_why_and_others_are_not(state: State) -> None:
+    gpus = cards()
+    serving, away = one_domain(gpus[:2]), replace(one_domain(gpus[2:], state, "a reason"), domain="gpu2")
+    node = Node(gpus, (serving, away))
+    answer = refused(node, egpu((2, 1024, 10)))
+    assert answer.reason.startswith("gpu2 takes no programs now: gpu2 is ")
+    assert answer.reason.endswith(": a reason")
+    assert not answer.for_ever
+    granted(node, egpu((0, 20480, 60)))
+    assert "gpu2" not in refused(node, egpu((0, 20480, 60))).reason
+
+
+def test_a_card_without_a_control_daemon_yet_is_said_to_have_none() -> None:
+    gpus = cards()
+    answer = refused(Node(gpus, (one_domain(gpus[:2]),)), egpu((0, 1024, 10), (2, 1024, 10)))
+    assert "gpu2 has no control daemon yet" in answer.reason
+    assert not answer.for_ever
+
+
+ORDINALS = st.lists(st.sampled_from([0, 1, 2]), min_size=1, max_size=3, unique=True)
+AMOUNTS = st.tuples(st.integers(600, V100_MIB), st.integers(1, 100))
+EGPUS = ORDINALS.flatmap(
+    lambda ordinals: st.lists(AMOUNTS, min_size=len(ordinals), max_size=len(ordinals)).map(
+        lambda amounts: egpu(*((n, *amount) for n, amount in zip(ordinals, amounts, strict=True)))
+    )
+)
+CGPUS = st.builds(
+    lambda ordinals, gib, weight: {
+        "ALIYUN_COM_GPU_MEM_CONTAINER": ",".join(map(str, gib[: len(ordinals)])),
+        "ALIYUN_COM_GPU_MEM_DEV": "32",
+        "ALIYUN_COM_GPU_SCHD_WEIGHT": str(weight),
+        "NVIDIA_VISIBLE_DEVICES": ",".join(map(str, ordinals)),
+    },
+    ORDINALS,
+    st.lists(st.integers(1, 31), min_size=1, max_size=3),
+    st.integers(1, 10),
+)
+ENDS = st.integers(0, 5)
+COMPUTES = st.sampled_from([Compute(5, None, {}), Compute(3, 10, {}), Compute(0, 20, {"1": CardCompute(3, 12)})])
+
+
+@given(st.lists(EGPUS | CGPUS | ENDS, max_size=20), COMPUTES)
+def test_whatever_comes_and_goes_no_card_is_promised_beyond_its_size_and_each_has_what_it_named(
+    steps: list[dict[str, str] | int], compute: Compute
+) -> None:
+    node = Node(cards(), policy=replace(POLICY, compute=compute))
+    for step in steps:
+        before = node.grants
+        if isinstance(step, int):
+            if before:
+                node.end(before[step % len(before)])
+                assert len(node.grants) == len(before) - 1
+            continue
+        answer = node.ask(step)
+        named = [
+            gpu.uuid for n in step["NVIDIA_VISIBLE_DEVICES"].split(",") for gpu in node.gpus if gpu.label == f"gpu{n}"
+        ]
+        if isinstance(answer, Grant):
+            assert list(answer.gpus) == named
+        else:
+            assert node.grants == before
+        left = rooms(node.gpus, dict.fromkeys((gpu.uuid for gpu in node.gpus), "all"), node.grants, node.policy)
+        for room, gpu in zip(left, node.gpus, strict=True):
+            held = [grant.part_of(gpu.uuid) for grant in node.grants]
+            assert sum(part.memory_mib for part in held) <= promised_mib(gpu, node.policy) <= gpu.memory_mib
+            assert sum(part.reserved_percent for part in held) <= 100
+            assert min(room.memory_mib, room.thread_percent, room.clients) >= 0
+            assert room.weight is None or room.weight >= 0

@@ -1,0 +1,253 @@
+"""Decisions about a node, over enumerated small worlds: after every action of every list the books still hold."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from mpsd.agent.rules.decide import (
+    Action,
+    Admit,
+    EndGrant,
+    Forget,
+    Refuse,
+    SetLimit,
+    decide,
+    domain_of,
+    stages,
+    why_waiting,
+)
+from mpsd.model.client_limits import DENY_MIB
+from mpsd.model.domain_states import State, after_is
+from mpsd.model.grants import Grant, promised_mib
+from mpsd.model.identity import ProcessIdentity
+from mpsd.model.node_view import Client, HeldGrant, NodeView, ServerLimit
+from tests.model.worlds import GPUS, NOW, POLICY, SPREAD, UUIDS, grant, record, view, waiting
+
+
+def limits_of(actions: tuple[Action, ...], domain: str) -> list[int]:
+    return [action.limit.memory_mib for action in actions if isinstance(action, SetLimit) and action.domain == domain]
+
+
+def client_of(grant_id: str | None, gpu: int = 0) -> Client:
+    return Client(ProcessIdentity(900, 1, "boot"), UUIDS[gpu], 600, True, "python train.py", grant_id)
+
+
+def test_a_request_that_fits_is_admitted_on_one_gpu() -> None:
+    (admit,) = [action for action in decide(view(waits=(waiting("a", 7),)), POLICY) if isinstance(action, Admit)]
+    assert (admit.grant.id, admit.grant.gpus, admit.grant.memory_mib) == ("a", (UUIDS[0],), 7168)
+
+
+def test_the_server_limit_is_raised_before_the_program_is_answered() -> None:
+    actions = decide(view(waits=(waiting("a", 7),)), POLICY)
+    admitted = next(n for n, action in enumerate(actions) if isinstance(action, Admit))
+    raised = [n for n, action in enumerate(actions) if isinstance(action, SetLimit) and action.limit.memory_mib == 7168]
+    assert raised
+    assert max(raised) < admitted
+
+
+def test_a_domain_without_a_grant_denies_new_clients() -> None:
+    assert set(limits_of(decide(view(), POLICY), "gpu0")) == {DENY_MIB}
+
+
+def test_a_limit_that_is_confirmed_is_not_set_again() -> None:
+    confirmed = frozenset({ServerLimit(None, 0, DENY_MIB), ServerLimit(500, 0, DENY_MIB)})
+    assert decide(view(limits=confirmed), POLICY) == ()
+
+
+def test_the_limit_is_lowered_after_the_largest_grant_has_ended() -> None:
+    held = (HeldGrant(grant("big", 12), False), HeldGrant(grant("small", 3), True))
+    confirmed = frozenset({ServerLimit(None, 0, 12288), ServerLimit(500, 0, 12288)})
+    actions = decide(view(grants=held, limits=confirmed, records=(record(0),)), POLICY)
+    assert actions[0] == EndGrant(held[0].grant)
+    assert limits_of(actions, "gpu0") == [3072, 3072]
+
+
+def test_a_grant_outlives_its_holder_while_a_client_of_it_lives() -> None:
+    held = (HeldGrant(grant("a", 7), False),)
+    assert not [a for a in decide(view(grants=held, clients=(client_of("a"),)), POLICY) if isinstance(a, EndGrant)]
+    assert EndGrant(held[0].grant) in decide(view(grants=held, clients=(client_of("b"),)), POLICY)
+
+
+def test_no_grant_ends_while_nvml_cannot_say_who_is_there() -> None:
+    held = (HeldGrant(grant("a", 7), False),)
+    assert not [a for a in decide(view(grants=held, clients=None), POLICY) if isinstance(a, EndGrant)]
+
+
+def test_what_fits_no_single_gpu_is_refused_though_the_sum_would_do() -> None:
+    held = (HeldGrant(grant("a", 15), True), HeldGrant(grant("b", 15, gpu=1), True))
+    (refused,) = [a for a in decide(view(grants=held, waits=(waiting("c", 10),)), POLICY) if isinstance(a, Refuse)]
+    assert refused == Refuse(
+        "c",
+        "no single GPU has 10 GiB: gpu0 has 8 of 23 GiB free, gpu1 has 8 of 23 GiB free; "
+        "together they would do, but a grant lies on one GPU",
+        for_ever=False,
+    )
+
+
+def test_a_request_that_waits_is_neither_admitted_nor_refused_before_its_deadline() -> None:
+    held = (HeldGrant(grant("a", 23), True), HeldGrant(grant("b", 23, gpu=1), True))
+    actions = decide(view(grants=held, waits=(waiting("c", 1, deadline=NOW + 1),)), POLICY)
+    assert not [action for action in actions if isinstance(action, Admit | Refuse)]
+
+
+def test_a_request_that_waited_too_long_is_refused_with_the_reason() -> None:
+    held = (HeldGrant(grant("a", 23), True), HeldGrant(grant("b", 23, gpu=1), True))
+    actions = decide(view(grants=held, waits=(waiting("c", 1, deadline=NOW),)), POLICY)
+    assert [action.for_ever for action in actions if isinstance(action, Refuse)] == [False]
+
+
+def test_what_no_gpu_here_could_ever_hold_is_refused_at_once_even_when_it_would_wait() -> None:
+    actions = decide(view(waits=(waiting("c", 24, deadline=NOW + 60),)), POLICY)
+    assert [action.for_ever for action in actions if isinstance(action, Refuse)] == [True]
+
+
+def test_nobody_overtakes_a_request_that_waits() -> None:
+    held = (HeldGrant(grant("a", 20), True), HeldGrant(grant("b", 20, gpu=1), True))
+    waits = (waiting("large", 10, deadline=NOW + 60), waiting("small", 1))
+    actions = decide(view(grants=held, waits=waits), POLICY)
+    assert [action for action in actions if isinstance(action, Admit | Refuse)] == [
+        Refuse("small", "1 request waits before this one", for_ever=False)
+    ]
+
+
+def test_two_requests_at_once_are_admitted_in_their_order_and_never_over_the_card() -> None:
+    actions = decide(view(waits=(waiting("a", 20), waiting("b", 20), waiting("c", 20))), POLICY)
+    admitted = [action.grant for action in actions if isinstance(action, Admit)]
+    assert [(one.id, one.domain) for one in admitted] == [("a", "gpu0"), ("b", "gpu1")]
+    assert [action.id for action in actions if isinstance(action, Refuse)] == ["c"]
+
+
+def test_a_request_whose_program_is_gone_is_forgotten() -> None:
+    gone = replace(waiting("a", 1), holder_alive=False)
+    assert Forget("a") in decide(view(waits=(gone,)), POLICY)
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.READY])
+def test_only_a_ready_domain_takes_new_programs(state: State) -> None:
+    records = (record(0, state, reason="because"), record(1, state))
+    (refused,) = [a for a in decide(view(records=records, waits=(waiting("a", 1),)), POLICY) if isinstance(a, Refuse)]
+    assert (
+        refused.reason
+        == f"no GPU here takes programs now; gpu0 is {after_is(state)}: because; gpu1 is {after_is(state)}"
+    )
+    assert not refused.for_ever
+
+
+@pytest.mark.parametrize("state", [State.WEDGED, State.DOWN, State.STARTING, State.REFUSED, State.DRAINED])
+def test_a_daemon_that_may_not_answer_is_told_nothing(state: State) -> None:
+    assert decide(view(records=(record(0, state),)), POLICY) == ()
+
+
+def test_a_grant_too_small_for_a_context_is_refused_for_ever() -> None:
+    tiny = replace(waiting("a", 1), request=replace(waiting("a", 1).request, memory_mib=100))
+    (refused,) = [action for action in decide(view(waits=(tiny,)), POLICY) if isinstance(action, Refuse)]
+    assert refused.for_ever
+    assert "does not hold a CUDA context, which takes 234 MiB" in refused.reason
+
+
+def small_worlds() -> Iterator[NodeView]:
+    """Every mix of two grants (alive or not, with a client or not), two requests, and the limits that may be known."""
+    confirmed = [frozenset[ServerLimit](), frozenset({ServerLimit(None, 0, 12288), ServerLimit(500, 0, DENY_MIB)})]
+    for first, second, alive, has_client, asks, limits, state in product(
+        (0, 3, 12), (0, 11, 20), (False, True), (False, True), ((), (2,), (12, 12), (23, 1)), confirmed,
+        (State.READY, State.FAULT),
+    ):  # fmt: skip
+        held = tuple(
+            HeldGrant(grant(name, gib, gpu), alive) for name, gib, gpu in (("x", first, 0), ("y", second, 1)) if gib
+        )
+        yield view(
+            grants=held,
+            waits=tuple(waiting(f"w{n}", gib) for n, gib in enumerate(asks)),
+            clients=(client_of("x"),) if has_client else (),
+            limits=limits,
+            records=(record(0, state), record(1)),
+        )
+
+
+@pytest.mark.parametrize("policy", [POLICY, SPREAD], ids=["binpack", "spread"])
+def test_after_every_action_of_every_list_the_books_hold(policy: object) -> None:
+    assert isinstance(policy, type(POLICY))
+    for world in small_worlds():
+        books = {held.grant.id: held.grant for held in world.grants}
+        in_force = {
+            (domain.name, limit.server, limit.ordinal): limit.memory_mib
+            for domain in world.domains
+            for limit in domain.limits
+        }
+        for action in decide(world, policy):
+            match action:
+                case EndGrant(ended):
+                    del books[ended.id]
+                case Admit(admitted):
+                    books[admitted.id] = admitted
+                case SetLimit(domain, limit):
+                    in_force[domain, limit.server, limit.ordinal] = limit.memory_mib
+            assert_no_gpu_is_promised_twice(tuple(books.values()))
+            if isinstance(action, Admit):
+                assert_every_server_lets_it_in(action.grant, in_force)
+
+
+def assert_no_gpu_is_promised_twice(grants: tuple[Grant, ...]) -> None:
+    for gpu in GPUS:
+        here = [one for one in grants if gpu.uuid in one.gpus]
+        assert sum(one.memory_mib for one in here) <= promised_mib(gpu, POLICY)
+        assert sum(one.reserved_percent for one in here) <= 100
+        assert sum(one.clients for one in here) <= gpu.capability.clients
+
+
+def assert_every_server_lets_it_in(admitted: Grant, in_force: dict[tuple[str, int | None, int], int]) -> None:
+    for server in (None, 500):
+        assert in_force[admitted.domain, server, 0] >= admitted.memory_mib
+
+
+def test_once_everything_was_done_there_is_nothing_left_to_do() -> None:
+    for world in small_worlds():
+        actions = decide(world, POLICY)
+        ended = {action.grant.id for action in actions if isinstance(action, EndGrant)}
+        admitted = tuple(HeldGrant(action.grant, True) for action in actions if isinstance(action, Admit))
+        kept = tuple(held for held in world.grants if held.grant.id not in ended)
+        after = {domain.name: {(one.server, one.ordinal): one for one in domain.limits} for domain in world.domains}
+        for action in actions:
+            if isinstance(action, SetLimit):
+                after[action.domain][action.limit.server, action.limit.ordinal] = action.limit
+        domains = tuple(replace(domain, limits=frozenset(after[domain.name].values())) for domain in world.domains)
+        settled = replace(world, grants=(*kept, *admitted), waiting=(), domains=domains)
+        assert decide(settled, POLICY) == ()
+
+
+def test_limits_of_several_domains_are_set_at_once_and_nothing_else_is() -> None:
+    for world in small_worlds():
+        actions = decide(world, POLICY)
+        done = list(stages(actions))
+        flat = [action for stage in done for own in stage.values() for action in own]
+        for domain in {domain_of(action) for action in actions}:
+            assert [a for a in flat if domain_of(a) == domain] == [a for a in actions if domain_of(a) == domain]
+        for stage in done:
+            several = [action for own in stage.values() for action in own]
+            assert len(several) == 1 or all(isinstance(action, SetLimit) for action in several)
+
+
+def test_no_limit_is_set_while_it_is_not_known_who_holds_what() -> None:
+    """A limit for some of the grants would shut the others out."""
+    for world in small_worlds():
+        unsure = replace(world, grants_known=False)
+        assert not any(isinstance(action, SetLimit) for action in decide(unsure, POLICY))
+
+
+@pytest.mark.parametrize("free_gib", [0, 3, 23])
+@pytest.mark.parametrize("gib", [(3, 3), (10, 1), (23, 23), (1, 1)])
+def test_whoever_goes_on_waiting_has_a_reason_and_nobody_else(gib: tuple[int, int], free_gib: int) -> None:
+    held = tuple(HeldGrant(grant(f"held{gpu}", 23 - free_gib, gpu), True) for gpu in (0, 1) if free_gib < 23)
+    queue = tuple(waiting(f"w{place}", wanted, deadline=NOW + 60) for place, wanted in enumerate(gib))
+    seen = view(grants=held, waits=queue)
+    answered = {a.grant.id for a in decide(seen, POLICY) if isinstance(a, Admit)}
+    assert why_waiting(seen, POLICY).keys() == {one.id for one in queue} - answered
+    assert all(why_waiting(seen, POLICY).values())
+
+
+def test_who_is_gone_waits_for_nothing() -> None:
+    gone = replace(waiting("gone", 23, deadline=NOW + 60), holder_alive=False)
+    held = (HeldGrant(grant("a", 20), True), HeldGrant(grant("b", 20, gpu=1), True))
+    assert why_waiting(view(grants=held, waits=(gone,)), POLICY) == {}

@@ -1,0 +1,84 @@
+"""Which GPU a request gets: the fullest that has room, or the emptiest; always the same one."""
+
+from itertools import permutations
+
+from mpsd.grants.rules.placement import NoRoom, Placed, gib, place
+from mpsd.model.domains import domains
+from mpsd.model.grants import Request, Room, rooms
+from tests.model.worlds import GPUS, POLICY, SPREAD, UUIDS, grant
+
+APART = {UUIDS[0]: "gpu0", UUIDS[1]: "gpu1"}
+TOGETHER = dict.fromkeys(UUIDS, "gpu0-1")
+SEVEN = Request(7 * 1024, None, 1)
+
+
+def rooms_with(*grants: tuple[int, int], domain_of: dict[str, str] = APART) -> tuple[Room, ...]:
+    """Rooms beside grants given as (GiB, GPU)."""
+    held = [grant(f"g{n}", gib_, gpu) for n, (gib_, gpu) in enumerate(grants)]
+    return rooms(GPUS, domain_of, held, POLICY)
+
+
+def test_binpack_fills_the_fullest_gpu_that_has_room() -> None:
+    assert place(SEVEN, rooms_with((10, 1)), POLICY) == Placed("gpu1", (UUIDS[1],))
+    assert place(SEVEN, rooms_with((17, 1)), POLICY) == Placed("gpu0", (UUIDS[0],))
+
+
+def test_spread_takes_the_emptiest() -> None:
+    assert place(SEVEN, rooms_with((3, 0)), SPREAD) == Placed("gpu1", (UUIDS[1],))
+
+
+def test_ties_go_to_the_lowest_ordinal_in_whatever_order_the_gpus_come() -> None:
+    for policy in (POLICY, SPREAD):
+        for order in permutations(rooms_with()):
+            assert place(SEVEN, order, policy) == Placed("gpu0", (UUIDS[0],))
+
+
+def test_several_gpus_come_from_one_domain() -> None:
+    two = Request(7 * 1024, None, 2)
+    assert place(two, rooms_with(domain_of=TOGETHER), POLICY) == Placed("gpu0-1", UUIDS)
+    refused = place(two, rooms_with(), POLICY)
+    assert isinstance(refused, NoRoom)
+    assert not refused.ever
+    assert refused.reason == "no domain here has 2 GPUs; `domains` in the policy says which GPUs belong together"
+
+
+def test_the_server_s_own_memory_is_never_promised() -> None:
+    assert [room.memory_mib_total for room in rooms_with()] == [23 * 1024, 23 * 1024]
+
+
+def test_a_share_of_the_threads_is_reserved_only_where_it_was_asked_for() -> None:
+    held = [grant("half", 1, reserved_percent=50), grant("none", 1)]
+    assert rooms(GPUS, APART, held, POLICY)[0].thread_percent == 50
+
+
+def test_threads_that_are_reserved_are_not_promised_again() -> None:
+    held = [grant("most", 1, reserved_percent=80)]
+    refused = place(Request(1024, 30, 1), rooms(GPUS, APART, held, POLICY)[:1], POLICY)
+    assert refused == NoRoom(
+        "no single GPU has 1 GiB and 30 % of the threads: gpu0 has 22 of 23 GiB free and 20 % of its threads", ever=True
+    )
+
+
+def test_a_gpu_that_has_its_clients_takes_no_more() -> None:
+    refused = place(SEVEN, rooms_with(*[(1, 0)] * 6)[:1], POLICY)
+    assert isinstance(refused, NoRoom)
+    assert refused.reason == "no single GPU has 7 GiB: gpu0 has 17 of 23 GiB free and room for 0 more clients"
+
+
+def test_gib_for_people_are_never_rounded_up() -> None:
+    assert [gib(mib) for mib in (0, 1024, 1023, 143079, 7168)] == ["0", "1", "0.9", "139.7", "7"]
+
+
+def test_every_gpu_has_a_domain_of_its_own_unless_the_policy_groups_it() -> None:
+    from dataclasses import replace
+
+    assert [(one.name, one.gpus) for one in domains(GPUS, POLICY)] == [("gpu0", UUIDS[:1]), ("gpu1", UUIDS[1:])]
+    grouped = domains(GPUS, replace(POLICY, domains=[[1, 0]]))
+    assert [(one.name, one.gpus) for one in grouped] == [("gpu0-1", UUIDS)]
+
+
+def test_gpus_that_lack_threads_would_not_do_together_either() -> None:
+    held = [grant("a", 20, 0, reserved_percent=100), grant("b", 20, 1, reserved_percent=100)]
+    refused = place(Request(5 * 1024, 5, 1), rooms(GPUS, APART, held, POLICY), POLICY)
+    assert isinstance(refused, NoRoom)
+    assert "together" not in refused.reason

@@ -1,0 +1,214 @@
+"""Which pods of a node ask for GPUs, and which of them kubelet means when it names none."""
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, expected, memory_units, percents, read_node_pod
+from mpsd.model.container import Role
+from mpsd.model.fields import MOST_FIELDS
+from tests.model.worlds import POLICY
+from tests.status.node_worlds import COUNT, MEM, PERCENT, container, named, node_pod, pod_object
+
+
+def test_a_pod_is_read_as_the_api_lists_it() -> None:
+    pod = node_pod("train-0", container(mem="7", percent=30), container("side"), annotations={"a": "b", "odd": 3})
+    (request,) = pod.requests
+    assert (request.container, request.role, request.memory_units, request.memory_mib) == ("main", Role.MAIN, 7, 7168)
+    assert (request.thread_percent, request.gpus) == (30, 1)
+    assert (memory_units(request), percents(request)) == (7, 30)
+    assert pod.main_containers == ("main", "side")
+    assert pod.annotations == {"a": "b"}
+    assert pod.request("main") is request
+    assert pod.request("side") is None
+    assert not pod.is_finished
+    assert not pod.terminating
+
+
+def test_init_containers_and_sidecars_come_first_as_kubelet_allocates() -> None:
+    init = (container("one", mem=1), container("two", mem=2, restartPolicy="Always"))
+    pod = node_pod("train-0", container(mem=3), init=init)
+    assert [(one.container, one.role) for one in pod.requests] == [
+        ("one", Role.INIT),
+        ("two", Role.SIDECAR),
+        ("main", Role.MAIN),
+    ]
+
+
+def test_the_label_divides_a_request_over_gpus() -> None:
+    (request,) = node_pod("train-0", container(mem=8, percent=60), gpus=2).requests
+    assert (request.memory_mib, request.thread_percent, request.gpus) == (4096, 30, 2)
+    assert (memory_units(request), percents(request)) == (8, 60)
+
+
+@pytest.mark.parametrize("label", ["0", "two", "-1", "1.5", "999", ""])
+def test_a_label_that_is_no_number_of_gpus_counts_as_one_gpu(label: str) -> None:
+    thing = pod_object(metadata={"labels": {COUNT: label}})
+    pod = read_node_pod(thing, POLICY)
+    assert pod
+    assert pod.requests[0].gpus == 1
+
+
+def test_what_admission_would_refuse_is_read_all_the_same() -> None:
+    """kubelet has taken the pod and allocates what it says, whatever the policy is by now."""
+    (request,) = node_pod("train-0", container(mem=1, percent=7)).requests
+    assert (request.memory_units, request.thread_percent) == (1, 7)
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        None,
+        [],
+        "Pod",
+        {},
+        {"kind": "Pod"},
+        {"kind": "Pod", "metadata": {"resourceVersion": "12"}, "spec": {"containers": None}},  # a watch's bookmark
+        {**pod_object(), "kind": "Node"},
+        pod_object("train-0", container()),
+        pod_object("train-0", container(mem="40Gb")),
+        pod_object(metadata={"name": ""}),
+        pod_object(metadata={"uid": None}),
+        {"metadata": pod_object()["metadata"], "spec": {"ephemeralContainers": [container(mem=7)]}},
+    ],
+)
+def test_what_asks_for_no_gpu_or_is_no_pod_is_none(thing: object) -> None:
+    assert read_node_pod(thing, POLICY) is None
+
+
+def test_a_pod_is_read_whole_however_much_its_owner_writes_into_it() -> None:
+    many = [{"name": f"V{n}"} for n in range(MOST_FIELDS)]
+    pod = node_pod(
+        "big",
+        container("first", mem=1, env=many),
+        container("last", mem=20) | {"resources": {"limits": {f"x/{n}": "0" for n in range(MOST_FIELDS)} | {MEM: 20}}},
+        annotations={f"a{n}": "" for n in range(MOST_FIELDS)} | {"mpsd.io/gpu": "GPU-0"},
+        metadata={"labels": {f"l{n}": "" for n in range(MOST_FIELDS)} | {COUNT: "2"}},
+    )
+    assert [(one.container, one.memory_units, one.gpus) for one in pod.requests] == [("first", 1, 2), ("last", 20, 2)]
+    assert pod.annotations["mpsd.io/gpu"] == "GPU-0"
+
+
+def test_a_pod_that_ends_says_so() -> None:
+    assert node_pod(phase="Failed").is_finished
+    assert node_pod(phase="Succeeded").is_finished
+    assert node_pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}).terminating
+
+
+def test_a_static_pod_is_known_to_kubelet_by_its_hash() -> None:
+    mirrored = node_pod(annotations={"kubernetes.io/config.mirror": "46dac9a538838115821dfd9559149484"})
+    assert mirrored.static_uid == "46dac9a538838115821dfd9559149484"
+    assert node_pod(annotations={"kubernetes.io/config.hash": "x"}).static_uid == ""
+
+
+def found(
+    pods: list[NodePod],
+    count: int,
+    *served: ContainerName,
+    gpus: int | None = None,
+    begun: tuple[ContainerName, ...] = (),
+) -> str:
+    """The container that memory is expected to be for, as `pod/container`; empty for none."""
+    guess = expected(pods, served, memory_units, count, gpus=gpus, begun=begun)
+    return f"{guess[0].name}/{guess[1].container}" if guess else ""
+
+
+YOUNG, OLD = node_pod("young"), node_pod("old", age=9)
+
+
+def test_the_oldest_pod_that_asks_exactly_this_is_meant() -> None:
+    for pods in permutations([YOUNG, OLD, node_pod("larger", container(mem=8), age=30)]):
+        assert found(list(pods), 7) == "old/main"
+        assert found(list(pods), 7, named("old")) == "young/main"
+        assert found(list(pods), 7, named("old"), named("young")) == ""
+        assert found(list(pods), 6) == ""
+
+
+def test_of_pods_made_together_the_one_that_was_bound_first_is_meant() -> None:
+    """kubelet hears of them in that order; a Job makes them all in one second."""
+
+    def bound(name: str, at: str) -> NodePod:
+        return node_pod(name, annotations={"ALIYUN_COM_GPU_MEM_ASSUME_TIME": at})
+
+    for pods in permutations([bound("a", "1795312065000000002"), bound("b", "1795312065000000001"), bound("c", "9x")]):
+        assert found(list(pods), 7) == "c/main", "what is no time is not read"
+        assert found(list(pods), 7, named("c")) == "b/main"
+        assert found(list(pods), 7, named("c"), named("b")) == "a/main"
+
+
+def test_of_two_of_one_second_the_same_is_always_meant() -> None:
+    for pods in permutations([node_pod("b"), node_pod("a"), node_pod("c")]):
+        assert found(list(pods), 7) == "a/main"
+
+
+def test_nobody_is_meant_who_has_ended_or_is_about_to() -> None:
+    gone = [
+        node_pod("failed", age=20, phase="Failed"),
+        node_pod("leaving", age=20, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+    ]
+    assert found([*gone, YOUNG], 7) == "young/main"
+    assert found(gone, 7) == ""
+
+
+def test_containers_of_a_pod_are_meant_in_kubelet_s_order() -> None:
+    pod = node_pod("a", container("x", mem=7), container("y", mem=7), init=(container("first", mem=7),))
+    served: list[ContainerName] = []
+    order = []
+    while guess := found([pod], 7, *served):
+        order.append(guess)
+        served.append(named("a", guess.removeprefix("a/")))
+    assert order == ["a/first", "a/x", "a/y"]
+
+
+def test_a_container_before_a_served_one_is_not_meant_again() -> None:
+    """The agent began anew, and kubelet does not list init containers."""
+    pod = node_pod("a", container("x", mem=7), init=(container("first", mem=7),))
+    assert found([pod, YOUNG], 7, named("a", "x")) == "young/main"
+
+
+def test_a_younger_pod_whose_turn_it_is_goes_before_an_older_one_whose_is_not() -> None:
+    older = node_pod("older", container(mem=7), init=(container("first", mem=3),), age=9)
+    assert found([older, YOUNG], 7) == "young/main"
+    assert found([older], 7) == "older/main"  # the init container may have been served before the agent began
+
+
+def test_a_pod_that_kubelet_is_in_the_middle_of_is_meant() -> None:
+    assert found([OLD, YOUNG], 7, begun=(named("young"),)) == "young/main"
+
+
+def test_devices_of_two_gpus_are_for_a_pod_that_asks_for_two() -> None:
+    two = node_pod("two", gpus=2)
+    for pods in permutations([OLD, two]):
+        assert found(list(pods), 7, gpus=2) == "two/main"
+        assert found(list(pods), 7, gpus=1) == "old/main"
+    assert found([two], 7, gpus=1) == "two/main"
+
+
+def test_percents_are_counted_over_all_gpus() -> None:
+    pods = [node_pod("a", container(mem=1, percent=30), age=5), node_pod("b", container(mem=1, percent=60), gpus=2)]
+    guess = expected(pods, (), percents, 60)
+    assert guess
+    assert guess[0].name == "b"
+    assert expected(pods, (), percents, 45) is None
+
+
+WORDS = (
+    "kind metadata spec status containers initContainers resources limits name namespace uid creationTimestamp labels "
+    "annotations phase"
+)
+KEYS = st.sampled_from([*WORDS.split(), MEM, PERCENT, COUNT]) | st.text(max_size=4)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=30,
+)
+
+
+@given(JSON, JSON, JSON)
+def test_no_json_whatever_raises(thing: object, spec: object, limits: object) -> None:
+    read_node_pod(thing, POLICY)
+    read_node_pod({**pod_object(), "spec": spec}, POLICY)
+    pod = read_node_pod(pod_object("a", container(resources={"limits": limits})), POLICY)
+    assert pod is None or all(memory_units(request) + percents(request) >= 0 for request in pod.requests)

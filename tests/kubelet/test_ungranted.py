@@ -1,0 +1,234 @@
+"""Which pods are known to hold no grant: never one that holds any, however late or wrong what is known may be."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.kubelet.rules.bystanders import Bystander, read_bystander
+from mpsd.kubelet.rules.node_pods import NodePod, read_node_pod
+from mpsd.kubelet.rules.pod_grants import ContainerDevices
+from mpsd.kubelet.rules.ungranted import Known, ungranted
+from mpsd.model.identity import PodName
+from tests.model.worlds import POLICY
+from tests.status.node_worlds import MEM, container, devices, entry, mem_ids, named, node_pod, pod_object
+
+MIRROR = "kubernetes.io/config.mirror"
+HASH = "46dac9a538838115821dfd9559149484"
+
+
+def read(thing: dict[str, Any]) -> NodePod | Bystander | None:
+    return read_node_pod(thing, POLICY) or read_bystander(thing)
+
+
+def known(*rows: NodePod | Bystander | None, **more: Any) -> Known:
+    nothing = Known((), (), (), (), frozenset())
+    pods = tuple(row for row in rows if isinstance(row, NodePod))
+    return replace(nothing, pods=pods, bystanders=tuple(row for row in rows if isinstance(row, Bystander)), **more)
+
+
+def found(*things: dict[str, Any], **more: Any) -> dict[str, PodName]:
+    return ungranted(known(*map(read, things), **more), POLICY)
+
+
+def test_a_pod_that_asks_for_no_gpu_holds_none() -> None:
+    plain = pod_object("web", container(resources={"limits": {"cpu": "1", "memory": "1Gi"}}))
+    assert found(plain) == {"uid-of-web": PodName("default", "web", "uid-of-web")}
+
+
+def test_nobody_is_judged_before_the_api_has_said_who_is_here() -> None:
+    assert found() == {}
+
+
+@pytest.mark.parametrize("amount", [7, "7", "40Gb", "16Ki", "", None, "1e99", {}])
+def test_whoever_asks_for_memory_of_a_gpu_is_not_judged_well_or_badly_written(amount: object) -> None:
+    assert found(pod_object("train", container(resources={"limits": {MEM: amount}}))) == {}
+    assert found(pod_object("train", container(resources={"requests": {MEM: amount}}))) == {}
+
+
+@pytest.mark.parametrize("amount", [0, "0", "0Gi", "0e9", "-0"])
+def test_to_ask_for_nothing_of_it_is_not_to_ask(amount: object) -> None:
+    assert set(found(pod_object("web", container(resources={"limits": {MEM: amount}})))) == {"uid-of-web"}
+
+
+def test_a_share_of_the_threads_alone_is_no_gpu() -> None:
+    assert set(found(pod_object("train", container(percent=30)))) == {"uid-of-train"}
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"limits": {"nvidia.com/gpu": 1}},
+        {"limits": {"nvidia.com/mig-1g.5gb": "1"}},
+        {"claims": [{"name": "gpu"}]},
+        {"claims": [{"name": "gpu"}], "limits": {"cpu": 1}},
+    ],
+)
+def test_who_may_have_a_gpu_from_another_is_not_judged(resources: dict[str, object]) -> None:
+    assert found(pod_object("other", container(resources=resources))) == {}
+
+
+def test_a_device_that_is_no_gpu_exempts_nobody() -> None:
+    assert set(found(pod_object("web", container(resources={"limits": {"example.com/nic": 1}})))) == {"uid-of-web"}
+
+
+def test_who_asks_is_judged_only_after_long_and_no_longer_once_he_is_served() -> None:
+    late = node_pod("late", phase="Running")
+    assert ungranted(known(late), POLICY) == {}
+    assert set(ungranted(known(late, unallocated={late.uid}), POLICY)) == {late.uid}
+    held = (devices(named("late"), mem_ids(7)),)
+    assert ungranted(known(late, unallocated={late.uid}, held=held), POLICY) == {}
+    noted = (entry(mem_ids(7), named("late"), 100, 1.0, late.uid),)
+    assert ungranted(known(late, unallocated={late.uid}, journal=noted), POLICY) == {}
+
+
+def test_where_kubelet_and_the_api_say_different_things_nobody_is_judged() -> None:
+    web = pod_object("web", container())
+    assert found(web, held=(devices(named("web"), mem_ids(7)),)) == {}
+
+
+def test_an_annotation_makes_nobody_another_pod() -> None:
+    """Whoever makes pods may write it, and a pod that is gone from the API may run yet."""
+    for claim in (HASH, "uid-of-train"):
+        assert set(found(pod_object("liar", container(), annotations={MIRROR: claim}))) == {"uid-of-liar"}
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        None,
+        {},
+        {"kind": "Node", **pod_object("web", container())},
+        {"kind": "Pod", "metadata": {"resourceVersion": "12"}, "spec": {"containers": None}},
+        pod_object("web", container(), metadata={"uid": None}),
+        pod_object("web", container(resources=[])),
+        pod_object("web", *({"name": str(n), "env": []} for n in range(11_000))),
+    ],
+)
+def test_what_cannot_be_read_without_a_doubt_is_nobody(thing: Any) -> None:
+    assert read_bystander(thing) is None
+
+
+# -- a cluster in which everything is late, and the guesses are wrong -------------------------------------------------
+
+KINDS = {
+    "granted": lambda: container(mem=3),
+    "granted with threads": lambda: container(mem=3, percent=30),
+    "odd": lambda: container(resources={"limits": {MEM: "16Ki"}}),
+    "of another": lambda: container(resources={"limits": {"nvidia.com/gpu": 1}}),
+    "plain": container,
+    "threads alone": lambda: container(percent=5),
+}
+HOLD_NOTHING = {"plain", "threads alone"}
+
+
+@dataclass
+class World:
+    """What is so, and what the agent knows of it. changes: of the API's pods, of which the mirror has seen some."""
+
+    true: dict[str, str] = field(default_factory=dict)  # from the uid of its cgroups to the pod's kind
+    api: dict[str, dict[str, Any]] = field(default_factory=dict)
+    changes: list[tuple[str, dict[str, Any] | None]] = field(default_factory=list)
+    seen: int = 0
+    mirror: dict[str, dict[str, Any]] = field(default_factory=dict)
+    kubelet: dict[str, ContainerDevices] = field(default_factory=dict)  # by uid
+    held: tuple[ContainerDevices, ...] = ()
+    journal: list[Any] = field(default_factory=list)
+    guessed: set[str] = field(default_factory=set)  # uids that are in it, rightly or wrongly
+    uids: int = 0
+
+    def create(self, name: str, kind: str, liar: int) -> None:
+        """liar: 0, or it says that it is the pod that came so long before; nobody can guess a uid beforehand."""
+        if name in self.api:
+            return
+        self.uids += 1
+        uid = f"uid-{self.uids}"
+        annotations = {MIRROR: f"uid-{self.uids - liar}"} if 0 < liar < self.uids else {}
+        thing = pod_object(name, KINDS[kind](), annotations=annotations, metadata={"uid": uid})
+        self.true[uid] = kind
+        self.change(name, thing)
+        if kind.startswith("granted"):
+            ids = mem_ids(3, first=3 * self.uids)
+            self.kubelet[uid] = devices(named(name), ids)
+
+    def change(self, name: str, thing: dict[str, Any] | None) -> None:
+        self.changes.append((name, thing))
+        if thing is None:
+            self.api.pop(name)
+        else:
+            self.api[name] = thing
+
+    def allocate(self, guess: str | None) -> None:
+        """Kubelet asks for the devices of the pod that came last; the guess is any pod that the mirror knows."""
+        if self.kubelet:
+            ids = list(self.kubelet.values())[-1].memory
+            row = self.mirror.get(guess or "")
+            uid = str(row["metadata"]["uid"]) if row else ""
+            self.guessed.add(uid)
+            self.journal.append(entry(ids, named(guess) if guess and row else None, 100, self.uids, uid))
+
+    def catch_up(self, count: int) -> None:
+        for name, thing in self.changes[self.seen : self.seen + count]:
+            self.mirror = {key: value for key, value in {**self.mirror, name: thing}.items() if value is not None}
+        self.seen = min(len(self.changes), self.seen + count)
+
+    def rows(self) -> list[NodePod | Bystander]:
+        return [row for row in map(read, self.mirror.values()) if row]
+
+    def judged(self) -> dict[str, PodName]:
+        return ungranted(known(*self.rows(), held=self.held, journal=tuple(self.journal)), POLICY)
+
+
+STEPS = st.one_of(
+    st.tuples(
+        st.just("create"),
+        st.sampled_from("abcd"),
+        st.sampled_from(sorted(KINDS)),
+        st.sampled_from([0, 0, 0, 1, 2]),
+    ),
+    st.tuples(st.just("delete"), st.sampled_from("abcd")),
+    st.tuples(st.just("allocate"), st.sampled_from(["a", "b", "c", "d", None])),
+    st.tuples(st.just("catch up"), st.integers(1, 3)),
+    st.tuples(st.just("kubelet says"), st.sampled_from(["all", "none"])),
+    st.tuples(st.just("restart")),
+)
+
+
+def take(world: World, step: tuple[Any, ...]) -> None:
+    match step:
+        case ("create", name, kind, liar):
+            world.create(name, kind, liar)
+        case ("delete", name) if name in world.api:  # by force: its processes go on for a while
+            world.change(name, None)
+        case ("allocate", guess):
+            world.allocate(guess)
+        case ("catch up", count):
+            world.catch_up(count)
+        case ("kubelet says", what):
+            world.held = tuple(world.kubelet.values()) if what == "all" else ()
+        case ("restart",):
+            world.mirror, world.seen, world.held = {}, 0, ()
+
+
+@given(st.lists(STEPS, min_size=8, max_size=25))
+def test_nobody_who_holds_a_gpu_is_ever_judged(steps: list[tuple[Any, ...]]) -> None:
+    world = World()
+    for step in steps:
+        take(world, step)
+        for uid, pod in world.judged().items():
+            assert world.true[uid] in HOLD_NOTHING, (uid, pod)
+
+
+@given(st.lists(STEPS, min_size=8, max_size=25))
+def test_who_holds_nothing_is_known_once_everybody_has_spoken(steps: list[tuple[Any, ...]]) -> None:
+    world = World()
+    for step in steps:
+        take(world, step)
+    world.catch_up(len(world.changes))
+    here = {str(thing["metadata"]["uid"]): name for name, thing in world.api.items()}
+    world.held = tuple(one for uid, one in world.kubelet.items() if uid in here)
+    nothing = {uid for uid, kind in world.true.items() if uid in here and kind in HOLD_NOTHING}
+    # Whom a guess names may have what kubelet tells of nobody, as it does not tell of init containers.
+    assert nothing - world.guessed <= set(world.judged())

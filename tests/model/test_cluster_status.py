@@ -1,0 +1,185 @@
+"""What a cluster tells of its GPUs: the numbers of its nodes, nothing that is not known, and any JSON is read."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.model.cluster_status import ClusterNode, PodViolations, ShownViolation, cordoned_gpus
+from mpsd.model.conditions import condition_object, mps_ready
+from mpsd.model.domain_states import State
+from mpsd.model.heartbeat import STALE_S
+from mpsd.model.mpsnode_reading import cluster_status, read_mpsnode
+from mpsd.model.node_troubles import silence, troubles
+from mpsd.model.node_view import Canary, Fault, FaultHit, NodeView
+from mpsd.model.responses import Response
+from mpsd.model.status_rows import domain_rows, gpu_rows, grant_rows, pod_rows
+from mpsd.model.violations import Kind
+from mpsd.platform.kube_time import seconds, stamp
+from mpsd.status.rules.mpsnode import mpsnode_status
+from mpsd.status.rules.node_status import node_status
+from mpsd.watchdog.rules.reported import LastViolation, NodeViolations, Tally, with_violations
+from tests.model.worlds import NOW as VIEW_NOW
+from tests.model.worlds import POLICY, identity
+from tests.mpsnodes import NOW, damaged, mpsnode
+from tests.status.pod_worlds import client, held, node, pod
+
+
+def read(name: str, now: float = NOW) -> ClusterNode:
+    return read_mpsnode(mpsnode(name), now, seconds)
+
+
+def told(view: NodeView) -> dict[str, Any]:
+    """As the API server has it after an agent has told of this view."""
+    condition = condition_object(mps_ready(view), None, stamp(VIEW_NOW))
+    status = mpsnode_status(view, POLICY, condition, stamp)
+    return {"metadata": {"name": "node1"}, "spec": {}, "status": status}
+
+
+FAULTS = tuple(Fault(VIEW_NOW + number, (FaultHit(identity(number), "train", pod("a").uid),)) for number in range(2))
+VIEWS = {
+    "pods and clients": node(grants=(held("a"), held("b", 2, 1)), clients=(client("a", 1), client("b", 2, None, 1))),
+    "nothing": node(),
+    "clients unknown": node(clients=None, unknown=("NVML does not answer",)),
+    "one fault after the other": node(grants=(held("a"),), faults=FAULTS, faults_total=2),
+    "a daemon down": node(state=State.DOWN, daemon=None, reason="killed by signal 9"),
+    "a canary that failed": node(canary=Canary("a-boot", "580.1", VIEW_NOW, "it does not obey", None, None)),
+    "a dear context": node(canary=Canary("a-boot", "580.1", VIEW_NOW, "", 172, 12, "it costs more")),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+def test_the_cluster_shows_the_rows_that_the_node_shows(view: NodeView) -> None:
+    there, here = read_mpsnode(told(view), VIEW_NOW, seconds), node_status(view, POLICY)
+    assert [replace(row, node="") for row in there.gpus] == list(gpu_rows(here))
+    assert [replace(row, node="") for row in there.domains] == list(domain_rows(here))
+    assert [replace(row, node="", command=row.pod or "") for row in pod_rows(there)] == list(grant_rows(here))
+
+
+def test_a_node_that_serves_is_ready_and_one_whose_daemon_is_down_is_not() -> None:
+    assert read_mpsnode(told(node()), VIEW_NOW, seconds).ready
+    assert not read_mpsnode(told(VIEWS["a daemon down"]), VIEW_NOW, seconds).ready
+    assert not read_mpsnode(told(replace(node(), gpus=(), domains=())), VIEW_NOW, seconds).ready
+    assert not read_mpsnode(told(VIEWS["clients unknown"]), VIEW_NOW, seconds).ready  # MPSReady is Unknown
+
+
+def test_a_cluster_without_nodes_is_not_ready() -> None:
+    assert not cluster_status([], NOW, seconds).ready
+    assert cluster_status([mpsnode("gpu-a1")], NOW, seconds).ready
+
+
+def test_two_heartbeats_of_silence_are_said_and_are_not_ready() -> None:
+    last = read("gpu-a1").told_at
+    assert last
+    in_time, late = read("gpu-a1", last + STALE_S), read("gpu-a1", last + STALE_S + 1)
+    assert (in_time.ready, in_time.stale, silence(in_time, last + STALE_S)) == (True, False, None)
+    assert (late.ready, late.stale) == (False, True)
+    (sentence,) = troubles(late, last + STALE_S + 1)
+    assert sentence.startswith(
+        "gpu-a1 has told nothing for 10 min, and should every 5 min: its agent does not run, or "
+    )
+
+
+def test_a_node_of_which_nothing_was_told_is_said_to_be_one() -> None:
+    unborn = read("gpu-b2")
+    assert (unborn.ready, unborn.told_at, unborn.gpus, unborn.pods) == (False, None, (), None)
+    (sentence,) = troubles(unborn, NOW)
+    assert sentence == "gpu-b2 has told nothing yet; see whether a pod of the DaemonSet mpsd-agent runs there"
+
+
+def test_what_is_cordoned_is_said_by_label_and_marked_on_every_gpu_of_the_domain() -> None:
+    drains = read("gpu-a2")
+    assert cordoned_gpus(drains) == "gpu0"
+    assert [gpu.cordoned for gpu in drains.gpus] == [True, False, False, False]
+    half = mpsnode("gpu-a2")
+    half["spec"]["cordoned"] = [drains.gpus[3].uuid]
+    assert [gpu.cordoned for gpu in read_mpsnode(half, NOW, seconds).gpus] == [False, False, True, True]
+    assert cordoned_gpus(read("gpu-b2")) == "all"
+
+
+def test_a_cordoned_gpu_that_is_not_there_is_said() -> None:
+    mistyped = mpsnode("gpu-a1")
+    mistyped["spec"]["cordoned"] = ["GPU-0"]
+    (sentence,) = troubles(read_mpsnode(mistyped, NOW, seconds), NOW)
+    assert sentence == 'gpu-a1: spec.cordoned names "GPU-0", which is no GPU of this node'
+
+
+def test_a_condition_that_no_domain_explains_is_said_with_its_reason_and_age() -> None:
+    assert list(troubles(read("gpu-a2"), NOW)) == []  # DomainDown: the domain says it
+    blind = told(replace(VIEWS["clients unknown"], now=VIEW_NOW))
+    (sentence,) = troubles(read_mpsnode(blind, VIEW_NOW + 180, seconds), VIEW_NOW + 180)
+    assert sentence == "node1: MPSReady is Unknown for 3 min, NotSeen: NVML does not answer"
+
+
+def test_what_is_not_told_is_none_and_never_zero() -> None:
+    gpu = read("gpu-a2").gpus[1]
+    assert (gpu.used_mib, gpu.clients, gpu.granted_mib) == (None, None, 0)
+    without = mpsnode("gpu-a1")
+    del without["status"]["grants"]
+    assert read_mpsnode(without, NOW, seconds).pods is None
+
+
+def test_what_a_pod_did_is_read_as_its_agent_saw_it() -> None:
+    last = LastViolation(VIEW_NOW, Kind.OUTSIDE_MPS, Response.KILL, pod("a"))
+    counts = {Kind.OUTSIDE_MPS: 2}
+    seen = NodeViolations(VIEW_NOW - 60, counts, (last,), {pod("a").uid: Tally(counts, last)})
+    thing = told(VIEWS["pods and clients"])
+    thing["status"] = with_violations(thing["status"], seen, stamp)
+    found = read_mpsnode(thing, VIEW_NOW, seconds)
+    assert not found.unreadable
+    assert found.violations
+    assert (found.violations.since, found.violations.pods, found.violations.total) == (VIEW_NOW - 60, 1, 2)
+    own, other = (one.violations for one in found.pods or ())
+    assert own
+    assert own.last == found.violations.last[0] == ShownViolation(VIEW_NOW, "outside_mps", "kill", "default", "a")
+    assert (own.total, other) == (2, PodViolations()), "of the other it is known that it did nothing"
+
+
+def test_of_whom_a_node_does_not_tell_it_is_not_known_what_he_did() -> None:
+    by_an_older_agent = read("gpu-a1")
+    assert by_an_older_agent.violations is None
+    assert {one.violations for one in by_an_older_agent.pods or ()} == {None}
+    more = mpsnode("gpu-a2")
+    more["status"]["violations"]["pods"] = 33  # and one of them is told of
+    own, other = (one.violations for one in read_mpsnode(more, NOW, seconds).pods or ())
+    assert own
+    assert other is None
+    damaged_count = mpsnode("gpu-a2")
+    damaged_count["status"]["violations"]["counts"][0]["count"] = -1
+    found = read_mpsnode(damaged_count, NOW, seconds).violations
+    assert found
+    assert found.total is None
+
+
+def test_a_field_of_a_wrong_type_is_said_and_the_rest_is_read() -> None:
+    wrong = mpsnode("gpu-a1")
+    wrong["status"]["gpus"][0]["usedMiB"] = "much"
+    wrong["status"]["gpus"][1]["clients"] = -1
+    read_all_the_same = read_mpsnode(wrong, NOW, seconds)
+    assert [(gpu.used_mib, gpu.clients) for gpu in read_all_the_same.gpus] == [(None, 3), (0, None)]
+    (sentence,) = troubles(read_all_the_same, NOW)
+    assert 'status.gpus[0].usedMiB is "much": is not a whole number' in sentence
+
+
+def test_an_object_of_endless_fields_is_not_believed() -> None:
+    endless = mpsnode("gpu-a1")
+    endless["status"]["grants"] *= 4000
+    unread = read_mpsnode(endless, NOW, seconds)
+    assert (unread.name, unread.ready, unread.gpus) == ("gpu-a1", False, ())
+    assert "10000 fields" in unread.unreadable[0]
+
+
+@given(st.lists(damaged(), max_size=3), st.floats(allow_nan=False, allow_infinity=False))
+def test_any_json_is_a_node_and_nothing_raises(things: list[Any], now: float) -> None:
+    status = cluster_status(things, now, seconds)
+    assert len(status.nodes) == len(things)
+    for one in status.nodes:
+        assert [row.node for row in pod_rows(one)] == [one.name] * len(one.pods or ())
+        assert all(isinstance(sentence, str) for sentence in troubles(one, now))
+        assert isinstance(cordoned_gpus(one), str)
+        if one.ready:
+            assert one.gpus
+            assert one.told_at is not None
+            assert not one.stale

@@ -1,0 +1,49 @@
+"""What an operator cordons, and the domains that are drained for it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpsd.model.cordon import drains, read_cordoned, unknown_cordons
+from mpsd.model.domains import Domain
+
+DOMAINS = (Domain("gpu0", ("GPU-0",)), Domain("gpu1-2", ("GPU-1", "GPU-2")))
+
+
+def cordoned(*names: Any) -> frozenset[str]:
+    return read_cordoned({"spec": {"cordoned": list(names)}})
+
+
+def test_nothing_cordoned_drains_nothing() -> None:
+    assert drains(cordoned(), DOMAINS) == {}
+    assert read_cordoned({}) == read_cordoned({"spec": {}}) == frozenset()
+
+
+def test_all_drains_every_domain() -> None:
+    assert list(drains(cordoned("all"), DOMAINS)) == ["gpu0", "gpu1-2"]
+
+
+def test_one_gpu_drains_the_whole_domain_it_is_in_and_the_reason_names_it() -> None:
+    assert drains(cordoned("GPU-2"), DOMAINS) == {"gpu1-2": "cordoned by spec.cordoned of the MPSNode: GPU-2"}
+
+
+def test_a_gpu_of_another_node_is_named_and_drains_nothing() -> None:
+    assert drains(cordoned("GPU-9"), DOMAINS) == {}
+    assert unknown_cordons(cordoned("GPU-9", "all", "GPU-0"), DOMAINS) == ("GPU-9",)
+
+
+@pytest.mark.parametrize("spec", [None, 7, [], {"cordoned": "all"}, {"cordoned": {"a": 1}}, {"cordoned": None}])
+def test_what_cannot_be_read_cordons_nothing(spec: object) -> None:
+    assert read_cordoned({"spec": spec}) == frozenset()
+
+
+@settings(max_examples=40)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_any_json_can_be_read(thing: Any) -> None:
+    assert all(isinstance(one, str) for one in read_cordoned({"spec": {"cordoned": thing}}))

@@ -1,0 +1,91 @@
+"""The condition MPSReady: the worst that is seen, in words, and since when."""
+
+from dataclasses import replace
+
+import pytest
+
+from mpsd.model.conditions import Truth, condition_in, condition_object, mps_ready, node_status_patch
+from mpsd.model.domain_states import State
+from mpsd.model.node_view import DomainView
+from tests.model.worlds import record
+from tests.status.pod_worlds import node
+
+
+@pytest.mark.parametrize(
+    ("state", "truth", "reason"),
+    [
+        (State.READY, Truth.TRUE, "AllServe"),
+        (State.STARTING, Truth.FALSE, "DomainStarting"),
+        (State.FAULT, Truth.FALSE, "DomainFault"),
+        (State.WEDGED, Truth.FALSE, "DomainWedged"),
+        (State.DOWN, Truth.FALSE, "DomainDown"),
+        (State.REFUSED, Truth.FALSE, "DomainRefused"),
+        (State.DRAINING, Truth.TRUE, "SomeCordoned"),
+        (State.DRAINED, Truth.TRUE, "SomeCordoned"),
+    ],
+)
+def test_each_state_of_one_domain_of_two_says_so(state: State, truth: Truth, reason: str) -> None:
+    found = mps_ready(node(state=state))
+    assert (found.status, found.reason) == (truth, reason)
+
+
+def test_every_state_has_its_say() -> None:
+    assert all(mps_ready(node(state=state)).message for state in State)
+
+
+def test_the_worst_domain_gives_the_reason_and_its_own_is_quoted() -> None:
+    view = node(state=State.STARTING)
+    worse = DomainView(record(1, State.REFUSED, reason="MIG is on"), frozenset())
+    found = mps_ready(replace(view, domains=(view.domains[0], worse)))
+    assert found.reason == "DomainRefused"
+    assert found.message == "0 of 2 domains serve; gpu1 is refused: MIG is on"
+
+
+def test_a_node_with_every_gpu_cordoned_takes_no_pods() -> None:
+    view = node(state=State.DRAINED)
+    other = DomainView(record(1, State.DRAINING), frozenset())
+    assert mps_ready(replace(view, domains=(view.domains[0], other))).reason == "Cordoned"
+
+
+def test_gpus_that_no_daemon_has_spoken_of_are_named() -> None:
+    view = node()
+    found = mps_ready(replace(view, domains=view.domains[:1]))
+    assert (found.status, found.reason) == (Truth.FALSE, "ControlAbsent")
+    assert "gpu1" in found.message
+    assert mps_ready(replace(view, domains=(), gpus=())).reason == "NoGPUs"
+
+
+def test_what_cannot_be_seen_makes_it_unknown_unless_it_is_known_to_be_worse() -> None:
+    found = mps_ready(node(unknown=("NVML does not answer",)))
+    assert (found.status, found.message) == (Truth.UNKNOWN, "NVML does not answer")
+    assert mps_ready(node(unknown=("NVML does not answer",), state=State.DOWN)).status is Truth.FALSE
+
+
+def test_since_when_it_is_so_changes_with_the_status_alone() -> None:
+    well, down = mps_ready(node()), mps_ready(node(state=State.DOWN))
+    first = condition_object(well, None, "t1")
+    assert first["lastTransitionTime"] == "t1"
+    assert condition_object(replace(well, message="other"), first, "t2")["lastTransitionTime"] == "t1"
+    assert condition_object(down, first, "t3")["lastTransitionTime"] == "t3"
+
+
+@pytest.mark.parametrize("thing", [{}, {"status": None}, {"status": {"conditions": [None, {"type": "Ready"}]}}])
+def test_where_there_is_no_such_condition_none_is_found(thing: dict[str, object]) -> None:
+    assert condition_in(thing) is None
+
+
+def test_a_nodes_patch_names_our_condition_and_our_resource_alone() -> None:
+    condition = condition_object(mps_ready(node()), None, "t1")
+    patch = node_status_patch(condition, "aliyun.com/gpu-count", 2, "t2", "")
+    assert patch == {
+        "status": {
+            "conditions": [condition | {"lastHeartbeatTime": "t2"}],
+            "capacity": {"aliyun.com/gpu-count": "2"},
+            "allocatable": {"aliyun.com/gpu-count": "2"},
+        }
+    }
+
+
+def test_a_resource_that_changes_its_name_is_taken_away_under_the_former_one() -> None:
+    patch = node_status_patch({}, "example.com/gpus", 2, "t2", "aliyun.com/gpu-count")
+    assert patch["status"]["capacity"] == {"aliyun.com/gpu-count": None, "example.com/gpus": "2"}

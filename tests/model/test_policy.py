@@ -1,0 +1,159 @@
+"""A policy that loads is complete and free of contradictions."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from mpsd.model.policy import HostIPC, Mode, Placement, Response, RuleId
+from mpsd.model.problem import InvalidInput, Problem
+from mpsd.platform.rules.limits_reading import read_policy
+from tests.model.manifests import POLICY
+from tests.model.worlds import POLICY_DATA
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    """The tests' policy with another value at `path`, such as `requests.default_thread_percent`."""
+    data: dict[str, Any] = copy.deepcopy(POLICY_DATA)
+    *steps, last = path.split(".")
+    inner = data
+    for step in steps:
+        inner = inner[step]
+    inner[last] = value
+    return data
+
+
+def refused(path: str, value: object) -> Problem:
+    with pytest.raises(InvalidInput) as raised:
+        read_policy(changed(path, value), "policy.yaml")
+    (problem,) = raised.value.problems
+    return problem
+
+
+def test_the_shipped_policy_is_as_strict_as_ack_and_shares_nothing_twice() -> None:
+    assert POLICY.admission.host_ipc is HostIPC.REQUIRE
+    assert POLICY.placement is Placement.BINPACK
+    assert POLICY.oversubscription.memory_percent == POLICY.oversubscription.thread_percent == 100
+    assert POLICY.violations.memory_over_grant.action is Response.KILL
+    assert POLICY.exclusive_process
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where", "contradiction"),
+    [
+        (
+            "resources.percent",
+            "aliyun.com/gpu-mem",
+            "resources",
+            "memory, percent and count must be three different names",
+        ),
+        (
+            "requests.default_thread_percent",
+            4,
+            "requests",
+            "default_thread_percent 4 is below minimum_thread_percent 5",
+        ),
+        ("requests.minimum_thread_percent", 7, "requests", "minimum_thread_percent 7 is not in steps of"),
+        ("graces.start_s", 1, "graces", "start_s 1.0 is below command_s 2.0"),
+        ("restarts.longest_s", 0.5, "restarts", "longest_s 0.5 is below first_s 1.0"),
+        ("domains", [[0, 1], [1, 2]], "domains", "GPU 1 is named more than once"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_refused(
+    path: str, value: object, where: str, contradiction: str
+) -> None:
+    problem = refused(path, value)
+    assert (problem.rule, problem.where) == ("fields-contradict", where)
+    assert problem.message.startswith(contradiction)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("placement", "random"),
+        ("exclusive_process", "yes"),
+        ("exclusive_process", 1),
+        ("requests.clients_per_grant", "8"),
+        ("requests.clients_per_grant", 0),
+        ("requests.clients_per_grant", True),
+        ("requests.default_thread_percent", 101),
+        ("requests.default_thread_percent", 99.5),
+        ("resources.memory", "gpu-mem"),
+        ("resources.memory_unit_mib", 0),
+        ("admission.host_ipc", "maybe"),
+        ("admission.blocked_environment", ["A B"]),
+        ("admission.blocked_environment", "A"),
+        ("admission.blocked_environment", ["*"]),
+        ("admission.rules", []),
+        ("admission.rules.host-pid", "off"),
+        ("admission.blocked_host_paths", ["dev"]),
+        ("admission.blocked_host_paths", ["/dev/"]),
+        ("admission.blocked_host_paths", ["/dev/*/x"]),
+        ("admission.blocked_capabilities", ["cap_sys_admin"]),
+        ("admission.other_gpus", ["*/gpu"]),
+        ("admission.schedulers", [""]),
+        ("admission.void_visible_devices", "void"),
+        ("oversubscription.memory_percent", 0),
+        ("violations.in_no_pod", "warn"),
+        ("violations.memory_over_grant.tolerance_mib", -1),
+        ("graces.drain_s", 0),
+        ("graces.drain_s", float("inf")),
+        ("compute.policy", 6),
+        ("compute.policy", "5"),
+        ("compute.max_inst", 0),
+        ("compute.max_inst", 101),
+        ("compute.cards", {"-1": {"policy": 5, "max_inst": None}}),
+        ("compute.cards", {"01": {"policy": 5, "max_inst": None}}),
+        ("compute.cards", {"0": {"policy": 5}}),
+        ("compute.cards", {"0": {"policy": 5, "max_inst": None, "cards": {}}}),
+        ("compute.cards", [{"policy": 5, "max_inst": None}]),
+        ("domains", [[0]]),
+        ("domains", [[0, -1]]),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_its_path(path: str, value: object) -> None:
+    assert refused(path, value).where.startswith(path)
+
+
+@pytest.mark.parametrize("policy", [0, 3])
+def test_a_policy_that_divides_a_card_is_refused_without_the_number_of_its_parts(policy: int) -> None:
+    unbounded = {"policy": policy, "max_inst": None}
+    for path, value, where in (
+        ("compute.policy", policy, "compute.max_inst"),
+        ("compute.cards", {"2": unbounded}, "compute.cards.2.max_inst"),
+    ):
+        problem = refused(path, value)
+        assert (problem.rule, problem.where, problem.value) == ("max-inst-unset", where, "null")
+        assert problem.remedy == "write 1 to 100, or policy 1, 2, 4 or 5"
+
+
+def test_a_card_that_is_not_named_has_what_holds_for_every_card() -> None:
+    compute = read_policy(changed("compute.cards", {"2": {"policy": 3, "max_inst": 20}}), "policy.yaml").compute
+    assert [compute.of(ordinal).policy for ordinal in range(4)] == [5, 5, 3, 5]
+    assert compute.of(2).max_inst == 20
+
+
+def test_each_rule_that_is_missing_or_unknown_is_refused_by_its_name() -> None:
+    rules = {rule.value: "warn" for rule in RuleId if rule not in {RuleId.HOST_PID, RuleId.HOST_ROOT}}
+    with pytest.raises(InvalidInput) as raised:
+        read_policy(changed("admission.rules", {**rules, "host-pids": "warn"}), "policy.yaml")
+    assert {(problem.rule, problem.where) for problem in raised.value.problems} == {
+        ("field-missing", "admission.rules.host-pid"),
+        ("field-missing", "admission.rules.host-root"),
+        ("field-unknown", "admission.rules.host-pids"),
+    }
+
+
+def test_the_shipped_policy_warns_only_of_what_the_published_sample_or_a_daemon_has() -> None:
+    relaxed = {rule for rule, mode in POLICY.admission.rules.items() if mode is not Mode.ENFORCE}
+    assert relaxed == {
+        RuleId.GPUS_NOT_TOGETHER,
+        RuleId.HOST_IPC_ADDED,
+        RuleId.HOST_IPC_UNNEEDED,
+        RuleId.ENVIRONMENT_SECRET,
+        RuleId.ENVIRONMENT_UNSEEN,
+        RuleId.HOST_PID,
+        RuleId.HOST_ROOT,
+        RuleId.UNASKED_PRIVILEGED,
+        RuleId.UNASKED_HOST_PATH,
+    }

@@ -1,0 +1,200 @@
+"""What the canary's clients must see, what is said when they see something else, and for how long it counts."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.model.cuda_limit_parser import Limited, memory_limit_as_read
+from mpsd.model.node_view import Canary
+from mpsd.model.policy import CanaryRule
+from mpsd.mps.rules import canary
+from mpsd.mps.rules.canary import OWN_LIMIT, SERVER_LIMIT, Broken, Finding, Here, NoContext, Outcome, Told
+from tests.model.worlds import GPUS, NOW
+
+GPU = GPUS[0]
+CONTEXT_MIB, SMS = GPU.capability.context_cost_mib(8), 8
+OUT_OF_MEMORY = NoContext("ctx", "2:CUDA_ERROR_OUT_OF_MEMORY")
+HERE = Here("a-boot", "580.1")
+UNDER_SERVER = Told(GPU.uuid, 1024 - CONTEXT_MIB, SMS)
+UNDER_OWN = Told(GPU.uuid, 512 - CONTEXT_MIB, SMS)
+
+
+def found(server: Outcome = UNDER_SERVER, own: Outcome = UNDER_OWN) -> Finding:
+    return canary.finding(GPU, {SERVER_LIMIT: server, OWN_LIMIT: own})
+
+
+def of(problem: str = "", here: Here = HERE) -> Canary:
+    return canary.in_one([Finding(problem, "", 57, 8)], [], here, NOW)
+
+
+def test_a_driver_that_obeys_passes_and_its_context_is_measured() -> None:
+    assert found() == Finding(context_mib=CONTEXT_MIB, sms=SMS)
+    assert canary.denial_problem(GPU, OUT_OF_MEMORY) == ""
+
+
+def test_the_clients_own_limit_is_the_one_form_that_libcuda_reads_as_meant() -> None:
+    environment = OWN_LIMIT.environment(GPU.uuid, "/pipe")
+    assert environment["CUDA_VISIBLE_DEVICES"] == GPU.uuid
+    read = memory_limit_as_read(environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], [GPU.uuid])
+    assert read == Limited({0: OWN_LIMIT.limit_mib * 1024**2})
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in SERVER_LIMIT.environment(GPU.uuid, "/pipe")
+
+
+@pytest.mark.parametrize(
+    ("finding", "problem"),
+    [
+        (
+            found(server=Told(GPU.uuid, 23000, SMS)),
+            (
+                "gpu0: a client under a server limit of 1024 MiB was told 23000 MiB free: "
+                "this driver does not hold memory limits"
+            ),
+        ),
+        (
+            found(own=Told(GPU.uuid, 952, SMS)),
+            (
+                "gpu0: a client with a limit of its own of 512 MiB was told 952 MiB free: "
+                "this driver does not hold memory limits"
+            ),
+        ),
+        (
+            found(server=replace(UNDER_SERVER, sms=GPU.sms)),
+            (
+                "gpu0: a client under a server limit of 1024 MiB and 10 % of the threads was given 56 of 56 SMs, "
+                "not about 8: this driver does not hold thread percentages"
+            ),
+        ),
+        (
+            found(own=replace(UNDER_OWN, uuid="GPU-other")),
+            f"gpu0: a client with a limit of its own of 512 MiB was given GPU-other in place of {GPU.uuid}",
+        ),
+        (
+            found(server=OUT_OF_MEMORY),
+            (
+                "gpu0: a client under a server limit of 1024 MiB got no context: 2:CUDA_ERROR_OUT_OF_MEMORY at ctx; "
+                "see what else holds this GPU's memory (nvidia-smi)"
+            ),
+        ),
+        (
+            found(own=canary.too_late(30)),
+            "gpu0: a client with a limit of its own of 512 MiB did not end within 30 s",
+        ),
+        (
+            found(server=NoContext("libcuda", "libcuda.so.1 cannot be loaded: no such file")),
+            (
+                "gpu0: libcuda.so.1 cannot be loaded: no such file; give mpsd control the driver's compute libraries "
+                "(NVIDIA_DRIVER_CAPABILITIES=compute,utility)"
+            ),
+        ),
+    ],
+)
+def test_a_driver_that_does_not_obey_is_refused_in_words(finding: Finding, problem: str) -> None:
+    assert finding == Finding(problem=problem)
+
+
+def test_what_both_clients_have_to_say_is_said_once() -> None:
+    lost = NoContext("libcuda", "libcuda.so.1 cannot be loaded: no such file")
+    assert found(lost, lost).problem.count("libcuda.so.1") == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (Told(GPU.uuid, 23000, 8), "got a context and was told 23000 MiB free, where none may fit"),
+        (NoContext("cuInit", "807:X"), "failed at cuInit with 807:X, not with 2:CUDA_ERROR_OUT_OF_MEMORY"),
+        (Broken("was killed by signal 11"), "was killed by signal 11"),
+    ],
+)
+def test_a_gpu_that_cannot_be_kept_shut_is_refused(outcome: Outcome, said: str) -> None:
+    assert f"gpu0: a client under a server limit of 8 MiB {said}" in canary.denial_problem(GPU, outcome)
+
+
+def test_a_context_that_costs_more_than_the_facts_say_is_a_warning_with_the_figure() -> None:
+    dear = found(Told(GPU.uuid, 900, SMS), Told(GPU.uuid, 388, SMS))
+    assert (dear.problem, dear.context_mib) == ("", 124)
+    assert dear.warning == (
+        f"gpu0: a context on 8 SMs takes 124 MiB, not {CONTEXT_MIB} as in limits/gpus.yaml for compute capability 8.0; "
+        "correct it there"
+    )
+
+
+def test_a_percentage_that_is_rounded_another_way_is_a_warning() -> None:
+    finding = found(replace(UNDER_SERVER, sms=6), replace(UNDER_OWN, sms=6))
+    assert finding.problem == ""
+    assert "10 % of the threads are 6 SMs, not 8 as in limits/gpus.yaml" in finding.warning
+
+
+def test_a_card_that_is_nearly_full_makes_no_context_dear() -> None:
+    """What is left of the card, 500 MiB, is less than the server's limit."""
+    assert found(server=Told(GPU.uuid, 500, SMS)).context_mib == CONTEXT_MIB
+
+
+def test_a_domain_fails_with_any_of_its_gpus_and_shows_its_dearest_context() -> None:
+    both = canary.in_one([Finding("gpu0: bad"), Finding("", "gpu1: dear", 90, 12)], ["", "gpu1: open"], HERE, NOW)
+    assert (both.problem, both.warning) == ("gpu0: bad; gpu1: open", "gpu1: dear")
+    assert (both.context_mib, both.sms) == (90, 12)
+
+
+@pytest.mark.parametrize(
+    ("before", "rule", "in_use", "due"),
+    [
+        (None, CanaryRule.REQUIRE, False, True),
+        (None, CanaryRule.WARN, False, True),
+        (None, CanaryRule.REQUIRE, True, False),  # their restart is not held up
+        (None, CanaryRule.SKIP, False, False),
+        (of(), CanaryRule.REQUIRE, False, False),
+        (of(here=Here("a-boot", "590.1")), CanaryRule.REQUIRE, False, True),
+        (of(here=Here("another", "580.1")), CanaryRule.REQUIRE, False, True),
+        (of(here=Here("another", "580.1")), CanaryRule.REQUIRE, True, False),
+        (of("bad"), CanaryRule.REQUIRE, True, True),  # it does not serve, so nothing is held up
+        (of("bad"), CanaryRule.WARN, False, True),
+        (of("bad"), CanaryRule.WARN, True, False),
+        (of("bad"), CanaryRule.SKIP, False, False),
+    ],
+)
+def test_when_it_is_run(before: Canary | None, rule: CanaryRule, in_use: bool, due: bool) -> None:
+    assert canary.is_due(before, HERE, rule, in_use=in_use) is due
+
+
+def test_only_what_failed_in_this_boot_under_this_driver_stands_in_the_way() -> None:
+    assert canary.obstacle(of("bad"), HERE, CanaryRule.REQUIRE) == "the canary failed under driver 580.1: bad"
+    assert canary.obstacle(of(), HERE, CanaryRule.REQUIRE) == ""
+    assert canary.obstacle(None, HERE, CanaryRule.REQUIRE) == ""
+    for elsewhere in (Here("another", "580.1"), Here("a-boot", "590.1")):
+        assert canary.obstacle(of("bad"), elsewhere, CanaryRule.REQUIRE) == ""
+    for rule in (CanaryRule.WARN, CanaryRule.SKIP):
+        assert canary.obstacle(of("bad"), HERE, rule) == ""
+
+
+# -- what a client said --------------------------------------------------------------------------------------------
+
+LINE = {"pid": 7, "devices": 1, "uuid": GPU.uuid, "total_MiB": 24062, "meminfo_free_MiB": 967, "sms": 8, "init_s": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "errors", "outcome"),
+    [
+        (0, json.dumps(LINE) + '\n{"end": "0:CUDA_SUCCESS"}\n', "", Told(GPU.uuid, 967, 8)),
+        (3, '{"fail": "ctx", "err": "2:CUDA_ERROR_OUT_OF_MEMORY"}\n', "", OUT_OF_MEMORY),
+        (-11, "", "", Broken("was killed by signal 11")),
+        (-9, json.dumps(LINE), "", Broken("was killed by signal 9")),
+        (1, "", "Traceback:\nKeyError: 7\n", Broken('ended with code 1 and said "KeyError: 7"')),
+        (1, json.dumps(LINE), "", Broken(f'ended with code 1 and said "{json.dumps(LINE)}"')),
+        (0, "", "", Broken('ended with code 0 and said ""')),
+        (0, '{"uuid": 7, "meminfo_free_MiB": "9", "sms": 8}', "", None),
+    ],
+)
+def test_what_a_client_said_is_read_with_its_end(code: int, output: str, errors: str, outcome: Outcome | None) -> None:
+    read = canary.outcome_of(code, output, errors)
+    assert read == outcome if outcome else isinstance(read, Broken)
+
+
+@given(st.integers(-64, 255), st.text(), st.text())
+def test_whatever_a_program_says_is_an_outcome_of_one_line(code: int, output: str, errors: str) -> None:
+    outcome = canary.outcome_of(code, output, errors)
+    assert not isinstance(outcome, Told)
+    assert "\n" not in str(outcome)
+    assert found(server=outcome).problem

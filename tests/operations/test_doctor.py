@@ -1,0 +1,268 @@
+"""What `mpsd doctor` makes of what it saw: the worst first, and never well where it is not known."""
+
+from dataclasses import fields, replace
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.containers.engines.change import LAUNCHER, Engine
+from mpsd.containers.engines.launcher import Launched, launched, launcher
+from mpsd.model.domain_states import State
+from mpsd.model.identity import ProcessIdentity
+from mpsd.model.node_status import DomainStatus, NodeStatus
+from mpsd.model.node_view import Canary, DomainRecord
+from mpsd.operations.doctor.rules.doctor import Check, Severity, Verdict, Wrong, diagnose, each
+from mpsd.operations.doctor.rules.doctor_checks import CHECKS
+from mpsd.operations.doctor.rules.doctor_facts import (
+    AgentSeen,
+    DaemonSeen,
+    DomainSeen,
+    Elsewhere,
+    EngineSeen,
+    GpuSeen,
+    KubeletSeen,
+    LauncherSeen,
+    LimitsSeen,
+    NodeFacts,
+    NotKnown,
+    RunDirectorySeen,
+    SelinuxSeen,
+    Unknown,
+)
+from mpsd.platform.limits_files import load_limits
+
+UUID = "GPU-00000000-0000-0000-0000-000000000000"
+DAEMON = ProcessIdentity(70, 7, "boot")
+RECORD = DomainRecord(
+    1,
+    "gpu0",
+    (UUID,),
+    State.READY,
+    0.0,
+    "",
+    DAEMON,
+    (71,),
+    0,
+    0,
+    0.0,
+    {UUID: 0},
+    canary=Canary("boot", "580.1", 0, "", 1, 1),
+)
+DOCKER = f'{{"runtimes": {{"mpsd": {{"path": "{LAUNCHER}"}}}}}}'
+WELL = NodeFacts(
+    limits=LimitsSeen("limits", (), ("8.0",), load_limits(None).policy),
+    nvml="",
+    driver="580.1",
+    gpus=(GpuSeen(0, UUID, "NVIDIA A30", "", "8.0", False, 3),),
+    control_program=True,
+    run_directory=RunDirectorySeen("/run/mpsd", True, 0, 0, "", True, "tmpfs"),
+    holder=60,
+    domains=(DomainSeen(RECORD, daemon_lives=True),),
+    unreadable=(),
+    daemons=(DaemonSeen(70, "nvidia-cuda-mps-control -f", "/run/mpsd/gpu0/pipe"),),
+    agent=AgentSeen(NodeStatus(0.0, "580.1", (), (), (), (), (), (), version="0.1.0")),
+    uvm=True,
+    default_pipe=False,
+    selinux=SelinuxSeen(True, (("/run/mpsd/gpu0/client", "container_file_t"),)),
+    engines=(EngineSeen(Engine.DOCKER, "/etc/docker/daemon.json", DOCKER),),
+    launcher=LauncherSeen(LAUNCHER, True, (), ("runc",), "usr/bin/runc"),
+    toolkit=True,
+    kubelet=KubeletSeen("/var/lib/kubelet", True),
+    ours="0.1.0",
+)
+NAMES = [field.name for field in fields(NodeFacts)]
+
+
+def verdicts(facts: NodeFacts) -> dict[str, Verdict]:
+    return {outcome.check.id: outcome.verdict for outcome in diagnose(facts, CHECKS).outcomes}
+
+
+def headline(**changes: Any) -> str:
+    return diagnose(replace(WELL, **changes), CHECKS).headline
+
+
+def test_where_nothing_is_wrong_every_check_is_well() -> None:
+    assert set(verdicts(WELL).values()) == {Verdict.WELL}
+    assert diagnose(WELL, CHECKS).headline == f"all is well: {len(CHECKS)} checks"
+
+
+def test_ids_are_unique_and_every_row_looks_at_facts_and_every_fact_is_looked_at() -> None:
+    assert len({check.id for check in CHECKS}) == len(CHECKS)
+    looked_at = [name for check in CHECKS for name in check.looks_at]
+    assert set(looked_at) == set(NAMES)
+
+
+@pytest.mark.parametrize(("check", "name"), [(check, name) for check in CHECKS for name in check.looks_at])
+def test_a_check_is_not_well_where_what_it_looks_at_is_unknown(check: Check, name: str) -> None:
+    unknown: dict[str, Any] = {name: Unknown("nobody knows")}
+    diagnosis = diagnose(replace(WELL, **unknown), CHECKS)
+    (outcome,) = (one for one in diagnosis.outcomes if one.check is check)
+    assert (outcome.verdict, outcome.why) == (Verdict.UNKNOWN, "nobody knows")
+    assert not diagnosis.is_well
+    assert diagnosis.headline.startswith("nothing wrong was found, but not known is whether ")
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), st.sampled_from([Unknown("hidden"), Elsewhere("none here")])))
+def test_what_is_hidden_makes_nothing_wrong_and_nothing_well(hidden: dict[str, Any]) -> None:
+    diagnosis = diagnose(replace(WELL, **hidden), CHECKS)
+    for outcome in diagnosis.outcomes:
+        is_hidden = not hidden.keys().isdisjoint(outcome.check.looks_at)
+        assert outcome.verdict in ({Verdict.UNKNOWN, Verdict.ELSEWHERE} if is_hidden else {Verdict.WELL}), outcome
+    assert diagnosis.is_well == (Verdict.UNKNOWN not in verdicts(replace(WELL, **hidden)).values())
+
+
+# -- the order -------------------------------------------------------------------------------------------------------
+
+
+def row(number: int, severity: Severity, verdict: Verdict) -> Check:
+    def find(_facts: NodeFacts) -> Any:
+        if verdict is Verdict.UNKNOWN:
+            raise NotKnown(Unknown("hidden"))
+        if verdict is Verdict.ELSEWHERE:
+            raise NotKnown(Elsewhere("none here"))
+        if verdict is Verdict.FOUND:
+            yield Wrong(f"check{number} is wrong", "mend it")
+
+    return Check(f"check{number}", severity, "all is good", (), "looking", find)
+
+
+KINDS = st.lists(st.tuples(st.sampled_from(Severity), st.sampled_from(Verdict)), max_size=8)
+
+
+@given(KINDS)
+def test_found_come_first_then_the_worst_then_the_cause(kinds: list[tuple[Severity, Verdict]]) -> None:
+    checks = [row(number, *kind) for number, kind in enumerate(kinds)]
+    diagnosis = diagnose(WELL, checks)
+    keys = [
+        (list(Verdict).index(one.verdict), one.check.severity, checks.index(one.check)) for one in diagnosis.outcomes
+    ]
+    assert keys == sorted(keys)
+    assert len(set(keys)) == len(checks), "the order is total"
+    found = [one for one in diagnosis.outcomes if one.verdict is Verdict.FOUND]
+    if found:
+        worst = min(one.check.severity for one in found)
+        first = next(one for one in checks if one.severity is worst and one in [each.check for each in found])
+        assert diagnosis.headline == f"{first.id} is wrong; mend it"
+
+
+def test_what_was_found_before_something_unknown_is_still_found() -> None:
+    gpus = [
+        GpuSeen(number, f"GPU-{number}", "NVIDIA A30", "", "8.0", mig, 0) for number, mig in enumerate((True, False))
+    ]
+    blind = replace(gpus[1], mig=Unknown("NVML does not say"))
+    for order in permutations((gpus[0], blind)):
+        diagnosis = diagnose(replace(WELL, gpus=order), CHECKS)
+        assert diagnosis.headline.startswith("MIG is on for gpu0 (NVIDIA A30)")
+        (mig,) = (one for one in diagnosis.of(Verdict.FOUND) if one.check.id == "mig-on")
+        assert mig.why == "NVML does not say"
+
+
+def test_of_things_that_are_not_known_the_unknown_one_is_said_and_not_that_there_is_none() -> None:
+    facts = {1: Elsewhere("none here"), 2: Unknown("hidden"), 3: Elsewhere("none here")}
+    with pytest.raises(NotKnown, match="hidden"):
+        list(each(facts, facts.__getitem__))
+
+
+# -- single rows that no machine of ours can play --------------------------------------------------------------------
+
+
+def test_a_run_directory_on_a_disk() -> None:
+    assert headline(run_directory=replace(WELL.run_directory, filesystem="ext4")).startswith(  # type: ignore[type-var]
+        "/run/mpsd is on ext4, not on tmpfs"
+    )
+
+
+def test_a_run_directory_that_takes_no_files() -> None:
+    shut = replace(WELL.run_directory, unwritable="its file system is read-only")  # type: ignore[type-var]
+    assert headline(run_directory=shut).startswith(
+        "the run directory /run/mpsd takes no files: its file system is read-"
+    )
+
+
+def test_what_a_canary_doubts_what_drains_and_what_the_agent_cannot_see() -> None:
+    doubt = replace(RECORD, canary=Canary("boot", "580.1", 0, "", 1, 1, "a context costs 90 MiB, not 57"))
+    assert headline(domains=(DomainSeen(doubt, daemon_lives=True),)).startswith(
+        "gpu0: its canary found: a context costs"
+    )
+    drains = replace(RECORD, state=State.DRAINING, reason="asked by ops")
+    expected = "gpu0 is draining and takes no new programs: asked by ops; "
+    assert headline(domains=(DomainSeen(drains, daemon_lives=True),)).startswith(expected)
+    blind = NodeStatus(0.0, "580.1", (), (), (), (), (), ("NVML: GPU is lost",))
+    assert headline(agent=AgentSeen(blind)).startswith("the agent cannot see: NVML: GPU is lost; ")
+
+
+def test_an_older_canary_of_another_driver_says_nothing_of_this_one() -> None:
+    assert headline(driver="575.2").startswith("nobody has tried driver 575.2")
+
+
+def test_a_driver_whose_version_is_no_number_is_not_too_old() -> None:
+    assert verdicts(replace(WELL, driver="next"))["driver-old"] is Verdict.WELL
+
+
+@pytest.mark.parametrize(("label", "is_well"), [("container_file_t", True), ("var_run_t", False), ("", False)])
+def test_what_containers_may_use_under_selinux(label: str, is_well: bool) -> None:
+    told = verdicts(replace(WELL, selinux=SelinuxSeen(True, (("/run/mpsd/gpu0/client", label),))))["selinux"]
+    assert told is (Verdict.WELL if is_well else Verdict.FOUND)
+
+
+def test_a_configuration_that_nobody_can_read_is_not_said_to_name_mpsd() -> None:
+    told = verdicts(replace(WELL, engines=(EngineSeen(Engine.DOCKER, "daemon.json", "{"),), toolkit=False))
+    assert (told["no-toolkit"], told["launcher-broken"]) == (Verdict.UNKNOWN, Verdict.UNKNOWN)
+
+
+def test_a_daemon_in_the_run_directory_is_of_whoever_holds_it() -> None:
+    fresh = (DaemonSeen(99, "nvidia-cuda-mps-control -f", "/run/mpsd/gpu0/pipe"),)
+    assert verdicts(replace(WELL, daemons=fresh))["other-daemon"] is Verdict.WELL
+    assert headline(daemons=fresh, holder=None).startswith("another control daemon (pid 99 in /run/mpsd/gpu0/pipe) is")
+    unsure = verdicts(replace(WELL, daemons=fresh, holder=None, unreadable=("gpu0/record.json: cut off",)))
+    assert unsure["other-daemon"] is Verdict.UNKNOWN
+
+
+def test_a_daemon_whose_folder_was_removed_is_killed_by_its_pid_for_nobody_can_command_it() -> None:
+    ours = DaemonSeen(99, "nvidia-cuda-mps-control -f", "/run/mpsd/gpu0/pipe", pipe_is_there=False)
+    said = headline(daemons=(ours,), domains=(), holder=None)
+    assert said.startswith("a control daemon (pid 99) runs on though its folder /run/mpsd/gpu0/pipe was removed; run")
+    assert "`kill 99` once its programs have ended" in said
+    assert verdicts(replace(WELL, daemons=(ours,)))["other-daemon"] is Verdict.WELL
+    foreign = headline(daemons=(replace(ours, pipe="/tmp/nvidia-mps"),))
+    assert "which mpsd has not started; stop it (kill 99)" in foreign
+
+
+# -- the launcher, read back -----------------------------------------------------------------------------------------
+
+ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1)
+PATHS = ASCII.map(lambda text: f"/{text}")
+
+
+@given(PATHS, st.text(min_size=1), st.one_of(st.just(""), PATHS))
+def test_what_a_launcher_starts_is_read_back(python: str, folder: str, following: str) -> None:
+    text = launcher(python, folder, "/run/mpsd", following, "/var/log/mpsd/runtime.log")
+    names = (following,) if following else ("nvidia-container-runtime", "runc")
+    assert launched(text) == Launched(python, folder, names)
+
+
+@given(st.text())
+def test_what_is_no_launcher_is_none(text: str) -> None:
+    assert launched(text) is None
+
+
+@pytest.mark.parametrize("label", ["", "var_run_t", "container_ro_file_t", "container_file_t:s0:c1,c2"])
+def test_a_label_that_not_every_container_may_use_is_found(label: str) -> None:
+    selinux = SelinuxSeen(True, (("/run/mpsd/gpu0/client", label),))
+    assert headline(selinux=selinux).endswith("chcon -R -t container_file_t -l s0 /run/mpsd/gpu0/client")
+
+
+def test_versions_that_are_not_the_same_are_found_and_which_of_them_matters() -> None:
+    def told(agent: str, control: str) -> AgentSeen:
+        domain = DomainStatus("gpu0", (UUID,), State.READY, 0.0, "", 0, 70, (71,), version=control)
+        return AgentSeen(NodeStatus(0.0, "580.1", (), (domain,), (), (), (), (), version=agent))
+
+    ahead, behind = replace(WELL, agent=told("0.1.0", "0.2.0")), replace(WELL, agent=told("0.1.0", "0.0.9"))
+    assert [verdicts(ahead)[name] for name in ("version-skew", "version-behind")] == [Verdict.FOUND, Verdict.WELL]
+    assert [verdicts(behind)[name] for name in ("version-skew", "version-behind")] == [Verdict.WELL, Verdict.FOUND]
+    assert "OnDelete" in headline(agent=told("0.1.0", "0.0.9"))
+    assert headline(ours="0.0.1").startswith("this command line is of version 0.0.1 and the agent of 0.1.0: ")
+    assert verdicts(replace(WELL, agent=told("", "")))["version-skew"] is Verdict.UNKNOWN

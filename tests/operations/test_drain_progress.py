@@ -1,0 +1,130 @@
+"""Whether GPUs are empty, who may be evicted, and what withdraws a drain."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.model.cluster_status import ClusterNode
+from mpsd.model.domain_states import State
+from mpsd.model.mpsnode_reading import read_mpsnode
+from mpsd.operations.lifecycle.rules.drain_progress import are_empty, states, undrain_words, what_is_left
+from mpsd.operations.lifecycle.rules.eviction import Fate, again_after_s, closed_for_s, offers_room, verdict
+from mpsd.platform.kube_time import seconds, stamp
+from mpsd.status.rules.cordon import cordon_change
+from tests.mpsnodes import NOW, damaged, mpsnode
+
+
+def node(name: str = "gpu-a2", state: str = "", **gpu: object) -> ClusterNode:
+    """state: of every domain. gpu: fields of every GPU."""
+    thing = mpsnode(name)
+    for domain in thing["status"]["domains"] if state else ():
+        domain["state"] = state
+    for one in thing["status"]["gpus"]:
+        one |= gpu
+    return read_mpsnode(thing, NOW, seconds)
+
+
+def every(of: ClusterNode) -> list[str]:
+    return [gpu.uuid for gpu in of.gpus]
+
+
+def test_drained_is_empty_and_nothing_that_runs_a_daemon_is_otherwise() -> None:
+    assert are_empty(node(state="drained"), every(node()))
+    for state in set(State) - {State.DRAINED}:
+        assert not are_empty(node(state=state, clients=1), every(node())), state
+
+
+@pytest.mark.parametrize("state", ["refused", "down"])
+def test_without_a_daemon_it_is_counted_and_what_is_not_known_is_not_empty(state: str) -> None:
+    idle = replace(node(state=state, clients=0), pods=())
+    assert are_empty(idle, every(idle))
+    assert not are_empty(replace(idle, pods=None), every(idle))
+    assert not are_empty(node(state=state, clients=0), every(idle)), "pods hold grants there"
+    assert not are_empty(replace(node(state=state, clients=None), pods=()), every(idle))
+
+
+def test_a_node_that_has_told_nothing_is_not_said_to_have_no_gpu() -> None:
+    silent = replace(node(), gpus=(), told_at=None)
+    assert states(silent, []) == "it has told of no GPU yet" == what_is_left(replace(silent, pods=()), [])
+    assert states(replace(silent, told_at=NOW), []) == "no GPU"
+
+
+def test_nothing_that_a_silent_node_told_is_believed() -> None:
+    drained = node("gpu-b1", state="drained", clients=0)
+    assert not are_empty(drained, every(drained))
+
+
+@given(damaged())
+def test_whatever_a_node_tells_somebody_who_holds_a_gpu_is_shown(thing: Any) -> None:
+    read = read_mpsnode(thing, NOW, seconds)
+    gpus = every(read)
+    shown = what_is_left(read, gpus)
+    if any(set(pod.gpus).intersection(gpus) for pod in read.pods or ()):
+        assert "; left: " in shown
+    if read.pods is None:
+        assert "does not know" in shown
+
+
+@given(st.sets(st.sampled_from([0, 1, 2, 3])), st.sets(st.sampled_from([0, 1, 2, 3]), min_size=1), st.booleans())
+def test_the_words_that_withdraw_a_drain_withdraw_that_and_nothing_else(
+    before: set[int], named: set[int], whole: bool
+) -> None:
+    thing = mpsnode("gpu-a2")
+    uuids = [gpu["uuid"] for gpu in thing["status"]["gpus"]]
+    thing["spec"] = {"cordoned": [uuids[at] for at in before]}
+    first = read_mpsnode(thing, NOW, seconds)
+    change = cordon_change(first, [] if whole else [f"gpu{at}" for at in named], cordon=True)
+    words = undrain_words(first, change)
+    thing["spec"] = {"cordoned": list(change.cordoned)}
+    if words:
+        gpus = [word for word in words[2:] if word != "--gpu"]
+        thing["spec"] = {
+            "cordoned": list(cordon_change(read_mpsnode(thing, NOW, seconds), gpus, cordon=False).cordoned)
+        }
+    assert sorted(thing["spec"]["cordoned"]) == sorted(uuids[at] for at in before) or (whole and len(before) == 4)
+
+
+# -- eviction ------------------------------------------------------------------------------------------------------
+
+HOLDER = next(pod for pod in node().pods or () if pod.pod == "train-1")
+JOB = [{"kind": "Job", "name": "train", "controller": True}]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "fate"),
+    [
+        ({"ownerReferences": JOB}, Fate.EVICT),
+        ({}, Fate.EVICT),
+        ({"ownerReferences": [{"kind": "DaemonSet", "name": "dcgm", "controller": True}]}, Fate.STAYS),
+        ({"annotations": {"kubernetes.io/config.mirror": "x"}, "ownerReferences": JOB}, Fate.STAYS),
+        ({"deletionTimestamp": "2026-11-21T08:30:00Z"}, Fate.ENDING),
+        ({"uid": "another"}, Fate.GONE),
+        (None, Fate.GONE),
+    ],
+)
+def test_a_pod_is_evicted_that_holds_the_grant_and_would_not_come_back_here(metadata: Any, fate: Fate) -> None:
+    pod = None if metadata is None else {"metadata": {"uid": HOLDER.uid, **metadata}}
+    assert verdict(pod, HOLDER).fate is fate
+    assert verdict(pod, replace(HOLDER, uid="")).fate is Fate.STAYS
+
+
+def test_a_refused_eviction_is_asked_for_again_and_ever_more_seldom() -> None:
+    pauses = [again_after_s(refused) for refused in range(1, 9)]
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (1.0, 10.0)
+
+
+def test_room_is_offered_until_a_domain_drains_and_its_own_clock_says_how_long_ago_that_was() -> None:
+    ready, draining = node(state="ready"), node(state="draining")
+    assert offers_room(ready, every(ready))
+    assert not offers_room(draining, every(draining))
+    assert not offers_room(node(), [every(node())[0]])
+    thing = mpsnode("gpu-a2")
+    for ago, domain in zip((40.0, 30.0, 50.0), thing["status"]["domains"], strict=True):
+        domain["since"] = stamp((seconds(thing["status"]["toldAt"]) or 0.0) - ago)
+    read = read_mpsnode(thing, NOW, seconds)
+    assert closed_for_s(read, every(read)) == 30.0
+    assert closed_for_s(replace(read, told_at=None), every(read)) == 0.0

@@ -1,0 +1,129 @@
+"""What is mpsd's, in which order it goes, and who would lose something."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.model.mpsnode_reading import cluster_status
+from mpsd.operations.lifecycle.rules.uninstall import Stage, Thing, in_order, in_use, is_deleted, is_strange, stage_of
+from mpsd.platform.kube_time import seconds
+from tests.mpsnodes import NAMES, NOW, damaged, mpsnode
+
+groups = st.sampled_from(
+    [
+        "v1",
+        "apps/v1",
+        "batch/v1",
+        "rbac.authorization.k8s.io/v1",
+        "admissionregistration.k8s.io/v1",
+        "cert-manager.io/v1",
+    ]
+)
+kinds = st.sampled_from(["DaemonSet", "Namespace", "ServiceAccount", "RoleBinding", "Secret", "Widget"])
+names = st.sampled_from(["mpsd-control", "mpsd-agent", "mpsd-webhook"])
+
+
+@st.composite
+def things(draw: st.DrawFn) -> Thing:
+    name = draw(names)
+    labels = {"app.kubernetes.io/name": name}
+    uid = str(draw(st.integers(0, 10_000)))
+    return Thing(draw(groups), "", draw(kinds), draw(st.sampled_from(["", "mpsd-system"])), name, uid, labels)
+
+
+@given(st.lists(things(), max_size=12))
+def test_everything_goes_once_and_daemons_after_whatever_sends_them_pods(found: list[Thing]) -> None:
+    order = in_order(found)
+    assert sorted(map(repr, order)) == sorted(map(repr, found))
+    stages = [stage_of(one) for one in order]
+    assert stages == sorted(stages)
+    daemons = [at for at, one in enumerate(order) if stage_of(one) is Stage.DAEMONS]
+    agents = [at for at, one in enumerate(order) if stage_of(one) is Stage.SERVERS]
+    assert not daemons or not agents or max(agents) < min(daemons)
+    assert in_order(reversed(order)) == order or len({str(one) for one in order}) < len(order)
+
+
+def users(*things: Any, daemons: tuple[str, ...] = NAMES) -> list[str]:
+    return list(in_use(cluster_status(things, NOW, seconds), daemons))
+
+
+def test_pods_and_programs_of_no_pod_are_named() -> None:
+    used = mpsnode("gpu-a1")
+    used["status"]["gpus"][1]["clients"] = 2
+    assert users(used, daemons=("gpu-a1",)) == [
+        "gpu-a1: pod default/mps-sample-7xk2p (7 GiB of gpu0)",
+        "gpu-a1: pod default/train-0 (12 GiB of gpu0)",
+        "gpu-a1: pod research/notebook-ada (8 GiB of gpu0)",
+        "gpu-a1: gpu1 has 2 clients of no pod",
+    ]
+    used["status"] |= {"grants": [], "gpus": []}
+    assert users(used, daemons=("gpu-a1",)) == []
+
+
+def test_what_is_not_known_counts_as_use_where_a_daemon_runs() -> None:
+    idle = mpsnode("gpu-b1")
+    assert users(idle, daemons=()) == []
+    (silent,) = users(idle, daemons=("gpu-b1",))
+    assert silent.startswith("who uses the GPUs of gpu-b1 is not known: gpu-b1 has told nothing for 87 min")
+    (missing,) = users(daemons=("gpu-b7",))
+    assert missing == "gpu-b7 runs a control daemon and has no MPSNode, so who uses its GPUs is not known"
+    unknown = mpsnode("gpu-a1")
+    del unknown["status"]["grants"]
+    assert "who uses the GPUs of gpu-a1 is not known: it cannot say which pods hold them" in users(unknown)
+    for gpu in unknown["status"]["gpus"]:
+        gpu.pop("clients")
+    assert "gpu-a1: how many programs run on gpu1 is not known" in users(unknown, daemons=("gpu-a1",))
+
+
+def test_what_a_node_told_last_holds_once_no_agent_can_let_anybody_onto_its_gpus() -> None:
+    """An uninstall that was given up after the agents had gone can go on, however long ago that was."""
+
+    def left(thing: Any) -> list[str]:
+        return list(in_use(cluster_status([thing], NOW, seconds), ["gpu-b1", "gpu-b2"], agents=False))
+
+    idle = mpsnode("gpu-b1")
+    assert not any("gpu-b1:" in one or "of gpu-b1 " in one for one in left(idle))
+    idle["status"]["gpus"][0]["clients"] = 1
+    assert "gpu-b1: gpu0 has 1 client of no pod" in left(idle)
+    assert any("who uses the GPUs of gpu-b2 is not known" in one for one in left(mpsnode("gpu-b2")))
+
+
+@given(damaged())
+def test_whatever_a_node_tells_nobody_is_overlooked(thing: Any) -> None:
+    """Either somebody is named, or what it told was read to the end and names nobody."""
+    status = cluster_status([thing], NOW, seconds)
+    (node,) = status.nodes
+    named = list(in_use(status, [node.name]))
+    used = node.pods is None or node.pods or any(gpu.clients != 0 for gpu in node.gpus)
+    assert named or not (used or node.unreadable or node.stale or node.told_at is None)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "group", "goes"),
+    [
+        ({}, "apps", True),
+        ({"ownerReferences": [{"kind": "Node"}]}, "mpsd.io", False),
+        ({}, "mpsd.io", False),
+        ({"ownerReferences": [{"kind": "ReplicaSet"}]}, "", False),
+    ],
+)
+def test_what_goes_with_something_else_is_not_deleted_itself(metadata: Any, group: str, goes: bool) -> None:
+    assert is_deleted(metadata, group, {"mpsd.io"}) is goes
+
+
+@pytest.mark.parametrize(
+    ("kind", "thing", "strange"),
+    [
+        ("ConfigMap", {"metadata": {"name": "dashboards"}}, True),
+        ("Pod", {"metadata": {"name": "shell"}}, True),
+        ("ConfigMap", {"metadata": {"name": "kube-root-ca.crt"}}, False),
+        ("Secret", {"metadata": {"name": "default-token-x"}, "type": "kubernetes.io/service-account-token"}, False),
+        ("Secret", {"metadata": {"name": "registry"}, "type": "kubernetes.io/dockerconfigjson"}, True),
+        ("Service", {"metadata": {"name": "a", "labels": {"app.kubernetes.io/part-of": "mpsd"}}}, False),
+        ("EndpointSlice", {"metadata": {"name": "a"}}, False),
+    ],
+)
+def test_a_namespace_is_kept_for_what_others_have_put_there(kind: str, thing: Any, strange: bool) -> None:
+    assert is_strange(kind, thing) is strange

@@ -1,0 +1,159 @@
+"""When certificates are made and renewed: whoever looks when, what is served can be verified."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpsd.platform.rules.certificate_plan import Authority, Lives, Seen, Serving, Step, next_step
+
+NAMES = frozenset({"webhook.mpsd.svc"})
+LIVES = Lives(authority_s=9000, serving_s=900, settle_s=60)
+NOW = 1_000_000.0
+AUTHORITY = Authority("one", NOW + LIVES.authority_s)
+SERVING = Serving("one", NAMES, NOW + LIVES.serving_s)
+GOOD = Seen(authority=AUTHORITY, serving=SERVING)
+LATE = Seen(authority=Authority("one", NOW + 2999), serving=SERVING)  # a third of an authority's life is 3000
+TWO = Authority("two", NOW + 9000)
+FOLLOWED = replace(LATE, following=TWO)
+
+
+@pytest.mark.parametrize(
+    ("seen", "step"),
+    [
+        (Seen(), Step.START),
+        (Seen(serving=SERVING), Step.START),
+        (Seen(held=True), Step.BRING_BACK),
+        (Seen(authority=AUTHORITY), Step.ISSUE),
+        (GOOD, None),
+        (replace(GOOD, held=True), None),
+        (replace(GOOD, serving=replace(SERVING, signed_by="another")), Step.ISSUE),
+        (replace(GOOD, serving=replace(SERVING, names=frozenset({"old.name"}))), Step.ISSUE),
+        (replace(GOOD, serving=replace(SERVING, names=NAMES | {"more"})), None),
+        (replace(GOOD, serving=replace(SERVING, not_after=NOW + 301)), None),
+        (replace(GOOD, serving=replace(SERVING, not_after=NOW + 300)), Step.ISSUE),
+        (replace(GOOD, authority=Authority("one", NOW)), Step.START),
+        (LATE, Step.PREPARE),
+        (FOLLOWED, None),
+        (replace(FOLLOWED, following_trusted_since=NOW - 59), None),
+        (replace(FOLLOWED, following_trusted_since=NOW - 60), Step.SWITCH),
+        (replace(FOLLOWED, authority=Authority("one", NOW - 1)), Step.SWITCH),
+        (replace(GOOD, former=TWO, former_until=NOW + 1), None),
+        (replace(GOOD, former=TWO, former_until=NOW), Step.FORGET),
+        (replace(LATE, former=TWO, former_until=NOW + 1), None),
+    ],
+)
+def test_one_step_is_due_at_a_time(seen: Seen, step: Step | None) -> None:
+    assert next_step(seen, NAMES, LIVES, NOW) is step
+
+
+def test_a_certificate_that_ends_with_its_authority_is_not_asked_for_again_and_again() -> None:
+    last = Authority("one", NOW + 100)
+    seen = Seen(last, following=TWO, serving=Serving("one", NAMES, last.not_after))
+    assert next_step(seen, NAMES, LIVES, NOW) is None
+
+
+def test_an_authority_must_outlive_what_it_signs() -> None:
+    assert LIVES.are_sound
+    assert not Lives(authority_s=10, serving_s=4).are_sound
+
+
+@dataclass
+class World:
+    """A Secret, what the configurations name, what API servers still hold, and what each replica serves."""
+
+    now: float = NOW
+    secret: Seen = field(default_factory=Seen)
+    named: frozenset[str] = frozenset()
+    believed: list[tuple[float, frozenset[str]]] = field(default_factory=list)  # since when, the newest last
+    served: dict[int, Serving] = field(default_factory=dict)
+    since: dict[int, tuple[str, float]] = field(default_factory=dict)
+    made: int = 0
+
+    def look(self, replica: int) -> None:
+        """One replica takes every step that is due, serves what it finds and registers what verifies it."""
+        for _step in range(10):
+            seen = replace(
+                self.secret, following_trusted_since=self._trusted_since(replica), held=replica in self.served
+            )
+            step = next_step(seen, NAMES, LIVES, self.now)
+            if step is None:
+                break
+            self._take(step)
+        else:
+            raise AssertionError("the plan does not come to an end")
+        assert self.secret.serving
+        self.served[replica] = self.secret.serving
+        if self.named != self.secret.trusted:
+            self.named = self.secret.trusted
+            self.believed.append((self.now, self.named))
+
+    def _trusted_since(self, replica: int) -> float | None:
+        following = self.secret.following
+        if following is None or following.id not in self.named:
+            self.since.pop(replica, None)
+            return None
+        if self.since.get(replica, ("", 0))[0] != following.id:
+            self.since[replica] = (following.id, self.now)
+        return self.since[replica][1]
+
+    def _new(self) -> Authority:
+        self.made += 1
+        return Authority(f"authority {self.made}", self.now + LIVES.authority_s)
+
+    def _take(self, step: Step) -> None:
+        seen, authority = self.secret, self.secret.authority
+        match step:
+            case Step.START:
+                self.secret = Seen(self._new())
+            case Step.PREPARE:
+                self.secret = replace(seen, following=self._new())
+            case Step.SWITCH:
+                assert authority
+                until = seen.serving.not_after if seen.serving else 0.0
+                self.secret = Seen(seen.following, None, authority, until, seen.serving)
+            case Step.FORGET:
+                self.secret = replace(seen, former=None)
+            case Step.ISSUE:
+                assert authority
+                until = min(self.now + LIVES.serving_s, authority.not_after)
+                self.secret = replace(seen, serving=Serving(authority.id, NAMES, until))
+            case Step.BRING_BACK:
+                raise AssertionError("nobody loses the Secret here")
+
+    def check(self, slowest_s: float) -> None:
+        """Every certificate that is served is verified by everything that an API server may still believe."""
+        for serving in self.served.values():
+            assert self.now < serving.not_after, "an ended certificate is served"
+            for index, (_since, named) in enumerate(self.believed):
+                is_newest = index + 1 == len(self.believed)
+                if is_newest or self.believed[index + 1][0] + slowest_s >= self.now:
+                    assert serving.signed_by in named, "an API server does not know who signed this"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.1, 50), st.sets(st.integers(0, 2))), min_size=50, max_size=300))
+def test_whoever_looks_when_api_servers_can_verify_what_is_served(rounds: list[tuple[float, set[int]]]) -> None:
+    """Three replicas look at random, but none is silent for longer than the time in which a renewal is due."""
+    world, last = World(), dict.fromkeys(range(3), NOW)
+    for replica in last:
+        world.look(replica)
+    for wait_s, replicas in rounds * 3:
+        world.now += wait_s
+        overdue = {replica for replica, at in last.items() if world.now - at > 150}
+        for replica in sorted(replicas | overdue):
+            last[replica] = world.now
+            world.look(replica)
+        world.check(slowest_s=59.0)
+
+
+@pytest.mark.parametrize("slowest_s", [0.0, 30.0, 59.0])
+def test_authorities_are_replaced_again_and_again_with_no_moment_of_doubt(slowest_s: float) -> None:
+    world = World()
+    for moment in range(4000):
+        world.now = NOW + moment * 10
+        world.look(moment % 2)
+        if moment:
+            world.check(slowest_s)
+    assert world.made > 4

@@ -1,0 +1,157 @@
+"""Whose a process is: the lines are as kernels, kubelets and runtimes write them, with the sources beside."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.platform.rules.cgroups import PodCgroup, node_cgroup, pod_of_cgroup
+
+UID = "30cea2cf-1b80-4807-abad-d81453e199c5"
+UNDERSCORED = UID.replace("-", "_")
+OTHER = "96dd7de3-0783-4613-a707-e0effc077ef5"
+HASH = "46dac9a538838115821dfd9559149484"
+CONTAINER = "a8077b08a56c0c6e33d6716557d882ac940cb09475c50372e22e84c40d0733f2"
+NODE = "65a1b6ad09655b3f1475ede1aa0061a97c0d1ada9f2b2acac959afbc92094463"
+FOUND = PodCgroup(UID, CONTAINER)
+
+SEEN = {
+    # kubernetes.io/docs/concepts/architecture/cgroups and kubelet's names for its three classes of service
+    "v2, cgroupfs, burstable": f"0::/kubepods/burstable/pod{UID}/{CONTAINER}",
+    "v2, cgroupfs, best effort": f"0::/kubepods/besteffort/pod{UID}/{CONTAINER}",
+    "v2, cgroupfs, guaranteed": f"0::/kubepods/pod{UID}/{CONTAINER}",
+    # github.com/cryptnono/cryptnono/issues/47
+    "v2, systemd, containerd": (
+        "0::/kubepods.slice/kubepods-besteffort.slice/"
+        f"kubepods-besteffort-pod{UNDERSCORED}.slice/cri-containerd-{CONTAINER}.scope"
+    ),
+    # github.com/tkestack/vcuda-controller/issues/19
+    "v1, systemd, containerd, guaranteed": (
+        f"12:hugetlb:/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/cri-containerd-{CONTAINER}.scope\n"
+        f"4:cpu,cpuacct:/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/cri-containerd-{CONTAINER}.scope\n"
+        f"1:name=systemd:/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/cri-containerd-{CONTAINER}.scope\n"
+    ),
+    # github.com/iovisor/kubectl-trace/issues/174
+    "systemd, CRI-O": (
+        f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDERSCORED}.slice/crio-{CONTAINER}.scope"
+    ),
+    "systemd, CRI-O with crun, which makes one more below": (
+        "0::/kubepods.slice/kubepods-burstable.slice/"
+        f"kubepods-burstable-pod{UNDERSCORED}.slice/crio-{CONTAINER}.scope/container"
+    ),
+    "cgroupfs, CRI-O": f"8:memory:/kubepods/burstable/pod{UID}/crio-{CONTAINER}",
+    # github.com/kinvolk/traceloop/pull/34
+    "systemd, Docker": (
+        "10:devices:/kubepods.slice/kubepods-besteffort.slice/"
+        f"kubepods-besteffort-pod{UNDERSCORED}.slice/docker-{CONTAINER}.scope"
+    ),
+    # github.com/elastic/apm-agent-nodejs/issues/3550: kubelet on systemd, containerd on cgroupfs
+    "kubelet and containerd of two minds": (
+        "1:name=systemd:/system.slice/containerd.service/"
+        f"kubepods-burstable-pod{UNDERSCORED}.slice:cri-containerd:{CONTAINER}"
+    ),
+    "the same, as the other controllers say it": (
+        f"5:memory:/kubepods-burstable-pod{UNDERSCORED}.slice:cri-containerd:{CONTAINER}\n"
+        "0::/system.slice/containerd.service"
+    ),
+    # kind, older: kubelet with --cgroup-root=/kubelet, seen from outside and from inside of the node
+    "kind, cgroupfs, from outside": f"3:memory:/docker/{NODE}/kubelet/kubepods/besteffort/pod{UID}/{CONTAINER}",
+    "kind, cgroupfs, from inside": f"0::/kubelet/kubepods/besteffort/pod{UID}/{CONTAINER}",
+    "kind, systemd": (
+        f"0::/system.slice/docker-{NODE}.scope/kubelet.slice/kubelet-kubepods.slice/"
+        "kubelet-kubepods-besteffort.slice/"
+        f"kubelet-kubepods-besteffort-pod{UNDERSCORED}.slice/cri-containerd-{CONTAINER}.scope"
+    ),
+    "kind, of two minds": f"0::/kubelet-kubepods-pod{UNDERSCORED}.slice:cri-containerd:{CONTAINER}",
+    # cgroup_namespaces(7): an unprivileged agent on v2 sees paths from its own cgroup on
+    "another class of service, from a namespace": f"0::/../../../burstable/pod{UID}/{CONTAINER}",
+    "the same class of service, from a namespace": f"0::/../../pod{UID}/{CONTAINER}",
+    "systemd, from a namespace": (
+        f"0::/../../kubepods-besteffort-pod{UNDERSCORED}.slice/cri-containerd-{CONTAINER}.scope"
+    ),
+    "a container that ends": f"0::/kubepods/pod{UID}/{CONTAINER} (deleted)",
+}
+
+
+@pytest.mark.parametrize("text", SEEN.values(), ids=SEEN.keys())
+def test_a_process_of_a_pod_is_found_under_every_driver_and_runtime(text: str) -> None:
+    assert pod_of_cgroup(text) == FOUND
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"0::/kubepods/burstable/pod{HASH}/{CONTAINER}",
+        f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{HASH}.slice/crio-{CONTAINER}.scope",
+    ],
+)
+def test_a_static_pod_goes_by_its_hash(text: str) -> None:
+    assert pod_of_cgroup(text) == PodCgroup(HASH, CONTAINER)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0::/",
+        "0::/init.scope",
+        "0::/user.slice/user-1000.slice/session-2.scope",
+        "0::/system.slice/containerd.service",
+        "0::/system.slice/kubelet.service",
+        f"0::/system.slice/docker-{NODE}.scope",
+        f"4:memory:/docker/{NODE}",
+        "0::/kubepods.slice/kubepods-burstable.slice",
+        f"0::/machine.slice/libpod-{CONTAINER}.scope",
+        f"0::/home/pod{UID}/{CONTAINER}",
+        f"0::/kubepods/podtrain-0/{CONTAINER}",
+        f"0::/some-pod{UNDERSCORED}.slice/x-{CONTAINER}.scope",
+        "no colons at all",
+    ],
+)
+def test_a_process_of_the_host_is_in_no_pod(text: str) -> None:
+    assert pod_of_cgroup(text) is None
+
+
+@pytest.mark.parametrize("below", ["", "/", "/crio-conmon-" + CONTAINER, "/crio-conmon-" + CONTAINER + ".scope"])
+def test_what_is_beside_the_containers_of_a_pod_is_in_none_of_them(below: str) -> None:
+    assert pod_of_cgroup(f"0::/kubepods/burstable/pod{UID}{below}") == PodCgroup(UID, "")
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        f"/docker/{NODE}",
+        f"/docker/{NODE}/kubelet/kubepods/pod{OTHER}/{NODE}",
+        f"/kubelet.slice/kubelet-kubepods-pod{OTHER.replace('-', '_')}.slice/cri-containerd-{NODE}.scope",
+        f"/x\x0b0::/kubepods/pod{OTHER}/{NODE}",
+        f"/x\u20280::/kubepods/pod{OTHER}/{NODE}",
+    ],
+)
+def test_a_pod_cannot_make_its_processes_another_s(inner: str) -> None:
+    assert pod_of_cgroup(f"0::/kubepods/burstable/pod{UID}/{CONTAINER}{inner}") == FOUND
+
+
+def test_hierarchies_that_name_two_pods_are_not_believed() -> None:
+    assert pod_of_cgroup(f"5:memory:/kubepods/pod{UID}/{CONTAINER}\n4:devices:/kubepods/pod{OTHER}/{CONTAINER}") is None
+
+
+def test_on_a_node_in_a_pod_the_pods_are_those_of_that_node() -> None:
+    outer = f"/kubepods/burstable/pod{OTHER}/{NODE}"
+    own = f"0::{outer}/kubepods/besteffort/pod{HASH}/{CONTAINER}"
+    node = node_cgroup(own)
+    assert node == outer
+    assert pod_of_cgroup(own, node) == PodCgroup(HASH, CONTAINER)
+    assert pod_of_cgroup(f"0::{outer}/kubepods/pod{UID}/{CONTAINER}/kubepods/pod{OTHER}/{NODE}", node) == FOUND
+
+
+@pytest.mark.parametrize("own", ["0::/", "4:memory:/\n0::/", SEEN["v2, systemd, containerd"], SEEN["kind, systemd"]])
+def test_a_node_that_is_in_no_pod_needs_nothing_taken_off(own: str) -> None:
+    assert node_cgroup(own) == ""
+
+
+PIECES = st.sampled_from(["0::", "/", "kubepods", "pod", UID, UNDERSCORED, ".slice", ":", "..", "-", CONTAINER, "\n"])
+
+
+@given(st.one_of(st.text(), st.lists(PIECES, max_size=30).map("".join)))
+def test_no_text_whatever_raises(text: str) -> None:
+    found = pod_of_cgroup(text, node_cgroup(text))
+    assert found is None or found.uid in text.replace("_", "-")

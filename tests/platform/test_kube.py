@@ -1,0 +1,204 @@
+"""The Kubernetes API over real TLS: what comes back, and what each failure is called."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpsd.platform.kube import (
+    Away,
+    Conflict,
+    Forbidden,
+    Kube,
+    KubeError,
+    NotFound,
+    PatchKind,
+    Rejected,
+    Resource,
+    open_kube,
+)
+from tests.whole.webhook.api_server import ApiServer, api_server
+
+MAPS = Resource("v1", "configmaps")
+LEASES = Resource("coordination.k8s.io/v1", "leases")
+AT = "/api/v1/namespaces/a/configmaps"
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with api_server() as running:
+        yield running
+
+
+@pytest.fixture
+def ask(server: ApiServer, tmp_path: Path) -> Callable[[Callable[[Kube], Awaitable[Any]]], Any]:
+    """Runs questions against the server and closes what they opened."""
+
+    def run(questions: Callable[[Kube], Awaitable[Any]]) -> Any:
+        async def main() -> Any:
+            kube = open_kube(server.kubeconfig(tmp_path))
+            try:
+                return await questions(kube)
+            finally:
+                kube.close()
+
+        return asyncio.run(main())
+
+    return run
+
+
+Ask = Callable[[Callable[[Kube], Awaitable[Any]]], Any]
+
+
+def named(name: str, **data: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "data": data}
+
+
+def test_a_path_is_that_of_the_group_and_the_namespace() -> None:
+    assert MAPS.path("b", "a") == "/api/v1/namespaces/a/configmaps/b"
+    assert LEASES.path("b/c?", "") == "/apis/coordination.k8s.io/v1/leases/b%2Fc%3F"
+
+
+def test_an_object_is_created_read_replaced_and_patched(server: ApiServer, ask: Ask) -> None:
+    async def questions(kube: Kube) -> None:
+        created = await kube.create(MAPS, named("b", key="1"), "a")
+        assert (await kube.get(MAPS, "b", "a")) == created
+        replaced = await kube.replace(MAPS, created | {"data": {"key": "2"}}, "a")
+        assert replaced["data"] == {"key": "2"}
+        patched = await kube.patch(MAPS, "b", {"data": {"other": "3"}}, PatchKind.MERGE, "a")
+        assert patched["data"] == {"key": "2", "other": "3"}
+
+    ask(questions)
+
+
+def test_a_list_is_whole_however_many_pages_it_has(server: ApiServer, ask: Ask) -> None:
+    for number in range(1203):
+        server.put(f"{AT}/m{number:04}", named(f"m{number:04}"))
+
+    async def questions(kube: Kube) -> None:
+        assert len(await kube.list(MAPS, "a")) == 1203
+
+    ask(questions)
+    assert [asked.verb for asked in server.asked] == ["list"] * 3
+
+
+SECOND: dict[str, Callable[[Kube, dict[str, Any]], Awaitable[object]]] = {
+    "created twice": lambda kube, _stale: kube.create(MAPS, named("b"), "a"),
+    "replaced when it had changed": lambda kube, stale: kube.replace(MAPS, stale, "a"),
+    "patched when it had changed": lambda kube, stale: kube.patch(MAPS, "b", stale, PatchKind.MERGE, "a"),
+}
+
+
+@pytest.mark.parametrize("second", SECOND.values(), ids=SECOND.keys())
+def test_who_comes_second_hears_of_a_conflict(
+    ask: Ask, second: Callable[[Kube, dict[str, Any]], Awaitable[object]]
+) -> None:
+    async def questions(kube: Kube) -> None:
+        first = await kube.create(MAPS, named("b"), "a")
+        await kube.patch(MAPS, "b", {"data": {"x": "y"}}, PatchKind.MERGE, "a")
+        stale = {"metadata": {"name": "b", "resourceVersion": first["metadata"]["resourceVersion"]}}
+        with pytest.raises(Conflict):
+            await second(kube, stale)
+
+    ask(questions)
+
+
+def test_what_is_not_there_is_not_found(ask: Ask) -> None:
+    async def questions(kube: Kube) -> None:
+        with pytest.raises(NotFound, match="get configmaps b in a"):
+            await kube.get(MAPS, "b", "a")
+
+    ask(questions)
+
+
+def test_a_missing_right_is_named(server: ApiServer, ask: Ask) -> None:
+    server.put(f"{AT}/b", named("b"))
+    server.forbidden = {("update", "configmaps")}
+
+    async def questions(kube: Kube) -> None:
+        with pytest.raises(Forbidden, match="lacks the right to update configmaps b in a"):
+            await kube.replace(MAPS, named("b"), "a")
+
+    ask(questions)
+
+
+def test_a_server_that_answers_503_is_away(server: ApiServer, ask: Ask) -> None:
+    server.away = True
+
+    async def questions(kube: Kube) -> None:
+        with pytest.raises(Away, match="unable to handle"):
+            await kube.get(MAPS, "b", "a")
+
+    ask(questions)
+
+
+def test_a_slow_server_is_away_at_the_deadline_and_holds_no_other_call_up(server: ApiServer, ask: Ask) -> None:
+    server.delay_s = 1.0
+    server.put(f"{AT}/b", named("b"))
+
+    async def questions(kube: Kube) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        slow = asyncio.create_task(kube.get(MAPS, "b", "a"))
+        with pytest.raises(Away, match=r"in 0\.1 s"):
+            await kube.get(MAPS, "b", "a", deadline_s=0.1)
+        assert loop.time() - began < 0.9
+        assert (await slow)["metadata"]["name"] == "b"
+
+    ask(questions)
+
+
+def test_nobody_listening_is_away(server: ApiServer, tmp_path: Path) -> None:
+    file = server.kubeconfig(tmp_path)
+    file.write_text(file.read_text().replace(str(server.port), "1"))
+
+    async def main() -> None:
+        kube = open_kube(file)
+        with pytest.raises(Away, match="does not answer"):
+            await kube.get(MAPS, "b", "a")
+        kube.close()
+
+    asyncio.run(main())
+
+
+def test_another_authority_is_not_believed(server: ApiServer, tmp_path: Path) -> None:
+    with api_server() as other:
+        file = server.kubeconfig(tmp_path)
+        file.write_text(file.read_text().replace(str(server.port), str(other.port)))
+
+        async def main() -> None:
+            kube = open_kube(file)
+            with pytest.raises(Away, match="CERTIFICATE_VERIFY_FAILED"):
+                await kube.get(MAPS, "b", "a")
+            kube.close()
+
+        asyncio.run(main())
+        assert not other.asked
+
+
+def test_a_wrong_token_is_said_to_be_one(server: ApiServer, tmp_path: Path) -> None:
+    file = server.kubeconfig(tmp_path)
+    file.write_text(file.read_text().replace("a-token", "no-token"))
+
+    async def main() -> None:
+        kube = open_kube(file)
+        with pytest.raises(Forbidden, match="is not known to the API server"):
+            await kube.get(MAPS, "b", "a")
+        kube.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("text", [None, "", "{]", "a: 1"])
+def test_a_kubeconfig_that_cannot_be_used_says_so(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "config"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(Away, match="cannot be reached"):
+        open_kube(file)
+
+
+def test_every_error_is_a_kube_error() -> None:
+    assert all(issubclass(error, KubeError) for error in (Away, Conflict, Forbidden, NotFound, Rejected))

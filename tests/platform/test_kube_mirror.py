@@ -1,0 +1,317 @@
+"""Watching and mirroring objects of an API server that expires, goes away and comes back."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from operator import methodcaller
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpsd.platform.kube import (
+    Away,
+    Change,
+    ChangeKind,
+    Expired,
+    Forbidden,
+    Kube,
+    NotFound,
+    Object,
+    PatchKind,
+    Resource,
+    open_kube,
+)
+from mpsd.platform.kube_mirror import Mirror, Selection
+from tests.simulated_api import SimulatedApi, simulated_api
+
+MAPS = Resource("v1", "configmaps")
+DEADLINE_S = 20.0
+Ask = Callable[[Callable[[Kube], Awaitable[Any]]], Any]
+
+
+@pytest.fixture
+def api() -> Iterator[SimulatedApi]:
+    with simulated_api() as running:
+        yield running
+
+
+@pytest.fixture
+def ask(api: SimulatedApi, tmp_path: Path) -> Ask:
+    """Runs questions; no thread of a watch outlives them."""
+
+    def run(questions: Callable[[Kube], Awaitable[Any]]) -> Any:
+        async def main() -> Any:
+            kube = open_kube(api.kubeconfig(tmp_path))
+            try:
+                await questions(kube)
+            finally:
+                kube.close()
+            await until(lambda: not watching(), "every watch's thread ended")
+
+        return asyncio.run(main())
+
+    return run
+
+
+def watching() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("kube-watch")]
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():  # noqa: ASYNC110 - a thread or a server changes it
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"not within {DEADLINE_S:g} s: {what}") from None
+
+
+async def past_bookmarks(changes: AsyncIterator[Change]) -> Change:
+    while (change := await anext(changes)).kind is ChangeKind.BOOKMARK:
+        pass
+    return change
+
+
+def named(name: str, **data: str) -> Object:
+    return {"metadata": {"name": name, "labels": {"mirrored": "yes"}}, "data": data}
+
+
+# -- watches -------------------------------------------------------------------------------------------------------
+
+
+def test_a_watch_that_is_left_ends_its_thread_whatever_it_waits_for(ask: Ask) -> None:
+    async def questions(kube: Kube) -> None:
+        async with kube.watch(MAPS, "default", since="1"):
+            assert watching() == ["kube-watch-configmaps"]
+
+    ask(questions)
+
+
+def test_watches_take_no_thread_from_calls(ask: Ask) -> None:
+    async def questions(kube: Kube) -> None:
+        async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+            opened = []
+
+            async def watch() -> None:
+                async with kube.watch(MAPS, "default", since="1") as changes:
+                    opened.append(1)
+                    await anext(changes)
+
+            for _ in range(8):  # twice as many as there are threads for calls
+                tasks.create_task(watch())
+            await until(lambda: len(opened) == 8, "watches open")
+            await kube.create(MAPS, named("a"), "default")
+
+    ask(questions)
+
+
+def test_bookmarks_say_how_far_everything_is_told(ask: Ask) -> None:
+    async def questions(kube: Kube) -> None:
+        since = (await kube.listing(MAPS, "default")).version
+        await kube.create(Resource("v1", "secrets"), named("other"), "default")
+        async with asyncio.timeout(DEADLINE_S), kube.watch(MAPS, "default", since=since) as changes:
+            change = await anext(changes)
+            assert change.kind is ChangeKind.BOOKMARK
+            assert int(change.version) > int(since)
+
+    ask(questions)
+
+
+def test_a_version_that_the_server_has_forgotten_is_expired(api: SimulatedApi, ask: Ask) -> None:
+    async def questions(kube: Kube) -> None:
+        await kube.create(MAPS, named("a"), "default")
+        api.forget_history()
+        with pytest.raises(Expired):
+            async with kube.watch(MAPS, "default", since="1") as changes:
+                await anext(changes)
+        with pytest.raises(Expired):  # one that this server does not know yet
+            async with kube.watch(MAPS, "default", since="999999"):
+                pass
+
+    ask(questions)
+
+
+def test_a_watch_that_may_not_be_or_is_of_nothing_says_so_before_it_begins(ask: Ask, tmp_path: Path) -> None:
+    async def questions(kube: Kube) -> None:
+        with pytest.raises(NotFound):
+            async with kube.watch(Resource("example.com/v1", "things")):
+                pass
+        file = tmp_path / "kubeconfig"
+        file.write_text(file.read_text().replace("token: ", "token: not-"))
+        stranger = open_kube(file)
+        with pytest.raises(Forbidden):
+            async with stranger.watch(MAPS):
+                pass
+        stranger.close()
+
+    ask(questions)
+
+
+def test_a_silent_watch_is_given_up_at_its_deadline(tmp_path: Path) -> None:
+    with simulated_api(bookmark_s=60.0) as api:
+
+        async def main() -> None:
+            kube = open_kube(api.kubeconfig(tmp_path))
+            since = (await kube.listing(MAPS, "default")).version
+            with pytest.raises(Away, match=r"nothing came for 0\.3 s"):
+                async with kube.watch(MAPS, "default", since=since, silence_s=0.3) as changes:
+                    await anext(changes)
+            kube.close()
+
+        asyncio.run(main())
+
+
+def test_a_watch_whose_server_goes_down_ends_as_away(api: SimulatedApi, ask: Ask) -> None:
+    async def questions(kube: Kube) -> None:
+        async with asyncio.timeout(DEADLINE_S), kube.watch(MAPS, "default", since="1") as changes:
+            await asyncio.to_thread(api.stop)
+            with pytest.raises(Away):
+                await past_bookmarks(changes)
+        with pytest.raises(Away):
+            async with kube.watch(MAPS, "default"):
+                pass
+
+    ask(questions)
+
+
+# -- mirrors -------------------------------------------------------------------------------------------------------
+
+
+class Mirrored:
+    """A mirror of `data` that runs, and the number of times that it said that something changed."""
+
+    def __init__(self, kube: Kube, quiet: str = "quiet") -> None:
+        self.changes = 0
+        selection = Selection(MAPS, "default", {"labelSelector": "mirrored=yes"})
+        read = methodcaller("get", "data")
+        self.mirror = Mirror[dict[str, str]](kube, selection, read, self._changed, lambda data: quiet in data)
+        self._task = asyncio.create_task(self.mirror.run())
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def shows(self, *data: dict[str, str]) -> None:
+        await until(lambda: self.mirror.synced and self.mirror.objects() == data, f"the mirror shows {data}")
+
+    async def in_sync(self) -> None:
+        await until(lambda: self.mirror.out_of_sync_since is None, "in sync")
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+def test_a_mirror_shows_what_is_there_and_every_change(ask: Ask) -> None:
+    async def questions(kube: Kube) -> None:
+        await kube.create(MAPS, named("a", key="1"), "default")
+        mirrored = Mirrored(kube)
+        assert not mirrored.mirror.synced
+        await mirrored.shows({"key": "1"})
+        await mirrored.in_sync()
+        await kube.create(MAPS, named("b", key="2"), "default")
+        await mirrored.shows({"key": "1"}, {"key": "2"})
+        await kube.patch(MAPS, "a", {"data": {"key": "3"}}, PatchKind.MERGE, "default")
+        await mirrored.shows({"key": "3"}, {"key": "2"})
+        await kube.delete(MAPS, "a", "default")
+        await mirrored.shows({"key": "2"})
+        await kube.patch(MAPS, "b", {"metadata": {"labels": {"mirrored": "no"}}}, PatchKind.MERGE, "default")
+        await mirrored.shows()
+        await mirrored.stop()
+
+    ask(questions)
+
+
+def test_only_what_is_read_of_an_object_counts_as_a_change(ask: Ask) -> None:
+    async def questions(kube: Kube) -> None:
+        await kube.create(MAPS, named("a", key="1"), "default")
+        mirrored = Mirrored(kube)
+        await mirrored.shows({"key": "1"})
+        await mirrored.in_sync()
+        await kube.patch(MAPS, "a", {"metadata": {"annotations": {"a": "b"}}}, PatchKind.MERGE, "default")
+        await kube.create(MAPS, {"metadata": {"name": "empty", "labels": {"mirrored": "yes"}}}, "default")  # no data
+        await kube.create(MAPS, named("z", key="9"), "default")
+        await mirrored.shows({"key": "1"}, {"key": "9"})
+        assert mirrored.changes == 2  # the first list, and z
+        await mirrored.stop()
+
+    ask(questions)
+
+
+def test_what_is_quiet_is_kept_and_wakes_nobody(ask: Ask) -> None:
+    async def questions(kube: Kube) -> None:
+        await kube.create(MAPS, named("a", quiet="1"), "default")
+        mirrored = Mirrored(kube)
+        await mirrored.shows({"quiet": "1"})
+        await mirrored.in_sync()
+        assert mirrored.changes == 1  # that it is in sync is news
+        await kube.create(MAPS, named("b", quiet="2"), "default")
+        await kube.patch(MAPS, "a", {"data": {"quiet": "3"}}, PatchKind.MERGE, "default")
+        await mirrored.shows({"quiet": "3"}, {"quiet": "2"})
+        await kube.delete(MAPS, "b", "default")
+        await mirrored.shows({"quiet": "3"})
+        assert mirrored.changes == 1
+        await kube.patch(MAPS, "a", {"data": {"quiet": None, "key": "4"}}, PatchKind.MERGE, "default")
+        await mirrored.shows({"key": "4"})
+        await kube.patch(MAPS, "a", {"data": {"quiet": "5"}}, PatchKind.MERGE, "default")
+        await mirrored.shows({"key": "4", "quiet": "5"})
+        assert mirrored.changes == 3  # from quiet and to quiet are both news
+        await mirrored.stop()
+
+    ask(questions)
+
+
+def test_a_mirror_keeps_what_it_has_while_the_server_is_away_and_catches_up(api: SimulatedApi, ask: Ask) -> None:
+    async def questions(kube: Kube) -> None:
+        await kube.create(MAPS, named("a", key="1"), "default")
+        mirrored = Mirrored(kube)
+        await mirrored.shows({"key": "1"})
+        await mirrored.in_sync()
+        before = time.time()
+        await asyncio.to_thread(api.stop)
+        await until(lambda: mirrored.mirror.out_of_sync_since is not None, "out of sync")
+        assert mirrored.mirror.out_of_sync_since
+        assert mirrored.mirror.out_of_sync_since >= before
+        assert mirrored.mirror.objects() == ({"key": "1"},)
+        await asyncio.to_thread(api.start)
+        await mirrored.in_sync()
+        await kube.create(MAPS, named("b", key="2"), "default")
+        await mirrored.shows({"key": "1"}, {"key": "2"})
+        await mirrored.stop()
+
+    ask(questions)
+
+
+def test_a_mirror_lists_again_where_the_server_has_forgotten_what_happened(api: SimulatedApi, ask: Ask) -> None:
+    async def questions(kube: Kube) -> None:
+        for name in "ab":
+            await kube.create(MAPS, named(name, key=name), "default")
+        mirrored = Mirrored(kube)
+        await mirrored.shows({"key": "a"}, {"key": "b"})
+        await asyncio.to_thread(api.stop)
+        key = next(
+            key for key, _thing in api.cluster.store.everything() if key.name == "a" and key.plural == "configmaps"
+        )
+        api.do(lambda: api.cluster.store.remove(key))
+        api.forget_history()
+        await asyncio.to_thread(api.start)
+        await mirrored.shows({"key": "b"})
+        await mirrored.in_sync()
+        await mirrored.stop()
+
+    ask(questions)
+
+
+def test_a_mirror_of_a_server_that_was_never_there_has_never_been_in_sync(api: SimulatedApi, ask: Ask) -> None:
+    async def questions(kube: Kube) -> None:
+        await asyncio.to_thread(api.stop)
+        mirrored = Mirrored(kube)
+        await asyncio.sleep(0)
+        assert (mirrored.mirror.synced, mirrored.mirror.objects()) == (False, ())
+        await asyncio.to_thread(api.start)
+        await mirrored.shows()
+        assert mirrored.changes == 1  # that it is in sync is news
+        await mirrored.stop()
+
+    ask(questions)

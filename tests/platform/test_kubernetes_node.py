@@ -1,0 +1,102 @@
+"""Who may run on a node by Kubernetes' own rules, as far as they are read to explain them."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from mpsd.model.fields import Shape
+from mpsd.platform.rules.kubernetes_node import kept_away, read_kubernetes_node, read_wishes
+from tests.mpsnodes import anything
+
+MPS = {"ack.node.gpu.schedule": "mps"}
+
+
+def why(spec: Any, labels: dict[str, str] | None = None, ready: str = "True", **node: Any) -> str:
+    """spec: of the pod; node: of the node."""
+    thing = {
+        "metadata": {"name": "node1", "labels": MPS | (labels or {})},
+        "spec": node,
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    }
+    return kept_away(read_wishes(Shape(), spec), read_kubernetes_node(thing))
+
+
+TAINT = {"key": "gpu", "value": "a", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("toleration", "said"),
+    [
+        ({}, "taint gpu=a:NoSchedule not tolerated"),
+        ({"operator": "Exists"}, ""),
+        ({"key": "gpu", "operator": "Exists"}, ""),
+        ({"key": "gpu", "value": "a"}, ""),
+        ({"key": "gpu", "value": "b"}, "taint gpu=a:NoSchedule not tolerated"),
+        ({"key": "gpu", "value": "a", "effect": "NoExecute"}, "taint gpu=a:NoSchedule not tolerated"),
+    ],
+)
+def test_a_taint_keeps_away_whoever_does_not_tolerate_it(toleration: dict[str, str], said: str) -> None:
+    assert why({"tolerations": [toleration] if toleration else []}, taints=[TAINT]) == said
+
+
+def test_a_taint_that_only_prefers_keeps_nobody_away() -> None:
+    assert why({}, taints=[TAINT | {"effect": "PreferNoSchedule"}]) == ""
+
+
+def test_a_cordoned_node_is_called_so_and_not_tainted() -> None:
+    cordon = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    assert why({}, unschedulable=True, taints=[cordon]) == "cordoned"
+    assert why({"tolerations": [{"operator": "Exists"}]}, unschedulable=True, taints=[cordon]) == ""
+
+
+def test_a_node_that_is_not_ready_or_not_known_to_be_takes_nobody() -> None:
+    assert [why({}, ready=status) for status in ("False", "Unknown", "True")] == ["not ready", "not ready", ""]
+
+
+def test_a_label_that_the_pod_wants_is_named() -> None:
+    spec = {"nodeSelector": {"zone": "a"}}
+    assert why(spec) == "not zone=a, as the pod's nodeSelector wants"
+    assert why(spec, {"zone": "a"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "operator", "values", "fits"),
+    [
+        ("zone", "In", ["a", "b"], True),
+        ("zone", "In", ["b"], False),
+        ("zone", "NotIn", ["a"], False),
+        ("other", "NotIn", ["a"], True),
+        ("zone", "Exists", [], True),
+        ("zone", "DoesNotExist", [], False),
+        ("size", "Gt", ["3"], True),
+        ("size", "Lt", ["3"], False),
+        ("zone", "Gt", ["3"], False),
+        ("size", "Gt", [], False),
+    ],
+)
+def test_node_affinity_is_read_as_the_scheduler_reads_it(
+    key: str, operator: str, values: list[str], fits: bool
+) -> None:
+    terms = [{"matchExpressions": [{"key": key, "operator": operator, "values": values}]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    said = why({"affinity": {"nodeAffinity": required}}, {"zone": "a", "size": "4"})
+    assert said == ("" if fits else "not what the pod's node affinity wants")
+
+
+def test_one_term_is_enough_and_a_field_is_the_node_s_name() -> None:
+    terms = [
+        {"matchExpressions": [{"key": "zone", "operator": "Exists"}]},
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node1"]}]},
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    assert why({"affinity": {"nodeAffinity": required}}) == ""
+    required["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms[:1]}
+    assert why({"affinity": {"nodeAffinity": required}}) == "not what the pod's node affinity wants"
+
+
+@given(anything, anything)
+def test_whatever_stands_in_a_node_or_a_pod_is_read(node: Any, spec: Any) -> None:
+    thing = {"metadata": node, "spec": node, "status": node}
+    kept_away(read_wishes(Shape(), spec if isinstance(spec, dict) else {}), read_kubernetes_node(thing))
+    read_kubernetes_node(node)

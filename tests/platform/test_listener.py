@@ -1,0 +1,308 @@
+"""A server for peers that nobody vouches for: deadlines, limits, and a stop that loses nothing."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from mpsd.platform import listener
+from mpsd.platform.certificates import issue, load_into, new_authority
+from mpsd.platform.listener import Listener, PortTaken, TcpAddress, trouble_reaching
+from mpsd.platform.waiting import until
+from tests.edge.listening import AUTHORITY, BUNDLE, DEADLINE_S, LONGEST, NAME, ROUTES, running, server_context
+
+
+class Peer:
+    """One TLS connection that writes what it is told."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, *lines: str, body: bytes = b"") -> None:
+        self.writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+        await self.writer.drain()
+
+    async def post(self, path: str, body: bytes, *headers: str) -> tuple[int, dict[str, str], bytes]:
+        kind = (
+            () if any("content-type" in header.lower() for header in headers) else ("Content-Type: application/json",)
+        )
+        await self.send(f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *kind, *headers, body=body)
+        return await self.answer()
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        status = int((await self.reader.readline()).split()[1])
+        headers = {}
+        while line := (await self.reader.readline()).decode().strip():
+            name, value = line.split(":", 1)
+            headers[name.lower()] = value.strip()
+        return status, headers, await self.reader.readexactly(int(headers.get("content-length", 0)))
+
+    async def is_closed(self, within_s: float) -> bool:
+        try:
+            async with asyncio.timeout(within_s):
+                return not await self.reader.read(1)
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+@asynccontextmanager
+async def peer(server: Listener) -> AsyncIterator[Peer]:
+    context = ssl.create_default_context(cadata=BUNDLE)
+    found = Peer(*await asyncio.open_connection("127.0.0.1", server.port, ssl=context, server_hostname=NAME))
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def play(scene: Callable[[Listener], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with running(context=server_context()) as server:
+            await scene(server)
+
+    asyncio.run(main())
+
+
+def test_a_request_is_answered_and_the_connection_kept() -> None:
+    async def scene(server: Listener) -> None:
+        async with peer(server) as one:
+            for number in range(3):
+                status, headers, body = await one.post("/echo", b"%d" % number)
+                assert (status, body) == (200, b"%d" % number)
+                assert headers.get("connection") != "close"
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/nowhere", 404),
+        ("GET", "/", 404),
+        ("GET", "/echo", 405),
+        ("DELETE", "/readyz", 405),
+        ("HEAD", "/x", 404),
+    ],
+)
+def test_an_unknown_path_is_404_and_a_wrong_method_405(method: str, path: str, status: int) -> None:
+    async def scene(server: Listener) -> None:
+        async with peer(server) as one:
+            await one.send(f"{method} {path} HTTP/1.1", "Host: x")
+            assert int((await one.reader.readline()).split()[1]) == status
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("headers", "size", "status"),
+    [
+        (("Content-Type: text/plain",), 10, 415),
+        (("Content-Type: application/jsonx",), 10, 415),
+        (("Content-Type: application/json; charset=utf-8",), 10, 200),
+        ((), LONGEST, 200),
+        ((), LONGEST + 1, 413),
+        ((), LONGEST * 20, 413),
+    ],
+)
+def test_a_body_of_the_wrong_kind_or_size_is_refused(headers: tuple[str, ...], size: int, status: int) -> None:
+    async def scene(server: Listener) -> None:
+        async with peer(server) as one:
+            assert (await one.post("/echo", b"x" * size, *headers))[0] == status
+
+    play(scene)
+
+
+def test_a_body_of_unsaid_length_is_cut_at_the_limit() -> None:
+    async def scene(server: Listener) -> None:
+        async with peer(server) as one:
+            chunk = b"%x\r\n%s\r\n" % (60_000, b"x" * 60_000)
+            header = ("POST /echo HTTP/1.1", "Host: x", "Content-Type: application/json", "Transfer-Encoding: chunked")
+            await one.send(*header, body=chunk * 2 + b"0\r\n\r\n")
+            assert (await one.answer())[0] == 413
+
+    play(scene)
+
+
+def test_a_body_that_does_not_come_has_a_deadline() -> None:
+    async def scene(server: Listener) -> None:
+        async with peer(server) as one:
+            header = ("POST /echo HTTP/1.1", "Host: x", "Content-Type: application/json", "Content-Length: 100")
+            await one.send(*header, body=b"half")
+            status, _headers, body = await one.answer()
+            assert (status, body) == (408, b"the body did not arrive within 0.3 s")
+
+    play(scene)
+
+
+def test_who_asks_for_what_is_not_here_keeps_no_connection() -> None:
+    async def main() -> None:
+        async with running(context=server_context()) as server:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", server.port, ssl=ssl.create_default_context(cadata=BUNDLE), server_hostname=NAME
+            )
+            writer.write(b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n")
+            async with asyncio.timeout(DEADLINE_S):
+                assert (await reader.read()).startswith(b"HTTP/1.1 404 ")  # up to the end of the connection
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_a_fault_of_ours_costs_one_request_and_shows_nothing() -> None:
+    async def scene(server: Listener) -> None:
+        async with peer(server) as one:
+            status, _headers, body = await one.post("/broken", b"")
+            assert status == 500
+            assert b"a fault" not in body
+            assert (await one.post("/echo", b"1"))[0] == 200
+
+    play(scene)
+
+
+def test_headers_without_end_are_refused() -> None:
+    async def scene(server: Listener) -> None:
+        async with peer(server) as one:
+            await one.send("POST /echo HTTP/1.1", "Host: x", "X-Long: " + "x" * 20_000)
+            assert (await one.answer())[0] == 400
+
+    play(scene)
+
+
+@pytest.mark.parametrize("rubbish", [b"\x00\xff\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST\r\n\r\n", b"{}\n\n"])
+def test_what_is_no_http_is_refused_and_no_error_of_ours(rubbish: bytes) -> None:
+    async def scene(server: Listener) -> None:
+        async with peer(server) as one:
+            one.writer.write(rubbish)
+            one.writer.write_eof() if one.writer.can_write_eof() else None
+            status = (await one.reader.readline()).split()
+            assert not status or 400 <= int(status[1]) < 500
+
+    play(scene)
+
+
+def test_a_peer_that_never_ends_its_first_request_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "_FIRST_REQUEST_S", 0.3)
+
+    async def scene(server: Listener) -> None:
+        async with peer(server) as silent, peer(server) as dripping, peer(server) as good:
+            dripping.writer.write(b"POST /echo HTTP/1.1\r\nHost:")
+            await good.post("/echo", b"1")
+            assert await silent.is_closed(2)
+            assert await dripping.is_closed(2)
+            assert (await good.post("/echo", b"2"))[0] == 200
+
+    play(scene)
+
+
+def test_a_peer_that_speaks_no_tls_holds_nobody_up() -> None:
+    async def scene(server: Listener) -> None:
+        _reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /readyz HTTP/1.1\r\n\r\n")
+        async with peer(server) as one:
+            assert (await one.post("/echo", b"1"))[0] == 200
+        writer.close()
+
+    play(scene)
+
+
+def test_a_port_that_is_taken_says_so() -> None:
+    async def scene(server: Listener) -> None:
+        with pytest.raises(PortTaken, match=f"cannot listen on 127.0.0.1:{server.port}"):
+            await Listener(ROUTES, TcpAddress("127.0.0.1", server.port)).start()
+
+    play(scene)
+
+
+def test_who_is_asked_to_go_is_still_served() -> None:
+    async def scene(server: Listener) -> None:
+        async with peer(server) as old:
+            await old.post("/echo", b"1")
+            server.ask_to_go()
+            status, headers, _body = await old.post("/echo", b"2")
+            assert (status, headers["connection"]) == (200, "close")
+        async with peer(server) as new:
+            assert (await new.post("/echo", b"3"))[0] == 200
+
+    play(scene)
+
+
+def test_a_stop_finishes_what_is_under_way_and_takes_nobody_new() -> None:
+    async def scene(server: Listener) -> None:
+        async with peer(server) as busy, peer(server) as idle:
+            await idle.post("/echo", b"1")
+            under_way = asyncio.create_task(busy.post("/slow", b""))
+            await asyncio.sleep(0.1)
+            port = server.port
+            stopping = asyncio.create_task(server.stop())
+            await asyncio.sleep(0.1)
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", port)
+            status, _headers, body = await under_way
+            assert (status, body) == (200, b"late")
+            await stopping
+            assert await idle.is_closed(1)
+
+    play(scene)
+
+
+def test_certificates_change_under_load_with_no_failed_request() -> None:
+    async def main() -> None:
+        context = server_context()
+        server = Listener(ROUTES, TcpAddress("127.0.0.1", 0, context))
+        await server.start()
+        done, changed = 0, False
+
+        async def client(*, keeps: bool) -> None:
+            nonlocal done
+            while not changed:
+                async with peer(server) as one:
+                    for _request in range(20 if keeps else 1):
+                        assert (await one.post("/echo", b"1"))[0] == 200
+                        done += 1
+
+        async def change() -> None:
+            nonlocal changed
+            for _change in range(30):
+                load_into(context, issue(AUTHORITY, [NAME], time.time(), 600))
+                await until(lambda least=done + 3: done >= least, 20, "requests are answered under this certificate")
+            changed = True
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(6):
+                tasks.create_task(client(keeps=number % 2 == 0))
+            tasks.create_task(change())
+        await server.stop()
+
+    asyncio.run(main())
+
+
+def test_a_server_is_reached_with_the_right_authorities_and_name_only() -> None:
+    async def scene(server: Listener) -> None:
+        stranger = new_authority("stranger", time.time(), 60).certificate.decode()
+        assert await trouble_reaching("127.0.0.1", server.port, NAME, BUNDLE, 2) == ""
+        assert "CERTIFICATE_VERIFY_FAILED" in await trouble_reaching("127.0.0.1", server.port, NAME, stranger, 2)
+        assert "Hostname mismatch" in await trouble_reaching("127.0.0.1", server.port, "other", BUNDLE, 2)
+        assert "do not reach" in await trouble_reaching("127.0.0.1", server.port, NAME, "no pem", 2)
+        assert "do not reach" in await trouble_reaching("127.0.0.1", 1, NAME, BUNDLE, 2)
+
+    play(scene)
+
+
+def test_a_server_that_is_not_ready_is_not_reached() -> None:
+    async def busy(_request: web.Request) -> web.Response:
+        return web.Response(status=503)
+
+    async def main() -> None:
+        async with running({"GET /readyz": busy}, server_context()) as server:
+            assert await trouble_reaching("127.0.0.1", server.port, NAME, BUNDLE, 2) == "we are not ready"
+
+    asyncio.run(main())

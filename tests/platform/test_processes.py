@@ -1,0 +1,126 @@
+"""Processes: nobody but the very one that is meant is signalled or taken for alive."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mpsd.model.identity import ProcessIdentity
+from mpsd.platform import processes
+from tests.whole.machine.machine import eventually
+
+
+@pytest.fixture
+def sleep() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def identity(sleep: "subprocess.Popen[bytes]") -> ProcessIdentity:
+    found = processes.identity_of(sleep.pid)
+    assert found
+    return found
+
+
+def test_a_process_whose_name_looks_like_its_status_is_known() -> None:
+    """The kernel writes the name in brackets before the fields that are read, and it may hold brackets itself."""
+    with subprocess.Popen(
+        ["sh", "-c", "echo ') Z 1 1 1' >/proc/self/comm; echo; read _"], stdin=-1, stdout=-1
+    ) as named:
+        assert named.stdout
+        named.stdout.readline()
+        found = processes.identity_of(named.pid)
+        named.kill()
+    assert found
+    assert found.pid == named.pid
+    assert found.start_ticks > 1
+
+
+def test_a_zombie_is_not_alive(sleep: "subprocess.Popen[bytes]", identity: ProcessIdentity) -> None:
+    assert processes.is_alive(identity)
+    sleep.kill()
+    os.waitid(os.P_PID, sleep.pid, os.WEXITED | os.WNOWAIT)  # dead, and still in the table of processes
+    assert not processes.is_alive(identity)
+    assert processes.open_pidfd(identity) is None
+
+
+@pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another"}])
+def test_another_process_with_the_same_pid_is_not_signalled(
+    sleep: "subprocess.Popen[bytes]", identity: ProcessIdentity, change: dict[str, object]
+) -> None:
+    other = replace(identity, **change)  # type: ignore[arg-type]
+    assert not processes.is_alive(other)
+    assert not processes.send_signal(other, signal.SIGKILL)
+    assert sleep.poll() is None
+    assert processes.send_signal(identity, signal.SIGKILL)
+    assert sleep.wait(10) == -signal.SIGKILL
+
+
+def test_of_a_process_that_is_gone_nothing_is_known(sleep: "subprocess.Popen[bytes]") -> None:
+    sleep.kill()
+    sleep.wait()
+    assert processes.identity_of(sleep.pid) is None
+    assert processes.environment_of(sleep.pid) is None
+    assert processes.command_of(sleep.pid) == ""
+
+
+def test_a_process_whose_first_thread_has_ended_is_alive() -> None:
+    script = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=[600]).start()\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script]) as process:
+        eventually(lambda: _state(process.pid) == "Z", "its first thread has ended")
+        found = processes.identity_of(process.pid)
+        assert found
+        assert processes.is_alive(found)
+        with processes.held(found) as descriptor:
+            assert descriptor is not None
+            assert not processes.has_ended(descriptor)
+            assert processes.signal_held(descriptor, signal.SIGKILL)
+            process.wait(10)
+            assert processes.has_ended(descriptor)
+            assert not processes.signal_held(descriptor, signal.SIGKILL)
+        assert processes.state_of(found) == ""
+
+
+def test_of_a_variable_that_is_there_twice_the_first_counts_as_it_does_for_the_process() -> None:
+    script = (
+        "import ctypes\n"
+        "strings = lambda *words: (ctypes.c_char_p * (len(words) + 1))(*words, None)\n"
+        "ctypes.CDLL(None).execve(b'/bin/sh', strings(b'sh', b'-c', b'echo; read _'),"
+        " strings(b'A=first', b'A=second', b'B=\\xff'))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1) as process:
+        assert process.stdout
+        process.stdout.readline()
+        found = processes.environment_of(process.pid)
+        process.kill()
+    assert found == {"A": "first", "B": "\N{REPLACEMENT CHARACTER}"}
+
+
+def test_a_command_that_is_no_text_is_shown_as_text() -> None:
+    with subprocess.Popen(["/bin/sh", "-c", "echo; read _ # \udcff"], stdin=-1, stdout=-1) as process:
+        assert process.stdout
+        process.stdout.readline()
+        said = processes.command_of(process.pid)
+        process.kill()
+    assert said == "/bin/sh -c echo; read _ # \N{REPLACEMENT CHARACTER}"
+    assert said.encode()
+
+
+def test_a_process_knows_its_parent(sleep: "subprocess.Popen[bytes]") -> None:
+    assert processes.parent_of(sleep.pid) == os.getpid()
+    assert processes.parent_of(2**22 + 1) == 0
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]

@@ -1,0 +1,384 @@
+"""Ports for readers, asked over real sockets, with the simulated API server behind them."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import pytest
+import structlog
+from aiohttp import web
+
+from mpsd.platform import readers_certificate, readers_port
+from mpsd.platform.certificates import Pair, issue, new_authority
+from mpsd.platform.kube import Kube, Object, Resource, open_kube
+from mpsd.platform.listen_settings import CannotListen, ListenAddress
+from mpsd.platform.listener import Handler
+from mpsd.platform.readers_port import ReadersPort, Reviewer
+from mpsd.platform.rules.readers import KEPT_S, MAY_READ, Verdict
+from mpsd.platform.token_review import token_reviewer
+from mpsd.platform.waiting import until
+from tests.simulated_api import SimulatedApi, simulated_api
+
+HOME, AWAY = ListenAddress("127.0.0.1", 0), ListenAddress("0.0.0.0", 0)
+DEADLINE_S = 30.0
+ACCOUNTS = Resource("v1", "serviceaccounts")
+ROLES, BINDINGS = (Resource("rbac.authorization.k8s.io/v1", f"clusterrole{end}") for end in ("s", "bindings"))
+READER: Object = {
+    "metadata": {"name": "mpsd-reader"},
+    "rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}],
+}
+BINDING: Object = {
+    "metadata": {"name": "prometheus-reads-mpsd"},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "mpsd-reader"},
+    "subjects": [{"kind": "ServiceAccount", "name": "prometheus", "namespace": "default"}],
+}
+
+
+async def metrics(_request: web.Request) -> web.Response:
+    return web.Response(text="mpsd_gpus 2\n")
+
+
+async def node(_request: web.Request) -> web.Response:
+    return web.Response(text="{}")
+
+
+async def changes(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse()
+    await answer.prepare(request)
+    while True:
+        await answer.write(b"data: 1\n\n")
+        await asyncio.sleep(0.05)
+
+
+ROUTES: Mapping[str, Handler] = {"GET /metrics": metrics, "GET /v1/node": node, "GET /v1/page/changes": changes}
+
+
+@dataclass(frozen=True)
+class Api:
+    """The simulated API server, and tokens of two service accounts of which one may read metrics."""
+
+    server: SimulatedApi
+    kubeconfig: Path
+    reader: str
+    other: str
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with simulated_api() as server:
+        kubeconfig = server.kubeconfig(tmp_path_factory.mktemp("api"))
+        reader, other = asyncio.run(_accounts(kubeconfig))
+        yield Api(server, kubeconfig, reader, other)
+
+
+async def _accounts(kubeconfig: Path) -> Sequence[str]:
+    kube = open_kube(kubeconfig)
+    try:
+        await kube.create(ROLES, READER)
+        await kube.create(BINDINGS, BINDING)
+        return [await _token(kube, name) for name in ("prometheus", "other")]
+    finally:
+        kube.close()
+
+
+async def _token(kube: Kube, name: str) -> str:
+    await kube.create(ACCOUNTS, {"metadata": {"name": name}}, "default")
+    answer = await kube.create(ACCOUNTS, {"metadata": {"name": name}, "spec": {}}, "default", "token")
+    return str(answer["status"]["token"])
+
+
+@asynccontextmanager
+async def serving(
+    *addresses: ListenAddress, reviewer: Reviewer | None = None, certificate: Path | None = None
+) -> AsyncIterator[list[int]]:
+    """The ports, in the order of the addresses."""
+    with structlog.testing.capture_logs() as lines:
+        port = ReadersPort(ROUTES, addresses, reviewer, certificate)
+        await port.start()
+    try:
+        yield [line["port"] for line in lines if line["event"] == "serving readers"]
+    finally:
+        await port.stop()
+
+
+async def get(url: str, token: str = "", **headers: str) -> tuple[int, str]:
+    given = {**headers, **({"Authorization": f"Bearer {token}"} if token else {})}
+    timeout = aiohttp.ClientTimeout(DEADLINE_S)
+    async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, headers=given, ssl=False) as answer:
+        return answer.status, await answer.text()
+
+
+def test_on_a_loopback_address_whoever_is_on_this_machine_may_read() -> None:
+    async def main() -> None:
+        async with serving(HOME) as (port,):
+            assert await get(f"http://127.0.0.1:{port}/metrics") == (200, "mpsd_gpus 2\n")
+            assert (await get(f"http://localhost:{port}/v1/node"))[0] == 200
+            assert (await get(f"http://127.0.0.1:{port}/v1/grants"))[0] == 404
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:9447", "127.0.0.1.evil.example", ""])
+def test_a_web_page_that_lets_its_name_point_here_reads_nothing(host: str) -> None:
+    async def main() -> None:
+        async with serving(HOME) as (port,):
+            status, said = await get(f"http://127.0.0.1:{port}/metrics", Host=host)
+            assert status == 403
+            assert "localhost alone" in said
+
+    asyncio.run(main())
+
+
+def test_who_shows_no_token_is_asked_for_one(api: Api) -> None:
+    async def main() -> None:
+        async with serving(AWAY, reviewer=token_reviewer(api.kubeconfig)) as (port,):
+            status, said = await get(f"https://127.0.0.1:{port}/metrics")
+            assert status == 401
+            assert "Authorization: Bearer TOKEN" in said
+            assert (await get(f"https://127.0.0.1:{port}/metrics", Authorization="Basic YTpi"))[0] == 401
+
+    asyncio.run(main())
+
+
+def test_a_token_of_nobody_is_refused(api: Api) -> None:
+    async def main() -> None:
+        async with serving(AWAY, reviewer=token_reviewer(api.kubeconfig)) as (port,):
+            assert (await get(f"https://127.0.0.1:{port}/metrics", "made-up"))[0] == 401
+            assert (await get(f"https://127.0.0.1:{port}/metrics", api.reader + "x"))[0] == 401
+
+    asyncio.run(main())
+
+
+def test_who_has_no_right_is_told_which_and_how_to_get_it(api: Api) -> None:
+    async def main() -> None:
+        async with serving(AWAY, reviewer=token_reviewer(api.kubeconfig)) as (port,):
+            status, said = await get(f"https://127.0.0.1:{port}/metrics", api.other)
+            assert status == 403
+            assert "system:serviceaccount:default:other may not get /metrics" in said
+            assert "mpsd-reader" in said
+
+    asyncio.run(main())
+
+
+def test_who_has_the_right_to_a_path_reads_it_and_no_other(api: Api) -> None:
+    async def main() -> None:
+        async with serving(AWAY, reviewer=token_reviewer(api.kubeconfig)) as (port,):
+            assert await get(f"https://127.0.0.1:{port}/metrics", api.reader) == (200, "mpsd_gpus 2\n")
+            assert (await get(f"https://127.0.0.1:{port}/v1/node", api.reader))[0] == 403
+
+    asyncio.run(main())
+
+
+def test_without_tls_nobody_is_served_where_others_get_in(api: Api) -> None:
+    async def main() -> None:
+        async with serving(AWAY, reviewer=token_reviewer(api.kubeconfig)) as (port,):
+            with pytest.raises(aiohttp.ClientError):
+                await get(f"http://127.0.0.1:{port}/metrics", api.reader)
+
+    asyncio.run(main())
+
+
+def test_while_the_api_server_is_away_nobody_new_is_let_in_and_the_log_says_so(tmp_path: Path) -> None:
+    with simulated_api() as server:
+        kubeconfig = server.kubeconfig(tmp_path)
+        reader, _other = asyncio.run(_accounts(kubeconfig))
+
+        async def main() -> None:
+            async with serving(AWAY, reviewer=token_reviewer(kubeconfig)) as (port,):
+                url = f"https://127.0.0.1:{port}"
+                await asyncio.to_thread(server.stop)
+                with structlog.testing.capture_logs() as lines:
+                    status, said = await get(f"{url}/metrics", reader)
+                assert status == 503
+                assert "nobody can be asked" in said
+                assert [line["event"] for line in lines] == ["reader refused"]
+                await asyncio.to_thread(server.start)
+                assert (await get(f"{url}/metrics", reader))[0] == 200
+                await asyncio.to_thread(server.stop)
+                assert (await get(f"{url}/metrics", reader))[0] == 200  # it was let in less than a minute ago
+                await asyncio.to_thread(server.start)
+
+        asyncio.run(main())
+
+
+@dataclass
+class Counting:
+    """Says yes to everybody, and notes what it was asked."""
+
+    asked: list[str] = field(default_factory=list)
+
+    async def review(self, token: str, path: str, /) -> Verdict:
+        self.asked.append(path)
+        return MAY_READ
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_api_server_is_asked_once_a_minute_for_a_token_and_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(readers_port, "monotonic", lambda: now[0])
+    reviewer = Counting()
+
+    async def main() -> None:
+        async with serving(AWAY, reviewer=reviewer) as (port,):
+            for _time in range(3):
+                await get(f"https://127.0.0.1:{port}/metrics", "a")
+            assert reviewer.asked == ["/metrics"]
+            await get(f"https://127.0.0.1:{port}/v1/node", "a")
+            assert reviewer.asked == ["/metrics", "/v1/node"]
+            now[0] += KEPT_S
+            await get(f"https://127.0.0.1:{port}/metrics", "a")
+            assert reviewer.asked == ["/metrics", "/v1/node", "/metrics"]
+
+    asyncio.run(main())
+
+
+def test_who_makes_tokens_up_by_the_dozen_keeps_no_reader_from_being_asked_about(api: Api) -> None:
+    async def main() -> None:
+        reviewer = token_reviewer(api.kubeconfig)
+        try:
+            made_up = [reviewer.review(f"made-up-{number}", "/metrics") for number in range(40)]
+            *others, verdict = await asyncio.gather(*made_up, reviewer.review(api.reader, "/metrics"))
+        finally:
+            reviewer.close()
+        assert verdict == Verdict(200, user="system:serviceaccount:default:prometheus")
+        assert {one.status for one in others} == {401}
+
+    asyncio.run(main())
+
+
+def test_no_token_is_in_any_line_of_the_log_or_any_answer(api: Api, tmp_path: Path) -> None:
+    said: list[str] = []
+
+    async def main() -> None:
+        with structlog.testing.capture_logs() as lines:
+            async with serving(AWAY, reviewer=token_reviewer(api.kubeconfig)) as (port,):
+                url = f"https://127.0.0.1:{port}/metrics"
+                said.extend([(await get(url, token))[1] for token in (api.reader, api.other, "made-up-token")])
+                await asyncio.to_thread(api.server.stop)
+                try:
+                    said.append((await get(f"https://127.0.0.1:{port}/v1/node", api.reader))[1])
+                finally:
+                    await asyncio.to_thread(api.server.start)
+        said.extend(map(repr, lines))
+
+    asyncio.run(main())
+    assert any("reader refused" in line for line in said)
+    for token in (api.reader, api.other, "made-up-token"):
+        assert not any(token in line for line in said)
+
+
+def test_the_same_routes_are_on_every_address_each_by_its_own_rule(api: Api) -> None:
+    async def main() -> None:
+        async with serving(HOME, AWAY, reviewer=token_reviewer(api.kubeconfig)) as (home, away):
+            assert (await get(f"http://127.0.0.1:{home}/metrics"))[0] == 200
+            assert (await get(f"https://127.0.0.1:{away}/metrics"))[0] == 401
+
+    asyncio.run(main())
+
+
+def test_a_stop_waits_for_no_stream() -> None:
+    async def main() -> None:
+        async with aiohttp.ClientSession() as session:
+            async with serving(HOME) as (port,):
+                answer = await session.get(f"http://127.0.0.1:{port}/v1/page/changes")
+                assert await answer.content.readline() == b"data: 1\n"
+            with pytest.raises(aiohttp.ClientError):
+                async with asyncio.timeout(DEADLINE_S):
+                    await answer.content.read()
+            answer.close()
+
+    asyncio.run(main())
+
+
+def test_a_stream_ends_so_that_who_may_read_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers_port, "_LONGEST_ANSWER_S", 0.2)
+
+    async def main() -> None:
+        async with serving(AWAY, reviewer=Counting()) as (port,):
+            with pytest.raises(aiohttp.ClientError):
+                await get(f"https://127.0.0.1:{port}/v1/page/changes", "a")
+            assert (await get(f"https://127.0.0.1:{port}/metrics", "a"))[0] == 200
+
+    asyncio.run(main())
+
+
+def test_an_address_that_others_reach_is_not_opened_where_nobody_can_be_asked() -> None:
+    async def main() -> None:
+        with pytest.raises(CannotListen, match="nobody to ask"):
+            async with serving(HOME, AWAY):
+                pass
+
+    asyncio.run(main())
+
+
+def test_a_port_that_is_taken_leaves_no_other_open() -> None:
+    async def main() -> None:
+        async with serving(HOME) as (taken,):
+            port = ReadersPort(ROUTES, [HOME, ListenAddress("127.0.0.1", taken)], None)
+            with structlog.testing.capture_logs() as lines, pytest.raises(CannotListen, match="already in use"):
+                await port.start()
+            (opened,) = [line["port"] for line in lines]
+            with pytest.raises(aiohttp.ClientError):
+                await get(f"http://127.0.0.1:{opened}/metrics")
+
+    asyncio.run(main())
+
+
+# -- certificates ------------------------------------------------------------------------------------------------------
+
+AUTHORITY = new_authority("test", time.time(), 3600)
+
+
+def write(folder: Path, pair: Pair) -> None:
+    (folder / "tls.key").write_bytes(pair.key)
+    (folder / "tls.crt").write_bytes(pair.certificate)
+
+
+async def shown(port: int) -> bytes:
+    """The certificate that a reader sees, once it is one that our authority signed for localhost."""
+    context = ssl.create_default_context(cadata=AUTHORITY.certificate.decode())
+    _reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+    found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    assert isinstance(found, bytes)
+    return found
+
+
+def _said(lines: Sequence[Mapping[str, object]], event: str) -> bool:
+    return any(line["event"] == event for line in lines)
+
+
+def test_a_certificate_of_a_folder_is_shown_and_shown_anew_once_it_is_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers_certificate, "_LOOK_S", 0.05)
+    write(tmp_path, issue(AUTHORITY, ["localhost"], time.time(), 600))
+
+    async def main() -> None:
+        async with serving(AWAY, reviewer=Counting(), certificate=tmp_path) as (port,):
+            first = await shown(port)
+            with structlog.testing.capture_logs() as lines:
+                (tmp_path / "tls.key").write_text("half written")
+                await until(lambda: _said(lines, "certificate for readers cannot be used"), DEADLINE_S, "it is said")
+                assert await shown(port) == first
+                write(tmp_path, issue(AUTHORITY, ["localhost"], time.time(), 600))
+                await until(lambda: _said(lines, "certificate for readers"), DEADLINE_S, "the new one is shown")
+            assert await shown(port) != first
+
+    asyncio.run(main())
+
+
+def test_a_folder_without_a_usable_certificate_is_refused_at_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(CannotListen, match=r"--listen-certificate: .*tls\.crt cannot be read"):
+            async with serving(AWAY, reviewer=Counting(), certificate=tmp_path):
+                pass
+
+    asyncio.run(main())

@@ -1,0 +1,65 @@
+"""Records: read as what they should be, or not at all."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpsd.model.identity import ProcessIdentity
+from mpsd.platform import records
+
+DAEMON = ProcessIdentity(7, 123, "this-boot")
+
+
+def test_a_record_comes_back_as_it_was_written_with_its_mode_whatever_the_umask(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    records.write(path, DAEMON, mode=0o644)
+    assert records.read(path, ProcessIdentity) == DAEMON
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_a_record_that_is_not_there_is_none(tmp_path: Path) -> None:
+    assert records.read(tmp_path / "record.json", ProcessIdentity) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"null", b'{"pid": "7", "start_ticks": 1, "boot_id": ""}', b'{"pid": 7}', b"\xff\xfe", b"[" * 100_000],
+)
+def test_a_record_that_is_something_else_is_unreadable_and_names_its_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "record.json"
+    path.write_bytes(content)
+    with pytest.raises(records.UnreadableRecord, match=str(path)):
+        records.read(path, ProcessIdentity)
+
+
+_WRITES_TOO_MUCH = """
+import resource, sys
+from pathlib import Path
+from mpsd.platform import records
+resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))  # the first part of it is taken, as on a disk that is nearly full
+try:
+    records.write(Path(sys.argv[1]), ["much"] * 100)
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_a_value_that_does_not_fit_is_an_error_and_leaves_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    records.write(path, DAEMON)
+    said = subprocess.run(
+        [sys.executable, "-c", _WRITES_TOO_MUCH, str(path)], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert said.stdout == "File too large\n"
+    assert records.read(path, ProcessIdentity) == DAEMON
+    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_a_write_that_was_interrupted_does_not_hinder_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    (tmp_path / ".record.json.new").write_text('{"half')
+    records.write(path, DAEMON)
+    assert records.read(path, ProcessIdentity) == DAEMON

@@ -1,0 +1,110 @@
+"""Small clusters for tests of the scheduler: nodes with a few GPUs, and pods that hold or were promised some."""
+
+from hypothesis import strategies as st
+
+from mpsd.kubelet.rules.shared_pod import SharedPod
+from mpsd.model.cluster_status import ClusterNode, PodStatus
+from mpsd.model.domain_states import State
+from mpsd.model.grants import GpuName, Request, Room
+from mpsd.model.identity import PodName
+from mpsd.model.policy import Placement
+from mpsd.model.status_rows import DomainRow, GpuRow
+from mpsd.scheduler.rules.node_books import NodeBooks, Terms
+from mpsd.scheduler.rules.reservations import Reservation
+from tests.model.worlds import POLICY
+
+GIB = 1024
+TERMS = Terms.of(POLICY, clients=48)
+
+
+def uuid(node: str, ordinal: int) -> str:
+    return f"GPU-{node}-{ordinal}"
+
+
+def cluster_node(
+    name: str = "node1",
+    gib: tuple[int, ...] = (23, 23),
+    *,
+    held: tuple[PodStatus, ...] | None = (),
+    states: tuple[str | None, ...] = (),
+    cordoned: tuple[int, ...] = (),
+    together: bool = False,
+) -> ClusterNode:
+    """A node whose GPUs may promise so many GiB, each in a domain of its own unless `together`."""
+    states = states or (State.READY.value,) * len(gib)
+    domains = ["gpu0-1" if together else f"gpu{n}" for n in range(len(gib))]
+    gpus = tuple(
+        GpuRow(
+            node=name,
+            uuid=uuid(name, n),
+            label=f"gpu{n}",
+            name="A30",
+            domain=domains[n] if states[n] else None,
+            state=states[n],
+            cordoned=n in cordoned,
+            restarts=0,
+            memory_mib=each * GIB + 76,
+            promised_mib=each * GIB,
+            granted_mib=0,
+            granted_percent=0,
+            used_mib=0,
+            clients=0,
+            promised_percent=100,
+            promised_clients=48,
+        )
+        for n, each in enumerate(gib)
+    )
+    rows = tuple(
+        DomainRow(name, domain, tuple(gpu.uuid for gpu in gpus if gpu.domain == domain), "ready", 0.0, "", 0)
+        for domain in dict.fromkeys(domains)
+    )
+    return ClusterNode(name, True, 0.0, False, "580", (), (), gpus, rows, held, ())
+
+
+def held(pod: str, gib: int, ordinal: int = 0, node: str = "node1", percent: int = 0) -> PodStatus:
+    """What a node says that kubelet gave a pod."""
+    return PodStatus(node, "default", pod, f"{pod}-uid", (uuid(node, ordinal),), gib * GIB, 100, percent, 0, 0)
+
+
+def promised(pod: str, gib: int, ordinal: int = 0, node: str = "node1", percent: int = 0) -> Reservation:
+    return Reservation(PodName("default", pod, f"{pod}-uid"), (uuid(node, ordinal),), gib * GIB, percent)
+
+
+def shared_pod(
+    pod: str, gib: int, node: str = "", choice: dict[str, str] | None = None, gpus: int = 1, **more: object
+) -> SharedPod:
+    fields = {
+        "name": PodName("default", pod, f"{pod}-uid"),
+        "request": Request(gib * GIB, None, gpus),
+        "node": node,
+        "choice": choice or {},
+        "scheduler": "default-scheduler",
+        "priority": 0,
+        "created": "2026-11-21T08:00:00Z",
+        "finished": False,
+        "terminating": False,
+    }
+    return SharedPod(**fields | more)  # type: ignore[arg-type]
+
+
+@st.composite
+def books(draw: st.DrawFn, node: str) -> NodeBooks:
+    """Any books of a node of up to four GPUs, in one or more domains."""
+    rooms = tuple(
+        Room(
+            gpu=GpuName(uuid(node, n), n),
+            domain=f"gpu{draw(st.integers(0, 1))}",
+            memory_mib_total=24 * GIB,
+            memory_mib=draw(st.integers(-1, 24)) * GIB,
+            thread_percent=draw(st.integers(-5, 100)),
+            clients=draw(st.integers(-8, 48)),
+        )
+        for n in range(draw(st.integers(0, 4)))
+    )
+    policy = TERMS.policies[draw(st.sampled_from(Placement))]
+    return NodeBooks(node, policy, rooms, (), (), "", tuple((room.gpu, room.memory_mib_total) for room in rooms))
+
+
+requests = st.builds(
+    Request, st.integers(1, 24).map(lambda gib: gib * GIB), st.none() | st.integers(5, 100), st.integers(1, 3)
+)

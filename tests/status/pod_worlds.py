@@ -1,0 +1,48 @@
+"""Small nodes whose grants are held by pods."""
+
+from dataclasses import replace
+
+from mpsd.model.identity import PodName, ProcessIdentity
+from mpsd.model.node_view import Client, DomainView, HeldGrant, NodeView
+from tests.model.worlds import NOW, UUIDS, grant, record, view
+
+
+def pod(name: str) -> PodName:
+    return PodName("default", name, f"uid-of-{name}")
+
+
+def held(name: str, gib: int = 7, gpu: int = 0) -> HeldGrant:
+    """A pod's grant; its id is the pod's uid."""
+    who = pod(name)
+    return HeldGrant(replace(grant(who.uid, gib, gpu), holder=who, command=str(who)), holder_alive=True)
+
+
+def client(name: str, pid: int, used_mib: int | None = 500, gpu: int = 0) -> Client:
+    """A process of this pod."""
+    return Client(
+        ProcessIdentity(pid, 1, "boot"), UUIDS[gpu], used_mib, on_mps=True, command="train", grant=pod(name).uid
+    )
+
+
+def node(
+    *,
+    grants: tuple[HeldGrant, ...] = (),
+    clients: tuple[Client, ...] | None = (),
+    now: float = NOW,
+    unknown: tuple[str, ...] = (),
+    grants_known: bool = True,
+    **records: object,
+) -> NodeView:
+    """records: the fields of the record of gpu0 that are not as usual, such as state=State.DOWN."""
+    usual = view()
+    changed = replace(record(0), **records)  # type: ignore[arg-type]
+    domains = (DomainView(changed, frozenset()), *usual.domains[1:])
+    return replace(
+        usual,
+        now=now,
+        domains=domains,
+        grants=grants,
+        clients=clients,
+        unknown=unknown,
+        grants_known=grants_known,
+    )

@@ -1,0 +1,130 @@
+"""An API server that is away, slow, or says no."""
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mpsd.model.domain_states import State
+from mpsd.model.events import Happening, Reason, node_subject
+from tests.simulated_api import SimulatedApi
+from tests.status.pod_worlds import client, held, node
+from tests.status.report.test_telling import BUSY, told
+from tests.status.report.world import NODE, World, eventually, log_to_stderr, logged, run
+from tests.whole.machine.promises import is_kept_within
+
+DOWN = replace(node(state=State.DOWN, daemon=None, restarts_total=1), grants=BUSY.grants, clients=())
+
+
+def test_reporting_takes_no_time_whatever_the_api_server_does(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await asyncio.to_thread(api.stop)
+
+        def reporting() -> float:
+            began = time.monotonic()
+            for number in range(200):
+                world.report.report(replace(BUSY, now=BUSY.now + number))
+            return time.monotonic() - began
+
+        is_kept_within(0.2, reporting)
+        await eventually(lambda: is_away(world), "noticed that the server is away")
+
+    run(api, tmp_path, test)
+
+
+async def is_away(world: World) -> bool:
+    return world.report.away_since is not None
+
+
+async def is_back(world: World) -> bool:
+    return world.report.away_since is None
+
+
+def test_on_return_the_state_of_then_is_told_and_what_happened_in_between_once(
+    api: SimulatedApi, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def test(world: World) -> None:
+        await world.define()
+        await world.make_node()
+        world.report.report(BUSY)
+        await told(world, "True")
+        await asyncio.to_thread(api.stop)
+        for number in range(1, 500):  # an hour of a daemon that ends again and again
+            clients = (client("train", number),)
+            world.report.report(replace(node(restarts_total=number), grants=BUSY.grants, clients=clients))
+        world.report.report(replace(DOWN, driver="of the end"))
+        await eventually(lambda: is_away(world), "noticed that the server is away")
+        await asyncio.to_thread(api.start)
+        found = await told(world, "False")
+        assert found["status"]["driver"] == "of the end"
+        await eventually(lambda: is_back(world), "noticed that the server is back")
+
+        async def counted() -> bool:
+            events = await world.events()
+            return [one[:2] for one in events if one[1] == "MPSDaemonDown"] == [
+                (NODE, "MPSDaemonDown"),
+                (NODE, "MPSDaemonDown"),  # that it ended, and that there is none
+                ("train", "MPSDaemonDown"),
+            ]
+
+        await eventually(counted, "three events, whose counts say the rest")
+        assert ("train", "MPSDaemonDown", 500) in await world.events()
+        assert world.versions("mpsnodes") <= 5
+
+    log_to_stderr()
+    run(api, tmp_path, test)
+    said = capfd.readouterr().err
+    assert len(logged(said, "API server away")) == 1
+    assert len(logged(said, "API server back")) == 1
+
+
+def test_a_missing_right_is_said_once_and_keeps_nothing_else_from_being_told(
+    api: SimulatedApi, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A cluster that does not know MPSNode refuses in the same way."""
+
+    async def test(world: World) -> None:
+        await world.make_node()
+        world.report.report(BUSY)
+        world.report.happened(Happening(node_subject(NODE), Reason.CORDON_UNKNOWN, "told all the same"))
+
+        async def event() -> bool:
+            return (NODE, "MPSCordonUnknown", 1) in await world.events()
+
+        await eventually(event, "the event")
+
+        async def refused() -> bool:
+            return world.versions("nodes") > 1
+
+        await eventually(refused, "the node's condition")
+        await asyncio.sleep(1.0)  # time to say it twice
+
+    log_to_stderr()
+    run(api, tmp_path, test)
+    said = [line for line in logged(capfd.readouterr().err, "not told") if line["what"] == "the MPSNode"]
+    assert len(said) == 1
+    assert "kubectl apply -k manifests" in said[0]["reason"]
+
+
+def test_a_busy_node_is_written_at_most_once_a_second(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.define()
+        await world.make_node()
+        began = time.monotonic()
+        number = 0
+        while time.monotonic() - began < 2.2:
+            number += 1
+            world.report.report(replace(BUSY, grants=(held(f"pod{number}"),), now=BUSY.now + number))
+            await asyncio.sleep(0.01)
+
+        async def last() -> bool:
+            found = await world.mpsnode()
+            return bool(found["status"]["grants"][0]["pod"] == f"default/pod{number}")
+
+        await eventually(last, "the last state")
+        took_s = time.monotonic() - began
+        assert world.versions("mpsnodes") <= took_s + 3  # made, and its first status at once
+
+    run(api, tmp_path, test)

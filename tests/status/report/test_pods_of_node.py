@@ -1,0 +1,91 @@
+"""The pods of a node that do not run yet, as an API server tells them that may be away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from mpsd.platform.kube import PatchKind
+from mpsd.platform.waiting import until
+from mpsd.status.page.pods_of_node import PodsOfNode
+from mpsd.status.page.rules.page_view import PodsHeard, PodsHere
+from tests.model.worlds import GPUS, POLICY
+from tests.page_worlds import node
+from tests.simulated_api import SimulatedApi
+from tests.status.report.world import DEADLINE_S, NODE, PODS, World, run
+from tests.status.test_pod_story import pod
+
+SEEN = node(GPUS, [])
+
+
+@asynccontextmanager
+async def read(world: World) -> AsyncIterator[PodsOfNode]:
+    pods = PodsOfNode(world.kube, NODE, lambda: POLICY)
+    await pods.begin()
+    try:
+        yield pods
+    finally:
+        await pods.end()
+
+
+def names(here: PodsHere) -> list[str]:
+    return [card.name for card in here.cards]
+
+
+async def eventually(pods: PodsOfNode, is_so: Callable[[PodsHere], bool], what: str) -> PodsHere:
+    await until(lambda: is_so(pods.shown(SEEN, {})), DEADLINE_S, what)
+    return pods.shown(SEEN, {})
+
+
+async def make(world: World, name: str, gib: int = 7, **spec: Any) -> None:
+    await world.kube.create(PODS, pod(gib, spec=spec, metadata={"name": name}), "default")
+
+
+def test_only_pods_of_this_node_that_ask_for_a_gpu_and_do_not_run_are_known(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await make(world, "ours", nodeName=NODE)
+        await make(world, "theirs", nodeName="another")
+        await make(world, "nobodys")
+        await make(world, "without-gpu", gib=0, nodeName=NODE)
+        async with read(world) as pods:
+            await eventually(pods, lambda here: names(here) == ["default/ours"], "the one that waits is heard of")
+            assert not pods.have_changed
+            await make(world, "another", nodeName=NODE)
+            await until(lambda: pods.have_changed, DEADLINE_S, "the new one is heard of")
+            both = ["default/another", "default/ours"]
+            await eventually(pods, lambda here: names(here) == both, "both are known")
+            runs = {"status": {"phase": "Running"}}
+            await world.kube.patch(PODS, "ours", runs, PatchKind.MERGE, "default", subresource="status")
+            await eventually(pods, lambda here: names(here) == ["default/another"], "what runs waits no more")
+            await world.kube.delete(PODS, "another", "default")
+            await eventually(pods, lambda here: not here.cards, "nor does what is being deleted")
+
+    run(api, tmp_path, test)
+
+
+def test_an_api_server_that_was_never_heard_holds_nobody_up_and_is_said(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await make(world, "ours", nodeName=NODE)
+        await asyncio.to_thread(api.stop)
+        async with read(world) as pods:
+            here = await eventually(pods, lambda here: "refused" in here.heard.away, "it is said why")
+            assert (here.cards, here.heard.since) == ((), None)
+            await asyncio.to_thread(api.start)
+            here = await eventually(pods, lambda here: here.heard == PodsHeard(), "it is heard of")
+            assert names(here) == ["default/ours"]
+
+    run(api, tmp_path, test)
+
+
+def test_what_was_heard_last_stays_with_since_when_nothing_newer_is_known(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await make(world, "ours", nodeName=NODE)
+        async with read(world) as pods:
+            await eventually(pods, lambda here: names(here) == ["default/ours"], "the one that waits is heard of")
+            await asyncio.to_thread(api.stop)
+            here = await eventually(pods, lambda here: bool(here.heard.away), "it is said that it is away")
+            assert names(here) == ["default/ours"]
+            assert here.heard.since is not None
+
+    run(api, tmp_path, test)

@@ -1,0 +1,338 @@
+"""What is told of a node, pod by pod and object by object."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mpsd.model.domain_states import State
+from mpsd.model.events import Happening, Reason, pod_subject
+from mpsd.model.identity import PodName
+from mpsd.model.responses import Response
+from mpsd.model.violations import Kind
+from mpsd.platform.kube import NotFound, Object, PatchKind
+from mpsd.platform.kube_time import stamp
+from mpsd.status.rules import mpsnode
+from mpsd.status.rules.pod_marks import PodMarks
+from mpsd.watchdog.rules.reported import LastViolation, NodeViolations, Tally
+from tests.model.worlds import POLICY, UUIDS
+from tests.simulated_api import SimulatedApi
+from tests.status.pod_worlds import client, held, node
+from tests.status.report.world import MPS_NODES, NODE, NODES, PODS, World, eventually, run
+
+BUSY = node(grants=(held("train"),), clients=(client("train", 7),))
+
+
+def ready_of(thing: Object) -> Object | None:
+    conditions = thing.get("status", {}).get("conditions", ())
+    return next((one for one in conditions if one["type"] == "MPSReady"), None)
+
+
+async def told(world: World, status: str) -> Object:
+    """The MPSNode once its condition is this one."""
+
+    async def look() -> Object | None:
+        found = await world.mpsnode()
+        condition = ready_of(found)
+        return found if condition and condition["status"] == status else None
+
+    found: Object = await eventually(look, f"MPSReady {status}")
+    return found
+
+
+def test_a_node_gets_its_mpsnode_its_condition_and_its_number_of_gpus(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.define()
+        made = await world.make_node()
+        world.report.report(BUSY)
+        found = await told(world, "True")
+        (owner,) = found["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"]) == ("Node", made["metadata"]["uid"])
+        assert found["status"]["grants"][0]["pod"] == "default/train"
+
+        async def is_counted() -> bool:
+            seen = await world.kube.get(NODES, NODE)
+            return bool(
+                seen.get("status", {}).get("capacity", {}).get("aliyun.com/gpu-count") == "2" and ready_of(seen)
+            )
+
+        await eventually(is_counted, "the node's own condition and its number of GPUs")
+
+    run(api, tmp_path, test)
+
+
+def test_an_mpsnode_that_an_operator_made_keeps_its_spec_and_gets_an_owner(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.define()
+        await world.make_node()
+        made = {"metadata": {"name": NODE, "labels": {"team": "a"}}, "spec": {"cordoned": ["all"]}}
+        await world.kube.create(MPS_NODES, {"apiVersion": "mpsd.io/v1alpha1", "kind": "MPSNode", **made})
+        world.report.report(BUSY)
+        found = await told(world, "True")
+        assert found["spec"] == {"cordoned": ["all"]}
+        assert found["metadata"]["labels"]["team"] == "a"
+        assert [owner["name"] for owner in found["metadata"]["ownerReferences"]] == [NODE]
+
+    run(api, tmp_path, test)
+
+
+def test_an_mpsnode_goes_with_its_node_and_comes_back_with_it(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.define()
+        await world.make_node()
+        world.report.report(BUSY)
+        await told(world, "True")
+        await world.kube.delete(NODES, NODE)
+
+        async def is_gone() -> bool:
+            return not await world.mpsnode()
+
+        await eventually(is_gone, "the MPSNode gone")
+        again = await world.make_node()
+        world.report.report(replace(BUSY, driver="another"))
+        found = await told(world, "True")
+        assert found["metadata"]["ownerReferences"][0]["uid"] == again["metadata"]["uid"]
+
+    run(api, tmp_path, test)
+
+
+def test_since_when_it_is_so_outlives_the_agent(api: SimulatedApi, tmp_path: Path) -> None:
+    async def first(world: World) -> None:
+        await world.define()
+        await world.make_node()
+        condition = {"type": "MPSReady", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"}
+        patch = {"status": {"conditions": [condition]}}
+        await world.kube.patch(NODES, NODE, patch, PatchKind.STRATEGIC, subresource="status")
+        world.report.report(BUSY)
+
+        async def is_taken_over() -> bool:
+            seen = ready_of(await world.kube.get(NODES, NODE))
+            return bool(seen and seen.get("reason") == "AllServe" and seen["lastTransitionTime"].startswith("2020"))
+
+        await eventually(is_taken_over, "the time of the earlier agent")
+        world.report.report(node(state=State.DOWN, now=BUSY.now + 60))
+        found = await told(world, "False")
+        assert (ready_of(found) or {})["lastTransitionTime"] == "1970-01-12T13:47:40Z"  # BUSY.now + 60
+
+    run(api, tmp_path, first)
+
+
+def test_annotations_are_written_on_the_very_pod_and_others_are_left(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.make_node()
+        made = await world.make_pod("train")
+        await world.kube.patch(
+            PODS, "train", {"metadata": {"annotations": {"theirs": "1"}}}, PatchKind.MERGE, "default"
+        )
+        name = PodName("default", "train", made["metadata"]["uid"])
+        other = PodName("default", "train", "of-another-time")
+        wants = {"mpsd.io/gpu": UUIDS[0]}
+        world.report.report(BUSY, [PodMarks(other, {}, {"wrong": "1"}), PodMarks(name, {}, wants)])
+
+        async def annotations() -> dict[str, str] | None:
+            found: dict[str, str] = (await world.kube.get(PODS, "train", "default"))["metadata"]["annotations"]
+            return found if "mpsd.io/gpu" in found else None
+
+        assert await eventually(annotations, "the annotation") == wants | {"theirs": "1"}
+
+    run(api, tmp_path, test)
+
+
+def test_a_daemon_that_ends_is_told_on_the_node_and_on_its_pod_and_counted_when_it_ends_again(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
+    down = replace(
+        node(state=State.DOWN, daemon=None, restarts_total=1, reason="killed by signal 9"), grants=BUSY.grants
+    )
+
+    async def test(world: World) -> None:
+        await world.make_node()
+        world.report.report(BUSY)
+        world.report.report(down)
+
+        async def both() -> bool:
+            return await world.events() == [(NODE, "MPSDaemonDown", 1), ("train", "MPSDaemonDown", 1)]
+
+        await eventually(both, "an event on the node and one on the pod")
+
+    run(api, tmp_path, test)
+
+    async def of_another_agent(world: World) -> None:
+        world.report.report(BUSY)
+        world.report.report(down)
+
+        async def counted() -> bool:
+            return await world.events() == [(NODE, "MPSDaemonDown", 2), ("train", "MPSDaemonDown", 2)]
+
+        await eventually(counted, "the same two events, counted on")
+
+    run(api, tmp_path, of_another_agent)
+
+
+def test_what_a_program_did_that_it_may_not_is_told_of_its_pod_once_the_pod_is_gone_of_the_node_alone(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
+    who = PodName("default", "train", BUSY.grants[0].grant.id)
+    last = LastViolation(BUSY.now, Kind.MEMORY_OVER_GRANT, Response.KILL, who)
+    counts = {Kind.MEMORY_OVER_GRANT: 1}
+    quiet = NodeViolations(BUSY.now, {}, (), {})
+    one = replace(quiet, counts=counts, last=(last,), grants={who.uid: Tally(counts, last)})
+
+    async def test(world: World) -> None:
+        await world.define()
+        await world.make_node()
+        world.report.report(BUSY, violations=quiet)
+        found = await told(world, "True")
+        assert found["status"]["violations"] == {"since": stamp(BUSY.now), "counts": [], "last": [], "pods": 0}
+
+        async def pods() -> list[Object]:
+            return [
+                grant["violations"] for grant in (await world.mpsnode())["status"]["grants"] if "violations" in grant
+            ]
+
+        async def is_forgotten() -> bool:
+            status: Object = (await world.mpsnode())["status"]
+            return not status["grants"] and status["violations"]["last"][0]["pod"] == "default/train"
+
+        world.report.report(BUSY, violations=one)  # while nothing else on the node has changed
+        (own,) = await eventually(pods, "the pod's own")
+        assert own == {
+            "counts": [{"kind": "memory_over_grant", "count": 1}],
+            "last": {"at": stamp(BUSY.now), "kind": "memory_over_grant", "action": "kill"},
+        }
+        world.report.report(node(), violations=replace(one, grants={}))
+        await eventually(is_forgotten, "what the node still tells of a pod that is gone")
+
+    run(api, tmp_path, test)
+
+
+def test_an_event_in_a_namespace_that_is_gone_keeps_no_other_from_being_told(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.make_node()
+        lost = PodName("no-such-namespace", "lost", "uid")
+        world.report.happened(Happening(pod_subject(lost), Reason.EVICTED, "it is gone"))
+        world.report.happened(Happening(pod_subject(PodName("default", "a", "uid")), Reason.EVICTED, "it is told"))
+
+        async def one() -> bool:
+            return await world.events() == [("a", "MPSEvicted", 1)]
+
+        await eventually(one, "the event that can be told")
+
+    run(api, tmp_path, test)
+
+
+def test_a_cluster_without_our_definition_still_hears_of_the_node(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.make_node()
+        world.report.report(BUSY)
+
+        async def has_condition() -> object:
+            return ready_of(await world.kube.get(NODES, NODE))
+
+        await eventually(has_condition, "the node's condition")
+        await world.define()  # and from then on the rest of it
+        await told(world, "True")
+
+    run(api, tmp_path, test)
+
+
+def test_a_node_says_when_memory_was_given_back_after_it_has_told_of_the_room(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
+    """A change of what a Node has to allocate makes kube-scheduler try waiting pods again; its MPSNode changes none."""
+
+    async def test(world: World) -> None:
+        await world.define()
+        await world.make_node()
+
+        async def at() -> int:
+            seen = await world.kube.get(NODES, NODE)
+            return int(seen.get("status", {}).get("allocatable", {}).get(mpsnode.GIVEN_BACK, 0))
+
+        world.report.report(BUSY)
+        began: int = await eventually(at, "something from the start, since an earlier agent may have told of less room")
+        world.report.report(replace(BUSY, grants=(*BUSY.grants, held("more"))))
+        await eventually(lambda: granted_gib(world, 14), "the second grant")
+        assert await at() == began, "less room is no news for those who wait"
+        world.report.report(node())
+
+        async def is_said() -> bool:
+            return await at() > began and await granted_gib(world, 0)
+
+        await eventually(is_said, "that memory was given back")
+
+    run(api, tmp_path, test)
+
+
+async def granted_gib(world: World, gib: int) -> bool:
+    return bool(sum(gpu["grantedMiB"] for gpu in (await world.mpsnode())["status"]["gpus"]) == gib * 1024)
+
+
+def test_the_name_of_the_resource_follows_the_policy(api: SimulatedApi, tmp_path: Path) -> None:
+    policies = [POLICY]
+    renamed = replace(POLICY, resources=replace(POLICY.resources, count="example.com/gpus"))
+
+    async def test(world: World) -> None:
+        await world.make_node()
+
+        async def amounts(name: str) -> bool:
+            seen = await world.kube.get(NODES, NODE)
+            return set(seen.get("status", {}).get("allocatable", {})) == {name}
+
+        world.report.report(BUSY)
+        await eventually(lambda: amounts("aliyun.com/gpu-count"), "the usual name")
+        policies[0] = renamed
+        world.report.report(BUSY)
+        await eventually(lambda: amounts("example.com/gpus"), "the other name, and no other")
+
+    run(api, tmp_path, test, lambda: policies[0])
+
+
+def test_a_node_where_nothing_changes_is_told_now_and_then_as_it_was_seen_last(
+    api: SimulatedApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpsnode, "HEARTBEAT_S", 1.0)
+
+    async def test(world: World) -> None:
+        await world.define()
+        await world.make_node()
+        world.report.report(BUSY)
+        found = await told(world, "True")
+        world.report.report(replace(BUSY, now=BUSY.now + 60))  # which is nothing to tell by itself
+
+        async def is_told_again() -> bool:
+            seen = await world.mpsnode()
+            return bool(seen["status"]["toldAt"] == stamp(BUSY.now + 60) != found["status"]["toldAt"])
+
+        await eventually(is_told_again, "the time of the last look")
+
+    run(api, tmp_path, test)
+
+
+def test_what_happened_last_is_told_before_the_agent_ends(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.make_node()
+        world.report.report(BUSY)
+        world.report.happened(
+            Happening(pod_subject(PodName("default", "a", "uid")), Reason.EVICTED, "in the last moment")
+        )
+        await world.stop_reporting()
+        assert ("a", "MPSEvicted", 1) in await world.events()
+
+    run(api, tmp_path, test)
+
+
+def test_nobody_is_told_of_a_node_that_was_never_looked_at(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.define()
+        await world.make_node()
+        written = world.versions("nodes")
+        await world.stop_reporting()
+        assert world.versions("nodes") == written
+        try:
+            await world.kube.get(MPS_NODES, NODE)
+        except NotFound:
+            return
+        raise AssertionError("an MPSNode was made")
+
+    run(api, tmp_path, test)

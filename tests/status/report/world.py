@@ -1,0 +1,115 @@
+"""A simulated cluster with one node, and a reporter of that node."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+import yaml
+
+from mpsd.model.policy import Policy
+from mpsd.platform.kube import Kube, NotFound, Object, PatchKind, Resource, open_kube
+from mpsd.status.node_report import NodeReport
+from tests.model.worlds import POLICY
+from tests.simulated_api import SimulatedApi
+
+NODE = "node1"
+NODES, PODS, EVENTS = Resource("v1", "nodes"), Resource("v1", "pods"), Resource("v1", "events")
+MPS_NODES = Resource("mpsd.io/v1alpha1", "mpsnodes")
+CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
+DEADLINE_S = 20.0
+_DEFINITION = Path(__file__).parents[3] / "manifests" / "base" / "crd" / "mpsnode.yaml"
+
+
+class World:
+    """kube: for the test itself. report: runs from the start."""
+
+    def __init__(self, api: SimulatedApi, kubeconfig: Path, policy: Callable[[], Policy]) -> None:
+        self.api = api
+        self.kube = open_kube(kubeconfig)
+        self._reporting: Kube = open_kube(kubeconfig)
+        self.report = NodeReport(self._reporting, NODE, policy)
+        self._stop = asyncio.Event()
+        self._task = asyncio.create_task(self.report.run(self._stop))
+
+    async def stop_reporting(self) -> None:
+        self._stop.set()
+        await self._task
+
+    async def close(self) -> None:
+        await self.stop_reporting()
+        self.kube.close()
+        self._reporting.close()
+
+    async def make_node(self) -> Object:
+        return await self.kube.create(NODES, {"metadata": {"name": NODE}})
+
+    async def define(self) -> None:
+        await self.kube.create(CRDS, yaml.safe_load(_DEFINITION.read_text()))
+
+    async def make_pod(self, name: str) -> Object:
+        spec = {"nodeName": NODE, "containers": [{"name": "main", "image": "none"}]}
+        return await self.kube.create(PODS, {"metadata": {"name": name}, "spec": spec}, "default")
+
+    async def mpsnode(self) -> Object:
+        """{} while there is none."""
+        try:
+            return await self.kube.get(MPS_NODES, NODE)
+        except NotFound:
+            return {}
+
+    async def events(self) -> list[tuple[str, str, int]]:
+        """Object, reason and count of each."""
+        found = await self.kube.list(EVENTS)
+        return sorted((one["involvedObject"]["name"], one["reason"], one["count"]) for one in found)
+
+    async def cordon(self, *names: str) -> None:
+        await self.kube.patch(MPS_NODES, NODE, {"spec": {"cordoned": list(names)}}, PatchKind.MERGE)
+
+    def versions(self, plural: str) -> int:
+        """How often objects of this kind have been written."""
+        return self.api.do(lambda: sum(change.key.plural == plural for change in self.api.cluster.store.since(1)))
+
+
+def run(
+    api: SimulatedApi,
+    folder: Path,
+    test: Callable[[World], Awaitable[None]],
+    policy: Callable[[], Policy] = lambda: POLICY,
+) -> None:
+    async def main() -> None:
+        world = World(api, api.kubeconfig(folder), policy)
+        try:
+            await test(world)
+        finally:
+            await world.close()
+
+    asyncio.run(main())
+
+
+async def eventually(look: Callable[[], Awaitable[Any]], what: str) -> Any:
+    """What `look` gives once it is true."""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not (found := await look()):  # noqa: ASYNC110 - what is waited for is behind an API
+                await asyncio.sleep(0.02)
+            return found
+    except TimeoutError:
+        raise AssertionError(f"not within {DEADLINE_S:g} s: {what}") from None
+
+
+def log_to_stderr() -> None:
+    """JSON lines, as in a pod."""
+    structlog.configure(
+        processors=[structlog.processors.JSONRenderer()],
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def logged(text: str, event: str) -> list[Object]:
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == event]

@@ -1,0 +1,159 @@
+"""Taking GPUs out of use and putting them back: what `spec.cordoned` is to be, and what is said of it."""
+
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.model.cluster_status import ClusterNode
+from mpsd.model.cordon import drains
+from mpsd.model.domain_states import State
+from mpsd.model.domains import Domain
+from mpsd.model.mpsnode_reading import read_mpsnode
+from mpsd.model.problem import InvalidInput
+from mpsd.platform.kube_time import seconds
+from mpsd.status.rules.cordon import cordon_change, effects, merge_patch, progress
+from tests.mpsnodes import NOW, mpsnode
+from tests.status.test_mpsnode import _VERSION as DEFINITION
+
+
+def node(name: str = "gpu-a2", *cordoned: str) -> ClusterNode:
+    """cordoned: by label, or as it stands in the spec."""
+    thing = mpsnode(name)
+    by_label = {f"gpu{gpu['index']}": gpu["uuid"] for gpu in thing["status"]["gpus"]}
+    thing["spec"] = {"cordoned": [by_label.get(one, one) for one in cordoned]}
+    return read_mpsnode(thing, NOW, seconds)
+
+
+def labels(of: ClusterNode, cordoned: tuple[str, ...]) -> list[str]:
+    return sorted(of.labels.get(one, one) for one in cordoned)
+
+
+def test_a_label_and_a_uuid_name_the_same_gpu_and_the_others_stay() -> None:
+    before = node("gpu-a2", "gpu0")
+    by_label = cordon_change(before, ["gpu1"], cordon=True)
+    assert labels(before, by_label.cordoned) == ["gpu0", "gpu1"]
+    assert cordon_change(before, [before.gpus[1].uuid], cordon=True) == by_label
+    assert labels(before, cordon_change(before, ["gpu0"], cordon=False).cordoned) == []
+
+
+@pytest.mark.parametrize("named", [[], ["all"], ["gpu1", "all"]])
+def test_nothing_named_is_the_whole_node(named: list[str]) -> None:
+    before = node("gpu-a2", "gpu0")
+    assert cordon_change(before, named, cordon=True).cordoned == ("all",)
+    assert cordon_change(before, named, cordon=False).cordoned == ()
+
+
+def test_one_gpu_is_put_back_of_a_node_that_is_cordoned_whole() -> None:
+    before = node("gpu-a2", "all")
+    change = cordon_change(before, ["gpu1"], cordon=False)
+    assert labels(before, change.cordoned) == ["gpu0", "gpu2", "gpu3"]
+    assert not cordon_change(before, ["gpu1"], cordon=True).changes
+
+
+def test_the_gpus_of_a_domain_go_together_and_that_is_said() -> None:
+    before = node("gpu-a2")
+    change = cordon_change(before, ["gpu2"], cordon=True)
+    assert list(effects(before, change)) == [
+        "gpu-a2: no new pods on gpu2 from now on; what runs there goes on",
+        "with it, since they share a control daemon: gpu3",
+        "pod default/wide-0 holds 8 GiB of gpu2, gpu3 until it ends",
+    ]
+    after = node("gpu-a2", "gpu2")
+    assert list(effects(after, cordon_change(after, ["gpu2"], cordon=False))) == [
+        "gpu-a2: pods may come to gpu2 again",
+        "with it, since they share a control daemon: gpu3",
+    ]
+
+
+def test_a_gpu_whose_mate_is_cordoned_stays_out_of_use_and_that_is_said() -> None:
+    both = node("gpu-a2", "gpu2", "gpu3")
+    why = "still out of use, since gpu3 of the same domain is cordoned: gpu2"
+    assert list(effects(both, cordon_change(both, ["gpu2"], cordon=False))) == [why]
+    mate = node("gpu-a2", "gpu3")
+    assert list(effects(mate, cordon_change(mate, ["gpu2"], cordon=False))) == ["gpu-a2: not cordoned: gpu2", why]
+
+
+def test_what_is_so_already_is_said_and_not_written() -> None:
+    before = node("gpu-a1", "gpu0")
+    change = cordon_change(before, ["gpu0"], cordon=True)
+    assert not change.changes
+    assert list(effects(before, change)) == ["gpu-a1: cordoned already: gpu0"]
+
+
+def test_every_gpu_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(InvalidInput) as wrong:
+        cordon_change(node("gpu-a1"), ["gpu7", "gpu0", "GPU-x"], cordon=True)
+    assert [problem.where for problem in wrong.value.problems] == ["gpu7", "GPU-x"]
+    assert "gpu-a1 has gpu0 (GPU-000000a1-0000-4c6e-9f10-7d5b0c000000), gpu1 (" in wrong.value.problems[0].remedy
+
+
+def test_what_was_cordoned_by_mistake_can_be_put_back() -> None:
+    before = node("gpu-a1", "GPU-mistyped")
+    assert cordon_change(before, ["GPU-mistyped"], cordon=False).cordoned == ()
+
+
+def with_state(of: ClusterNode, state: State) -> ClusterNode:
+    return replace(of, gpus=tuple(replace(gpu, state=state.value) for gpu in of.gpus))
+
+
+def test_it_is_done_once_the_node_drains_and_drained_once_nothing_is_left() -> None:
+    before = node("gpu-a1")
+    change = cordon_change(before, [], cordon=True)
+    seen = [(state, with_state(before, state)) for state in State]
+    assert [state for state, now in seen if change.is_done(now)] == [State.DRAINING, State.DRAINED]
+    assert [state for state, now in seen if change.is_drained(now)] == [State.DRAINED]
+    assert not change.is_drained(replace(with_state(before, State.DRAINED), stale=True))
+    assert not change.is_drained(replace(with_state(before, State.DRAINED), told_at=None))
+    back = cordon_change(node("gpu-a1", "all"), [], cordon=False)
+    assert not any(back.is_done(with_state(before, state)) for state in (State.DRAINING, State.DRAINED))
+    assert back.is_done(with_state(before, State.STARTING))
+
+
+def test_only_the_gpus_that_were_named_are_waited_for() -> None:
+    before = node("gpu-a2", "gpu0")
+    assert cordon_change(before, ["gpu0"], cordon=True).is_done(before)
+    assert not cordon_change(before, ["gpu1"], cordon=True).is_done(before)
+
+
+def test_the_way_to_drained_is_said_with_who_is_left() -> None:
+    before = node("gpu-a2")
+    assert progress(before, cordon_change(before, ["gpu0"], cordon=True)) == (
+        "gpu-a2: gpu0 draining (clients: 1); left: default/train-1"
+    )
+
+
+everything = ["all", "gpu0", "gpu1", "gpu2", "gpu3"]
+
+
+@given(
+    st.lists(st.sampled_from([*everything, "GPU-mistyped"]), max_size=4),
+    st.lists(st.sampled_from(everything), max_size=3),
+    st.booleans(),
+)
+def test_only_what_was_named_changes_its_place(cordoned: list[str], named: list[str], cordon: bool) -> None:
+    before = node("gpu-a2", *cordoned)
+    change = cordon_change(before, named, cordon=cordon)
+    domains = [Domain(domain.name, domain.gpus) for domain in before.domains]
+
+    def out_of_use(spec: tuple[str, ...]) -> set[str]:
+        names = drains(frozenset(spec), domains)
+        return {uuid for domain in domains if domain.name in names for uuid in domain.gpus}
+
+    was, now = out_of_use(before.cordoned), out_of_use(change.cordoned)
+    touched = {*change.gpus, *change.along}
+    assert was - touched == now - touched
+    if cordon:
+        assert now >= {*change.gpus} | was
+    else:
+        assert now.intersection(change.gpus) == set(change.kept)
+    assert cordon_change(replace(before, cordoned=change.cordoned), named, cordon=cordon).changes is False
+    assert list(effects(before, change))
+    spec: Any = DEFINITION["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    patch: Any = merge_patch(change, "7")
+    jsonschema.validate(yaml.safe_load(yaml.safe_dump(patch["spec"])), spec)
+    assert len(set(patch["spec"]["cordoned"])) == len(patch["spec"]["cordoned"])

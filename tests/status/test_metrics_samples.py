@@ -1,0 +1,235 @@
+"""What the agent's metrics say of a node, and that they say nothing of what nobody knows."""
+
+import string
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.model.domain_states import State
+from mpsd.model.grants import Grant
+from mpsd.model.identity import HostContainer, PodName
+from mpsd.model.metrics_names import METRICS, Type, Unit
+from mpsd.model.node_status import (
+    CardStatus,
+    ClientStatus,
+    DomainStatus,
+    GpuStatus,
+    GrantStatus,
+    NodeStatus,
+    ViolationCount,
+    ViolationsStatus,
+)
+from mpsd.model.node_view import Client, HeldGrant, NodeView
+from mpsd.model.policy import Response
+from mpsd.model.violations import Kind
+from mpsd.status.metrics.rules.metrics_samples import Sample, samples
+from mpsd.status.rules.node_status import node_status
+from tests.model.worlds import POLICY, UUIDS, grant, identity, view
+
+MIB = 1024**2
+
+# Few of each, so that grants and clients meet; and what names may hold at worst.
+_UUIDS = st.sampled_from([*UUIDS, "GPU-2", "GPU-\ud800"])
+_NAMES = st.sampled_from(["", "train-0", "train-1", "größe", 'with "quotes"\n', "half\ud800"])
+_IDS = st.sampled_from(["a", "b", "c"])
+_MIBS = st.integers(0, 200_000)
+_MAYBE_MIBS = st.none() | _MIBS
+_PERCENTS = st.integers(0, 100)
+
+_CARDS = st.lists(
+    st.builds(CardStatus, _UUIDS, _MIBS, _PERCENTS, _MAYBE_MIBS, st.booleans()), max_size=3, unique_by=lambda c: c.gpu
+)
+
+
+@st.composite
+def _grants(draw: st.DrawFn) -> GrantStatus:
+    cards = tuple(draw(_CARDS))
+    return GrantStatus(
+        id=draw(_IDS),
+        gpus=tuple(card.gpu for card in cards),
+        memory_mib=draw(_MIBS),
+        thread_percent=draw(_PERCENTS),
+        used_mib=draw(_MAYBE_MIBS),
+        clients=draw(st.none() | st.integers(0, 8)),
+        holder_pid=draw(st.none() | st.integers(1, 9)),
+        holder_alive=draw(st.booleans()),
+        command="train",
+        namespace=draw(st.none() | _NAMES),
+        pod=draw(st.none() | _NAMES),
+        cards=cards,
+        container=draw(st.none() | _IDS),
+        container_name=draw(st.none() | _NAMES),
+    )
+
+
+_GPUS = st.builds(
+    GpuStatus,
+    uuid=_UUIDS,
+    label=_NAMES,
+    name=_NAMES,
+    domain=st.none() | _NAMES,
+    used_mib=_MAYBE_MIBS,
+    clients=st.none() | st.integers(0, 60),
+    promised_percent=st.none() | st.integers(0, 400),
+    promised_clients=st.none() | st.integers(0, 60),
+)
+_COUNTS = st.builds(
+    ViolationCount, st.sampled_from(Kind), st.sampled_from(Response), st.integers(1, 9), st.none() | st.integers(0, 9)
+)
+_VIOLATIONS = st.builds(
+    ViolationsStatus,
+    counts=st.lists(_COUNTS, max_size=4, unique_by=lambda one: (one.kind, one.action)).map(tuple),
+    last=st.just(()),
+)
+_STATUSES = st.builds(
+    NodeStatus,
+    driver=_NAMES,
+    gpus=st.lists(_GPUS, max_size=4, unique_by=lambda one: one.uuid).map(tuple),
+    domains=st.lists(st.builds(DomainStatus), max_size=3, unique_by=lambda one: one.name).map(tuple),
+    grants=st.lists(_grants(), max_size=5, unique_by=lambda one: one.id).map(tuple),
+    clients=st.none() | st.lists(st.builds(ClientStatus, gpu=_UUIDS, grant=st.none() | _IDS), max_size=6).map(tuple),
+    waiting=st.just(()),
+    violations=st.none() | _VIOLATIONS,
+)
+
+
+def told(status: NodeStatus | None, *, limits_wrong: bool = False) -> list[Sample]:
+    return samples(status, limits_wrong=limits_wrong)
+
+
+def by_name(status: NodeStatus, name: str, **labels: str) -> dict[tuple[str, ...], float]:
+    """The values of the series that have these labels, by what their other labels say."""
+    return {
+        tuple(value for label, value in one.labels.items() if label not in labels): one.value
+        for one in told(status)
+        if one.name == name and labels.items() <= one.labels.items()
+    }
+
+
+def test_names_end_in_their_unit_and_say_their_type() -> None:
+    assert len({one.name for one in METRICS}) == len(METRICS)
+    for one in METRICS:
+        assert one.family.endswith(one.unit.value), one
+        assert one.name.endswith("_total") == (one.type is Type.COUNTER), one
+        assert one.name.endswith("_info") == (one.type is Type.INFO), one
+        assert one.help.endswith("."), one
+        assert one.tellers, one
+        assert set(one.name) <= {*string.ascii_lowercase, "_"}, one
+        assert one.unit is not Unit.NONE or not one.family.endswith(("_bytes", "_seconds", "_ratio")), one
+
+
+@given(_STATUSES, st.booleans())
+def test_every_sample_is_one_of_the_table_with_its_labels_and_none_is_there_twice(
+    status: NodeStatus, limits_wrong: bool
+) -> None:
+    table = {one.name: set(one.labels) for one in METRICS}
+    found = told(status, limits_wrong=limits_wrong)
+    for one in found:
+        assert one.labels.keys() == table[one.name], one
+        for value in one.labels.values():
+            assert "\ud800" not in value, one  # half of a pair, which UTF-8 cannot have
+    assert len({(one.name, *sorted(one.labels.items())) for one in found}) == len(found)
+
+
+@given(_STATUSES)
+def test_what_nobody_knows_has_no_sample(status: NodeStatus) -> None:
+    blind = replace(
+        status,
+        gpus=tuple(replace(gpu, used_mib=None, clients=None) for gpu in status.gpus),
+        grants=tuple(
+            replace(one, used_mib=None, clients=None, cards=tuple(replace(card, used_mib=None) for card in one.cards))
+            for one in status.grants
+        ),
+        clients=None,
+        violations=None,
+        grants_known=False,
+    )
+    unknown = {one.name for one in told(blind)}
+    assert not {name for name in unknown if name.startswith(("mpsd_violations", "mpsd_watchdog", "mpsd_nvml"))}
+    assert not unknown & {
+        *("mpsd_gpu_used_bytes", "mpsd_gpu_granted_bytes", "mpsd_gpu_granted_threads_ratio", "mpsd_grants"),
+        *("mpsd_gpu_clients", "mpsd_gpu_clients_outside_mps", "mpsd_gpu_clients_without_grant"),
+        *("mpsd_grant_used_bytes", "mpsd_grant_over_limit", "mpsd_grant_clients"),
+    }
+
+
+def test_before_the_first_look_only_the_limits_files_are_known() -> None:
+    assert told(None, limits_wrong=True) == [Sample("mpsd_limits_wrong", {}, 1)]
+
+
+def held(name: str, gib: int, *, pod: str = "", percent: int = 0, gpu: int = 0) -> Grant:
+    made = grant(name, gib, gpu, percent)
+    return replace(made, holder=PodName("default", pod, f"uid-of-{name}")) if pod else made
+
+
+def of(grants: Mapping[Grant, bool], *clients: Client, **fields: object) -> NodeStatus:
+    seen = view(grants=tuple(HeldGrant(one, alive) for one, alive in grants.items()), clients=clients)
+    changed: NodeView = replace(seen, **fields)  # type: ignore[arg-type]
+    return node_status(changed, POLICY)
+
+
+def client(pid: int, mib: int | None, of_grant: str | None, *, on_mps: bool = True) -> Client:
+    return Client(identity(pid), UUIDS[0], mib, on_mps, "train", of_grant)
+
+
+def test_a_pod_is_told_in_bytes_and_ratios_under_its_name() -> None:
+    status = of({held("a", 7, pod="train-0", percent=29): True}, client(1, 500, "a"), client(2, 24, "a"))
+    name = ("gpu0", UUIDS[0], "pod", "default", "train-0", "")
+    assert by_name(status, "mpsd_grant_limit_bytes") == {name: 7 * 1024 * MIB}
+    assert by_name(status, "mpsd_grant_used_bytes") == {name: 524 * MIB}
+    assert by_name(status, "mpsd_grant_clients") == {name: 2}
+    assert by_name(status, "mpsd_grant_reserved_threads_ratio") == {name: 0.29}
+    assert by_name(status, "mpsd_grant_threads_ratio") == {name: 0.29}
+    assert by_name(status, "mpsd_grant_over_limit") == {name: 0}
+    assert by_name(status, "mpsd_gpu_granted_bytes", gpu="gpu0") == {(UUIDS[0],): 7 * 1024 * MIB}
+    assert by_name(status, "mpsd_gpu_granted_bytes", gpu="gpu1") == {(UUIDS[1],): 0}
+
+
+def test_programs_are_told_together_for_their_number_and_pids_know_no_bound() -> None:
+    status = of({held("a", 1): True, held("b", 2): False}, client(1, 100, "a"), client(2, 200, "b"))
+    assert by_name(status, "mpsd_grant_limit_bytes", holder="program", pod="") == {
+        ("gpu0", UUIDS[0], "", ""): 3 * 1024 * MIB
+    }
+    assert by_name(status, "mpsd_grants", gpu="gpu0") == {
+        (UUIDS[0], "pod"): 0,
+        (UUIDS[0], "container"): 0,
+        (UUIDS[0], "program"): 2,
+    }
+    assert by_name(status, "mpsd_grant_threads_ratio") == {}
+
+
+def test_the_use_of_several_is_unknown_where_that_of_one_is() -> None:
+    status = of({held("a", 1): True, held("b", 2): True}, client(1, 100, "a"), client(2, None, "b"))
+    assert by_name(status, "mpsd_grant_used_bytes") == {}
+    assert list(by_name(status, "mpsd_grant_clients").values()) == [2]
+
+
+def test_a_container_is_told_by_its_name_and_only_while_it_lives() -> None:
+    container = HostContainer("/run/runc", "6f" * 32, "web", identity(50), True)
+    own = replace(held("a", 4), holder=container)
+    assert list(by_name(of({own: True}), "mpsd_grant_limit_bytes")) == [("gpu0", UUIDS[0], "container", "", "", "web")]
+    assert by_name(of({own: False}), "mpsd_grant_limit_bytes") == {}
+
+
+def test_processes_beside_mps_and_without_a_grant_are_counted() -> None:
+    status = of({held("a", 1): True}, client(1, 100, "a"), client(2, 200, None), client(3, 5, None, on_mps=False))
+    for name, count in (("clients", 3), ("clients_outside_mps", 1), ("clients_without_grant", 2)):
+        assert by_name(status, f"mpsd_gpu_{name}", gpu="gpu0") == {(UUIDS[0],): count}
+    unsure = of({}, client(2, 200, None), grants_known=False)
+    assert by_name(unsure, "mpsd_gpu_clients_without_grant") == {}
+
+
+def test_a_domain_is_in_one_state() -> None:
+    states = by_name(of({}), "mpsd_domain_state", domain="gpu0")
+    assert states == {(state.value,): float(state is State.READY) for state in State}
+
+
+def test_what_has_not_happened_is_known_to_be_none_and_what_has_is_counted() -> None:
+    counts = (ViolationCount(Kind.MEMORY_OVER_GRANT, Response.KILL, 3, None),)
+    status = replace(of({}), violations=ViolationsStatus(0.0, 9, 0.3, 1, 0.5, counts, (), ""))
+    found = by_name(status, "mpsd_violations_total")
+    assert len(found) == len(Kind) * len(Response)
+    assert {what: value for what, value in found.items() if value} == {("memory_over_grant", "kill"): 3}
+    assert ("memory_over_grant", "kill") not in by_name(status, "mpsd_violations_ended_total")

@@ -1,0 +1,243 @@
+"""MPSNode: its status has the shape of its definition, says nothing that is not known, and is written seldom."""
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.model.conditions import condition_object, mps_ready
+from mpsd.model.domain_states import State
+from mpsd.model.node_view import Canary, Client, HeldGrant, NodeView
+from mpsd.status.rules.mpsnode import (
+    CHANGE_S,
+    HEARTBEAT_S,
+    USE_S,
+    USE_STEP_MIB,
+    Written,
+    belonging_patch,
+    gave_back,
+    mpsnode_for,
+    mpsnode_status,
+    write_due,
+)
+from mpsd.watchdog.rules.reported import NodeViolations, with_violations
+from tests.model.worlds import POLICY, UUIDS, grant
+from tests.model.worlds import view as local_view
+from tests.status.pod_worlds import client, held, node
+
+_FILE = Path(__file__).parents[2] / "manifests" / "base" / "crd" / "mpsnode.yaml"
+_CRD = yaml.safe_load(_FILE.read_text())
+(_VERSION,) = _CRD["spec"]["versions"]
+
+
+def stamp(seconds: float) -> str:
+    return f"2026-01-01T00:00:{int(seconds) % 60:02}Z"
+
+
+def status(view: NodeView) -> dict[str, Any]:
+    condition = condition_object(mps_ready(view), None, "2026-01-01T00:00:00Z")
+    return mpsnode_status(view, POLICY, condition, stamp, "0.1.0")
+
+
+def strict(schema: Any) -> Any:
+    """The schema as the API server prunes by it: a field that it does not name is lost."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: strict(value) for key, value in schema.items()}
+    return inner | ({"additionalProperties": False} if isinstance(schema.get("properties"), dict) else {})
+
+
+SCHEMA = strict(_VERSION["schema"]["openAPIV3Schema"]["properties"]["status"])
+
+VIEWS = {
+    "pods and clients": node(grants=(held("a"), held("b", 2, 1)), clients=(client("a", 1), client("b", 2, None, 1))),
+    "nothing": node(),
+    "nobody knows": node(clients=None, grants_known=False, unknown=("NVML does not answer",)),
+    "a daemon down": node(state=State.DOWN, daemon=None, reason="killed by signal 9"),
+    "no domains": replace(node(), domains=()),
+    "no GPUs": replace(node(), domains=(), gpus=()),
+    "a canary that failed": node(canary=Canary("a-boot", "580.1", 1.0, "it does not obey", None, None)),
+    "a dear context": node(canary=Canary("a-boot", "580.1", 1.0, "", 172, 12, "it costs more")),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+def test_the_api_server_keeps_every_field_of_a_status(view: NodeView) -> None:
+    jsonschema.validate(status(view), SCHEMA)
+
+
+def test_every_column_shows_something_that_is_told() -> None:
+    told = with_violations(status(VIEWS["pods and clients"]), NodeViolations(0.0, {}, (), {}), stamp)
+    whole = {"spec": {"cordoned": ["all"]}, "status": told}
+    for column in _VERSION["additionalPrinterColumns"]:
+        found: Any = whole
+        for step in column["jsonPath"].replace('conditions[?(@.type=="MPSReady")]', "conditions").split(".")[1:]:
+            found = found[step]
+            found = found[0] if isinstance(found, list) else found
+        assert found not in (None, ""), column["name"]
+
+
+def test_what_each_pod_got_and_uses_is_told() -> None:
+    told = status(node(grants=(held("a"),), clients=(client("a", 1, 500), client("a", 2, 300))))
+    (pod,) = told["grants"]
+    assert (pod["pod"], pod["memoryMiB"], pod["usedMiB"], pod["clients"]) == ("default/a", 7168, 800, 2)
+    assert (told["gpus"][0]["grantedMiB"], told["gpus"][0]["usedMiB"], told["gpus"][1]["usedMiB"]) == (7168, 800, 0)
+    assert (told["summary"]["granted"], told["summary"]["used"], told["summary"]["pods"]) == ("7/46Gi", "0Gi", 1)
+
+
+def test_room_is_what_a_gpu_has_given_away_less_of_and_never_what_is_not_known() -> None:
+    none, one, two = (status(node(grants=tuple(held(pod) for pod in pods))) for pods in ("", "a", "ab"))
+    unknown = status(replace(node(), grants_known=False))
+    assert [gave_back(now, one) for now in (none, one, two, unknown)] == [True, False, False, False]
+    assert gave_back(two, unknown), "it says again what it has"
+
+
+def test_a_domain_that_serves_again_has_room_for_whoever_waits() -> None:
+    ready = status(node())
+    fault = {**ready, "domains": [{**ready["domains"][0], "state": "fault"}, *ready["domains"][1:]]}
+    assert [gave_back(now, before) for now, before in ((ready, fault), (fault, ready))] == [True, False]
+
+
+def test_a_program_of_the_machine_is_counted_and_not_named() -> None:
+    told = status(local_view(grants=(HeldGrant(grant("local", 3), holder_alive=True),)))
+    assert told["grants"] == []
+    assert told["gpus"][0]["grantedMiB"] == 3072
+
+
+def test_what_is_not_known_is_left_out_and_never_zero() -> None:
+    told = status(VIEWS["nobody knows"])
+    assert "grants" not in told
+    assert {"usedMiB", "clients", "grantedMiB"}.isdisjoint(told["gpus"][0])
+    assert (told["summary"]["used"], told["summary"]["clients"], told["summary"]["granted"]) == ("?", "?", "?/46Gi")
+
+
+def test_a_process_of_unknown_size_makes_its_gpu_unknown_and_no_other() -> None:
+    told = status(VIEWS["pods and clients"])
+    assert "usedMiB" not in told["gpus"][1]
+    assert told["gpus"][0]["usedMiB"] == 500
+
+
+def test_the_versions_of_agent_and_control_are_told_each_for_itself_and_left_out_where_nobody_says() -> None:
+    view = node()
+    domains = tuple(replace(one, record=replace(one.record, written_by="0.0.9")) for one in view.domains)
+    told = status(replace(view, domains=domains))
+    assert (told["version"], {domain["version"] for domain in told["domains"]}) == ("0.1.0", {"0.0.9"})
+    older = mpsnode_status(view, POLICY, {}, stamp)
+    assert "version" not in older
+    assert "version" not in older["domains"][0]
+
+
+# -- when it is written --------------------------------------------------------------------------------------------
+
+
+def due_after(before: NodeView, now: NodeView) -> float:
+    return write_due(status(now), Written(status(before), 0.0))
+
+
+def test_a_first_status_is_due_at_once() -> None:
+    assert write_due(status(node()), None) < 0
+
+
+def test_a_change_is_due_after_a_second_use_after_half_a_minute_and_nothing_after_five() -> None:
+    one = node(grants=(held("a"),), clients=(client("a", 1, 500),))
+    assert due_after(one, replace(one, grants=())) == CHANGE_S
+    assert due_after(one, replace(one, clients=(client("a", 1, 500 + USE_STEP_MIB),))) == USE_S
+    assert due_after(one, replace(one, clients=None)) == USE_S
+    assert due_after(one, replace(one, clients=(client("a", 1, 499 + USE_STEP_MIB),))) == HEARTBEAT_S
+    assert due_after(one, replace(one, now=one.now + 100)) == HEARTBEAT_S
+
+
+ROUNDING = 1e-6  # of seconds that are added up
+
+looks = st.lists(
+    st.tuples(
+        st.floats(0.1, 40.0),  # seconds since the look before
+        st.integers(0, 2),  # which pods hold something
+        st.integers(0, 20_000),  # MiB that the first uses
+        st.sampled_from([State.READY, State.DOWN]),
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+def seen(pods: int, used_mib: int, state: State) -> NodeView:
+    clients: tuple[Client, ...] = (client("pod0", 1, used_mib),) if pods else ()
+    return node(grants=tuple(held(f"pod{number}") for number in range(pods)), clients=clients, state=state)
+
+
+@given(looks)
+def test_no_sequence_of_looks_writes_more_than_once_a_second_and_the_last_is_told_in_the_end(
+    sequence: list[tuple[float, int, int, State]],
+) -> None:
+    now, written = 0.0, None
+    writes: list[tuple[float, dict[str, Any], bool]] = []
+    told: dict[str, Any] = {}
+
+    def look(view: NodeView) -> None:
+        nonlocal written, told
+        told = status(view)
+        if write_due(told, written) <= now:
+            firm = written is None or firmly(told) != firmly(written.status)
+            written = Written(told, now)
+            writes.append((now, told, firm))
+
+    for pause_s, pods, used_mib, state in sequence:
+        now += pause_s
+        look(seen(pods, used_mib, state))
+    last = seen(*sequence[-1][1:])
+    for pause_s in (CHANGE_S, USE_S, HEARTBEAT_S):
+        now += pause_s
+        look(last)
+    times = [at for at, _told, _firm in writes]
+    assert all(later - earlier >= CHANGE_S - ROUNDING for earlier, later in pairwise(times))
+    soft = [(earlier, later) for (earlier, *_), (later, _, firm) in pairwise(writes) if not firm]
+    assert all(later - earlier >= USE_S - ROUNDING for earlier, later in soft)
+    assert writes[-1][1] == told
+
+
+def firmly(told: dict[str, Any]) -> Any:
+    return told["grants"] and [one["pod"] for one in told["grants"]], told["domains"], told["conditions"]
+
+
+# -- whose it is ---------------------------------------------------------------------------------------------------
+
+
+def test_a_new_one_goes_with_its_node() -> None:
+    made = mpsnode_for("node1", "uid-1")
+    (owner,) = made["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", "node1", "uid-1")
+    assert "blockOwnerDeletion" not in owner  # that would need a right over the Node's finalizers
+    assert belonging_patch(made, "node1", "uid-1") is None
+
+
+def test_one_that_an_operator_made_is_taken_over_with_its_other_owners_and_labels() -> None:
+    other = {"kind": "Fleet", "uid": "f", "name": "fleet", "apiVersion": "example.com/v1"}
+    metadata = {"name": "node1", "resourceVersion": "7", "labels": {"team": "a"}, "ownerReferences": [other]}
+    patch = belonging_patch({"metadata": metadata}, "node1", "uid-1")
+    assert patch
+    assert patch["metadata"]["resourceVersion"] == "7"
+    assert [owner["kind"] for owner in patch["metadata"]["ownerReferences"]] == ["Fleet", "Node"]
+    assert "team" not in patch["metadata"]["labels"]  # a merge patch leaves what it does not name
+
+
+def test_one_of_a_node_that_was_made_anew_changes_its_owner() -> None:
+    patch = belonging_patch(mpsnode_for("node1", "uid-1"), "node1", "uid-2")
+    assert patch
+    assert [owner["uid"] for owner in patch["metadata"]["ownerReferences"]] == ["uid-2"]
+
+
+def test_uuids_of_this_tests_world_can_be_cordoned() -> None:
+    items = _VERSION["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["cordoned"]["items"]
+    for text in (*UUIDS, "all"):
+        jsonschema.validate(text, items)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate("gpu0", items)

@@ -1,0 +1,172 @@
+"""A node as its page shows it."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from mpsd.model.domain_states import State
+from mpsd.model.events import Reason
+from mpsd.model.node_status import ViolationsStatus, ViolationStatus
+from mpsd.model.node_view import Canary, Client, DomainView, HeldGrant, NodeView, Waiting
+from mpsd.model.responses import Response
+from mpsd.model.violations import Kind
+from mpsd.status.page.rules.node import MOST_WAITING, node_page
+from mpsd.status.page.rules.page_lately import MOST_LATELY, REFUSED, Happened
+from mpsd.status.page.rules.page_view import LISTS, Holder, Level, NoteKind, PageView, Scope, level_of
+from mpsd.status.rules.node_status import node_status
+from tests.model.worlds import GPUS, NOW, POLICY, grant, identity, view, waiting
+from tests.page_worlds import GIB, crowd, domain, granted, node, page_of
+
+
+def kinds(page: PageView) -> list[tuple[NoteKind, Level, str]]:
+    return [(note.kind, note.level, note.where) for note in page.notes]
+
+
+def test_a_slice_says_who_has_it_what_was_given_and_what_is_used() -> None:
+    page = page_of(node(GPUS, [granted(GPUS[0], "train", 7 * GIB, percent=30)], used_mib=3 * GIB))
+    first, second = page.gpus
+    assert page.head.scope is Scope.NODE
+    assert (first.label, first.level, first.granted_mib, first.granted_percent) == ("gpu0", Level.WELL, 7 * GIB, 30)
+    (one,) = first.slices or ()
+    assert (one.holder, one.name, one.memory_mib, one.used_mib) == (Holder.POD, "default/train", 7 * GIB, 3 * GIB)
+    assert (one.thread_percent, one.reserved_percent, one.clients, one.pid) == (30, 30, 1, None)
+    assert second.slices == ()
+    assert page.notes == ()
+
+
+def test_what_is_not_known_is_none_and_said() -> None:
+    blind = replace(node(GPUS, [granted(GPUS[0], "train", GIB)]), clients=None, unknown=("NVML: no answer",))
+    page = page_of(blind)
+    (one,) = page.gpus[0].slices or ()
+    assert (page.gpus[0].used_mib, page.gpus[0].clients, one.used_mib, one.clients) == (None, None, None, None)
+    assert kinds(page) == [(NoteKind.UNKNOWN, Level.BAD, "")]
+    assert page.notes[0].text == "NVML: no answer"
+
+
+def test_grants_that_are_not_all_known_are_not_shown_as_none() -> None:
+    page = page_of(replace(node(GPUS, []), grants_known=False))
+    assert {(gpu.slices, gpu.granted_mib, gpu.granted_percent) for gpu in page.gpus} == {(None, None, None)}
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_a_domain_that_does_not_serve_is_told_with_its_state_its_reason_and_since_when(state: State) -> None:
+    seen = replace(node(GPUS[:1], []), domains=(DomainView(domain(GPUS[0], state, "because"), frozenset()),))
+    page = page_of(seen)
+    assert page.gpus[0].state == state
+    assert page.gpus[0].level is level_of(state)
+    if state is State.READY:
+        assert page.notes == ()
+    else:
+        (note,) = page.notes
+        assert (note.kind, note.state, note.text, note.since) == (NoteKind.STATE, state.value, "because", NOW)
+        assert note.level is page.gpus[0].level is not Level.WELL
+
+
+def test_a_gpu_without_a_daemon_is_told() -> None:
+    page = page_of(replace(node(GPUS[:1], []), domains=()))
+    assert kinds(page) == [(NoteKind.NO_DAEMON, Level.BAD, "gpu0")]
+    assert (page.gpus[0].state, page.gpus[0].level) == (None, Level.BAD)
+
+
+def test_who_uses_more_than_it_was_given_is_told() -> None:
+    page = page_of(node(GPUS, [granted(GPUS[0], "greedy", GIB)], used_mib=2 * GIB))
+    assert kinds(page) == [(NoteKind.OVER, Level.WARN, "default/greedy")]
+    assert page.notes[0].text == "2/1 GiB"
+    assert [one.over for one in page.gpus[0].slices or ()] == [True]
+    assert [gpu.level for gpu in page.gpus] == [Level.WARN, Level.WELL]
+
+
+@pytest.mark.parametrize(("on_mps", "kind"), [(True, NoteKind.WITHOUT_GRANT), (False, NoteKind.OUTSIDE_MPS)])
+def test_a_process_that_nobody_granted_anything_has_a_slice_of_its_own(*, on_mps: bool, kind: NoteKind) -> None:
+    stranger = Client(identity(77), GPUS[1].uuid, 5 * GIB, on_mps, "miner", None)
+    page = page_of(replace(node(GPUS, []), clients=(stranger,)))
+    assert kinds(page) == [(kind, Level.WARN, "gpu1, pid 77")]
+    (one,) = page.gpus[1].slices or ()
+    assert (one.holder, one.name, one.memory_mib, one.used_mib, one.pid) == (
+        Holder.STRANGER,
+        "miner",
+        None,
+        5 * GIB,
+        77,
+    )
+
+
+def test_a_canary_that_found_something_is_told_although_the_domain_serves() -> None:
+    doubtful = replace(domain(GPUS[0]), canary=Canary("a-boot", "580", NOW, "", None, None, "a context costs more"))
+    page = page_of(replace(node(GPUS[:1], []), domains=(DomainView(doubtful, frozenset()),)))
+    assert kinds(page) == [(NoteKind.CANARY, Level.WARN, "gpu0")]
+
+
+def full(*queue: Waiting) -> PageView:
+    """A node with 3 GiB left on each of its two GPUs."""
+    grants = (HeldGrant(grant("big", 20), True), HeldGrant(grant("other", 20, gpu=1), True))
+    return page_of(view(grants=grants, waits=queue))
+
+
+def test_who_waits_is_told_why_in_the_words_of_a_refusal() -> None:
+    (one,) = full(waiting("late", 7, deadline=NOW + 60)).waiting
+    assert (one.memory_mib, one.place, one.level) == (7 * GIB, 1, Level.WARN)
+    assert one.text == "no single GPU has 7 GiB: gpu0 has 3 of 23 GiB free, gpu1 has 3 of 23 GiB free"
+
+
+def test_who_stands_behind_another_is_told_so() -> None:
+    page = full(waiting("first", 20, deadline=NOW + 60), waiting("second", 1, deadline=NOW + 60))
+    assert page.waiting[1].text.startswith("1 request waits before this one")
+
+
+def test_of_a_thousand_that_wait_the_first_are_listed_and_the_others_counted() -> None:
+    page = full(*(waiting(f"request{number}", 23, deadline=NOW + 60) for number in range(MOST_WAITING + 3)))
+    assert len(page.waiting) == MOST_WAITING
+    assert page.head.waiting_more == 3
+
+
+def seen_violation(at: float) -> ViolationStatus:
+    kind, action = Kind.MEMORY_OVER_GRANT, Response.KILL
+    return ViolationStatus(at, kind, action, GPUS[0].uuid, 9, "train", "g", "default", "train", "uses 9 GiB", "ended")
+
+
+def test_what_happened_is_told_the_newest_first_and_violations_once() -> None:
+    watched = ViolationsStatus(NOW, 1, 0.0, 0, 0.0, (), (seen_violation(NOW + 2),), "")
+    status = node_status(node(GPUS, []), POLICY, watched)
+    happened = [
+        Happened(NOW + 1, Reason.READY.value, "gpu-a1", "MPS domain gpu0 serves"),
+        Happened(NOW + 2, Reason.GPU_MEMORY_EXCEEDED.value, "default/train", "as the pod was told"),
+        Happened(NOW + 3, REFUSED, "train", "no single GPU has 7 GiB"),
+    ]
+    lately = node_page(status, "gpu-a1", happened).lately
+    assert [line.what for line in lately] == [REFUSED, Kind.MEMORY_OVER_GRANT.value, Reason.READY.value]
+    assert [line.level for line in lately] == [Level.WARN, Level.WARN, Level.WELL]
+    assert lately[1].text == "uses 9 GiB; ended"
+
+
+def test_nobody_watching_is_as_bad_as_it_gets() -> None:
+    status = node_status(node(GPUS, []), POLICY, ViolationsStatus(NOW, 0, 0.0, 0, 0.0, (), (), "NVML is away"))
+    assert kinds(node_page(status, "gpu-a1")) == [(NoteKind.UNJUDGED, Level.BAD, "")]
+
+
+def test_more_than_anybody_reads_is_cut() -> None:
+    happened = [Happened(NOW + n, REFUSED, "train", "no room") for n in range(3 * MOST_LATELY)]
+    lately = node_page(node_status(node(GPUS, []), POLICY), "gpu-a1", happened).lately
+    assert len(lately) == MOST_LATELY
+    assert lately[0].at == NOW + 3 * MOST_LATELY - 1
+
+
+def test_what_is_written_by_others_is_on_one_line_and_shows_no_control_characters() -> None:
+    evil = granted(GPUS[0], "a\u202eb\x1b[31m\n", GIB, namespace="<script>")
+    (one,) = page_of(node(GPUS, [evil])).gpus[0].slices or ()
+    assert one.name == "<script>/a\\u202eb\\x1b[31m\\n"
+
+
+def crowded() -> list[NodeView]:
+    happy = crowd(2, 3)
+    return [happy, replace(happy, clients=None), replace(happy, domains=()), replace(happy, unknown=("a", "b"))]
+
+
+@pytest.mark.parametrize("seen", crowded())
+def test_ids_are_there_once_in_each_list_and_a_view_survives_json(seen: NodeView) -> None:
+    page = page_of(seen)
+    for name in LISTS:
+        ids = [entry.id for entry in getattr(page, name)]
+        assert len(ids) == len(set(ids)), name
+    assert msgspec.json.decode(msgspec.json.encode(page), type=PageView) == page

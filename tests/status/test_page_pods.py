@@ -1,0 +1,120 @@
+"""Pods of a node that do not run yet, as the node's own page shows them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mpsd.model.domain_states import State
+from mpsd.model.events import Reason
+from mpsd.model.node_view import DomainView, NodeView
+from mpsd.platform.kube_time import seconds, stamp
+from mpsd.status.page.rules.node import node_page
+from mpsd.status.page.rules.page_lately import REFUSED, Happened, last_warnings
+from mpsd.status.page.rules.page_view import Level, PageView, PodsHeard, PodsHere, WaitingCard
+from mpsd.status.page.rules.page_waiting import MOST_ON_NODE, Times, own_scene, pods_here
+from mpsd.status.rules.explanation import story
+from mpsd.status.rules.node_status import node_status
+from mpsd.status.rules.pod_scene import Scene, Why
+from mpsd.status.rules.pod_seen import read_pod_seen
+from tests.model.worlds import GPUS, NOW, POLICY
+from tests.page_worlds import GIB, domain, granted, node
+from tests.status.test_pod_story import pod
+
+TIMES = Times(stamp, seconds)
+BOUND = "2026-11-21T08:00:07Z"
+HELD_BACK = "pod default/train, container main waits: gpu0 is down: its start failed 3 times"
+
+
+def bound(name: str = "train", *containers: Any, **metadata: Any) -> Any:
+    """A pod that its scheduler has bound to this node, and that kubelet has not started."""
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": BOUND}
+    status = {"conditions": [scheduled], "containerStatuses": list(containers)}
+    named = {"name": name, "uid": f"uid-of-{name}", **metadata}
+    return pod(7, 30, spec={"nodeName": "gpu-a1"}, status=status, metadata=named)
+
+
+def waits(reason: str, message: str) -> Any:
+    return {"name": "main", "state": {"waiting": {"reason": reason, "message": message}}}
+
+
+def down() -> NodeView:
+    """A node whose first GPU has no daemon since a minute; the pod `train` has been given devices of it."""
+    seen = node(GPUS, [granted(GPUS[0], "train", 7 * GIB)], used_mib=0)
+    stopped = replace(domain(GPUS[0], State.DOWN, "its start failed 3 times"), since=NOW - 60)
+    return replace(seen, domains=(DomainView(stopped, frozenset()), seen.domains[1]))
+
+
+def here(view: NodeView, *pods: Any, happened: tuple[Happened, ...] = (), heard: PodsHeard = PodsHeard()) -> PodsHere:  # noqa: B008
+    around = own_scene("gpu-a1", view, POLICY, TIMES)
+    return pods_here([read_pod_seen(one, POLICY) for one in pods], last_warnings(happened), around, heard, TIMES)
+
+
+def card(view: NodeView, thing: Any, *happened: Happened) -> WaitingCard:
+    (one,) = here(view, thing, happened=happened).cards
+    return one
+
+
+def page(pods: PodsHere) -> PageView:
+    return node_page(node_status(node(GPUS, []), POLICY), "gpu-a1", pods=pods)
+
+
+def test_a_pod_on_a_gpu_without_a_daemon_waits_with_the_words_of_that_gpus_domain_since_it_was_bound() -> None:
+    one = card(down(), bound())
+    assert one.text == (
+        "pod default/train waits on gpu0 of gpu-a1: gpu0 is down for 60 s (its start failed 3 times); "
+        "its containers start as soon as that is over"
+    )
+    assert (one.name, one.why, one.level) == ("default/train", Why.NOT_STARTED.value, Level.WARN)
+    assert (one.memory_mib, one.thread_percent, one.gpus, one.since) == (7 * GIB, 30, 1, seconds(BOUND))
+
+
+def test_a_pod_whose_node_is_well_waits_with_the_words_of_its_status() -> None:
+    one = card(node(GPUS, []), bound("train", waits("ImagePullBackOff", "no such image: trian:1")))
+    assert "container main waits: ImagePullBackOff: no such image: trian:1" in one.text
+
+
+def test_a_pod_that_says_nothing_waits_with_the_words_of_its_last_event() -> None:
+    older = Happened(NOW - 9, Reason.ALLOCATION_REFUSED.value, "default/train", "an older one", "uid-of-train")
+    event = Happened(NOW - 1, Reason.START_HELD_BACK.value, "default/train", HELD_BACK, "uid-of-train")
+    one = card(node(GPUS, []), bound(), event, older)
+    assert f"its last warning is StartHeldBack: {HELD_BACK}; more in kubectl describe pod train" in one.text
+
+
+def test_a_pod_of_which_nothing_is_known_is_said_not_to_have_started_and_where_to_look() -> None:
+    other = Happened(NOW, Reason.START_HELD_BACK.value, "default/train", HELD_BACK, "uid-of-an-earlier-train")
+    one = card(node(GPUS, []), bound(), other)
+    assert one.text == (
+        "pod default/train waits on gpu-a1: kubelet has not started it yet; "
+        "what it does is in kubectl describe pod train -n default"
+    )
+
+
+@pytest.mark.parametrize("what", [REFUSED, Reason.READY.value])
+def test_what_happened_to_no_pod_or_was_no_warning_keeps_no_pod(what: str) -> None:
+    uid = "" if what == REFUSED else "uid-of-train"
+    assert last_warnings([Happened(NOW, what, "default/train", "said", uid)]) == {}
+
+
+def test_the_sentence_is_the_one_that_explain_has_for_the_same_mpsnode() -> None:
+    around = own_scene("gpu-a1", down(), POLICY, TIMES)
+    assert isinstance(around, Scene)
+    assert around.told["gpu-a1"].unreadable == ()
+    assert card(down(), bound()).text == story(read_pod_seen(bound(), POLICY), around).sentence
+
+
+def test_a_pod_whose_time_is_not_told_waits_since_nobody_knows_when() -> None:
+    thing = bound()
+    del thing["status"]["conditions"]
+    assert card(node(GPUS, []), thing).since is None
+
+
+def test_more_pods_than_anybody_reads_are_counted() -> None:
+    shown = page(here(node(GPUS, []), *(bound(f"train-{number}") for number in range(MOST_ON_NODE + 3))))
+    assert (len(shown.waiting), shown.head.waiting_more) == (MOST_ON_NODE, 3)
+
+
+def test_a_page_says_whether_pods_come_here_and_how_far_they_are_known() -> None:
+    assert node_page(node_status(node(GPUS, []), POLICY), "gpu-a1").head.pods is None
+    never = PodsHeard("the API server does not answer")
+    assert page(here(node(GPUS, []), heard=never)).head.pods == never

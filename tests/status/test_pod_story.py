@@ -1,0 +1,341 @@
+"""Why a pod waits: one sentence, whatever the API says, and a true one."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.grants.rules.placement import Placed, place
+from mpsd.model.cluster_status import ClusterNode
+from mpsd.model.grants import Request
+from mpsd.platform.rules.kubernetes_node import KubernetesNode, kept_away, read_kubernetes_node
+from mpsd.scheduler.rules.node_books import NodeBooks, node_books
+from mpsd.scheduler.rules.shortage import can_ever
+from mpsd.status.rules.explanation import Needs, needs, story
+from mpsd.status.rules.pod_scene import Scene, Story, Why
+from mpsd.status.rules.pod_seen import PodSeen, last_warning, named, owned_by, quoted, read_pod_seen
+from tests.model.worlds import POLICY
+from tests.mpsnodes import anything
+from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, requests, uuid
+from tests.status.cluster_worlds import books as any_books
+
+
+def pod(gib: int = 7, percent: int = 0, gpus: int = 1, **fields: Any) -> Any:
+    """fields: `spec`, `status` and `metadata`, added to what every pod has."""
+    limits = {"aliyun.com/gpu-mem": gib * gpus} if gib else {}
+    limits |= {"aliyun.com/gpu-core.percentage": percent * gpus} if percent else {}
+    metadata = {
+        "namespace": "default",
+        "name": "train",
+        "uid": "train-uid",
+        "creationTimestamp": "2026-11-21T08:00:00Z",
+    }
+    labels = {"labels": {"aliyun.com/gpu-count": str(gpus)}} if gpus > 1 else {}
+    return {
+        "metadata": metadata | labels | fields.get("metadata", {}),
+        "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]} | fields.get("spec", {}),
+        "status": {"phase": "Pending"} | fields.get("status", {}),
+    }
+
+
+def machine(name: str, **spec: Any) -> KubernetesNode:
+    labels = {"ack.node.gpu.schedule": "mps"}
+    return read_kubernetes_node({"metadata": {"name": name, "labels": labels}, "spec": spec})
+
+
+def scene(*nodes: ClusterNode | NodeBooks, machines: tuple[KubernetesNode, ...] | None = None) -> Scene:
+    """machines: those of the nodes, none of them special, where not said."""
+    told = {one.name: one for one in nodes if isinstance(one, ClusterNode)}
+    books = {name: node_books(one, "", (), (), TERMS) for name, one in told.items()}
+    books |= {one.node: one for one in nodes if isinstance(one, NodeBooks)}
+    known = [machine(name) for name in books] if machines is None else machines
+    return Scene(POLICY, 100.0, told, books, {one.name: one for one in known})
+
+
+def told(thing: Any, around: Scene, warning: str = "") -> Story:
+    return story(read_pod_seen(thing, POLICY), around, warning)
+
+
+def test_a_request_that_nobody_can_read_is_named_with_its_remedy() -> None:
+    thing = pod()
+    thing["spec"]["containers"].append({"name": "b", "resources": {"limits": {"aliyun.com/gpu-mem": "7Gi"}}})
+    found = told(thing, scene(cluster_node("node1", (30,))))
+    assert found.why is Why.ASKS_UNREADABLY
+    assert found.sentence == (
+        "pod default/train waits, and no node takes it: spec.containers[b].resources.limits[aliyun.com/gpu-mem] "
+        'is "7Gi": has a unit, and the unit is already GiB; write 7; make it anew with that'
+    )
+    assert needs(read_pod_seen(thing, POLICY)) is Needs.NOTHING
+    del thing["spec"]["containers"][0]
+    thing["spec"]["nodeName"] = "node1"
+    assert "is on node1, which cannot give it what it asks for: spec" in told(thing, scene()).sentence
+
+
+# -- without a node ------------------------------------------------------------------------------------------------
+
+
+def test_a_request_over_the_largest_gpu_never_fits() -> None:
+    around = scene(cluster_node("node1", (3, 4)), cluster_node("node2", (2,)))
+    assert told(pod(), around).sentence == (
+        "pod default/train waits: it asks for 7 GiB of one GPU, and the largest can give 4, gpu1 of node1, so it never "
+        "fits; ask for less"
+    )
+
+
+def test_the_most_that_is_free_is_named_with_its_gpu() -> None:
+    full = [cluster_node(f"node{n}", (23,), held=(held("x", 16 + n, node=f"node{n}"),)) for n in (3, 4, 5)]
+    found = told(pod(), scene(*full, cluster_node("node9", (23,), cordoned=(0,))))
+    assert found.why is Why.NO_ROOM
+    assert found.sentence == (
+        "pod default/train waits: no GPU of 4 nodes has 7 GiB free: the most is 4 GiB, gpu0 of node3; taking none: "
+        "gpu0 of node9 (cordoned); it starts when others end, which kubectl mps shows; or ask for 4 GiB or less"
+    )
+
+
+def test_threads_and_clients_that_lack_are_said_with_who_is_nearest() -> None:
+    node = cluster_node(held=(held("a", 1, 0, percent=80), held("b", 20, 1)))
+    assert "no GPU of node1 has 7 GiB and 30 % of its threads free: gpu0 has the memory and 20 %" in (
+        told(pod(percent=30), scene(node)).sentence
+    )
+    crowded = cluster_node(gib=(23,), held=tuple(held(f"p{n}", 1) for n in range(6)))
+    assert "no GPU of node1 with 7 GiB free takes 8 more clients: gpu0 takes 0" in told(pod(), scene(crowded)).sentence
+
+
+def test_several_gpus_must_be_of_one_domain() -> None:
+    apart, beside = cluster_node(gib=(23, 23)), cluster_node(gib=(23, 23), together=True, held=(held("a", 20),))
+    never = told(pod(gpus=2), scene(apart)).sentence
+    assert "no domain of node1 has 2 GPUs that take pods (domains in" in never
+    assert never.endswith("it never fits until an administrator makes a domain of 2 GPUs; or ask for one GPU")
+    assert "has 2 GPUs with 7 GiB free: the most is 1" in told(pod(gpus=2), scene(beside)).sentence
+
+
+def test_silent_and_unready_nodes_are_counted_and_named_while_they_are_few() -> None:
+    silent = [replace(cluster_node(f"silent{n}"), stale=True) for n in range(5)]
+    full = cluster_node("full", (23,), held=(held("x", 20, node="full"),))
+    unready = read_kubernetes_node(
+        {
+            "metadata": {"name": "unready", "labels": {"ack.node.gpu.schedule": "mps"}},
+            "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]},
+        }
+    )
+    machines = (*(machine(f"silent{n}") for n in range(5)), machine("full"), unready, machine("new"))
+    around = scene(*silent, full, replace(cluster_node("unready"), gpus=()), machines=machines)
+    assert (
+        "no GPU of full has 7 GiB free: the most is 3 GiB, gpu0; not counted: new (labelled, and has no MPSNode), "
+        "5 nodes (agent has told nothing for long) and unready (not ready); it starts when others end"
+    ) in told(pod(), around).sentence
+
+
+def test_where_a_node_has_not_told_its_size_nothing_is_said_never_to_fit() -> None:
+    never_told = replace(cluster_node("node2"), told_at=None, gpus=())
+    found = told(pod(30), scene(cluster_node("node1", (23,)), never_told))
+    assert found.why is Why.NO_ROOM
+    assert "what is counted is too small for it even when empty" in found.sentence
+
+
+def test_gates_schedulers_and_deletion_come_before_room() -> None:
+    around = scene(cluster_node())
+    gated = told(pod(spec={"schedulingGates": [{"name": "a.io/quota"}, {"name": "b.io/x"}]}), around)
+    assert (gated.why, "scheduling gates a.io/quota and b.io/x are removed, by whoever set them" in gated.sentence) == (
+        Why.GATED,
+        True,
+    )
+    assert told(pod(spec={"schedulerName": "volcano"}), around).why is Why.OTHER_SCHEDULER
+    assert told(pod(metadata={"deletionTimestamp": "2026-11-21T08:00:00Z"}), around).why is Why.ENDS
+
+
+def test_nodes_that_are_labelled_and_tell_nothing_are_named() -> None:
+    found = told(pod(), scene(machines=(machine("node1"), machine("node2"))))
+    assert found.why is Why.NO_NODE
+    assert (
+        "waits: node1 and node2 are labelled ack.node.gpu.schedule=mps, and mpsd tells of no GPU there"
+        in found.sentence
+    )
+
+
+# -- with a node, and after ----------------------------------------------------------------------------------------
+
+
+def started(reason: str, message: str = "", **node: Any) -> Any:
+    waiting = {"name": "main", "state": {"waiting": {"reason": reason, "message": message}}}
+    return pod(spec={"nodeName": "node1"}, status={"containerStatuses": [waiting], **node})
+
+
+def test_a_domain_that_does_not_serve_is_why_a_container_does_not_start() -> None:
+    around = scene(cluster_node(held=(held("train", 7, 1),), states=("ready", "wedged")))
+    found = told(started("CreateContainerConfigError", "gpu1 is wedged"), around)
+    assert found.sentence == (
+        "pod default/train waits on gpu1 of node1: gpu1 is wedged for 100 s; its containers start as soon as that is "
+        "over; container main waits: CreateContainerConfigError: gpu1 is wedged"
+    )
+
+
+def test_a_container_that_crashes_is_no_pod_that_runs() -> None:
+    found = told(started("CrashLoopBackOff", phase="Running"), scene(cluster_node(held=(held("train", 7),))))
+    assert (found.why, found.is_well) == (Why.RESTARTS, False)
+    assert found.sentence.endswith("why it ended is in kubectl logs train -n default --previous")
+
+
+def test_a_pod_that_kubelet_has_not_begun_says_so() -> None:
+    found = told(pod(spec={"nodeName": "node1"}), scene(cluster_node()))
+    assert "waits on node1: kubelet has not started it yet; what it does is in kubectl describe pod" in found.sentence
+    warned = told(started("ContainerCreating"), scene(cluster_node()), "FailedMount: no such volume.")
+    assert "its last warning is FailedMount: no such volume; more in kubectl describe pod" in warned.sentence
+
+
+def test_a_pod_whose_init_container_runs_is_not_said_to_have_begun_nothing() -> None:
+    first = {"initContainerStatuses": [{"name": "fetch", "state": {"running": {"startedAt": "2026-11-21T08:00:09Z"}}}]}
+    plain = {"containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}]}
+    thing = pod(spec={"nodeName": "node1"}, status=first | plain)
+    found = told(thing, scene(cluster_node("node1")), warning="StartHeldBack: it waited before that")
+    assert found.sentence == (
+        "pod default/train waits on node1: its container fetch runs, and others start after it; "
+        "what it does is in kubectl logs train -n default -c fetch"
+    )
+
+
+def test_a_silent_node_is_said_of_a_pod_that_runs() -> None:
+    silent = replace(cluster_node(held=(held("train", 7),)), stale=True, told_at=-900.0)
+    found = told(pod(spec={"nodeName": "node1"}, status={"phase": "Running"}), scene(silent))
+    assert found.is_well
+    assert "runs on gpu0 of node1 with 7 GiB and 100 % of its threads" in found.sentence
+    assert "; but node1 has told nothing for 16 min" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("status", "why", "part"),
+    [
+        ({"phase": "Succeeded"}, Why.SUCCEEDED, "has finished well, and holds no GPU any more"),
+        (
+            {"reason": "Evicted", "message": "mpsd: 20 GiB"},
+            Why.FAILED,
+            "failed: Evicted: mpsd: 20 GiB, which Job train",
+        ),
+        (
+            {"reason": "UnexpectedAdmissionError", "message": "no room"},
+            Why.REFUSED_BY_KUBELET,
+            "never started again, which Job train counts as one of its retries (spec.backoffLimit); with the scheduler",
+        ),
+        (
+            {"reason": "OutOfaliyun.com/gpu-mem"},
+            Why.REFUSED_BY_KUBELET,
+            "refused it with OutOfaliyun.com/gpu-mem; it is",
+        ),
+        (
+            {"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 137, "reason": "Error"}}}]},
+            Why.FAILED,
+            "container main ended with exit code 137 (SIGKILL), which Job train counts",
+        ),
+        ({}, Why.FAILED, "pod default/train failed, which Job train counts as one of its retries"),
+    ],
+)
+def test_what_has_ended_says_how(status: dict[str, Any], why: Why, part: str) -> None:
+    owners = {"ownerReferences": [{"kind": "Job", "name": "train", "controller": True}]}
+    found = told(pod(metadata=owners, status={"phase": "Failed"} | status), scene())
+    assert (found.why, found.is_well) == (why, why is Why.SUCCEEDED)
+    assert part in found.sentence
+
+
+def test_no_more_is_looked_at_than_a_sentence_takes() -> None:
+    def wanted(thing: Any) -> Needs:
+        return needs(read_pod_seen(thing, POLICY))
+
+    assert wanted(pod()) is Needs.CLUSTER
+    assert wanted(pod(spec={"nodeName": "node1"})) is Needs.ITS_NODE
+    assert wanted(pod(0)) is Needs.NOTHING
+    assert wanted(pod(status={"phase": "Failed"})) is Needs.NOTHING
+
+
+# -- by what a person calls it -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("train", ("", "train")),
+        ("po/train", ("Pod", "train")),
+        ("Deployments.apps/web", ("Deployment", "web")),
+        ("rayclusters.ray.io/a", ("rayclusters.ray.io", "a")),
+    ],
+)
+def test_kinds_are_read_as_kubectl_writes_them(words: str, meant: tuple[str, str]) -> None:
+    assert named(words) == meant
+
+
+def test_a_cronjob_owns_the_pods_of_its_jobs_and_a_job_with_a_number_is_none() -> None:
+    def of(job: str) -> PodSeen:
+        owners = [{"kind": "Job", "name": job, "controller": True}]
+        return read_pod_seen(pod(metadata={"ownerReferences": owners}), POLICY)
+
+    found, owner = owned_by([of("night-29391840"), of("night-1")], "", "night")
+    assert (len(found), str(owner)) == (1, "CronJob night")
+    assert owned_by([of("night-1")], "", "night") == ((), None)
+
+
+def test_the_newest_warning_counts_however_events_give_their_time() -> None:
+    events = [
+        {"type": "Warning", "reason": "Old", "lastTimestamp": "2026-11-21T08:00:00Z"},
+        {"type": "Warning", "reason": "New", "message": "m", "eventTime": "2026-11-21T09:00:00.5Z"},
+        {"type": "Normal", "reason": "Newest", "lastTimestamp": "2026-11-21T10:00:00Z"},
+    ]
+    assert (last_warning(events), last_warning([])) == ("New: m", "")
+
+
+# -- always --------------------------------------------------------------------------------------------------------
+
+
+@given(anything, anything, st.text(max_size=20))
+def test_any_pod_gets_one_sentence_on_one_line(thing: Any, inner: Any, warning: str) -> None:
+    around = scene(cluster_node(held=(held("train", 7),)))
+    broken = pod()
+    for part in ("spec", "status", "metadata"):
+        if isinstance(inner, dict):
+            broken = {**broken, part: broken[part] | inner}
+    for one in (thing, broken, {**broken, "spec": inner}, {**broken, "status": inner}):
+        said = told(one, around, warning).sentence
+        assert said.isprintable()
+        assert not said.endswith(".")
+
+
+@given(
+    requests,
+    st.tuples(any_books("node1"), any_books("node2"), any_books("node3")),
+    st.tuples(*[st.sampled_from(["", "shut", "cordoned", "gone"])] * 3),
+    st.booleans(),
+)
+def test_what_is_said_of_room_is_what_place_finds(
+    request: Request, nodes: tuple[NodeBooks, ...], states: tuple[str, ...], unscheduled: bool
+) -> None:
+    pairs = list(zip(nodes, states, strict=True))
+    books = [replace(one, shut="its agent ..", rooms=()) if state == "shut" else one for one, state in pairs]
+    machines = [machine(one.node, unschedulable=state == "cordoned") for one, state in pairs if state != "gone"]
+    around = scene(*books, machines=tuple(machines))
+    conditions = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes."}] if unscheduled else []
+    thing = pod(request.memory_mib // GIB, request.thread_percent or 0, request.gpus, status={"conditions": conditions})
+    seen = read_pod_seen(thing, POLICY)
+    assert seen.shared
+    assert seen.shared.request == request
+    found = story(seen, around)
+    fitting = {one.node for one in books if isinstance(place(request, one.rooms, one.policy), Placed)}
+    known = around.machines or {}
+    free = {name for name in fitting if name in known and not kept_away(seen.wishes, known[name])}
+    assert (
+        found.why
+        in {
+            (True, True): (Why.SCHEDULER_SAYS, Why.NOT_LOOKED_AT),
+            (True, False): (Why.KEPT_AWAY,),
+            (False, False): (Why.NO_ROOM, Why.TOO_LARGE),
+        }[bool(fitting), bool(free)]
+    )
+    if found.why is Why.TOO_LARGE:
+        assert not any(can_ever(request, one) for one in books)
+    named_nodes = {words.rpartition(" of ")[2] for words in found.room}
+    assert named_nodes == (free or fitting)
+
+
+def test_what_others_wrote_is_quoted_on_one_line() -> None:
+    assert quoted("a\n b\x1b[31m.") == "a b\\x1b[31m"
+    assert len(quoted("x" * 10_000)) <= 400
+    assert uuid("node1", 0) not in quoted("")

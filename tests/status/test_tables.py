@@ -1,0 +1,105 @@
+"""The tables of a status: who holds a grant, by the name that people know it by."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from mpsd.model.domain_states import State
+from mpsd.model.grants import Part, evenly
+from mpsd.model.node_view import Client, Fault, FaultHit, HeldGrant, NodeView
+from mpsd.status.rules.node_status import node_status
+from mpsd.status.tables import clock
+from mpsd.status.verbs import show
+from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity
+from tests.status.pod_worlds import client, held, node, pod
+
+
+def shown(view: NodeView) -> str:
+    text = io.StringIO()
+    show(node_status(view, POLICY), Console(file=text, width=180, markup=False, highlight=False))
+    return text.getvalue()
+
+
+def words(text: str, first: str) -> list[str]:
+    (found,) = (line.split() for line in text.splitlines() if line.split()[:1] == [first])
+    return found
+
+
+def test_a_pods_grant_is_shown_by_its_name_and_a_programs_by_its_pid() -> None:
+    pods = shown(node(grants=(held("a"),), clients=(client("a", 1, 1024),)))
+    assert words(pods, "POD") == ["POD", "GPU", "GRANTED", "THREADS", "USED", "CLIENTS"]
+    assert words(pods, "default/a") == ["default/a", "gpu0", "7", "GiB", "100", "%", "1", "GiB", "1"]
+    program = HeldGrant(grant("local", 3), holder_alive=True)
+    programs = shown(node(grants=(program,)))
+    assert words(programs, "GRANT") == ["GRANT", "GPU", "GRANTED", "THREADS", "USED", "CLIENTS", "PID", "COMMAND"]
+    assert words(programs, "local")[-1] == "train"
+
+
+def test_what_outlives_its_holder_says_so() -> None:
+    left = shown(node(grants=(replace(held("a"), holder_alive=False),)))
+    assert "(ended, programs of it are left) default/a" in left
+
+
+@pytest.mark.parametrize(
+    ("faults", "said"),
+    [
+        ([(60, 57.9)], "gpu0 had a fault in this boot, at {at} (60 s ago); it hit {who} and was over after 2.1 s\n"),
+        (
+            [(9000, 8990), (60, None)],
+            "2 faults in this boot; the last, at {at} (60 s ago), hit {who} and is not over\n",
+        ),
+    ],
+)
+def test_a_fault_is_still_shown_when_it_is_over(faults: list[tuple[float, float | None]], said: str) -> None:
+    hit = tuple(FaultHit(identity(pid), "train", uid) for pid, uid in ((1, None), (2, pod("a").uid), (3, pod("a").uid)))
+    had = tuple(Fault(NOW - ago, hit, (4,), None if over is None else NOW - over) for ago, over in faults)
+    told = shown(node(grants=(held("a"),), faults=had, faults_total=len(had)))
+    assert said.format(at=clock(NOW - 60), who="default/a (2), processes of no known pod (2)") in told
+
+
+def test_a_fault_of_the_day_before_is_not_shown() -> None:
+    assert "had" not in shown(node(faults=(Fault(NOW - 86400, ()),), faults_total=1))
+    assert "had a fault" in shown(node(faults=(Fault(NOW - 86399, ()),), faults_total=1))
+
+
+def test_whom_one_fault_after_the_other_hit_is_shown_and_nobody_is_blamed() -> None:
+    hit = (FaultHit(identity(1), "train", pod("a").uid), FaultHit(identity(2), "train", "of-one-that-is-gone"))
+    faults = (Fault(NOW - 60, hit), Fault(NOW, hit))
+    said = shown(node(grants=(held("a"),), faults=faults, faults_total=2))
+    assert "gpu0: pods that were present at each of its last faults: " in said
+    assert "default/a (2 in a row)" in said
+    assert "which of them caused them, if one did, nobody can say" in said
+    assert "present" not in shown(node(grants=(held("a"),), faults=faults[:1], faults_total=1))
+
+
+def test_a_domain_that_does_not_serve_says_why_and_what_to_do() -> None:
+    wedged = " ".join(shown(node(state=State.WEDGED, reason="no answer to get_server_list")).split())
+    remedy = "wait: after wedged_limit_s it is ended and started anew, its programs with it"
+    assert "gpu0 is wedged since " in wedged
+    assert f": no answer to get_server_list; {remedy}" in wedged
+
+
+def test_a_domain_that_only_starts_or_was_drained_asks_nothing_of_anybody() -> None:
+    assert shown(node(state=State.STARTING, reason="")).rstrip().endswith(": no reason said")
+    assert shown(node(state=State.DRAINED, reason="asked by ops")).rstrip().endswith(": asked by ops")
+
+
+def test_a_grant_of_uneven_parts_shows_what_it_has_and_uses_of_each_gpu() -> None:
+    parts = tuple(Part(uuid, gib * 1024, 0) for uuid, gib in zip(UUIDS, (3, 5), strict=True))
+    uneven = HeldGrant(replace(grant("uneven", 3), parts=parts), holder_alive=True)
+    using = tuple(
+        Client(identity(pid), uuid, mib, True, "train", "uneven")
+        for pid, uuid, mib in ((1, UUIDS[0], 512), (2, UUIDS[1], 4096))
+    )
+    assert words(shown(node(grants=(uneven,), clients=using)), "uneven")[:9] == [
+        *("uneven", "gpu0,gpu1", "3,5", "GiB", "100", "%", "0.5,4", "GiB", "2")
+    ]
+    unknown = (using[0], replace(using[1], used_mib=None))
+    assert words(shown(node(grants=(uneven,), clients=unknown)), "uneven")[6:8] == ["0.5,?", "GiB"]
+
+
+def test_a_grant_of_even_parts_shows_what_it_has_of_each_gpu_once() -> None:
+    even = HeldGrant(replace(grant("even", 3), parts=evenly(UUIDS, 3072, 0)), holder_alive=True)
+    assert words(shown(node(grants=(even,))), "even")[:5] == ["even", "gpu0,gpu1", "3", "GiB", "100"]

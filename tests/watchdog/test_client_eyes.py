@@ -1,0 +1,232 @@
+"""Looking at the processes on the GPUs: whose they are, by the mark they carry."""
+
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from mpsd.platform import processes
+from mpsd.platform.limits_files import load_limits
+from mpsd.platform.nvml import Nvml
+from mpsd.platform.pod_processes import PodProcesses
+from mpsd.simulator.card import MPS_CLIENT, MPS_SERVER, OUTSIDE_MPS, Card, Claim
+from mpsd.simulator.gpus import MIB
+from mpsd.simulator.node import cards_asked, create_node
+from mpsd.simulator.nvml import Handle, ProcessInfo, SimulatedNvml
+from mpsd.watchdog.scanner import ClientEyes, Owners, Sight
+from tests.platform.pod_cgroup import PodCgroupHere, needs_cgroups, pod_cgroup
+from tests.whole.machine.machine import eventually
+
+MARK = "MPSD_GRANT"
+
+
+class CountingNvml(SimulatedNvml):
+    """Simulated NVML that knows how often it was asked for processes."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.asked = Counter[str]()
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Handle) -> list[ProcessInfo]:  # noqa: N802
+        self.asked["all"] += 1
+        return super().nvmlDeviceGetComputeRunningProcesses(handle)
+
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: Handle) -> list[ProcessInfo]:  # noqa: N802
+        self.asked["mps"] += 1
+        return super().nvmlDeviceGetMPSComputeRunningProcesses(handle)
+
+
+class World:
+    """One GPU, and processes put on it."""
+
+    def __init__(self, nvml: Nvml, library: CountingNvml, uuid: str, card: Card) -> None:
+        self.library = library
+        self.card = card
+        self._eyes = ClientEyes(nvml, [uuid], MARK)
+        self._eyes_beside_kubelet = ClientEyes(nvml, [uuid], None, PodProcesses())
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def put(self, kind: int, mark: str | None = None, **variables: str) -> int:
+        """The pid of a process that holds 100 MiB."""
+        environment = {"PATH": "/usr/bin:/bin"} | ({MARK: mark} if mark else {}) | variables
+        process = self.start(["sleep", "600"], environment)
+        eventually(lambda: processes.environment_of(process.pid), "the process has its environment")
+        self.card.claim(Claim(process.pid, kind, 100 * MIB))
+        return process.pid
+
+    def start(self, command: list[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+        process = subprocess.Popen(command, env=environment)
+        self.processes.append(process)
+        return process
+
+    def look(self) -> Sight:
+        return self._eyes.look(Owners(grants=frozenset({"a", "b"})))
+
+    def asked(self) -> Mapping[str, int]:
+        """How often NVML was asked since this was asked last."""
+        found = dict(self.library.asked)
+        self.library.asked.clear()
+        return found
+
+    def grants(self, *, servers: tuple[int, ...] = (), holders: dict[int, str] | None = None) -> dict[int, str | None]:
+        """Of every client that is seen, where `a` and `b` are the grants there are."""
+        owners = Owners(frozenset(servers), frozenset({"a", "b"}), holders or {})
+        return {client.pid: client.grant for client in self._eyes.look(owners).clients}
+
+    def beside_kubelet(self, pods: Mapping[str, str]) -> dict[int, tuple[str | None, str | None]]:
+        """Pod and grant of every client, where a kubelet gives these pods their grants."""
+        seen = self._eyes_beside_kubelet.look(Owners(grants=frozenset({"a", "b"}), pods=pods))
+        return {client.pid: (client.pod, client.grant) for client in seen.clients}
+
+
+@pytest.fixture
+def pod() -> Iterator[PodCgroupHere]:
+    with pod_cgroup() as made:
+        yield made
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    facts = load_limits(None).facts
+    node = create_node(tmp_path / "node", cards_asked("A30", facts), facts.capabilities)
+    library, card = CountingNvml(node.folder), node.card(0)
+    nvml = Nvml(library)
+    nvml.open()
+    nvml.gpus(facts)
+    made = World(nvml, library, node.gpus[0].uuid, card)
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.wait()
+    card.close()
+    nvml.close()
+
+
+def test_a_client_belongs_to_the_grant_whose_mark_it_carries(world: World) -> None:
+    first, second = world.put(MPS_CLIENT, "a"), world.put(MPS_CLIENT, "b")
+    assert world.grants() == {first: "a", second: "b"}
+
+
+def test_a_mark_of_a_grant_that_is_over_counts_for_nothing(world: World) -> None:
+    stranger, old = world.put(OUTSIDE_MPS), world.put(MPS_CLIENT, "ended")
+    assert world.grants() == {stranger: None, old: None}
+
+
+def test_a_holder_that_hides_its_mark_is_still_known(world: World) -> None:
+    holder = world.put(MPS_CLIENT)
+    assert world.grants(holders={holder: "a"}) == {holder: "a"}
+
+
+def test_servers_and_the_dead_are_no_clients(world: World) -> None:
+    server, client = world.put(MPS_SERVER), world.put(MPS_CLIENT, "a")
+    assert world.grants(servers=(server,)) == {client: "a"}
+    world.processes[1].kill()
+    world.processes[1].wait()
+    assert world.grants(servers=(server,)) == {}
+
+
+@needs_cgroups
+def test_beside_a_kubelet_a_client_belongs_to_the_pod_whose_cgroup_it_is_in(pod: PodCgroupHere, world: World) -> None:
+    inside, outside = world.put(MPS_CLIENT), world.put(MPS_CLIENT)
+    pod.take_in(inside)
+    assert world.beside_kubelet({pod.uid: "a"}) == {inside: (pod.uid, "a"), outside: (None, None)}
+    assert world.beside_kubelet({}) == {inside: (pod.uid, None), outside: (None, None)}
+
+
+@needs_cgroups
+def test_beside_a_kubelet_a_mark_counts_for_nothing(pod: PodCgroupHere, world: World) -> None:
+    hides, stranger = world.put(MPS_CLIENT, "b"), world.put(MPS_CLIENT, "b")
+    pod.take_in(hides)
+    assert world.beside_kubelet({pod.uid: "a"}) == {hides: (pod.uid, "a"), stranger: (None, None)}
+
+
+@needs_cgroups
+def test_the_cgroup_is_read_once(pod: PodCgroupHere, world: World) -> None:
+    client = world.put(MPS_CLIENT)
+    pod.take_in(client)
+    before = world.beside_kubelet({pod.uid: "a"})
+    pod.let_out(client)
+    assert world.beside_kubelet({pod.uid: "a"}) == before
+
+
+def test_a_look_that_finds_nothing_new_asks_nvml_once_and_gives_the_very_same(world: World) -> None:
+    for mark in ("a", "b"):
+        world.put(MPS_CLIENT, mark)
+    first = world.look()
+    assert world.asked() == {"all": 1, "mps": 1}
+    assert world.look() is first
+    assert world.asked() == {"all": 1}
+
+
+def test_who_is_on_mps_is_asked_as_soon_as_a_process_comes(world: World) -> None:
+    world.look()
+    world.asked()
+    world.put(OUTSIDE_MPS, "a")
+    assert [client.on_mps for client in world.look().clients] == [False]
+    assert world.asked()["mps"] == 1
+
+
+def test_who_leaves_the_gpu_and_comes_back_is_asked_for_again(world: World) -> None:
+    """The same process, with another program in it that may not be on MPS."""
+    pid = world.put(MPS_CLIENT, "a")
+    world.look()
+    world.card.release(0, pid)
+    assert world.look().clients == ()
+    world.card.claim(Claim(pid, OUTSIDE_MPS, 100 * MIB))
+    assert [client.on_mps for client in world.look().clients] == [False]
+
+
+def test_what_a_process_holds_twice_is_added_up(world: World) -> None:
+    pid = world.put(MPS_CLIENT, "a")
+    world.card.claim(Claim(pid, MPS_CLIENT, 50 * MIB))
+    assert [(client.pid, client.used_mib) for client in world.look().clients] == [(pid, 150)]
+
+
+def test_only_a_client_that_changed_is_another(world: World) -> None:
+    world.put(MPS_CLIENT, "a")
+    world.put(MPS_CLIENT, "b")
+    before = world.look().clients
+    world.card.add(1, 50 * MIB)
+    after = world.look().clients
+    assert after[0] is before[0]
+    assert (before[1].used_mib, after[1].used_mib) == (100, 150)
+
+
+def test_of_an_environment_only_what_mps_reads_is_kept(world: World) -> None:
+    world.put(MPS_CLIENT, "a", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=1G", PASSWORD="secret", CUDA_VISIBLE_DEVICES="0")
+    (client,) = world.look().clients
+    assert client.environment == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G", "CUDA_VISIBLE_DEVICES": "0"}
+
+
+def test_an_environment_that_stays_empty_is_one_that_nobody_can_read(world: World) -> None:
+    """As it is in the middle of an exec, and of a process whose first thread has ended."""
+    process = world.start(["/bin/sleep", "600"], {})
+    eventually(lambda: processes.command_of(process.pid) == "/bin/sleep 600", "it runs")
+    world.card.claim(Claim(process.pid, MPS_CLIENT, 100 * MIB))
+    before = [world.look() for _ in range(12)]
+    assert [client.environment for client in before[-1].clients] == [None]
+    assert world.look() is before[-1], "in the end it is not read again"
+
+
+def test_a_gpu_that_is_lost_hides_no_process_of_another(tmp_path: Path) -> None:
+    facts = load_limits(None).facts
+    node = create_node(tmp_path / "node", cards_asked("A30x2", facts), facts.capabilities)
+    nvml, cards = Nvml(SimulatedNvml(node.folder)), [node.card(0), node.card(1)]
+    nvml.open()
+    eyes = ClientEyes(nvml, [gpu.uuid for gpu in nvml.gpus(facts)], MARK)
+    for card in cards:
+        card.claim(Claim(os.getpid(), MPS_CLIENT, 100 * MIB))
+    assert len(eyes.look(Owners()).clients) == 2
+    cards[0].lost = True
+    seen = eyes.look(Owners())
+    assert [client.gpu for client in seen.clients] == [node.gpus[1].uuid]
+    assert "GPU is lost" in seen.unknown[0]
+    assert seen.unseen == {node.gpus[0].uuid}
+    cards[0].lost = False
+    assert (len(eyes.look(Owners()).clients), eyes.look(Owners()).unknown) == (2, ())
+    for card in cards:
+        card.close()
+    nvml.close()

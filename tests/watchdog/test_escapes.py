@@ -1,0 +1,122 @@
+"""Every form in which an environment was seen to lift a limit, and those that do not."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mpsd.model.client_limits import ClientLimit, environment
+from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PARTITIONING, THREAD_PERCENT, VISIBLE_DEVICES
+from mpsd.model.grants import Part
+from mpsd.model.violations import Kind
+from mpsd.watchdog.rules.escapes import Held, escapes
+from tests.model.gpu_worlds import pod_grant
+from tests.model.worlds import UUIDS
+
+GRANT = pod_grant("a", 1024, percent=30)
+HELD = Held(GRANT, 2048, GRANT.gpus)
+OURS = environment(ClientLimit(1024, 30), "/run/mpsd/client")
+
+
+def found(changes: dict[str, str | None], held: Held = HELD, gpu: str = UUIDS[0]) -> dict[Kind, str]:
+    """What is said of a client with these changes of what mpsd starts it with; None takes a variable away."""
+    changed = {name: value for name, value in (OURS | changes).items() if value is not None}
+    return {escape.kind: escape.message for escape in escapes(changed, gpu, held)}
+
+
+def test_what_mpsd_writes_lifts_nothing() -> None:
+    assert found({}) == {}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "0=2147483648", "0=2097152K", "1G", "0=abc", "0=0", " 0=1G", "0=1G,1=1G", "5=1G", "garbage", "0=", "1=1G",
+        f"{UUIDS[1]}=1G", "GPU-99999999=1G", ",",
+    ],
+)  # fmt: skip
+def test_a_value_that_libcuda_takes_for_no_limit_lifts_it(value: str) -> None:
+    said = found({MEMORY_LIMIT: value})[Kind.LIMIT_LIFTED]
+    assert "so that it has no limit at all, not even the server's; it was granted 1024 MiB; leave it as " in said
+
+
+@pytest.mark.parametrize("value", ["0=1G", "0=1024m", f"{UUIDS[0]}=1G", "GPU-00000000=1000M", "0 = 1G", "0=1G,"])
+def test_a_value_that_holds_the_process_to_its_grant_lifts_nothing(value: str) -> None:
+    assert found({MEMORY_LIMIT: value}) == {}
+
+
+@pytest.mark.parametrize("value", ["0=1025M", "0=9G", "0=-1G"])
+def test_a_limit_above_the_grant_lifts_it_as_far_as_the_servers(value: str) -> None:
+    assert "that is more than its grant, and lets it have" in found({MEMORY_LIMIT: value})[Kind.LIMIT_LIFTED]
+
+
+def test_no_value_lifts_the_limit_where_the_server_allows_more_than_the_grant() -> None:
+    assert "is not set: only the server's limit of 2048 MiB holds it" in found({MEMORY_LIMIT: None})[Kind.LIMIT_LIFTED]
+    assert found({MEMORY_LIMIT: None}, Held(GRANT, 1024, GRANT.gpus)) == {}
+
+
+@pytest.mark.parametrize("value", ["0=1T", "0=1.5G"])
+def test_a_value_with_which_no_context_can_be_made_lifts_nothing(value: str) -> None:
+    assert found({MEMORY_LIMIT: value}) == {}
+
+
+def test_ordinals_count_the_devices_that_the_process_sees() -> None:
+    sees_both = Held(GRANT, 1024, UUIDS)
+    assert found({MEMORY_LIMIT: "1=1G", VISIBLE_DEVICES: None}, sees_both, UUIDS[1]) == {}
+    assert found({MEMORY_LIMIT: "0=1G", VISIBLE_DEVICES: UUIDS[1]}, sees_both, UUIDS[1]) == {}
+    assert found({MEMORY_LIMIT: "1=1G", VISIBLE_DEVICES: UUIDS[1]}, sees_both, UUIDS[1]).keys() == {Kind.LIMIT_LIFTED}
+
+
+def test_a_process_on_a_gpu_that_it_should_not_see_is_not_judged_by_its_ordinals() -> None:
+    assert found({MEMORY_LIMIT: "garbage"}, gpu=UUIDS[1]) == {}
+
+
+@pytest.mark.parametrize(("value", "read"), [("31", "31"), ("100", "100"), ("0", "100"), ("abc", "100"), (None, "100")])
+def test_a_thread_percentage_above_the_grant_lifts_it(value: str | None, read: str) -> None:
+    said = found({THREAD_PERCENT: value})[Kind.LIMIT_LIFTED]
+    assert f"which counts as {read} %; it was granted 30 %" in said
+
+
+def test_a_smaller_thread_percentage_lifts_nothing() -> None:
+    assert found({THREAD_PERCENT: "29.5"}) == {}
+
+
+def test_partitioning_is_a_kind_of_its_own() -> None:
+    assert found({PARTITIONING: "1"}).keys() == {Kind.PARTITIONING_ENABLED}
+    assert found({PARTITIONING: None}) == {}
+
+
+@given(st.text(max_size=40), st.text(max_size=10), st.text(max_size=10))
+@example("\x1b[2J", "", "0")
+@example("0=a", "", "0")
+def test_whatever_a_tenant_writes_what_is_said_of_it_is_one_short_line(memory: str, percent: str, devices: str) -> None:
+    told = found({MEMORY_LIMIT: memory * 50, THREAD_PERCENT: percent, VISIBLE_DEVICES: devices})
+    assert all(len(message) < 900 and message.isprintable() for message in told.values())
+
+
+@given(
+    st.lists(st.tuples(st.integers(100, 50_000), st.integers(0, 100)), min_size=1, max_size=4),
+    st.integers(1, 100),
+    st.integers(0, 50_000),
+    st.data(),
+)
+def test_what_mpsd_writes_lifts_nothing_on_any_gpu_of_an_uneven_grant_however_its_devices_are_narrowed(
+    amounts: list[tuple[int, int]], thread_percent: int, others_mib: int, data: st.DataObject
+) -> None:
+    uuids = [f"GPU-{n:08d}-0000-0000-0000-000000000000" for n in range(len(amounts))]
+    parts = tuple(Part(uuid, *amount) for uuid, amount in zip(uuids, amounts, strict=True))
+    grant = replace(GRANT, parts=parts, thread_percent=thread_percent)
+    held = Held(grant, max(grant.memory_mib, others_mib), grant.gpus)
+    ours = environment(ClientLimit(grant.memory_mib, grant.thread_percent), "/run/mpsd/client")
+    narrowed = data.draw(st.permutations(uuids))[: data.draw(st.integers(1, len(uuids)))]
+    for visible in ({}, {VISIBLE_DEVICES: ",".join(narrowed)}):
+        for gpu in uuids:
+            assert escapes(ours | visible, gpu, held) == ()
+
+
+def test_more_than_the_largest_part_of_an_uneven_grant_lifts_its_limit() -> None:
+    parts = (Part(UUIDS[0], 1024, 0), Part(UUIDS[1], 3072, 0))
+    held = Held(replace(GRANT, parts=parts), 9216, UUIDS)
+    assert "it was granted 3072 MiB" in found({MEMORY_LIMIT: "0=4G"}, held)[Kind.LIMIT_LIFTED]
+    assert found({MEMORY_LIMIT: "0=3G"}, held) == {}

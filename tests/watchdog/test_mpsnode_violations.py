@@ -1,0 +1,155 @@
+"""What MPSNode tells of violations: whose they were and how many, in little room, and written seldom."""
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import jsonschema
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.model.node_view import HeldGrant
+from mpsd.model.responses import Response
+from mpsd.model.violations import Kind
+from mpsd.platform.kube_time import stamp
+from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, USE_S, Written, write_due
+from mpsd.watchdog.rules.reported import MOST_LAST, MOST_PODS, LastViolation, NodeViolations, Tally, with_violations
+from tests.model.worlds import NOW
+from tests.status.pod_worlds import held, node, pod
+from tests.status.test_mpsnode import ROUNDING, SCHEMA, status
+
+MEMORY, LIFTED = Kind.MEMORY_OVER_GRANT, Kind.LIMIT_LIFTED
+OF_PODS = (MEMORY, LIFTED, Kind.PARTITIONING_ENABLED, Kind.OUTSIDE_MPS, Kind.TOO_MANY_CLIENTS)
+FULL_NODE = 8 * 40  # pods
+
+
+def last(name: str | None, kind: Kind, at: float = NOW) -> LastViolation:
+    return LastViolation(at, kind, Response.KILL, pod(name) if name else None)
+
+
+def violations(tallies: Mapping[str, Mapping[Kind, int]], *others: LastViolation, at: float = NOW) -> NodeViolations:
+    """tallies: by the name of a pod that has a grant. others: what somebody else did."""
+    counts: dict[Kind, int] = {}
+    for kind, number in [
+        *(pair for tally in tallies.values() for pair in tally.items()),
+        *((o.kind, 1) for o in others),
+    ]:
+        counts[kind] = counts.get(kind, 0) + number
+    own = {name: last(name, next(iter(tally)), at + place) for place, (name, tally) in enumerate(tallies.items())}
+    grants = {pod(name).uid: Tally(tally, own[name]) for name, tally in tallies.items()}
+    return NodeViolations(NOW - 60, counts, (*own.values(), *others), grants)
+
+
+def told(seen: NodeViolations, names: Sequence[str], *, grants_known: bool = True) -> dict[str, Any]:
+    view = node(grants=tuple(map(pods_grant, names)), grants_known=grants_known)
+    return with_violations(status(view), seen, stamp)
+
+
+def pods_grant(name: str) -> HeldGrant:
+    return held(name, 1)
+
+
+def test_a_pod_is_told_of_with_what_it_did_how_often_and_when_last() -> None:
+    found = told(violations({"a": {MEMORY: 3, LIFTED: 1}}), "ab")
+    jsonschema.validate(found, SCHEMA)
+    one, other = found["grants"]
+    assert one["violations"] == {
+        "counts": [{"kind": "limit_lifted", "count": 1}, {"kind": "memory_over_grant", "count": 3}],
+        "last": {"at": stamp(NOW), "kind": "memory_over_grant", "action": "kill"},
+    }
+    assert "violations" not in other
+    assert (found["violations"]["pods"], found["summary"]["violations"]) == (1, 4)
+
+
+def test_of_pods_that_are_gone_and_of_processes_in_none_the_node_tells() -> None:
+    found = told(violations({}, last("gone", LIFTED), last(None, Kind.IN_NO_POD)), "a")
+    jsonschema.validate(found, SCHEMA)
+    assert [one["count"] for one in found["violations"]["counts"]] == [1, 1]
+    assert [one.get("pod") for one in found["violations"]["last"]] == ["default/gone", None]
+    assert found["violations"]["pods"] == 0
+
+
+def test_none_is_told_as_none_and_not_known_is_not_told() -> None:
+    none = told(violations({}), "a")["violations"]
+    assert none == {"since": stamp(NOW - 60), "counts": [], "last": [], "pods": 0}
+    assert "violations" not in status(node())
+    blind = told(violations({"a": {MEMORY: 1}}), "a", grants_known=False)
+    jsonschema.validate(blind, SCHEMA)
+    assert "pods" not in blind["violations"]
+    assert "grants" not in blind
+
+
+def test_a_merge_patch_leaves_nothing_of_what_was_told_before() -> None:
+    """What is in lists is replaced, and every other field is told each time."""
+    before = told(violations({"a": {MEMORY: 3}}, last("gone", LIFTED)), "a")
+    after = told(violations({}), "a")
+    assert before["violations"].keys() == after["violations"].keys()
+    assert {type(value) for value in after["violations"].values()} <= {str, int, list}
+
+
+def test_a_full_node_where_everybody_does_everything_stays_small() -> None:
+    names = [f"a-job-with-a-name-of-some-length-{number}" for number in range(FULL_NODE)]
+    quiet = told(violations({}), names)
+    loud = told(violations({name: dict.fromkeys(OF_PODS, 10**9) for name in names}), names)
+    more = len(json.dumps(loud)) - len(json.dumps(quiet))
+    assert more < 16_000, "a tenth of what such a node tells anyway"
+    assert loud["violations"]["pods"] == FULL_NODE
+    assert len(loud["violations"]["last"]) == MOST_LAST
+    own = [grant["pod"] for grant in loud["grants"] if "violations" in grant]
+    assert sorted(own) == sorted(f"default/{name}" for name in names[-MOST_PODS:]), "those that did something last"
+
+
+# -- when it is written --------------------------------------------------------------------------------------------
+
+acts = st.lists(
+    st.tuples(st.floats(0.01, 20.0), st.sampled_from([f"pod{n}" for n in range(40)]), st.sampled_from(OF_PODS)),
+    min_size=1,
+    max_size=80,
+)
+
+
+@given(acts)
+def test_whatever_programs_do_again_and_again_is_written_twice_a_minute_at_most_and_the_last_is_told_in_the_end(
+    sequence: list[tuple[float, str, Kind]],
+) -> None:
+    names = sorted({name for _pause, name, _kind in sequence})
+    tallies: dict[str, dict[Kind, int]] = {}
+    now, current = 0.0, told(violations({}), names)
+    written = Written(current, now)
+    writes = [(now, current)]
+
+    def look() -> None:
+        nonlocal written
+        if write_due(current, written) <= now:
+            written = Written(current, now)
+            writes.append((now, current))
+
+    for pause_s, name, kind in sequence:
+        now += pause_s
+        look()
+        own = tallies.pop(name, {})  # who did something last comes last
+        tallies[name] = own | {kind: own.get(kind, 0) + 1}
+        current = told(violations(tallies, at=now), names)
+        look()
+    for pause_s in (CHANGE_S, USE_S, HEARTBEAT_S):
+        now += pause_s
+        look()
+    assert writes[-1][1] == current
+    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(writes)]
+    assert all(gap >= CHANGE_S - ROUNDING for gap in gaps)
+    soon = sum(gap < USE_S - ROUNDING for gap in gaps)
+    assert soon <= len(names) + len({kind for _pause, _name, kind in sequence}), "one for each pod and each kind"
+
+
+def test_more_of_the_same_is_written_with_what_is_used_and_a_first_one_at_once() -> None:
+    def due(before: NodeViolations, now: NodeViolations) -> float:
+        return write_due(told(now, "ab"), Written(told(before, "ab"), 0.0))
+
+    none, one, more = (violations(tally) for tally in ({}, {"a": {MEMORY: 1}}, {"a": {MEMORY: 2}}))
+    assert due(none, one) == CHANGE_S
+    assert due(one, more) == USE_S
+    assert due(one, violations({"a": {MEMORY: 1}, "b": {MEMORY: 1}})) == CHANGE_S
+    assert due(one, violations({"a": {MEMORY: 1, LIFTED: 1}})) == CHANGE_S
+    assert due(one, violations({"a": {MEMORY: 1}}, at=NOW + 7)) == USE_S
+    assert due(one, one) == HEARTBEAT_S

@@ -1,0 +1,325 @@
+"""Who is ended, who is only told of, and who is left alone."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.model.events import Reason
+from mpsd.model.grants import Grant, Part
+from mpsd.model.identity import PodName
+from mpsd.model.node_view import Client
+from mpsd.model.policy import Response
+from mpsd.model.violations import Kind
+from mpsd.watchdog.rules.judge import AGAIN_S, SECOND_LOOK_S
+from tests.model.gpu_worlds import EVERYTHING_KILLS, Watch, client, ended, kinds, pod_grant, policy, program_grant
+from tests.model.worlds import CAPABILITY, GPUS, UUIDS
+
+A, B = pod_grant("a"), pod_grant("b")
+STRANGER = PodName("default", "stranger", "stranger-uid")
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def test_processes_that_are_each_within_and_over_together_are_contained() -> None:
+    watch = Watch()
+    small = [client(pid, A, 200) for pid in range(1, 6)]
+    assert ended(watch.look((A,), *small)) == set()
+    grown = [replace(one, used_mib=300) for one in small]
+    verdict = watch.look((A,), *grown)
+    assert ended(verdict) == {4, 5}, "ending two of five brings 1500 MiB within 1024 and 32"
+    assert {one.message for one in verdict.violations} == {
+        "took 100 MiB since its grant was last within: 1500 MiB of gpu0 are used where 1024 MiB were granted"
+    }
+
+
+def test_who_grew_most_since_the_grant_was_within_is_ended_and_not_who_is_largest() -> None:
+    watch = Watch()
+    watch.look((A,), client(1, A, 700), client(2, A, 100))
+    watch.look((A,), client(1, A, 720), client(2, A, 250))
+    assert ended(watch.look((A,), client(1, A, 725), client(2, A, 400))) == {2}
+
+
+def test_of_a_grant_that_was_never_seen_within_nobody_knows_who_took_what_when() -> None:
+    (found,) = Watch().look((A,), client(1, A, 1500)).violations
+    assert found.message == "holds 1500 MiB: 1500 MiB of gpu0 are used where 1024 MiB were granted"
+
+
+def test_a_gpu_that_nvml_does_not_answer_for_once_makes_nobody_a_culprit_and_nothing_told_twice() -> None:
+    watch = Watch()
+    lifted = client(2, A, 100, environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"})
+    assert len(watch.look((A,), client(1, A, 700), lifted).violations) == 1
+    assert watch.look((A,), unseen=frozenset({UUIDS[0]})).violations == ()
+    (found,) = watch.look((A,), client(1, A, 725), replace(lifted, used_mib=400)).violations
+    assert (found.kind, found.client.pid) == (Kind.MEMORY_OVER_GRANT, 2)
+
+
+def test_what_is_within_the_tolerance_is_not_over() -> None:
+    assert ended(Watch().look((A,), client(1, A, 1024 + 32))) == set()
+    assert ended(Watch().look((A,), client(1, A, 1024 + 33))) == {1}
+
+
+def test_memory_of_each_gpu_is_weighed_by_itself() -> None:
+    both = pod_grant("a", 1024, 0, 1)
+    assert ended(Watch().look((both,), client(1, both, 1000), client(1, both, 1000, gpu=1))) == set()
+    assert ended(Watch().look((both,), client(1, both, 10), client(2, both, 1100, gpu=1))) == {2}
+
+
+def test_each_gpu_of_an_uneven_grant_is_held_to_its_own_part_and_not_to_what_mps_was_told() -> None:
+    parts = (Part(UUIDS[0], 1024, 0), Part(UUIDS[1], 4096, 0))
+    uneven = replace(pod_grant("a", 1024, 0, 1), parts=parts)
+    within = (client(1, uneven, 1000), client(2, uneven, 4000, gpu=1))
+    assert Watch().look((uneven,), *within).violations == ()
+    (found,) = Watch().look((uneven,), client(1, uneven, 1100), within[1]).violations
+    assert (found.client.pid, found.kind) == (1, Kind.MEMORY_OVER_GRANT)
+    assert found.message == "holds 1100 MiB: 1100 MiB of gpu0 are used where 1024 MiB were granted"
+    assert ended(Watch().look((uneven,), within[0], client(2, uneven, 4200, gpu=1))) == {2}
+
+
+def test_memory_that_nvml_does_not_tell_is_said_and_not_punished() -> None:
+    watch = Watch()
+    verdict = watch.look((A,), client(1, A, None), client(2, A, 1000))
+    assert ended(verdict) == set()
+    assert [notice.reason for notice in verdict.notices] == [None]
+    assert "does not say how much pid 1 (python) uses of gpu0" in verdict.notices[0].message
+    assert watch.look((A,), client(1, A, None), client(2, A, 1000)).notices == (), "it is said once"
+    assert ended(watch.look((A,), client(1, A, None), client(2, A, 1100))) == {2}, "what is known is over by itself"
+
+
+def test_one_that_is_being_ended_is_not_counted_until_its_deadline_and_then_ended_again() -> None:
+    watch = Watch()
+    over = client(1, A, 2000), client(2, A, 900)
+    assert ended(watch.look((A,), *over)) == {1}
+    assert ended(watch.look((A,), *over)) == set()
+    verdict = watch.look((A,), *over, after_s=AGAIN_S)
+    assert [(one.client.pid, one.again) for one in verdict.violations] == [(1, True)]
+
+
+def test_one_that_is_being_ended_is_not_ended_again_because_nvml_did_not_answer_meanwhile() -> None:
+    watch = Watch()
+    assert ended(watch.look((A,), client(1, A, 2000))) == {1}
+    watch.look((A,), unseen=frozenset({UUIDS[0]}))
+    assert ended(watch.look((A,), client(1, A, 2000))) == set()
+    assert ended(watch.look((A,), client(1, A, 2000), after_s=AGAIN_S)) == {1}
+
+
+def test_who_takes_memory_while_another_is_being_ended_is_ended_too() -> None:
+    watch = Watch()
+    watch.look((A,), client(1, A, 2000), client(2, A, 100))
+    assert ended(watch.look((A,), client(1, A, 2000), client(2, A, 1100))) == {2}
+
+
+def test_a_grant_that_stays_over_where_nobody_is_ended_is_told_of_once() -> None:
+    watch = Watch(policy(memory_over_grant=Response.WARN))
+    told = [watch.look((A,), client(1, A, mib)).violations for mib in (1100, 1200, 900, 1100)]
+    assert [len(one) for one in told] == [1, 0, 0, 1]
+    assert not any(one.ends for found in told for one in found)
+
+
+@given(
+    a=st.lists(st.integers(0, 1500) | st.none(), max_size=6),
+    b=st.lists(st.integers(0, 1500) | st.none(), max_size=6),
+    before=st.lists(st.integers(0, 1500), min_size=12, max_size=12),
+    shuffled=st.randoms(use_true_random=False),
+)
+def test_whatever_they_use_only_those_end_whose_own_grant_is_over_and_enough_of_them(
+    a: Sequence[int | None], b: Sequence[int | None], before: Sequence[int], shuffled: object
+) -> None:
+    of = {A.id: A, B.id: B}
+    now = [client(1 + n, A, mib) for n, mib in enumerate(a)] + [client(101 + n, B, mib) for n, mib in enumerate(b)]
+    then = [replace(one, used_mib=mib) for one, mib in zip(now, before, strict=False)]
+    one_way, other_way = (
+        Watch(policy(too_many_clients=Response.OBSERVE)),
+        Watch(policy(too_many_clients=Response.OBSERVE)),
+    )
+    gone = ended(one_way.look((A, B), *then))
+    other_way.look((B, A), *reversed(then))
+    now = [one for one in now if one.pid not in gone]
+    found = ended(one_way.look((A, B), *now))
+    mixed = list(now)
+    shuffled.shuffle(mixed)  # type: ignore[attr-defined]
+    assert ended(other_way.look((B, A), *mixed)) == found, "the order of processes decides nothing"
+    for grant in of.values():
+        own = [one for one in now if one.grant == grant.id and one.used_mib is not None]
+        ending = [one for one in own if one.pid in found]
+        used, kept = _sum(own), _sum([one for one in own if one.pid not in found])
+        assert kept <= 1024 + 32, "what is left is within"
+        assert used > 1024 + 32 or not ending, "nobody of a grant that is within is ended"
+        least = min((one.used_mib or 0 for one in ending), default=0)
+        assert not ending or kept + least > 1024 + 32 or len(ending) > 1, "the last one to end was needed"
+
+
+@given(
+    looks=st.lists(st.lists(st.integers(0, 1500), min_size=4, max_size=4), max_size=8),
+    stuck=st.sets(st.integers(1, 4)),
+    apart_s=st.sampled_from([0.03, 0.2, 1.5, 3.0]),
+)
+def test_look_after_look_nobody_is_ended_while_the_rest_is_within(
+    looks: Sequence[Sequence[int]], stuck: set[int], apart_s: float
+) -> None:
+    """stuck: those whom SIGKILL does not end."""
+    watch = Watch()
+    gone: set[int] = set()
+    ended_at: dict[int, float] = {}
+    for used in looks:
+        here = [client(pid, A, mib) for pid, mib in enumerate(used, 1) if pid not in gone]
+        verdict = watch.look((A,), *here, after_s=apart_s)
+        counted = [one for one in here if watch.now - ended_at.get(one.pid, -100.0) >= AGAIN_S]
+        found = ended(verdict)
+        assert found <= {one.pid for one in counted}, "who is being ended is not signalled again before its time"
+        assert _sum(counted) > 1024 + 32 or not found
+        assert _sum([one for one in counted if one.pid not in found]) <= 1024 + 32
+        assert {one.client.pid for one in verdict.violations if one.again} <= ended_at.keys()
+        ended_at |= dict.fromkeys(found, watch.now)
+        gone |= found - stuck
+
+
+def _sum(clients: Sequence[Client]) -> int:
+    return sum(one.used_mib or 0 for one in clients)
+
+
+# -- where they are not allowed ----------------------------------------------------------------------------------------
+
+
+def test_a_process_beside_mps_is_ended_at_the_second_look() -> None:
+    watch = Watch(EVERYTHING_KILLS)
+    escaped = client(1, A, on_mps=False)
+    first = watch.look((A,), escaped)
+    assert (first.violations, first.look_again) == ((), True)
+    assert kinds(watch.look((A,), escaped, after_s=SECOND_LOOK_S)) == {1: {Kind.OUTSIDE_MPS}}
+
+
+def test_a_client_that_shows_beside_mps_for_a_moment_is_left_alone() -> None:
+    watch = Watch(EVERYTHING_KILLS)
+    watch.look((A,), client(1, A, on_mps=False))
+    assert watch.look((A,), client(1, A), after_s=SECOND_LOOK_S).violations == ()
+    assert watch.look((A,), client(1, A, on_mps=False)).violations == (), "and it begins anew"
+
+
+def test_a_process_on_a_gpu_that_its_grant_does_not_name_has_no_grant_there() -> None:
+    verdict = Watch(EVERYTHING_KILLS).looks((A,), client(1, A, gpu=1))
+    assert kinds(verdict) == {1: {Kind.WITHOUT_GRANT}}
+    assert str(verdict.violations[0]) == "pid 1 (python) uses gpu1, and was granted gpu0"
+    assert verdict.violations[0].pod == A.holder
+
+
+def test_a_process_of_a_pod_that_is_known_to_hold_no_grant_is_ended_and_one_of_an_unknown_pod_never() -> None:
+    known, unknown = client(1, None, pod=STRANGER.uid), client(2, None, pod="nobody-knows")
+    verdict = Watch(EVERYTHING_KILLS).looks((A,), known, unknown, ungranted={STRANGER.uid: STRANGER})
+    assert kinds(verdict) == {1: {Kind.WITHOUT_GRANT}}
+    assert verdict.violations[0].pod == STRANGER
+
+
+def test_pods_of_exempt_namespaces_are_only_observed() -> None:
+    exempt = PodName("kube-system", "dcgm", "dcgm-uid")
+    (found,) = (
+        Watch(EVERYTHING_KILLS).looks((), client(1, None, pod=exempt.uid), ungranted={exempt.uid: exempt}).violations
+    )
+    assert (found.response, found.ends, found.told) == (Response.OBSERVE, False, False)
+
+
+def test_what_was_only_counted_is_told_of_once_where_the_policy_now_says_so() -> None:
+    watch = Watch(policy(limit_lifted=Response.OBSERVE))
+    lifted = client(1, A, environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"})
+    assert [one.told for one in watch.look((A,), lifted).violations] == [False]
+    assert watch.look((A,), lifted).violations == ()
+    watch.policy = policy(limit_lifted=Response.WARN)
+    assert [one.told for one in watch.look((A,), lifted).violations] == [True]
+    for action in (Response.WARN, Response.OBSERVE, Response.WARN):
+        watch.policy = policy(limit_lifted=action)
+        assert watch.look((A,), lifted).violations == (), "it was told"
+
+
+def test_what_is_in_no_pod_is_told_of_once_and_not_ended_by_default() -> None:
+    watch = Watch()
+    (found,) = watch.looks((A,), client(1, None, 5000, on_mps=False)).violations
+    assert (found.kind, found.response, found.pod) == (Kind.IN_NO_POD, Response.WARN, None)
+    assert (
+        str(found) == "pid 1 (python) is in no pod and uses gpu0, which mpsd shares; it runs beside MPS, without limits"
+    )
+    assert watch.looks((A,), client(1, None, 6000, on_mps=False)).violations == ()
+
+
+def test_where_there_are_no_pods_a_process_without_a_grant_is_told_of_as_such() -> None:
+    (found,) = Watch().looks((), client(1, None), pods_known=False).violations
+    assert found.message == "has no grant and uses gpu0, which mpsd shares; it is on MPS"
+
+
+def test_nobody_without_a_pod_is_evicted() -> None:
+    (found,) = Watch(policy(in_no_pod=Response.EVICT)).looks((), client(1, None)).violations
+    assert found.response is Response.KILL
+
+
+def test_mpsds_own_processes_are_not_looked_at() -> None:
+    own = client(1, None, 9000, on_mps=False)
+    assert Watch(EVERYTHING_KILLS).looks((A,), own, own=frozenset({own.process})).violations == ()
+
+
+@given(
+    st.lists(
+        st.builds(
+            client,
+            st.integers(1, 20),
+            st.sampled_from([A, B, None, program_grant("c")]),
+            st.integers(0, 5000) | st.none(),
+            st.sampled_from([0, 1]),
+            on_mps=st.booleans(),
+            environment=st.none() | st.just({}),
+        ),
+        unique_by=lambda one: (one.pid, one.gpu),
+    )
+)
+def test_by_the_shipped_actions_nobody_is_ended_who_has_no_pod_and_no_grant(clients: list[Client]) -> None:
+    shipped = policy(outside_mps=Response.KILL, without_grant=Response.KILL)
+    watch = Watch(shipped)
+    for verdict in (watch.look((A, B), *clients), watch.look((A, B), *clients)):
+        assert all(one.client.grant in {A.id, B.id} for one in verdict.violations if one.ends)
+
+
+# -- how many they are, and what they were started with ----------------------------------------------------------------
+
+
+def test_of_too_many_processes_the_newest_are_too_many() -> None:
+    two = pod_grant("a", 8192, clients=2)
+    verdict = Watch(EVERYTHING_KILLS).look((two,), *(client(pid, two) for pid in (30, 10, 20, 40)))
+    assert kinds(verdict) == {30: {Kind.TOO_MANY_CLIENTS}, 40: {Kind.TOO_MANY_CLIENTS}}
+
+
+def test_who_is_ended_for_one_reason_counts_for_no_other() -> None:
+    two = pod_grant("a", 1024, clients=2)
+    clients = client(1, two, 100), client(2, two, 100), client(3, two, 5000)
+    assert kinds(Watch(EVERYTHING_KILLS).look((two,), *clients)) == {3: {Kind.TOO_MANY_CLIENTS}}
+
+
+def test_a_full_gpu_is_told_of_once_on_the_pods_there_before_error_808_is() -> None:
+    gpus = (replace(GPUS[0], capability=replace(CAPABILITY, clients=3)), GPUS[1])
+    watch = Watch()
+    clients = client(1, A), client(2, B), client(3, None, pod=None)
+    assert watch.look((A, B), *clients[:2], gpus=gpus).notices == ()
+    (notice,) = watch.look((A, B), *clients, gpus=gpus).notices
+    assert (notice.pods, notice.reason) == ((A.holder, B.holder), Reason.TOO_MANY_CLIENTS)
+    assert "3 MPS clients, which is all that it takes: the next process gets CUDA error 808" in notice.message
+    assert watch.look((A, B), *clients, gpus=gpus).notices == ()
+
+
+def test_a_lifted_limit_is_told_of_once_while_its_process_stays_within() -> None:
+    watch = Watch()
+    lifted = client(1, A, environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"})
+    (found,) = watch.look((A,), lifted).violations
+    assert (found.kind, found.ends) == (Kind.LIMIT_LIFTED, False)
+    assert found.message.startswith('lifts its limit: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT is "garbage": ')
+    assert watch.look((A,), replace(lifted, used_mib=200)).violations == ()
+
+
+def test_an_environment_that_nobody_may_read_is_not_judged() -> None:
+    assert Watch(EVERYTHING_KILLS).look((A,), client(1, A, environment=None)).violations == ()
+
+
+@pytest.mark.parametrize("grant", [A, program_grant("p"), pod_grant("two", 1024, 0, 1)], ids=lambda one: one.id)
+def test_a_client_as_mpsd_starts_it_breaks_nothing(grant: Grant) -> None:
+    places = [gpu for gpu, uuid in enumerate(UUIDS) if uuid in grant.gpus]
+    verdict = Watch(EVERYTHING_KILLS).looks((grant,), *(client(1, grant, 1000, gpu) for gpu in places))
+    assert (verdict.violations, verdict.notices, verdict.look_again) == ((), (), False)

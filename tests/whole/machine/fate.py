@@ -1,0 +1,169 @@
+"""What may befall a node, in an order left to chance, and who must not notice.
+
+One rule: nothing is waited for after a deed, so that the next one may come in the midst of what follows from it.
+
+`make soak MPSD_SOAK=N` plays N steps, from the seed MPSD_SOAK_SEED on. A seed is one sequence: a failing one
+is repeated by MPSD_SOAK=20 MPSD_SOAK_SEED=<its number>, as far as time allows to repeat anything.
+"""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from mpsd.model.domain_states import State
+from mpsd.model.grants import Grant, evenly
+from mpsd.model.identity import ProcessIdentity
+from mpsd.model.node_view import RECORD_VERSION, DomainRecord, Fault, FaultHit
+from mpsd.platform import processes, records
+from tests.whole.machine.machine import Machine, Service
+
+STEPS = 20  # of one sequence
+IN_THE_END_S = 60.0  # the longest way back: from wedged over restarts and their back-off, with other work here
+_QUIET_S = 0.5  # a kubelet that was started anew, for one, has not said anything yet
+_BREATHS_S = (0.0, 0.0, 0.05, 0.3)  # between two deeds
+
+GRACES = {"command_s": 1, "start_s": 5, "drain_s": 30, "fault_grace_s": 1}
+
+Deed = Callable[[], None]
+
+
+def seeds(steps: int) -> range:
+    """Of the sequences that make so many steps together, where nobody asked for another number of them."""
+    first, asked = int(os.environ.get("MPSD_SOAK_SEED", "0")), int(os.environ.get("MPSD_SOAK", steps))
+    return range(first, first + -(-asked // STEPS))
+
+
+class Fate:
+    """Control, agent and daemons of a machine, and what is done to them.
+
+    doomed: the domains that deadly things befall. control, agent: those that run now.
+    """
+
+    def __init__(
+        self, machine: Machine, chance: random.Random, doomed: Sequence[str], control: Service, agent: Service
+    ) -> None:
+        self.machine = machine
+        self.chance = chance
+        self.doomed = doomed
+        self.control = control
+        self.agent = agent
+        self._stopped: list[int] = []
+
+    @property
+    def deeds(self) -> list[Deed]:
+        return [
+            self.kill_daemon,
+            self.kill_server,
+            self.stop_daemon,
+            self.let_daemons_go_on,
+            self.kill_agent,
+            self.kill_control,
+        ]
+
+    def play(self) -> None:
+        """One sequence; the deeds are printed, for whoever looks at a failure."""
+        for _ in range(STEPS):
+            deed = self.chance.choice(self.deeds)
+            print(deed.__name__)
+            deed()
+            time.sleep(self.chance.choice(_BREATHS_S))
+
+    def kill_daemon(self) -> None:
+        if daemon := self._daemon():
+            self.machine.kill(daemon.pid)
+
+    def kill_server(self) -> None:
+        for server in self.machine.record(self.domain()).servers:
+            with suppress(ProcessLookupError):
+                self.machine.kill(server)
+
+    def stop_daemon(self) -> None:
+        daemon = self._daemon()
+        if daemon and processes.send_signal(daemon, signal.SIGSTOP):
+            self._stopped.append(daemon.pid)
+
+    def let_daemons_go_on(self) -> None:
+        for pid in self._stopped:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self._stopped.clear()
+
+    def kill_agent(self) -> None:
+        self.agent.kill()
+        self.agent = self.new_agent()
+
+    def new_agent(self) -> Service:
+        return self.machine.service("agent")
+
+    def kill_control(self) -> None:
+        self.control.kill()
+        self.control = self.machine.service("control")
+
+    @property
+    def control_has_looked(self) -> bool:
+        """Whether what is on disk is this control's word, and of every domain."""
+        return len({line["domain"] for line in self.control.logged("state")}) == len(self.machine.simulation.gpus)
+
+    def domain(self) -> str:
+        return self.chance.choice(self.doomed)
+
+    def _daemon(self) -> ProcessIdentity | None:
+        """Of one of the doomed domains; None where it is dead already."""
+        daemon = self.machine.record(self.domain()).daemon
+        return daemon if daemon and processes.is_alive(daemon) else None
+
+
+class Bystander:
+    """A process that every stale record of this machine names: its pid, with the start time of another."""
+
+    def __init__(self, machine: Machine) -> None:
+        """Before mpsd is started there."""
+        self._program = machine.start(["sleep", "3600"])
+        found = processes.identity_of(self._program.pid)
+        assert found
+        stale = replace(found, start_ticks=found.start_ticks - 1)
+        folder, gpu = machine.folder_of(), machine.simulation.gpus[0].uuid
+        folder.make()
+        fault = Fault(time.time(), (FaultHit(stale, "gone", None),))
+        past = (
+            RECORD_VERSION,
+            "gpu0",
+            (gpu,),
+            State.FAULT,
+            0.0,
+            "",
+            stale,
+            (found.pid,),
+            0,
+            0,
+            0.0,
+            {},
+            True,
+            (fault,),
+        )
+        records.write(folder.record, DomainRecord(*past))
+        grants = machine.run_directory / "grants"
+        grants.mkdir()
+        records.write(grants / "old.json", Grant("old", "gpu0", evenly((gpu,), 20480, 0), 100, 8, stale, "gone"))
+
+    @property
+    def is_well(self) -> bool:
+        return self._program.running
+
+
+def until_quiet(trouble: Callable[[], str]) -> None:
+    """Until there is no trouble any more, and none that comes back; fails with what it still is at the end."""
+    deadline = time.monotonic() + IN_THE_END_S
+    quiet_since: float | None = None  # None while it is not
+    while quiet_since is None or time.monotonic() < quiet_since + _QUIET_S:
+        found = trouble()
+        quiet_since = None if found else quiet_since or time.monotonic()
+        if found and time.monotonic() > deadline:
+            pytest.fail(f"not within {IN_THE_END_S:g} s: {found}")
+        time.sleep(0.1)

@@ -1,0 +1,157 @@
+"""What a second mpsd finds of the first: daemons, records and grants, and what is none of its business."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from mpsd.model.domain_states import State
+from mpsd.model.identity import ProcessIdentity
+from mpsd.mps import control_process
+from mpsd.platform import processes, records
+from mpsd.simulator.card import EXCLUSIVE_PROCESS
+from tests.whole.machine.conftest import serving_on
+from tests.whole.machine.machine import CONTROL, Machine, Program, eventually
+
+
+def daemon_by_hand(machine: Machine, gpu: int) -> Program:
+    """A daemon that somebody started for this GPU in the pipe directory of gpu0."""
+    folder = machine.folder_of()
+    folder.make()
+    flags = ["-f", "-M"] if control_process.multi_user() else ["-f"]
+    daemon = machine.start(
+        [machine.program(CONTROL), *flags],
+        {"CUDA_MPS_PIPE_DIRECTORY": str(folder.pipe), "CUDA_VISIBLE_DEVICES": machine.simulation.gpus[gpu].uuid},
+    )
+    eventually(lambda: control_process.listener(folder), "the daemon listens")
+    return daemon
+
+
+def client_by_hand(machine: Machine) -> Program:
+    """A client of whatever daemon listens in the pipe directory of gpu0."""
+    client = machine.start(
+        [machine.program("sim-cuda"), "hold"], {"CUDA_MPS_PIPE_DIRECTORY": str(machine.folder_of().pipe)}
+    )
+    client.heard("ready")
+    return client
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Machine]:
+    """Two A30."""
+    yield from serving_on("A30×2")
+
+
+def test_daemons_grants_and_limits_are_found_again_and_no_client_is_lost(served: Machine) -> None:
+    clients = [served.client(20), served.client(18)]
+    before = served.node()
+    served.part("up").kill()
+
+    served.up()
+
+    after = served.node()
+    assert [domain.daemon_pid for domain in after.domains] == [domain.daemon_pid for domain in before.domains]
+    assert [domain.servers for domain in after.domains] == [domain.servers for domain in before.domains]
+    assert [domain.restarts for domain in after.domains] == [domain.restarts for domain in before.domains]
+    assert after.grants == before.grants
+    assert (served.limit_mib("gpu0"), served.limit_mib("gpu1")) == (20 * 1024, 18 * 1024)
+    assert all(client.running for client in clients)
+
+
+def test_an_adopted_daemon_that_dies_is_replaced(served: Machine) -> None:
+    daemon, restarts = served.daemon(), served.domain().restarts
+    served.part("up").kill()
+    served.up()
+    assert served.daemon() == daemon
+    os.kill(daemon, signal.SIGKILL)
+    served.new_daemon(daemon)
+    assert served.domain().restarts == restarts + 1
+
+
+def test_a_daemon_that_was_started_by_hand_is_adopted_with_its_clients(machine: Machine) -> None:
+    daemon = daemon_by_hand(machine, gpu=0)
+    client = client_by_hand(machine)
+    card = machine.card()
+
+    service = machine.up()
+
+    assert machine.daemon() == daemon.pid
+    assert client.running
+    assert card.compute_mode == EXCLUSIVE_PROCESS
+    client.kill()
+    service.send(signal.SIGTERM)
+    assert service.exit_code() == 0
+    assert daemon.exit_code() == 0
+
+
+def test_a_daemon_for_other_gpus_is_refused_until_it_is_gone(pair: Machine) -> None:
+    daemon = daemon_by_hand(pair, gpu=1)
+    client = client_by_hand(pair)
+    pair.service("up")
+    pair.until_known()
+
+    refused = pair.in_state(State.REFUSED)
+
+    assert f"another control daemon (pid {daemon.pid}) listens in {pair.folder_of().pipe}" in refused.reason
+    assert refused.reason.endswith("stop it (quit)")
+    assert client.running
+    client.kill()
+    pair.ask_daemon("quit")
+    assert daemon.exit_code() == 0
+    pair.in_state(State.READY)
+    assert pair.domain().restarts == 0
+
+
+def test_a_daemon_for_other_gpus_is_left_alone_at_the_end(pair: Machine) -> None:
+    daemon = daemon_by_hand(pair, gpu=1)
+    client = client_by_hand(pair)
+    service = pair.service("up")
+    eventually(lambda: service.logged("state", domain="gpu0", state="refused"), "it is refused")
+
+    service.send(signal.SIGTERM)
+
+    assert service.exit_code() == 0
+    assert client.running
+    assert daemon.running
+    client.kill()
+    daemon.kill()
+    pair.folder_of().clear(with_pipe=True)
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        pytest.param(lambda sleep: replace(sleep, start_ticks=sleep.start_ticks - 1), id="started-at-another-time"),
+        pytest.param(lambda sleep: replace(sleep, boot_id="another"), id="of-another-boot"),
+    ],
+)
+def test_a_process_that_has_the_recorded_pid_is_not_touched(
+    machine: Machine, forge: Callable[[ProcessIdentity], ProcessIdentity]
+) -> None:
+    machine.up().kill()
+    bystander = machine.start(["sleep", "600"])
+    sleep = processes.identity_of(bystander.pid)
+    assert sleep
+    machine.kill(machine.recorded_daemon())
+    records.write(machine.folder_of().record, replace(machine.record(), daemon=forge(sleep)))
+
+    service = machine.up()
+
+    assert machine.daemon() != bystander.pid
+    service.send(signal.SIGTERM)
+    assert service.exit_code() == 0
+    assert bystander.running
+
+
+def test_a_corrupt_record_is_ignored_and_its_daemon_still_found(served: Machine) -> None:
+    served.part("up").kill()
+    daemon = served.recorded_daemon()
+    served.folder_of().record.write_text("{")
+
+    service = served.up()
+
+    (ignored, *_) = service.logged("record ignored")
+    assert str(served.folder_of().record) in ignored["reason"]
+    assert served.daemon() == daemon

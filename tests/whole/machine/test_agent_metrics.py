@@ -1,0 +1,185 @@
+"""What Prometheus reads of `mpsd up`, and where."""
+
+import http.client
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+
+import msgspec
+import psutil
+import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
+
+from mpsd.admission.metrics import WebhookMetrics
+from mpsd.model.metric import Teller
+from mpsd.model.metrics_names import told_by
+from mpsd.model.node_status import NodeStatus
+from mpsd.platform.server_metrics import ServerMetrics
+from mpsd.scheduler.metrics import SchedulerMetrics
+from tests.whole.machine.conftest import on_machine
+from tests.whole.machine.machine import Machine, eventually
+
+MIB = 1024**2
+LISTEN = "MPSD_LISTEN"
+OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.5"
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Machine]:
+    """Two A30, on which `mpsd up` runs and serves metrics on a port of the kernel's choice."""
+    for made in on_machine("A30×2"):
+        made.service("up", {LISTEN: "127.0.0.1:0"})
+        made.until_ready()
+        yield made
+
+
+def scrape(machine: Machine, accept: str = "") -> tuple[str, str]:
+    """The content type and the text that the socket gives."""
+    with closing(http.client.HTTPConnection("localhost")) as connection:
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(20)
+        connection.sock.connect(str(machine.run_directory / "mpsd.sock"))
+        connection.request("GET", "/metrics", headers={"Accept": accept} if accept else {})
+        answer = connection.getresponse()
+        assert answer.status == 200
+        return answer.headers["Content-Type"], answer.read().decode()
+
+
+def values(families: Iterator[Metric], name: str, *labels: str) -> dict[tuple[str, ...], float]:
+    """Of this metric, by these labels."""
+    found = [one for family in families for one in family.samples if one.name == name]
+    return {tuple(one.labels[label] for label in labels): one.value for one in found}
+
+
+def now(machine: Machine, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+    return values(read_text(scrape(machine)[1]), name, *labels)
+
+
+def test_the_socket_tells_what_is_granted_and_used_and_no_longer_than_it_is(served: Machine) -> None:
+    first, _second = served.client(7, "alloc=1024"), served.client(2)
+    gpu = served.gpu_of(first)
+    eventually(
+        lambda: now(served, "mpsd_grant_clients", "gpu", "holder") == {(gpu, "program"): 2}, "both clients are told"
+    )
+    status = served.node()
+    used = {(one.label,): one.used_mib * MIB for one in status.gpus if one.used_mib is not None}
+    assert now(served, "mpsd_gpu_used_bytes", "gpu") == used
+    assert now(served, "mpsd_gpu_granted_bytes", "gpu")[gpu,] == 9 * 1024 * MIB
+    assert now(served, "mpsd_grant_limit_bytes", "gpu") == {(gpu,): 9 * 1024 * MIB}
+    assert now(served, "mpsd_grant_used_bytes", "gpu")[gpu,] == used[gpu,]
+    assert now(served, "mpsd_domain_state", "domain", "state")["gpu1", "ready"] == 1
+
+    served.end_programs()
+
+    eventually(lambda: not now(served, "mpsd_grant_limit_bytes", "gpu"), "the series end with their grants")
+    assert set(now(served, "mpsd_gpu_granted_bytes", "gpu").values()) == {0}
+
+
+@pytest.mark.parametrize("accept", ["", "text/plain", OPENMETRICS])
+def test_each_format_that_is_asked_for_is_read_by_its_own_rules(served: Machine, accept: str) -> None:
+    served.client(3)
+    content_type, text = scrape(served, accept)
+    if accept == OPENMETRICS:
+        assert content_type.startswith("application/openmetrics-text;")
+        families = list(read_openmetrics(text))
+    else:
+        assert content_type.startswith("text/plain;")
+        families = list(read_text(text))
+    ours = [family for family in families if family.name.startswith("mpsd_")]
+    told = {one.name for family in ours for one in family.samples}
+    never_here = {"mpsd_domain_last_fault_timestamp_seconds", "mpsd_grant_threads_ratio"}  # no fault, no pod
+    table = {series for one in told_by(Teller.AGENT) for series in one.series}
+    assert told <= table
+    assert {name for name in table - told if not name.startswith("mpsd_plugin_")} <= never_here  # no kubelet
+    assert {family.documentation for family in ours} <= {one.help for one in told_by(Teller.AGENT)}
+
+
+def test_how_long_a_daemon_took_to_answer_is_counted_at_every_question(served: Machine) -> None:
+    def asked() -> float:
+        return now(served, "mpsd_domain_command_seconds_count", "domain").get(("gpu0",), 0)
+
+    eventually(asked, "the daemon was asked")
+    before = asked()
+    eventually(lambda: asked() > before, "it was asked again")
+    buckets = now(served, "mpsd_domain_command_seconds_bucket", "domain", "le")
+    assert buckets["gpu0", "+Inf"] >= before
+    assert now(served, "mpsd_domain_command_seconds_sum", "domain")["gpu0",] > 0
+    assert now(served, "mpsd_domain_commands_unanswered_total", "domain")["gpu0",] == 0
+
+
+def test_the_port_that_was_asked_for_tells_the_same(served: Machine) -> None:
+    (line,) = served.part("up").logged("serving readers", level="info")
+    with urllib.request.urlopen(f"http://127.0.0.1:{line['port']}/metrics", timeout=20) as answer:
+        text = answer.read().decode()
+    assert values(read_text(text), "mpsd_gpu_memory_bytes", "gpu") == now(served, "mpsd_gpu_memory_bytes", "gpu")
+    with urllib.request.urlopen(f"http://127.0.0.1:{line['port']}/v1/node", timeout=20) as answer:
+        assert msgspec.json.decode(answer.read(), type=NodeStatus).driver == served.node().driver
+
+
+def test_the_port_grants_nothing(served: Machine) -> None:
+    (line,) = served.part("up").logged("serving readers", level="info")
+    for path in ("/v1/grants", "/v1/containers"):
+        asked = urllib.request.Request(f"http://127.0.0.1:{line['port']}{path}", data=b"{}", method="POST")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(asked, timeout=20)
+
+
+def test_limits_files_that_cannot_be_used_are_told(served: Machine) -> None:
+    assert now(served, "mpsd_limits_wrong") == {(): 0}
+    served.set_policy(placement="heap")
+    eventually(lambda: now(served, "mpsd_limits_wrong") == {(): 1}, "a policy that cannot be used is told")
+    served.set_policy()
+    eventually(lambda: now(served, "mpsd_limits_wrong") == {(): 0}, "it is told no longer")
+
+
+def _registering() -> WebhookMetrics:
+    made = WebhookMetrics()
+    made.registered(well=True)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("teller", "served"), [(Teller.WEBHOOK, _registering()), (Teller.SCHEDULER, SchedulerMetrics())]
+)
+def test_what_servers_of_a_cluster_tell_is_all_that_the_table_has_of_them(
+    teller: Teller, served: ServerMetrics
+) -> None:
+    ours = {(one.family, one.type.value, one.help) for one in told_by(teller)}
+    families = [one for one in read_openmetrics(openmetrics(served.registry).decode()) if one.name.startswith("mpsd_")]
+    assert {(one.name, one.type, one.documentation) for one in families} == ours
+
+
+def test_no_port_is_open_unless_somebody_asks(machine: Machine) -> None:
+    service = machine.up()
+    process = psutil.Process(service.pid)
+    assert process.net_connections("tcp") == []
+    assert not [one.path for one in process.memory_maps() if "cryptography" in one.path], "who serves nobody needs none"
+    assert now(machine, "mpsd_domain_servers", "domain").keys() == {("gpu0",)}
+
+
+@pytest.mark.parametrize("verb", ["up", "agent"])
+def test_an_address_that_others_reach_is_refused_where_nobody_can_be_asked(machine: Machine, verb: str) -> None:
+    service = machine.service(verb, {LISTEN: "127.0.0.1:0,0.0.0.0:9447"})
+    assert service.exit_code() == 2
+    assert "ssh -L 9447:127.0.0.1:9447" in service.errors
+    assert not (machine.run_directory / "mpsd.sock").exists()
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_starts(machine: Machine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        service = machine.service("up", {LISTEN: f"127.0.0.1:{taken.getsockname()[1]}"})
+        assert service.exit_code() == 1
+    assert service.errors.startswith("mpsd: --listen: cannot listen on 127.0.0.1:")
+    assert not (machine.run_directory / "mpsd.sock").exists()
+    assert not (machine.run_directory / "gpu0" / "pipe" / "control").exists()
+
+
+def test_an_address_that_is_none_is_refused_with_the_remedy(machine: Machine) -> None:
+    service = machine.service("up", {LISTEN: "9447"})
+    assert service.exit_code() == 2
+    assert "such as 127.0.0.1:9447" in service.errors

@@ -1,0 +1,121 @@
+"""`mpsd bundle` on a simulated machine: everything is in it but what is secret, and nothing stays after Ctrl-C."""
+
+import json
+import os
+import signal
+import stat
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.whole.machine.asking_doctor import host as host
+from tests.whole.machine.conftest import serving_on
+from tests.whole.machine.machine import MPSD, Machine, Program, eventually
+
+SECRETS = ("hunter2-in-an-argument", "hunter2-in-the-environment", "hunter2-in-a-log", "hunter2-in-daemon-json")
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Machine]:
+    """One A30 where a program in no pod is let be."""
+    yield from serving_on("A30", violations={"in_no_pod": {"action": "observe"}})
+
+
+def bundled(machine: Machine, *options: object) -> Program:
+    program = machine.start([MPSD, "bundle", *map(str, options)])
+    program.exit_code()
+    return program
+
+
+def contents(path: Path) -> dict[str, str]:
+    with tarfile.open(path) as tar:
+        found = {entry.name.partition("/")[2]: tar.extractfile(entry) for entry in tar.getmembers()}
+        return {name: file.read().decode() for name, file in found.items() if file}
+
+
+def test_all_of_it_is_there_and_nothing_secret(served: Machine, host: Path, tmp_path: Path) -> None:
+    beside = {**served.environment, "DB_PASSWORD": SECRETS[1]}
+    program = served.start([MPSD, "run", "--gpu-mem", "4", "--", "sim-cuda", "hold", f"--{SECRETS[0]}"], beside)
+    eventually(lambda: served.node().grants, "it has a grant")
+    with served.folder_of().log.open("a") as log:
+        log.write(f"connecting with password={SECRETS[2]}\n")
+    docker = {"runtimes": {"mpsd": {"path": "/usr/local/bin/mpsd-runtime"}}, "proxies": {"token": SECRETS[3]}}
+    (host / "etc/docker/daemon.json").write_text(json.dumps(docker))
+    path = tmp_path / "out.tar.gz"
+
+    answer = bundled(served, "-o", path, "--root", host)
+
+    assert (answer.exit_code(), answer.output) == (0, f"{path}\n"), answer
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    found = contents(path)
+    assert {"INDEX.txt", "doctor.json", "node.json", "metrics.txt", "gpus.json", "versions.json"} <= found.keys()
+    assert {
+        "limits/policy.yaml",
+        "domains/gpu0/record.json",
+        "domains/gpu0/control.log",
+        "engines/docker",
+    } <= found.keys()
+    for secret in SECRETS:
+        assert [name for name, text in found.items() if secret in text] == []
+    assert "Starting control daemon using socket" in found["domains/gpu0/control.log"]
+    assert "[left out]" in found["domains/gpu0/control.log"]
+    assert json.loads(found["engines/docker"]) == {"runtimes": {"mpsd": {"path": "/usr/local/bin/mpsd-runtime"}}}
+    assert json.loads(found["domains/gpu0/record.json"])["domain"] == "gpu0"
+    assert json.loads(found["limits/policy.yaml"])["violations"]["in_no_pod"]["action"] == "observe"
+    assert json.loads(found["node.json"])["version"]
+    assert "NVIDIA A30" in found["gpus.json"]
+    index = found["INDEX.txt"]
+    assert all(f"{name}: " in index for name in found if name != "INDEX.txt")
+    assert "engines/podman: " in index.partition("Not here: ")[2]
+    program.kill()
+
+
+def test_where_nothing_runs_it_says_what_could_not_be_had(machine: Machine, tmp_path: Path) -> None:
+    answer = bundled(machine, "-o", tmp_path / "out.tar.gz")
+    assert answer.exit_code() == 0, answer
+    missing = contents(tmp_path / "out.tar.gz")["INDEX.txt"].partition("Not here: ")[2]
+    assert "node.json: what the agent sees, GET /v1/node: mpsd does not run here: nobody answers on " in missing
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_leaves_nothing_behind(served: Machine, tmp_path: Path, number: signal.Signals, code: int) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    service = served.part("up")
+    service.send(signal.SIGSTOP)  # so that it waits for the agent
+    program = served.start([MPSD, "bundle", "-o", str(folder / "out.tar.gz")])
+    eventually(lambda: list(folder.iterdir()), "it writes")
+    os.kill(program.pid, number)
+    ended = program.exit_code()
+    service.send(signal.SIGCONT)
+    assert ended == code, program
+    assert list(folder.iterdir()) == []
+
+
+def test_a_file_that_is_none_is_a_wrong_question(machine: Machine, tmp_path: Path) -> None:
+    answer = bundled(machine, "-o", tmp_path)
+    assert (answer.exit_code(), answer.output) == (2, "")
+    assert "is no plain file" in answer.errors
+
+
+def test_a_full_disk_is_named_with_the_file_and_nothing_stays(machine: Machine, tmp_path: Path) -> None:
+    full = ["bash", "-c", 'ulimit -f 1; trap "" XFSZ; exec "$@"', "bash"]  # as a disk with 1 KiB of room
+    program = machine.start([*full, MPSD, "bundle", "-o", str(tmp_path / "out.tar.gz")])
+    assert program.exit_code() == 2, program
+    assert f'-o is "{tmp_path}/out.tar.gz"' in program.errors or "cannot be written: File too large" in program.errors
+    assert list(tmp_path.glob("*out.tar.gz*")) == []
+
+
+def test_a_folder_that_is_not_there_is_named_before_anything_is_gathered(machine: Machine, tmp_path: Path) -> None:
+    answer = bundled(machine, "-o", tmp_path / "none/out.tar.gz")
+    assert (answer.exit_code(), answer.output) == (2, "")
+    assert "cannot be written: No such file or directory; name a file where" in answer.errors
+    assert "versions.json" not in answer.errors
+
+
+def test_help_says_what_is_in_it_and_what_is_not(machine: Machine) -> None:
+    said = bundled(machine, "--help").output
+    assert "In it: " in said
+    assert "Not in it: " in said

@@ -1,0 +1,143 @@
+"""Who puts a compute mode back when mpsd did not end well, or is not wanted to keep it; test_stopping has the rest."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+
+from mpsd.platform import records
+from mpsd.simulator.card import DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED
+from tests.whole.machine.machine import MPSD, Machine, Program, eventually
+
+
+def release(machine: Machine, *options: str, **environment: str) -> Program:
+    """`mpsd control --release`, once it has ended."""
+    program = machine.start([MPSD, "control", "--release", *options], environment)
+    program.exit_code()
+    return program
+
+
+def crash(machine: Machine) -> None:
+    """mpsd and all its daemons are gone at once, as when its container is removed by force."""
+    domains = [f"gpu{gpu.ordinal}" for gpu in machine.simulation.gpus]
+    control = machine.service("control")
+    eventually(lambda: len(control.logged("state", state="ready")) == len(domains), "it serves")
+    control.kill()
+    for domain in domains:
+        machine.kill(machine.recorded_daemon(domain))
+    eventually(lambda: not machine.processes_left(), "all of it is gone")
+
+
+def test_a_policy_that_wants_it_no_more_puts_it_back_and_another_takes_it_again(machine: Machine) -> None:
+    card = machine.card()
+    card.compute_mode = PROHIBITED
+    service = machine.up()
+    client = machine.client(7)
+    assert card.compute_mode == EXCLUSIVE_PROCESS
+    machine.set_policy(exclusive_process=False)
+    eventually(lambda: card.compute_mode == PROHIBITED, "it is put back")
+    eventually(lambda: machine.record().compute_modes == {}, "nothing is left to put back")
+    machine.set_policy(exclusive_process=True)
+    eventually(lambda: card.compute_mode == EXCLUSIVE_PROCESS, "it is taken again")
+    assert client.running
+
+    service.kill()
+    machine.set_policy(exclusive_process=False)
+    machine.up()
+
+    assert card.compute_mode == PROHIBITED
+    assert machine.record().compute_modes == {}
+
+
+def test_what_a_crash_left_behind_is_put_back_once_on_request(pair: Machine) -> None:
+    pair.card(0).compute_mode = PROHIBITED
+    crash(pair)
+    assert (pair.card(0).compute_mode, pair.card(1).compute_mode) == (EXCLUSIVE_PROCESS, EXCLUSIVE_PROCESS)
+    pair.card(1).compute_mode = DEFAULT  # somebody was faster
+
+    first, second = release(pair, "-o", "json"), release(pair)
+
+    rows = [(row["domain"], row["gpu"], row["mode"], row["outcome"]) for row in json.loads(first.output)]
+    uuids = [gpu.uuid for gpu in pair.simulation.gpus]
+    assert rows == [
+        ("gpu0", uuids[0], "PROHIBITED", "put back"),
+        ("gpu1", uuids[1], "DEFAULT", "was so already"),
+    ]
+    assert (pair.card(0).compute_mode, pair.card(1).compute_mode) == (PROHIBITED, DEFAULT)
+    assert "nothing to put back: no record of this boot in " in second.output
+    assert (first.exit_code(), second.exit_code()) == (0, 0)
+
+
+def test_it_is_refused_while_somebody_would_lose_by_it(machine: Machine) -> None:
+    card = machine.card()
+    service = machine.up()
+    client = machine.client(7)
+    refused = release(machine)
+    assert refused.exit_code() == 1
+    assert "mpsd runs here already" in refused.errors
+
+    service.kill()
+    used = release(machine)
+    os.kill(machine.recorded_daemon(), signal.SIGSTOP)
+    silent = release(machine)
+    os.kill(machine.recorded_daemon(), signal.SIGCONT)
+
+    assert (used.exit_code(), silent.exit_code()) == (1, 1)
+    assert (
+        f"compute mode DEFAULT not put back: programs run on its control daemon (pid {machine.recorded_daemon()})"
+        in (used.output)
+    )
+    assert "compute mode DEFAULT not put back: its control daemon does not say who is on it" in silent.output
+    assert card.compute_mode == EXCLUSIVE_PROCESS
+    client.kill()
+    eventually(lambda: release(machine).exit_code() == 0, "nobody is left")
+    assert card.compute_mode == DEFAULT
+    machine.up()
+    assert card.compute_mode == EXCLUSIVE_PROCESS
+
+
+def test_what_cannot_be_put_back_stays_written_down(pair: Machine) -> None:
+    crash(pair)
+    pair.card(1).lost = True
+    lost = release(pair)
+    assert lost.exit_code() == 1
+    assert lost.output.splitlines()[0].endswith("compute mode DEFAULT put back")
+    assert lost.output.splitlines()[1].endswith("GPU is lost")
+    without_driver = release(pair, MPSD_SIMULATE="")
+    assert without_driver.exit_code() == 1
+    assert "no NVIDIA driver answers here" in without_driver.errors
+    pair.card(1).lost = False
+    assert release(pair).exit_code() == 0
+    assert pair.card(1).compute_mode == DEFAULT
+
+
+def test_a_record_that_cannot_be_read_keeps_no_other_gpu_from_its_mode(pair: Machine) -> None:
+    crash(pair)
+    pair.folder_of("gpu0").record.write_text("{broken")
+    released = release(pair)
+    assert released.exit_code() == 1
+    assert "gpu0: compute mode not put back: " in released.output
+    assert (pair.card(0).compute_mode, pair.card(1).compute_mode) == (EXCLUSIVE_PROCESS, DEFAULT)
+
+
+def test_records_of_another_boot_put_nothing_back_and_those_of_other_domains_do(pair: Machine) -> None:
+    card = pair.card(0)
+    card.compute_mode = PROHIBITED
+    crash(pair)
+    for name in ("gpu0", "gpu1"):
+        records.write(pair.folder_of(name).record, replace(pair.record(name), boot_id="another"))
+    assert "nothing to put back" in release(pair).output
+    for name in ("gpu0", "gpu1"):
+        record = replace(pair.record(name), boot_id="", daemon=None)  # as an older mpsd wrote it
+        records.write(pair.folder_of(name).record, record)
+
+    pair.set_policy(domains=[[0, 1]])
+    control = pair.service("control")
+    eventually(lambda: control.logged("state", state="ready"), "it serves")
+
+    assert pair.record("gpu0-1").compute_modes == {
+        gpu.uuid: mode for gpu, mode in zip(pair.simulation.gpus, (PROHIBITED, DEFAULT), strict=True)
+    }
+    control.send(signal.SIGTERM)
+    assert control.exit_code() == 0
+    assert card.compute_mode == PROHIBITED

@@ -1,0 +1,399 @@
+"""Containers without Kubernetes, as `mpsd up` sees them: who holds a grant, from when, and until when."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mpsd.model.node_status import GrantStatus
+from mpsd.model.violations import Kind
+from mpsd.platform import processes
+from tests.platform.pod_cgroup import needs_cgroups
+from tests.whole.machine.conftest import parted_on
+from tests.whole.machine.machine import Machine, eventually
+from tests.whole.machine.oci_player import Played, played
+
+pytestmark = needs_cgroups
+
+TWO_GIB = {"EGPU": "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=2048,WEIGHT=10"}
+HALF = {"EGPU": "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=14000,WEIGHT=10"}
+BOTH = "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM={},WEIGHT=10:PGPU=1,MEM={},WEIGHT=10"
+
+
+@pytest.fixture(scope="module")
+def parted() -> Iterator[Machine]:
+    """Two A30 of one domain, with mpsd's two parts apart, so that the agent can be killed."""
+    yield from parted_on("A30×2", domains=[[0, 1]])
+
+
+@pytest.fixture
+def two(apart: Machine, tmp_path: Path) -> Iterator[tuple[Played, Played]]:
+    with played(apart, tmp_path / "root", "c1", "c2") as (one, other):
+        yield one, other
+        one.delete()
+        other.delete()
+
+
+@pytest.fixture
+def container(two: tuple[Played, Played]) -> Played:
+    return two[0]
+
+
+@pytest.fixture
+def other(two: tuple[Played, Played]) -> Played:
+    return two[1]
+
+
+def grants(machine: Machine) -> dict[str, GrantStatus]:
+    """By the id of the container that holds it."""
+    return {grant.container: grant for grant in machine.node().grants if grant.container}
+
+
+def on_disk(machine: Machine) -> list[str]:
+    return sorted(path.name for path in (machine.run_directory / "grants").iterdir())
+
+
+def known_as(container: Played, pid: int) -> Callable[[], bool]:
+    return lambda: grants(container.machine)[container.name].holder_pid == pid
+
+
+def until_over(container: Played) -> None:
+    eventually(lambda: container.name not in grants(container.machine), "its grant has come back")
+    assert on_disk(container.machine) == []
+
+
+def given_back(machine: Machine, container: Played, **fields: object) -> bool:
+    return bool(machine.part("agent").logged("given back", container=container.name, **fields))
+
+
+# -- from create to its end ----------------------------------------------------------------------------------------
+
+
+def test_a_container_that_asks_nothing_is_left_as_it_is(container: Played) -> None:
+    assert container.ask({"AMP_VGPU_ENABLE": "0", "GPU_MEM_PER_DEVICE": "5000000000"}) == 204
+    assert grants(container.machine) == {}
+
+
+def test_a_container_is_told_what_goes_into_its_bundle(container: Played) -> None:
+    assert container.ask(TWO_GIB) == 201
+    gpu = container.machine.simulation.gpus[0]
+    answer = container.answer
+    assert answer["environment"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=2048M"
+    assert answer["environment"]["NVIDIA_VISIBLE_DEVICES"] == gpu.uuid
+    assert "MPSD_GRANT" not in answer["environment"]
+    domain = container.machine.run_directory / "gpu0-1"
+    assert {"source": f"{domain}/client", "inside": "/run/mpsd/client", "read_only": True} in answer["mounts"]
+    gate = {"source": f"{domain}/gate", "inside": "/dev/mpsd-gate", "access": "r"}
+    assert answer["devices"] == ([gate] if (domain / "gate").exists() else [])
+
+
+def test_the_grant_goes_from_the_runtime_to_the_first_process_and_ends_with_it(container: Played) -> None:
+    assert container.ask(TWO_GIB) == 201
+    assert known_as(container, container.runtime_pid)()
+    first = container.make("hold")
+    container.end_runtime()
+    eventually(known_as(container, first), "its first process holds it")
+    assert grants(container.machine)[container.name].holder_alive
+    os.kill(first, signal.SIGKILL)
+    until_over(container)
+
+
+def test_the_first_process_holds_it_while_the_runtime_stays(container: Played) -> None:
+    """As with `runc run`."""
+    assert container.ask(TWO_GIB) == 201
+    eventually(known_as(container, container.make("hold")), "its first process holds it")
+    container.kill_runtime()
+    assert grants(container.machine)[container.name].holder_alive
+
+
+def test_what_a_runtime_did_not_make_is_given_back_when_it_is_killed(container: Played) -> None:
+    assert container.ask(TWO_GIB) == 201
+    container.kill_runtime()
+    until_over(container)
+    assert given_back(container.machine, container, reason="not created")
+
+
+def test_what_a_killed_runtime_had_made_keeps_its_grant(container: Played) -> None:
+    assert container.ask(TWO_GIB) == 201
+    first = container.make("hold")
+    container.kill_runtime()
+    eventually(known_as(container, first), "its first process holds it")
+
+
+def test_a_state_that_nobody_can_read_is_not_taken_for_no_container(container: Played) -> None:
+    assert container.ask(TWO_GIB) == 201
+    container.state.parent.mkdir(parents=True)
+    container.state.symlink_to("/etc/passwd")
+    container.kill_runtime()
+    agent = container.machine.part("agent")
+    eventually(lambda: agent.logged("state of a container unknown", container=container.name), "it is said")
+    assert grants(container.machine)[container.name].holder_alive
+    container.state.unlink()
+    until_over(container)
+
+
+def test_an_older_container_of_that_name_is_not_what_came_of_it(container: Played) -> None:
+    """One that was made while mpsd did not run: the new runtime finds it in the way, and ends."""
+    old = subprocess.Popen(["sleep", "600"])
+    try:
+        found = processes.identity_of(old.pid)
+        assert found
+        state = {"init_process_pid": old.pid, "init_process_start": found.start_ticks}
+        container.state.parent.mkdir(parents=True)
+        container.state.write_text(json.dumps(state))
+        eventually(lambda: _ticks_now() > found.start_ticks, "the kernel's clock has gone on")
+        assert container.ask(TWO_GIB) == 201
+        container.kill_runtime()
+        until_over(container)
+    finally:
+        old.kill()
+        old.wait()
+
+
+def _ticks_now() -> int:
+    """When a process starts that starts now."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as started:
+        found = processes.identity_of(started.pid)
+        assert found
+        return found.start_ticks
+
+
+# -- the agent is killed -------------------------------------------------------------------------------------------
+
+
+def agent_killed(machine: Machine) -> None:
+    machine.part("agent").kill()
+
+
+def agent_back(machine: Machine) -> None:
+    machine.service("agent")
+    machine.until_ready()
+
+
+def test_a_container_that_was_made_while_the_agent_was_away_is_found(container: Played) -> None:
+    assert container.ask(TWO_GIB) == 201
+    agent_killed(container.machine)
+    first = container.make("hold")
+    container.end_runtime()
+    agent_back(container.machine)
+    eventually(known_as(container, first), "its first process holds it")
+
+
+def test_a_container_that_ended_while_the_agent_was_away_is_given_back(container: Played, other: Played) -> None:
+    first = container.held(TWO_GIB)
+    eventually(known_as(container, first), "its first process holds it")
+    assert other.ask(TWO_GIB) == 201
+    agent_killed(container.machine)
+    os.kill(first, signal.SIGKILL)
+    other.kill_runtime()
+    agent_back(container.machine)
+    eventually(lambda: not grants(container.machine), "both are given back")
+    assert on_disk(container.machine) == []
+
+
+def test_a_file_that_was_begun_is_no_grant(container: Played) -> None:
+    machine = container.machine
+    agent_killed(machine)
+    (machine.run_directory / "grants" / ".g7.container.json.new").write_text('{"id":"g7","doma')
+    agent_back(machine)
+    assert (grants(machine), on_disk(machine)) == ({}, [])
+
+
+def test_grants_of_another_boot_are_over(container: Played) -> None:
+    machine = container.machine
+    container.held(TWO_GIB)
+    agent_killed(machine)
+    (path,) = (machine.run_directory / "grants").iterdir()
+    path.write_text(path.read_text().replace(processes.boot_id(), "another"))
+    agent_back(machine)
+    assert (grants(machine), on_disk(machine)) == ({}, [])
+
+
+# -- whose a process is --------------------------------------------------------------------------------------------
+
+
+def grant_of_client(machine: Machine, pid: int) -> str | None:
+    found = eventually(lambda: [one for one in machine.node().clients or () if one.pid == pid], f"pid {pid} is seen")
+    return found[0].grant
+
+
+def test_what_enters_a_container_is_its_own_though_it_does_not_descend_from_it(container: Played) -> None:
+    container.held(TWO_GIB)
+    entered = container.entered("hold")
+    entered.heard("ready")
+    assert grant_of_client(container.machine, entered.pid) == container.answer["grant"]
+
+
+def test_a_mark_counts_for_nothing_in_a_container(container: Played) -> None:
+    machine = container.machine
+    program = machine.client(2)
+    container.held(TWO_GIB)
+    entered = container.entered("hold", MPSD_GRANT=machine.grant_of(program).id)
+    entered.heard("ready")
+    assert grant_of_client(machine, entered.pid) == container.answer["grant"]
+
+
+def test_nobody_outside_gets_a_containers_grant_by_its_mark(container: Played) -> None:
+    machine = container.machine
+    container.held(TWO_GIB)
+    outside = machine.start(
+        [machine.program("sim-cuda"), "hold"],
+        {
+            "MPSD_SIMULATION": str(machine.simulation.folder),
+            "MPSD_GRANT": container.answer["grant"],
+            "CUDA_MPS_PIPE_DIRECTORY": str(machine.run_directory / "gpu0-1" / "client"),
+        },
+    )
+    outside.heard("ready")
+    assert grant_of_client(machine, outside.pid) is None
+
+
+def test_a_process_of_a_container_that_takes_too_much_is_ended_alone(container: Played, other: Played) -> None:
+    neighbour = other.held(TWO_GIB)
+    container.held(TWO_GIB)
+    greedy = container.entered("alloc=4000", "hold", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="garbage")
+    assert greedy.exit_code() != 0
+    violations = container.machine.node().violations
+    assert violations
+    assert (violations.last[-1].kind, violations.last[-1].pid) == (Kind.MEMORY_OVER_GRANT, greedy.pid)
+    assert processes.identity_of(neighbour)
+
+
+# -- one name --------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_lives_gets_no_second_grant(container: Played) -> None:
+    first = container.held(TWO_GIB)
+    eventually(known_as(container, first), "its first process holds it")
+    again = Played(container.machine, container.state.parents[1], container.name, container.cgroup)
+    try:
+        assert again.ask(TWO_GIB) == 409
+        (reason,) = again.answer["reasons"]
+        assert f"container {container.name} holds grant {container.answer['grant']} already" in reason
+        assert f"pid {first} of it lives" in reason
+    finally:
+        again.kill_runtime()
+
+
+def test_a_name_whose_processes_are_gone_gets_another_grant(container: Played) -> None:
+    """As with `docker restart`, whatever became of the hook."""
+    container.held(HALF)
+    before = container.answer["grant"]
+    container.delete()
+    assert container.ask(HALF) == 201, container.answer
+    assert container.answer["grant"] != before
+
+
+# -- what its runtime says later -------------------------------------------------------------------------------------
+
+
+def test_over_gives_the_grant_back_before_it_is_answered(container: Played) -> None:
+    container.held(TWO_GIB)
+    container.delete()
+    assert container.told("over") == (200, {})
+    assert grants(container.machine) == {}
+    assert container.told("over") == (200, {})
+
+
+def test_over_ends_nothing_of_a_container_that_lives(container: Played) -> None:
+    first = container.held(TWO_GIB)
+    assert container.told("over")[0] == 200
+    assert known_as(container, first)()
+
+
+def test_over_ends_nothing_of_a_container_that_is_being_made(container: Played) -> None:
+    assert container.ask(TWO_GIB) == 201
+    assert container.told("over")[0] == 200
+    assert known_as(container, container.runtime_pid)()
+
+
+def test_what_is_started_later_is_told_what_holds_now(container: Played) -> None:
+    assert container.told("environment")[0] == 404
+    container.held(TWO_GIB)
+    status, answer = container.told("environment")
+    assert (status, answer["environment"]) == (200, container.answer["environment"])
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_one_card_lacks_is_refused_and_the_log_names_the_card_that_had_room(
+    container: Played, other: Played
+) -> None:
+    machine = container.machine
+    container.held(HALF)
+    assert other.ask({"EGPU": BOTH.format(14000, 14000)}) == 409
+    assert other.answer["for_ever"] is False
+    assert set(grants(machine)) == {container.name}
+    assert given_back(machine, other, gpus=["gpu1"])
+
+
+def test_more_than_a_card_is_refused_for_ever_and_nothing_stays(container: Played) -> None:
+    assert container.ask({"EGPU": BOTH.format(14000, 40960)}) == 400
+    assert container.answer["for_ever"] is True
+    assert grants(container.machine) == {}
+
+
+def test_a_privileged_container_is_refused(container: Played) -> None:
+    assert container.ask(TWO_GIB, capabilities=["CAP_MKNOD", "CAP_KILL"]) == 201
+    container.kill_runtime()
+    until_over(container)
+    assert container.ask(TWO_GIB, capabilities=["CAP_SYS_ADMIN", "CAP_KILL", "CAP_SYS_PTRACE"]) == 400
+    (reason,) = container.answer["reasons"]
+    assert "SYS_ADMIN, SYS_PTRACE" in reason
+    assert "--privileged" in reason
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a process of another user")
+def test_another_user_is_refused(container: Played) -> None:
+    machine = container.machine
+    machine.run_directory.parent.chmod(0o711)
+    script = (
+        "import os, socket, sys; os.setresuid(65534, 65534, 65534);"
+        "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
+        "s.sendall(b'POST /v1/containers HTTP/1.0\\r\\nContent-Length: 2\\r\\n\\r\\n{}'); print(s.recv(65536).decode())"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", script, str(machine.run_directory / "mpsd.sock")], capture_output=True, text=True
+    )
+    assert said.stdout.startswith("HTTP/1.0 403"), said
+
+
+# -- its out-of-memory script ------------------------------------------------------------------------------------------
+
+
+def test_its_script_is_called_through_its_runtime_before_its_process_is_ended(
+    container: Played, tmp_path: Path
+) -> None:
+    runtime, said = tmp_path / "runtime", tmp_path / "said"
+    runtime.write_text(f'#!/bin/sh\necho "$@" >{said}.new\nmv {said}.new {said}\n')
+    runtime.chmod(0o755)
+    assert container.ask(TWO_GIB, oom_script="/oom.sh", runtime=str(runtime)) == 201
+    container.make("hold")
+    greedy = container.entered("alloc=4000", "hold", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="garbage")
+    assert greedy.exit_code() != 0
+    words = eventually(lambda: said.exists() and said.read_text().split(), "the script is called")
+    root = str(container.state.parents[1])
+    assert words[:3] == ["--root", root, "exec"]
+    assert words[-2:] == [container.name, "/oom.sh"]
+    told = dict(word.split("=", 1) for word in words if word.startswith("MPSD_OOM_"))
+    assert told["MPSD_OOM_PID"] == str(greedy.pid)
+    assert told["MPSD_OOM_GRANTED_MIB"] == "2048"
+    assert int(told["MPSD_OOM_USED_MIB"]) > 4000
+
+
+def test_a_script_that_never_ends_holds_nothing_up(container: Played, tmp_path: Path) -> None:
+    runtime = tmp_path / "runtime"
+    runtime.write_text("#!/bin/sh\nsleep 600\n")
+    runtime.chmod(0o755)
+    assert container.ask(TWO_GIB, oom_script="/oom.sh", runtime=str(runtime)) == 201
+    container.make("hold")
+    greedy = container.entered("alloc=4000", "hold", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="garbage")
+    assert greedy.exit_code() != 0
+    agent = container.machine.part("agent")
+    eventually(lambda: agent.logged("script called", outcome="ended at its deadline"), "the script is ended too")

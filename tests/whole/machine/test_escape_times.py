@@ -1,0 +1,105 @@
+"""How long a program has more than it was given: on the simulator, and with `--gpu` on real GPUs.
+
+    pytest -n 0 -s --gpu tests/whole/machine/test_escape_times.py
+
+prints the figures.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PIPE_DIRECTORY
+from mpsd.model.violations import Kind
+from tests.whole.machine import hardware
+from tests.whole.machine.hardware import AnyMachine, SimulatedMachine, cuda, seconds_over, used_mib
+from tests.whole.machine.machine import Program, eventually
+from tests.whole.machine.promises import is_kept_within
+
+here = pytest.fixture(hardware.here, scope="module")
+
+GRANTED_GIB, TAKEN_MIB = 2, 4000
+GRANTED_MIB, TOLERANCE_MIB = GRANTED_GIB * 1024, 32
+PROMISED_S = 0.5  # from the first byte too many until the memory is back
+ENDED = {128 + 9, 4}  # 4: it saw that MPS had ended its work (CUDA error 810) before the SIGKILL came
+
+
+@pytest.fixture(scope="module")
+def neighbour(here: AnyMachine) -> Program:
+    """One who keeps to its grant and computes, on a machine where processes may run beside MPS."""
+    here.set_policy(canary="skip", exclusive_process=False, graces={"command_s": 2, "start_s": 30})
+    here.up()
+    program = cuda(here, 4, "alloc=1000", "work")
+    program.heard("launches")
+    return program
+
+
+@pytest.mark.parametrize("value", ["5=1G", "garbage"])
+def test_who_lifts_his_limit_within_his_program(here: AnyMachine, neighbour: Program, value: str) -> None:
+    def escape() -> Program:
+        return cuda(here, GRANTED_GIB, f"lift={value}", f"alloc={TAKEN_MIB}", "hold")
+
+    way = f"{MEMORY_LIMIT}={value}, set by the program itself"
+    _is_ended_soon(here, Escape(way, escape, GRANTED_MIB + TOLERANCE_MIB, Kind.MEMORY_OVER_GRANT))
+    _computes_on(neighbour)
+
+
+def test_who_starts_a_program_without_its_limit(here: AnyMachine, neighbour: Program) -> None:
+    changed = f"{MEMORY_LIMIT}=0=0"
+
+    def escape() -> Program:
+        return here.run(f"--gpu-mem {GRANTED_GIB}", "env", changed, *here.cuda, f"alloc={TAKEN_MIB}", "hold")
+
+    way = f"{changed} in its environment"
+    _is_ended_soon(here, Escape(way, escape, GRANTED_MIB + TOLERANCE_MIB, Kind.MEMORY_OVER_GRANT))
+    _computes_on(neighbour)
+
+
+def test_who_goes_beside_mps(here: AnyMachine, neighbour: Program) -> None:
+    """Ended for its context, before it has taken anything."""
+    changed = f"{PIPE_DIRECTORY}=/nowhere"
+
+    def escape() -> Program:
+        return here.run(f"--gpu-mem {GRANTED_GIB}", "env", changed, *here.cuda, "hold")
+
+    _is_ended_soon(here, Escape(f"{changed} in its environment", escape, 0, Kind.OUTSIDE_MPS))
+    _computes_on(neighbour)
+
+
+@dataclass(frozen=True, slots=True)
+class Escape:
+    """way: in words. begin: starts the program. most_mib: what is too much. kind: what it is told of as."""
+
+    way: str
+    begin: Callable[[], Program]
+    most_mib: int
+    kind: Kind
+
+
+def _is_ended_soon(here: AnyMachine, escape: Escape) -> None:
+    def contained() -> float:
+        tenant = escape.begin()
+        took_s = seconds_over(escape.most_mib, lambda: used_mib(here, tenant.pid), lambda: not tenant.running)
+        print(f"\n{escape.way}: {took_s:.3f} s over {escape.most_mib} MiB")
+        assert tenant.exit_code() in ENDED
+        _is_told_of(here, tenant, escape.kind)
+        return took_s
+
+    is_kept_within(PROMISED_S, contained, tries=3 if isinstance(here, SimulatedMachine) else 1)
+
+
+def _is_told_of(here: AnyMachine, tenant: Program, kind: Kind) -> None:
+    def told() -> bool:
+        violations = here.node().violations
+        assert violations is not None
+        return any((one.kind, one.pid) == (kind, tenant.pid) and one.outcome for one in violations.last)
+
+    eventually(told, f"{kind} is told of {tenant}")
+
+
+def _computes_on(neighbour: Program) -> None:
+    said = len(neighbour.lines)
+    eventually(lambda: len(neighbour.lines) > said + 1, f"more is heard of {neighbour}")
+    launches = [line["launches"] for line in neighbour.lines[said - 1 :]]
+    assert launches == sorted(set(launches)), "it computes on"

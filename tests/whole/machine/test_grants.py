@@ -1,0 +1,79 @@
+"""Grants of programs: how they come back, and who gets them next."""
+
+import signal
+import time
+
+from mpsd.model.client_limits import DENY_MIB
+from tests.whole.machine.machine import Machine, eventually
+
+# A shell that leaves a program on the GPU and ends.
+_LEAVES_A_CHILD = "sim-cuda hold & while ! grep -q ready /proc/self/fd/1; do sleep 0.01; done; exit 0"
+
+
+def test_the_grant_comes_back_when_the_command_ends(served: Machine) -> None:
+    assert served.run("--gpu-mem 20", "true").exit_code() == 0
+    served.until_no_grants()
+    assert served.run("--gpu-mem 20", "sh", "-c", "kill -SEGV $$").exit_code() == 128 + signal.SIGSEGV
+    served.until_no_grants()
+    assert served.run("--gpu-mem 20", "no-such-command").exit_code() == 127
+    served.until_no_grants()
+    killed = served.client(20)
+    killed.kill()
+    served.until_no_grants()
+    eventually(lambda: served.limit_mib() == DENY_MIB, "new clients are denied again")
+
+
+def test_a_grant_lasts_until_the_last_child_of_its_command_has_left_the_gpu(served: Machine) -> None:
+    parent = served.run("--gpu-mem 20", "sh", "-c", _LEAVES_A_CHILD)
+    assert parent.exit_code() == 0
+    child = parent.heard("ready")
+    time_to_notice = time.monotonic() + 1.5  # more than one look of the agent
+    eventually(lambda: time.monotonic() > time_to_notice, "the agent has looked")
+    (grant,) = served.node().grants
+    assert (grant.holder_pid, grant.holder_alive, grant.clients) == (parent.pid, False, 1)
+    refused = served.run("--gpu-mem 20", "true")
+    assert refused.exit_code() == 1
+
+    served.kill(child)
+
+    served.until_no_grants()
+
+
+def test_a_queue_is_served_in_its_order_and_nobody_overtakes(served: Machine) -> None:
+    holder = served.client(20)
+    first = served.run("--gpu-mem 21 --wait", "sim-cuda", "hold")
+    eventually(lambda: served.queue == [first.pid], "the first one waits")
+    small = served.run("--gpu-mem 2 --wait", "sim-cuda", "hold")  # there is room for it now
+    eventually(lambda: served.queue == [first.pid, small.pid], "the small one waits behind it")
+    at_once = served.run("--gpu-mem 2", "sim-cuda")
+    assert at_once.exit_code() == 1
+    assert "2 requests wait before this one" in at_once.errors
+    assert served.holders == {holder.pid}
+
+    holder.kill()
+
+    first.heard("ready")
+    small.heard("ready")
+    assert served.holders == {first.pid, small.pid}
+    assert served.queue == []
+
+
+def test_a_request_ends_with_the_program_that_waits(served: Machine) -> None:
+    served.client(20)
+    first = served.run("--gpu-mem 21 --wait", "sim-cuda", "hold")
+    eventually(lambda: served.queue == [first.pid], "the first one waits")
+    small = served.run("--gpu-mem 2 --wait", "sim-cuda", "hold")
+    eventually(lambda: len(served.queue) == 2, "the small one waits behind it")
+
+    first.kill()
+
+    small.heard("ready")
+    assert served.queue == []
+
+
+def test_a_request_is_refused_with_its_reason_when_its_time_is_over(served: Machine) -> None:
+    served.client(20)
+    late = served.run("--gpu-mem 21 --wait --timeout 1", "true")
+    assert late.exit_code() == 1
+    assert "21 GiB" in late.errors
+    assert served.queue == []

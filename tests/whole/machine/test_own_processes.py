@@ -1,0 +1,90 @@
+"""What is mpsd's own is left alone, and nobody else can pass for it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mpsd.model.identity import ProcessIdentity
+from mpsd.platform import processes, run_directory
+from mpsd.watchdog.own_processes import OwnProcesses
+from tests.model.worlds import record
+from tests.whole.machine.machine import Machine, eventually
+
+_HOLDS = (
+    "import signal, subprocess, sys; from pathlib import Path; from mpsd.platform import run_directory\n"
+    "with run_directory.held(Path(sys.argv[1])):\n"
+    "    print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
+    "    signal.pause()\n"
+)
+
+
+@pytest.fixture
+def stranger() -> Iterator[ProcessIdentity]:
+    """A process that does not descend from this one: its parent has ended."""
+    started = subprocess.run(
+        ["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!"], capture_output=True, text=True, check=True
+    )
+    pid = int(started.stdout)
+    eventually(lambda: processes.parent_of(pid) != os.getpid() and processes.command_of(pid) == "sleep 600", "it runs")
+    found = processes.identity_of(pid)
+    assert found
+    yield found
+    os.kill(pid, 9)
+
+
+def test_what_descends_from_mpsd_and_what_mpsd_descends_from_are_its_own(
+    tmp_path: Path, stranger: ProcessIdentity
+) -> None:
+    with subprocess.Popen(["sleep", "600"]) as child:
+        asked = [processes.identity_of(pid) for pid in (os.getpid(), os.getppid(), child.pid)]
+        own = [one for one in asked if one]
+        assert OwnProcesses(tmp_path).among([*own, stranger], ()) == set(own)
+        child.kill()
+
+
+def test_servers_and_what_daemons_start_are_its_own(tmp_path: Path, stranger: ProcessIdentity) -> None:
+    own = OwnProcesses(tmp_path)
+    assert own.among([stranger], ()) == frozenset()
+    assert own.among([stranger], [record(servers=(stranger.pid,))]) == {stranger}
+    daemon = replace(record(servers=()), daemon=stranger)
+    assert OwnProcesses(tmp_path).among([stranger], [daemon]) == {stranger}
+
+
+def test_what_the_holder_of_the_run_directory_starts_is_its_own_even_when_that_ends(tmp_path: Path) -> None:
+    """`mpsd control` beside an agent, and the client that it tries a driver with."""
+    parents = ["sh", "-c", f'setsid {sys.executable} -c "$0" {tmp_path} &', _HOLDS]  # the shell ends at once
+    with subprocess.Popen(parents, stdout=-1, text=True) as shell:
+        assert shell.stdout
+        child = processes.identity_of(int(shell.stdout.readline()))
+        assert child
+        holder = run_directory.holder(tmp_path)
+        assert holder == processes.parent_of(child.pid)
+        own = OwnProcesses(tmp_path)
+        assert own.among([child], ()) == {child}
+        os.kill(holder or 0, 9)
+        eventually(lambda: run_directory.holder(tmp_path) is None, "nobody holds it")
+        assert own.among([child], ()) == {child}, "it was, so it is"
+        os.kill(child.pid, 9)
+    assert OwnProcesses(tmp_path).among([child], ()) == frozenset()
+
+
+def test_what_a_driver_is_tried_with_is_left_alone_though_whoever_has_no_grant_is_ended() -> None:
+    machine = Machine("A30", tried=False)
+    try:
+        machine.set_policy(exclusive_process=False, violations={"in_no_pod": {"action": "kill"}})
+        machine.service("agent")
+        eventually(lambda: (machine.run_directory / "mpsd.sock").exists(), "the agent looks before the others start")
+        machine.service("control")
+        machine.until_ready()
+        canary, violations = machine.record().canary, machine.node().violations
+        assert canary
+        assert violations
+        assert (canary.problem, violations.last) == ("", ())
+        machine.stop()
+    finally:
+        machine.destroy()

@@ -1,0 +1,101 @@
+"""Whatever happens in whatever order: in the end every domain serves, and the books hold exactly the living programs.
+
+On a machine of its own, where programs wait for their grants; tests/whole/node/test_soak.py is about pods.
+"""
+
+import os
+import random
+from contextlib import suppress
+
+import pytest
+
+from mpsd.model.domain_states import State
+from mpsd.mps import drain_requests
+from mpsd.platform import local_api
+from tests.whole.machine.fate import GRACES, Bystander, Deed, Fate, seeds, until_quiet
+from tests.whole.machine.machine import Machine, Program, eventually
+
+DOMAINS = ("gpu0", "gpu1")
+
+
+class ProgramsFate(Fate):
+    """Programs come and go meanwhile."""
+
+    def __init__(self, machine: Machine, chance: random.Random) -> None:
+        machine.set_policy(graces=GRACES)
+        super().__init__(machine, chance, DOMAINS, *machine.apart())
+        self.programs: list[Program] = []
+
+    @property
+    def deeds(self) -> list[Deed]:
+        ours = [self.start_program, self.start_program, self.start_program, self.end_program]
+        return [*super().deeds, *ours, self.fault, self.fault_and_stay, self.cordon, self.uncordon]
+
+    def start_program(self) -> None:
+        self._start(self.chance.choice([2, 7, 12, 20]), "hold")
+
+    def fault(self) -> None:
+        self._start(2, "fault", "linger=0.5")
+
+    def fault_and_stay(self) -> None:
+        """Nobody else gets onto that GPU before it is ended for it."""
+        self._start(2, "fault", "linger")
+
+    def _start(self, gib: int, *actions: str) -> None:
+        self.programs.append(self.machine.run(f"--gpu-mem {gib} --wait --timeout 60", "sim-cuda", *actions))
+
+    def end_program(self) -> None:
+        if self.living:
+            self.chance.choice(self.living).kill()
+
+    def kill_agent(self) -> None:
+        """A program that asks where none answers is refused, so somebody must."""
+        super().kill_agent()
+        eventually(self._answers, "the agent answers")
+
+    def cordon(self) -> None:
+        drain_requests.ask(self.machine.folder_of(self.domain()), "chance has it")
+
+    def uncordon(self) -> None:
+        drain_requests.withdraw(self.machine.folder_of(self.domain()))
+
+    def end(self) -> None:
+        self.let_daemons_go_on()
+        for domain in DOMAINS:
+            drain_requests.withdraw(self.machine.folder_of(domain))
+
+    def _answers(self) -> bool:
+        with suppress(local_api.NotRunning):
+            return bool(self.machine.node())
+        return False
+
+    @property
+    def living(self) -> list[Program]:
+        return [program for program in self.programs if program.running]
+
+    def trouble(self) -> str:
+        """Why not every domain serves, or who lives and neither has what it asked for nor waits for room."""
+        if not self.control_has_looked:
+            return "control has not looked yet"
+        node, living = self.machine.node(), {program.pid for program in self.living}
+        served = {grant.holder_pid for grant in node.grants} | {waiting.holder_pid for waiting in node.waiting}
+        if served != living or any(domain.state is not State.READY for domain in node.domains):
+            return f"{living} live, {node}"
+        return ""
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_after_any_sequence_of_faults_the_books_hold_exactly_the_living_programs(pair: Machine, seed: int) -> None:
+    bystander = Bystander(pair)
+    fate = ProgramsFate(pair, random.Random(seed))
+    fate.play()
+    fate.end()
+
+    until_quiet(fate.trouble)
+    node = pair.node()
+    holders = [grant.holder_pid for grant in node.grants]
+    assert len(holders) == len(set(holders))
+    assert all(gpu.granted_mib <= gpu.promised_mib for gpu in node.gpus)
+    if os.geteuid() == 0:  # who else may make gates
+        eventually(lambda: all(pair.folder_of(one.name).gate.exists() for one in node.domains), "every gate is open")
+    assert bystander.is_well

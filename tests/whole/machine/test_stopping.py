@@ -1,0 +1,136 @@
+"""The end of `mpsd up`: programs first, then the daemons, and everything as it was found."""
+
+import os
+import signal
+
+from mpsd.model.client_limits import DENY_MIB
+from mpsd.model.domain_states import State
+from mpsd.platform import records
+from mpsd.simulator.card import DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED
+from tests.whole.machine.machine import Machine, eventually
+
+
+def test_a_stop_waits_for_the_programs_and_takes_no_new_ones(machine: Machine) -> None:
+    service = machine.up()
+    client = machine.client(7)
+    daemon = machine.daemon()
+
+    service.send(signal.SIGTERM)
+
+    machine.in_state(State.DRAINING)
+    refused = machine.run("--gpu-mem 7", "true")
+    assert refused.exit_code() == 1
+    assert "gpu0 is draining" in refused.errors
+    assert client.running
+    assert machine.daemon() == daemon
+    client.send(signal.SIGTERM)
+    assert client.exit_code() == 0
+    assert service.exit_code() == 0
+    assert machine.processes_left() == {}
+    assert machine.files_left() == []
+
+
+def test_a_stop_waits_for_a_granted_program_that_is_not_on_its_gpu_yet(machine: Machine) -> None:
+    service = machine.up()
+    go = machine.run_directory.parent / "go"
+    wait = f"while ! test -e {go}; do sleep 0.05; done; exec sim-cuda alloc=20000"
+    program = machine.run("--gpu-mem 1", "sh", "-c", wait)
+    eventually(lambda: machine.holders == {program.pid}, "it has its grant")
+
+    service.send(signal.SIGTERM)
+
+    machine.in_state(State.DRAINING)
+    assert service.running
+    go.touch()
+    assert program.heard("alloc_MiB") < 1024
+    assert program.exit_code() == 0
+    assert service.exit_code() == 0
+
+
+def test_a_stop_of_control_waits_for_grants_that_only_the_agent_knows(machine: Machine) -> None:
+    """As those of pods: their programs may come to the GPU as long as they hold one."""
+    control = machine.service("control")
+    eventually(lambda: control.logged("state", state="ready"), "it serves")
+    records.write(machine.folder_of().limits, 1024)  # what an agent says of the largest grant
+
+    control.send(signal.SIGTERM)
+
+    eventually(lambda: control.logged("state", state="draining"), "it drains")
+    assert control.running
+    records.write(machine.folder_of().limits, DENY_MIB)
+    assert control.exit_code() == 0
+    assert control.logged("state", state="drained")
+    assert not control.logged("programs lose their GPU")
+
+
+def test_a_second_signal_does_not_wait(machine: Machine) -> None:
+    service = machine.up()
+    client = machine.client(7)
+    service.send(signal.SIGINT)
+    machine.in_state(State.DRAINING)
+    service.send(signal.SIGINT)
+    assert service.exit_code() == 0
+    assert client.heard("broke").startswith("806:")
+    (said,) = service.logged("programs lose their GPU")
+    assert "gpu0, clients: 1, and the holders of grants" in said["programs"]
+
+
+def test_a_stop_gives_up_when_the_drain_time_is_over(machine: Machine) -> None:
+    machine.set_policy(graces={"command_s": 1, "start_s": 5, "drain_s": 1})
+    service = machine.up()
+    client = machine.client(7)
+    service.send(signal.SIGTERM)
+    assert service.exit_code() == 0
+    assert service.logged("drain given up", reason="programs are left after 1 s")
+    assert client.exit_code() == 4
+
+
+def test_a_stop_waits_for_no_program_that_a_dead_daemon_cannot_have(machine: Machine) -> None:
+    service = machine.up()
+    machine.replace_control_program("exit 1")
+    os.kill(machine.daemon(), signal.SIGKILL)
+    eventually(lambda: "in a row" in machine.domain().reason, "it crashes again and again")
+    service.send(signal.SIGTERM)
+    assert service.exit_code(within_s=5) == 0
+
+
+def test_the_compute_mode_is_taken_and_put_back(machine: Machine) -> None:
+    card = machine.card()
+    card.compute_mode = PROHIBITED
+    service = machine.up()
+    assert card.compute_mode == EXCLUSIVE_PROCESS
+    service.send(signal.SIGTERM)
+    assert service.exit_code() == 0
+    assert card.compute_mode == PROHIBITED
+
+
+def test_the_compute_mode_that_a_killed_mpsd_found_is_put_back_by_the_next(machine: Machine) -> None:
+    card = machine.card()
+    card.compute_mode = PROHIBITED
+    machine.up().kill()
+    service = machine.up()
+    service.send(signal.SIGTERM)
+    assert service.exit_code() == 0
+    assert card.compute_mode == PROHIBITED
+
+
+def test_the_compute_mode_is_left_alone_where_the_policy_says_so(machine: Machine) -> None:
+    machine.set_policy(exclusive_process=False)
+    card = machine.card()
+    service = machine.up()
+    assert card.compute_mode == DEFAULT
+    assert machine.record().compute_modes == {}
+    service.send(signal.SIGTERM)
+    assert service.exit_code() == 0
+    assert not service.logged("compute mode put back")
+
+
+def test_a_gpu_that_fell_off_the_bus_does_not_keep_the_rest_from_being_put_back(pair: Machine) -> None:
+    other = pair.card(1)
+    service = pair.up()
+    pair.card(0).lost = True
+    service.send(signal.SIGTERM)
+    service.exit_code()
+    assert other.compute_mode == DEFAULT
+    assert pair.processes_left() == {}
+    assert pair.files_left() == []

@@ -1,0 +1,323 @@
+"""When kubelet is asked who holds what: at once after any change, and seldom while there is none."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import grpc
+import pytest
+
+from mpsd.agent.agent import AgentRole
+from mpsd.kubelet import ledger, memory_plugin
+from mpsd.kubelet.api import podresources_pb2 as wire
+from mpsd.kubelet.api.podresources_pb2_grpc import PodResourcesListerServicer, add_PodResourcesListerServicer_to_server
+from mpsd.kubelet.device_plugin import HeldBack
+from mpsd.kubelet.ledger import KubeletGrants
+from mpsd.kubelet.memory_plugin import MemoryPlugin
+from mpsd.kubelet.node_devices import NodeDevices
+from mpsd.kubelet.rules.allocation import Held
+from mpsd.kubelet.rules.bystanders import Bystander, read_bystander
+from mpsd.kubelet.rules.device_answer import DeviceListStrategy, Surroundings
+from mpsd.kubelet.rules.devices import gpu_of, memory_devices
+from mpsd.kubelet.rules.node_pods import NodePod, read_node_pod
+from mpsd.model.domains import Domain
+from mpsd.mps.node import Node
+from mpsd.platform import processes
+from mpsd.platform.kube import PODS, open_kube
+from mpsd.platform.kube_mirror import Mirror, Selection
+from mpsd.platform.logs import logger
+from mpsd.platform.nvml import Nvml
+from mpsd.platform.waiting import until
+from mpsd.simulator.api_server.api_kinds import PODS as PODS_KIND
+from tests.model.worlds import GPUS, POLICY, UUIDS
+from tests.simulated_api import SimulatedApi, simulated_api
+from tests.status.node_worlds import MEM, PERCENT, container, mem_ids, named, percent_ids, pod_object
+
+DEADLINE_S = 20.0
+DOMAINS = (Domain("gpu0", UUIDS[:1]), Domain("gpu1", UUIDS[1:]))
+
+
+class Kubelet(PodResourcesListerServicer):
+    """Says that one pod holds 7 devices, and counts how often it was asked. late: what its next answer waits for."""
+
+    def __init__(self, socket: Path) -> None:
+        self.asked = 0
+        self.name = "train-0"
+        self.held = mem_ids(7)
+        self.percent: Sequence[str] = ()
+        self.late: asyncio.Event | None = None
+        self._socket = socket
+
+    async def List(self, _request: object, _context: object) -> wire.ListPodResourcesResponse:  # noqa: N802
+        self.asked += 1
+        devices = [
+            wire.ContainerDevices(resource_name=resource, device_ids=ids)
+            for resource, ids in ((MEM, self.held), (PERCENT, self.percent))
+        ]
+        main = wire.ContainerResources(name="main", devices=devices)
+        pod = wire.PodResources(name=self.name, namespace="default", containers=[main])
+        late, self.late = self.late, None
+        if late:
+            await late.wait()
+        return wire.ListPodResourcesResponse(pod_resources=[pod])
+
+    async def start(self) -> None:
+        self._server = grpc.aio.server()
+        add_PodResourcesListerServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix:{self._socket}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop(None)
+
+
+class World:
+    """Books beside a kubelet and an API server, which have one pod."""
+
+    def __init__(
+        self, api: SimulatedApi, kubelet: Kubelet, books: KubeletGrants, pods: Mirror[NodePod | Bystander]
+    ) -> None:
+        self.api = api
+        self.kubelet = kubelet
+        self.books = books
+        self.pods = pods
+
+    async def asks(self, looks: int) -> int:
+        """How often kubelet is asked at so many looks, one right after the other."""
+        before = self.kubelet.asked
+        for _look in range(looks):
+            await self.books.refresh()
+        return self.kubelet.asked - before
+
+    def create(self, pod: Mapping[str, object]) -> None:
+        self.api.do(lambda: self.api.cluster.objects.create(PODS_KIND, "default", dict(pod)))
+
+    async def calm(self) -> None:
+        """Until what changed last is long ago."""
+        async with asyncio.timeout(DEADLINE_S):
+            while await self.asks(1):  # noqa: ASYNC110  only time passes
+                await asyncio.sleep(0.01)
+
+
+def tell(story: Callable[[World], Awaitable[None]]) -> None:
+    async def played() -> None:
+        with tempfile.TemporaryDirectory(prefix="mpsd-") as folder, simulated_api() as api:
+            async with _world(Path(folder), api) as world:
+                await story(world)
+
+    asyncio.run(played())
+
+
+@asynccontextmanager
+async def _world(folder: Path, api: SimulatedApi) -> AsyncIterator[World]:
+    kube, kubelet = open_kube(api.kubeconfig(folder)), Kubelet(folder / "kubelet.sock")
+    pods = Mirror[NodePod | Bystander](
+        kube, Selection(PODS), lambda thing: read_node_pod(thing, POLICY) or read_bystander(thing), lambda: None
+    )
+    books = KubeletGrants(folder / "kubelet.sock", folder / "agent/journal", pods, DOMAINS, lambda: POLICY, logger())
+    world = World(api, kubelet, books, pods)
+    world.create(pod_object("train-0", container(mem=7)))
+    await kubelet.start()
+    await books.refresh()
+    assert not books.ungranted
+    assert books.pods() == {}  # the grant is known, and not yet whose processes have it
+    mirroring = asyncio.create_task(pods.run())
+    try:
+        await until(lambda: pods.synced and pods.out_of_sync_since is None, DEADLINE_S, "the pods are mirrored")
+        yield world
+    finally:
+        mirroring.cancel()
+        await asyncio.gather(mirroring, return_exceptions=True)
+        await kubelet.stop()
+        kube.close()
+
+
+@pytest.fixture(autouse=True)
+def _soon_calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "_NEWS_S", 0.5)
+
+
+def test_while_nothing_changes_kubelet_is_asked_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        assert await world.asks(2) == 2  # whoever has just begun does not know yet what is changing
+        await world.calm()
+        assert await world.asks(3) == 0
+        monkeypatch.setattr(ledger, "_QUIET_S", 0.0)
+        assert await world.asks(3) == 3
+
+    tell(story)
+
+
+def test_while_nothing_changes_the_books_stay_the_very_same() -> None:
+    async def story(world: World) -> None:
+        await world.books.refresh()
+        held = world.books.held()
+        assert [one.grant.memory_mib for one in held] == [7 * 1024]
+        await world.books.refresh_now()
+        assert world.books.held() is held
+
+    tell(story)
+
+
+def test_a_pod_that_changes_has_kubelet_asked_again() -> None:
+    async def story(world: World) -> None:
+        await world.calm()
+        before = world.pods.objects()
+        key = world.api.cluster.objects.key(PODS_KIND, "default", "train-0")
+        world.api.do(lambda: world.api.cluster.objects.change(key, lambda pod: pod["status"].update(phase="Succeeded")))
+        await until(lambda: world.pods.objects() != before, DEADLINE_S, "the change is seen")
+        assert await world.asks(1) == 1
+
+    tell(story)
+
+
+def test_an_answer_to_kubelet_has_it_asked_again() -> None:
+    async def story(world: World) -> None:
+        await world.calm()
+        world.books.note(Held("memory", mem_ids(2, first=20), named("train-0"), 100, processes.boot_id(), 1.0))
+        assert await world.asks(1) == 1
+
+    tell(story)
+
+
+def test_another_word_of_kubelet_has_it_asked_again() -> None:
+    """Where something happens that nobody else tells, more may follow."""
+
+    async def story(world: World) -> None:
+        await world.calm()
+        world.kubelet.held = ()
+        assert await world.asks(1) == 0
+        await world.books.refresh_now()  # as before each start of a container
+        assert world.books.held() == ()
+        assert await world.asks(1) == 1
+
+    tell(story)
+
+
+def test_a_kubelet_that_is_away_is_asked_at_every_look() -> None:
+    async def story(world: World) -> None:
+        await world.calm()
+        await world.kubelet.stop()
+        await world.books.refresh_now()
+        assert [one.grant.memory_mib for one in world.books.held()] == [7 * 1024]  # its last word stands
+        await world.kubelet.start()
+        assert await world.asks(1) == 1
+
+    tell(story)
+
+
+def test_while_the_api_is_away_kubelet_is_asked_at_every_look() -> None:
+    """Nobody else would tell of the end of a pod."""
+
+    async def story(world: World) -> None:
+        await world.calm()
+        world.api.stop()
+        await until(lambda: world.pods.out_of_sync_since, DEADLINE_S, "the API server is missed")
+        assert await world.asks(3) == 3
+
+    tell(story)
+
+
+def test_a_pod_that_asks_for_no_gpu_is_known_to_have_none_and_has_nobody_asked() -> None:
+    async def story(world: World) -> None:
+        await world.calm()
+        asking = world.books.pods_seen
+        world.create(pod_object("web", container()))
+        await until(lambda: len(world.pods.objects()) == 2, DEADLINE_S, "it is seen")
+        assert await world.asks(1) == 0
+        assert [pod.name for pod in world.books.ungranted.values()] == ["web"]
+        assert world.books.pods_seen is asking
+
+    tell(story)
+
+
+def test_while_the_api_is_away_who_has_none_is_known_and_nobody_else() -> None:
+    async def story(world: World) -> None:
+        world.create(pod_object("web", container()))
+        await until(lambda: len(world.pods.objects()) == 2, DEADLINE_S, "it is seen")
+        await world.books.refresh()
+        before = dict(world.books.ungranted)
+        world.api.stop()
+        await until(lambda: world.pods.out_of_sync_since, DEADLINE_S, "the API server is missed")
+        world.kubelet.held = ()
+        await world.books.refresh_now()
+        assert world.books.ungranted == before
+        assert {pod.name for pod in before.values()} == {"web"}
+
+    tell(story)
+
+
+def test_devices_are_chosen_by_what_kubelet_says_now() -> None:
+    """Of two pods that ask for as many percent, the older was not the one that kubelet asked for first."""
+
+    async def story(world: World) -> None:
+        world.create(pod_object("older", container(mem=4, percent=60), age=9))
+        world.create(pod_object("newer", container(mem=7, percent=60)))
+        await until(lambda: len(world.books.pods_seen) == 3, DEADLINE_S, "they are seen")
+        boot, ids = processes.boot_id(), percent_ids(60)
+        world.books.note(Held("percent", ids, named("older"), 60, boot, 1.0, "uid-of-older"))
+        world.books.note(Held("memory", mem_ids(7), named("newer"), None, boot, 2.0, "uid-of-newer"))
+        world.kubelet.name, world.kubelet.percent = "newer", ids
+        available = [one for one in memory_devices(GPUS, POLICY) if one not in mem_ids(7)]
+        chosen = await _plugin(world.books).preferred(available, (), 4)
+        assert set(map(gpu_of, chosen)) == {UUIDS[1]}  # both on the first would have 120 percent of its threads
+
+    tell(story)
+
+
+def _plugin(books: KubeletGrants) -> MemoryPlugin:
+    """What chooses devices; who looks at the GPUs is not asked for that."""
+    node = Node(cast("Nvml", None), GPUS, {}, (), {}, "")
+    devices = NodeDevices(node, DOMAINS, cast("AgentRole", None), books, lambda: POLICY)
+
+    async def evict(pod: object, why: str) -> None:
+        raise AssertionError(f"{pod}: {why}")
+
+    around = Surroundings("/run/mpsd", DeviceListStrategy.ENVVAR, {})
+    return MemoryPlugin(devices, around, lambda _happening: None, evict)
+
+
+def test_an_older_word_of_kubelet_that_comes_late_undoes_no_newer_one() -> None:
+    async def story(world: World) -> None:
+        world.kubelet.late = late = asyncio.Event()
+        first = asyncio.create_task(world.books.refresh_now())
+        await until(lambda: world.kubelet.late is None, DEADLINE_S, "kubelet is asked")
+        world.kubelet.held = mem_ids(3)
+        await world.books.refresh_now()
+        late.set()
+        await first
+        assert [one.grant.memory_mib for one in world.books.held()] == [3 * 1024]
+
+    tell(story)
+
+
+def test_no_container_starts_before_kubelet_has_said_what_its_pod_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        monkeypatch.setattr(memory_plugin, "_ANSWER_S", 0.3)
+        await world.kubelet.stop()
+        with pytest.raises(HeldBack, match="kubelet does not say who holds what"):
+            await _plugin(world.books).pre_start(mem_ids(7))
+        waiting = asyncio.create_task(world.books.until_answered(DEADLINE_S))
+        await world.kubelet.start()
+        assert await waiting == ""
+
+    tell(story)
+
+
+def test_who_was_without_for_long_counts_as_holding_nothing_until_kubelet_says_otherwise() -> None:
+    async def story(world: World) -> None:
+        ids, world.kubelet.held = world.kubelet.held, ()
+        await world.books.refresh_now()
+        assert not world.books.ungranted  # it may just have come
+        assert world.books.listed == {("default", "train-0")}
+        (pod,) = world.books.pods_seen
+        world.books.set_unallocated(frozenset({pod.uid}))
+        assert set(world.books.ungranted) == {pod.uid}
+        world.kubelet.held = ids
+        await world.books.refresh_now()
+        assert not world.books.ungranted
+
+    tell(story)

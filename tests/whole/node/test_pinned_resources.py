@@ -1,0 +1,29 @@
+"""What devices are worth while an agent runs, whatever becomes of the policy."""
+
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from mpsd.model.policy import Policy
+from mpsd.platform.logs import logger
+from mpsd.platform.pinned_resources import PinnedResources
+from tests.model.worlds import POLICY, SPREAD
+
+SMALL = replace(POLICY, resources=replace(POLICY.resources, memory_unit_mib=128))
+RENAMED = replace(SPREAD, resources=replace(POLICY.resources, memory="example.com/vram"))
+
+
+@pytest.mark.parametrize("later", [SMALL, RENAMED])
+def test_resources_stay_those_of_the_start_and_the_rest_of_the_policy_counts(later: Policy) -> None:
+    in_force = [POLICY]
+    policy = PinnedResources(lambda: in_force[-1], logger())
+    assert policy() is POLICY
+    in_force.append(later)
+    with capture_logs() as said:
+        pinned = policy()
+        assert policy() is pinned
+    assert [line["event"] for line in said] == ["resources kept"]
+    assert pinned == replace(later, resources=POLICY.resources)
+    in_force.append(SPREAD)
+    assert policy() == SPREAD

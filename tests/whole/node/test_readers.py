@@ -1,0 +1,179 @@
+"""What an agent of a cluster tells readers on its ports, and whom."""
+
+import http.client
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mpsd.status.page.feed import MOST_READERS
+from tests.whole.machine.machine import SOON_S, eventually
+from tests.whole.node.cluster import Cluster, Object
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
+READER: Object = yaml.safe_load((Path(__file__).parents[3] / "manifests" / "base" / "readers.yaml").read_text())
+
+
+class Read(Cluster):
+    """One whose agent serves readers as the manifests have it, on ports of the kernel's choice."""
+
+    @property
+    def agent_words(self) -> list[str]:
+        return [*super().agent_words, "--listen", "127.0.0.1:0,0.0.0.0:0"]
+
+
+@pytest.fixture(scope="module")
+def running_cluster(gpus: str) -> Iterator[Cluster]:
+    made = Read(gpus)
+    try:
+        made.begin()
+        yield made
+        made.stop()
+    finally:
+        made.destroy()
+
+
+@pytest.fixture(scope="module")
+def reader(running_cluster: Cluster) -> str:
+    """The token of an account that an operator has let read."""
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": READER["metadata"]["name"]}
+    subject = {"kind": "ServiceAccount", "name": "prometheus", "namespace": "default"}
+    binding = {"metadata": {"name": "reads"}, "roleRef": role, "subjects": [subject]}
+    running_cluster.ask("POST", f"{RBAC}/clusterroles", READER)
+    running_cluster.ask("POST", f"{RBAC}/clusterrolebindings", binding)
+    return token_of(running_cluster, "prometheus")
+
+
+def token_of(cluster: Cluster, name: str) -> str:
+    cluster.ask("POST", ACCOUNTS, {"metadata": {"name": name}})
+    return str(cluster.ask("POST", f"{ACCOUNTS}/{name}/token", {"spec": {}})["status"]["token"])
+
+
+def port(cluster: Cluster, *, tls: bool) -> int:
+    (line,) = cluster.agent.logged("serving readers", tls=tls)
+    return int(line["port"])
+
+
+def unverified() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def over_tls(cluster: Cluster, path: str, token: str = "") -> tuple[int, str]:
+    """The status and the text of the answer."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    asked = urllib.request.Request(f"https://127.0.0.1:{port(cluster, tls=True)}{path}", headers=headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=SOON_S, context=unverified()) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def test_a_reader_whom_an_operator_let_in_reads_pods_by_their_names(cluster: Cluster, reader: str) -> None:
+    cluster.running("read", 2)
+    eventually(lambda: 'pod="read"' in over_tls(cluster, "/metrics", reader)[1], "its pod is told")
+    status, text = over_tls(cluster, "/v1/node", reader)
+    assert status == 200
+    assert [grant["pod"] for grant in json.loads(text)["grants"]] == ["read"]
+
+
+def test_what_a_tenants_program_was_started_with_is_told_on_the_machine_and_not_to_readers(
+    cluster: Cluster, reader: str
+) -> None:
+    cluster.running("read", 2)
+    eventually(lambda: any("hold" in one.command for one in cluster.node().clients or ()), "the machine's own see it")
+    told = json.loads(over_tls(cluster, "/v1/node", reader)[1])
+    assert [one["command"].partition(" ")[2] for one in told["clients"]] == ["[arguments redacted]"]
+
+
+def test_the_page_has_no_arguments_of_a_program_that_is_in_no_pod(cluster: Cluster, reader: str) -> None:
+    cluster.running("read", 2)  # while nobody holds a grant MPS lets nobody in
+    environment = {
+        "MPSD_SIMULATION": str(cluster.simulation.folder),
+        "CUDA_MPS_PIPE_DIRECTORY": str(cluster.folder_of().client),
+    }
+    stranger = cluster.start([cluster.program("sim-cuda"), "hold"], environment)
+    try:
+        stranger.heard("ready")
+        found = eventually(lambda: strangers(over_tls(cluster, "/v1/page", reader)[1]), "it is seen")
+        assert [name.partition(" ")[2] for name in found] == ["[arguments redacted]"]
+    finally:
+        stranger.kill()
+
+
+def strangers(page: str) -> list[str]:
+    return [one["name"] for gpu in json.loads(page)["gpus"] for one in gpu["slices"] if one["holder"] == "stranger"]
+
+
+def test_one_reader_who_holds_every_stream_of_the_page_keeps_nobody_out(cluster: Cluster, reader: str) -> None:
+    def by_token() -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection("127.0.0.1", port(cluster, tls=True), timeout=SOON_S, context=unverified())
+
+    def at_home() -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", port(cluster, tls=False), timeout=SOON_S)
+
+    with ExitStack() as opened:
+        own = [stream(opened, by_token(), reader) for _place in range(MOST_READERS)]
+        assert all(one.readline() == b"event: page\n" for one in own)
+
+        other = stream(opened, at_home())
+        assert (other.status, other.readline()) == (200, b"event: page\n")
+        *kept, given_up = own
+        until_ended(given_up)
+
+        refused = stream(opened, by_token(), reader)
+        assert refused.status == 429
+        assert refused.read().decode() == (
+            "user system:serviceaccount:default:prometheus reads the page 31 times already, of 32 that may in all; "
+            "close a page that nobody looks at, or try again later\n"
+        )
+        cluster.running("seen", 2)
+        for one in (*kept, other):
+            until_told(one, b'"default/seen"')
+
+
+def stream(opened: ExitStack, connection: http.client.HTTPConnection, token: str = "") -> http.client.HTTPResponse:
+    opened.callback(connection.close)
+    connection.request("GET", "/v1/page/changes", headers={"Authorization": f"Bearer {token}"} if token else {})
+    return opened.enter_context(connection.getresponse())
+
+
+def until_ended(answer: http.client.HTTPResponse) -> None:
+    """A read that takes longer than the connection's deadline fails."""
+    with suppress(http.client.IncompleteRead, ConnectionError, ssl.SSLEOFError):
+        while answer.readline():
+            pass
+
+
+def until_told(answer: http.client.HTTPResponse, what: bytes) -> None:
+    while what not in (line := answer.readline()):
+        assert line, "the stream has ended"
+
+
+def test_nobody_else_does(cluster: Cluster) -> None:
+    assert over_tls(cluster, "/metrics")[0] == 401
+    assert over_tls(cluster, "/metrics", "made-up")[0] == 401
+    status, said = over_tls(cluster, "/metrics", token_of(cluster, "tenant"))
+    assert status == 403
+    assert "system:serviceaccount:default:tenant may not get /metrics" in said
+
+
+def test_who_forwards_a_port_to_the_pod_reads_without_a_token(cluster: Cluster) -> None:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port(cluster, tls=False)}/metrics", timeout=SOON_S) as answer:
+        assert "mpsd_plugin_calls_total" in answer.read().decode()
+
+
+def test_no_token_is_in_the_agents_log(cluster: Cluster, reader: str) -> None:
+    over_tls(cluster, "/metrics", reader)
+    over_tls(cluster, "/metrics", "made-up-token")
+    assert reader not in cluster.agent.errors
+    assert "made-up-token" not in cluster.agent.errors

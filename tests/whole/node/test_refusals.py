@@ -1,0 +1,89 @@
+"""What no pod may have, and who is told."""
+
+import json
+
+import pytest
+
+from mpsd.platform import local_api
+from tests.whole.machine.machine import eventually
+from tests.whole.node.cluster import Cluster, pod
+
+EGPU = "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=2048,WEIGHT=10"
+
+
+@pytest.fixture(scope="module")
+def gpus() -> str:
+    return "A30x2"
+
+
+def test_a_pod_that_asks_for_more_than_any_gpu_has_is_refused_with_the_reason(cluster: Cluster) -> None:
+    """Two GPUs together would do, and that is what kubelet sees."""
+    cluster.apply(pod("large", 30))
+    eventually(lambda: cluster.phase("large") == "Failed", "kubelet refuses it")
+    status = cluster.pod("large")["status"]
+    assert status["reason"] == "UnexpectedAdmissionError"
+    assert "no single GPU here has so much left" in status["message"]
+    (message,) = eventually(lambda: cluster.events("AllocationRefused"), "the pod is told")
+    assert "no single GPU here has so much left" in message
+    assert not cluster.node().grants
+
+
+def test_a_pod_deleted_while_it_is_allocated_leaves_nothing(cluster: Cluster) -> None:
+    cluster.apply(pod("sample", 3))
+    cluster.delete("sample")
+    eventually(lambda: cluster.is_gone("sample"), "it is gone")
+    cluster.until_denied()
+
+
+def test_a_pod_goes_where_the_scheduler_wrote(cluster: Cluster) -> None:
+    """Binpack alone would put it beside the first."""
+    first, second = cluster.node().gpus
+    cluster.running("first", 3, annotations={"mpsd.io/gpu": first.uuid})
+    cluster.running("second", 3, annotations={"mpsd.io/gpu": second.uuid})
+    assert cluster.grant("second").gpus == (second.uuid,)
+
+
+def test_a_pod_that_cannot_go_where_the_scheduler_wrote_stays_where_kubelet_put_it_and_says_so(
+    cluster: Cluster,
+) -> None:
+    first, second = cluster.node().gpus
+    cluster.running("first", 20, annotations={"mpsd.io/gpu": first.uuid})
+    cluster.running("second", 20, annotations={"mpsd.io/gpu": first.uuid})
+    assert cluster.grant("second").gpus == (second.uuid,)
+    eventually(lambda: cluster.annotations("second")["mpsd.io/gpu"] == second.uuid, "what kubelet gave is written back")
+    assert cluster.annotations("second")["ALIYUN_COM_GPU_MEM_IDX"] == "1"
+    assert not cluster.events("LimitsMismatch")
+
+
+def test_the_percents_of_one_gpu_never_add_up_to_more_than_it_has(cluster: Cluster) -> None:
+    first, _second = cluster.node().gpus
+    cluster.running("first", 3, 60, annotations={"mpsd.io/gpu": first.uuid})
+    cluster.apply(pod("second", 3, 60, annotations={"mpsd.io/gpu": first.uuid}))
+    eventually(lambda: cluster.is_gone("second"), "it is evicted", within_s=30)
+    assert cluster.phase("first") == "Running"
+
+
+def test_a_cordoned_gpu_takes_no_new_pods_and_keeps_those_it_has(cluster: Cluster) -> None:
+    first, second = cluster.node().gpus
+    old = cluster.running("old", 3, annotations={"mpsd.io/gpu": first.uuid})
+    cluster.cordon(first.uuid)
+    eventually(lambda: cluster.domain("gpu0").state == "draining", "gpu0 drains")
+    eventually(lambda: cluster.offered()["aliyun.com/gpu-mem"] == "23", "its devices are not offered any more")
+    cluster.running("new", 3)
+    assert cluster.grant("new").gpus == (second.uuid,)
+    assert cluster.phase("old") == "Running"
+    assert old.heard("ready")
+    cluster.delete("old")
+    eventually(lambda: cluster.domain("gpu0").state == "drained", "gpu0 is drained")
+    cluster.cordon()
+    eventually(lambda: cluster.domain("gpu0").state == "ready", "gpu0 serves again")
+    cluster.until_offered()
+
+
+def test_a_container_without_kubernetes_gets_nothing_beside_a_kubelet(cluster: Cluster) -> None:
+    asks = {"root": "/run/runc", "id": "c1", "name": "", "environment": {"EGPU": EGPU}}
+    status, body = local_api.ask(cluster.run_directory / "mpsd.sock", "POST", "/v1/containers", asks)
+    assert status == 400
+    assert json.loads(body)["reasons"] == ["kubelet gives this node's GPUs to pods; write a pod"]
+    asks["environment"] = {}
+    assert local_api.ask(cluster.run_directory / "mpsd.sock", "POST", "/v1/containers", asks) == (204, b"")

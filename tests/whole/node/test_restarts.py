@@ -1,0 +1,138 @@
+"""Whatever is stopped or restarted beside the daemons, no client notices, and no limit is lifted or lost."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from mpsd.model.domain_states import State
+from tests.whole.machine.machine import eventually
+from tests.whole.node.cluster import MEMORY, PERCENT, Cluster, pod
+
+
+def _pids(cluster: Cluster) -> set[int]:
+    return {client.pid for client in cluster.node().clients or ()}
+
+
+def _is_alive(pids: set[int]) -> bool:
+    return all(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def _holding(cluster: Cluster, name: str = "sample") -> set[int]:
+    """The clients of a pod that holds 7 GiB and 30 %."""
+    cluster.running(name, 7, 30)
+    eventually(lambda: cluster.grant(name).clients == 1, "its process is known")
+    return _pids(cluster)
+
+
+def test_an_agent_that_is_killed_finds_everything_again(cluster: Cluster) -> None:
+    pids = _holding(cluster)
+    before = cluster.grant("sample")
+    cluster.agent.kill()
+    assert cluster.limit_mib() == 7 * 1024
+    cluster.agent = cluster.start_agent()
+    eventually(lambda: cluster.grant("sample") == before, "the same grant, with the same client")
+    assert _pids(cluster) == pids
+    assert _is_alive(pids)
+    assert cluster.limit_mib() == 7 * 1024
+    assert [line["memory_mib"] for line in cluster.agent.logged("limit set")] in ([7168, 7168], [7168])
+    cluster.until_offered()
+
+
+def test_a_rolled_agent_fails_no_pod(cluster: Cluster) -> None:
+    """SIGTERM, as a roll-out does, and a pod that comes while there is none."""
+    pids = _holding(cluster)
+    cluster.agent.send(signal.SIGTERM)
+    assert cluster.agent.exit_code() == 0
+    cluster.agent = cluster.start_agent()
+    cluster.until_offered()
+    cluster.running("late", 2)
+    assert cluster.phase("sample") == "Running"
+    assert _is_alive(pids)
+
+
+def test_a_kubelet_that_is_restarted_asks_for_nothing_again(cluster: Cluster) -> None:
+    pids = _holding(cluster)
+    allocated = len(cluster.agent.logged("allocated"))
+    cluster.kubelet.send(signal.SIGTERM)
+    assert cluster.kubelet.exit_code() == 0
+    assert cluster.grant("sample").memory_mib == 7 * 1024
+    cluster.kubelet = cluster.start_kubelet()
+    cluster.until_offered()
+    eventually(lambda: len(cluster.agent.logged("registered")) >= 4, "both resources are registered again")
+    assert len(cluster.agent.logged("allocated")) == allocated
+    assert _pids(cluster) == pids
+    cluster.running("late", 2)
+
+
+def test_a_socket_that_somebody_deletes_is_made_and_registered_again(cluster: Cluster) -> None:
+    before = len(cluster.agent.logged("registered"))
+    (cluster.kubelet_folder / "device-plugins" / "mpsd-memory.sock").unlink()
+    eventually(lambda: len(cluster.agent.logged("registered")) > before, "it is registered again")
+    cluster.running("sample", 2)
+
+
+def test_an_api_server_that_is_away_changes_nothing_on_the_node(cluster: Cluster) -> None:
+    pids = _holding(cluster)
+    cluster.api.send(signal.SIGSTOP)
+    try:
+        os.kill(cluster.daemon(), signal.SIGKILL)
+        eventually(lambda: cluster.domain().restarts, "the daemon is restarted without the API's help")
+        cluster.in_state(State.READY)
+        assert cluster.limit_mib() == 7 * 1024
+    finally:
+        cluster.api.send(signal.SIGCONT)
+    assert pids
+    eventually(lambda: cluster.events("MPSDaemonDown"), "the pod is told once the API is back", within_s=60)
+
+
+def test_a_container_does_not_start_before_its_domain_serves(cluster: Cluster) -> None:
+    """Kubelet starts it again without asking for devices; the gate and PreStartContainer hold it back."""
+    asked = pod("sample", 3)
+    asked["spec"]["restartPolicy"] = "Always"
+    cluster.apply(asked)
+    program = cluster.program_of("sample")
+    (client,) = eventually(lambda: _pids(cluster), "it is on the GPU")
+    gate = cluster.folder_of().gate
+    daemon = cluster.daemon()
+    cluster.control.kill()  # so that nobody brings the daemon back
+    os.kill(daemon, signal.SIGKILL)
+    eventually(lambda: not gate.exists(), "the gate is closed")
+    with suppress(ProcessLookupError):
+        os.kill(client, signal.SIGKILL)
+    eventually(lambda: cluster.domain().state is State.DOWN, "the domain is down")
+    cluster.control = cluster.service("control")
+    eventually(gate.exists, "the gate is open again")
+    opened_ns = gate.stat().st_ctime_ns
+    eventually(lambda: len(program.runs) > 1 and program.heard("ready"), "it runs again", within_s=40)
+    assert all(run.stat().st_ctime_ns > opened_ns for run in program.runs[1:] if run.read_text())
+    assert all(client.on_mps for client in cluster.node().clients or ())
+    info = next(line for line in program.lines if "meminfo_free_MiB" in line)
+    assert info["meminfo_free_MiB"] < 3 * 1024
+
+
+@pytest.fixture
+def leaving(cluster: Cluster) -> Iterator[Cluster]:
+    """A cluster whose agent the test stops."""
+    yield cluster
+    cluster.agent = cluster.start_agent()
+    cluster.until_offered()
+
+
+def test_an_agent_that_goes_says_first_that_nothing_is_free(leaving: Cluster) -> None:
+    leaving.agent.send(signal.SIGTERM)
+    assert leaving.agent.exit_code() == 0
+    assert (leaving.offered()[MEMORY], leaving.offered()[PERCENT]) == ("0", "0")
+
+
+def test_an_agent_goes_while_the_api_server_is_away(leaving: Cluster) -> None:
+    leaving.api.send(signal.SIGSTOP)
+    try:
+        leaving.agent.send(signal.SIGTERM)
+        assert leaving.agent.exit_code() == 0
+    finally:
+        leaving.api.send(signal.SIGCONT)
+    assert leaving.agent.logged("leaving unheard")

@@ -1,0 +1,93 @@
+"""What pods get through kubelet, and what is said of it."""
+
+from tests.whole.machine.machine import eventually
+from tests.whole.node.cluster import Cluster, container, pod
+
+A30_SMS = 56
+
+
+def test_a_pod_runs_on_mps_under_limits_that_come_from_the_node_alone(cluster: Cluster) -> None:
+    program = cluster.running("sample", 7, 30)
+    info = next(line for line in program.lines if "sms" in line)
+    assert info["meminfo_free_MiB"] < 7 * 1024
+    assert info["sms"] <= A30_SMS * 30 / 100 + 2
+    grant = cluster.grant("sample")
+    assert (grant.memory_mib, grant.thread_percent) == (7 * 1024, 30)
+    eventually(lambda: cluster.grant("sample").clients == 1, "its process is known by its cgroup")
+    assert cluster.limit_mib() == 7 * 1024
+
+
+def test_a_pod_that_asks_for_no_share_of_the_threads_may_use_all_of_them(cluster: Cluster) -> None:
+    program = cluster.running("sample", 2)
+    assert next(line for line in program.lines if "sms" in line)["sms"] == A30_SMS
+
+
+def test_two_pods_that_come_at_once_are_not_taken_for_each_other(cluster: Cluster) -> None:
+    """They ask for the same memory, and kubelet does not say which of them it asks for."""
+    cluster.apply(pod("one", 3, 50))
+    cluster.apply(pod("other", 3))
+    sms = {
+        name: next(line for line in cluster.program_of(name).lines if "sms" in line)["sms"] for name in ("one", "other")
+    }
+    assert sms["one"] <= A30_SMS / 2 + 2
+    assert sms["other"] == A30_SMS
+
+
+def test_pods_share_the_gpu_at_the_same_time_and_the_limit_follows_the_largest(cluster: Cluster) -> None:
+    cluster.running("small", 2)
+    assert cluster.limit_mib() == 2 * 1024
+    cluster.running("large", 9)
+    assert cluster.limit_mib() == 9 * 1024
+    assert sum(gpu.granted_mib for gpu in cluster.node().gpus) == 11 * 1024
+    cluster.delete("large")
+    eventually(lambda: cluster.limit_mib() == 2 * 1024, "the limit is that of the pod that is left")
+
+
+def test_the_books_are_at_zero_once_the_pod_is_gone(cluster: Cluster) -> None:
+    cluster.running("sample", 7)
+    cluster.delete("sample")
+    cluster.until_denied()
+
+
+def test_an_init_container_holds_its_grant_and_the_main_one_uses_it_again(cluster: Cluster) -> None:
+    asked = pod("sample", 2)
+    asked["spec"]["initContainers"] = [container("first", 5)]
+    cluster.apply(asked)
+    cluster.program_of("sample", "first")
+    eventually(
+        lambda: [one.memory_mib for one in cluster.node().grants] == [5 * 1024], "the pod holds the most it asks"
+    )
+    assert cluster.limit_mib() == 5 * 1024
+
+
+def test_tools_of_gpushare_can_read_where_a_pod_is(cluster: Cluster) -> None:
+    cluster.running("sample", 7, 30)
+    eventually(lambda: "mpsd.io/gpu" in cluster.annotations("sample"), "its annotations say where it is")
+    said = cluster.annotations("sample")
+    assert said["mpsd.io/gpu"] == cluster.node().gpus[0].uuid
+    assert said["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+    assert said["ALIYUN_COM_GPU_MEM_POD"] == "7"
+    assert said["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
+    assert said["scheduler.framework.gpushare.allocation"] == '{"0":{"0":7}}'
+    assert cluster.offered()["aliyun.com/gpu-count"] == "1"
+
+
+def test_the_cluster_is_told_of_the_node(cluster: Cluster) -> None:
+    cluster.running("sample", 7, 30)
+    told = ("pod", "memoryMiB", "reservedPercent")
+    eventually(
+        lambda: (
+            [tuple(grant[field] for field in told) for grant in cluster.mpsnode()["status"]["grants"]]
+            == [("default/sample", 7 * 1024, 30)]
+        ),
+        "the MPSNode names its pod, and no longer that of the test before",
+    )
+    assert cluster.mpsnode()["status"]["summary"]["pods"] == 1
+    conditions = {one["type"]: one["status"] for one in cluster.node_object()["status"]["conditions"]}
+    assert conditions["MPSReady"] == "True"
+
+
+def test_programs_of_the_host_get_no_grant_beside_a_kubelet(cluster: Cluster) -> None:
+    program = cluster.run("--gpu-mem 2", "true")
+    assert program.exit_code() != 0
+    assert "kubelet gives this node's GPUs to pods" in program.errors

@@ -1,0 +1,461 @@
+"""Whatever a pod does to have more of a GPU than it was given, it is ended for it, soon, alone, and told why.
+
+One node for all of them, on which processes may run beside MPS, with a neighbour who keeps to its grant.
+"""
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpsd.model.node_status import ViolationsStatus
+from mpsd.model.policy import Response
+from mpsd.model.violations import Kind
+from mpsd.platform import local_api
+from mpsd.simulator.card import MPS_SERVER
+from mpsd.simulator.cuda_results import OUT_OF_MEMORY
+from mpsd.simulator.gpus import MIB
+from tests.platform.pod_cgroup import needs_cgroups
+from tests.whole.machine.machine import SOON_S, Service, eventually
+from tests.whole.node.cluster import NODE, Cluster, Object, PodProgram, pod
+
+pytestmark = needs_cgroups  # by which a process's pod is known
+
+LIMIT, PIPE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_PIPE_DIRECTORY"
+PERCENT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+PARTITIONING = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING"
+PROMISED_S = 0.5  # from the first byte too many until the memory is back
+UNITS, TOLERANCE_MIB = 2, 32
+MOST_MIB = UNITS * 1024 + TOLERANCE_MIB  # what such a pod may have before it is too much
+MOST_CLIENTS = 5
+RESTARTS = 20
+THROUGH = """echo '{"through": true}'; sleep 600"""
+BROKE = 4  # the exit code of a program whose server ended its work before SIGKILL came
+
+# Sections 2 and 3 of mps-observed: each was seen to lift every memory limit, the server's too.
+LIFTING = (
+    "0=2147483648",
+    "0=2097152K",
+    "1G",
+    "0=abc",
+    "0=0",
+    " 0=1G",
+    "0=1G,1=1G",
+    "1=1G",
+    "5=1G",
+    "garbage",
+    "0=",
+    "GPU-00000000-dead-beef-0000-000000000000=1G",
+)
+
+# A program that sets the variable itself: what it was started with shows nothing of that.
+_EACH = """
+import json, os, sys, time
+from mpsd.simulator.cuda_client import main
+for value in json.loads(sys.argv[2]):
+    child = os.fork()
+    if child == 0:
+        os.environ[sys.argv[1]] = value
+        os._exit(main(["alloc=4000", "hold"]))
+    print(json.dumps({"value": value, "status": os.waitpid(child, 0)[1]}), flush=True)
+print(json.dumps({"ready": True, "through": True}), flush=True)
+time.sleep(600)
+"""
+
+
+# A program within its grant that takes 32 MiB and gives them back, all the time, and says how that went.
+_TRIES = """
+import json, os, time
+from mpsd.simulator.cuda_driver import CudaProcess
+cuda = CudaProcess(os.environ)
+assert cuda.create_context(0) == 0
+while True:
+    result = cuda.allocate(32 * 2**20)
+    print(json.dumps({"ready": True, "result": result}), flush=True)
+    if result == 0:
+        cuda.allocate(-32 * 2**20)
+    time.sleep(0.005)
+"""
+
+
+class Watched:
+    """The node, while a test uses it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._card = cluster.card()
+        self._neighbour = 0
+        cluster.running("neighbour", 4, actions=("alloc=1000", "hold"))
+        (self._neighbour,) = self.others()
+        self._kept_mib = self.used_mib(self._neighbour)
+
+    def others(self) -> set[int]:
+        """Whoever is on the GPU beside the neighbour."""
+        here = {holding.pid for holding in self._card.holdings() if holding.kind != MPS_SERVER}
+        return here - {self._neighbour}
+
+    def used_mib(self, *pids: int) -> int:
+        """As NVML would say."""
+        return sum(holding.held_bytes for holding in self._card.holdings() if holding.pid in pids) // MIB
+
+    def seconds_over(self, name: str, times: int, most_mib: int = MOST_MIB) -> float:
+        """How long processes of this pod, so many, used more than that, until it says that all are through.
+
+        Looked at every 2 ms, and the median, so that a few that were not seen while this test had no processor, or that
+        were ended late while nobody else had one, say nothing of what is promised.
+        """
+        began: dict[int, float] = {}
+        took: dict[int, float] = {}
+        program = PodProgram(self.cluster, name, "main")
+        deadline = time.monotonic() + SOON_S + times
+        is_through = False
+        while not is_through:
+            is_through = bool(program.heard("through"))
+            now = time.monotonic()
+            assert now < deadline, f"{len(took)} of {times} were ended, and {began.keys() - took.keys()} were not"
+            over = {one.pid for one in self._card.holdings() if one.held_bytes > most_mib * MIB} & self.others()
+            began = dict.fromkeys(over, now) | began
+            took = {pid: now - began[pid] for pid in began if pid not in over} | took
+            time.sleep(0.002)
+        print("seconds over:", *(f"{one:.3f}" for one in took.values()))
+        assert began.keys() == took.keys(), "all are through"
+        assert times / 2 <= len(took) <= times
+        return statistics.median(took.values())
+
+    def events(self, name: str) -> Mapping[str, str]:
+        """By reason, the messages that this object was told."""
+        told: dict[str, str] = {}
+        for one in self.cluster.ask("GET", "/api/v1/namespaces/default/events")["items"]:
+            if one["involvedObject"]["name"] == name:
+                told[one["reason"]] = f"{told.get(one['reason'], '')}{one['message']}\n"
+        return told
+
+    def told(self, name: str, reason: str) -> str:
+        """The messages of this reason, once there is one."""
+        return eventually(lambda: self.events(name).get(reason, ""), f"{name} is told of {reason}")
+
+    @property
+    def violations(self) -> ViolationsStatus:
+        found = self.cluster.node().violations
+        assert found is not None
+        return found
+
+    def is_judged_again(self) -> None:
+        def looks() -> int:
+            with suppress(local_api.NotRunning):
+                found = self.violations
+                return 0 if found.unjudged else found.looks
+            return 0
+
+        before = eventually(looks, "somebody judges")
+        eventually(lambda: looks() > before, "and judges again")
+
+    def counted(self, kind: Kind, action: Response) -> int:
+        return sum(one.count for one in self.violations.counts if (one.kind, one.action) == (kind, action))
+
+    def empty(self) -> None:
+        """Deletes every pod but the neighbour, which has kept all that it had."""
+        for item in self.cluster.ask("GET", "/api/v1/namespaces/default/pods")["items"]:
+            if item["metadata"]["name"] != "neighbour":
+                self.cluster.delete(item["metadata"]["name"])
+        eventually(lambda: not self.others(), "nobody else is left on the GPU")
+        assert self.used_mib(self._neighbour) == self._kept_mib
+        assert self.cluster.phase("neighbour") == "Running"
+        assert not self.events("neighbour")
+
+
+def by_shell(name: str, script: str, units: int = UNITS, percent: int | None = None) -> Object:
+    """A pod whose one container is a script, in which `sim-cuda` is a program on the GPU."""
+    made = pod(name, units, percent)
+    (container,) = made["spec"]["containers"]
+    container["command"] = ["sh", "-c", script.replace("sim-cuda", f"{sys.executable} -m mpsd.simulator.cuda_client")]
+    return made
+
+
+def unasking(watched: Watched, name: str, script: str = "sim-cuda alloc=100 hold; sleep 600") -> Object:
+    """A pod that asks for no GPU; its image brings it onto one all the same."""
+    made = by_shell(name, script)
+    (container,) = made["spec"]["containers"]
+    container["resources"] = {}
+    container["env"] = [{"name": "MPSD_SIMULATION", "value": str(watched.cluster.simulation.folder)}]
+    return made
+
+
+def policy(cluster: Cluster, **actions: str) -> None:
+    """The usual one, but for what is done about these kinds."""
+    changed: dict[str, dict[str, Any]] = {kind: {"action": action} for kind, action in actions.items()}
+    if "memory_over_grant" in changed:
+        changed["memory_over_grant"]["tolerance_mib"] = TOLERANCE_MIB
+    cluster.set_policy(exclusive_process=False, requests={"clients_per_grant": MOST_CLIENTS}, violations=changed)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Watched]:
+    cluster = Cluster("A30")
+    try:
+        policy(cluster)
+        cluster.begin()
+        yield Watched(cluster)
+        cluster.stop()
+    finally:
+        cluster.destroy()
+
+
+@pytest.fixture
+def watched(shared: Watched) -> Iterator[Watched]:
+    yield shared
+    shared.empty()
+
+
+def test_every_value_that_lifts_the_limits_is_contained_though_nothing_shows_it(watched: Watched) -> None:
+    made = pod("liar", UNITS)
+    made["spec"]["containers"][0]["command"] = [sys.executable, "-c", _EACH, LIMIT, json.dumps(LIFTING)]
+    watched.cluster.apply(made)
+    assert watched.seconds_over("liar", len(LIFTING)) < PROMISED_S
+    ended = {line["value"]: line["status"] for line in watched.cluster.program_of("liar").lines if "value" in line}
+    assert ended.keys() == set(LIFTING)
+    assert set(ended.values()) <= {int(signal.SIGKILL), BROKE << 8}
+    assert "MiB of gpu0 are used where 2048 MiB were granted" in watched.told("liar", "GPUMemoryExceeded")
+    assert "GPULimitLifted" not in watched.events("liar")
+    assert watched.cluster.phase("liar") == "Running", "the process that uses no GPU is left alone"
+    last = [one for one in watched.violations.last if one.kind is Kind.MEMORY_OVER_GRANT][-1]
+    assert (last.namespace, last.pod, last.action) == ("default", "liar", Response.KILL)
+
+
+def test_a_neighbour_lives_through_the_time_in_which_a_program_has_taken_the_whole_gpu(watched: Watched) -> None:
+    made = pod("tries", UNITS)
+    made["spec"]["containers"][0]["command"] = [sys.executable, "-c", _TRIES]
+    watched.cluster.apply(made)
+    program = watched.cluster.program_of("tries")
+    (its_pid,) = watched.others()
+    watched.cluster.apply(by_shell("glutton", f"{LIMIT}=0=0 exec sim-cuda alloc=40000 hold"))
+    watched.told("glutton", "GPUMemoryExceeded")
+    eventually(lambda: watched.others() == {its_pid}, "the glutton is gone")
+    after = len(program.lines)
+    eventually(
+        lambda: [line["result"] for line in program.lines[after:] if "result" in line][-3:] == [0] * 3, "it goes on"
+    )
+    results = [line["result"] for line in program.lines if "result" in line]
+    print(f"{sum(map(bool, results))} of {len(results)} allocations of 32 MiB by the neighbour failed")
+    assert set(results) <= {0, OUT_OF_MEMORY}
+    assert watched.cluster.phase("tries") == "Running"
+
+
+def test_what_the_environment_shows_is_told_before_it_is_used(watched: Watched) -> None:
+    variables = f"{LIMIT}=garbage {PERCENT}=0 {PARTITIONING}=1"
+    watched.cluster.apply(by_shell("shown", f"{variables} exec sim-cuda hold", percent=30))
+    message = watched.told("shown", "GPULimitLifted")
+    assert LIMIT in message
+    assert PERCENT in message
+    assert watched.told("shown", "GPUPartitioningEnabled")
+    assert watched.others(), "it is left alone while it stays within its grant"
+
+
+def test_five_processes_within_their_limits_and_over_together_are_contained(watched: Watched) -> None:
+    watched.cluster.apply(by_shell("many", "for n in 1 2 3 4 5; do sim-cuda alloc=500 hold & done; wait"))
+    assert "MiB of gpu0 are used where 2048 MiB were granted" in watched.told("many", "GPUMemoryExceeded")
+    eventually(lambda: watched.used_mib(*watched.others()) <= MOST_MIB, "they are within again")
+    assert 0 < watched.used_mib(*watched.others()) <= MOST_MIB, "some of them are left"
+    assert watched.cluster.phase("many") == "Running"
+
+
+def test_processes_of_a_granted_pod_beside_mps_are_ended(watched: Watched) -> None:
+    ways = (f"{PIPE}=/nowhere", f"{PIPE}=", f"env -u {PIPE}")
+    each = "; ".join(f"{way} sim-cuda hold" for way in ways * 2)
+    watched.cluster.apply(by_shell("beside", f"{each}; {THROUGH}"))
+    assert watched.seconds_over("beside", 2 * len(ways), most_mib=0) < PROMISED_S
+    assert "runs beside MPS on gpu0" in watched.told("beside", "GPUOutsideMPS")
+    assert watched.cluster.phase("beside") == "Running"
+
+
+def test_a_pod_that_asks_for_no_gpu_is_kept_off_it(watched: Watched) -> None:
+    watched.cluster.apply(unasking(watched, "thief", f"for n in 1 2 3 4 5; do sim-cuda hold; done; {THROUGH}"))
+    assert watched.seconds_over("thief", 5, most_mib=0) < PROMISED_S
+    message = watched.told("thief", "GPUWithoutGrant")
+    assert "uses gpu0 without a grant: its pod holds no aliyun.com/gpu-mem; it runs beside MPS" in message
+
+
+def test_in_an_exempt_namespace_it_is_left_alone(watched: Watched) -> None:
+    made, pods = unasking(watched, "monitor"), "/api/v1/namespaces/kube-system/pods"
+    made["metadata"]["namespace"] = "kube-system"
+    ended = watched.counted(Kind.WITHOUT_GRANT, Response.KILL)
+    watched.cluster.ask("POST", pods, made)
+    eventually(lambda: watched.counted(Kind.WITHOUT_GRANT, Response.OBSERVE), "it is seen")
+    assert watched.others()
+    assert watched.counted(Kind.WITHOUT_GRANT, Response.KILL) == ended
+    watched.cluster.ask("DELETE", f"{pods}/monitor?gracePeriodSeconds=0")
+
+
+def test_a_process_in_no_pod_is_only_told_of(watched: Watched) -> None:
+    cluster = watched.cluster
+    environment = {"MPSD_SIMULATION": str(cluster.simulation.folder)}
+    stranger = cluster.start([cluster.program("sim-cuda"), "hold"], environment)
+    assert "is in no pod and uses gpu0" in watched.told(NODE, "GPUProcessInNoPod")
+    assert stranger.running
+    stranger.kill()
+
+
+def test_more_processes_than_a_grant_may_have_are_told_of(watched: Watched) -> None:
+    watched.cluster.apply(by_shell("crowd", "for n in 1 2 3 4 5 6; do sim-cuda hold & done; wait", 4, 20))
+    assert f"one process more on gpu0 than the {MOST_CLIENTS}" in watched.told("crowd", "GPUTooManyClients")
+    assert len(watched.others()) == MOST_CLIENTS + 1
+
+
+def test_the_mpsnode_tells_which_pod_went_over_and_still_that_one_did_once_it_is_gone(watched: Watched) -> None:
+    cluster = watched.cluster
+
+    def own() -> Object:
+        grants = cluster.mpsnode()["status"]["grants"]
+        return next((grant.get("violations", {}) for grant in grants if grant["pod"] == "default/greedy"), {})
+
+    def of_node() -> Object:
+        found: Object = cluster.mpsnode()["status"]["violations"]
+        return found
+
+    made = pod("greedy", UNITS)
+    made["spec"]["containers"][0]["command"] = [sys.executable, "-c", _EACH, LIMIT, json.dumps(["garbage"])]
+    cluster.apply(made)
+    told: Object = eventually(own, "the MPSNode tells of it")
+    assert told["counts"] == [{"kind": "memory_over_grant", "count": 1}]
+    assert (told["last"]["kind"], told["last"]["action"]) == ("memory_over_grant", "kill")
+    cluster.delete("greedy")
+    eventually(lambda: not own() and of_node()["pods"] == 0, "its pod is gone")
+    assert "default/greedy" in [one.get("pod") for one in of_node()["last"]]
+    assert "memory_over_grant" in [one["kind"] for one in of_node()["counts"]]
+
+
+def test_the_policy_says_what_is_done(watched: Watched) -> None:
+    cluster = watched.cluster
+    cluster.agent.kill()
+    policy(cluster, memory_over_grant="warn", outside_mps="observe", without_grant="evict")
+    cluster.agent = cluster.start_agent()
+    cluster.apply(by_shell("warned", f"{LIMIT}=garbage exec sim-cuda alloc=4000 hold"))
+    cluster.apply(by_shell("observed", f"{PIPE}=/nowhere exec sim-cuda hold", 3))
+    cluster.apply(unasking(watched, "evicted"))
+    assert watched.told("warned", "GPUMemoryExceeded")
+    eventually(lambda: watched.counted(Kind.OUTSIDE_MPS, Response.OBSERVE), "it is observed")
+    eventually(lambda: cluster.is_gone("evicted"), "it is evicted")
+    assert "without a grant" in watched.told("evicted", "MPSEvicted")
+    assert not watched.events("observed")
+    assert len(watched.others()) == 2, "whoever is warned of or observed is left alone"
+    policy(cluster)
+    eventually(lambda: not watched.others(), "by the usual policy both are ended")
+
+
+def test_an_escape_while_there_is_no_agent_is_ended_by_the_next(watched: Watched) -> None:
+    cluster, go = watched.cluster, watched.cluster.run_directory.parent / "go"
+    script = f"until test -e {go}; do sleep 0.02; done; {LIMIT}=0=0 sim-cuda alloc=4000 hold; sleep 600"
+    cluster.apply(by_shell("patient", script))
+    eventually(lambda: cluster.phase("patient") == "Running", "it runs")
+    cluster.agent.kill()
+    go.touch()
+    (pid,) = eventually(lambda: {pid for pid in watched.others() if watched.used_mib(pid) > MOST_MIB}, "it is over")
+    cluster.agent = cluster.start_agent()
+    eventually(lambda: not watched.used_mib(pid), "its memory is back")
+    assert watched.told("patient", "GPUMemoryExceeded")
+    assert cluster.phase("patient") == "Running"
+
+
+# Agents one after the other, each with what the first has imported: the start of a Python takes longer than an agent's.
+_AGENTS = """
+import os, signal, sys
+from mpsd.cli import agent
+from mpsd.cli.main import main
+from mpsd.cli import kubelet_node
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        log = os.open(line.strip(), os.O_CREAT | os.O_WRONLY, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        main()
+    print(child, flush=True)
+"""
+
+
+class Agents:
+    """Starts one agent after the other. folder: for their logs."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        argv = [sys.executable, "-c", _AGENTS, *cluster.agent_words]
+        pipe = subprocess.PIPE
+        self._forks = subprocess.Popen(argv, stdin=pipe, stdout=pipe, env=cluster.environment, text=True)
+        self._folder = folder
+        self._number = 0
+        self.pid = 0
+
+    def start(self) -> None:
+        self._number += 1
+        assert self._forks.stdin
+        assert self._forks.stdout
+        print(self._log, file=self._forks.stdin, flush=True)
+        self.pid = int(self._forks.stdout.readline())
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / f"agent{self._number}"
+
+    def says(self, event: str) -> None:
+        """Waits for a line of this event in its log."""
+
+        def look() -> bool:
+            lines = self._log.read_text().splitlines(keepends=True) if self._log.exists() else []
+            return event in {json.loads(line)["event"] for line in lines if line.endswith("}\n")}
+
+        eventually(look, f"{event} in {self._log}")
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        eventually(lambda: not Path(f"/proc/{self.pid}").exists(), "it is gone")
+
+    def end(self) -> None:
+        self.kill()
+        with self._forks as forks:
+            forks.kill()
+
+
+def test_no_innocent_pod_is_touched_however_often_the_agent_is_restarted(watched: Watched, tmp_path: Path) -> None:
+    """Killed as it begins, while kubelet has told it who holds what and the API not yet who that is, and later."""
+    cluster = watched.cluster
+    cluster.running("innocent", UNITS, actions=("alloc=1500", "hold"))
+    here = {pid: watched.used_mib(pid) for pid in watched.others()}
+    cluster.agent.kill()
+    agents = Agents(cluster, tmp_path)
+    try:
+        for number in range(RESTARTS):
+            with frozen(cluster.api if number % 3 == 1 else None):
+                agents.start()
+                if number % 3 == 1:
+                    watched.is_judged_again()
+                elif number % 3 == 2:
+                    agents.says("limit set")
+            agents.kill()
+    finally:
+        agents.end()
+    cluster.agent = cluster.start_agent()
+    assert {pid: watched.used_mib(pid) for pid in watched.others()} == here
+    assert not watched.events("innocent")
+
+
+@contextmanager
+def frozen(service: Service | None) -> Iterator[None]:
+    """Does not answer meanwhile."""
+    if service:
+        service.send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        if service:
+            service.send(signal.SIGCONT)

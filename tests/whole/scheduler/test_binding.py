@@ -1,0 +1,242 @@
+"""A bind by one scheduler: what is written, and what is refused."""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from mpsd.kubelet.rules.placement_annotations import GPU
+from tests.simulated_api import SimulatedApi
+from tests.whole.scheduler.between import between
+from tests.whole.scheduler.world import GIB, PODS, World, gpu_of, run, uuid
+from tests.whole.scheduler.world import pod as make_pod
+
+
+def test_a_pod_is_bound_with_its_gpu_written_on_it(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node(gib=(23, 8))
+        scheduler = await world.scheduler()
+        pod = await world.add_pod("a", 7)
+        assert await scheduler.bind(pod) == ""
+        bound = await world.pod("a")
+        assert bound["spec"]["nodeName"] == "node1"
+        written = bound["metadata"]["annotations"]
+        assert written.pop("ALIYUN_COM_GPU_MEM_ASSUME_TIME").isdecimal()
+        assert written == {
+            GPU: uuid("node1", 1),
+            "ALIYUN_COM_GPU_MEM_IDX": "1",
+            "ALIYUN_COM_GPU_MEM_POD": "7",
+            "ALIYUN_COM_GPU_MEM_DEV": "8",
+            "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+        }
+        assert scheduler.free() == [23, 1]
+
+    run(api, tmp_path, test)
+
+
+def test_a_bind_is_one_patch_and_one_binding(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        scheduler = await world.scheduler()
+        pod = await world.add_pod("a", 7)
+        await scheduler.sees(lambda: scheduler.books.pod("default", "a"), "the pod is heard of")
+        before = api.do(lambda: api.cluster.store.version)
+        assert await scheduler.bind(pod) == ""
+        changes = api.do(lambda: [change.key.plural for change in api.cluster.store.since(before)])
+        assert changes == ["mpsnodes", "pods"]
+
+    run(api, tmp_path, test)
+
+
+def test_a_pod_that_is_bound_there_already_is_bound(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        scheduler = await world.scheduler()
+        pod = await world.add_pod("a", 7)
+        assert [await scheduler.bind(pod) for _ in range(3)] == ["", "", ""]
+        await scheduler.sees_free(16, 23)
+
+    run(api, tmp_path, test)
+
+
+def test_a_pod_whose_request_nobody_can_read_is_bound_nowhere(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        scheduler = await world.scheduler()
+        unit = make_pod("a", 7)
+        unit["spec"]["containers"][0]["resources"] = {"limits": {"aliyun.com/gpu-mem": "7Gi"}}
+        said = await scheduler.bind(await world.kube.create(PODS, unit, "default"))
+        assert said.endswith('is "7Gi": has a unit, and the unit is already GiB; write 7')
+
+    run(api, tmp_path, test)
+
+
+def test_pods_that_cannot_be_bound_are_refused_with_the_reason(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        await world.add_node("node2")
+        scheduler = await world.scheduler()
+        pod = await world.add_pod("a", 7)
+        assert await scheduler.bind(pod, "node3") == "node node3: mpsd knows no GPU of this node"
+        assert await scheduler.bind(pod, "node2") == ""
+        assert await scheduler.bind(pod) == "pod default/a is bound to node node2 already"
+        await world.end_pod("a")
+        assert await scheduler.bind(pod) == "pod default/a is gone"
+        again = await world.add_pod("a", 7)
+        await scheduler.sees(partial(scheduler.books.pod, "default", "a"), "its namesake is heard of")
+        assert await scheduler.bind(pod) == "pod default/a is gone; another has its name"
+        assert await world.promises() == {}
+        assert await scheduler.bind(again) == ""
+        assert len(await world.promises()) == 1
+
+    run(api, tmp_path, test)
+
+
+def test_who_comes_late_is_told_what_is_left(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node(gib=(4, 3))
+        scheduler = await world.scheduler()
+        large, small = await world.add_pod("large", 7), await world.add_pod("small", 4)
+        assert await scheduler.bind(large) == "node node1: gpu0 has 4 of 7 GiB free, gpu1 3"
+        assert await scheduler.bind(small) == ""
+        late = await world.add_pod("late", 4)
+        assert await scheduler.bind(late) == "node node1: another pod was faster: gpu0 has 0 of 4 GiB free, gpu1 3"
+        assert list(await world.promises()) == [small["metadata"]["uid"]]
+
+    run(api, tmp_path, test)
+
+
+def test_binds_to_one_node_at_once_wait_for_each_other(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node(gib=(8, 8))
+        with between(world.kubeconfig) as (here, kube):
+            scheduler = await world.scheduler(kube)
+            pods = [await world.add_pod(f"p{n}", 7) for n in range(4)]
+            await scheduler.sees(lambda: scheduler.books.pod("default", "p3"), "the pods are heard of")
+            answers = await asyncio.gather(*(scheduler.bind(pod) for pod in pods))
+            assert sorted(map(bool, answers)) == [False, False, True, True]
+            assert Counter(here.calls) == {"PATCH mpsnodes": 2, "POST binding": 2, "GET pods": 2}
+            await scheduler.die()
+        gpus = [gpu for each in pods if (gpu := gpu_of(await world.pod(each["metadata"]["name"])))]
+        assert sorted(gpus) == [uuid("node1", 0), uuid("node1", 1)]
+
+    run(api, tmp_path, test)
+
+
+def test_a_pod_keeps_the_gpu_that_it_was_promised(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        pod = await world.add_pod("a", 7)
+        await world.promise(pod["metadata"]["uid"], "a", 7, ordinal=1)
+        scheduler = await world.scheduler()
+        assert await scheduler.bind(pod) == ""
+        assert gpu_of(await world.pod("a")) == uuid("node1", 1)
+
+    run(api, tmp_path, test)
+
+
+def test_a_pod_that_fills_the_gpu_it_is_bound_to_already_is_bound(api: SimulatedApi, tmp_path: Path) -> None:
+    """Nobody is told that the room is gone because the pod itself has it."""
+
+    async def test(world: World) -> None:
+        await world.add_node(gib=(8,))
+        with between(world.kubeconfig) as (here, kube):
+            here.silent.add("pods")
+            scheduler, other = await world.scheduler(kube), await world.scheduler()
+            pod = await world.add_pod("a", 8)
+            assert await other.bind(pod) == ""
+            await world.tell("node1", await world.pod("a"))
+            await scheduler.sees_free(0)
+            assert await scheduler.bind(pod) == ""
+            await scheduler.die()
+
+    run(api, tmp_path, test)
+
+
+def test_versions_that_went_back_stop_no_bind(api: SimulatedApi, tmp_path: Path) -> None:
+    """As after a restore of etcd: what is known has a version that the server will not reach for long."""
+
+    async def test(world: World) -> None:
+        await world.add_node()
+        scheduler = await world.scheduler()
+        known = scheduler.books.known("node1")
+        assert known
+        assert known.told
+        known.watched(replace(known.told, version="999999"), world.clock())
+        assert await scheduler.bind(await world.add_pod("a", 7)) == ""
+
+    run(api, tmp_path, test)
+
+
+def test_a_pod_gets_several_gpus_of_one_domain(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node(gib=(23, 23), together=True)
+        scheduler = await world.scheduler()
+        assert await scheduler.bind(await world.add_pod("a", 7, gpus=2)) == ""
+        bound = await world.pod("a")
+        assert gpu_of(bound) == f"{uuid('node1', 0)},{uuid('node1', 1)}"
+        assert "ALIYUN_COM_GPU_MEM_IDX" not in bound["metadata"]["annotations"]
+        await scheduler.sees_free(16, 16)
+
+    run(api, tmp_path, test)
+
+
+def test_a_pod_that_asks_for_no_gpu_is_bound_plainly(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        scheduler = await world.scheduler()
+        assert await scheduler.bind(await world.add_pod("a", 0)) == ""
+        bound = await world.pod("a")
+        assert bound["spec"]["nodeName"] == "node1"
+        assert gpu_of(bound) == ""
+        assert await world.promises() == {}
+
+    run(api, tmp_path, test)
+
+
+def test_nothing_is_bound_before_the_cluster_is_known(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        pod = await world.add_pod("a", 7)
+        scheduler = world.new_scheduler()
+        why = await scheduler.bind(pod)
+        unheard = "the cluster's mpsnodes and nodes and pods have not been heard of yet"
+        assert why == f"mpsd scheduler cannot say what is free: {unheard}"
+        await scheduler.is_ready()
+        assert await scheduler.bind(pod) == ""
+
+    run(api, tmp_path, test)
+
+
+def test_a_promise_that_cannot_be_kept_is_taken_back(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        await world.add_node("node2")
+        scheduler, other = await world.scheduler(), await world.scheduler()
+        pod = await world.add_pod("a", 7)
+        for heard in (scheduler.books, other.books):
+            await scheduler.sees(partial(heard.pod, "default", "a"), "the pod is heard of")
+        answers = await asyncio.gather(scheduler.bind(pod, "node1"), other.bind(pod, "node2"))
+        assert sorted(map(bool, answers)) == [False, True]
+        won, lost = ("node1", "node2") if answers[0] == "" else ("node2", "node1")
+        assert f"pod default/a is bound to node {won} already" in answers
+        assert len(await world.promises(won)) == 1
+        assert await world.promises(lost) == {}
+        for each in (scheduler, other):
+            await each.sees_free(16, 23, node=won)
+            await each.sees_free(23, 23, node=lost)
+
+    run(api, tmp_path, test)
+
+
+def test_a_node_places_by_its_own_label(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node(placement="spread")
+        scheduler = await world.scheduler()
+        for name in "ab":
+            assert await scheduler.bind(await world.add_pod(name, 7)) == ""
+        assert scheduler.free() == [16, 16]
+        assert [room.memory_mib_total // GIB for room in scheduler.node().rooms] == [23, 23]
+
+    run(api, tmp_path, test)

@@ -1,0 +1,208 @@
+"""What one scheduler knows of every GPU, whoever put the pods there and whatever became of the API server."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from mpsd.kubelet.rules.placement_annotations import GPU
+from mpsd.model.policy import Placement
+from mpsd.platform.kube import PatchKind
+from mpsd.scheduler.rules.node_books import Source
+from mpsd.scheduler.scheduler_books import Patience
+from tests.model.worlds import POLICY
+from tests.simulated_api import SimulatedApi
+from tests.whole.scheduler.world import GIB, MPS_NODES, NODES, World, run, uuid
+
+
+def test_pods_of_other_schedulers_count(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        scheduler = await world.scheduler()
+        await world.add_pod("said", 7, node="node1", annotations={GPU: uuid("node1", 1)})
+        await scheduler.sees_free(23, 16)
+        await world.add_pod("unsaid", 5, node="node1")
+        await scheduler.sees_free(23, 11)
+        assert {one.pod.name: one.source for one in scheduler.node().taken} == {
+            "said": Source.BOUND,
+            "unsaid": Source.GUESSED,
+        }
+        assert {pod.name.name for pod in scheduler.books.pods_on("node1")} == {"said", "unsaid"}
+
+    run(api, tmp_path, test)
+
+
+def test_the_word_of_kubelet_wins(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        scheduler = await world.scheduler()
+        pod = await world.add_pod("a", 7)
+        assert await scheduler.bind(pod) == ""
+        await scheduler.sees_free(16, 23)
+        await world.tell("node1", pod | {"held": uuid("node1", 1)})
+        await scheduler.sees_free(23, 16)
+
+    run(api, tmp_path, test)
+
+
+def test_a_granted_pod_needs_no_promise_any_more(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        scheduler = await world.scheduler()
+        assert await scheduler.bind(await world.add_pod("a", 7)) == ""
+        assert await scheduler.bind(await world.add_pod("b", 7)) == ""
+        a, b = await world.pod("a"), await world.pod("b")
+        assert set(await world.promises()) == {a["metadata"]["uid"], b["metadata"]["uid"]}
+        await world.tell("node1", a)
+        c = await world.add_pod("c", 7)
+        assert await scheduler.bind(c) == ""
+        assert set(await world.promises()) == {b["metadata"]["uid"], c["metadata"]["uid"]}
+        assert scheduler.free() == [2, 23]
+
+    run(api, tmp_path, test)
+
+
+def test_the_room_of_a_pod_that_ends_is_free(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        scheduler = await world.scheduler()
+        assert await scheduler.bind(await world.add_pod("a", 7)) == ""
+        await world.end_pod("a")
+        await scheduler.sees_free(23, 23)
+        b = await world.add_pod("b", 7)
+        assert await scheduler.bind(b) == ""
+        assert list(await world.promises()) == [b["metadata"]["uid"]]
+
+    run(api, tmp_path, test)
+
+
+def test_a_promise_to_a_pod_that_nobody_binds_ends(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        uid = (await world.add_pod("a", 7))["metadata"]["uid"]
+        await world.promise(uid, "a", 7)
+        scheduler = await world.scheduler()
+        await scheduler.sees_free(16, 23)
+        assert set(scheduler.books.promised_to(uid)) == {"node1"}
+        assert [room.memory_mib for room in scheduler.books.promised_to(uid)["node1"].rooms] == [23 * GIB] * 2
+        world.pass_time(149)
+        assert scheduler.free() == [16, 23]
+        world.pass_time(2)
+        assert scheduler.free() == [23, 23]
+
+    run(api, tmp_path, test)
+
+
+def test_a_promise_ends_with_a_pod_that_was_never_bound(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        await world.promise((await world.add_pod("a", 7))["metadata"]["uid"], "a", 7)
+        scheduler = await world.scheduler()
+        assert scheduler.free() == [16, 23]
+        await world.end_pod("a")
+        await scheduler.sees_free(23, 23)
+
+    run(api, tmp_path, test)
+
+
+def test_a_promise_to_a_pod_that_is_bound_does_not_end(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        scheduler = await world.scheduler()
+        assert await scheduler.bind(await world.add_pod("a", 7)) == ""
+        await scheduler.sees(lambda: scheduler.books.pods_on("node1"), "it is seen bound")
+        world.pass_time()
+        assert await scheduler.bind(await world.add_pod("b", 7)) == ""
+        assert len(await world.promises()) == 2
+
+    run(api, tmp_path, test)
+
+
+def test_a_scheduler_that_lost_its_watches_lists_again(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        scheduler = await world.scheduler()
+        for name in "ab":
+            assert await scheduler.bind(await world.add_pod(name, 7)) == ""
+        await scheduler.sees(lambda: len(scheduler.books.pods_on("node1")) == 2, "both are seen bound")
+        api.stop()
+        await scheduler.sees(lambda: scheduler.books.out_of_sync_s, "the API is away")
+        assert scheduler.books.trouble == ""
+        assert scheduler.free() == [9, 23]
+        await world.end_pod("a")
+        api.forget_history()
+        api.start()
+        await scheduler.sees_free(16, 23)
+        assert [pod.name.name for pod in scheduler.books.pods_on("node1")] == ["b"]
+
+    run(api, tmp_path, test)
+
+
+def test_nothing_is_bound_while_the_api_has_been_away_for_long(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        scheduler = await world.scheduler(patience=Patience(out_of_sync_s=0.1))
+        pod = await world.add_pod("a", 7)
+        api.stop()
+        await scheduler.sees(lambda: scheduler.books.trouble, "the API has been away for long")
+        assert "mpsd scheduler cannot say what is free: nothing has been heard of" in await scheduler.bind(pod)
+        api.start()
+        await scheduler.is_ready()
+        assert await scheduler.bind(pod) == ""
+
+    run(api, tmp_path, test)
+
+
+def test_a_node_that_is_gone_takes_no_pods(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        scheduler = await world.scheduler()
+        assert await scheduler.bind(await world.add_pod("a", 7)) == ""
+        await world.kube.delete(MPS_NODES, "node1")
+        await scheduler.sees(lambda: not scheduler.books.table.nodes, "it has no row")
+        assert await scheduler.bind(await world.add_pod("b", 7)) == "node node1: mpsd knows no GPU of this node"
+        await world.kube.delete(NODES, "node1")
+        await world.end_pod("a")
+        await scheduler.sees(lambda: scheduler.books.known("node1") is None, "nothing of it is kept")
+
+    run(api, tmp_path, test)
+
+
+def test_a_changed_policy_writes_every_row_anew(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        scheduler = await world.scheduler()
+        assert scheduler.node().policy.placement is Placement.BINPACK
+        scheduler.policy = replace(POLICY, placement=Placement.SPREAD)
+        scheduler.books.policy_changed()
+        assert scheduler.node().policy.placement is Placement.SPREAD
+
+    run(api, tmp_path, test)
+
+
+def test_a_node_says_how_its_gpus_are_filled_under_either_label_of_a_node_of_mpsd(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
+    async def test(world: World) -> None:
+        for node, label in (("node1", "ack.node.gpu.schedule"), ("node2", "mpsd.io/share")):
+            await world.add_node(node)
+            labels = {"ack.node.gpu.schedule": None, label: "mps", "ack.node.gpu.placement": "spread"}
+            await world.kube.patch(NODES, node, {"metadata": {"labels": labels}}, PatchKind.MERGE)
+        scheduler = await world.scheduler()
+        assert [scheduler.node(name).policy.placement for name in ("node1", "node2")] == [Placement.SPREAD] * 2
+
+    run(api, tmp_path, test)
+
+
+def test_what_says_nothing_of_room_writes_no_row(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node()
+        scheduler = await world.scheduler()
+        row = scheduler.node()
+        known = scheduler.books.known("node1")
+        assert known
+        assert known.told
+        version = known.told.version
+        await world.tell("node1", used_mib=4711)
+        await scheduler.sees(lambda: known.told and known.told.version != version, "it is heard of")
+        assert scheduler.node() is row
+
+    run(api, tmp_path, test)

@@ -1,0 +1,159 @@
+"""A scheduler that is cut off anywhere between filter, bind and Allocate: what the next one knows, and does."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mpsd.platform.kube import Kube
+from mpsd.platform.waiting import until
+from mpsd.scheduler.rules.node_books import Source
+from tests.simulated_api import SimulatedApi
+from tests.whole.scheduler.between import Between, Cut, between
+from tests.whole.scheduler.server_history import overfull
+from tests.whole.scheduler.world import DEADLINE_S, GIB, Scheduler, World, gpu_of, run, uuid
+
+CALLS = (
+    "PATCH mpsnodes",
+    "GET mpsnodes",
+    "PATCH mpsnodes",
+    "POST binding",
+)  # of a bind that another write comes before
+CUTS = [Cut(call, done) for call in range(len(CALLS)) for done in (False, True)]
+WRITES = [cut for cut in CUTS if cut.call >= 2]
+CARD = {uuid("node1", 0): 23}
+
+
+async def scheduler_behind(world: World, here: Between, kube: Kube) -> Scheduler:
+    """One whose watch of MPSNodes has fallen silent, so that its first write is refused."""
+    here.silent.add("mpsnodes")
+    scheduler = await world.scheduler(kube)
+    await world.tell("node1", used_mib=1)
+    return scheduler
+
+
+def test_a_bind_that_another_write_comes_before_counts_again(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node(gib=(23,))
+        with between(world.kubeconfig) as (here, kube):
+            scheduler = await scheduler_behind(world, here, kube)
+            pod = await world.add_pod("a", 7)
+            await scheduler.sees(lambda: scheduler.books.pod("default", "a"), "the pod is heard of")
+            here.cut_at(None)
+            assert await scheduler.bind(pod) == ""
+            assert tuple(here.calls) == CALLS
+            await scheduler.die()
+
+    run(api, tmp_path, test)
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_the_books_are_right_at_once_after_a_crash(api: SimulatedApi, tmp_path: Path, cut: Cut) -> None:
+    async def test(world: World) -> None:
+        await world.add_node(gib=(23,))
+        pod = await world.add_pod("a", 7)
+        other = await world.scheduler()
+        with between(world.kubeconfig) as (here, kube):
+            dead = await scheduler_behind(world, here, kube)
+            here.cut_at(cut)
+            binding = asyncio.create_task(dead.bind(pod))
+            await until(here.reached.is_set, DEADLINE_S, "the call came that is cut off")
+            assert dead.free() == [16]  # what is decided counts at once
+            binding.cancel()
+            await asyncio.gather(binding, return_exceptions=True)
+            await dead.die()
+
+        promised, bound = bool(await world.promises()), bool(gpu_of(await world.pod("a")))
+        assert promised == (cut.call >= 2 and (cut.call, cut.done) != (2, False))
+        assert bound == (cut.call == 3 and cut.done)
+        new = await world.scheduler()
+        assert new.free() == [16 if promised else 23]
+        expected = [Source.BOUND] if bound else [Source.RESERVED] if promised else []
+        assert [one.source for one in new.node().taken] == expected
+
+        large = await world.add_pod("large", 17)
+        for each in (other, new):  # both would give the room away if it looked free
+            if promised:
+                assert "gpu0 has 16 of 17 GiB free" in await each.bind(large)
+            assert await each.bind(pod) == ""
+        assert new.free() == [16]
+        assert "gpu0 has 16 of 17 GiB free" in await new.bind(large)
+        await world.tell("node1", await world.pod("a"))
+        await new.sees(lambda: [one.source for one in new.node().taken] == [Source.GRANTED], "the grant is heard of")
+        assert (await world.scheduler()).free() == [16]
+        assert overfull(api, CARD) == []
+
+    run(api, tmp_path, test)
+
+
+@pytest.mark.parametrize("cut", WRITES, ids=str)
+def test_a_promise_that_a_crash_left_ends(api: SimulatedApi, tmp_path: Path, cut: Cut) -> None:
+    async def test(world: World) -> None:
+        await world.add_node(gib=(23,))
+        pod = await world.add_pod("a", 7)
+        with between(world.kubeconfig) as (here, kube):
+            dead = await scheduler_behind(world, here, kube)
+            here.cut_at(cut)
+            binding = asyncio.create_task(dead.bind(pod))
+            await until(here.reached.is_set, DEADLINE_S, "the call came that is cut off")
+            binding.cancel()
+            await asyncio.gather(binding, return_exceptions=True)
+            await dead.die()
+        new = await world.scheduler()
+        world.pass_time()
+        bound = bool(gpu_of(await world.pod("a")))
+        assert new.free() == [16 if bound else 23]
+        large = await world.add_pod("large", 17)
+        assert bool(await new.bind(large)) == bound
+        assert overfull(api, CARD) == []
+
+    run(api, tmp_path, test)
+
+
+@pytest.mark.parametrize("cut", WRITES, ids=str)
+def test_a_lost_answer_is_made_good_by_the_next_try(api: SimulatedApi, tmp_path: Path, cut: Cut) -> None:
+    async def test(world: World) -> None:
+        await world.add_node(gib=(23,))
+        pod = await world.add_pod("a", 7)
+        other = await world.scheduler()
+        with between(world.kubeconfig) as (here, kube):
+            scheduler = await scheduler_behind(world, here, kube)
+            here.cut_at(replace(cut, lost=True))
+            why = await scheduler.bind(pod)
+            assert (why == "") == bool(gpu_of(await world.pod("a")))
+            assert not why or "the Kubernetes API does not answer" in why
+            assert bool(await world.promises()) == ((cut.call, cut.done) != (2, False))
+            here.cut_at(None)
+            large = await world.add_pod("large", 17)
+            answers = await asyncio.gather(other.bind(large), scheduler.bind(pod))
+            assert sorted(map(bool, answers)) in ([False, True], [True, True])
+            await scheduler.bind(pod)
+            assert overfull(api, CARD) == []
+            await scheduler.die()
+
+    run(api, tmp_path, test)
+
+
+def test_a_scheduler_that_hears_no_pods_gives_no_room_away_twice(api: SimulatedApi, tmp_path: Path) -> None:
+    """Its watch has fallen silent, which nobody notices for a while. What it compares and swaps tells it all."""
+
+    async def test(world: World) -> None:
+        await world.add_node(gib=(23,))
+        with between(world.kubeconfig) as (here, kube):
+            here.silent |= {"pods", "mpsnodes"}
+            deaf, well = await world.scheduler(kube), await world.scheduler()
+            for name in "ab":
+                assert await well.bind(await world.add_pod(name, 7)) == ""
+            await well.sees(lambda: len(well.books.pods_on("node1")) == 2, "both are seen bound")
+            await world.tell("node1", await world.pod("b"))
+            await well.sees(lambda: Source.GRANTED in {one.source for one in well.node().taken}, "it is told")
+            c, d = await world.add_pod("c", 2), await world.add_pod("d", 8)
+            assert await well.bind(c) == ""  # with that write, the promise to b goes
+            assert len(await world.promises()) == 2
+            assert "gpu0 has 7 of 8 GiB free" in await deaf.bind(d)
+            await deaf.die()
+        assert overfull(api, CARD) == []
+        assert well.node().rooms[0].memory_mib == 7 * GIB
+
+    run(api, tmp_path, test)

@@ -1,0 +1,219 @@
+"""What kube-scheduler asks is answered from the books, over HTTP, by one process for all of these tests."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mpsd.kubelet.rules.placement_annotations import GPU
+from mpsd.platform.limits_files import POLICY_FILE, shipped_folder
+from mpsd.platform.waiting import wait_until
+from mpsd.simulator.api_server.api_kinds import PODS as POD_KIND
+from mpsd.simulator.api_server.api_store import Key
+from tests.scheduler.test_extender_wire import ANY_JSON
+from tests.served import DEADLINE_S, Object
+from tests.simulated_api import SimulatedApi, simulated_api
+from tests.whole.scheduler.process import Extender, extender
+from tests.whole.scheduler.world import PODS, World, gpu_of, pod, run, uuid
+
+EVERY_NODE = ("full", "empty", "roomy", "small", "plain")
+
+
+async def cluster(world: World) -> None:
+    """full has 3 and 4 GiB free; of the others empty packs, roomy spreads, small is too small, and plain is no node of
+    ours. Of the pods on full, low-a and low-b give way to others, and high does not.
+    """
+    await world.add_node("full", (23, 23))
+    for name, gib, gpu, priority in (("low-a", 9, 0, 1), ("high", 11, 0, 1000), ("low-b", 19, 1, 2)):
+        made = pod(name, gib)
+        made["metadata"]["annotations"] = {GPU: uuid("full", gpu)}
+        made["spec"] |= {"nodeName": "full", "priority": priority}
+        await world.kube.create(PODS, made, "default")
+    await world.tell("full", *[await world.pod(name) for name in ("low-a", "high", "low-b")])
+    await world.add_node("empty", (23, 10))
+    await world.add_node("roomy", (23, 23), placement="spread")
+    await world.add_node("small", (6,))
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[SimulatedApi]:
+    with simulated_api() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def served(api: SimulatedApi, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Extender]:
+    folder = tmp_path_factory.mktemp("scheduler")
+    run(api, folder, cluster)
+    shutil.copytree(shipped_folder(), folder / "limits")
+    with extender(folder, api.kubeconfig(folder), limits=str(folder / "limits")) as running:
+        running.wait_until_ready()
+        yield running
+
+
+def asking(api: SimulatedApi, name: str, gib: int = 7, gpus: int = 1, priority: int = 0) -> Object:
+    """A pod as kube-scheduler has it: as the API server has, without its kind."""
+    made = pod(name, gib, gpus)
+    made["spec"]["priority"] = priority
+    found: Object = api.do(lambda: api.cluster.objects.create(POD_KIND, "default", made))
+    return {key: value for key, value in found.items() if key not in {"apiVersion", "kind"}}
+
+
+def test_a_node_passes_that_has_one_gpu_with_room_and_the_others_say_why_not(
+    served: Extender, api: SimulatedApi
+) -> None:
+    said = served.filter(asking(api, "seven"), *EVERY_NODE)
+    assert said["NodeNames"] == ["empty", "roomy"]
+    assert said["FailedNodes"] == {
+        "full": "gpu0 has 3 of 7 GiB free, gpu1 4",
+        "small": "gpu0 has 6 of 7 GiB free",
+        "plain": "mpsd knows no GPU of this node",
+    }
+    assert [*said["FailedAndUnresolvableNodes"]] == ["small", "plain"]
+    assert said["Error"] == ""
+
+
+def test_of_many_nodes_equal_reasons_are_equal(served: Extender, api: SimulatedApi) -> None:
+    said = served.filter(asking(api, "many"), "full", "small", *(f"plain{n}" for n in range(16)))
+    assert sorted(set(said["FailedNodes"].values())) == [
+        "mpsd knows no GPU of this node",
+        "no GPU has 7 GiB free",
+        "no GPU is as large as 7 GiB",
+    ]
+
+
+def test_whole_nodes_are_answered_with_whole_nodes(served: Extender, api: SimulatedApi) -> None:
+    nodes = [{"metadata": {"name": name}, "spec": {"taints": None}} for name in EVERY_NODE]
+    asked = {"Pod": asking(api, "whole"), "Nodes": {"metadata": {}, "items": nodes}, "NodeNames": None}
+    said = served.post("filter", asked).json
+    assert (said["Nodes"], said["NodeNames"]) == ({"items": nodes[1:3]}, None)
+    scores = {one["Host"]: one["Score"] for one in served.post("prioritize", asked).json}
+    assert scores == {"full": 0, "empty": 10, "roomy": 10, "small": 0, "plain": 0}
+
+
+def test_a_pod_that_asks_for_no_gpu_may_go_anywhere(served: Extender, api: SimulatedApi) -> None:
+    plain = asking(api, "plain", gib=0)
+    assert served.filter(plain, *EVERY_NODE)["NodeNames"] == [*EVERY_NODE]
+    proposed = {"full": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}}
+    answer = served.post("preempt", {"Pod": plain, "NodeNameToMetaVictims": proposed})
+    assert answer.json == {"NodeNameToMetaVictims": proposed}
+    assert {one["Score"] for one in served.post("prioritize", {"Pod": plain, "NodeNames": EVERY_NODE}).json} == {0}
+
+
+def test_a_request_that_cannot_be_read_goes_nowhere(served: Extender, api: SimulatedApi) -> None:
+    broken = asking(api, "broken")
+    broken["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-mem"] = "7Gi"
+    said = served.filter(broken, *EVERY_NODE)
+    assert (said["NodeNames"], said["Error"][:16]) == (None, "mpsd cannot read")
+    assert served.post("prioritize", {"Pod": broken, "NodeNames": EVERY_NODE}).status == 400
+
+
+def test_whoever_is_needed_is_added_to_those_that_the_scheduler_would_stop(served: Extender, api: SimulatedApi) -> None:
+    uids = {name: uid_of(api, name) for name in ("low-a", "low-b")}
+    nobody: Object = {"Pods": None, "NumPDBViolations": 0}
+    asked = {"Pod": asking(api, "urgent", priority=100), "NodeNameToMetaVictims": {"full": nobody, "small": nobody}}
+    said = served.post("preempt", asked).json
+    assert said == {"NodeNameToMetaVictims": {"full": {"Pods": [{"UID": uids["low-a"]}], "NumPDBViolations": 0}}}
+    whole = {"full": {"Pods": [{"metadata": {"uid": uids["low-b"]}}], "NumPDBViolations": 1}}
+    said = served.post("preempt", {"Pod": asked["Pod"], "NodeNameToVictims": whole}).json
+    assert said == {"NodeNameToMetaVictims": {"full": {"Pods": [{"UID": uids["low-b"]}], "NumPDBViolations": 1}}}
+    large = {"Pod": asking(api, "large", gib=20, priority=100), "NodeNameToMetaVictims": {"full": nobody}}
+    assert served.post("preempt", large).json["NodeNameToMetaVictims"]["full"]["Pods"] == [{"UID": uids["low-b"]}]
+
+
+def uid_of(api: SimulatedApi, name: str) -> str:
+    return next(one["metadata"]["uid"] for one in api.all(POD_KIND) if one["metadata"]["name"] == name)
+
+
+def test_a_pod_is_bound_where_the_scheduler_says_and_counts_at_once(served: Extender, api: SimulatedApi) -> None:
+    one, two = asking(api, "one", 10), asking(api, "two", 14)
+    assert served.bind(one, "empty") == ""
+    bound = next(each for each in api.all(POD_KIND) if each["metadata"]["name"] == "one")
+    assert (bound["spec"]["nodeName"], gpu_of(bound)) == ("empty", uuid("empty", 1))
+    assert served.bind(one, "empty") == "", "it may be asked again"
+    assert served.bind(two, "empty") == ""
+    third = asking(api, "three", 10)
+    assert "gpu0 has 9 of 10 GiB free, gpu1 0" in served.bind(third, "empty")
+    assert served.filter(third, "empty")["FailedNodes"] == {"empty": "gpu0 has 9 of 10 GiB free, gpu1 0"}
+    assert "is gone" in served.bind({"metadata": one["metadata"] | {"name": "nobody"}}, "empty")
+    (node,) = served.ask("GET", "/inspect/empty").json["nodes"]
+    assert [device["pods"][0]["name"] for device in node["devs"]] == ["two", "one"]
+
+
+def test_clients_of_gpushare_find_what_they_know(served: Extender) -> None:
+    for prefix in ("", "/gpushare-scheduler"):
+        said = served.ask("GET", f"{prefix}/inspect").json
+        assert [node["name"] for node in said["nodes"]] == ["empty", "full", "roomy", "small"]
+        assert "error" not in said
+        (node,) = served.ask("GET", f"{prefix}/inspect/full").json["nodes"]
+        assert (node["totalGPU"], node["usedGPU"]) == (46, 39)
+        assert node["devs"][1] == {
+            "id": 1,
+            "totalGPU": 23,
+            "usedGPU": 19,
+            "pods": [{"name": "low-b", "namespace": "default", "usedGPU": 19}],
+        }
+    assert served.ask("GET", "/inspect/plain").json == {"nodes": [], "error": "mpsd knows no GPU of node plain"}
+    answer = served.post("filter", {"Pod": pod("a", 0), "NodeNames": ["full"]}, "/gpushare-scheduler")
+    assert answer.json["NodeNames"] == ["full"]
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
+def test_what_cannot_be_read_is_refused_with_what_is_wrong_with_it(served: Extender, verb: str) -> None:
+    for body in (b"", b"{", b"[]", b"{}", b'{"Pod": 1, "PodName": 1}', b'{"Pod": ' + b"[" * 100_000):
+        answer = served.ask("POST", f"/{verb}", body)
+        assert (answer.status, len(answer.text) > 10) == (400, True), answer.text
+    assert served.ask("POST", f"/{verb}", b"{}", {"Content-Type": "text/plain"}).status == 415
+    assert served.ask("GET", f"/{verb}").status == 405
+    assert served.metric(f'mpsd_scheduler_requests_total{{verb="{verb}",verdict="malformed"}}') >= 7
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["filter", "prioritize", "preempt"]), ANY_JSON, ANY_JSON)
+def test_no_pod_and_no_victims_whatever_are_a_fault_of_ours(
+    served: Extender, verb: str, thing: object, victims: object
+) -> None:
+    limits = {"aliyun.com/gpu-mem": "7"}
+    hostile = {"metadata": thing, "spec": {"containers": [{"resources": {"limits": limits}}, thing], "priority": thing}}
+    asked = {"Pod": hostile, "NodeNames": ["full"], "NodeNameToMetaVictims": {"full": victims}}
+    assert served.ask("POST", f"/{verb}", json.dumps(asked).encode()).status in {200, 400}
+
+
+def test_metrics_count_requests_nodes_gpus_and_how_long_the_books_have_been_usable(
+    served: Extender, api: SimulatedApi
+) -> None:
+    served.filter(asking(api, "counted"), "roomy")
+    assert served.metric('mpsd_scheduler_requests_total{verb="filter",verdict="done"}') >= 1
+    assert served.metric('mpsd_scheduler_request_seconds_count{verb="filter"}') >= 1
+    assert served.metric("mpsd_scheduler_nodes") == 4
+    assert served.metric("mpsd_scheduler_gpus") == served.metric("mpsd_scheduler_gpus_open") == 7
+    assert served.metric("mpsd_scheduler_books_usable_seconds") > 0
+    assert served.metric("mpsd_limits_wrong") == 0
+
+
+def test_a_gpu_that_is_cordoned_takes_nobody_from_then_on(served: Extender, api: SimulatedApi) -> None:
+    seven = asking(api, "late")
+    assert served.filter(seven, "roomy")["NodeNames"] == ["roomy"]
+
+    node = Key("mpsd.io", "mpsnodes", "", "roomy")
+    api.do(lambda: api.cluster.objects.change(node, lambda thing: thing["spec"].update({"cordoned": ["all"]})))
+    wait_until(lambda: not served.filter(seven, "roomy")["NodeNames"], DEADLINE_S, "it is heard of", 0.01)
+    assert served.filter(seven, "roomy")["FailedNodes"] == {"roomy": "gpu0 is cordoned, gpu1 is cordoned"}
+
+
+def test_a_changed_policy_counts_without_a_restart_and_a_broken_one_does_not(
+    served: Extender, api: SimulatedApi
+) -> None:
+    policy = served.folder / "limits" / POLICY_FILE
+    good, seven = policy.read_text(), asking(api, "later")
+    policy.write_text("version: v0\n")
+    wait_until(lambda: served.metric("mpsd_limits_wrong") == 1, DEADLINE_S, "it says so", 0.05)
+    assert served.filter(seven, "empty")["FailedNodes"] == {}
+    policy.write_text(re.sub(r"clients_per_grant: \d+", "clients_per_grant: 60", good))
+    wait_until(lambda: served.filter(seven, "empty")["FailedNodes"], DEADLINE_S, "the new one counts", 0.05)
+    assert "of 60 clients free" in served.filter(seven, "empty")["FailedNodes"]["empty"]
+    assert served.metric("mpsd_limits_wrong") == 0

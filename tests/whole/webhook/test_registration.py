@@ -1,0 +1,368 @@
+"""From an empty cluster to a registered webhook, whatever stands in the way, and back to it when somebody meddles."""
+
+import base64
+import json
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpsd.platform.certificates import issue, new_authority, validity
+from mpsd.platform.kube_time import seconds
+from mpsd.platform.rules.serving_told import read_annotation
+from mpsd.platform.waiting import wait_until
+from tests.whole.webhook.api_server import ApiServer, Asked, api_server
+from tests.whole.webhook.world import (
+    DEADLINE_S,
+    HOST,
+    MUTATING,
+    OWN,
+    SECRET,
+    SYSTEM,
+    VALIDATING,
+    Webhook,
+    bundles,
+    is_registered,
+    put_shipped_objects,
+    review_of,
+    webhook,
+    webhooks,
+)
+
+REVIEW = review_of({"kind": "ConfigMap", "apiVersion": "v1"})
+QUICK = {"serving_life": "15s", "authority_life": "1h"}  # looks more than once a second
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    with api_server() as running:
+        put_shipped_objects(running)
+        yield running
+
+
+@pytest.fixture
+def flags(api: ApiServer, tmp_path: Path) -> dict[str, str]:
+    return {"kubeconfig": str(api.kubeconfig(tmp_path)), **QUICK}
+
+
+def until_registered(api: ApiServer) -> None:
+    wait_until(lambda: is_registered(api), DEADLINE_S, "both configurations say Fail", 0.02)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A cluster, and the webhook in it that is registered."""
+
+    api: ApiServer
+    one: Webhook
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registered]:
+    folder = tmp_path_factory.mktemp("webhook")
+    with api_server() as api:
+        put_shipped_objects(api)
+        with webhook(folder, kubeconfig=str(api.kubeconfig(folder)), **QUICK) as one:
+            until_registered(api)
+            wait_until(lambda: one.log("all is as it must be"), DEADLINE_S, "it has said all of its own changes", 0.02)
+            yield Registered(api, one)
+
+
+@pytest.fixture
+def registered(standing: Registered) -> Iterator[Registered]:
+    """The same for all tests that leave it registered."""
+    yield standing
+    until_registered(standing.api)
+
+
+def test_an_empty_cluster_gets_a_webhook_that_is_asked(api: ApiServer, flags: dict[str, str], tmp_path: Path) -> None:
+    with webhook(tmp_path, **flags) as one:
+        until_registered(api)
+        assert api.get(SYSTEM)["metadata"]["labels"] == {"mpsd.io/exempt": "true"}
+        assert api.get(OWN)["metadata"]["labels"] == {"team": "gpu", "mpsd.io/exempt": "true"}
+        for bundle in bundles(api):
+            assert one.review("/validate", REVIEW, bundle)["allowed"]
+        wait_until(lambda: one.metric("mpsd_admission_registered") == 1, DEADLINE_S, "it knows", 0.02)
+        assert one.metric('mpsd_certificate_expiry_timestamp_seconds{certificate="serving"}') > 0
+
+
+def test_fail_comes_after_the_exemptions_and_the_authorities(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
+    with webhook(tmp_path, **flags):
+        until_registered(api)
+    exempted = [
+        number for number, asked in enumerate(api.asked) if asked.path in {SYSTEM, OWN} and asked.verb == "patch"
+    ]
+    for path in (VALIDATING, MUTATING):
+        patches = [
+            (number, asked)
+            for number, asked in enumerate(api.asked)
+            if asked.verb == "patch" and asked.path == path and "webhooks" in asked.body
+        ]
+        policies = [asked.body["webhooks"][0]["failurePolicy"] for _number, asked in patches]
+        assert policies == ["Ignore", "Fail"]
+        assert max(exempted) < patches[-1][0]
+        assert patches[0][1].body["webhooks"][0]["clientConfig"]["caBundle"]
+
+
+def test_nothing_is_written_once_all_is_as_it_must_be(api: ApiServer, flags: dict[str, str], tmp_path: Path) -> None:
+    with webhook(tmp_path, **flags) as one:
+        wait_until(lambda: one.log("all is as it must be"), DEADLINE_S, "registered", 0.02)
+        written, asked = len(api.writes("")), len(api.asked)
+        wait_until(lambda: len(api.asked) > asked + 10, DEADLINE_S, "it has looked again", 0.02)
+        assert len(api.writes("")) == written
+        assert len(one.log("all is as it must be")) == 1
+
+
+def test_two_replicas_that_come_at_once_agree(api: ApiServer, flags: dict[str, str], tmp_path: Path) -> None:
+    with webhook(tmp_path, **flags) as one, webhook(tmp_path, **flags) as two:
+        until_registered(api)
+        one.wait_until_ready()
+        two.wait_until_ready()
+        (bundle,) = set(bundles(api))
+        assert one.serial_number(bundle) == two.serial_number(bundle)
+
+
+@pytest.mark.parametrize("verb", ["create", "update"])
+def test_a_lost_race_for_the_secret_is_the_others_win(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path, verb: str
+) -> None:
+    with webhook(tmp_path, **flags):
+        until_registered(api)
+    theirs = api.objects.pop(SECRET)
+    put_shipped_objects(api)
+
+    def be_first(asked: Asked) -> None:
+        if asked.verb == verb and asked.path in SECRET:
+            api.put(SECRET, theirs)
+        else:
+            api.before_write = be_first
+
+    api.before_write = be_first
+    with webhook(tmp_path, **flags):
+        until_registered(api)
+        written = api.get(SECRET)["data"]
+    for part in ("authority.crt", "authority.key"):  # a serving certificate of 15 s may have been renewed since
+        assert written[part] == theirs["data"][part]
+
+
+def test_an_api_server_that_is_away_at_first_is_waited_for(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
+    api.away = True
+    with webhook(tmp_path, **flags) as one:
+        wait_until(lambda: one.log("not yet as it must be"), DEADLINE_S, "it says what it waits for", 0.02)
+        wait_until(lambda: len(api.asked) > 3, DEADLINE_S, "it tries again", 0.02)
+        assert one.public("/healthz").status == 200
+        readiness = one.public("/readyz")
+        assert readiness.status == 503
+        assert "unable to handle the request" in readiness.text
+        assert len(one.log("not yet as it must be")) == 1
+        api.away = False
+        until_registered(api)
+        one.wait_until_ready()
+
+
+def test_a_webhook_serves_on_while_the_api_server_is_away(registered: Registered) -> None:
+    api, one = registered.api, registered.one
+    (bundle,) = set(bundles(api))
+    said = len(one.log("not yet as it must be"))
+    api.away = True
+    try:
+        wait_until(lambda: len(one.log("not yet as it must be")) > said, DEADLINE_S, "it notices", 0.02)
+        assert one.public("/readyz").status == 200
+        assert one.review("/validate", REVIEW, bundle)["allowed"]
+    finally:
+        api.away = False
+
+
+@pytest.mark.parametrize(
+    ("verb", "plural", "named"),
+    [
+        ("create", "secrets", "lacks the right to create secrets mpsd-webhook-certificates in mpsd-system"),
+        ("patch", "validatingwebhookconfigurations", "patch validatingwebhookconfigurations mpsd-webhook"),
+        ("patch", "namespaces", "lacks the right to patch namespaces kube-system"),
+    ],
+)
+def test_a_missing_right_is_named_once_and_used_when_it_comes(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path, verb: str, plural: str, named: str
+) -> None:
+    api.forbidden = {(verb, plural)}
+    with webhook(tmp_path, **flags) as one:
+        wait_until(lambda: named in one.log_text, DEADLINE_S, "it says which right is missing", 0.02)
+        asked = len(api.asked)
+        wait_until(lambda: len(api.asked) > asked + 5, DEADLINE_S, "it tries again", 0.02)
+        assert not is_registered(api), "Fail without what it takes"
+        api.forbidden = set()
+        until_registered(api)
+
+
+def test_without_its_exemption_no_configuration_says_fail(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
+    api.forbidden = {("patch", "namespaces")}
+    with webhook(tmp_path, **flags) as one:
+        wait_until(lambda: all(bundles(api)), DEADLINE_S, "the authorities are named", 0.02)
+        asked = len(api.asked)
+        wait_until(lambda: len(api.asked) > asked + 10, DEADLINE_S, "it looked again", 0.02)
+        assert [each["failurePolicy"] for each in webhooks(api)] == ["Ignore", "Ignore"]
+        assert one.metric("mpsd_admission_registered") == 0
+
+
+def broken(configuration: dict[str, Any], **fields: object) -> dict[str, Any]:
+    configuration["webhooks"][0] |= fields
+    return configuration
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"failurePolicy": "Ignore"},
+        {"namespaceSelector": {}},
+        {"clientConfig": {"url": "https://127.0.0.1:1/validate"}},
+        {"clientConfig": {"service": {"name": "x", "namespace": "y"}, "caBundle": "AAAA"}},
+    ],
+)
+def test_what_somebody_changes_is_put_right_and_said_once(registered: Registered, fields: dict[str, object]) -> None:
+    api, one = registered.api, registered.one
+    before = api.get(VALIDATING)["webhooks"]
+    said = len(one.log("configuration changed"))
+    api.put(VALIDATING, broken(api.get(VALIDATING), **fields))
+
+    def is_right() -> bool:
+        (found,), (right,) = api.get(VALIDATING)["webhooks"], before
+        return all(found[key] == right[key] for key in right if key != "rules")
+
+    wait_until(is_right, DEADLINE_S, "it is put right", 0.02)
+    wait_until(lambda: len(one.log("configuration changed")) > said, DEADLINE_S, "it says so", 0.02)
+    assert len(one.log("configuration changed")) == said + 1
+
+
+def test_a_label_that_somebody_takes_away_comes_back(registered: Registered) -> None:
+    api = registered.api
+    api.put(SYSTEM, {"metadata": {"name": "kube-system"}})
+    wait_until(lambda: api.get(SYSTEM)["metadata"].get("labels"), DEADLINE_S, "the label is back", 0.02)
+
+
+def test_a_configuration_that_is_not_there_is_waited_for(api: ApiServer, flags: dict[str, str], tmp_path: Path) -> None:
+    missing = api.objects.pop(MUTATING)
+    with webhook(tmp_path, **flags) as one:
+        one.wait_until_ready()
+        wait_until(lambda: one.log("not yet as it must be"), DEADLINE_S, "it says so", 0.02)
+        api.put(MUTATING, missing)
+        until_registered(api)
+
+
+def test_a_url_is_registered_with_its_host_in_the_certificate(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
+    with webhook(tmp_path, url="https://127.0.0.1:9443", **flags) as one:
+        until_registered(api)
+        assert [each["clientConfig"]["url"] for each in webhooks(api)] == [
+            "https://127.0.0.1:9443/validate",
+            "https://127.0.0.1:9443/mutate",
+        ]
+        assert one.serial_number(bundles(api)[0])
+
+
+def test_ignore_stays_where_the_operator_wants_it(api: ApiServer, flags: dict[str, str], tmp_path: Path) -> None:
+    with webhook(tmp_path, failure_policy="Ignore", **flags) as one:
+        wait_until(lambda: one.log("all is as it must be"), DEADLINE_S, "registered", 0.02)
+        assert not is_registered(api)
+
+
+def test_no_key_is_in_the_logs_or_beside_the_program(registered: Registered) -> None:
+    data, log = registered.api.get(SECRET)["data"], registered.one.log_text
+    assert {"authority.crt", "authority.key", "tls.crt", "tls.key"} == set(data)
+    assert "PRIVATE" not in log
+    assert not any(value in log for value in data.values())
+
+
+def told(api: ApiServer) -> list[float]:
+    """When the served certificate ends, as each configuration says."""
+    read = [read_annotation(api.get(path), seconds) for path in (VALIDATING, MUTATING)]
+    return [one.ends_at for one in read if one]
+
+
+def test_each_configuration_tells_when_the_certificate_in_the_secret_ends_and_follows_its_renewal(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
+    def are_told() -> bool:
+        secret = api.objects.get(SECRET)
+        certificate = base64.b64decode(secret["data"].get("tls.crt", "")) if secret else b""
+        return bool(certificate) and told(api) == [validity(certificate).ends_at] * 2
+
+    with webhook(tmp_path, **flags), webhook(tmp_path, **flags):
+        wait_until(are_told, DEADLINE_S, "both say it", 0.02)
+        first = api.get(SECRET)["data"]["tls.crt"]
+        wait_until(lambda: api.get(SECRET)["data"].get("tls.crt") != first, 30, "it is renewed", 0.05)
+        wait_until(are_told, DEADLINE_S, "both say it again", 0.02)
+        assert "PRIVATE" not in json.dumps(api.get(VALIDATING))
+
+
+def test_of_replicas_with_different_certificates_the_earlier_end_is_told(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
+    authority, ends = new_authority("someone", time.time(), 3600), {}
+    for name, life_s in (("late", 3000), ("early", 600)):
+        pair = issue(authority, [HOST], time.time(), life_s)
+        ends[name] = validity(pair.certificate).ends_at
+        (tmp_path / name).mkdir()
+        for file, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
+            (tmp_path / name / file).write_bytes(content)
+    bundle = base64.b64encode(authority.certificate).decode()
+    for path in (VALIDATING, MUTATING):  # as cert-manager would
+        thing = api.get(path)
+        for one in thing["webhooks"]:
+            one["clientConfig"]["caBundle"] = bundle
+        api.put(path, thing)
+    with webhook(tmp_path, cert_dir=str(tmp_path / "late"), **flags):
+        wait_until(lambda: told(api) == [ends["late"]] * 2, DEADLINE_S, "the one says its own", 0.02)
+        with webhook(tmp_path, cert_dir=str(tmp_path / "early"), **flags):
+            wait_until(lambda: told(api) == [ends["early"]] * 2, DEADLINE_S, "the other takes it back", 0.02)
+            asked = len(api.asked)
+            wait_until(lambda: len(api.asked) > asked + 20, DEADLINE_S, "both have looked again", 0.02)
+            assert told(api) == [ends["early"]] * 2, "and nobody fights over it"
+
+
+def test_certificates_of_a_folder_are_served_and_read_again_when_they_change(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
+    authority = new_authority("someone", time.time(), 3600)
+
+    def write() -> None:
+        pair = issue(authority, [HOST], time.time(), 600)
+        for name, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
+            (tmp_path / name).write_bytes(content)
+
+    write()
+    with webhook(tmp_path, cert_dir=str(tmp_path), **flags) as one:
+        one.wait_until_ready()
+        bundle = authority.certificate.decode()
+        first = one.serial_number(bundle)
+        write()
+        wait_until(lambda: one.serial_number(bundle) != first, DEADLINE_S, "the new one is served", 0.05)
+        (tmp_path / "tls.key").write_bytes(b"half")
+        wait_until(lambda: one.log("not yet as it must be"), DEADLINE_S, "it says so", 0.02)
+        assert one.serial_number(bundle)
+        assert SECRET not in api.objects
+        with pytest.raises(ssl.SSLError):
+            one.serial_number(new_authority("someone", time.time(), 3600).certificate.decode())
+
+
+def test_a_webhook_that_registers_nowhere_tells_nothing_of_it_so_that_no_alert_fires_for_ever(tmp_path: Path) -> None:
+    pair = issue(new_authority("someone", time.time(), 3600), [HOST], time.time(), 600)
+    for name, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
+        (tmp_path / name).write_bytes(content)
+    with webhook(tmp_path, cert_dir=str(tmp_path)) as one:
+        one.wait_until_ready()
+        (tmp_path / "tls.key").write_bytes(b"half")  # so that it says when it has looked
+        wait_until(lambda: one.log("not yet as it must be"), DEADLINE_S, "it has looked", 0.02)
+        told = one.public("/metrics").text
+        assert "mpsd_certificate_expiry_timestamp_seconds{" in told
+        assert "mpsd_admission_registered" not in told

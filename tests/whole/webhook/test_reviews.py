@@ -1,0 +1,296 @@
+"""One review after another over TLS: verdicts, and an error in words for everything that is no review."""
+
+import base64
+import json
+import shutil
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import mpsd.cli
+from mpsd.model.fields import MOST_FIELDS
+from mpsd.platform.limits_files import shipped_folder
+from mpsd.platform.waiting import wait_until
+from tests.model.manifests import ANY_JSON, broken_objects
+from tests.whole.machine.promises import is_kept_within
+from tests.whole.webhook.api_server import ApiServer
+from tests.whole.webhook.world import DEADLINE_S, Webhook, bundles, gpu_pod, review_of, webhook
+
+SAMPLE: Any = yaml.safe_load((Path(mpsd.cli.__file__).parent / "mps-sample.yaml").read_text())
+PATHS = ["/validate", "/mutate"]
+GOOD = review_of(gpu_pod())
+HUGE = 12
+
+
+def test_the_published_sample_is_admitted(served: Webhook, bundle: str) -> None:
+    response = served.review("/validate", review_of(SAMPLE), bundle)
+    assert response["allowed"]
+    assert response["uid"] == GOOD["request"]["uid"]
+    assert any("host-pid" in warning for warning in response["warnings"])
+
+
+def test_without_host_ipc_it_is_refused_in_words_that_name_it(served: Webhook, bundle: str) -> None:
+    sample = json.loads(json.dumps(SAMPLE))
+    del sample["spec"]["template"]["spec"]["hostIPC"]
+    response = served.review("/validate", review_of(sample), bundle)
+    assert not response["allowed"]
+    assert response["status"]["code"] == 403
+    assert response["status"]["reason"] == "Forbidden"
+    assert "spec.template.spec.hostIPC" in response["status"]["message"]
+    assert response["auditAnnotations"]["enforce"] == "host-ipc-missing"
+
+
+def test_a_patch_is_a_json_patch_in_base64(served: Webhook, bundle: str) -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "a"}]}}
+    response = served.review("/mutate", review_of(pod), bundle)
+    assert response["allowed"]
+    assert response["patchType"] == "JSONPatch"
+    assert "NVIDIA_VISIBLE_DEVICES" in str(json.loads(base64.b64decode(response["patch"])))
+
+
+WRONG_BODIES = {
+    "nothing": (b"", "not JSON"),
+    "half a review": (msgspec.json.encode(GOOD)[:-20], "not JSON"),
+    "no JSON": (b"kind: Pod", "not JSON"),
+    "no UTF-8": (b'{"a": "\xff"}', "not JSON"),
+    "a number": (b"1", "not an AdmissionReview"),
+    "another kind": (b'{"kind":"Pod","apiVersion":"v1"}', "AdmissionReview of admission.k8s.io/v1"),
+    "another version": (
+        json.dumps(GOOD | {"apiVersion": "admission.k8s.io/v1beta1"}).encode(),
+        "admission.k8s.io/v1beta1",
+    ),
+    "no request": (json.dumps(GOOD | {"request": None}).encode(), "request"),
+    "no uid": (json.dumps(GOOD | {"request": GOOD["request"] | {"uid": ""}}).encode(), "uid"),
+    "nested without end": (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested too deeply"),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("body", "words"), WRONG_BODIES.values(), ids=WRONG_BODIES.keys())
+def test_what_is_no_review_is_refused_in_words(
+    served: Webhook, bundle: str, path: str, body: bytes, words: str
+) -> None:
+    with served.connect(bundle) as client:
+        answer = client.ask("POST", path, body)
+        assert answer.status == 400
+        assert words in answer.text
+        assert client.review(path, GOOD).status == 200, "the connection is good for the next one"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_body_over_3_mib_is_refused_and_one_below_is_not(served: Webhook, bundle: str, path: str) -> None:
+    thing = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"x": "x" * 3_100_000}}
+    with served.connect(bundle) as client:
+        assert client.review(path, review_of(thing)).status == 200
+    with served.connect(bundle) as client:
+        answer = client.ask("POST", path, b"x" * (3 * 1024**2 + 1))
+        assert (answer.status, answer.text) == (413, "the body is longer than 3145728 bytes\n")
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/yaml", "application/x-www-form-urlencoded"])
+def test_another_content_type_is_refused(served: Webhook, bundle: str, kind: str) -> None:
+    with served.connect(bundle) as client:
+        answer = client.ask("POST", "/validate", b"{}", {"Content-Type": kind})
+        assert (answer.status, answer.text) == (415, f"the content type is {kind}; send application/json\n")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/validate", 405), ("PUT", "/mutate", 405), ("POST", "/", 404), ("POST", "/validate/", 404)],
+)
+def test_a_wrong_method_is_405_and_an_unknown_path_404(
+    served: Webhook, bundle: str, method: str, path: str, status: int
+) -> None:
+    with served.connect(bundle) as client:
+        assert client.ask(method, path, b"{}").status == status
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_probes_and_metrics_are_on_both_ports(served: Webhook, bundle: str, path: str) -> None:
+    assert served.public(path).status == 200
+    with served.connect(bundle) as client:
+        assert client.ask("GET", path).status == 200
+
+
+def test_reviews_are_not_taken_without_tls(served: Webhook) -> None:
+    assert served.public("/validate").status == 404
+
+
+def test_what_was_found_is_counted_by_rule_and_mode(served: Webhook, bundle: str) -> None:
+    finding = 'mpsd_admission_findings_total{mode="enforce",rule="host-ipc-missing"}'
+    refused = 'mpsd_admission_reviews_total{verdict="refused",webhook="validate"}'
+    unread = 'mpsd_admission_requests_refused_total{status="400",webhook="validate"}'
+    before = [served.metric(name) for name in (finding, refused, unread)]
+    served.review("/validate", review_of(gpu_pod(host_ipc=False)), bundle)
+    with served.connect(bundle) as client:
+        client.ask("POST", "/validate", b"")
+    assert [served.metric(name) for name in (finding, refused, unread)] == [value + 1 for value in before]
+    assert served.metric('mpsd_admission_review_seconds_count{webhook="validate"}') > 0
+
+
+def test_many_at_once_are_each_answered_with_their_own(served: Webhook, bundle: str) -> None:
+    def ask(number: int) -> bool:
+        host_ipc = number % 3 > 0
+        with served.connect(bundle) as client:
+            for turn in range(10):
+                uid = f"{number}-{turn}"
+                response = client.review("/validate", review_of(gpu_pod(host_ipc=host_ipc), uid=uid)).response
+                if response["uid"] != uid or response["allowed"] is not host_ipc:
+                    return False
+        return True
+
+    with ThreadPoolExecutor(30) as pool:
+        assert all(pool.map(ask, range(60)))
+
+
+def test_huge_objects_hold_no_small_one_up(served: Webhook, bundle: str) -> None:
+    huge = gpu_pod()
+    sources = [{"configMapRef": {"name": f"{'m' * 500}{number}"}} for number in range(MOST_FIELDS // 2 - 100)]
+    huge["spec"]["containers"][0]["envFrom"] = sources
+    with ThreadPoolExecutor(4) as pool, served.connect(bundle) as client:
+        began = time.monotonic()
+        answers = [pool.submit(served.review, "/validate", review_of(huge), bundle) for _turn in range(HUGE)]
+        small_s: list[float] = []
+        while not all(answer.done() for answer in answers):
+            asked = time.monotonic()
+            assert client.review("/validate", GOOD).response["allowed"]
+            small_s.append(time.monotonic() - asked)
+        each_s = (time.monotonic() - began) / HUGE
+        assert all(answer.result()["allowed"] for answer in answers)
+    assert len(small_s) > 5
+    assert statistics.median(small_s) < each_s, "most of them waited for no huge one, however slow both are here"
+
+
+def test_labels_of_the_namespace_choose_the_mode(served: Webhook, bundle: str, shared_api: ApiServer) -> None:
+    shared_api.put("/api/v1/namespaces/lax", {"metadata": {"name": "lax", "labels": {"mpsd.io/enforce": "none"}}})
+    pod = gpu_pod(host_ipc=False)
+    pod["metadata"]["namespace"] = "lax"
+    assert served.review("/validate", review_of(pod, namespace="lax"), bundle)["allowed"]
+    asked = len([each for each in shared_api.asked if each.path.endswith("/lax")])
+    served.review("/validate", review_of(pod, namespace="lax"), bundle)
+    assert len([each for each in shared_api.asked if each.path.endswith("/lax")]) == asked, "it was known"
+
+
+def with_config_map(name: str) -> dict[str, Any]:
+    pod = gpu_pod()
+    pod["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": name}}]
+    return pod
+
+
+def test_a_config_map_behind_env_from_is_looked_into(served: Webhook, bundle: str, shared_api: ApiServer) -> None:
+    at = "/api/v1/namespaces/default/configmaps"
+    shared_api.put(f"{at}/bad", {"metadata": {"name": "bad"}, "data": {"CUDA_MPS_PIPE_DIRECTORY": "/x"}})
+    shared_api.put(f"{at}/good", {"metadata": {"name": "good"}, "data": {"FINE": "1"}})
+    assert not served.review("/validate", review_of(with_config_map("bad")), bundle)["allowed"]
+    good = served.review("/validate", review_of(with_config_map("good")), bundle)
+    assert good["allowed"]
+    assert "environment-unseen" not in str(good)
+    unknown = served.review("/validate", review_of(with_config_map("not-there")), bundle)
+    assert unknown["allowed"]
+    assert "environment-unseen" in str(unknown)
+
+
+@pytest.mark.parametrize("trouble", ["away", "slow", "forbidden"])
+def test_what_cannot_be_looked_up_is_unknown_and_holds_nothing_up(
+    served: Webhook, bundle: str, shared_api: ApiServer, trouble: str
+) -> None:
+    shared_api.away = trouble == "away"
+    shared_api.delay_s = 3.0 if trouble == "slow" else 0.0
+    shared_api.forbidden = {("get", "configmaps"), ("get", "namespaces")} if trouble == "forbidden" else set()
+    namespaces = (f"{trouble}{number}" for number in count())  # one that was asked for before may be known
+
+    def review() -> float:
+        namespace = next(namespaces)
+        pod = with_config_map("any")
+        pod["metadata"]["namespace"] = namespace
+        with served.connect(bundle) as client:
+            began = time.monotonic()
+            response = client.review("/validate", review_of(pod, namespace=namespace)).response
+            took_s = time.monotonic() - began
+        assert response["allowed"]
+        assert "environment-unseen" in str(response)
+        return took_s
+
+    try:
+        is_kept_within(2.0, review)
+    finally:
+        shared_api.away, shared_api.delay_s, shared_api.forbidden = False, 0.0, set()
+
+
+def test_a_review_that_needs_nothing_asks_the_api_server_nothing(
+    served: Webhook, bundle: str, shared_api: ApiServer
+) -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "a"}]}}
+    shared_api.asked.clear()
+    for _review in range(20):
+        served.review("/validate", review_of(pod, namespace="nobody-knows"), bundle)
+    assert not [asked for asked in shared_api.asked if "nobody-knows" in asked.path]
+
+
+def test_a_changed_policy_counts_without_a_restart(tmp_path: Path, shared_api: ApiServer, bundle: str) -> None:
+    limits = tmp_path / "limits"
+    shutil.copytree(shipped_folder(), limits)
+    flags = {"kubeconfig": str(shared_api.kubeconfig(tmp_path)), "limits": str(limits)}
+    with webhook(tmp_path, **flags) as one:
+        one.wait_until_ready()
+        mine = bundles(shared_api)[0]
+        refused = review_of(gpu_pod(host_ipc=False))
+        assert not one.review("/validate", refused, mine)["allowed"]
+        policy = limits / "policy.yaml"
+        good = policy.read_text()
+        policy.write_text("version: v0\n")
+        wait_until(lambda: one.log("limits kept"), DEADLINE_S, "it says so", 0.05)
+        assert one.metric("mpsd_limits_wrong") == 1
+        assert not one.review("/validate", refused, mine)["allowed"]
+        policy.write_text(good.replace("host-ipc-missing: enforce", "host-ipc-missing: warn"))
+        wait_until(lambda: one.review("/validate", refused, mine)["allowed"], DEADLINE_S, "the new one counts", 0.05)
+        assert one.metric("mpsd_limits_wrong") == 0
+
+
+FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_SOME_REQUEST = st.dictionaries(st.sampled_from([*GOOD["request"], "subResource", "x"]), ANY_JSON, max_size=4)
+
+
+def ask_both(served: Webhook, bundle: str, body: bytes) -> None:
+    with served.connect(bundle) as client:
+        for path in PATHS:
+            answer = client.ask("POST", path, body)
+            assert answer.status in {200, 400}, answer.text
+            if answer.status == 200:
+                assert answer.response["uid"]
+
+
+@FUZZ
+@given(ANY_JSON)
+def test_no_json_whatever_is_a_fault_of_ours(served: Webhook, bundle: str, body: object) -> None:
+    ask_both(served, bundle, msgspec.json.encode(body))
+
+
+@FUZZ
+@given(broken_objects(), st.sampled_from(["CREATE", "UPDATE", "DELETE", "CONNECT"]), broken_objects())
+def test_no_object_whatever_is_a_fault_of_ours(
+    served: Webhook, bundle: str, thing: dict[str, Any], operation: str, old: dict[str, Any]
+) -> None:
+    ask_both(served, bundle, msgspec.json.encode(review_of(thing, operation=operation, oldObject=old)))
+
+
+@FUZZ
+@given(_SOME_REQUEST)
+def test_no_request_whatever_is_a_fault_of_ours(served: Webhook, bundle: str, fields: dict[str, Any]) -> None:
+    ask_both(served, bundle, msgspec.json.encode(GOOD | {"request": GOOD["request"] | fields}))
+
+
+@FUZZ
+@given(st.binary(max_size=200), st.integers(0, len(msgspec.json.encode(GOOD))))
+def test_no_bytes_whatever_are_a_fault_of_ours(served: Webhook, bundle: str, noise: bytes, at: int) -> None:
+    whole = msgspec.json.encode(GOOD)
+    ask_both(served, bundle, whole[:at] + noise + whole[at + len(noise) :])

@@ -1,0 +1,144 @@
+"""Certificates are renewed and their authority replaced under load: no request fails, and nobody restarts."""
+
+import base64
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from mpsd.platform.certificates import fingerprints
+from mpsd.platform.waiting import wait_until
+from tests.whole.webhook.api_server import ApiServer, api_server
+from tests.whole.webhook.world import (
+    DEADLINE_S,
+    SECRET,
+    Webhook,
+    bundles,
+    is_registered,
+    put_shipped_objects,
+    review_of,
+    webhook,
+)
+
+REVIEW = review_of({"kind": "ConfigMap", "apiVersion": "v1"})
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    with api_server() as running:
+        put_shipped_objects(running)
+        yield running
+
+
+class Load:
+    """Asks replicas in turns, each with the authorities that the configuration names at that moment."""
+
+    def __init__(self, api: ApiServer, replicas: list[Webhook]) -> None:
+        self._api, self._replicas = api, replicas
+        self._stop = threading.Event()
+        self.answered = 0
+        self.failed: list[str] = []
+        self.serial_numbers: list[str] = []
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.02):  # else it takes all of a core from those that it asks
+            for replica in self._replicas:
+                bundle = bundles(self._api)[0]
+                try:
+                    with replica.connect(bundle) as client:
+                        for _request in range(3):
+                            assert client.review("/validate", REVIEW).response["allowed"]
+                            self.answered += 1
+                        self.serial_numbers.append(client.serial_number)
+                except (OSError, ssl.SSLError, AssertionError) as error:
+                    self.failed.append(f"{time.time()}: {error!r}")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def under_load(api: ApiServer, folder: Path, until: Callable[[], object], **flags: str) -> Load:
+    """Two replicas under load from their registration until something is true. No request may fail."""
+    given = {"kubeconfig": str(api.kubeconfig(folder)), **flags}
+    with webhook(folder, **given) as one, webhook(folder, **given) as two:
+        wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
+        one.wait_until_ready()
+        two.wait_until_ready()
+        with Load(api, [one, two]) as load:
+            wait_until(until, 40, f"it happens:\n{one.log_text}", 0.05)
+            after = load.answered
+            wait_until(lambda: load.answered > after + 50, DEADLINE_S, "requests after it", 0.02)
+        assert not load.failed
+        assert one.process.poll() is None
+        assert two.process.poll() is None
+        assert "PRIVATE" not in one.log_text + two.log_text
+    return load
+
+
+def named(api: ApiServer) -> frozenset[str]:
+    return fingerprints(bundles(api)[0].encode())
+
+
+def test_a_serving_certificate_is_renewed_under_load(api: ApiServer, tmp_path: Path) -> None:
+    seen: set[str] = set()
+
+    def changed_twice() -> bool:
+        if SECRET in api.objects:
+            seen.add(api.get(SECRET)["data"].get("tls.crt", ""))
+        return len(seen - {""}) > 2
+
+    load = under_load(api, tmp_path, changed_twice, serving_life="6s", authority_life="1h")
+    assert len(set(load.serial_numbers)) > 1
+    assert len(named(api)) == 1, "the authority stays"
+
+
+def test_an_authority_is_replaced_under_load(api: ApiServer, tmp_path: Path) -> None:
+    seen: list[frozenset[str]] = []
+
+    def replaced() -> bool:
+        now = named(api)
+        if now and (not seen or seen[-1] != now):
+            seen.append(now)
+        return len(seen) > 2 and len(now) == 1
+
+    under_load(api, tmp_path, replaced, serving_life="4s", authority_life="12s", settle="1s")
+    assert [len(each) for each in seen[:3]] == [1, 2, 1]
+    assert seen[0] < seen[1] > seen[2]
+    assert not seen[0] & seen[2]
+
+
+def test_a_secret_that_somebody_deletes_is_a_rotation_and_no_outage(api: ApiServer, tmp_path: Path) -> None:
+    started = time.monotonic()
+    first: list[str] = []
+
+    def another_signs() -> bool:
+        data = api.objects.get(SECRET, {}).get("data", {})
+        if not first and "authority.crt" in data and time.monotonic() > started + 4:
+            first.append(data["authority.crt"])
+            api.objects.pop(SECRET)
+        return bool(first) and data.get("authority.crt", first[0]) != first[0]
+
+    under_load(api, tmp_path, another_signs, serving_life="30s", authority_life="1h", settle="1s")
+
+
+@pytest.mark.parametrize("part", ["tls.crt", "tls.key", "authority.key", "authority.crt"])
+def test_a_secret_that_somebody_breaks_is_never_served(api: ApiServer, tmp_path: Path, part: str) -> None:
+    flags = {"kubeconfig": str(api.kubeconfig(tmp_path)), "serving_life": "30s", "authority_life": "1h"}
+    with webhook(tmp_path, **flags) as one:
+        wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
+        secret = api.get(SECRET)
+        secret["data"][part] = base64.b64encode(b"broken").decode()
+        api.put(SECRET, secret)
+        wait_until(lambda: api.get(SECRET)["data"][part] != secret["data"][part], DEADLINE_S, "it is repaired", 0.02)
+        wait_until(lambda: api.get(SECRET)["data"].get("tls.crt"), DEADLINE_S, "it is whole", 0.02)
+        assert one.review("/validate", REVIEW, bundles(api)[0])["allowed"]

@@ -1,0 +1,132 @@
+"""A webhook that is told to go: not ready at once, served to the last request, and gone in time."""
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mpsd.platform.waiting import wait_until
+from tests.whole.webhook.api_server import ApiServer
+from tests.whole.webhook.world import DEADLINE_S, HOST, bundles, gpu_pod, is_registered, review_of, webhook
+
+REVIEW = review_of(gpu_pod())
+
+
+def test_a_signal_says_not_ready_at_once_and_drops_nothing(api: ApiServer, tmp_path: Path) -> None:
+    flags = {"kubeconfig": str(api.kubeconfig(tmp_path)), "drain": "2s"}
+    with webhook(tmp_path, **flags) as one:
+        wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
+        (bundle,) = set(bundles(api))
+        failed: list[str] = []
+        closing = threading.Event()
+
+        def ask_on_until_sent_away() -> None:
+            """As an API server: a kept connection, a new one when it is asked to go, until it has been told twice."""
+            told = 0
+            while told < 2:
+                with one.connect(bundle) as client:
+                    while True:
+                        answer = client.review("/validate", REVIEW)
+                        if answer.status != 200:
+                            failed.append(answer.text)
+                        if answer.headers.get("Connection") == "close":
+                            told += 1
+                            break
+                        if closing.wait(0.005):
+                            time.sleep(0.005)
+
+        threads = [threading.Thread(target=ask_on_until_sent_away) for _thread in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.3)
+        one.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: one.public("/readyz").status == 503, 1, "not ready", 0.01)
+        assert one.public("/readyz").text == "going\n"
+        assert one.public("/healthz").status == 200
+        for thread in threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+        assert not failed
+        assert one.process.wait(DEADLINE_S) == 0
+
+
+def test_a_review_under_way_is_answered_before_the_end(api: ApiServer, tmp_path: Path) -> None:
+    with webhook(tmp_path, kubeconfig=str(api.kubeconfig(tmp_path))) as one:
+        wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
+        (bundle,) = set(bundles(api))
+        api.delay_s = 0.7  # the labels of the namespace take this long
+        answers = []
+
+        def ask() -> None:
+            answers.append(one.review("/validate", review_of(gpu_pod(), namespace="slow"), bundle))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        wait_until(lambda: any(asked.path.endswith("/slow") for asked in api.asked), DEADLINE_S, "it is asked", 0.01)
+        assert one.stop() == 0
+        thread.join(DEADLINE_S)
+        assert answers[0]["allowed"]
+
+
+def test_a_second_signal_ends_the_drain(api: ApiServer, tmp_path: Path) -> None:
+    with webhook(tmp_path, kubeconfig=str(api.kubeconfig(tmp_path)), drain="1h") as one:
+        one.wait_until_ready()
+        one.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: one.log("going"), DEADLINE_S, "it goes", 0.02)
+        assert one.process.poll() is None
+        assert one.stop() == 0
+
+
+def test_a_webhook_without_a_certificate_yet_stops_at_once(api: ApiServer, tmp_path: Path) -> None:
+    api.away = True
+    with webhook(tmp_path, kubeconfig=str(api.kubeconfig(tmp_path))) as one:
+        wait_until(lambda: one.log("not yet as it must be"), DEADLINE_S, "it waits", 0.02)
+        assert one.stop() == 0
+
+
+def test_a_killed_webhook_comes_back_with_the_same_certificate(api: ApiServer, tmp_path: Path) -> None:
+    flags = {"kubeconfig": str(api.kubeconfig(tmp_path))}
+    with webhook(tmp_path, **flags) as one:
+        wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
+        (bundle,) = set(bundles(api))
+        before = one.serial_number(bundle)
+        one.kill()
+    assert is_registered(api), "nobody passes unseen meanwhile"
+    with webhook(tmp_path, **flags) as two:
+        two.wait_until_ready()
+        assert two.serial_number(bundle) == before
+
+
+def test_a_port_that_is_taken_is_said_in_a_line(api: ApiServer, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "mpsd", "webhook", "--address", "127.0.0.1", "--metrics-port", "0"]
+        command += ["--kubeconfig", str(api.kubeconfig(tmp_path)), "--port", port]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert found.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], "there is no API server to keep certificates in"),
+        (["--port", "x"], "write a port number"),
+        (["--kubeconfig", "/x", "--serving-life", "2d", "--authority-life", "3d"], "three times as long"),
+        (["--kubeconfig", "/x", "--url", "http://a"], "https://host:port"),
+        (["--kubeconfig", "/x", "--drain", "soon"], "write a time"),
+        (["--kubeconfig", "/x", "--failure-policy", "Maybe"], "write Fail or Ignore"),
+    ],
+)
+def test_wrong_settings_are_said_with_what_to_write(flags: list[str], words: str) -> None:
+    command = [sys.executable, "-m", "mpsd", "webhook", *flags]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert found.returncode == 2
+    assert words in found.stderr
+    assert HOST not in found.stderr

@@ -1,0 +1,160 @@
+"""A webhook that runs as it would in a cluster: the real command, TLS, and an API server to register with."""
+
+import base64
+import http.client
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from tests import served
+from tests.served import DEADLINE_S, Object, Served, free_port
+from tests.whole.webhook.api_server import ApiServer
+
+__all__ = ["DEADLINE_S", "Object", "free_port"]  # which tests of the webhook find here
+
+NAMESPACE, SERVICE = "mpsd-system", "mpsd-webhook"
+HOST = f"{SERVICE}.{NAMESPACE}.svc"
+SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/{SERVICE}-certificates"
+_GROUP = "/apis/admissionregistration.k8s.io/v1"
+VALIDATING = f"{_GROUP}/validatingwebhookconfigurations/{SERVICE}"
+MUTATING = f"{_GROUP}/mutatingwebhookconfigurations/{SERVICE}"
+CONFIGURATIONS = {"ValidatingWebhookConfiguration": VALIDATING, "MutatingWebhookConfiguration": MUTATING}
+SYSTEM, OWN = "/api/v1/namespaces/kube-system", f"/api/v1/namespaces/{NAMESPACE}"
+_SHIPPED = Path(__file__).parents[3] / "manifests" / "base" / "webhook" / "configurations.yaml"
+
+
+def put_shipped_objects(api: ApiServer) -> None:
+    """What `kubectl apply` of the manifests leaves in a cluster, as far as the webhook touches it."""
+    for path in (SYSTEM, "/api/v1/namespaces/default"):
+        api.put(path, {"metadata": {"name": path.rsplit("/", 1)[1]}})
+    api.put(OWN, {"metadata": {"name": NAMESPACE, "labels": {"team": "gpu"}}})
+    for document in yaml.safe_load_all(_SHIPPED.read_text()):
+        api.put(CONFIGURATIONS[document["kind"]], document)
+
+
+def webhooks(api: ApiServer) -> list[Object]:
+    """Every webhook of both configurations, as they are now."""
+    return [webhook for path in CONFIGURATIONS.values() for webhook in api.get(path)["webhooks"]]
+
+
+def bundles(api: ApiServer) -> list[str]:
+    return [base64.b64decode(webhook["clientConfig"].get("caBundle", "")).decode() for webhook in webhooks(api)]
+
+
+def is_registered(api: ApiServer) -> bool:
+    return all(webhook["failurePolicy"] == "Fail" for webhook in webhooks(api))
+
+
+@dataclass(frozen=True)
+class Answer(served.Answer):
+    """To a review."""
+
+    @property
+    def response(self) -> Object:
+        """The response of an AdmissionReview."""
+        review = self.json
+        assert (review["apiVersion"], review["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+        found: Object = review["response"]
+        return found
+
+
+class Webhook(Served):
+    """One `mpsd webhook`. flags: such as `drain="0s"` for --drain 0s."""
+
+    def __init__(self, folder: Path, flags: Mapping[str, str]) -> None:
+        super().__init__("webhook", folder, {"namespace": NAMESPACE, **flags})
+
+    @contextmanager
+    def connect(self, bundle: str) -> Iterator["Client"]:
+        """As an API server would; ssl.SSLError where it would not believe us."""
+        client = Client(self.port, bundle)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def serial_number(self, bundle: str) -> str:
+        """Of the certificate that is shown now."""
+        with self.connect(bundle) as client:
+            return client.serial_number
+
+    def review(self, path: str, review: object, bundle: str) -> Object:
+        """The response to one review over a connection of its own."""
+        with self.connect(bundle) as client:
+            return client.review(path, review).response
+
+
+class Client:
+    """A connection that verifies the webhook as an API server does."""
+
+    def __init__(self, port: int, bundle: str) -> None:
+        context = ssl.create_default_context(cadata=bundle)
+        self._socket = context.wrap_socket(
+            socket.create_connection(("127.0.0.1", port), DEADLINE_S), server_hostname=HOST
+        )
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as http.client does with its own
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+        self._connection.sock = self._socket
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        self._connection.request(method, path, body, dict(headers or {"Content-Type": "application/json"}))
+        answer = self._connection.getresponse()
+        return Answer(answer.status, dict(answer.headers), answer.read())
+
+    def review(self, path: str, review: object) -> Answer:
+        return self.ask("POST", path, msgspec.json.encode(review))
+
+    @property
+    def serial_number(self) -> str:
+        certificate = self._socket.getpeercert()
+        assert certificate
+        return str(certificate["serialNumber"])
+
+    def close(self) -> None:
+        self._connection.close()
+        self._socket.close()
+
+
+@contextmanager
+def webhook(folder: Path, **flags: str) -> Iterator[Webhook]:
+    """Runs one; flags with _ for -. Killed at the end unless it has ended before."""
+    running = Webhook(folder, {"drain": "0s", **{name.replace("_", "-"): value for name, value in flags.items()}})
+    try:
+        yield running
+    finally:
+        running.kill()
+
+
+def review_of(thing: object, *, namespace: str = "default", operation: str = "CREATE", **fields: object) -> Object:
+    """An AdmissionReview about an object, as an API server sends it."""
+    kind = thing.get("kind", "Pod") if isinstance(thing, dict) else "Pod"
+    version = str(thing.get("apiVersion", "v1")) if isinstance(thing, dict) else "v1"
+    group, _slash, version = version.rpartition("/")
+    request = {
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+        "kind": {"group": group, "version": version, "kind": kind},
+        "resource": {"group": group, "version": version, "resource": f"{str(kind).lower()}s"},
+        "name": "thing",
+        "namespace": namespace,
+        "operation": operation,
+        "userInfo": {"username": "someone"},
+        "object": thing,
+        "oldObject": None,
+        "dryRun": False,
+        **fields,
+    }
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+def gpu_pod(*, host_ipc: bool = True) -> Object:
+    container = {"name": "main", "image": "i", "resources": {"limits": {"aliyun.com/gpu-mem": 7}}}
+    spec = {"containers": [container], **({"hostIPC": True} if host_ipc else {})}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train", "namespace": "default"}, "spec": spec}
