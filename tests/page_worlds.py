@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.grants import Gpu, Grant, evenly
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import Client, DomainRecord, DomainView, HeldGrant, NodeView
 from mpsd.status.page.rules.node import node_page
-from mpsd.status.page.rules.page_view import PageView
+from mpsd.status.page.rules.view import PageView
 from mpsd.status.rules.node_status import node_status
 from tests.model.worlds import GPUS as SOME
 from tests.model.worlds import POLICY, identity, record, view

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from mpsd.simulator.api_server.api_cluster import Cluster
-from mpsd.simulator.api_server.api_kinds import Kind, Object
-from mpsd.simulator.api_server.api_server import ApiServer, write_kubeconfig
+from mpsd.simulator.api_server.cluster import Cluster
+from mpsd.simulator.api_server.kinds import Kind, Object
+from mpsd.simulator.api_server.server import ApiServer, write_kubeconfig
 from tests.loop_thread import LoopThread
 
 T = TypeVar("T")

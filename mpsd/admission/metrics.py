@@ -8,8 +8,8 @@ from functools import cache, cached_property
 
 from prometheus_client import Gauge
 
-from mpsd.admission.rules.admission_review import AdmissionAnswer
-from mpsd.model import metrics_names as names
+from mpsd.admission.rules.review import AdmissionAnswer
+from mpsd.model import metrics as names
 from mpsd.platform.server_metrics import ServerMetrics
 
 

@@ -28,12 +28,11 @@ from mpsd.admission.rules.registration import (
     repair,
 )
 from mpsd.admission.settings import WebhookSettings
-from mpsd.admission.webhook_certificates import Certificates
-from mpsd.platform.certificates import fingerprints, validity
+from mpsd.platform.certificates import Certificates, fingerprints, validity
 from mpsd.platform.kube import Conflict, Kube, KubeError, Object, PatchKind, Resource
 from mpsd.platform.kube_time import seconds, stamp
 from mpsd.platform.logs import logger
-from mpsd.platform.rules.serving_told import ANNOTATION, Stood, Validity, annotation, must_say, read_annotation
+from mpsd.platform.rules.certificates import ANNOTATION, Stood, Validity, annotation, must_say, read_annotation
 
 NAMESPACES = Resource("v1", "namespaces")
 _GROUP = "admissionregistration.k8s.io/v1"

@@ -10,11 +10,23 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from mpsd.admission.rules.registration import FailurePolicy
-from mpsd.model.installed import NAMESPACE
+from mpsd.model.names import NAMESPACE
 from mpsd.model.problem import InvalidInput, Problem
-from mpsd.platform.rules.certificate_plan import Lives
-from mpsd.platform.setting_rows import Row, address, log_format, name, path, port, problem_with, read_rows, seconds, url
-from mpsd.platform.settings import LIMITS_DIRECTORY, LOG_FORMAT
+from mpsd.platform.rules.certificates import Lives
+from mpsd.platform.settings import (
+    LIMITS_DIRECTORY,
+    LOG_FORMAT,
+    Row,
+    address,
+    log_format,
+    name,
+    path,
+    port,
+    problem_with,
+    read_rows,
+    seconds,
+    url,
+)
 
 
 @dataclass(frozen=True, slots=True)

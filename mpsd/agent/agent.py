@@ -6,25 +6,157 @@ One rule: everything it knows can be found again on the node, so it may be kille
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from mpsd.agent.domain_limits import DomainLimits
 from mpsd.agent.events import HappenedBook
 from mpsd.agent.rules.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide, stages
-from mpsd.agent.turns import Turns
-from mpsd.agent.waiting_room import WaitingRoom
-from mpsd.grants.books import Books
-from mpsd.model.domain_states import SERVING, after_is
-from mpsd.model.node_view import NodeView
+from mpsd.grants.ledger import Books
+from mpsd.model.domain import SERVING, after_is
+from mpsd.model.identity import ProcessIdentity, process_of
+from mpsd.model.node_view import DomainRecord, DomainView, NodeView, ServerLimit, Waiting
 from mpsd.model.policy import Policy
-from mpsd.mps import stale_gates
-from mpsd.mps.control_pipe import ControlFailed
-from mpsd.mps.domain_records import DomainRecords
+from mpsd.mps import gate
+from mpsd.mps.control_daemon import ControlFailed, ControlPipe
 from mpsd.mps.node import Node
+from mpsd.mps.records import DomainRecords
 from mpsd.mps.rules.control_protocol import NotUnderstood
+from mpsd.platform import records
+from mpsd.platform.event_loop import DeathWatch
 from mpsd.platform.logs import logger
 from mpsd.platform.settings import Settings
 from mpsd.watchdog.watchdog import Watchdog
+
+# Tells the domains' daemons their memory limits, and remembers which of them are confirmed.
+#
+# One rule: a limit counts as in force only after it was read back from this very daemon and server, and not for ever: a
+# root program on the host can change it (docs/mps-observed.md, section 4).
+
+_BELIEVED_S = 120.0
+
+
+class DomainLimits:
+    """environment: of the control commands."""
+
+    def __init__(self, settings: Settings, environment: Mapping[str, str], policy: Callable[[], Policy]) -> None:
+        self._settings = settings
+        self._environment = environment
+        self._policy = policy
+        self._confirmed: dict[str, dict[tuple[int | None, int], tuple[ServerLimit, float]]] = {}
+        self._of: dict[str, ProcessIdentity | None] = {}
+
+    def view(self, record: DomainRecord, now: float) -> DomainView:
+        """The domain with the limits that are known to be in force."""
+        if self._of.get(record.domain) != record.daemon:
+            self._of[record.domain] = record.daemon
+            self._confirmed[record.domain] = {}
+        confirmed = self._confirmed.setdefault(record.domain, {})
+        here = {None, *record.servers}
+        fresh = (limit for limit, at in confirmed.values() if limit.server in here and now - at < _BELIEVED_S)
+        return DomainView(record, frozenset(fresh))
+
+    async def set(self, domain: str, limit: ServerLimit, now: float) -> bool:
+        """False where it was only set again. ControlFailed or NotUnderstood where it cannot be set and read back."""
+        folder = self._settings.domain(domain)
+        if limit.server is None:  # first, so that a daemon that is started meanwhile gets it too
+            records.write(folder.limits, limit.memory_mib)
+        pipe = ControlPipe(folder.pipe, self._environment, self._policy().graces.command_s)
+        confirmed = self._confirmed.setdefault(domain, {})
+        before = confirmed.pop((limit.server, limit.ordinal), None)
+        await pipe.set_limit(limit)
+        confirmed[limit.server, limit.ordinal] = (limit, now)
+        return before is None or before[0] != limit
+
+
+# Lets tasks wait until a loop has looked and acted on what they changed.
+#
+# One rule: a turn counts for a task only if it began after the task asked, so that it saw what the task had done.
+
+
+class Turns:
+    """The turns of one loop."""
+
+    def __init__(self) -> None:
+        self._asked: list[asyncio.Future[None]] = []
+        self._under_way: list[asyncio.Future[None]] = []
+
+    def begin(self) -> None:
+        """The loop begins a turn; who asks from now on waits for the next one."""
+        self._under_way, self._asked = self._under_way + self._asked, []
+
+    def end(self) -> None:
+        """The turn is over."""
+        served, self._under_way = self._under_way, []
+        for one in served:
+            if not one.done():
+                one.set_result(None)
+
+    async def next(self) -> None:
+        """Returns after a whole turn. The caller sees to it that there is one, and to a deadline."""
+        one: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asked.append(one)
+        await one
+
+
+# The programs that asked for a grant and have no answer yet, in the order they came.
+#
+# One rule: every one of them gets exactly one answer, or has gone.
+
+
+@dataclass(slots=True)
+class _Seat:
+    waiting: Waiting
+    answer: asyncio.Future[Admit | Refuse]
+    watch: DeathWatch
+
+
+class WaitingRoom:
+    """wake: called when somebody comes or goes."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._seats: dict[str, _Seat] = {}
+
+    async def wait(self, waiting: Waiting) -> Admit | Refuse:
+        """The answer, once there is one; when the caller is cancelled, the seat is free."""
+        answer: asyncio.Future[Admit | Refuse] = asyncio.get_running_loop().create_future()
+        watch = DeathWatch(process_of(waiting.holder), self._wake)
+        self._seats[waiting.id] = _Seat(waiting, answer, watch)
+        self._wake()
+        try:
+            return await answer
+        finally:
+            self._seats.pop(waiting.id, None)
+            watch.close()
+            self._wake()
+
+    def everyone(self) -> tuple[Waiting, ...]:
+        return tuple(
+            replace(seat.waiting, holder_alive=seat.watch.alive)
+            for seat in self._seats.values()
+            if not seat.answer.done()
+        )
+
+    def expects(self, waiting_id: str) -> bool:
+        """Whether somebody still waits for this answer."""
+        seat = self._seats.get(waiting_id)
+        return seat is not None and not seat.answer.done()
+
+    def command(self, waiting_id: str) -> str:
+        """Of the program; empty where nobody waits for an answer any more."""
+        return self._seats[waiting_id].waiting.command if self.expects(waiting_id) else ""
+
+    def answer(self, answer: Admit | Refuse) -> None:
+        """Nothing happens when nobody waits for it any more."""
+        waiting_id = answer.grant.id if isinstance(answer, Admit) else answer.id
+        if self.expects(waiting_id):
+            self._seats[waiting_id].answer.set_result(answer)
+
+    def forget(self, waiting_id: str) -> None:
+        seat = self._seats.pop(waiting_id, None)
+        if seat:
+            seat.answer.cancel()
+
 
 _LOOK_S = 2.0  # between two looks that nothing asked for
 _SOON_S = 0.2  # after an action failed, or while a grant has clients left and its holder is gone
@@ -127,7 +259,7 @@ class AgentRole:
         now, unknown = time.time(), list(self._books.unknown)
         held = tuple(self._books.held())
         records = self._records.read()
-        stale_gates.close_unguarded(self._run_directory, records, self._log)
+        gate.close_unguarded(self._run_directory, records, self._log)
         domains = tuple(self._limits.view(record, now) for record in records)
         sight = self.watchdog.look()
         unknown.extend(sight.unknown)

@@ -9,11 +9,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mpsd.agent.rules.node_happenings import happenings
+from mpsd.agent.rules.node_events import OF_VIOLATIONS, REFUSED, Happened, happenings
 from mpsd.model.events import Happening
 from mpsd.model.node_view import NodeView
 from mpsd.platform.kube_time import stamp
-from mpsd.status.page.rules.page_lately import OF_VIOLATIONS, REFUSED, Happened
 
 _KEPT, _VIOLATIONS_KEPT, _REFUSALS_KEPT = 80, 20, 20
 

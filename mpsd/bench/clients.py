@@ -6,10 +6,9 @@ One rule: every program has its context before one of them begins.
 import os
 from collections.abc import Iterator
 
-from mpsd.bench.crowd import gather
 from mpsd.bench.ground import Share
-from mpsd.bench.here import Here
-from mpsd.bench.rules.bench_rows import ClientsRow, Work
+from mpsd.bench.here import Here, gather
+from mpsd.bench.rules.rows import ClientsRow, Work
 
 _PROGRAMS = (1, 2, 4, 8, 16, 32, 48)
 _MEMORY_GIB = 1

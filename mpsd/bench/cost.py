@@ -6,10 +6,9 @@ card warms up. Under both a program has the same limits in its environment.
 
 from collections.abc import Iterator
 
-from mpsd.bench.crowd import Measured, gather
 from mpsd.bench.ground import Share
-from mpsd.bench.here import Here
-from mpsd.bench.rules.bench_rows import CostRow, Mode, Work
+from mpsd.bench.here import Here, Measured, gather
+from mpsd.bench.rules.rows import CostRow, Mode, Work
 
 _ROUNDS_A_PAIR = 3  # of those asked for: a pair takes as long as many rounds of other parts
 _LOADS = ((Work.ARITHMETIC, 1), (Work.ARITHMETIC, 4), (Work.SMALL, 4))

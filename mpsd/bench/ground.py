@@ -17,16 +17,15 @@ from typing import Any, Self
 
 import yaml
 
-from mpsd.bench.rules.bench_rows import Mode
+from mpsd.bench.rules.rows import Mode
 from mpsd.model import client_limits
 from mpsd.model.client_limits import ClientLimit
 from mpsd.model.cuda_limit_parser import PIPE_DIRECTORY, VISIBLE_DEVICES
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import Gpu
 from mpsd.mps import cuda_program
-from mpsd.mps.control_pipe import ControlFailed, ControlPipe
-from mpsd.mps.control_process import start
-from mpsd.mps.node import Node, find_node
+from mpsd.mps.control_daemon import ControlFailed, ControlPipe, start
+from mpsd.mps.node import Node
 from mpsd.mps.rules import control_protocol
 from mpsd.platform.domain_folder import DomainFolder
 from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE
@@ -34,6 +33,7 @@ from mpsd.platform.nvml import Nvml
 from mpsd.platform.programs import JsonProgram
 from mpsd.platform.settings import settings
 from mpsd.platform.waiting import wait_until
+from mpsd.simulator.machine import find_node
 from mpsd.simulator.own_mpsd import OwnMpsd
 
 FOLDERS = "mpsd-bench-{}-"  # in /tmp, with the pid of whose they are

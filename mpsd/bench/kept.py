@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from mpsd.bench.rules.bench_rows import VERSION, Benchmark
-from mpsd.bench.rules.bench_together import together
+from mpsd.bench.rules.rows import VERSION, Benchmark, together
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.platform import records
 

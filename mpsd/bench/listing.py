@@ -6,10 +6,9 @@ One rule: nvidia-smi is only read, and its table is kept as it was printed.
 import shutil
 import subprocess
 
-from mpsd.bench.crowd import gather
 from mpsd.bench.ground import Share
-from mpsd.bench.here import Here
-from mpsd.bench.rules.bench_rows import Work
+from mpsd.bench.here import Here, gather
+from mpsd.bench.rules.rows import Work
 
 _PROGRAM = "nvidia-smi"
 _PROGRAMS = 2

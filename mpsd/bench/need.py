@@ -5,10 +5,9 @@ One rule: the program asks for what it needs like any other, in pieces, and says
 
 from collections.abc import Iterator
 
-from mpsd.bench.crowd import first_line
 from mpsd.bench.ground import Share
-from mpsd.bench.here import Here
-from mpsd.bench.rules.bench_rows import NeedRow
+from mpsd.bench.here import Here, first_line
+from mpsd.bench.rules.rows import NeedRow
 
 _NEEDS_MIB = 7600  # 7.6 GB, and the limits 3276 and 8192 MiB: the published report of eGPU
 _LIMITS_GIB = (3, 8)  # grants are whole GiB

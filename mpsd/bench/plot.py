@@ -12,8 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from mpsd.bench.rules.bench_claims import LIMIT_S
-from mpsd.bench.rules.bench_rows import Benchmark, Mode, RatioRow, Reaction, Work
+from mpsd.bench.rules.claims import LIMIT_S
+from mpsd.bench.rules.rows import Benchmark, Mode, RatioRow, Reaction, Work
 from mpsd.bench.tables import PLAYED
 from mpsd.model.problem import InvalidInput, Problem
 

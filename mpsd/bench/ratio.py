@@ -6,10 +6,9 @@ One rule: 20 and 40 percent, since these are exactly 1:2 in SMs too where a card
 
 from collections.abc import Iterator
 
-from mpsd.bench.crowd import gather
 from mpsd.bench.ground import Share
-from mpsd.bench.here import Here
-from mpsd.bench.rules.bench_rows import RatioRow, Work
+from mpsd.bench.here import Here, gather
+from mpsd.bench.rules.rows import RatioRow, Work
 
 PERCENTS = (20, 40)
 _SHARES = [Share(4, percent) for percent in PERCENTS]

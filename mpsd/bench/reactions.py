@@ -12,8 +12,8 @@ from contextlib import suppress
 
 from mpsd.bench.ground import Share, UnderMpsd
 from mpsd.bench.here import Here, NotAsPromised
-from mpsd.bench.rules.bench_rows import Reaction, ReactionRow
-from mpsd.model.domain_states import State
+from mpsd.bench.rules.rows import Reaction, ReactionRow
+from mpsd.model.domain import State
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_status import DomainStatus, GpuStatus
 from mpsd.model.violations import Kind

@@ -15,11 +15,9 @@ from typing import Any, cast
 
 import mpsd
 from mpsd.bench import listing
-from mpsd.bench.alone import require_alone, require_mps, require_turns
 from mpsd.bench.ground import Ground
-from mpsd.bench.here import CannotMeasure, Here, PartOfBench
-from mpsd.bench.rules.bench_rows import VERSION, Benchmark, Machine, Part, Row
-from mpsd.bench.rules.bench_together import rows_of
+from mpsd.bench.here import CannotMeasure, Here, PartOfBench, require_alone, require_mps, require_turns
+from mpsd.bench.rules.rows import VERSION, Benchmark, Machine, Part, Row, rows_of
 
 _MODULES = {Part.TORCH: "torch_ratio"}  # of the others each is called as its part
 _LISTING = "what nvidia-smi lists"

@@ -6,10 +6,9 @@ One rule: the same amount of work for every share, by programs that nothing but 
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from mpsd.bench.crowd import gather
 from mpsd.bench.ground import Share, UnderMpsd
-from mpsd.bench.here import Here
-from mpsd.bench.rules.bench_rows import ShareRow, Work
+from mpsd.bench.here import Here, gather
+from mpsd.bench.rules.rows import ShareRow, Work
 
 _ALONE = tuple(range(10, 101, 10))
 _TOGETHER = ((10, 30, 60), (20, 80), (40, 50))

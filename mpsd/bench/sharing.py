@@ -5,9 +5,8 @@ One rule: the same programs and the same windows on each ground.
 
 from collections.abc import Iterator
 
-from mpsd.bench.crowd import gather
-from mpsd.bench.here import Here
-from mpsd.bench.rules.bench_rows import Mode, SharingRow, Work
+from mpsd.bench.here import Here, gather
+from mpsd.bench.rules.rows import Mode, SharingRow, Work
 
 _PROGRAMS = (1, 2, 4, 8)
 _WORKS = (Work.SMALL, Work.ARITHMETIC)

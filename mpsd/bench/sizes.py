@@ -5,10 +5,9 @@ One rule: at each percent the same work under a small and a large grant, one rig
 
 from collections.abc import Iterator
 
-from mpsd.bench.crowd import gather
 from mpsd.bench.ground import Share
-from mpsd.bench.here import Here
-from mpsd.bench.rules.bench_rows import SizeRow, Work
+from mpsd.bench.here import Here, gather
+from mpsd.bench.rules.rows import SizeRow, Work
 
 _PERCENTS = (10, 50, 100)
 _SMALL_GIB = 2

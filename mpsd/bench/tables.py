@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from mpsd.bench.rules.bench_claim import Claim, Verdict, figure
-from mpsd.bench.rules.bench_rows import (
+from mpsd.bench.rules.claims import Claim, Verdict, figure
+from mpsd.bench.rules.rows import (
     Benchmark,
     ClientsRow,
     CostRow,
@@ -24,10 +24,10 @@ from mpsd.bench.rules.bench_rows import (
     ShareRow,
     SharingRow,
     SizeRow,
+    rows_of,
 )
-from mpsd.bench.rules.bench_together import rows_of
 from mpsd.grants.rules.placement import gib
-from mpsd.platform.speech import one_line
+from mpsd.platform.console import one_line
 from mpsd.status.tables import Column, table
 
 QUESTIONS: Mapping[Part, str] = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from mpsd.bench.ground import Ground, Share
 from mpsd.bench.here import CannotMeasure, Here
 from mpsd.bench.ratio import PERCENTS
-from mpsd.bench.rules.bench_rows import RatioRow
+from mpsd.bench.rules.rows import RatioRow
 
 # What the program calls it, what a reader does, and the batches.
 KINDS = (

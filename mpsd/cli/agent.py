@@ -2,11 +2,9 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-from mpsd.cli.cluster_part import MakeClusterPart
-from mpsd.cli.running import AgentPlace, MakeReviewer, serve
+from mpsd.cli.running import AgentPlace, MakeClusterPart, MakeReviewer, serve
 from mpsd.kubelet.settings import ROWS, KubeletSettings, kubelet_settings
 from mpsd.platform.imports import lasting
-from mpsd.platform.listen_settings import listen_settings
 from mpsd.platform.options import (
     LimitsDirectory,
     ListenAt,
@@ -16,10 +14,10 @@ from mpsd.platform.options import (
     Simulate,
     setting,
 )
-from mpsd.platform.settings import settings
+from mpsd.platform.settings import listen_settings, settings
 
 if TYPE_CHECKING:
-    from mpsd.platform.readers_port import Reviewer
+    from mpsd.platform.readers import Reviewer
 
 Text = str | None
 
@@ -80,7 +78,7 @@ def _reviewer(kubelet: KubeletSettings) -> MakeReviewer:
     """Called where others than this machine are served, and only there."""
 
     def make() -> "Reviewer":
-        from mpsd.platform.token_review import token_reviewer
+        from mpsd.platform.readers import token_reviewer
 
         return token_reviewer(kubelet.kubeconfig)
 

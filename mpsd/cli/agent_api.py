@@ -13,28 +13,52 @@ import msgspec
 from aiohttp import web
 
 import mpsd
-from mpsd.agent.agent_sources import AgentSources
 from mpsd.agent.rules.decide import Refuse
-from mpsd.cli.program_request import read_program_request
-from mpsd.containers.containers_api import ContainersApi
-from mpsd.containers.grant_set_api import GrantSetApi
-from mpsd.grants.rules.grant_messages import GrantAnswer, ProgramAsks, Refusal
-from mpsd.model.bare_commands import without_arguments
+from mpsd.agent.sources import AgentSources
+from mpsd.containers.api import ContainersApi, GrantSetApi
+from mpsd.grants.rules.messages import GrantAnswer, ProgramAsks, Refusal
 from mpsd.model.client_limits import ClientLimit, environment
 from mpsd.model.cuda_limit_parser import VISIBLE_DEVICES
-from mpsd.model.domain_states import SERVING, after_is
-from mpsd.model.durations import DAY_S
-from mpsd.model.grants import Grant
-from mpsd.model.node_status import NodeStatus
+from mpsd.model.domain import SERVING, after_is
+from mpsd.model.gpu_facts import GpuFacts
+from mpsd.model.grants import Grant, Request
+from mpsd.model.node_status import NodeStatus, without_arguments
 from mpsd.model.node_view import Waiting
-from mpsd.model.problem import InvalidInput
+from mpsd.model.policy import Policy
+from mpsd.model.problem import InvalidInput, Problem
+from mpsd.model.quantity import DAY_S, memory_unit, whole_units
+from mpsd.model.request import GPUS, PERCENT, Asked, each_mib, each_percent, problems_with_asked
 from mpsd.platform import processes
 from mpsd.platform.listener import Handler, Listener, ListenerSettings, UnixPath, json_answer, peer_pid
 from mpsd.platform.settings import GRANT
-from mpsd.status.metrics.metrics_api import MetricsApi
-from mpsd.status.page.page_api import PageApi
+from mpsd.status.metrics.agent import MetricsApi
+from mpsd.status.page.server import PageApi
 from mpsd.status.rules.node_status import node_status
 from mpsd.status.use_api import UseApi
+
+# What `mpsd run` asks for: text from a command line into a request, or every problem in it.
+#
+# One rule: the same numbers mean the same as in a pod; with several GPUs the amounts are divided over them evenly.
+
+_MEMORY, _PERCENT, _GPUS = "--gpu-mem", "--gpu-core", "--gpus"
+
+
+def read_program_request(asks: ProgramAsks, policy: Policy, facts: GpuFacts) -> Request:
+    """The request, or InvalidInput with every problem."""
+    numbers = (
+        whole_units(asks.gpu_mem, _MEMORY, memory_unit(policy.resources.memory_unit_mib)),
+        None if asks.gpu_core is None else whole_units(asks.gpu_core, _PERCENT, PERCENT),
+        whole_units(asks.gpus, _GPUS, GPUS),
+    )
+    problems = [number for number in numbers if isinstance(number, Problem)]
+    memory_units, percent, gpus = numbers
+    if problems or not (isinstance(memory_units, int) and isinstance(gpus, int)) or isinstance(percent, Problem):
+        raise InvalidInput("mpsd run", problems)
+    asked = Asked(memory_units, percent, gpus, _MEMORY, _PERCENT)
+    if found := problems_with_asked(asked, policy, facts):
+        raise InvalidInput("mpsd run", found)
+    return Request(each_mib(asked, policy), each_percent(asked), gpus)
+
 
 LONGEST_WAIT_S = 7 * DAY_S
 

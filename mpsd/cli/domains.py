@@ -7,17 +7,17 @@ or their time is over.
 import asyncio
 from collections.abc import Callable, Sequence
 
-from mpsd.grants.local_grants import living
-from mpsd.model.bare_commands import program_of
-from mpsd.model.domains import Domain
+from mpsd.grants.ledger import living
+from mpsd.model.domain import Domain
 from mpsd.model.identity import process_of
+from mpsd.model.node_status import program_of
 from mpsd.model.policy import Policy
 from mpsd.mps import gate
+from mpsd.mps.canary import CanarySetup
+from mpsd.mps.daemon import Place
 from mpsd.mps.daemon_cgroup import DaemonCgroup
-from mpsd.mps.domain_canary import CanarySetup
-from mpsd.mps.domain_daemon import Place
-from mpsd.mps.domain_supervisor import DomainSupervisor
 from mpsd.mps.node import Node
+from mpsd.mps.supervisor import DomainSupervisor
 from mpsd.platform.logs import logger
 from mpsd.platform.settings import Settings
 from mpsd.platform.waiting import until

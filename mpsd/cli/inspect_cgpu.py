@@ -11,18 +11,16 @@ from typing import Annotated
 
 import typer
 
-from mpsd.model.cluster_status import ClusterNode
-from mpsd.model.node_troubles import silence
+from mpsd.model.cluster_status import ClusterNode, silence
 from mpsd.operations.explain.room import ClusterRoom, look_for_room
+from mpsd.platform.console import ExitCode, Format, OutputFormat, answers, complaints, one_line, print_json
 from mpsd.platform.kube import Kube
-from mpsd.platform.output import ExitCode, Format, OutputFormat, answers, complaints, one_line, print_json
-from mpsd.platform.rules.kubernetes_node import UNKNOWN_ADDRESS
+from mpsd.platform.rules.kubernetes_objects import UNKNOWN_ADDRESS
 from mpsd.platform.verbs import CONTEXT_SETTINGS, Version, help_of, run
-from mpsd.scheduler.rules.cgpu_report import CgpuNode, cgpu_node, detailed, summary
+from mpsd.scheduler.rules.gpushare import CgpuNode, cgpu_node, detailed, summary
+from mpsd.status.cluster import policy_in_force
 from mpsd.status.cluster_answers import Cluster
-from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
-from mpsd.status.cluster_policy import policy_in_force
-from mpsd.status.kubectl_completion import offer
+from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames, offer
 
 _PROGRAM = "kubectl inspect cgpu"
 _RIGHTS = (

@@ -12,7 +12,7 @@ with lasting():
     import typer
 
     from mpsd.platform.verbs import CONTEXT_SETTINGS, Verb, Verbs, Version, help_of, run
-    from mpsd.status.kubectl_completion import offer
+    from mpsd.status.cluster_options import offer
 
 # Options with a word after them.
 _VALUED = frozenset(
@@ -29,7 +29,7 @@ _VERBS = {
     ),
     "top": Verb("GPUs and the pods that use them, live, sorted.", "mpsd.status.cluster_top", "kubectl"),
     "bundle": Verb("A support archive, with nothing secret in it.", "mpsd.operations.bundle.cluster_verb", "kubectl"),
-    "explain": Verb("Why a pod waits for a GPU, in one sentence.", "mpsd.operations.explain.explain_pod", "kubectl"),
+    "explain": Verb("Why a pod waits for a GPU, in one sentence.", "mpsd.operations.explain.pod", "kubectl"),
     "cordon": Verb(
         "Take GPUs of a node out of use; what runs there goes on.", "mpsd.operations.lifecycle.cordon", "kubectl"
     ),

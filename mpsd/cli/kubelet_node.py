@@ -10,35 +10,30 @@ from collections.abc import Mapping, Sequence
 from aiohttp import web
 
 from mpsd.agent.agent import AgentRole
-from mpsd.cli.cluster_part import CannotServe, Surrounding
+from mpsd.cli.running import CannotServe, Surrounding
 from mpsd.kubelet.call_counts import PluginCallBook
 from mpsd.kubelet.ledger import KubeletGrants, are_same
-from mpsd.kubelet.memory_plugin import MemoryPlugin
-from mpsd.kubelet.node_devices import NodeDevices
-from mpsd.kubelet.percent_plugin import PercentPlugin
+from mpsd.kubelet.plugins import MemoryPlugin, NodeDevices, PercentPlugin
 from mpsd.kubelet.registration import PluginService
-from mpsd.kubelet.rules.bystanders import Bystander, read_bystander
-from mpsd.kubelet.rules.device_answer import Surroundings
-from mpsd.kubelet.rules.node_pods import NodePod, read_node_pod
-from mpsd.kubelet.rules.placement_annotations import annotations_for
-from mpsd.kubelet.rules.unallocated import PATIENCE_S, since, without_devices
+from mpsd.kubelet.rules.allocation import Surroundings
+from mpsd.kubelet.rules.gpu_choice import annotations_for
+from mpsd.kubelet.rules.node_pods import Bystander, NodePod, read_bystander, read_node_pod
+from mpsd.kubelet.rules.reconcile import PATIENCE_S, since, without_devices
 from mpsd.kubelet.settings import KubeletSettings
-from mpsd.model.cordon import drains, read_cordoned, unknown_cordons
+from mpsd.model.domain import drains, read_cordoned, unknown_cordons
 from mpsd.model.events import Happening, Reason, node_subject, pod_subject
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import NodeView
-from mpsd.mps import drain_requests
-from mpsd.platform.kube import PODS, Away, Kube, KubeError, Resource, open_kube
+from mpsd.mps import drain
+from mpsd.platform.event_loop import Pace
+from mpsd.platform.kube import MPS_NODES, PODS, Away, Kube, KubeError, Resource, open_kube
 from mpsd.platform.kube_mirror import Mirror, Selection
+from mpsd.platform.limits_watch import PinnedResources
 from mpsd.platform.listener import Handler, Listener, ListenerSettings, PortTaken, TcpAddress
 from mpsd.platform.logs import logger
-from mpsd.platform.pace import Pace
-from mpsd.platform.pinned_resources import PinnedResources
-from mpsd.status.leaving import Leaving
-from mpsd.status.node_report import NodeReport
-from mpsd.status.page.pods_of_node import PodsOfNode
-from mpsd.status.report_node import MPS_NODES
-from mpsd.status.rules.pod_marks import PodMarks
+from mpsd.status.page.node import PodsOfNode
+from mpsd.status.report import Leaving, NodeReport
+from mpsd.status.rules.pods import PodMarks
 from mpsd.watchdog.watchdog import Cluster
 
 _LONGEST_BODY = 4096
@@ -189,9 +184,9 @@ class KubeletNode:
         asked = drains(cordoned, self._domains)
         for domain in self._domains:
             folder = self._settings.domain(domain.name)
-            if domain.name in asked and drain_requests.ask(folder, asked[domain.name]):
+            if domain.name in asked and drain.ask(folder, asked[domain.name]):
                 self._log.info("drain asked", domain=domain.name, reason=asked[domain.name])
-            elif domain.name not in asked and drain_requests.withdraw(folder):
+            elif domain.name not in asked and drain.withdraw(folder):
                 self._log.info("drain withdrawn", domain=domain.name)
         for wrong in unknown_cordons(cordoned, self._domains):
             message = f"spec.cordoned of the MPSNode names {wrong}, which is no GPU of this node"

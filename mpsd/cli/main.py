@@ -31,13 +31,13 @@ _LINES = {
 _EXTRAS = {"webhook": "webhook", "scheduler": "scheduler"}  # all others need what a node needs, or nothing
 _MODULES = {
     "status": "mpsd.status.verbs",
-    "doctor": "mpsd.operations.doctor.doctor",
+    "doctor": "mpsd.operations.doctor.verbs",
     "top": "mpsd.status.top",
-    "bundle": "mpsd.operations.bundle.bundle",
+    "bundle": "mpsd.operations.bundle.verbs",
     "explain": "mpsd.operations.explain.manifest",
     "check": "mpsd.operations.check",
     "demo": "mpsd.simulator.demo.demo",
-    "bench": "mpsd.bench.bench",
+    "bench": "mpsd.bench.verb",
     "install": "mpsd.containers.install",
     "uninstall": "mpsd.containers.uninstall",
 }

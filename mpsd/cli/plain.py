@@ -69,8 +69,7 @@ def _is_completing(program: str) -> bool:
 def _machine(asked: Mapping[str, str]) -> None:
     """Shows this machine and ends the program."""
     with starting():
-        from mpsd.platform.ending import ending
-        from mpsd.platform.speech import StatusFormat
+        from mpsd.platform.console import StatusFormat, ending
         from mpsd.status.machine import show_machine
 
     with ending("mpsd"):
@@ -79,13 +78,12 @@ def _machine(asked: Mapping[str, str]) -> None:
 
 def _cluster(verb: str, program: str, asked: Mapping[str, str]) -> None:
     """Shows the cluster and ends the program."""
-    from mpsd.status.cluster_glance import Glance
+    from mpsd.status.glance import Glance
 
     kubeconfig, context = asked.get("kubeconfig"), asked.get("context")
     glance = Glance((), kubeconfig, context)
     with starting():  # while kubectl asks
-        from mpsd.platform.ending import ending
-        from mpsd.platform.speech import StatusFormat
+        from mpsd.platform.console import StatusFormat, ending
         from mpsd.status.cluster_answers import Cluster, show_cluster
 
     with ending(program):
@@ -95,15 +93,15 @@ def _cluster(verb: str, program: str, asked: Mapping[str, str]) -> None:
 
 def _cluster_top(asked: Mapping[str, str]) -> None:
     """Shows one look and ends the program."""
-    from mpsd.status.cluster_glance import Glance
+    from mpsd.status.glance import Glance
 
     kubeconfig, context = asked.get("kubeconfig"), asked.get("context")
     glance = Glance((), kubeconfig, context)
     with starting():  # while kubectl asks
-        from mpsd.platform.ending import ending
+        from mpsd.platform.console import ending
         from mpsd.platform.imports import unswept
-        from mpsd.status.cluster_top_look import look_at
-        from mpsd.status.rules.top_rows import Sort
+        from mpsd.status.cluster_top import look_at
+        from mpsd.status.rules.top import Sort
         from mpsd.status.top_show import Asked, show_top
 
     with ending("kubectl-mps"), unswept():

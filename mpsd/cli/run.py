@@ -10,11 +10,11 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from mpsd.grants.rules.grant_messages import GrantAnswer, ProgramAsks, Refusal
+from mpsd.grants.rules.messages import GrantAnswer, ProgramAsks, Refusal
 from mpsd.platform import local_api
+from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.imports import INTERRUPTED
 from mpsd.platform.options import RunDirectory
-from mpsd.platform.output import ExitCode, complaints
 from mpsd.platform.settings import settings
 
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}  # options after CMD are CMD's

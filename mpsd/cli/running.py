@@ -4,34 +4,124 @@ import asyncio
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from mpsd.agent.agent import AgentRole
-from mpsd.cli.cluster_part import CannotServe, MakeClusterPart, Surrounding
-from mpsd.cli.directory_watch import sight_of, watch_directory
 from mpsd.cli.domains import ControlRole
-from mpsd.grants.local_grants import LocalGrants
-from mpsd.model.domains import domains
+from mpsd.grants.ledger import Books, LocalGrants
+from mpsd.kubelet.call_counts import PluginCallBook
+from mpsd.model.domain import Domain, domains
 from mpsd.model.policy import Policy
-from mpsd.mps import stale_gates
-from mpsd.mps.node import find_node
+from mpsd.mps import gate
+from mpsd.mps.node import Node
 from mpsd.platform import event_loop, logs, run_directory
+from mpsd.platform.console import ExitCode, complaints
+from mpsd.platform.http_server import AlreadyServed
 from mpsd.platform.imports import lasting
 from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.limits_watch import watch_limits
-from mpsd.platform.listen_settings import CannotListen, Listen
 from mpsd.platform.nvml import NvmlFailed
-from mpsd.platform.output import ExitCode, complaints
-from mpsd.platform.peer import AlreadyServed
-from mpsd.platform.settings import Settings
+from mpsd.platform.run_directory import Sight, Vanished
+from mpsd.platform.settings import CannotListen, Listen, Settings
+from mpsd.simulator.machine import find_node
+
+# The part that an agent has in a cluster and not on a machine of its own, as whoever starts an agent sees it.
+#
+# One rule: it is named here and imported where it is used, so that `mpsd control` and `mpsd up` stay small.
+
+if TYPE_CHECKING:
+    from mpsd.status.page.node import PodsOfNode
+
+
+class CannotServe(Exception):
+    """It cannot begin here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surrounding:
+    """What it is made from. wake: makes the agent look."""
+
+    settings: Settings
+    node: Node
+    domains: tuple[Domain, ...]
+    policy: Callable[[], Policy]
+    wake: Callable[[], None]
+
+
+class ClusterPart(Protocol):
+    """Made before the agent, which goes by its books, and run beside it."""
+
+    @property
+    def books(self) -> Books: ...
+
+    @property
+    def name(self) -> str:
+        """The node's in the cluster."""
+
+    @property
+    def calls(self) -> PluginCallBook:
+        """What kubelet has called it for."""
+
+    @property
+    def pods(self) -> "PodsOfNode":
+        """Those that do not run yet, for whoever looks."""
+
+    async def start(self) -> None:
+        """CannotServe where it cannot."""
+
+    async def run(self, agent: AgentRole, stop: asyncio.Event) -> None:
+        """Once started, until `stop`."""
+
+
+MakeClusterPart = Callable[[Surrounding], ClusterPart]
+
+
+# Ends control and agent, with the reason, where somebody removes the run directory under them.
+#
+# One rule: what was removed cannot be brought back, since sockets and records in it are other processes' as well; so
+# daemons and programs are left as they are, as where mpsd is killed.
+
+_LOOK_S = 0.5
+
+
+async def watch_directory(sight: Sight) -> None:
+    """Vanished once it is not there."""
+    while True:
+        if not sight.is_there:
+            raise Vanished(sight.directory)
+        await asyncio.sleep(_LOOK_S)
+
+
+@contextmanager
+def sight_of(directory: Path) -> Iterator[Sight]:
+    """What fails within because of a removal is Vanished, whoever noticed it first, and is logged."""
+    with run_directory.in_sight(directory) as sight:
+        try:
+            yield sight
+        except (ExceptionGroup, OSError) as error:
+            failures = _leaves(error)
+            said = [one for one in failures if isinstance(one, Vanished)]
+            lost = said[0].path if said else sight.lost(failures)
+            if lost is None:
+                raise
+            logs.logger().error("run directory vanished", path=str(lost), reason=str(Vanished(lost)))
+            raise Vanished(lost) from None
+
+
+def _leaves(error: BaseException) -> Sequence[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in error.exceptions for leaf in _leaves(one)]
+    return [error]
+
 
 if TYPE_CHECKING:
     from mpsd.cli.agent_api import AgentApi
-    from mpsd.platform.readers_port import ReadersPort, Reviewer
-    from mpsd.status.page.page_api import PageApi
+    from mpsd.platform.readers import ReadersPort, Reviewer
+    from mpsd.status.page.server import PageApi
 
 MakeReviewer = Callable[[], "Reviewer"]
 _NOWHERE = Listen()
@@ -120,11 +210,11 @@ class Parts:
         if self._agent is None:
             return
         with lasting():
-            from mpsd.agent.agent_sources import AgentSources
+            from mpsd.agent.sources import AgentSources
             from mpsd.cli.agent_api import AgentApi  # brings an HTTP server, which control is better without
-            from mpsd.status.metrics.metrics_api import MetricsApi
-            from mpsd.status.page.page_api import PageApi
-            from mpsd.status.page.page_of_node import NodePage
+            from mpsd.status.metrics.agent import MetricsApi
+            from mpsd.status.page.node import NodePage
+            from mpsd.status.page.server import PageApi
 
         sources = AgentSources(self._settings, self._agent, self._node, self._files, self._books)
         metrics = MetricsApi(sources, self._cluster.calls if self._cluster else None)
@@ -138,7 +228,7 @@ class Parts:
         yield page
 
     def _readers_port(self, api: "AgentApi") -> "ReadersPort":
-        from mpsd.platform.readers_port import ReadersPort  # brings TLS: only where it was asked for
+        from mpsd.platform.readers import ReadersPort  # brings TLS: only where it was asked for
 
         listen, make_reviewer = self._place.listen, self._place.make_reviewer
         reviewer = make_reviewer() if make_reviewer and listen.asks_who else None
@@ -154,7 +244,7 @@ def serve(chosen: Settings, place: AgentPlace | None, *, with_control: bool) -> 
     try:
         with run_directory.held(chosen.run_directory) if with_control else nullcontext():
             if with_control:  # before anything that can fail, such as NVML
-                stale_gates.close_before_start(chosen.run_directory, logs.logger())
+                gate.close_before_start(chosen.run_directory, logs.logger())
             code = event_loop.run(Parts(chosen, place, with_control=with_control).run())
     except (*_CANNOT, OSError) as error:
         complaints().print(f"mpsd: {error}")

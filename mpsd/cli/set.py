@@ -8,15 +8,14 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mpsd.containers.rules.grant_named import known_as
-from mpsd.grants.rules.grant_messages import Refusal
-from mpsd.grants.rules.set_messages import CardLimits, GrantChangeAsks, GrantChanged, GrantLimits
-from mpsd.model.memory_written import written_mib
+from mpsd.containers.rules.grant_change import known_as
+from mpsd.grants.rules.messages import CardLimits, GrantChangeAsks, GrantChanged, GrantLimits, Refusal
 from mpsd.model.node_status import GrantStatus, NodeStatus
 from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.model.quantity import written_mib
 from mpsd.platform import local_api
+from mpsd.platform.console import ExitCode, Format, OutputFormat, answers, one_line, print_json
 from mpsd.platform.options import RunDirectory
-from mpsd.platform.output import ExitCode, Format, OutputFormat, answers, one_line, print_json
 from mpsd.platform.settings import settings
 from mpsd.status.grant_options import completed, give_up, named, the_one
 

@@ -11,13 +11,13 @@ import typer
 from rich.console import RenderableType
 
 from mpsd.platform import local_api
+from mpsd.platform.console import ExitCode, Format, OutputFormat, StatusFormat
 from mpsd.platform.options import RunDirectory
-from mpsd.platform.output import ExitCode, Format, OutputFormat, StatusFormat
 from mpsd.platform.settings import settings
-from mpsd.status.frames import WIDEST, Frame, Screen, console, print_frame
 from mpsd.status.grant_options import completed, give_up, named, the_one
-from mpsd.status.rules.use_status import CardUse, GpuUse, GrantUse, UseStatus
+from mpsd.status.rules.use import CardUse, GpuUse, GrantUse, UseStatus
 from mpsd.status.tables import Column, table
+from mpsd.status.terminal import WIDEST, Frame, Screen, console, print_frame
 
 _OK = 200
 _NO_LIMIT = 100

@@ -1,9 +1,8 @@
 """`mpsd up`: control and agent in one process."""
 
 from mpsd.cli.running import AgentPlace, serve
-from mpsd.platform.listen_settings import listen_settings
 from mpsd.platform.options import LimitsDirectory, ListenAt, LogFormat, RunDirectory, Simulate
-from mpsd.platform.settings import settings
+from mpsd.platform.settings import listen_settings, settings
 
 
 def up(

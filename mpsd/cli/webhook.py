@@ -7,11 +7,11 @@ from typing import Annotated
 from mpsd.admission.settings import ROWS, WebhookSettings, webhook_settings
 from mpsd.admission.webhook import WebhookRole
 from mpsd.platform import event_loop, logs
+from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.kube import Away, open_kube
 from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.listener import PortTaken
 from mpsd.platform.options import LimitsDirectory, LogFormat, setting
-from mpsd.platform.output import ExitCode, complaints
 
 Text = str | None
 

@@ -3,7 +3,8 @@
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -11,16 +12,175 @@ import typer
 
 import mpsd
 from mpsd.containers import engine_files
-from mpsd.containers.engine_options import Config, DryRun, EngineName, Places, Root, To
-from mpsd.containers.engine_report import Report, perform_and_say
+from mpsd.containers.engine_files import writable_by_others
 from mpsd.containers.engines import change
-from mpsd.containers.engines.change import LAUNCHER, Change, Engine
+from mpsd.containers.engines.change import CONFIGURATION, LAUNCHER, Change, Engine
 from mpsd.containers.engines.launcher import launcher
-from mpsd.containers.root_only import writable_by_others
-from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.containers.users import ContainerUser
+from mpsd.model.problem import InvalidInput, Problem, printable, shown
+from mpsd.platform.console import ExitCode, Format, OutputFormat, answers, complaints, one_line, print_json
 from mpsd.platform.options import RunDirectory
-from mpsd.platform.output import ExitCode, Format, OutputFormat, complaints
 from mpsd.platform.settings import SYSTEM_DIRECTORY, settings
+
+# What `mpsd install` and `mpsd uninstall` share: their options, and the paths that come of them.
+#
+# One rule: --root stands for /, so what is written into a file never begins with it.
+
+_LONGEST = 4096
+EngineName = Annotated[Engine, typer.Argument(metavar="ENGINE", help="docker, containerd or podman.")]
+To = Annotated[str, typer.Option("--to", metavar="PATH", help="The launcher.")]
+Config = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="The engine's configuration: /etc/docker/daemon.json, /etc/containerd/config.toml or"
+        " /etc/containers/containers.conf.d/mpsd.conf.",
+        show_default=False,
+    ),
+]
+Root = Annotated[str, typer.Option("--root", metavar="DIR", help="A folder that stands for /, such as an image's.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show every step and difference, and change nothing.")]
+
+
+class Places:
+    """The files of one engine below a root. launcher: as it is written into files."""
+
+    def __init__(self, engine: Engine, to: str, config: str | None, root: str) -> None:
+        """InvalidInput where a path cannot be used."""
+        _check("--to", to)
+        self.root = Path(root).absolute()
+        if not self.root.is_dir():
+            message, remedy = "is no folder that is there", "make it, or name another"
+            problem = Problem("setting", "--root", printable(root, _LONGEST), message, remedy)
+            raise InvalidInput("settings", [problem])
+        self.launcher = to
+        self._config = config or CONFIGURATION[engine]
+        if config:
+            _check("--config", config)
+
+    def find_launcher(self) -> engine_files.Found:
+        """InvalidInput where it is a link: another could be put behind it."""
+        found = engine_files.find(self.here(self.launcher), self.root)
+        if found.linked_from:
+            message = f"is a link to {found.path}"
+            problem = Problem("launcher-taken", "the file", "", message, "remove the link")
+            raise InvalidInput(self.launcher, [problem])
+        return found
+
+    def find_config(self) -> engine_files.Found:
+        return engine_files.find(self.here(self._config), self.root)
+
+    def here(self, path: str) -> Path:
+        return self.root / path.lstrip("/")
+
+
+def _check(option: str, path: str) -> None:
+    if not path.startswith("/") or path.endswith("/") or ".." in path.split("/") or not path.isprintable():
+        message = "is no path from / on"
+        problem = Problem("setting", option, shown(path), message, f"write it whole, such as {LAUNCHER}")
+        raise InvalidInput("settings", [problem])
+
+
+# What `mpsd install` and `mpsd uninstall` say of what they do.
+#
+# One rule: one record holds it all, and text says the same as JSON.
+
+_DONE = {"create": "written", "change": "changed", "remove": "removed", "keep": "is as it should be"}
+_WOULD = {"create": "would be written", "change": "would be changed", "remove": "would be removed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """to_do: commands for afterwards. users: containers that use mpsd. refused: why nothing is done, empty where it
+    is.
+    """
+
+    verb: str
+    engine: Engine
+    changes: Sequence[Change]
+    to_do: Sequence[str]
+    notes: Sequence[str]
+    dry_run: bool
+    users: Sequence[ContainerUser] = field(default=())
+    refused: str = ""
+
+    @property
+    def changes_something(self) -> bool:
+        return any(change.action != "keep" for change in self.changes)
+
+    def record(self) -> dict[str, object]:
+        return {
+            "verb": self.verb,
+            "engine": self.engine,
+            "dry_run": self.dry_run,
+            "changed": self.changes_something and not self.dry_run and not self.refused,
+            "refused": self.refused,
+            "users": [{"id": user.id, "name": user.name, "known_from": user.known_from} for user in self.users],
+            "changes": [_change_record(change) for change in self.changes],
+            "to_do": list(self.to_do) if self.changes_something else [],
+            "notes": list(self.notes),
+        }
+
+
+def perform_and_say(report: Report, output: Format) -> None:
+    """In this order: a change that fails is not said to be done. OSError, engine_files.ChangedMeanwhile."""
+    for one in report.changes:
+        if not report.dry_run:
+            engine_files.perform(one)
+        if output is Format.TEXT:
+            _say_change(one, dry_run=report.dry_run)
+    if output is Format.JSON:
+        print_json(report.record())
+        return
+    if not report.changes_something:
+        _say(f"nothing to change: {report.engine} is as `mpsd {report.verb} {report.engine}` leaves it")
+        return
+    for command in report.to_do:
+        _say(f"now run: {command}")
+    for note in report.notes:
+        _say(f"note: {note}")
+
+
+def say_refusal(report: Report, remedy: str, output: Format) -> None:
+    if output is Format.JSON:
+        print_json(report.record())
+        return
+    program = f"mpsd {report.verb} {report.engine}"
+    complaints().print(f"{program}: refused: {report.refused}")
+    say_users(report.users)
+    complaints().print(one_line(remedy))
+
+
+def say_users(users: Sequence[ContainerUser]) -> None:
+    for user in users:
+        complaints().print(one_line(f"  {user}: {user.known_from}"))
+
+
+def _say_change(change: Change, *, dry_run: bool) -> None:
+    done = (_WOULD | {"keep": _DONE["keep"]} if dry_run else _DONE)[change.action]
+    kept = f"; as it was: {change.backup}" if change.backup else ""
+    spare = f"; {change.spare} says the same now and is removed too" if change.spare else ""
+    _say(f"{change.file} ({change.what}): {done}{kept}{spare}")
+    if dry_run and (diff := change.diff()):
+        for line in diff.rstrip("\n").split("\n"):
+            _say(line)
+
+
+def _change_record(change: Change) -> dict[str, object]:
+    return {
+        "file": change.file,
+        "what": change.what,
+        "action": change.action,
+        "backup": change.backup,
+        "spare": change.spare,
+        "diff": change.diff(),
+    }
+
+
+def _say(sentence: str) -> None:
+    answers().print(one_line(sentence.replace("\t", "    ")))
+
 
 _LOG = "/var/log/mpsd/runtime.log"
 

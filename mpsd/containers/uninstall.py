@@ -6,15 +6,26 @@ from typing import Annotated
 
 import typer
 
-from mpsd.containers import container_users, engine_files
-from mpsd.containers.engine_options import Config, DryRun, EngineName, Places, Root, To
-from mpsd.containers.engine_report import Report, perform_and_say, say_refusal, say_users
+from mpsd.containers import engine_files
+from mpsd.containers import users as container_users
 from mpsd.containers.engines import change as engine_change
 from mpsd.containers.engines.change import CONFIGURATION, LAUNCHER, Change, Engine
-from mpsd.containers.install import complain
+from mpsd.containers.install import (
+    Config,
+    DryRun,
+    EngineName,
+    Places,
+    Report,
+    Root,
+    To,
+    complain,
+    perform_and_say,
+    say_refusal,
+    say_users,
+)
 from mpsd.model.problem import InvalidInput
+from mpsd.platform.console import ExitCode, Format, OutputFormat, complaints
 from mpsd.platform.options import RunDirectory
-from mpsd.platform.output import ExitCode, Format, OutputFormat, complaints
 from mpsd.platform.settings import SYSTEM_DIRECTORY, settings
 
 Force = Annotated[bool, typer.Option("--force", help="Although containers use it: says what that costs them.")]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from mpsd.kubelet.rules.plugin_calls import HELD_BACK_S, Call, Outcome, PluginCalls
-from mpsd.model.times_taken import CALL_BOUNDS_S, no_durations
+from mpsd.model.metrics import CALL_BOUNDS_S, no_durations
 
 
 class PluginCallBook:

@@ -16,21 +16,19 @@ from pathlib import Path
 from mpsd.kubelet.kubelet_socket import KubeletAway
 from mpsd.kubelet.pod_resources import Kind, held_devices
 from mpsd.kubelet.rules.allocation import Held
-from mpsd.kubelet.rules.bystanders import Bystander
 from mpsd.kubelet.rules.journal import corrected, still_needed
-from mpsd.kubelet.rules.node_pods import NodePod
-from mpsd.kubelet.rules.pod_cgroups import by_cgroup
-from mpsd.kubelet.rules.pod_grants import ContainerDevices, pod_grants
-from mpsd.kubelet.rules.ungranted import Known, ungranted
-from mpsd.model.domains import Domain
+from mpsd.kubelet.rules.node_pods import Bystander, NodePod
+from mpsd.kubelet.rules.pod_grants import ContainerDevices, by_cgroup, pod_grants
+from mpsd.kubelet.rules.reconcile import Known, ungranted
+from mpsd.model.domain import Domain
 from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import HeldGrant
 from mpsd.model.policy import Policy
 from mpsd.platform import processes, records
+from mpsd.platform.containers import PodProcesses
 from mpsd.platform.kube_mirror import Mirror
 from mpsd.platform.logs import Logger
-from mpsd.platform.pod_processes import PodProcesses
 
 _NEWS_S = 30.0  # what was answered in this time, kubelet and the API may not know of yet
 _QUIET_S = 10.0  # between two questions to kubelet while nothing has changed in _NEWS_S

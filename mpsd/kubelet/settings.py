@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpsd.kubelet.rules.device_answer import DeviceListStrategy
+from mpsd.kubelet.rules.allocation import DeviceListStrategy
 from mpsd.model.problem import InvalidInput
-from mpsd.platform.setting_rows import Row, address, path, port, problem_with, read_rows
+from mpsd.platform.settings import Row, address, path, port, problem_with, read_rows
 
 
 @dataclass(frozen=True, slots=True)

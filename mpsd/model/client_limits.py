@@ -9,6 +9,9 @@ from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PARTITIONING, PIPE_DIRECT
 from mpsd.model.gpu_facts import Capability
 from mpsd.model.problem import Problem
 
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+
+
 DENY_MIB = 8  # a server limit that no context fits under; 0 would mean no limit at all
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from mpsd.model.domain_states import State, after_is
+from mpsd.model.domain import State, after_is
 
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.node_view import DomainView, NodeView

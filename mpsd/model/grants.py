@@ -92,8 +92,8 @@ class Grant:
     """What a program got: parts of GPUs of one domain, a thread cap, and so many clients on each of them.
 
     holder: the process that the grant was given to, whose children are its clients too, or the pod or the container
-    whose processes are. earlier_mib, earlier_percent: the most that it was before it was changed (`containers.rules.grant_change`),
-    which programs that run were started with; 0 where it never was more.
+    whose processes are. earlier_mib, earlier_percent: the most that it was before it was changed
+    (`containers.rules.grant_change`), which programs that run were started with; 0 where it never was more.
     """
 
     id: str

@@ -11,6 +11,13 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 import msgspec
 
 from mpsd.model.fields import MOST_FIELDS, Fields, Shape
+from mpsd.model.names import HEARTBEAT_S as HEARTBEAT_S
+
+API = "mpsd.io/v1alpha1"
+
+
+KIND = "MPSNode"
+
 
 _LARGEST = 2**63 - 1  # an int64, as the definition has it
 Amount = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)] | None

@@ -9,19 +9,19 @@ from mpsd.model.cluster_status import (
     ClusterNode,
     ClusterStatus,
     ConditionStatus,
+    DomainRow,
+    GpuRow,
     KindCount,
     PodStatus,
     PodViolations,
-    Seconds,
     ShownViolation,
     ShownViolations,
     gpu_label,
     is_ready,
     is_stale,
 )
-from mpsd.model.cordon import ALL, drains
-from mpsd.model.domains import Domain
-from mpsd.model.fields import Fields, Shape
+from mpsd.model.domain import ALL, Domain, drains
+from mpsd.model.fields import Fields, Seconds, Shape
 from mpsd.model.mpsnode import (
     MPSNode,
     MPSNodeMetadata,
@@ -35,7 +35,6 @@ from mpsd.model.mpsnode import (
     read,
 )
 from mpsd.model.problem import shown
-from mpsd.model.status_rows import DomainRow, GpuRow
 
 
 def cluster_status(mpsnodes: Iterable[object], now: float, seconds: Seconds) -> ClusterStatus:

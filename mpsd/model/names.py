@@ -32,3 +32,23 @@ def _together(patterns: tuple[str, ...]) -> re.Pattern[str]:
 
 def _expression(pattern: str) -> str:
     return re.escape(pattern.removesuffix("*")) + (".*" if pattern.endswith("*") else "")
+
+
+# How often a node tells of itself though nothing has changed.
+#
+# One rule: who tells and who listens count with the same number.
+
+HEARTBEAT_S = 300.0  # between two writes of an MPSNode, at most
+STALE_S = 2 * HEARTBEAT_S  # after this long what a node has told is not believed
+
+
+# What mpsd and its parts are called where it is installed in a cluster.
+#
+# One rule: these are the names that manifests/ gives, and a test holds the two together.
+
+NAMESPACE = "mpsd-system"
+CONTROL, AGENT, WEBHOOK, SCHEDULER = "mpsd-control", "mpsd-agent", "mpsd-webhook", "mpsd-scheduler"  # by NAME_LABEL
+LIMITS = "mpsd-limits"  # the ConfigMap with both limits files
+NAME_LABEL = "app.kubernetes.io/name"
+LABEL, PRODUCT = "app.kubernetes.io/part-of", "mpsd"
+OURS = {"labelSelector": f"{LABEL}={PRODUCT}"}  # of a list: what is mpsd's

@@ -3,13 +3,53 @@
 One rule: names and units here are an interface; fields are added, never renamed.
 """
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from mpsd.model.domain_states import State
-from mpsd.model.fault_status import FaultsStatus
+from mpsd.model.domain import State
 from mpsd.model.node_view import Canary
-from mpsd.model.responses import Response
-from mpsd.model.violations import Kind
+from mpsd.model.violations import Kind, Response
+
+# What a status says of the faults of a domain, on the node and in the cluster.
+#
+# One rule: names and units here are an interface; fields are added, never renamed.
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectStatus:
+    """A pod that each of the last `faults` faults hit, since the first of these (seconds since 1970).
+
+    pod: its namespace and name; its uid alone where it is gone.
+    """
+
+    pod: str
+    uid: str
+    faults: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class HitStatus:
+    """How many processes of a pod a fault hit. pod: as of a suspect; None for processes of no pod that is known."""
+
+    pod: str | None
+    processes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FaultsStatus:
+    """count: of this boot. last: seconds since 1970; None where there was none.
+
+    suspects: who was hit by at least the last two; which of them caused them, if one did, nobody can say. hit: by the
+    last one. healed: when that was over; None while it is not.
+    """
+
+    count: int = 0
+    last: float | None = None
+    suspects: tuple[SuspectStatus, ...] = ()
+    hit: tuple[HitStatus, ...] = ()
+    healed: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +226,42 @@ class NodeStatus:
     grants_known: bool = True
     version: str = ""
     limits_directory: str = ""
+
+
+# A node's status for those who may see who uses what, and not what programs were started with.
+#
+# One rule: arguments may hold a tenant's secret, and nobody can tell which do, so all of them go.
+
+_PROGRAM = re.compile(r"[\w.:/+@~-]{1,200}")
+
+
+def program_of(command: str) -> str:
+    """A command without its arguments, which nobody can tell secrets from."""
+    program, _space, arguments = command.strip().partition(" ")
+    said = program if not program or (_PROGRAM.fullmatch(program) and "://" not in program) else "[redacted]"
+    return f"{said} [arguments redacted]" if arguments else said
+
+
+def without_arguments(status: NodeStatus) -> NodeStatus:
+    """The same with every command cut to its program."""
+    violations = status.violations
+    if violations:
+        violations = replace(violations, last=tuple(map(_violation, violations.last)))
+    return replace(
+        status,
+        clients=None if status.clients is None else tuple(map(_bare, status.clients)),
+        grants=tuple(map(_bare, status.grants)),
+        waiting=tuple(map(_bare, status.waiting)),
+        violations=violations,
+    )
+
+
+def _violation(one: ViolationStatus) -> ViolationStatus:
+    bare = program_of(one.command)
+    message = one.message.replace(one.command, bare) if one.command else one.message
+    return replace(one, command=bare, message=message)
+
+
+def _bare(one: Any) -> Any:
+    assert isinstance(one, ClientStatus | GrantStatus | WaitingStatus)
+    return replace(one, command=program_of(one.command))

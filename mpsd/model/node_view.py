@@ -6,7 +6,7 @@ One rule: what could not be seen is None or said in `unknown`, never zero.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.grants import CardsRequest, Gpu, Grant, Request
 from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
 

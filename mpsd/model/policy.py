@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from mpsd.model.cgpu_policies import MOST_INSTANCES, NATIVE, POLICIES, Share
-from mpsd.model.responses import Response as Response
+from mpsd.model.violations import Response as Response
 
 STRICT = ConfigDict(extra="forbid", strict=True)
 

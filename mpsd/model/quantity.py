@@ -128,3 +128,56 @@ def _whole(unit: Unit, example: int | None = None) -> str:
 
 def _problem(rule: str, value: object, where: str, message: str, remedy: str) -> Problem:
     return Problem(rule, where, shown(value), message, remedy)
+
+
+# How long things last: the units, and how long something has lasted, for people.
+#
+# One rule: people are told one number and one unit, rounded down, so that it is read at a glance.
+
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
+_STEPS = (
+    (2 * DAY_S, DAY_S, "d"),
+    (2 * HOUR_S, HOUR_S, "h"),
+    (2 * MINUTE_S, MINUTE_S, "min"),
+)  # from so many seconds, in this unit
+
+
+def lasting(seconds: float) -> str:
+    """Such as `40 s`, `5 min`, `3 h` or `12 d`; `0 s` for what lies in the future, since clocks differ."""
+    whole = int(max(0.0, min(seconds, 1e12)))
+    for least_s, unit_s, unit in _STEPS:
+        if whole >= least_s:
+            return f"{whole // unit_s} {unit}"
+    return f"{whole} s"
+
+
+# Memory for people.
+#
+# One rule: what is shown is never more than there is.
+
+
+def gib(memory_mib: int) -> str:
+    """MiB as GiB for people: whole where it is whole, else with one decimal, never rounded up."""
+    tenths = memory_mib * 10 // 1024
+    return str(tenths // 10) if tenths % 10 == 0 else f"{tenths // 10}.{tenths % 10}"
+
+
+# An amount of memory as `mpsd set` takes it: MiB, or with a unit.
+#
+# One rule: it is whole MiB, since that is what the books and MPS count in.
+
+_MEMORY_GRAMMAR = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?)\s?(?P<unit>Mi|MiB|Gi|GiB)?")
+_MIB_OF_UNIT = {"Mi": 1, "MiB": 1, "Gi": 1024, "GiB": 1024}
+
+
+def written_mib(text: str, where: str) -> int | Problem:
+    """`3276`, `3276MiB`, `3276Mi`, `6GiB`, `6.5Gi`; 1 MiB or more."""
+    match = _MEMORY_GRAMMAR.fullmatch(text)
+    if match is None:
+        remedy = "write MiB, such as 3276, or GiB with the unit, such as 6GiB"
+        return Problem("memory-malformed", where, shown(text), "is no amount of memory", remedy)
+    mib = Fraction(match["number"]) * _MIB_OF_UNIT[match["unit"] or "Mi"]
+    if mib.denominator > 1 or mib < 1:
+        remedy = f"write {max(1, int(mib))}MiB, or another whole number of them"
+        return Problem("memory-malformed", where, shown(text), "is not 1 MiB or more in whole MiB", remedy)
+    return int(mib)

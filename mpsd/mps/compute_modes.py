@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mpsd.model.node_view import DomainRecord, is_of_boot
 from mpsd.model.policy import Policy
-from mpsd.mps.kept_record import KeptRecord
+from mpsd.mps.records import KeptRecord
 from mpsd.platform import processes, records
 from mpsd.platform.logs import Logger
 from mpsd.platform.nvml import Nvml, NvmlFailed

@@ -10,17 +10,17 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from pathlib import Path
 
-from mpsd.model.bare_commands import program_of
+from mpsd.model.domain import ServerStatus
+from mpsd.model.node_status import program_of
 from mpsd.model.node_view import Fault, FaultHit
 from mpsd.model.policy import Graces
-from mpsd.mps.control_pipe import ControlFailed
-from mpsd.mps.domain_daemon import DomainDaemon
+from mpsd.mps.control_daemon import ControlFailed
+from mpsd.mps.daemon import DomainDaemon
 from mpsd.mps.rules import faults
-from mpsd.mps.rules.control_log import LogEvent, LogLine, read_line
-from mpsd.mps.rules.control_protocol import NotUnderstood, ServerStatus
+from mpsd.mps.rules.control_protocol import LogEvent, LogLine, NotUnderstood, read_line
 from mpsd.platform import processes
+from mpsd.platform.containers import PodProcesses
 from mpsd.platform.logs import Logger
-from mpsd.platform.pod_processes import PodProcesses
 
 _LOG_BYTES = 1024 * 1024  # of the log's end, in which a fault is looked for that happened while no mpsd ran
 _COMMAND = 120  # characters of a command line

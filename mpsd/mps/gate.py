@@ -6,11 +6,15 @@ no container needs to open it.
 
 import os
 import stat
-from collections.abc import Container
+from collections.abc import Collection, Container, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from mpsd.model.domain import SERVING, State
+from mpsd.model.node_view import DomainRecord
+from mpsd.mps.records import DomainRecords
 from mpsd.platform.domain_folder import DomainFolder
+from mpsd.platform.logs import Logger
 
 _KIND = stat.S_IFCHR | 0o444
 _NUMBERS = os.makedev(1, 3)  # admin-guide/devices.txt of the kernel
@@ -46,3 +50,25 @@ def remove_all_but(run_directory: Path, serving: Container[str]) -> tuple[str, .
     for folder in stale:
         remove(folder)
     return tuple(folder.path.name for folder in stale)
+
+
+# Closes the gates of domains whose daemon died while nobody looked.
+#
+# One rule: a gate is believed only as long as the daemon of its domain's record lives. `mpsd control` sees to that
+# while it runs, and before anything else when it starts; the agent does in between.
+
+
+def close_before_start(run_directory: Path, log: Logger) -> None:
+    """For `mpsd control`: only a daemon that served when an earlier one was killed, and lives, keeps its gate."""
+    _close(run_directory, DomainRecords(run_directory, log).read(), SERVING, log)
+
+
+def close_unguarded(run_directory: Path, records: Iterable[DomainRecord], log: Logger) -> None:
+    """For the agent. records: as they are now. Costs a stat or two a domain."""
+    _close(run_directory, records, frozenset(State), log)
+
+
+def _close(run_directory: Path, records: Iterable[DomainRecord], states: Collection[State], log: Logger) -> None:
+    serving = {record.domain for record in records if record.daemon and record.state in states}
+    for domain in remove_all_but(run_directory, serving):
+        log.warning("gate closed", domain=domain, reason="its control daemon is gone, or never served")

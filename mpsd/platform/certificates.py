@@ -9,14 +9,15 @@ import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from mpsd.platform.rules.certificate_plan import Authority, Serving
-from mpsd.platform.rules.serving_told import Validity
+from mpsd.platform.rules.certificates import Authority, Serving, Validity
 
 _PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey  # what cert-manager makes
 
@@ -212,3 +213,35 @@ def _is_signed_by(certificate: x509.Certificate, signer: x509.Certificate) -> bo
     except Exception:  # cryptography raises InvalidSignature, ValueError or TypeError; each means no
         return False
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """What to serve with, and what verifies it.
+
+    authorities: the PEM bundle for both configurations; None where somebody else writes it there.
+    expiries: when each certificate ends, by its part, in seconds since 1970.
+    """
+
+    serving: Pair
+    authorities: bytes | None
+    expiries: dict[str, float] = field(compare=False)
+
+
+class CertificateSource(Protocol):
+    async def look(self, now: float, /) -> Certificates:
+        """KubeError or UnusableCertificate where there is none to be had now."""
+
+
+class FolderCertificates:
+    """tls.crt and tls.key of a folder, as a mounted Secret of type kubernetes.io/tls has them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def look(self, _now: float, /) -> Certificates:
+        try:
+            pair = Pair((self._folder / "tls.crt").read_bytes(), (self._folder / "tls.key").read_bytes())
+        except OSError as error:
+            raise UnusableCertificate(f"{error.filename} cannot be read: {error.strerror}") from None
+        return Certificates(pair, None, {"serving": read_serving(pair, ()).not_after})

@@ -5,8 +5,8 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from typing import Any, Generic, TypeVar
 
 from mpsd.model.identity import ProcessIdentity
 from mpsd.platform import processes
@@ -79,3 +79,57 @@ class DeathWatch:
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = None
+
+
+# A value that tasks follow.
+#
+# One rule: whoever follows sees the value as it is now, then the newest one after each change; what lay between is
+# lost.
+
+Value = TypeVar("Value")
+
+
+class Newest(Generic[Value]):
+    """One value; to be used in one event loop."""
+
+    def __init__(self, value: Value) -> None:
+        self._value = value
+        self._replaced = asyncio.Event()
+
+    def set(self, value: Value) -> None:
+        """Wakes those who follow, if it differs."""
+        if value != self._value:
+            self._value = value
+            self._replaced.set()
+            self._replaced = asyncio.Event()
+
+    async def follow(self) -> AsyncIterator[Value]:
+        while True:
+            replaced = self._replaced
+            yield self._value
+            await replaced.wait()
+
+
+# Lets something happen at once, and then not again too soon.
+#
+# One rule: whatever was asked for happens, at the latest `apart_s` after it was; what is asked for meanwhile is one.
+
+
+class Pace:
+    """Calls `act`, never twice within `apart_s` seconds. To be used in one event loop."""
+
+    def __init__(self, act: Callable[[], None], apart_s: float) -> None:
+        self._act = act
+        self._apart_s = apart_s
+        self._acted_at = float("-inf")
+        self._timer: asyncio.TimerHandle | None = None  # while it waits for its time
+
+    def ask(self) -> None:
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(self._acted_at + self._apart_s, self._now)
+
+    def _now(self) -> None:
+        self._timer = None
+        self._acted_at = asyncio.get_running_loop().time()
+        self._act()

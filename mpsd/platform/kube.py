@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from mpsd.model.mpsnode import API
 from mpsd.platform.kube_access import access, access_of_user
 from mpsd.platform.kube_transport import (
     Access,
@@ -35,6 +36,12 @@ from mpsd.platform.kube_transport import (
     Watch,
     read_answer,
 )
+
+NODES = Resource("v1", "nodes")
+
+
+MPS_NODES = Resource(API, "mpsnodes")
+
 
 __all__ = [
     "Away",

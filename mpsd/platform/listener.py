@@ -19,8 +19,8 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
+from mpsd.platform.http_server import AlreadyServed, Peer, peer_of
 from mpsd.platform.logs import Logger, logger
-from mpsd.platform.peer import AlreadyServed, Peer, peer_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 USER = web.RequestKey("USER", str)  # whose token came with a request

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from mpsd.platform import run_directory
-from mpsd.platform.peer import peer_of
+from mpsd.platform.http_server import peer_of
 
 Value = TypeVar("Value")
 

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from mpsd.platform.listen_settings import ROWS as LISTEN_ROWS
-from mpsd.platform.setting_rows import Row
+from mpsd.platform.settings import ROWS as LISTEN_ROWS
+from mpsd.platform.settings import Row
 
 RunDirectory = Annotated[
     str | None,

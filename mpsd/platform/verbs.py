@@ -14,8 +14,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import mpsd
-from mpsd.platform.ending import ending
-from mpsd.platform.ending import extra_needed as extra_needed
+from mpsd.platform.console import ending
+from mpsd.platform.console import extra_needed as extra_needed
 from mpsd.platform.imports import starting
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}

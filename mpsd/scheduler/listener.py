@@ -9,8 +9,7 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
-from mpsd.admission.webhook_certificates import Certificates, FolderCertificates
-from mpsd.platform.certificates import UnusableCertificate, fingerprints, load_into
+from mpsd.platform.certificates import Certificates, FolderCertificates, UnusableCertificate, fingerprints, load_into
 from mpsd.platform.listener import Handler, Listener, ListenerSettings, TcpAddress, tls_context
 from mpsd.platform.logs import logger
 from mpsd.scheduler.metrics import SchedulerMetrics

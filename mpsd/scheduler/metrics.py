@@ -8,9 +8,9 @@ from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
 
-from mpsd.model import metrics_names as names
+from mpsd.model import metrics as names
 from mpsd.platform.server_metrics import ServerMetrics
-from mpsd.scheduler.rules.node_books import NodeBooks, Source
+from mpsd.scheduler.rules.capacity import NodeBooks, Source
 
 
 class Verb(StrEnum):

@@ -8,15 +8,14 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from mpsd.kubelet.rules.shared_pod import SharedPod
+from mpsd.kubelet.rules.gpu_choice import SharedPod
 from mpsd.model.cluster_status import ClusterNode
-from mpsd.model.heartbeat import STALE_S
 from mpsd.model.identity import PodName
 from mpsd.model.mpsnode_reading import read_mpsnode
+from mpsd.model.names import STALE_S
 from mpsd.platform.kube import Object
 from mpsd.platform.kube_time import seconds
-from mpsd.scheduler.rules.node_books import NodeBooks, Terms, node_books
-from mpsd.scheduler.rules.promises import Fates, NodePromises
+from mpsd.scheduler.rules.capacity import Fates, NodeBooks, NodePromises, Terms, node_books
 from mpsd.scheduler.rules.reservations import KEY, Reservation, read_reservations
 
 _AHEAD_S = 30.0  # that an answer goes before an older watch: longer than watches lag while nobody notices

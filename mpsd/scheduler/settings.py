@@ -11,10 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpsd.model.problem import InvalidInput, Problem
-from mpsd.platform.listen_settings import ROWS as LISTEN_ROWS
-from mpsd.platform.listen_settings import Listen
-from mpsd.platform.setting_rows import Row, address, log_format, path, port, problem_with, read_rows, seconds
-from mpsd.platform.settings import LIMITS_DIRECTORY, LOG_FORMAT
+from mpsd.platform.settings import (
+    LIMITS_DIRECTORY,
+    LOG_FORMAT,
+    Listen,
+    Row,
+    address,
+    log_format,
+    path,
+    port,
+    problem_with,
+    read_rows,
+    seconds,
+)
+from mpsd.platform.settings import ROWS as LISTEN_ROWS
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mpsd.scheduler.rules.lately import Lately
+from mpsd.scheduler.rules.gpu_table import Lately
 
 LONGEST_BODY = 32 * 1024**2  # 5 000 Nodes as Kubernetes writes them; their names alone are 150 kB
 _KEPT = 4  # lists of names: of each scheduler that asks, those of its filter and of its prioritize

@@ -16,7 +16,43 @@ from enum import IntFlag
 from pathlib import Path
 from typing import Final
 
-from mpsd.simulator.cuda_results import DEVICE_UNAVAILABLE, MPS_MAX_CLIENTS_REACHED, OUT_OF_MEMORY
+# CUDA driver results, as `code:NAME`.
+#
+# Source: CUDA driver API, CUresult; only those that clients were seen to get, or that a compute mode gives.
+
+SUCCESS: Final = 0
+OUT_OF_MEMORY: Final = 2
+DEVICE_UNAVAILABLE: Final = 46
+NO_DEVICE: Final = 100
+INVALID_DEVICE: Final = 101
+INVALID_CONTEXT: Final = 201
+ILLEGAL_ADDRESS: Final = 700
+MPS_CONNECTION_FAILED: Final = 805
+MPS_RPC_FAILURE: Final = 806
+MPS_SERVER_NOT_READY: Final = 807
+MPS_MAX_CLIENTS_REACHED: Final = 808
+MPS_CLIENT_TERMINATED: Final = 810
+
+_NAMES = {
+    SUCCESS: "CUDA_SUCCESS",
+    OUT_OF_MEMORY: "CUDA_ERROR_OUT_OF_MEMORY",
+    DEVICE_UNAVAILABLE: "CUDA_ERROR_DEVICE_UNAVAILABLE",
+    NO_DEVICE: "CUDA_ERROR_NO_DEVICE",
+    INVALID_DEVICE: "CUDA_ERROR_INVALID_DEVICE",
+    INVALID_CONTEXT: "CUDA_ERROR_INVALID_CONTEXT",
+    ILLEGAL_ADDRESS: "CUDA_ERROR_ILLEGAL_ADDRESS",
+    MPS_CONNECTION_FAILED: "CUDA_ERROR_MPS_CONNECTION_FAILED",
+    MPS_RPC_FAILURE: "CUDA_ERROR_MPS_RPC_FAILURE",
+    MPS_SERVER_NOT_READY: "CUDA_ERROR_MPS_SERVER_NOT_READY",
+    MPS_MAX_CLIENTS_REACHED: "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED",
+    MPS_CLIENT_TERMINATED: "CUDA_ERROR_MPS_CLIENT_TERMINATED",
+}
+
+
+def shown(code: int) -> str:
+    """A result as the client prints it, such as `2:CUDA_ERROR_OUT_OF_MEMORY`."""
+    return f"{code}:{_NAMES[code]}"
+
 
 # Kinds of holder; 0 is a free slot.
 MPS_CLIENT: Final = 1

@@ -2,8 +2,8 @@
 
     sim-cuda [device=N] [lift=VALUE] [ACTION ...]
 
-Its twin on a real GPU is mpsd/bench/cuda_client.py, which has the actions and the lines at its top. What it says of speed is
-played: proportions that an H200 was seen to keep.
+Its twin on a real GPU is mpsd/bench/cuda_client.py, which has the actions and the lines at its top. What it says of
+speed is played: proportions that an H200 was seen to keep.
 
 One rule: sleeping costs nothing. A held context is a blocked process, so that a hundred of them can be started.
 """
@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
-from mpsd.simulator.card import MPS_CLIENT, OUTSIDE_MPS
+from mpsd.simulator.card import INVALID_DEVICE, MPS_CLIENT, OUTSIDE_MPS, SUCCESS, shown
 from mpsd.simulator.cuda_driver import Context, CudaFailure, CudaProcess
-from mpsd.simulator.cuda_results import INVALID_DEVICE, SUCCESS, shown
 from mpsd.simulator.gpus import MIB
 
 PIECE_MIB = 32

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from mpsd.model.cuda_limit_parser import PIPE_DIRECTORY, VISIBLE_DEVICES
-from mpsd.simulator.card import OUTSIDE_MPS, Card, Claim, Refused
-from mpsd.simulator.cuda_results import (
+from mpsd.simulator.card import (
     ILLEGAL_ADDRESS,
     INVALID_CONTEXT,
     MPS_CLIENT_TERMINATED,
@@ -20,7 +19,11 @@ from mpsd.simulator.cuda_results import (
     MPS_RPC_FAILURE,
     NO_DEVICE,
     OUT_OF_MEMORY,
+    OUTSIDE_MPS,
     SUCCESS,
+    Card,
+    Claim,
+    Refused,
 )
 from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path, present_gpus, simulated_folder, visible_gpus
 from mpsd.simulator.mps import client_share, messages

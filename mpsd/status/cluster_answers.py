@@ -16,22 +16,19 @@ import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
-from mpsd.model.cluster_status import ClusterStatus, node_row
-from mpsd.model.domain_states import State
-from mpsd.model.durations import lasting
-from mpsd.model.node_troubles import troubles
-from mpsd.model.status_rows import pod_rows
-from mpsd.platform.ending import extra_needed
+from mpsd.model.cluster_status import ClusterStatus, node_row, pod_rows, troubles
+from mpsd.model.domain import State
+from mpsd.model.quantity import lasting
+from mpsd.platform.console import ExitCode, StatusFormat, complaints, extra_needed, one_line
 from mpsd.platform.imports import lasting as lasting_imports
 from mpsd.platform.imports import unswept
-from mpsd.platform.speech import ExitCode, StatusFormat, complaints, one_line
-from mpsd.status.cluster_glance import Glance
-from mpsd.status.frames import WIDEST, Frame, Screen, console, print_frame
+from mpsd.status.glance import Glance
 from mpsd.status.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, domain_line, node_table, suspects_line, table
+from mpsd.status.terminal import WIDEST, Frame, Screen, console, print_frame
 
 if TYPE_CHECKING:
     from mpsd.platform.kube import Kube, KubeError
-    from mpsd.status.cluster_look import Picture
+    from mpsd.status.cluster import Picture
 
 Answer = TypeVar("Answer")
 
@@ -60,7 +57,7 @@ class Cluster:
     def looked(self, nodes: Sequence[str]) -> ClusterStatus:
         """What the client of our own sees; ends the program as `ask` does."""
         with extra_needed(self.program, "kubectl"):
-            from mpsd.status.cluster_look import look
+            from mpsd.status.cluster import look
 
         return self.ask(lambda kube: look(kube, nodes))
 
@@ -96,7 +93,7 @@ class Cluster:
 
     def _remedy(self, error: "KubeError") -> str:
         from mpsd.platform.kube import Away, Forbidden
-        from mpsd.status.cluster_look import NotInstalled
+        from mpsd.status.cluster import NotInstalled
 
         known: dict[type[KubeError], str] = {NotInstalled: _NOT_INSTALLED, Away: _AWAY, Forbidden: self.rights}
         return next((words for kind, words in known.items() if isinstance(error, kind)), "")
@@ -122,7 +119,7 @@ def show_cluster(
 
 def _watch(cluster: Cluster, nodes: Sequence[str], output: StatusFormat) -> NoReturn:
     with extra_needed(cluster.program, "kubectl"), lasting_imports():
-        from mpsd.status.cluster_look import pictures
+        from mpsd.status.cluster import pictures
 
     screen = Screen(output)
 

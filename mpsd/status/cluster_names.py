@@ -7,13 +7,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from mpsd.kubelet.rules.shared_pod import read_shared_pod
+from mpsd.kubelet.rules.gpu_choice import read_shared_pod
 from mpsd.model.cluster_status import ClusterStatus
 from mpsd.platform import logs
 from mpsd.platform.kube import PODS, Kube, open_kube_of_user
 from mpsd.platform.kube_access import namespace_of_user
 from mpsd.platform.limits_files import load_limits
-from mpsd.status.cluster_look import look
+from mpsd.status.cluster import look
 
 _DEADLINE_S = 2.0
 Answer = TypeVar("Answer")

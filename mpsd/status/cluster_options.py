@@ -3,12 +3,17 @@
 One rule: nothing here is imported that only a question needs; shell completion asks it with a short deadline.
 """
 
+import io
+import os
+import shlex
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout, suppress
 from typing import Annotated, Any
 
 import typer
 
-from mpsd.platform.output import StatusFormat
+from mpsd.platform.console import StatusFormat
 
 Kubeconfig = Annotated[
     str | None,
@@ -77,3 +82,32 @@ GpuOptions = Annotated[
         autocompletion=_completed("gpus"),
     ),
 ]
+
+
+# What kubectl asks its plugins at Tab, for the programs that are such plugins.
+#
+# One rule: a line a word, then what cobra calls a directive.
+# https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/ and kubectl's own pkg/cmd/plugin.
+
+_NO_FILES = 4  # cobra's ShellCompDirectiveNoFileComp
+
+
+def offer(app: typer.Typer, program: str) -> None:
+    """Says what may follow the words of the command line, the last of which is begun."""
+    *words, incomplete = sys.argv[1:] or [""]
+    line = shlex.join([program, *words]) + " " + (shlex.quote(incomplete) if incomplete else "")
+    # typer's way to ask for completions is the environment; fish's form is a line a word, its help after a tab.
+    asked = {
+        f"_{program.replace('-', '_').upper()}_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_ARGS": line,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    os.environ |= asked
+    try:
+        with redirect_stdout(io.StringIO()) as offered, suppress(SystemExit):
+            app(prog_name=program)
+    finally:
+        for name in asked:
+            del os.environ[name]
+    lines = [line for line in offered.getvalue().splitlines() if line]  # an empty one would be offered too
+    print(*lines, f":{_NO_FILES}", sep="\n")

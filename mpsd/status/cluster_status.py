@@ -1,9 +1,9 @@
 """`kubectl mps`, `kubectl mps status`: the GPUs of a cluster."""
 
+from mpsd.platform.console import StatusFormat
 from mpsd.platform.imports import lasting
-from mpsd.platform.output import StatusFormat
-from mpsd.status.cluster_glance import Glance
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames, StatusOutput, Watch
+from mpsd.status.glance import Glance
 
 
 def status(

@@ -1,15 +1,19 @@
 """`kubectl mps top`: the GPUs of a cluster and the pods that use them, live."""
 
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
 
+from mpsd.model.cluster_status import ClusterStatus
+from mpsd.model.problem import InvalidInput
+from mpsd.platform.console import Format, OutputFormat
 from mpsd.platform.imports import lasting
-from mpsd.platform.output import Format, OutputFormat
-from mpsd.status.cluster_glance import Glance
+from mpsd.status.cluster_answers import Cluster
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
-from mpsd.status.rules.top_rows import Sort
-from mpsd.status.top_options import Iterations, Once, SortBy
+from mpsd.status.glance import Glance
+from mpsd.status.rules.top import Sort, Top, cluster_top
+from mpsd.status.top import Iterations, Once, SortBy
 
 
 def top(
@@ -42,8 +46,47 @@ def top(
     """
     glance = Glance(nodes or (), kubeconfig, context)
     with lasting():  # while kubectl asks
-        from mpsd.status.cluster_top_look import look_at
         from mpsd.status.top_show import Asked, show_top
 
     asked = Asked("kubectl mps top", sort, interval, 1 if once else iterations, output is Format.JSON, once)
     show_top(asked, look_at(nodes or (), namespace, kubeconfig, context, glance))
+
+
+# Looks at a cluster for `kubectl mps top`.
+#
+# One rule: the first look may end the program with what is wrong; a later one says why nothing is heard.
+
+
+def look_at(
+    nodes: Sequence[str],
+    namespace: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    begun: Glance | None = None,
+) -> Callable[[], Top]:
+    """begun: the first look, where it is under way already."""
+    cluster = Cluster("kubectl mps top", kubeconfig, context)
+    looks = 0
+
+    def look() -> Top:
+        nonlocal looks
+        looks += 1
+        first = looks == 1
+        glance = begun if begun and first else cluster.glance(nodes)
+        status = glance.status() or (cluster.looked(nodes) if first else _heard(cluster, nodes))
+        return cluster_top(status, namespace)
+
+    return look
+
+
+def _heard(cluster: Cluster, nodes: Sequence[str]) -> ClusterStatus:
+    from mpsd.platform.kube import KubeError
+    from mpsd.status.cluster import look
+    from mpsd.status.top_show import Away
+
+    try:
+        return cluster.answer(lambda kube: look(kube, nodes))
+    except KubeError as error:
+        raise Away(str(error)) from None
+    except InvalidInput as error:
+        raise Away("; ".join(problem.fault for problem in error.problems)) from None

@@ -10,14 +10,14 @@ from typing import NoReturn, TypeVar
 
 import typer
 
-from mpsd.containers.engine_names import engine_names
-from mpsd.containers.rules.grant_named import Held, known_as, meant, words
+from mpsd.containers.engine_files import engine_names
+from mpsd.containers.rules.grant_change import Held, known_as, meant, words
 from mpsd.model.node_status import GrantStatus, NodeStatus
 from mpsd.model.problem import printable, shown
 from mpsd.platform import local_api
-from mpsd.platform.output import ExitCode, complaints
+from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.settings import Settings, settings
-from mpsd.status.rules.use_status import GrantUse
+from mpsd.status.rules.use import GrantUse
 
 One = TypeVar("One", bound=Held)
 Told = TypeVar("Told", GrantStatus, GrantUse)

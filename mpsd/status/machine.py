@@ -11,17 +11,24 @@ from typing import NoReturn
 import msgspec
 from rich.console import Console, RenderableType
 
-from mpsd.model.domain_states import State
-from mpsd.model.gib import gib
+from mpsd.model.cluster_status import domain_rows, gpu_rows, grant_rows
+from mpsd.model.domain import State
 from mpsd.model.node_status import NodeStatus
-from mpsd.model.status_rows import domain_rows, gpu_rows, grant_rows
+from mpsd.model.quantity import gib
 from mpsd.platform import local_api
+from mpsd.platform.console import ExitCode, StatusFormat, complaints
 from mpsd.platform.settings import settings
-from mpsd.platform.speech import ExitCode, StatusFormat, complaints
-from mpsd.status.fault_lines import fault_lines
-from mpsd.status.frames import Frame, Screen, console, print_frame
-from mpsd.status.tables import GPU_COLUMNS, domain_line, grant_table, known_gib, suspects_line, table
-from mpsd.status.violation_lines import violation_lines
+from mpsd.status.tables import (
+    GPU_COLUMNS,
+    domain_line,
+    fault_lines,
+    grant_table,
+    known_gib,
+    suspects_line,
+    table,
+    violation_lines,
+)
+from mpsd.status.terminal import Frame, Screen, console, print_frame
 
 _PAUSE_S = 1.0  # between two looks at this machine
 _LAST, _ALL = 5, 100  # violations that are shown

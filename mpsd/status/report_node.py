@@ -15,10 +15,9 @@ import mpsd
 from mpsd.model.conditions import Condition, condition_in, condition_object, mps_ready, node_status_patch
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
-from mpsd.platform.kube import Kube, NotFound, Object, PatchKind, Resource
+from mpsd.platform.kube import MPS_NODES, NODES, Kube, NotFound, Object, PatchKind
 from mpsd.platform.kube_time import stamp
 from mpsd.status.rules.mpsnode import (
-    API,
     CHANGE_S,
     HEARTBEAT_S,
     Written,
@@ -30,9 +29,6 @@ from mpsd.status.rules.mpsnode import (
     write_due,
 )
 from mpsd.watchdog.rules.reported import NodeViolations, with_violations
-
-NODES = Resource("v1", "nodes")
-MPS_NODES = Resource(API, "mpsnodes")
 
 
 class ReadyCondition:

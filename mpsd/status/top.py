@@ -6,14 +6,23 @@ import typer
 
 from mpsd.model.node_status import NodeStatus
 from mpsd.platform import local_api
+from mpsd.platform.console import Format, OutputFormat
 from mpsd.platform.options import RunDirectory
-from mpsd.platform.output import Format, OutputFormat
 from mpsd.platform.settings import Settings, settings
 from mpsd.status.grant_options import named
-from mpsd.status.rules.top_rows import Sort, Top, node_top
-from mpsd.status.rules.use_status import UseStatus
-from mpsd.status.top_options import Once, SortBy
+from mpsd.status.rules.top import Sort, Top, node_top
+from mpsd.status.rules.use import UseStatus
 from mpsd.status.top_show import Asked, Away, show_top
+
+# The options of `mpsd top` and `kubectl mps top`.
+
+SortBy = Annotated[Sort, typer.Option("--sort", help="What the rows are sorted by; who is over its limit comes first.")]
+Once = Annotated[bool, typer.Option("--once", help="One look, without control codes, for a pipe or a file.")]
+Iterations = Annotated[
+    int | None,
+    typer.Option("--iterations", metavar="NUMBER", help="So many looks, then end.", min=1, show_default=False),
+]
+
 
 _OK = 200
 

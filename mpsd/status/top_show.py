@@ -9,16 +9,168 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import NoReturn
 
-from mpsd.platform.speech import ExitCode, complaints
-from mpsd.platform.stopping import ended_by_signals
-from mpsd.status.frames import WIDEST, console, print_part
-from mpsd.status.rules.top_rows import Sort, Top
-from mpsd.status.terminal import Key, Terminal
-from mpsd.status.top_layout import View, lines, parts
+from rich.console import RenderableType
+from rich.text import Text
+
+from mpsd.model.problem import printable
+from mpsd.model.quantity import lasting
+from mpsd.platform.console import ExitCode, complaints, drawing, one_line
+from mpsd.platform.imports import ended_by_signals
+from mpsd.status.rules.top import Sort, Top, TopGpu, TopUser
+from mpsd.status.tables import Column, Sheet, clock, fitted, known_gib, part_of, state_text, table
+from mpsd.status.terminal import WIDEST, Key, Terminal, console, print_part
+
+# How a frame of `top` looks: GPUs above, who uses them below, at any width and height.
+#
+# One rule: what does not fit is counted, never silently left out.
+
+_MOST_KEPT = 1024
+_KEYS_LINE = "q quit   m memory   s SM use   n name   arrows, PageUp, PageDown: scroll"
+_MOST_NOTES = 3  # on a terminal
+_SHORTEST_NAME = 24  # that a name is cut to before columns are left out
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is looked at: whose title, sorted by what, from which row of the users on."""
+
+    title: str
+    by: Sort
+    first: int = 0
+
+    def moved(self, rows: int, top: Top) -> "View":
+        """By so many rows, as far as there are any."""
+        return replace(self, first=min(max(0, self.first + rows), max(0, len(top.users) - 1)))
+
+
+# -- the rows --------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(_MOST_KEPT)
+def _known(amount: int | None, unit: str = "") -> str:
+    return "?" if amount is None else f"{amount}{unit}"
+
+
+def _used(row: TopUser) -> str | Text:
+    used = known_gib(row.used_mib)
+    return Text(f"{used}, over" if row.granted_mib is not None else f"{used}, no grant", "red") if row.over else used
+
+
+_GPUS: tuple[Column[TopGpu], ...] = (
+    Column("NODE", lambda gpu: gpu.node, left=True),
+    Column("GPU", lambda gpu: gpu.label, left=True),
+    Column("MODEL", lambda gpu: gpu.model.removeprefix("NVIDIA "), left=True),
+    Column("STATE", lambda gpu: state_text(gpu.state), left=True),
+    Column("GRANTED", lambda gpu: part_of(gpu.granted_mib, gpu.memory_mib)),
+    Column("USED", lambda gpu: known_gib(gpu.used_mib)),
+    Column("SM", lambda gpu: _known(gpu.sm_percent, " %")),
+    Column("CLIENTS", lambda gpu: _known(gpu.clients)),
+)
+_USERS: tuple[Column[TopUser], ...] = (
+    Column("NODE", lambda user: user.node, left=True),
+    Column("GPU", lambda user: user.label, left=True),
+    Column("WHO", lambda user: user.name, left=True),
+    Column("USED", _used),
+    Column("GRANTED", lambda user: "-" if user.granted_mib is None else known_gib(user.granted_mib)),
+    Column("SM", lambda user: _known(user.sm_percent, " %")),
+    Column("THREADS", lambda user: "-" if user.granted_mib is None else _known(user.thread_percent, " %")),
+    Column("CLIENTS", lambda user: _known(user.clients)),
+)
+_NOT_OF_CLUSTER, _NOT_OF_MACHINE = frozenset({"SM"}), frozenset({"NODE"})  # columns that would say nothing there
+_GPUS_DROPPED, _USERS_DROPPED = ("MODEL", "CLIENTS", "GRANTED"), ("THREADS", "CLIENTS", "GRANTED", "NODE")
+
+
+def _gpu_sheet(gpus: Sequence[TopGpu], width: int, without: frozenset[str]) -> Sheet:
+    return fitted([one for one in _GPUS if one.title not in without], gpus, width, _GPUS_DROPPED)
+
+
+def _user_sheet(users: Sequence[TopUser], width: int, without: frozenset[str]) -> Sheet:
+    columns = [one for one in _USERS if one.title not in without]
+    sheet = table(columns, users)
+    if sheet.width <= width:
+        return sheet
+    longest = max(_SHORTEST_NAME, width * 2 // 5)
+    short = [replace(one, name=printable(one.name, longest)) for one in users]
+    return fitted(columns, short, width, _USERS_DROPPED)
+
+
+def _without(top: Top) -> frozenset[str]:
+    """The columns that would say nothing."""
+    is_cluster = any(gpu.node for gpu in top.gpus) or any(user.node for user in top.users)
+    return _NOT_OF_CLUSTER if is_cluster else _NOT_OF_MACHINE
+
+
+# -- whole -----------------------------------------------------------------------------------------------------------
+
+
+def parts(top: Top, width: int) -> Iterator[RenderableType]:
+    """Everything, for a pipe or a file. top: in the order in which it is to be shown."""
+    without = _without(top)
+    if top.gpus:
+        yield _gpu_sheet(top.gpus, width, without)
+    yield _user_sheet(top.users, width, without) if top.users else Text(_nobody(top))
+    yield from (Text(sentence) for sentence in _sentences(top))
+
+
+def _nobody(top: Top) -> str:
+    if any(gpu.granted_mib or gpu.clients for gpu in top.gpus):  # such as another namespace's
+        return "None of those that were asked for uses a GPU or holds a part of one; others do."
+    return "No pod, no container and no program uses a GPU or holds a part of one."
+
+
+def _sentences(top: Top) -> Iterator[str]:
+    if top.away:
+        since = "" if top.away_since is None else f" since {clock(top.away_since)}"
+        lasts = "" if top.away_since is None else f" ({lasting(max(0.0, time.time() - top.away_since))})"
+        yield one_line(f"nothing newer is known{since}{lasts}: {top.away}; shown is what was seen last")
+    yield from (one_line(note) for note in top.notes)
+
+
+# -- a terminal ------------------------------------------------------------------------------------------------------
+
+
+def lines(top: Top, view: View, size: os.terminal_size) -> list[str]:
+    """No more lines than the terminal has, none of them wider. top: in the order of the view."""
+    width, without = size.columns, _without(top)
+    notes = [*_sentences(top)][:_MOST_NOTES]
+    space = max(2, size.lines - len(notes) - 8)  # rows: without the title, two heads of two, two counts, and the keys
+    gpus = top.gpus[: max(1, space // 3, space - len(top.users))]
+    users = top.users[view.first :][: max(1, space - len(gpus))]
+    parts: list[RenderableType] = [
+        Text(_title(top, view), "bold"),
+        _gpu_sheet(gpus, width, without) if gpus else "",
+        _count("GPUs", 0, len(gpus), len(top.gpus)),
+        _user_sheet(users, width, without) if users else "" if top.users else Text(_nobody(top)),
+        _count("users", view.first, len(users), len(top.users)),
+        *(Text(note, "yellow") for note in notes),
+    ]
+    drawn = [line for part in parts for line in _drawn(part, width)]
+    return [*drawn[: max(0, size.lines - 1)], *_drawn(Text(_KEYS_LINE, "dim"), width)]
+
+
+def _title(top: Top, view: View) -> str:
+    return f"{view.title}   {clock(top.now)}   sorted by {view.by.value}"
+
+
+def _count(what: str, first: int, shown: int, there: int) -> str:
+    """Empty where all are shown."""
+    if shown == there:
+        return ""
+    return f" {what} {first + 1} to {first + shown} of {there}" if shown else f" none of {there} {what} fit"
+
+
+def _drawn(part: RenderableType, width: int) -> list[str]:
+    """Its lines, with colours, cut at the edge."""
+    to = drawing(width)
+    with to.capture() as captured:
+        to.print(part, no_wrap=True, overflow="ellipsis", crop=True)
+    return [line for line in captured.get().splitlines() if line.strip()]
+
 
 _BEAT_S = 1.0  # between two drawings where nothing is heard but what is away goes on being so
 _KEYS = {"m": Sort.MEMORY, "s": Sort.SM, "n": Sort.NAME}

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from mpsd.agent.agent_sources import AgentSources
+from mpsd.agent.sources import AgentSources
 from mpsd.platform.listener import Handler, json_answer
 from mpsd.platform.nvml import NvmlFailed
-from mpsd.status.rules.use_status import Busy, use_status
+from mpsd.status.rules.use import Busy, use_status
 
 _LATELY_US = 2_000_000  # the driver takes a sample every second at least
 

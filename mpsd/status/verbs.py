@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from mpsd.model.problem import InvalidInput, Problem
+from mpsd.platform.console import StatusFormat
 from mpsd.platform.imports import lasting
 from mpsd.platform.options import RunDirectory
-from mpsd.platform.output import StatusFormat
 from mpsd.platform.verbs import extra_needed
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames, StatusOutput, Watch
 from mpsd.status.machine import show as show
@@ -38,7 +38,7 @@ def status(
             remedy = "leave it out to ask a cluster, or leave --cluster and nodes out to ask this machine"
             raise InvalidInput("mpsd status", [Problem("setting", "--run-dir", "", "is of this machine", remedy)])
         with extra_needed("mpsd status --cluster", "kubectl"):
-            from mpsd.status.cluster_glance import Glance
+            from mpsd.status.glance import Glance
 
             glance = None if watch else Glance(nodes or (), kubeconfig, context)
             with lasting():  # while kubectl asks

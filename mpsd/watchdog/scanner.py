@@ -15,9 +15,9 @@ from mpsd.model.cuda_limit_parser import VARIABLES
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import Client
 from mpsd.platform import processes
-from mpsd.platform.living import Living
+from mpsd.platform.containers import Whereabouts
 from mpsd.platform.nvml import Nvml, NvmlFailed, Uses
-from mpsd.platform.pod_processes import Whereabouts
+from mpsd.platform.processes import Living
 
 _MIB = 1024 * 1024
 _BELIEVED_S = 2.0  # who is on MPS, while no process comes

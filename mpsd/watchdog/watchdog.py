@@ -6,31 +6,66 @@ on, by what the books said last; and no process that is being ended holds up ano
 
 import asyncio
 import contextlib
+import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from mpsd.grants.books import Books
-from mpsd.grants.kept_grants import ContainerGrant
+from mpsd.grants.ledger import Books, ContainerGrant
 from mpsd.model.events import Reason
 from mpsd.model.grants import Grant
-from mpsd.model.identity import PodName
+from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_status import ViolationsStatus
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy, Response
 from mpsd.model.violations import Kind, Violation
-from mpsd.mps.domain_records import DomainRecords
 from mpsd.mps.node import Node
+from mpsd.mps.records import DomainRecords
+from mpsd.platform import processes, run_directory
 from mpsd.platform.logs import logger
 from mpsd.platform.settings import GRANT, Settings
-from mpsd.watchdog.client_end import ClientEnd, NotEnded, Spared
+from mpsd.watchdog.ending import ClientEnd, NotEnded, OomScripts, Spared
 from mpsd.watchdog.history import Entry, ViolationBook
-from mpsd.watchdog.oom_scripts import OomScripts
-from mpsd.watchdog.own_processes import OwnProcesses
 from mpsd.watchdog.rules.judge import SECOND_LOOK_S, Memory, Notice, judge
+from mpsd.watchdog.rules.processes import Seen
 from mpsd.watchdog.rules.reported import NodeViolations
-from mpsd.watchdog.rules.watched import Seen
 from mpsd.watchdog.scanner import ClientEyes, Owners, Sight
+
+# Which processes on the GPUs are mpsd's own: MPS servers that just started, and the clients it tries a driver with.
+#
+# One rule: own is what the kernel says descends from mpsd or from a control daemon of its records, and whatever mpsd
+# itself descends from; what a process claims counts for nothing.
+
+
+class OwnProcesses:
+    """directory: mpsd's run directory, whose holder is `mpsd control`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._above = frozenset(processes.line_of(os.getpid()))
+        self._known: frozenset[ProcessIdentity] = frozenset()
+
+    def among(self, asked: Iterable[ProcessIdentity], records: Iterable[DomainRecord]) -> frozenset[ProcessIdentity]:
+        """Those of `asked` that are mpsd's own. One that was is as long as it lives."""
+        asked = frozenset(asked)
+        unknown = asked - self._known
+        if unknown:
+            roots = self._roots(records)
+            found = {
+                one for one in unknown if one.pid in self._above or not roots.isdisjoint(processes.line_of(one.pid))
+            }
+            self._known = (self._known & asked) | found
+        else:
+            self._known &= asked
+        return self._known
+
+    def _roots(self, records: Iterable[DomainRecord]) -> frozenset[int]:
+        roots = {os.getpid(), run_directory.holder(self._directory) or os.getpid()}
+        for record in records:
+            roots.update(record.servers, [record.daemon.pid] if record.daemon else [])
+        return frozenset(roots)
+
 
 LOOK_S = 0.2  # from the beginning of one look to the next
 _BREATH_S = 0.05  # for the rest of the process, however slow NVML is

@@ -1,8 +1,8 @@
 """Objects under judgement, for tests of the rules of admission."""
 
-from mpsd.admission.rules.admission import judge
-from mpsd.admission.rules.admission_case import Circumstances
+from mpsd.admission.rules.context import Circumstances
 from mpsd.admission.rules.table import Finding
+from mpsd.admission.rules.verdict import judge
 from mpsd.model.policy import Policy
 from mpsd.platform.rules.kubernetes_objects import read_object
 from tests.model.manifests import FACTS, MEMORY, POLICY, Fields, container, pod

@@ -3,7 +3,7 @@
 import copy
 from typing import Any
 
-from mpsd.admission.rules.admission_review import AdmissionAnswer, AdmissionContext, mutate, read_review, validate
+from mpsd.admission.rules.review import AdmissionAnswer, AdmissionContext, mutate, read_review, validate
 from mpsd.model.policy import Policy
 from tests.model.manifests import FACTS, POLICY, Fields
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from mpsd.admission.rules.admission import Verdict, review, review_all
 from mpsd.admission.rules.table import RULES
+from mpsd.admission.rules.verdict import Verdict, review, review_all
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.model.policy import HostIPC, Policy, RuleId
 from mpsd.model.problem import Problem

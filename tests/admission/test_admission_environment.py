@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpsd.admission.rules.admission_case import Circumstances
+from mpsd.admission.rules.context import Circumstances
 from mpsd.model.policy import RuleId
 from tests.admission.cases import KINDS, broken, found, in_kind
 from tests.model.manifests import MEMORY, Fields, container, pod

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpsd.admission.rules.admission_case import Circumstances
+from mpsd.admission.rules.context import Circumstances
 from mpsd.model.policy import HostIPC
 from tests.admission.cases import broken, in_kind, with_volume
 from tests.model.manifests import MEMORY, container, inside, pod, with_admission

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from mpsd.admission.rules.admission_modes import label_of, modes_in
+from mpsd.admission.rules.context import label_of, modes_in
 from mpsd.model.policy import Mode, RuleId
 
 RULES = {RuleId.PRIVILEGED: Mode.ENFORCE, RuleId.HOST_PID: Mode.WARN, RuleId.HOST_ROOT: Mode.AUDIT}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.admission.rules.admission_review import AdmissionContext
+from mpsd.admission.rules.review import AdmissionContext
 from mpsd.model.policy import HostIPC
 from tests.admission.cases import broken
 from tests.admission.reviews import mutated, patched, review_of

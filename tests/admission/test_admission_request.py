@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.admission.rules.admission_review import MalformedReview, needed_to_mutate, needed_to_validate, read_review
+from mpsd.admission.rules.review import MalformedReview, needed_to_mutate, needed_to_validate, read_review
 from mpsd.model.policy import HostIPC
 from tests.admission.reviews import mutated, review_of, validated
 from tests.model.manifests import ANY_JSON, FACTS, POLICY, Fields, broken_objects, container, pod, with_admission

@@ -10,14 +10,8 @@ import pytest
 import yaml
 
 import mpsd.cli
-from mpsd.admission.rules.admission import review
-from mpsd.admission.rules.admission_review import (
-    AdmissionContext,
-    Needs,
-    needed_to_mutate,
-    needed_to_validate,
-    read_review,
-)
+from mpsd.admission.rules.review import AdmissionContext, Needs, needed_to_mutate, needed_to_validate, read_review
+from mpsd.admission.rules.verdict import review
 from mpsd.model.policy import Mode, RuleId
 from tests.admission.cases import in_kind, with_volume
 from tests.admission.reviews import ALLOWED, mutated, review_of, rules_refusing, validated

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpsd.admission.rules.paths import inside, reached
+from mpsd.admission.rules.host import inside, reached
 
 PATTERNS = ("/dev/nvidia*", "/run/mpsd", "/var/lib/kubelet/device-plugins")
 

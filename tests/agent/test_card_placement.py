@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.agent.rules.decide import Refuse
-from mpsd.containers.dialects.dialect import read_dialect
-from mpsd.containers.dialects.dialect_request import Refused
-from mpsd.model.domain_states import State
+from mpsd.containers.dialects.reading import read_dialect
+from mpsd.containers.dialects.request import Refused
+from mpsd.model.domain import State
 from mpsd.model.grants import Grant, promised_mib, rooms
 from mpsd.model.policy import CardCompute, Compute
 from tests.containers.dialect_machine import T4_MIB, V100_MIB

@@ -19,7 +19,7 @@ from mpsd.agent.rules.decide import (
     why_waiting,
 )
 from mpsd.model.client_limits import DENY_MIB
-from mpsd.model.domain_states import State, after_is
+from mpsd.model.domain import State, after_is
 from mpsd.model.grants import Grant, promised_mib
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import Client, HeldGrant, NodeView, ServerLimit

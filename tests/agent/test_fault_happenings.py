@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from mpsd.agent.rules.fault_happenings import MOST_NAMES, TOLD_S
-from mpsd.agent.rules.node_happenings import happenings
-from mpsd.model.domain_states import State
+from mpsd.agent.rules.node_events import MOST_NAMES, TOLD_S, happenings
+from mpsd.model.domain import State
 from mpsd.model.events import Happening, Reason, Told, is_told_by
 from mpsd.model.node_view import Fault, FaultHit, NodeView, pod_names
 from mpsd.platform.kube_time import stamp

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from mpsd.agent.rules.node_happenings import happenings
-from mpsd.model.domain_states import State
+from mpsd.agent.rules.node_events import happenings
+from mpsd.model.domain import State
 from mpsd.model.events import Happening, Reason
 from mpsd.model.node_view import Canary, NodeView
 from mpsd.platform.kube_time import stamp

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from mpsd.platform.limits_files import shipped_folder
-from mpsd.simulator.demo.demo_machine import DemoMachine
+from mpsd.simulator.demo.machine import DemoMachine
 from tests.bench.agent import agent
 from tests.bench.decisions import decisions
 from tests.bench.extender import extender

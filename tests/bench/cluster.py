@@ -10,14 +10,13 @@ from pathlib import Path
 
 import yaml
 
-from mpsd.simulator.api_server.api_cluster import Cluster
-from mpsd.simulator.api_server.api_kinds import CRDS, PODS, Object
-from mpsd.simulator.api_server.api_server import ApiServer, write_kubeconfig
+from mpsd.simulator.api_server.cluster import Cluster
+from mpsd.simulator.api_server.kinds import CRDS, PODS, Object
+from mpsd.simulator.api_server.server import ApiServer, write_kubeconfig
 from mpsd.simulator.kubelet.api_source import ApiServer as PodsOfApi
 from mpsd.simulator.kubelet.api_source import read_kubeconfig
 from mpsd.simulator.kubelet.kubelet import Kubelet, KubeletSettings
-from mpsd.simulator.kubelet.kubelet_pace import Pace
-from mpsd.simulator.kubelet.kubelet_version import NEWEST
+from mpsd.simulator.kubelet.versions import NEWEST, Pace
 
 NODE = "bench"
 MEMORY, PERCENT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"

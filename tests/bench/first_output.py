@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpsd.simulator.demo.demo_machine import DemoMachine
+from mpsd.simulator.demo.machine import DemoMachine
 from tests.bench.rows import Row
 
 MOST_S = 0.3  # after `kubectl get mps`

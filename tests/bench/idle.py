@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psutil
 
 from mpsd.platform.waiting import wait_until
-from mpsd.simulator.demo.demo_machine import DemoMachine
+from mpsd.simulator.demo.machine import DemoMachine
 from tests.bench.rows import Row
 
 GPUS, GRANTS_A_GPU, CLIENTS_A_GRANT = 8, 5, 4

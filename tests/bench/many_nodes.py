@@ -18,16 +18,17 @@ from uuid import UUID
 
 import yaml
 
-from mpsd.kubelet.rules.placement_annotations import annotations_at_bind
+from mpsd.kubelet.rules.gpu_choice import annotations_at_bind
 from mpsd.model.conditions import Condition, Truth, condition_object
 from mpsd.model.grants import Gpu, Grant, evenly
 from mpsd.model.identity import PodName
+from mpsd.model.mpsnode import KIND
 from mpsd.model.node_view import HeldGrant, NodeView
 from mpsd.platform.kube_time import stamp
-from mpsd.simulator.api_server.api_cluster import Cluster
-from mpsd.simulator.api_server.api_kinds import CRDS, NODES, PODS, Kind, Object
-from mpsd.simulator.api_server.api_server import ApiServer, write_kubeconfig
-from mpsd.status.rules.mpsnode import KIND, mpsnode_for, mpsnode_status
+from mpsd.simulator.api_server.cluster import Cluster
+from mpsd.simulator.api_server.kinds import CRDS, NODES, PODS, Kind, Object
+from mpsd.simulator.api_server.server import ApiServer, write_kubeconfig
+from mpsd.status.rules.mpsnode import mpsnode_for, mpsnode_status
 from tests.bench.cluster import MEMORY, pod
 from tests.model.worlds import CAPABILITY, POLICY, record, view
 from tests.scheduler.arrivals import CARDS_GIB, GPUS

@@ -15,15 +15,14 @@ from tempfile import TemporaryDirectory
 from mpsd.kubelet.call_counts import PluginCallBook
 from mpsd.model.grants import Gpu, Grant, evenly
 from mpsd.model.identity import PodName
+from mpsd.model.metrics import CommandTimes
 from mpsd.model.node_status import ViolationsStatus
 from mpsd.model.node_view import Client, DomainView, HeldGrant, NodeView
-from mpsd.model.times_taken import CommandTimes
-from mpsd.mps.command_times import command_times
+from mpsd.mps.control_daemon import command_times
 from mpsd.platform import processes, records
 from mpsd.platform.settings import settings
-from mpsd.status.metrics.agent_metrics import Exposition
-from mpsd.status.metrics.rules.metrics_calls import command_samples, plugin_samples
-from mpsd.status.metrics.rules.metrics_samples import samples
+from mpsd.status.metrics.agent import Exposition
+from mpsd.status.metrics.rules.samples import command_samples, plugin_samples, samples
 from mpsd.status.rules.node_status import node_status
 from tests.bench.rows import Row
 from tests.model.worlds import GPUS as SOME

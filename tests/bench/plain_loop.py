@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from mpsd.model.grants import Request
 from mpsd.model.policy import Placement
+from mpsd.scheduler.rules.capacity import NodeBooks
 from mpsd.scheduler.rules.gpu_table import BEST
-from mpsd.scheduler.rules.node_books import NodeBooks
 
 Gpus = tuple[tuple[int, int, int], ...]  # MiB, percent and clients that are left
 Row = tuple[bool, int, Gpus, tuple[str, ...]]  # spread, clients that a pod gets, GPUs, domain of each

@@ -11,7 +11,7 @@ from pathlib import Path
 from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PIPE_DIRECTORY, VISIBLE_DEVICES
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.waiting import wait_until
-from mpsd.simulator.demo.demo_machine import DemoMachine
+from mpsd.simulator.demo.machine import DemoMachine
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import cards_asked, create_node, open_node
 from tests.bench.rows import Row

@@ -13,8 +13,8 @@ from random import Random
 
 from mpsd.model.grants import Request
 from mpsd.model.identity import PodName
+from mpsd.scheduler.rules.capacity import NodeBooks, node_books
 from mpsd.scheduler.rules.gpu_table import GpuTable
-from mpsd.scheduler.rules.node_books import NodeBooks, node_books
 from mpsd.scheduler.rules.reservations import Reservation
 from tests.bench import plain_loop
 from tests.bench.plain_loop import Decision

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpsd.bench.rules.bench_claim import Bound, Claim, Limit, Verdict, figure
-from mpsd.bench.rules.bench_claims import claims
-from mpsd.bench.rules.bench_rows import (
+from mpsd.bench.rules.claims import Bound, Claim, Limit, Verdict, claims, figure
+from mpsd.bench.rules.rows import (
     VERSION,
     Benchmark,
     ClientsRow,

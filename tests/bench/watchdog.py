@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpsd.grants.local_grants import LocalGrants
+from mpsd.grants.ledger import LocalGrants
 from mpsd.model.client_limits import ClientLimit, environment
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.grants import Gpu, Grant, evenly
 from mpsd.model.node_view import RECORD_VERSION, DomainRecord
-from mpsd.mps.domain_records import DomainRecords
 from mpsd.mps.node import Node
+from mpsd.mps.records import DomainRecords
 from mpsd.platform import processes, records
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.logs import be_silent, logger

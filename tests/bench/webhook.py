@@ -26,7 +26,7 @@ import yaml
 from aiohttp import web
 
 import mpsd.cli
-from mpsd.admission.rules.admission_answer import AdmissionAnswer
+from mpsd.admission.rules.review import AdmissionAnswer
 from mpsd.admission.settings import WebhookSettings, webhook_settings
 from mpsd.admission.webhook import WebhookRole
 from mpsd.platform import event_loop, logs

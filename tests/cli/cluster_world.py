@@ -13,9 +13,8 @@ import pytest
 import yaml
 
 from mpsd.cli import kubectl_mps
-from mpsd.operations.lifecycle import cluster_cordon, cluster_evictions, cluster_uninstall, cluster_upgrade
-from mpsd.platform.kube import Kube, PatchKind, Resource, open_kube
-from mpsd.status.report_node import MPS_NODES
+from mpsd.operations.lifecycle import cordon, drain, uninstall, upgrade
+from mpsd.platform.kube import MPS_NODES, Kube, PatchKind, Resource, open_kube
 from tests.mpsnodes import mpsnode
 from tests.simulated_api import SimulatedApi
 
@@ -75,8 +74,8 @@ class ClusterWorld:
 
     def hurry(self, counted_s: float) -> None:
         """What a person waits for at ease is looked at often. counted_s: evictions wait so long for kubelets."""
-        self._monkeypatch.setattr(cluster_evictions, "COUNTED_S", counted_s)
-        for module in (cluster_cordon, cluster_upgrade, cluster_uninstall):
+        self._monkeypatch.setattr(drain, "COUNTED_S", counted_s)
+        for module in (cordon, upgrade, uninstall):
             self._monkeypatch.setattr(module, "PAUSE_S", _PAUSE_S)
 
     def cordoned(self, node: str) -> list[str]:

@@ -13,10 +13,9 @@ import yaml
 
 import mpsd
 from mpsd.platform.certificates import new_authority
-from mpsd.platform.kube import PODS, Kube, PatchKind, Resource
+from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, PatchKind, Resource
 from mpsd.platform.kube_time import stamp
-from mpsd.platform.rules.serving_told import ANNOTATION, Validity, annotation
-from mpsd.status.report_node import MPS_NODES, NODES
+from mpsd.platform.rules.certificates import ANNOTATION, Validity, annotation
 from tests.cli.cluster_world import ClusterWorld
 from tests.cli.gpu_cluster import gpu_pod, machine, mpsnode
 

@@ -3,9 +3,8 @@
 import time
 from typing import Any
 
-from mpsd.platform.kube import PODS, PatchKind, Resource
+from mpsd.platform.kube import MPS_NODES, NODES, PODS, PatchKind, Resource
 from mpsd.platform.kube_time import stamp
-from mpsd.status.report_node import MPS_NODES, NODES
 from tests.cli.cluster_world import ClusterWorld
 
 GIB = 1024

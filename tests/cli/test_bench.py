@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from mpsd.bench import run as bench_run
-from mpsd.bench.alone import CannotBegin, require_alone, require_mps, require_turns
-from mpsd.bench.here import CannotMeasure, Here
-from mpsd.bench.rules.bench_rows import Machine, NeedRow, Part
+from mpsd.bench.here import CannotBegin, CannotMeasure, Here, require_alone, require_mps, require_turns
+from mpsd.bench.rules.rows import Machine, NeedRow, Part
 from mpsd.bench.run import Run
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.nvml import Nvml

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.cli import kubectl_mps, plain
-from mpsd.status.rules.top_rows import NO_SM_USE
+from mpsd.status.rules.top import NO_SM_USE
 from tests.cli.cluster_world import ClusterWorld
 from tests.cli.screens import Screen, on_screen
 from tests.mpsnodes import NAMES

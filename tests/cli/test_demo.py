@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from mpsd.simulator import leftovers
+from mpsd.simulator import own_mpsd
 from tests.whole.machine.machine import MPSD
 
 Step = dict[str, Any]
@@ -31,7 +31,7 @@ def start() -> subprocess.Popen[str]:
 
 
 def nothing_is_left(folder: str) -> bool:
-    return not Path(folder).exists() and not leftovers.cgroups(Path(folder).name)
+    return not Path(folder).exists() and not own_mpsd.cgroups(Path(folder).name)
 
 
 def test_a_job_goes_the_whole_way_in_a_simulated_cluster() -> None:
@@ -62,7 +62,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing() -> None:
             if json.loads(line)["step"] == "limits":
                 break
         if MAY_MAKE_CGROUPS:
-            assert any((cgroup / "cgroup.procs").read_text() for cgroup in leftovers.cgroups(Path(folder).name))
+            assert any((cgroup / "cgroup.procs").read_text() for cgroup in own_mpsd.cgroups(Path(folder).name))
         started = psutil.Process(demo.pid).children(recursive=True)
         demo.send_signal(signal.SIGINT)
         demo.send_signal(signal.SIGINT)  # of somebody impatient

@@ -20,10 +20,9 @@ from rich.console import Console
 from mpsd.cli import kubectl_mps, main
 from mpsd.cli.kubectl_mps import with_verb
 from mpsd.model.mpsnode_reading import cluster_status
-from mpsd.platform.kube import PatchKind
+from mpsd.platform.kube import MPS_NODES, PatchKind
 from mpsd.platform.kube_time import seconds
 from mpsd.status.cluster_answers import cluster_parts
-from mpsd.status.report_node import MPS_NODES
 from tests.cli.cluster_world import ClusterWorld
 from tests.mpsnodes import NAMES, NOW, damaged, mpsnode
 from tests.whole.machine.machine import Program, eventually

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from mpsd.operations.bundle import cluster_verb
-from mpsd.platform.kube import PODS, Kube, Resource
+from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, Resource
 from mpsd.platform.kube_transport import Ask, Transport
-from mpsd.status.report_node import MPS_NODES, NODES
 from tests.cli.cluster_world import ClusterWorld
 from tests.cli.doctored_cluster import DAEMON_SETS, NODE, SYSTEM, DoctoredCluster
 from tests.operations.test_bundle_contents import JWT, PEM

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mpsd.operations.lifecycle.cluster_cordon import change_cordon
+from mpsd.operations.lifecycle.cordon import change_cordon
 from mpsd.platform.kube import Kube
 from tests.cli.cluster_world import ClusterWorld, played_agent
 from tests.mpsnodes import mpsnode

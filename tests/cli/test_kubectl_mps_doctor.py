@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from mpsd.operations.doctor.rules.cluster_doctor_checks import CLUSTER_CHECKS
-from mpsd.operations.doctor.rules.doctor import Verdict
-from mpsd.platform.kube import PODS, Resource
+from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
+from mpsd.operations.doctor.rules.facts import Verdict
+from mpsd.platform.kube import MPS_NODES, NODES, PODS, Resource
 from mpsd.platform.kube_transport import Ask, Transport
-from mpsd.platform.rules.serving_told import ANNOTATION
-from mpsd.simulator.api_server import api_discovery
-from mpsd.status.report_node import MPS_NODES, NODES
+from mpsd.platform.rules.certificates import ANNOTATION
+from mpsd.simulator.api_server import requests
 from tests.cli.cluster_world import ClusterWorld, Said
 from tests.cli.doctored_cluster import (
     CRDS,
@@ -319,7 +318,7 @@ def test_every_check_is_broken_here_or_below() -> None:
 
 
 def test_a_kubernetes_that_is_too_old(cluster: DoctoredCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(api_discovery._VERSION, "minor", "19+")
+    monkeypatch.setitem(requests._VERSION, "minor", "19+")
     assert ask(cluster).output.startswith(
         "Kubernetes 1.19 is older than 1.20, the oldest that mpsd runs on; upgrade it"
     )

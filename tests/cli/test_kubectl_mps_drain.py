@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.platform.kube import PODS, PatchKind, Resource
-from mpsd.status.report_node import MPS_NODES
+from mpsd.platform.kube import MPS_NODES, PODS, PatchKind, Resource
 from tests.cli.cluster_world import ClusterWorld
 from tests.cli.played_nodes import PlayedNodes, played_nodes, run_pods
 from tests.mpsnodes import mpsnode

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from mpsd.platform.kube import PODS, Kube, Resource, deletable_kinds
-from mpsd.simulator.api_server.api_kinds import NAMESPACES, Object
-from mpsd.simulator.api_server.api_objects import Objects
+from mpsd.simulator.api_server.kinds import NAMESPACES, Object
+from mpsd.simulator.api_server.objects import Objects
 from tests.cli.cluster_world import ClusterWorld
 from tests.cli.played_nodes import PlayedNodes, control_images, played_nodes, run_pods
 from tests.manifests.rendering import rendered

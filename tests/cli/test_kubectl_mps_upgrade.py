@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.operations.lifecycle.rules.upgrade_step import MARK
-from mpsd.platform.kube import PatchKind, Resource
-from mpsd.status.report_node import MPS_NODES
+from mpsd.operations.lifecycle.rules.upgrade import MARK
+from mpsd.platform.kube import MPS_NODES, PatchKind, Resource
 from tests.cli.cluster_world import ClusterWorld
 from tests.cli.played_nodes import NAMESPACE, PlayedNodes, control_images, played_nodes, run_control, run_pods
 from tests.mpsnodes import mpsnode

@@ -6,7 +6,7 @@ import sys
 # A process with a child from before it was this program, as a shell leaves by exec, and one of its own.
 PROGRAM = """
 import subprocess
-from mpsd.simulator import leftovers
+from mpsd.simulator import own_mpsd as leftovers
 of_others = subprocess.Popen(["sleep", "60"])
 others = leftovers.processes()
 leftovers.adopt_orphans()

@@ -1,7 +1,7 @@
 """Machines with cards of the published examples, and what environments ask of them."""
 
-from mpsd.containers.dialects.dialect import read_dialect
-from mpsd.containers.dialects.dialect_request import CardRequest, DialectRequest, Off, Refused
+from mpsd.containers.dialects.reading import read_dialect
+from mpsd.containers.dialects.request import CardRequest, DialectRequest, Off, Refused
 from mpsd.model.gpu_facts import Capability
 from mpsd.model.grants import Gpu
 from mpsd.model.policy import Compute

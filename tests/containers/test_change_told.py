@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from mpsd.containers.rules.change_told import is_misuse, told
-from mpsd.containers.rules.grant_change import Change, changed
-from mpsd.grants.rules.set_messages import GrantChanged
+from mpsd.containers.rules.grant_change import Change, changed, is_misuse, told
+from mpsd.grants.rules.messages import GrantChanged
 from mpsd.model.grants import Grant, Part
 from mpsd.model.identity import HostContainer
 from mpsd.model.node_view import Client, HeldGrant, NodeView

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from mpsd.containers.rules.container_rules import container_findings
-from mpsd.grants.rules.container_messages import ContainerAsks
+from mpsd.containers.rules.admission import container_findings
+from mpsd.grants.rules.messages import ContainerAsks
 from mpsd.model.policy import HostIPC, Mode, Policy, RuleId
 from tests.model.gpu_worlds import policy
 

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.containers.dialects.dialect import read_dialect
-from mpsd.containers.dialects.dialect_env_file import environment_in
-from mpsd.containers.dialects.dialect_names import VARIABLES
-from mpsd.containers.dialects.dialect_request import MIB, DialectRequest, Off, Refused
+from mpsd.containers.dialects.names import VARIABLES
+from mpsd.containers.dialects.reading import environment_in, read_dialect
+from mpsd.containers.dialects.request import MIB, DialectRequest, Off, Refused
 from mpsd.model.cgpu_policies import POLICIES
 from mpsd.model.policy import CardCompute, Compute
 from mpsd.model.problem import InvalidInput

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpsd.containers.dialects.dialect_request import MIB
+from mpsd.containers.dialects.request import MIB
 from mpsd.model.cgpu_policies import POLICIES
 from mpsd.model.policy import CardCompute, Compute
 from tests.containers.dialect_machine import A10_MIB, T4_MIB, asked, every, machine, problems, rules, why_off

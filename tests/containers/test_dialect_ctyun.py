@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpsd.containers.dialects.dialect_request import MIB
+from mpsd.containers.dialects.request import MIB
 from tests.containers.dialect_machine import V100_MIB, asked, machine, problems, rules
 
 FOUR = machine(V100_MIB, 4)

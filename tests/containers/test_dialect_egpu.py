@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpsd.containers.dialects.dialect_request import MIB
+from mpsd.containers.dialects.request import MIB
 from tests.containers.dialect_machine import asked, machine, problems, rules, why_off
 
 V100_16_MIB = 16160  # the document's own example: a card of 16 GB has 15.78

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.containers.rules.grant_named import known_as, meant, words
+from mpsd.containers.rules.grant_change import known_as, meant, words
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.containers.root_only import writable_by_others
+from mpsd.containers.engine_files import writable_by_others
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
 

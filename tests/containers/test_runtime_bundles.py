@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.containers.runtime_bundles import users
+from mpsd.containers.users import bundle_users as users
 
 LAUNCHER = "/opt/our-launcher"
 OURS = {"poststop": [{"path": LAUNCHER, "args": [LAUNCHER, "--root", "/run/runc", "over"]}]}

@@ -71,7 +71,7 @@ class Simulated:
         return (
             Program((CONTROL,))
             if uid == os.getuid()
-            else _as_user(uid, "mpsd.simulator.mps.control_daemon", "mpsd.simulator.mps.control_question")
+            else _as_user(uid, "mpsd.simulator.mps.control_daemon", "mpsd.simulator.mps.question")
         )
 
     def client(self, uid: int) -> Program:

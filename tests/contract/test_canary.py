@@ -10,7 +10,7 @@ import pytest
 
 from mpsd.model import client_limits
 from mpsd.model.grants import Gpu
-from mpsd.mps import canary_client
+from mpsd.mps import canary as canary_client
 from mpsd.mps.rules import canary
 from mpsd.mps.rules.canary import DENIAL, OWN_LIMIT, SERVER_LIMIT, NoContext, Outcome, Told, Trial
 from tests.contract.processes import SOON_S

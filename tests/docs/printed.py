@@ -9,11 +9,11 @@ from typing import Any
 
 from mpsd.admission.rules.table import RULES
 from mpsd.model.cgpu_policies import POLICIES
-from mpsd.model.domain_states import TRANSITIONS
-from mpsd.model.metrics_names import METRICS
-from mpsd.operations.doctor.rules.cluster_doctor_checks import CLUSTER_CHECKS
-from mpsd.operations.doctor.rules.doctor import Check
-from mpsd.operations.doctor.rules.doctor_checks import CHECKS
+from mpsd.model.domain import TRANSITIONS
+from mpsd.model.metrics import METRICS
+from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
+from mpsd.operations.doctor.rules.facts import Check
+from mpsd.operations.doctor.rules.host_checks import CHECKS
 from tests.docs import command_line_tables, policy_tables
 from tests.docs.pages import ROOT
 from tests.docs.tables import Row, Table

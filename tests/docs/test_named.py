@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from mpsd.admission.rules.admission_modes import label_of
-from mpsd.containers.dialects.dialect_names import VARIABLES
+from mpsd.admission.rules.context import label_of
+from mpsd.containers.dialects.names import VARIABLES
 from mpsd.model.conditions import mps_ready
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.policy import Mode, Violations
 from tests.docs.pages import Page, page, pages

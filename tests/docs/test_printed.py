@@ -7,7 +7,7 @@ from pkgutil import walk_packages
 import pytest
 
 import mpsd
-from mpsd.platform.setting_rows import Row
+from mpsd.platform.settings import Row
 from tests.docs.command_line_tables import PROGRAMS, rows_of
 from tests.docs.pages import page
 from tests.docs.printed import TABLES

@@ -15,8 +15,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpsd.admission.rules.admission import review_all
-from mpsd.admission.rules.admission_review import (
+from mpsd.admission.rules.review import (
     AdmissionAnswer,
     AdmissionContext,
     MalformedReview,
@@ -27,10 +26,10 @@ from mpsd.admission.rules.admission_review import (
     read_review,
     validate,
 )
+from mpsd.admission.rules.verdict import review_all
 from mpsd.model.cuda_limit_parser import memory_limit_as_read, thread_percent_as_read
 from mpsd.model.problem import InvalidInput, Problem
-from mpsd.mps.rules.control_log import read_line
-from mpsd.mps.rules.control_protocol import NotUnderstood
+from mpsd.mps.rules.control_protocol import NotUnderstood, read_line
 from mpsd.platform.limits_files import shipped_folder
 from mpsd.platform.rules.limits_reading import read_gpu_facts, read_policy
 from mpsd.platform.yaml_files import parse_yaml

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mpsd.agent.rules.decide import Admit, EndGrant, Refuse, decide
-from mpsd.containers.dialects.dialect import read_dialect
-from mpsd.containers.dialects.dialect_grant import cards_request
-from mpsd.containers.dialects.dialect_request import DialectRequest
-from mpsd.model.domain_states import State
+from mpsd.containers.dialects.reading import cards_request, read_dialect
+from mpsd.containers.dialects.request import DialectRequest
+from mpsd.model.domain import State
 from mpsd.model.grants import Gpu, Grant
 from mpsd.model.identity import HostContainer
 from mpsd.model.node_view import Client, DomainRecord, DomainView, HeldGrant, NodeView, Waiting

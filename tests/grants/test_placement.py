@@ -3,7 +3,7 @@
 from itertools import permutations
 
 from mpsd.grants.rules.placement import NoRoom, Placed, gib, place
-from mpsd.model.domains import domains
+from mpsd.model.domain import domains
 from mpsd.model.grants import Request, Room, rooms
 from tests.model.worlds import GPUS, POLICY, SPREAD, UUIDS, grant
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.kubelet.rules.allocation import Allocation, Asking, Held, allocate_memory, allocate_percent
-from mpsd.model.domains import Domain
+from mpsd.model.domain import Domain
 from mpsd.model.problem import InvalidInput
 from tests.model.worlds import POLICY, UUIDS
 from tests.status.node_worlds import container, entry, mem_ids, named, node_pod, percent_ids

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from mpsd.kubelet.rules.allocation import Allocation
-from mpsd.kubelet.rules.device_answer import DeviceListStrategy, Surroundings, memory_answer, percent_answer
+from mpsd.kubelet.rules.allocation import Allocation, DeviceListStrategy, Surroundings, memory_answer, percent_answer
 from mpsd.kubelet.rules.messages import DeviceNode, Mount
 
 ONE = Allocation("gpu0", ("GPU-a",), 7168, 100)

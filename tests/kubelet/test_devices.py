@@ -15,7 +15,7 @@ from mpsd.kubelet.rules.devices import (
     percent_devices,
     units_by_gpu,
 )
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.grants import Gpu, promised_mib
 from mpsd.model.problem import InvalidInput
 from tests.model.worlds import CAPABILITY, GPUS, POLICY, UUIDS

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, expected, memory_units, percents, read_node_pod
-from mpsd.model.container import Role
 from mpsd.model.fields import MOST_FIELDS
+from mpsd.model.pod import Role
 from tests.model.worlds import POLICY
 from tests.status.node_worlds import COUNT, MEM, PERCENT, container, named, node_pod, pod_object
 

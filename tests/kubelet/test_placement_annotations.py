@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.placement_annotations import annotations_for, chosen_gpus
+from mpsd.kubelet.rules.gpu_choice import annotations_for, chosen_gpus
 from tests.model.worlds import GPUS, POLICY, UUIDS
 from tests.status.node_worlds import container, devices, mem_ids, named, node_pod, percent_ids
 

@@ -12,9 +12,8 @@ from mpsd.kubelet.rules.allocation import Held
 from mpsd.kubelet.rules.devices import gpu_of, memory_devices
 from mpsd.kubelet.rules.journal import corrected, newest, served, still_needed
 from mpsd.kubelet.rules.node_pods import ContainerName, NodePod
-from mpsd.kubelet.rules.pod_cgroups import by_cgroup
-from mpsd.kubelet.rules.pod_grants import ContainerDevices, pod_grants
-from mpsd.model.domains import Domain
+from mpsd.kubelet.rules.pod_grants import ContainerDevices, by_cgroup, pod_grants
+from mpsd.model.domain import Domain
 from mpsd.model.grants import Grant, evenly, promised_mib
 from mpsd.model.identity import PodName
 from tests.model.worlds import GPUS, POLICY, UUIDS

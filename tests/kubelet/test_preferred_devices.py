@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mpsd.kubelet.rules.allocation import Asking, allocate_memory
 from mpsd.kubelet.rules.devices import memory_devices, units_by_gpu
-from mpsd.kubelet.rules.preferred_devices import Cards, Choice, preferred
-from mpsd.model.domains import Domain, domains
+from mpsd.kubelet.rules.gpu_choice import Cards, Choice, preferred
+from mpsd.model.domain import Domain, domains
 from mpsd.model.grants import Gpu, Grant
 from mpsd.model.policy import Policy
 from tests.model.worlds import CAPABILITY, GPUS, POLICY, SPREAD, UUIDS, grant

@@ -11,7 +11,7 @@ from mpsd.kubelet.rules.allocation import Held
 from mpsd.kubelet.rules.node_pods import NodePod
 from mpsd.kubelet.rules.pod_grants import ContainerDevices
 from mpsd.kubelet.rules.start_checks import Holdings, StartProblem, start_problems, starting_container
-from mpsd.model.domain_states import State, after_is
+from mpsd.model.domain import State, after_is
 from mpsd.model.node_view import DomainRecord
 from tests.model.worlds import GPUS, POLICY, UUIDS, record
 from tests.status.node_worlds import container, devices, entry, mem_ids, named, node_pod, percent_ids

@@ -1,6 +1,6 @@
 """Which pods run without having been given their devices."""
 
-from mpsd.kubelet.rules.unallocated import since, without_devices
+from mpsd.kubelet.rules.reconcile import since, without_devices
 from tests.status.node_worlds import container, devices, entry, mem_ids, named, node_pod
 
 LISTED = {("default", "a")}

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.bystanders import Bystander, read_bystander
-from mpsd.kubelet.rules.node_pods import NodePod, read_node_pod
+from mpsd.kubelet.rules.node_pods import Bystander, NodePod, read_bystander, read_node_pod
 from mpsd.kubelet.rules.pod_grants import ContainerDevices
-from mpsd.kubelet.rules.ungranted import Known, ungranted
+from mpsd.kubelet.rules.reconcile import Known, ungranted
 from mpsd.model.identity import PodName
 from tests.model.worlds import POLICY
 from tests.status.node_worlds import MEM, container, devices, entry, mem_ids, named, node_pod, pod_object

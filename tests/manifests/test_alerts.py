@@ -7,9 +7,8 @@ from enum import StrEnum
 import pytest
 
 from mpsd.kubelet.rules.plugin_calls import Outcome
-from mpsd.model.domain_states import State
-from mpsd.model.metric import Holder, Metric, Teller, Type
-from mpsd.model.metrics_names import METRICS
+from mpsd.model.domain import State
+from mpsd.model.metrics import METRICS, Holder, Metric, Teller, Type
 from tests.docs.pages import ROOT, page
 from tests.prometheus.shipped import ALERTS, BOARD, INSTANCE, JOB, NAMES, PANELS, Json, job_of
 

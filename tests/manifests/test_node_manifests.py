@@ -4,9 +4,8 @@ import pytest
 
 from mpsd.kubelet.settings import kubelet_settings
 from mpsd.model.policy import Policy
-from mpsd.platform.listen_settings import listen_settings
 from mpsd.platform.rules.limits_reading import read_policy
-from mpsd.platform.settings import settings
+from mpsd.platform.settings import listen_settings, settings
 from mpsd.platform.yaml_files import parse_yaml
 from tests.manifests.generic_policy import TARGET, generic_policy
 from tests.manifests.rendering import ALL, Object, named, of_kind, only, rendered, rights

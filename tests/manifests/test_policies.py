@@ -7,9 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpsd.admission.rules.admission import judge
-from mpsd.admission.rules.admission_case import Circumstances
-from mpsd.admission.rules.admission_patch import patch_for_debugging, patch_for_pod
+from mpsd.admission.rules.context import Circumstances
+from mpsd.admission.rules.verdict import judge, patch_for_debugging, patch_for_pod
 from mpsd.model.policy import Mode, RuleId
 from mpsd.platform.rules.kubernetes_objects import read_object
 from tests.manifests.cel import Object, apply_configuration, broken, evaluate, is_asked

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mpsd.model.metric import Teller
+from mpsd.model.metrics import Teller
 from tests.manifests.rendering import Object, named, of_kind, only
 from tests.prometheus.shipped import BOARD, DOCS, GROUPS, INSTANCE, JOB, job_of
 

@@ -10,7 +10,7 @@ from mpsd.model.node_view import Client
 from mpsd.model.policy import Policy, Response
 from mpsd.model.violations import Kind
 from mpsd.watchdog.rules.judge import SECOND_LOOK_S, Memory, Verdict, judge
-from mpsd.watchdog.rules.watched import Seen
+from mpsd.watchdog.rules.processes import Seen
 from tests.model.worlds import GPUS, POLICY, UUIDS, identity
 
 LOOK_S = 0.2

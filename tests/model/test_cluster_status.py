@@ -7,16 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.model.cluster_status import ClusterNode, PodViolations, ShownViolation, cordoned_gpus
+from mpsd.model.cluster_status import (
+    ClusterNode,
+    PodViolations,
+    ShownViolation,
+    cordoned_gpus,
+    domain_rows,
+    gpu_rows,
+    grant_rows,
+    pod_rows,
+    silence,
+    troubles,
+)
 from mpsd.model.conditions import condition_object, mps_ready
-from mpsd.model.domain_states import State
-from mpsd.model.heartbeat import STALE_S
+from mpsd.model.domain import State
 from mpsd.model.mpsnode_reading import cluster_status, read_mpsnode
-from mpsd.model.node_troubles import silence, troubles
+from mpsd.model.names import STALE_S
 from mpsd.model.node_view import Canary, Fault, FaultHit, NodeView
-from mpsd.model.responses import Response
-from mpsd.model.status_rows import domain_rows, gpu_rows, grant_rows, pod_rows
-from mpsd.model.violations import Kind
+from mpsd.model.violations import Kind, Response
 from mpsd.platform.kube_time import seconds, stamp
 from mpsd.status.rules.mpsnode import mpsnode_status
 from mpsd.status.rules.node_status import node_status

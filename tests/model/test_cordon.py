@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpsd.model.cordon import drains, read_cordoned, unknown_cordons
-from mpsd.model.domains import Domain
+from mpsd.model.domain import Domain, drains, read_cordoned, unknown_cordons
 
 DOMAINS = (Domain("gpu0", ("GPU-0",)), Domain("gpu1-2", ("GPU-1", "GPU-2")))
 

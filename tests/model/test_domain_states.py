@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.model.domain_states import TRANSITIONS, Event, Seen, State, events_of, next_state, restart_delay_s
-from mpsd.mps.rules.control_protocol import ServerStatus
+from mpsd.model.domain import TRANSITIONS, Event, Seen, ServerStatus, State, events_of, next_state, restart_delay_s
 from tests.model.worlds import POLICY
 
 HEALTHY = Seen(alive=True, settled=True, server=ServerStatus.ACTIVE, clients=2)

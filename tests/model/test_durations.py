@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpsd.model.durations import lasting
+from mpsd.model.quantity import lasting
 
 
 @pytest.mark.parametrize(

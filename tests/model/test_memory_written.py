@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.model.memory_written import written_mib
 from mpsd.model.problem import Problem
+from mpsd.model.quantity import written_mib
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mpsd.model.conditions import Truth, condition_in, condition_object, mps_ready, node_status_patch
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.node_view import DomainView
 from tests.model.worlds import record
 from tests.status.pod_worlds import node

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 
 from mpsd.model.client_limits import ClientLimit
-from mpsd.model.container import Role
 from mpsd.model.gpu_facts import GpuFacts
+from mpsd.model.pod import Role
 from mpsd.model.policy import Policy
 from mpsd.model.problem import Problem
-from mpsd.model.share_request import ContainerRequest, Share, asks_for_gpu, client_limit, read_share
+from mpsd.model.request import ContainerRequest, Share, asks_for_gpu, client_limit, read_share
 from mpsd.platform.rules.kubernetes_objects import objects_in, read_object
 from tests.model.manifests import (
     ANY_JSON,

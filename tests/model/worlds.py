@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.gpu_facts import Capability
 from mpsd.model.grants import Gpu, Grant, Request, evenly
 from mpsd.model.identity import ProcessIdentity

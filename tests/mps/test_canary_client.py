@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.mps import canary_client
+from mpsd.mps import canary
 from mpsd.mps.rules.canary import Broken, NoContext, Outcome, Told
 
 LINE = '{"uuid": "GPU-1", "meminfo_free_MiB": 952, "sms": 12}'
 
 
 def run(program: Sequence[str], deadline_s: float = 10) -> Outcome:
-    return asyncio.run(canary_client.run(program, {"PATH": os.environ["PATH"], "LIMIT": "7"}, deadline_s))
+    return asyncio.run(canary.run(program, {"PATH": os.environ["PATH"], "LIMIT": "7"}, deadline_s))
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,6 @@ def test_one_that_is_not_there_is_said() -> None:
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="a driver is installed here")
 def test_the_real_one_says_what_it_lacks() -> None:
-    found = run(canary_client.PROGRAM)
+    found = run(canary.PROGRAM)
     assert isinstance(found, NoContext)
     assert found.step in {"libcuda", "cuInit"}

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mpsd.model.times_taken import COMMAND_BOUNDS_S, CommandTimes
-from mpsd.mps.command_times import command_times
+from mpsd.model.metrics import COMMAND_BOUNDS_S, CommandTimes
+from mpsd.mps.control_daemon import command_times
 from mpsd.platform import processes, records
 from mpsd.platform.settings import Settings, settings
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.mps.rules.control_log import LogEvent, LogLine, read_line
+from mpsd.mps.rules.control_protocol import LogEvent, LogLine, read_line
 
 TRANSCRIPTS = Path(__file__).parents[1] / "data" / "transcripts"
 LINES = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.model.node_view import ServerLimit
-from mpsd.mps.control_pipe import (
+from mpsd.mps.control_daemon import (
     PROGRAM,
     ControlFailed,
     ControlPipe,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.mps import control_process
+from mpsd.mps import control_daemon
 from mpsd.platform import processes
 from mpsd.platform.domain_folder import DomainFolder
 
@@ -29,13 +29,13 @@ def listen(folder: DomainFolder, kind: socket.SocketKind = socket.SOCK_STREAM) -
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_SEQPACKET])
 def test_the_listener_is_known_whatever_kind_of_socket_it_has(folder: DomainFolder, kind: socket.SocketKind) -> None:
     with listen(folder, kind):
-        assert control_process.listener(folder) == processes.identity_of(os.getpid())
+        assert control_daemon.listener(folder) == processes.identity_of(os.getpid())
 
 
 def test_a_socket_that_a_killed_daemon_left_has_no_listener(folder: DomainFolder) -> None:
-    assert control_process.listener(folder) is None
+    assert control_daemon.listener(folder) is None
     listen(folder).close()
-    assert control_process.listener(folder) is None
+    assert control_daemon.listener(folder) is None
 
 
 def test_only_mpsd_may_enter_the_pipe_directory_and_everyone_the_clients(folder: DomainFolder) -> None:
@@ -47,11 +47,11 @@ def test_clients_get_the_socket_of_the_newest_daemon_and_nothing_else(folder: Do
     directory = folder.client.stat().st_ino
     for _ in range(2):  # the second time the link is there already, as after an adoption
         with listen(folder):
-            control_process.offer_to_clients(folder)
-            control_process.offer_to_clients(folder)
+            control_daemon.offer_to_clients(folder)
+            control_daemon.offer_to_clients(folder)
             (offered,) = folder.client.iterdir()
             assert offered.samefile(folder.pipe / "control")
     assert folder.client.stat().st_ino == directory  # containers have it mounted
-    control_process.withdraw_from_clients(folder)
-    control_process.withdraw_from_clients(folder)
+    control_daemon.withdraw_from_clients(folder)
+    control_daemon.withdraw_from_clients(folder)
     assert list(folder.client.iterdir()) == []

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpsd.model.domain import ServerStatus
 from mpsd.mps.rules import control_protocol as protocol
-from mpsd.mps.rules.control_protocol import Command, NotUnderstood, ServerStatus
+from mpsd.mps.rules.control_protocol import Command, NotUnderstood
 
 TRANSCRIPTS = Path(__file__).parents[1] / "data" / "transcripts"
 EVERY_COMMAND: tuple[Command[object], ...] = (

@@ -4,10 +4,10 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import RECORD_VERSION, DomainRecord
-from mpsd.mps.domain_records import DomainRecords
+from mpsd.mps.records import DomainRecords
 from mpsd.platform import processes, records
 from mpsd.platform.logs import logger
 

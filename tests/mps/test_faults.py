@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mpsd.model.node_view import Fault, FaultHit
 from mpsd.mps.rules import faults
-from mpsd.mps.rules.control_log import LogEvent, LogLine, read_line
+from mpsd.mps.rules.control_protocol import LogEvent, LogLine, read_line
 from mpsd.mps.rules.faults import Reading, Suspect, last_fault, presence, read_on, suspects, to_end
 from tests.model.worlds import NOW, POLICY, identity
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.mps import log_tail
-from mpsd.mps.log_tail import LogTail
+from mpsd.mps import daemon
+from mpsd.mps.daemon import LogTail
 
 
 def test_lines_come_once_and_whole(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_what_was_there_before_is_left_out_where_that_is_wanted(tmp_path: Path) 
 def test_a_log_that_has_grown_long_is_cut_and_its_writer_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_tail, "ROTATE_BYTES", 8)
+    monkeypatch.setattr(daemon, "ROTATE_BYTES", 8)
     path = tmp_path / "log"
     tail = LogTail(path, from_end=True)
     with path.open("ab", buffering=0) as writer:
@@ -47,7 +47,7 @@ def test_a_log_that_has_grown_long_is_cut_and_its_writer_goes_on(
 def test_a_line_that_is_not_whole_when_the_log_is_cut_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_tail, "ROTATE_BYTES", 8)
+    monkeypatch.setattr(daemon, "ROTATE_BYTES", 8)
     path = tmp_path / "log"
     tail = LogTail(path, from_end=True)
     with path.open("ab", buffering=0) as writer:

@@ -3,9 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.model.bare_commands import without_arguments
-from mpsd.model.node_status import ClientStatus, NodeStatus
-from mpsd.operations.bundle.rules.bundle import Entry, cut, index, log_part, missing_part, text_part
+from mpsd.model.node_status import ClientStatus, NodeStatus, without_arguments
+from mpsd.operations.bundle.rules.contents import Entry, cut, index, log_part, missing_part, text_part
 
 
 @given(st.text(max_size=400), st.integers(0, 300))

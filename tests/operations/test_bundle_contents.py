@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.model.bare_commands import program_of
+from mpsd.model.node_status import program_of
 from mpsd.model.problem import InvalidInput
-from mpsd.operations.bundle.rules.bundle_contents import (
+from mpsd.operations.bundle.rules.contents import (
     LEFT_OUT,
     arguments_kept,
     daemon_log_kept,

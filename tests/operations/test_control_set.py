@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mpsd.operations.lifecycle.rules.control_set import control_pods, pod_selector, read_control_set
+from mpsd.operations.lifecycle.rules.upgrade import control_pods, pod_selector, read_control_set
 from mpsd.platform.kube_time import seconds
 
 OWNER = [{"uid": "ds", "controller": True}]

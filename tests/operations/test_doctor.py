@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from mpsd.containers.engines.change import LAUNCHER, Engine
 from mpsd.containers.engines.launcher import Launched, launched, launcher
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_status import DomainStatus, NodeStatus
 from mpsd.model.node_view import Canary, DomainRecord
-from mpsd.operations.doctor.rules.doctor import Check, Severity, Verdict, Wrong, diagnose, each
-from mpsd.operations.doctor.rules.doctor_checks import CHECKS
-from mpsd.operations.doctor.rules.doctor_facts import (
+from mpsd.operations.doctor.rules.facts import (
     AgentSeen,
+    Check,
     DaemonSeen,
     DomainSeen,
     Elsewhere,
@@ -30,8 +29,14 @@ from mpsd.operations.doctor.rules.doctor_facts import (
     NotKnown,
     RunDirectorySeen,
     SelinuxSeen,
+    Severity,
     Unknown,
+    Verdict,
+    Wrong,
+    diagnose,
+    each,
 )
+from mpsd.operations.doctor.rules.host_checks import CHECKS
 from mpsd.platform.limits_files import load_limits
 
 UUID = "GPU-00000000-0000-0000-0000-000000000000"

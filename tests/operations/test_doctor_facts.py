@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mpsd.operations.doctor.doctor_facts import is_full
+from mpsd.operations.doctor.node import is_full
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.cluster_status import ClusterNode
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.mpsnode_reading import read_mpsnode
-from mpsd.operations.lifecycle.rules.drain_progress import are_empty, states, undrain_words, what_is_left
-from mpsd.operations.lifecycle.rules.eviction import Fate, again_after_s, closed_for_s, offers_room, verdict
+from mpsd.operations.lifecycle.rules.drain import (
+    Fate,
+    again_after_s,
+    are_empty,
+    closed_for_s,
+    offers_room,
+    states,
+    undrain_words,
+    verdict,
+    what_is_left,
+)
 from mpsd.platform.kube_time import seconds, stamp
 from mpsd.status.rules.cordon import cordon_change
 from tests.mpsnodes import NOW, damaged, mpsnode

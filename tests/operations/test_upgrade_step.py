@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.model.domain_states import after_is
+from mpsd.model.domain import after_is
 from mpsd.model.mpsnode_reading import read_mpsnode
-from mpsd.operations.lifecycle.rules.control_set import ControlSet
-from mpsd.operations.lifecycle.rules.upgrade_step import (
+from mpsd.operations.lifecycle.rules.upgrade import (
     MARK,
     ControlPod,
+    ControlSet,
     Standing,
     Step,
     left_to_others,
     next_step,
     patch_of,
+    plan,
     read_mark,
 )
-from mpsd.operations.lifecycle.rules.upgrade_words import plan
 from mpsd.platform.kube_time import seconds, stamp
 from mpsd.status.rules.cordon import cordon_change, merge_patch
 from tests.mpsnodes import NOW, mpsnode

@@ -6,7 +6,7 @@ One rule: what is in a picture is what the page shows of these views; nothing in
 import time
 from pathlib import Path
 
-from mpsd.status.page.rules.page_view import PageView
+from mpsd.status.page.rules.view import PageView
 from tests.page.browser import PHONE, Browser, browser
 from tests.page.site import played
 from tests.page.worlds import cluster, troubled

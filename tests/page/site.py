@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from mpsd.platform.listener import Listener, ListenerSettings, TcpAddress
-from mpsd.status.page.page_api import PageApi
-from mpsd.status.page.rules.page_view import PageView
+from mpsd.status.page.rules.view import PageView
+from mpsd.status.page.server import PageApi
 from tests.page_worlds import Played
 
 _DEADLINE_S = 30.0

@@ -12,7 +12,7 @@ from selenium.common.exceptions import JavascriptException
 from selenium.webdriver.common.keys import Keys
 
 from mpsd.status.page.feed import MOST_READERS
-from mpsd.status.page.rules.page_view import PageView, PodsHeard
+from mpsd.status.page.rules.view import PageView, PodsHeard
 from tests.model.worlds import GPUS
 from tests.page.browser import DESKTOP, PHONE, Browser, axe
 from tests.page.site import PlayedSite, played

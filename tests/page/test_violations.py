@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from mpsd.model.cluster_status import KindCount, PodViolations, ShownViolation, ShownViolations
 from mpsd.status.page.rules.cluster import cluster_page, node_parts
-from mpsd.status.page.rules.page_view import Head, Scope
+from mpsd.status.page.rules.view import Head, Scope
 from tests.page.browser import Browser
 from tests.page.site import played
 from tests.status.cluster_worlds import cluster_node, held

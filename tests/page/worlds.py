@@ -2,22 +2,30 @@
 
 from dataclasses import replace
 
+from mpsd.agent.rules.node_events import REFUSED, Happened
 from mpsd.model.cluster_status import ClusterNode
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.node_status import ViolationsStatus, ViolationStatus
 from mpsd.model.node_view import Client, DomainView, NodeView
-from mpsd.model.responses import Response
-from mpsd.model.violations import Kind
+from mpsd.model.violations import Kind, Response
 from mpsd.platform.kube_time import seconds, stamp
 from mpsd.status.page.rules.cluster import aged, cluster_page, node_parts
 from mpsd.status.page.rules.node import node_page
-from mpsd.status.page.rules.page_lately import REFUSED, Happened
-from mpsd.status.page.rules.page_view import Head, PageView, PodsHeard, PodsHere, Scope
-from mpsd.status.page.rules.page_waiting import Times, own_scene, pod_card, pods_here
+from mpsd.status.page.rules.view import (
+    Head,
+    PageView,
+    PodsHeard,
+    PodsHere,
+    Scope,
+    Times,
+    own_scene,
+    pod_card,
+    pods_here,
+)
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.node_status import node_status
-from mpsd.status.rules.pod_seen import read_pod_seen
+from mpsd.status.rules.pods import read_pod_seen
 from tests.model.worlds import GPUS as SOME
 from tests.model.worlds import POLICY, identity
 from tests.page_worlds import GIB, domain, granted, node

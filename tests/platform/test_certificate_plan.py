@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpsd.platform.rules.certificate_plan import Authority, Lives, Seen, Serving, Step, next_step
+from mpsd.platform.rules.certificates import Authority, Lives, Seen, Serving, Step, next_step
 
 NAMES = frozenset({"webhook.mpsd.svc"})
 LIVES = Lives(authority_s=9000, serving_s=900, settle_s=60)

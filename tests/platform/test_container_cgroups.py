@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.platform.rules.cgroups import Cgroup
-from mpsd.platform.rules.container_cgroups import alone_in, container_of_cgroup
+from mpsd.platform.rules.cgroups import Cgroup, alone_in, container_of_cgroup
 
 V1 = "9:name=systemd:{0}\n8:pids:{0}\n4:memory:/init{0}\n0::/\n"
 HOST = "9:name=systemd:/\n8:pids:/\n4:memory:/init\n0::/\n"

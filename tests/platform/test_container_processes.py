@@ -11,9 +11,8 @@ import pytest
 
 from mpsd.model.identity import ProcessIdentity
 from mpsd.platform import processes
-from mpsd.platform.container_processes import ContainerProcesses, own_cgroups
-from mpsd.platform.rules.cgroups import Cgroup
-from mpsd.platform.rules.container_cgroups import alone_in
+from mpsd.platform.containers import ContainerProcesses, own_cgroups
+from mpsd.platform.rules.cgroups import Cgroup, alone_in
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import eventually
 from tests.whole.machine.oci_player import ContainerCgroup

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from mpsd.model.fields import Shape
-from mpsd.platform.rules.kubernetes_node import kept_away, read_kubernetes_node, read_wishes
+from mpsd.platform.rules.kubernetes_objects import kept_away, read_kubernetes_node, read_wishes
 from tests.mpsnodes import anything
 
 MPS = {"ack.node.gpu.schedule": "mps"}

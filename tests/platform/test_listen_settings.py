@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.problem import InvalidInput
-from mpsd.platform.listen_settings import Listen, ListenAddress, listen_settings
+from mpsd.platform.settings import Listen, ListenAddress, listen_settings
 
 
 def read(written: str, *, in_cluster: bool = True) -> tuple[ListenAddress, ...]:

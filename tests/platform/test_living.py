@@ -11,7 +11,7 @@ import pytest
 
 from mpsd.model.identity import ProcessIdentity
 from mpsd.platform import processes
-from mpsd.platform.living import Living
+from mpsd.platform.processes import Living
 from tests.whole.machine.machine import eventually
 
 Process = subprocess.Popen[bytes]

@@ -10,7 +10,7 @@ import pytest
 
 from mpsd.model.identity import ProcessIdentity
 from mpsd.platform import processes
-from mpsd.platform.oci_state import StateUnknown, first_process
+from mpsd.platform.containers import StateUnknown, first_process
 
 needs_runc = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("runc") is None, reason="needs runc, and root for it")
 HERE = ProcessIdentity(7, 1234, processes.boot_id())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from mpsd.platform.pod_processes import PodProcesses
+from mpsd.platform.containers import PodProcesses
 from mpsd.platform.rules.cgroups import PodCgroup
 from tests.platform.pod_cgroup import PodCgroupHere, needs_cgroups, pod_cgroup
 from tests.whole.machine.machine import eventually

@@ -13,14 +13,13 @@ import pytest
 import structlog
 from aiohttp import web
 
-from mpsd.platform import readers_certificate, readers_port
+from mpsd.platform import readers
 from mpsd.platform.certificates import Pair, issue, new_authority
 from mpsd.platform.kube import Kube, Object, Resource, open_kube
-from mpsd.platform.listen_settings import CannotListen, ListenAddress
 from mpsd.platform.listener import Handler
-from mpsd.platform.readers_port import ReadersPort, Reviewer
+from mpsd.platform.readers import ReadersPort, Reviewer, token_reviewer
 from mpsd.platform.rules.readers import KEPT_S, MAY_READ, Verdict
-from mpsd.platform.token_review import token_reviewer
+from mpsd.platform.settings import CannotListen, ListenAddress
 from mpsd.platform.waiting import until
 from tests.simulated_api import SimulatedApi, simulated_api
 
@@ -222,7 +221,7 @@ class Counting:
 
 def test_the_api_server_is_asked_once_a_minute_for_a_token_and_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr(readers_port, "monotonic", lambda: now[0])
+    monkeypatch.setattr(readers, "monotonic", lambda: now[0])
     reviewer = Counting()
 
     async def main() -> None:
@@ -298,7 +297,7 @@ def test_a_stop_waits_for_no_stream() -> None:
 
 
 def test_a_stream_ends_so_that_who_may_read_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers_port, "_LONGEST_ANSWER_S", 0.2)
+    monkeypatch.setattr(readers, "_LONGEST_ANSWER_S", 0.2)
 
     async def main() -> None:
         async with serving(AWAY, reviewer=Counting()) as (port,):
@@ -358,7 +357,7 @@ def _said(lines: Sequence[Mapping[str, object]], event: str) -> bool:
 def test_a_certificate_of_a_folder_is_shown_and_shown_anew_once_it_is_renewed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers_certificate, "_LOOK_S", 0.05)
+    monkeypatch.setattr(readers, "_LOOK_S", 0.05)
     write(tmp_path, issue(AUTHORITY, ["localhost"], time.time(), 600))
 
     async def main() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.cli.directory_watch import sight_of
+from mpsd.cli.running import sight_of
 from mpsd.platform.run_directory import Vanished, in_sight
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.platform.kube_time import seconds, stamp
-from mpsd.platform.rules.serving_told import AGAIN_S, ANNOTATION, Stood, Validity, annotation, must_say, read_annotation
+from mpsd.platform.rules.certificates import AGAIN_S, ANNOTATION, Stood, Validity, annotation, must_say, read_annotation
 
 
 class Replica:

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
-from mpsd.model.domain_states import State
-from mpsd.model.metric import Teller
+from mpsd.model.domain import State
+from mpsd.model.metrics import Teller
 from mpsd.platform.certificates import issue, new_authority
 from tests.prometheus.meanwhile import beside, stopped
 from tests.prometheus.scraped_cluster import POLICY, World

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mpsd.model.metric import Teller
+from mpsd.model.metrics import Teller
 from mpsd.platform import records
 from mpsd.simulator.card import Quirk
 from tests.prometheus.meanwhile import beside, stopped

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from mpsd.model.metric import Teller
+from mpsd.model.metrics import Teller
 from mpsd.platform.waiting import wait_until
 from tests.prometheus.meanwhile import beside
 from tests.prometheus.node_trials import LISTEN

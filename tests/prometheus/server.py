@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mpsd.model.metric import Teller
+from mpsd.model.metrics import Teller
 from mpsd.platform.waiting import wait_until
 from tests.prometheus.shipped import COMPONENT, INSTANCE, JOB, hurried, job_of
 from tests.served import free_port

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from mpsd.model.metric import Teller
+from mpsd.model.metrics import Teller
 from tests.docs.pages import ROOT
 
 JOB, INSTANCE = (

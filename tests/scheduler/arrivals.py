@@ -16,8 +16,8 @@ from mpsd.grants.rules.placement import Placed, place
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.grants import Request
 from mpsd.model.identity import PodName
+from mpsd.scheduler.rules.capacity import NodeBooks, node_books
 from mpsd.scheduler.rules.gpu_table import GpuTable
-from mpsd.scheduler.rules.node_books import NodeBooks, node_books
 from mpsd.scheduler.rules.reservations import Reservation
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held
 

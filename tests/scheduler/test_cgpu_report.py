@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from mpsd.model.grants import GpuName, Request
 from mpsd.model.identity import PodName
-from mpsd.scheduler.rules.cgpu_report import cgpu_node, detailed, summary
-from mpsd.scheduler.rules.node_books import NodeBooks, Source, Taken, node_books
+from mpsd.scheduler.rules.capacity import NodeBooks, Source, Taken, node_books
+from mpsd.scheduler.rules.gpushare import cgpu_node, detailed, summary
 from tests.status.cluster_worlds import GIB, TERMS, held, uuid
 from tests.status.cluster_worlds import cluster_node as node
 

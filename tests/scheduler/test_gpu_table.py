@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from mpsd.grants.rules.placement import Placed, place
 from mpsd.model.grants import GpuName, Request, Room
 from mpsd.model.policy import Placement
+from mpsd.scheduler.rules.capacity import NodeBooks, node_books
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack
-from mpsd.scheduler.rules.node_books import NodeBooks, node_books
 from mpsd.scheduler.rules.shortage import can_ever
 from tests.status.cluster_worlds import GIB, TERMS, books, cluster_node, held, requests
 from tests.status.cluster_worlds import uuid as gpu

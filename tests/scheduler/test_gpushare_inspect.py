@@ -1,8 +1,8 @@
 """What clients of gpushare read of the books."""
 
 from mpsd.model.cluster_status import PodStatus
-from mpsd.scheduler.rules.gpushare_inspect import inspected, inspection
-from mpsd.scheduler.rules.node_books import node_books
+from mpsd.scheduler.rules.capacity import node_books
+from mpsd.scheduler.rules.gpushare import inspected, inspection
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, promised, uuid
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.scheduler.rules.lately import Lately
+from mpsd.scheduler.rules.gpu_table import Lately
 
 
 @given(st.lists(st.integers(0, 6)), st.integers(1, 4))

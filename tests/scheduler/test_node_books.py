@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mpsd.model.grants import Request
 from mpsd.model.policy import Placement
-from mpsd.scheduler.rules.node_books import Source, node_books
+from mpsd.scheduler.rules.capacity import Source, node_books
 from mpsd.scheduler.rules.shortage import can_ever, why_not
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, promised, shared_pod, uuid
 

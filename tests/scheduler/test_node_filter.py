@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.model.grants import Request
+from mpsd.scheduler.rules.capacity import NodeBooks, node_books
 from mpsd.scheduler.rules.filter import UnreadablePod, filtered, read_asking, scores
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable
-from mpsd.scheduler.rules.node_books import NodeBooks, node_books
 from mpsd.scheduler.rules.shortage import NO_BOOKS, can_ever, why_not
 from tests.model.worlds import POLICY
 from tests.status.cluster_worlds import GIB, TERMS, books, cluster_node, held, promised, requests

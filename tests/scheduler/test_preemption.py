@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpsd.grants.rules.placement import Placed, place
-from mpsd.kubelet.rules.shared_pod import SharedPod
+from mpsd.kubelet.rules.gpu_choice import SharedPod
 from mpsd.model.cluster_status import PodStatus
 from mpsd.model.grants import Request, Room
-from mpsd.scheduler.rules.node_books import NodeBooks, node_books
+from mpsd.scheduler.rules.capacity import NodeBooks, node_books
 from mpsd.scheduler.rules.preemption import Preemptor, victims
 from mpsd.scheduler.rules.reservations import Reservation
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, shared_pod, uuid

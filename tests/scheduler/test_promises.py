@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.grants.rules.placement import NoRoom, Placed
-from mpsd.scheduler.known_pods import KnownPods
-from mpsd.scheduler.rules.node_books import node_books
-from mpsd.scheduler.rules.promises import Fate, NodePromises, choose
+from mpsd.scheduler.ledger import KnownPods
+from mpsd.scheduler.rules.capacity import Fate, NodePromises, choose, node_books
 from mpsd.scheduler.rules.reservations import Reservation
 from tests.status.cluster_worlds import TERMS, cluster_node, promised, requests, shared_pod, uuid
 from tests.status.cluster_worlds import books as any_books

@@ -40,9 +40,7 @@ def kubectl(kubeconfig: Path, *arguments: str, given: str = "") -> str:
 @contextmanager
 def program(folder: Path) -> Iterator[Path]:
     """The kubeconfig of one that runs."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "mpsd.simulator.api_server.api_server", "--dir", str(folder)]
-    ) as process:
+    with subprocess.Popen([sys.executable, "-m", "mpsd.simulator.api_server.server", "--dir", str(folder)]) as process:
         try:
             kubeconfig = folder / "kubeconfig"
             wait_until(kubeconfig.exists, DEADLINE_S, "the kubeconfig written", 0.02)
@@ -172,7 +170,7 @@ def test_a_stranger_is_not_let_in(tmp_path: Path) -> None:
 
 
 def test_the_program_says_what_it_needs() -> None:
-    command = [sys.executable, "-m", "mpsd.simulator.api_server.api_server"]
+    command = [sys.executable, "-m", "mpsd.simulator.api_server.server"]
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), timeout=30, check=False)
     assert done.returncode == 2
     assert "--dir" in done.stderr

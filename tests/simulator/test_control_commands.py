@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.simulator.mps.control_help import BANNER, HELP
+from mpsd.simulator.mps.control_daemon import BANNER, HELP
 from tests.simulator.comparing import Replay
 from tests.simulator.machine import Daemon, Machine, wait_until
 from tests.simulator.transcripts import commands, dashed_commands, transcript

@@ -7,8 +7,7 @@ from contextlib import suppress
 import pytest
 from aiohttp import web
 
-from mpsd.simulator.api_server.api_certificate import new_certificate
-from mpsd.simulator.api_server.sudden_server import SuddenServer
+from mpsd.simulator.api_server.server import SuddenServer, new_certificate
 
 DEADLINE_S = 20.0
 SHOWN = new_certificate()

@@ -2,14 +2,13 @@
 
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.shared_pod import SharedPod
-from mpsd.model.cluster_status import ClusterNode, PodStatus
-from mpsd.model.domain_states import State
+from mpsd.kubelet.rules.gpu_choice import SharedPod
+from mpsd.model.cluster_status import ClusterNode, DomainRow, GpuRow, PodStatus
+from mpsd.model.domain import State
 from mpsd.model.grants import GpuName, Request, Room
 from mpsd.model.identity import PodName
 from mpsd.model.policy import Placement
-from mpsd.model.status_rows import DomainRow, GpuRow
-from mpsd.scheduler.rules.node_books import NodeBooks, Terms
+from mpsd.scheduler.rules.capacity import NodeBooks, Terms
 from mpsd.scheduler.rules.reservations import Reservation
 from tests.model.worlds import POLICY
 

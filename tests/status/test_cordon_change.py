@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.cluster_status import ClusterNode
-from mpsd.model.cordon import drains
-from mpsd.model.domain_states import State
-from mpsd.model.domains import Domain
+from mpsd.model.domain import Domain, State, drains
 from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.model.problem import InvalidInput
 from mpsd.platform.kube_time import seconds

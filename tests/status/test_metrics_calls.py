@@ -10,12 +10,8 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
 from mpsd.kubelet.rules.plugin_calls import Call, Outcome, PluginCalls
-from mpsd.model.metric import Type
-from mpsd.model.metrics_names import METRICS
-from mpsd.model.times_taken import CALL_BOUNDS_S, COMMAND_BOUNDS_S, CommandTimes, Durations, no_durations
-from mpsd.status.metrics.rules.metrics_calls import command_samples, plugin_samples
-from mpsd.status.metrics.rules.metrics_samples import Sample
-from mpsd.status.metrics.rules.metrics_text import text
+from mpsd.model.metrics import CALL_BOUNDS_S, COMMAND_BOUNDS_S, METRICS, CommandTimes, Durations, Type, no_durations
+from mpsd.status.metrics.rules.samples import Sample, command_samples, plugin_samples, text
 
 TIMES = st.lists(st.floats(0, 100), max_size=30)
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.grants import Grant
 from mpsd.model.identity import HostContainer, PodName
-from mpsd.model.metrics_names import METRICS, Type, Unit
+from mpsd.model.metrics import METRICS, Type, Unit
 from mpsd.model.node_status import (
     CardStatus,
     ClientStatus,
@@ -24,7 +24,7 @@ from mpsd.model.node_status import (
 from mpsd.model.node_view import Client, HeldGrant, NodeView
 from mpsd.model.policy import Response
 from mpsd.model.violations import Kind
-from mpsd.status.metrics.rules.metrics_samples import Sample, samples
+from mpsd.status.metrics.rules.samples import Sample, samples
 from mpsd.status.rules.node_status import node_status
 from tests.model.worlds import POLICY, UUIDS, grant, identity, view
 

@@ -8,10 +8,8 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from mpsd.model.metric import Metric, Teller, Type
-from mpsd.model.metrics_names import told_by
-from mpsd.status.metrics.rules.metrics_samples import Sample
-from mpsd.status.metrics.rules.metrics_text import text
+from mpsd.model.metrics import Metric, Teller, Type, told_by
+from mpsd.status.metrics.rules.samples import Sample, text
 
 AGENTS = told_by(Teller.AGENT)
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

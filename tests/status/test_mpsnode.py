@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.conditions import condition_object, mps_ready
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.node_view import Canary, Client, HeldGrant, NodeView
 from mpsd.status.rules.mpsnode import (
     CHANGE_S,

@@ -16,16 +16,14 @@ from mpsd.model.cluster_status import (
     ShownViolations,
 )
 from mpsd.model.conditions import CONDITION
-from mpsd.model.domain_states import State
-from mpsd.model.heartbeat import STALE_S
+from mpsd.model.domain import State
 from mpsd.model.mpsnode_reading import read_mpsnode
+from mpsd.model.names import STALE_S
 from mpsd.platform.kube_time import seconds
 from mpsd.status.page.rules.cluster import MOST_LATELY, MOST_VIOLATIONS, aged, cluster_page, no_mpsnode, node_parts
-from mpsd.status.page.rules.page_view import LISTS, Head, Level, NoteKind, PageView, Scope
-from mpsd.status.page.rules.page_waiting import pod_card
+from mpsd.status.page.rules.view import LISTS, Head, Level, NoteKind, PageView, Scope, pod_card
 from mpsd.status.rules.explanation import story
-from mpsd.status.rules.pod_scene import Why
-from mpsd.status.rules.pod_seen import read_pod_seen
+from mpsd.status.rules.pods import Why, read_pod_seen
 from tests.model.worlds import POLICY
 from tests.mpsnodes import NOW as MPSNODES_NOW
 from tests.mpsnodes import damaged

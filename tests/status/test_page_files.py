@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import mpsd
-from mpsd.status.page.page_files import SCRIPTS, by_language, page
+from mpsd.status.page.server import SCRIPTS, by_language, page
 
 
 def test_the_policy_lets_exactly_the_style_and_the_script_in_that_are_in_the_page() -> None:

@@ -5,15 +5,14 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from mpsd.model.domain_states import State
+from mpsd.agent.rules.node_events import REFUSED, Happened
+from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.node_status import ViolationsStatus, ViolationStatus
 from mpsd.model.node_view import Canary, Client, DomainView, HeldGrant, NodeView, Waiting
-from mpsd.model.responses import Response
-from mpsd.model.violations import Kind
+from mpsd.model.violations import Kind, Response
 from mpsd.status.page.rules.node import MOST_WAITING, node_page
-from mpsd.status.page.rules.page_lately import MOST_LATELY, REFUSED, Happened
-from mpsd.status.page.rules.page_view import LISTS, Holder, Level, NoteKind, PageView, Scope, level_of
+from mpsd.status.page.rules.view import LISTS, MOST_LATELY, Holder, Level, NoteKind, PageView, Scope, level_of
 from mpsd.status.rules.node_status import node_status
 from tests.model.worlds import GPUS, NOW, POLICY, grant, identity, view, waiting
 from tests.page_worlds import GIB, crowd, domain, granted, node, page_of

@@ -5,18 +5,27 @@ from typing import Any
 
 import pytest
 
-from mpsd.model.domain_states import State
+from mpsd.agent.rules.node_events import REFUSED, Happened
+from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.node_view import DomainView, NodeView
 from mpsd.platform.kube_time import seconds, stamp
 from mpsd.status.page.rules.node import node_page
-from mpsd.status.page.rules.page_lately import REFUSED, Happened, last_warnings
-from mpsd.status.page.rules.page_view import Level, PageView, PodsHeard, PodsHere, WaitingCard
-from mpsd.status.page.rules.page_waiting import MOST_ON_NODE, Times, own_scene, pods_here
+from mpsd.status.page.rules.view import (
+    MOST_ON_NODE,
+    Level,
+    PageView,
+    PodsHeard,
+    PodsHere,
+    Times,
+    WaitingCard,
+    last_warnings,
+    own_scene,
+    pods_here,
+)
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.node_status import node_status
-from mpsd.status.rules.pod_scene import Scene, Why
-from mpsd.status.rules.pod_seen import read_pod_seen
+from mpsd.status.rules.pods import Scene, Why, read_pod_seen
 from tests.model.worlds import GPUS, NOW, POLICY
 from tests.page_worlds import GIB, domain, granted, node
 from tests.status.test_pod_story import pod

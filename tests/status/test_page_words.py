@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import mpsd
-from mpsd.model.domain_states import State
+from mpsd.agent.rules.node_events import REFUSED
+from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.violations import Kind
-from mpsd.status.page.rules.page_lately import REFUSED
-from mpsd.status.page.rules.page_view import Holder, Level, NoteKind
-from mpsd.status.rules.pod_scene import Why
+from mpsd.status.page.rules.view import Holder, Level, NoteKind
+from mpsd.status.rules.pods import Why
 
 FOLDER = Path(mpsd.__file__).parent / "status/page/static"
 WORDS: dict[str, list[str]] = json.loads((FOLDER / "words.json").read_text())

@@ -1,7 +1,7 @@
 """Annotations that a pod must have."""
 
 from mpsd.model.identity import PodName
-from mpsd.status.rules.pod_marks import PodMarks, marks_patch
+from mpsd.status.rules.pods import PodMarks, marks_patch
 from tests.status.pod_worlds import pod
 
 

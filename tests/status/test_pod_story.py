@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from mpsd.grants.rules.placement import Placed, place
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.grants import Request
-from mpsd.platform.rules.kubernetes_node import KubernetesNode, kept_away, read_kubernetes_node
-from mpsd.scheduler.rules.node_books import NodeBooks, node_books
+from mpsd.platform.rules.kubernetes_objects import KubernetesNode, kept_away, read_kubernetes_node
+from mpsd.scheduler.rules.capacity import NodeBooks, node_books
 from mpsd.scheduler.rules.shortage import can_ever
 from mpsd.status.rules.explanation import Needs, needs, story
-from mpsd.status.rules.pod_scene import Scene, Story, Why
-from mpsd.status.rules.pod_seen import PodSeen, last_warning, named, owned_by, quoted, read_pod_seen
+from mpsd.status.rules.pods import PodSeen, Scene, Story, Why, last_warning, named, owned_by, quoted, read_pod_seen
 from tests.model.worlds import POLICY
 from tests.mpsnodes import anything
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, requests, uuid

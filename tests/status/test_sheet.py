@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from mpsd.model.problem import printable
-from mpsd.status.sheet import Head, Sheet
+from mpsd.status.tables import Head, Sheet
 
 # Wide characters too; rich drops spaces at the end of some cells, and widens emoji by what follows them.
 letters = st.characters(codec="ascii") | st.sampled_from("é漢字─…")

@@ -3,7 +3,7 @@
 from itertools import product
 
 from mpsd.model.node_view import Client
-from mpsd.status.rules.sm_use import sm_percent
+from mpsd.status.rules.use import sm_percent
 from tests.model.worlds import UUIDS, identity, view
 
 SERVER = 500  # of the first GPU, as `worlds.domain` has it

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.grants import Part, evenly
 from mpsd.model.node_view import Client, Fault, FaultHit, HeldGrant, NodeView
 from mpsd.status.rules.node_status import node_status

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from mpsd.status.rules.top_rows import Sort, Top, TopGpu, TopUser
-from mpsd.status.top_layout import View, lines
+from mpsd.status.rules.top import Sort, Top, TopGpu, TopUser
+from mpsd.status.top_show import View, lines
 
 amounts = st.none() | st.integers(0, 200_000)
 names = st.text(max_size=60) | st.just("default/train-7xk2p") | st.just("日本語" * 20)

@@ -10,8 +10,8 @@ from mpsd.model.mpsnode_reading import cluster_status
 from mpsd.model.node_view import Client, HeldGrant
 from mpsd.platform.kube_time import seconds
 from mpsd.status.rules.node_status import node_status
-from mpsd.status.rules.top_rows import NO_SM_USE, Sort, Top, TopUser, cluster_top, node_top
-from mpsd.status.rules.use_status import Busy, use_status
+from mpsd.status.rules.top import NO_SM_USE, Sort, Top, TopUser, cluster_top, node_top
+from mpsd.status.rules.use import Busy, use_status
 from tests.model.worlds import POLICY, UUIDS, grant, identity, view
 from tests.mpsnodes import NAMES, NOW, mpsnode
 

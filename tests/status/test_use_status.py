@@ -6,7 +6,7 @@ from mpsd.model.grants import Part
 from mpsd.model.identity import HostContainer
 from mpsd.model.node_view import Client, HeldGrant
 from mpsd.model.policy import CardCompute, Compute
-from mpsd.status.rules.use_status import Busy, use_status
+from mpsd.status.rules.use import Busy, use_status
 from tests.model.worlds import GPUS, POLICY, UUIDS, grant, identity, view
 
 

@@ -20,18 +20,18 @@ import yaml
 
 from mpsd.admission.rules.table import RULES
 from mpsd.cli import inspect_cgpu, kubectl_mps, main
+from mpsd.containers.runtime import command_line
 from mpsd.containers.runtime import main as runtime
-from mpsd.containers.runtime import next_program
-from mpsd.containers.runtime.refused import Refused
+from mpsd.containers.runtime.json_text import Refused
 from mpsd.model.conditions import CONDITION, SAID_OF_DOMAINS, Condition
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.events import Reason
-from mpsd.model.metrics_names import METRICS
-from mpsd.operations.doctor.rules.cluster_doctor_checks import CLUSTER_CHECKS
-from mpsd.operations.doctor.rules.doctor_checks import CHECKS
+from mpsd.model.metrics import METRICS
+from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
+from mpsd.operations.doctor.rules.host_checks import CHECKS
+from mpsd.platform.console import ExitCode
 from mpsd.platform.imports import INTERRUPTED
 from mpsd.platform.limits_files import shipped_folder
-from mpsd.platform.output import ExitCode
 from tests.docs.policy_tables import CAPABILITIES, CARDS, POLICY
 from tests.manifests.rendering import ALL, Object, called, rendered
 from tests.surface.text import calls, strings
@@ -130,7 +130,7 @@ def _exit_codes() -> Section:
     codes = {code.name.lower(): str(code.value) for code in ExitCode}
     codes |= {"interrupted": str(INTERRUPTED), "mpsd-runtime refuses": str(Refused("").exit_code)}
     with pytest.raises(Refused) as refused:
-        next_program.find("/nowhere")
+        command_line.find("/nowhere")
     codes["mpsd-runtime does not find the next"] = str(refused.value.exit_code)
     given = (one.value for call in calls(Refused.__name__) for one in call.keywords if one.arg == "exit_code")
     return codes | {f"mpsd-runtime: {one.value}": "" for one in given if isinstance(one, ast.Constant)}

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mpsd.platform import processes
+from mpsd.platform.containers import PodProcesses
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.nvml import Nvml
-from mpsd.platform.pod_processes import PodProcesses
 from mpsd.simulator.card import MPS_CLIENT, MPS_SERVER, OUTSIDE_MPS, Card, Claim
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import cards_asked, create_node

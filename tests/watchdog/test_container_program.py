@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.grants.rules.container_messages import ContainerName
+from mpsd.grants.rules.messages import ContainerName
 from mpsd.platform import processes
-from mpsd.watchdog.container_program import ContainerProgram
+from mpsd.watchdog.ending import ContainerProgram
 from tests.whole.machine.machine import eventually
 
 # Writes the pid of what it starts as runc does, and waits for it.

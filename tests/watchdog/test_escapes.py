@@ -10,7 +10,7 @@ from mpsd.model.client_limits import ClientLimit, environment
 from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PARTITIONING, THREAD_PERCENT, VISIBLE_DEVICES
 from mpsd.model.grants import Part
 from mpsd.model.violations import Kind
-from mpsd.watchdog.rules.escapes import Held, escapes
+from mpsd.watchdog.rules.processes import Held, escapes
 from tests.model.gpu_worlds import pod_grant
 from tests.model.worlds import UUIDS
 

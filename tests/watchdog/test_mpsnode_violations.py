@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.node_view import HeldGrant
-from mpsd.model.responses import Response
-from mpsd.model.violations import Kind
+from mpsd.model.violations import Kind, Response
 from mpsd.platform.kube_time import stamp
 from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, USE_S, Written, write_due
 from mpsd.watchdog.rules.reported import MOST_LAST, MOST_PODS, LastViolation, NodeViolations, Tally, with_violations

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mpsd.admission.rules import admission_books as books
-from mpsd.admission.rules import admission_environment as environment
-from mpsd.admission.rules import admission_host as host
-from mpsd.admission.rules.admission_case import Case
+from mpsd.admission.rules import host
+from mpsd.admission.rules import requests as books
+from mpsd.admission.rules import requests as environment
+from mpsd.admission.rules.context import Case
 from mpsd.model.policy import RuleId
 from mpsd.model.problem import Problem
 

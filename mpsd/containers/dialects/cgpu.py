@@ -5,9 +5,8 @@ One rule: bytes are card x CONTAINER / DEV, rounded down; a 0 anywhere in the li
 
 from collections.abc import Mapping, Sequence
 
-from mpsd.containers.dialects.dialect_names import CONTAINER, DEV, WEIGHT
-from mpsd.containers.dialects.dialect_request import MIB, Dialect, Off, Reading, Written, request_of
-from mpsd.containers.dialects.dialect_words import LONGEST_TEXT, Words, whole
+from mpsd.containers.dialects.names import CONTAINER, DEV, WEIGHT
+from mpsd.containers.dialects.request import LONGEST_TEXT, MIB, Dialect, Off, Reading, Words, Written, request_of, whole
 from mpsd.model.cgpu_policies import Share, percent_of, policy_for
 from mpsd.model.grants import Gpu
 from mpsd.model.policy import CardCompute, Compute

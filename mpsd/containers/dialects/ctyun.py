@@ -5,9 +5,8 @@ One rule: what is wrong in it is found while it is parsed, so nothing is ever re
 
 from collections.abc import Mapping, Sequence
 
-from mpsd.containers.dialects.dialect_names import EGPU, VISIBLE_DEVICES
-from mpsd.containers.dialects.dialect_request import MIB, Dialect, Reading, Written, request_of
-from mpsd.containers.dialects.dialect_words import Words, whole
+from mpsd.containers.dialects.names import EGPU, VISIBLE_DEVICES
+from mpsd.containers.dialects.request import MIB, Dialect, Reading, Words, Written, request_of, whole
 from mpsd.model.grants import Gpu
 
 _EXAMPLE = "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10"

@@ -6,9 +6,8 @@ One rule: without AMP_VGPU_ENABLE=1 nothing is changed, whatever else is written
 from collections.abc import Mapping, Sequence
 
 from mpsd.containers.dialects.cgpu import size_gib
-from mpsd.containers.dialects.dialect_names import BYTES, CONTAINER, DEV, PERCENT, RESERVED, SWITCH
-from mpsd.containers.dialects.dialect_request import MIB, Dialect, Off, Reading, Written, request_of
-from mpsd.containers.dialects.dialect_words import Words
+from mpsd.containers.dialects.names import BYTES, CONTAINER, DEV, PERCENT, RESERVED, SWITCH
+from mpsd.containers.dialects.request import MIB, Dialect, Off, Reading, Words, Written, request_of
 from mpsd.model.grants import Gpu
 from mpsd.model.problem import shown
 

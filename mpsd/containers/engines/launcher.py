@@ -10,7 +10,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from mpsd.containers.dialects.runtime_words import COMMANDS, NEXT_RUNTIMES
+from mpsd.containers.dialects.names import COMMANDS, NEXT_RUNTIMES
 
 _FLAGS = ("help", "-h", "--help*", "--next*", "--run-dir*", "--runtime-log*")
 _TEXT = """\

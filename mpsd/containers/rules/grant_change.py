@@ -3,16 +3,18 @@
 One rule: the books hold afterwards as they held before; what is refused changes nothing, and says what is free.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
+from mpsd.grants.rules.messages import CardLimits, GrantChanged, GrantLimits
 from mpsd.model.cgpu_policies import Share, percent_of, policy_for
 from mpsd.model.client_limits import ClientLimit, problems_with
 from mpsd.model.grants import Gpu, Grant, Part, Room, free_weight, rooms
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.model.problem import Problem
+from mpsd.model.violations import Kind, most_mib
 
 _WHOLE = 100
 One = TypeVar("One", bound=Grant)
@@ -174,3 +176,134 @@ class _Scene:
         elif (used_mib := sum(mib for mib in own if mib is not None)) > new.memory_mib:
             message = f"is less than the {used_mib} MiB that its programs use, which mpsd would end"
             yield Problem("memory-in-use", where, value, message, f"write at least {used_mib}, or force it")
+
+
+# What the person who has changed a grant is told.
+#
+# One rule: what was, what is, whom it reaches and whom it does not; nothing is promised that MPS does not do.
+
+_MISUSE = frozenset({"nothing-to-change", "threads-twice", "percent-range", "weight-range", "gpu-not-granted"})
+_KEPT = "a process keeps what it was started with, which MPS reads when the process makes its context"
+_IN_CONTAINER = (
+    f"{_KEPT}; the next one that `docker exec` starts gets the new values, and `docker restart` begins with what the "
+    f"container's own variables say"
+)
+_IN_PROGRAM = f"{_KEPT}, and so do the processes that it starts; the books and the watchdog go by the new values"
+
+
+def is_misuse(problems: Iterable[Problem]) -> bool:
+    """Whether what is asked is no question, whatever the node looks like."""
+    return any(problem.rule in _MISUSE for problem in problems)
+
+
+def told(before: Grant, after: Grant, view: NodeView, policy: Policy, *, dry_run: bool) -> GrantChanged:
+    changed = (before.parts, before.thread_percent) != (after.parts, after.thread_percent)
+    messages = tuple(_messages(before, after, view, policy)) if changed else ("nothing is another than before",)
+    return GrantChanged(before.id, _limits(before, view), _limits(after, view), messages, dry_run)
+
+
+def _limits(grant: Grant, view: NodeView) -> GrantLimits:
+    labels = {gpu.uuid: gpu.label for gpu in view.gpus}
+    return GrantLimits(
+        grant.thread_percent,
+        tuple(
+            CardLimits(part.gpu, labels.get(part.gpu, part.gpu), part.memory_mib, part.reserved_percent, part.weight)
+            for part in grant.parts
+        ),
+    )
+
+
+def _messages(before: Grant, after: Grant, view: NodeView, policy: Policy) -> Iterator[str]:
+    yield _IN_CONTAINER if after.container else _IN_PROGRAM
+    gpus = {gpu.uuid: gpu for gpu in view.gpus}
+    for old, new in zip(before.parts, after.parts, strict=True):
+        if new.memory_mib < old.memory_mib and (said := _over(after, gpus[new.gpu], new, view, policy)):
+            yield said
+    if after.thread_percent < max(part.reserved_percent or 100 for part in after.parts):
+        yield f"MPS has one percentage for all GPUs of a process: it is the smallest, {after.thread_percent} %"
+
+
+def _over(grant: Grant, gpu: Gpu, part: Part, view: NodeView, policy: Policy) -> str:
+    """What becomes of processes that use more than there is now; empty where none do."""
+    own = [one.used_mib for one in view.clients or () if (one.grant, one.gpu) == (grant.id, part.gpu)]
+    ends = Kind.MEMORY_OVER_GRANT.response(policy).ends
+    what = "ends what is over" if ends else "only says so, for violations.memory_over_grant does not end it"
+    if view.clients is None or None in own:
+        return f"what its processes use of {gpu.label} is not known now: where it is over, mpsd {what}"
+    used_mib = sum(mib for mib in own if mib is not None)
+    if used_mib <= most_mib(part, policy):
+        return ""
+    return f"its processes use {used_mib} MiB of {gpu.label}, and {part.memory_mib} are granted now: mpsd {what}"
+
+
+# Which grant a person means who writes a container's id or its beginning, its name, a pod, or a grant's id.
+#
+# One rule: what is written in full goes before what only begins so, and an id, also as engines show it, before a name,
+# which whoever makes a container chooses; two that are equally meant are told, and never chosen from.
+
+
+class Held(Protocol):
+    """A grant as `GrantStatus` and `GrantUse` tell it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def container(self) -> str | None: ...
+
+    @property
+    def container_name(self) -> str | None: ...
+
+    @property
+    def namespace(self) -> str | None: ...
+
+    @property
+    def pod(self) -> str | None: ...
+
+    @property
+    def command(self) -> str: ...
+
+
+Candidate = TypeVar("Candidate", bound=Held)
+_SHORT = 12  # characters of a container's id, as engines show it
+
+
+def meant(grants: Iterable[Candidate], word: str) -> tuple[Candidate, ...]:
+    """Those that the word may mean; none where there is no such grant."""
+    among = tuple(grants)
+    for said_in_full in (_whole_ids, _names):
+        if found := tuple(one for one in among if word in said_in_full(one)):
+            return found
+    return tuple(one for one in among if word and any(each.startswith(word) for each in _ids(one)))
+
+
+def _ids(one: Held) -> Sequence[str]:
+    return [one.id] if one.container is None else [one.container, one.id]
+
+
+def _whole_ids(one: Held) -> Sequence[str]:
+    return [*_ids(one), short_id(one)]
+
+
+def _names(one: Held) -> Sequence[str]:
+    if one.pod:
+        return [one.pod, f"{one.namespace}/{one.pod}"]
+    return [one.container_name] if one.container_name else []
+
+
+def words(grants: Iterable[Held]) -> tuple[str, ...]:
+    """What each of them may be called, for completion: ids as engines show them, and names."""
+    return tuple(dict.fromkeys(word for one in grants for word in (short_id(one), *_names(one))))
+
+
+def short_id(one: Held) -> str:
+    """The container's id as engines show it; the grant's where no container holds it."""
+    return (one.container or one.id)[:_SHORT]
+
+
+def known_as(one: Held) -> str:
+    """The grant's holder, as people know it: `3f2a… (train)`."""
+    if one.pod:
+        return f"{one.namespace}/{one.pod}"
+    name = (one.container_name or "") if one.container else one.command
+    return f"{short_id(one)} ({name})" if name else short_id(one)

@@ -7,9 +7,10 @@ and does not get it is not created.
 import os
 import sys
 
-from mpsd.containers.runtime import command_line, next_program
+from mpsd.containers.runtime import command_line
+from mpsd.containers.runtime import command_line as next_program
 from mpsd.containers.runtime.command_line import CommandLine
-from mpsd.containers.runtime.refused import Refused
+from mpsd.containers.runtime.json_text import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def main(
 
 def _run(line: CommandLine) -> int:
     if line.command == "over":
-        from mpsd.containers.runtime.over import over
+        from mpsd.containers.runtime.processes import over
 
         over(_root(line, ""), line.own["run-dir"], line.own["runtime-log"])
         return 0
@@ -102,7 +103,7 @@ def _exec(line: CommandLine) -> None:
     if "process" not in options.values or "help" in options.values or not options.words:
         return
     line.container = options.words[0]
-    from mpsd.containers.runtime import exec_process
+    from mpsd.containers.runtime import processes as exec_process
 
     exec_process.prepare(line.root, line.container, options.values["process"], line.own["run-dir"], _log(line))
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mpsd.model import policy as policies
-from mpsd.model.gib import gib as gib
 from mpsd.model.grants import Request, Room
 from mpsd.model.policy import Policy
+from mpsd.model.quantity import gib as gib
 
 # Of the GPUs that have room, the one with the smallest key is taken.
 _PREFERENCE: Mapping[policies.Placement, Callable[[Room], tuple[int, ...]]] = {

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.grants import Gpu, promised_mib
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem, printable

@@ -7,15 +7,13 @@ checked when the container starts, where kubelet does name it.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from mpsd.model.amounts import PERCENT, Asked, each_mib, each_percent
-from mpsd.model.container import Container, Role
 from mpsd.model.fields import Fields, Shape, at
 from mpsd.model.identity import PodName
-from mpsd.model.pod import Pod, read_pod
+from mpsd.model.pod import Container, Pod, Role, read_pod
 from mpsd.model.policy import Policy
 from mpsd.model.problem import Problem
 from mpsd.model.quantity import Unit, is_zero, memory_unit, whole_units
-from mpsd.model.share_request import ContainerRequest, gpu_count
+from mpsd.model.request import PERCENT, Asked, ContainerRequest, each_mib, each_percent, gpu_count
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
 CLAIM = "a resource claim"
@@ -251,3 +249,30 @@ def _waiting(
     last = max((n for n, (_, request) in enumerate(asking) if pod.container(request) in served), default=-1)
     for n, (position, request) in enumerate(asking[last + 1 :]):
         yield position, request, n == 0
+
+
+# The pods of a node that ask for no GPU of ours.
+#
+# One rule: nothing is read of such a pod but what tells it from every other and what else it may have been given, since
+# there may be hundreds of them.
+
+
+@dataclass(frozen=True, slots=True)
+class Bystander:
+    """Enough of a pod to know its processes. asked: as `NodePod` has it."""
+
+    identity: PodName
+    asked: tuple[str, ...]
+
+
+def read_bystander(thing: object) -> Bystander | None:
+    """The pod in a decoded object of the API, where it is no `NodePod`; None where any doubt is left."""
+    if not isinstance(thing, dict) or thing.get("kind", "Pod") != "Pod":
+        return None
+    shape = Shape()
+    pod = read_pod(shape, thing, "")
+    metadata = shape.mapping(thing, "metadata", "")
+    namespace, name, uid = (shape.text(metadata, key, "metadata") for key in ("namespace", "name", "uid"))
+    if shape.problems or shape.too_many or not (namespace and name and uid):
+        return None
+    return Bystander(PodName(namespace, name, uid), asked_of_plugins(pod))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mpsd.model.times_taken import Durations
+from mpsd.model.metrics import Durations
 
 HELD_BACK_S = 360.0  # kubelet tries a start that was refused again after 5 minutes at most
 

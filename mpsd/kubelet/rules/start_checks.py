@@ -13,13 +13,12 @@ from mpsd.kubelet.rules.devices import is_percent, units_by_gpu
 from mpsd.kubelet.rules.journal import by_devices
 from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, memory_units, percents
 from mpsd.kubelet.rules.pod_grants import ContainerDevices, pod_grants
-from mpsd.model.domain_states import SERVING, after_is
-from mpsd.model.domains import Domain
+from mpsd.model.domain import SERVING, Domain, after_is
 from mpsd.model.grants import Gpu, Grant
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput
-from mpsd.model.share_request import ContainerRequest
+from mpsd.model.request import ContainerRequest
 
 _ANEW = "the pod has to be made anew"
 

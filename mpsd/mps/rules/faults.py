@@ -4,13 +4,15 @@ One rule: nobody is named a culprit. The log names an innocent process first (do
 that is ever said is who was hit, and who was hit at every one of several faults.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mpsd.model.identity import ProcessIdentity
-from mpsd.model.node_view import Fault, FaultHit
-from mpsd.mps.rules.control_log import LogEvent, LogLine
+from mpsd.model.identity import PodName, ProcessIdentity
+from mpsd.model.node_status import FaultsStatus, HitStatus, SuspectStatus
+from mpsd.model.node_view import DomainRecord, Fault, FaultHit
+from mpsd.mps.rules.control_protocol import LogEvent, LogLine
 
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.policy import Graces
@@ -161,3 +163,27 @@ def presence(faults: Sequence[Fault], pod: str) -> int:
     """How many faults in a row, up to the last, hit this pod."""
     missed = (back for back, fault in enumerate(reversed(faults)) if pod not in fault.pods)
     return next(missed, len(faults))
+
+
+def faults_status(record: DomainRecord, names: Mapping[str, PodName]) -> FaultsStatus:
+    """names: of pods, by uid."""
+    last = record.faults[-1] if record.faults else None
+    return FaultsStatus(
+        count=record.faults_total,
+        last=last.at if last else None,
+        suspects=tuple(
+            SuspectStatus(str(names.get(one.pod, one.pod)), one.pod, one.faults, one.since)
+            for one in suspects(record.faults)
+        ),
+        hit=_hit(last, names) if last else (),
+        healed=last.healed_at if last else None,
+    )
+
+
+def _hit(fault: Fault, names: Mapping[str, PodName]) -> tuple[HitStatus, ...]:
+    """Pods by their names, and at the end what is in none that is known."""
+    pods = {hit.process.pid: hit.pod for hit in fault.hit}
+    number = Counter(pods.get(pid) for pid in fault.pids)
+    known = [HitStatus(str(names.get(pod, pod)), count) for pod, count in number.items() if pod is not None]
+    others = [HitStatus(None, number[None])] if number[None] else []
+    return (*sorted(known, key=lambda one: str(one.pod)), *others)

@@ -13,19 +13,28 @@ import msgspec
 
 import mpsd
 from mpsd.model.events import COMPONENT
-from mpsd.model.installed import LIMITS, NAMESPACE, OURS
+from mpsd.model.names import LIMITS, NAMESPACE, OURS
 from mpsd.model.problem import InvalidInput
-from mpsd.operations.bundle.rules.bundle import MOST_BYTES, Part, json_part, log_part, missing_part, text_part
-from mpsd.operations.bundle.rules.bundle_contents import faults_kept, labels_kept, mpsnode_kept, object_kept
-from mpsd.operations.doctor.cluster_doctor import look
-from mpsd.operations.doctor.rules.cluster_doctor_checks import CLUSTER_CHECKS
-from mpsd.operations.doctor.rules.doctor import Diagnosis, diagnose
-from mpsd.platform.kube import PODS, Kube, KubeError, Object, Resource
+from mpsd.operations.bundle.rules.contents import (
+    MOST_BYTES,
+    Part,
+    faults_kept,
+    json_part,
+    labels_kept,
+    log_part,
+    missing_part,
+    mpsnode_kept,
+    object_kept,
+    text_part,
+)
+from mpsd.operations.doctor.cluster import look
+from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
+from mpsd.operations.doctor.rules.facts import Diagnosis, diagnose
+from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, KubeError, Object, Resource
 from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE
-from mpsd.platform.rules.kubernetes_node import read_kubernetes_node
+from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.platform.rules.limits_reading import read_gpu_facts, read_policy
 from mpsd.platform.yaml_files import parse_yaml
-from mpsd.status.report_node import MPS_NODES, NODES
 
 _KINDS: tuple[tuple[str, str, Resource, str, Mapping[str, str] | None], ...] = (
     ("workloads/daemonsets.json", "mpsd's DaemonSets", Resource("apps/v1", "daemonsets"), NAMESPACE, OURS),

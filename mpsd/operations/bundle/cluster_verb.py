@@ -1,8 +1,8 @@
 """`kubectl mps bundle`: a support archive of a cluster, with nothing secret in it."""
 
-from mpsd.operations.bundle.bundle_writing import Output, Put, bundle_to
 from mpsd.operations.bundle.cluster import ClusterBundle
-from mpsd.operations.doctor.doctor_report import record
+from mpsd.operations.bundle.verbs import Output, Put, bundle_to
+from mpsd.operations.doctor.verbs import record
 from mpsd.platform.kube import Kube
 from mpsd.status.cluster_answers import Cluster
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames

@@ -1,10 +1,10 @@
 """`kubectl mps doctor`: what keeps MPS from starting or from holding in a cluster, each with the one thing to do."""
 
-from mpsd.operations.doctor.cluster_doctor import look
-from mpsd.operations.doctor.doctor_report import Verbose, answer
-from mpsd.operations.doctor.rules.cluster_doctor_checks import CLUSTER_CHECKS
-from mpsd.operations.doctor.rules.doctor import diagnose
-from mpsd.platform.output import Format, OutputFormat
+from mpsd.operations.doctor.cluster import look
+from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
+from mpsd.operations.doctor.rules.facts import diagnose
+from mpsd.operations.doctor.verbs import Verbose, answer
+from mpsd.platform.console import Format, OutputFormat
 from mpsd.status.cluster_answers import Cluster
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
 

@@ -8,16 +8,15 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from mpsd.admission.rules.admission_case import VISIBLE_DEVICES
-from mpsd.containers.dialects.dialect import read_dialect
-from mpsd.containers.dialects.dialect_env_file import environment_in
-from mpsd.containers.dialects.dialect_names import VARIABLES
-from mpsd.containers.dialects.dialect_request import CardRequest, DialectRequest, Off, Reading, Refused
+from mpsd.containers.dialects.names import VARIABLES
+from mpsd.containers.dialects.reading import environment_in, read_dialect
+from mpsd.containers.dialects.request import CardRequest, DialectRequest, Off, Reading, Refused
+from mpsd.model.client_limits import VISIBLE_DEVICES
 from mpsd.model.gpu_facts import Card, GpuFacts
 from mpsd.model.grants import Gpu
 from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.platform.console import ExitCode, answers, counted, print_json, problem_line
 from mpsd.platform.limits_files import Limits
-from mpsd.platform.output import ExitCode, answers, counted, print_json, problem_line
 from mpsd.platform.yaml_files import name_of, read_bytes
 
 _COUNTED = re.compile(r"([1-9][0-9]?)x(.+)", re.ASCII)  # 4xA10

@@ -8,17 +8,16 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from mpsd.admission.rules.admission import Verdict, review_all
+from mpsd.admission.rules.verdict import Verdict, review_all
 from mpsd.grants.rules.placement import gib
 from mpsd.model.client_limits import environment
-from mpsd.model.container import Role
 from mpsd.model.gpu_facts import Card
+from mpsd.model.pod import Role
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem
-from mpsd.model.share_request import ContainerRequest, client_limit
+from mpsd.model.request import ContainerRequest, client_limit
 from mpsd.operations.explain.environment import card_named, explain_environment
-from mpsd.platform.limits_files import Limits, load_limits
-from mpsd.platform.output import (
+from mpsd.platform.console import (
     ExitCode,
     Format,
     OutputFormat,
@@ -28,6 +27,7 @@ from mpsd.platform.output import (
     print_json,
     problem_line,
 )
+from mpsd.platform.limits_files import Limits, load_limits
 from mpsd.platform.yaml_files import name_of, read_yaml
 
 CLIENT_DIRECTORY = "/run/mpsd/client"  # where a pod finds its domain's socket, whichever domain that is

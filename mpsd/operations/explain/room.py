@@ -11,17 +11,15 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mpsd.kubelet.rules.shared_pod import SharedPod, read_shared_pod
+from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.mpsnode_reading import read_mpsnode
-from mpsd.platform.kube import PODS, Forbidden, Kube, Object
+from mpsd.platform.kube import NODES, PODS, Forbidden, Kube, Object
 from mpsd.platform.kube_time import seconds
-from mpsd.platform.rules.kubernetes_node import KubernetesNode, read_kubernetes_node
-from mpsd.scheduler.rules.node_books import PLACEMENT_LABEL, NodeBooks, Terms, node_books
+from mpsd.platform.rules.kubernetes_objects import KubernetesNode, read_kubernetes_node
+from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, NodeBooks, Terms, node_books
 from mpsd.scheduler.rules.reservations import KEY, Reservation, read_reservations
-from mpsd.status.cluster_look import mpsnodes
-from mpsd.status.cluster_policy import PolicyInForce
-from mpsd.status.report_node import NODES
+from mpsd.status.cluster import PolicyInForce, mpsnodes
 
 # What kubelet gave stands in the MPSNodes within a second or two of the pod's start: only the others are asked for.
 _PENDING = {"fieldSelector": "status.phase=Pending"}

@@ -1,25 +1,109 @@
 """`kubectl mps cordon` and `kubectl mps uncordon`: take GPUs of a node out of use, and put them back."""
 
+import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Annotated, NoReturn
 
 import typer
 
-from mpsd.model.cluster_status import ClusterNode
-from mpsd.model.node_troubles import silence
+from mpsd.model.cluster_status import ClusterNode, pod_rows, silence
+from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.model.problem import InvalidInput, Problem, shown
-from mpsd.model.status_rows import pod_rows
-from mpsd.operations.lifecycle.cluster_cordon import change_cordon, node_when
-from mpsd.platform.kube import Kube
-from mpsd.platform.output import ExitCode, answers, complaints, one_line
-from mpsd.platform.setting_rows import seconds
+from mpsd.operations.lifecycle.rules.upgrade import MARK, left_to_others, read_mark
+from mpsd.platform.console import ExitCode, answers, complaints, one_line
+from mpsd.platform.kube import MPS_NODES, Away, Conflict, Kube, Object, PatchKind
+from mpsd.platform.kube_time import seconds as kube_time_seconds
+from mpsd.platform.settings import seconds
+from mpsd.status.cluster import mpsnodes
 from mpsd.status.cluster_answers import Cluster
 from mpsd.status.cluster_options import Context, GpuNames, Kubeconfig, NodeName
-from mpsd.status.frames import WIDEST, console
-from mpsd.status.rules.cordon import CordonChange, effects, progress
+from mpsd.status.rules.cordon import CordonChange, cordon_change, effects, merge_patch, progress
 from mpsd.status.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, table
+from mpsd.status.terminal import WIDEST, console
+
+# Takes GPUs of a node out of use through its MPSNode, and waits for what comes of it.
+#
+# One rule: `spec.cordoned` is changed as it was read; who was faster is read anew, and nobody's change is lost.
+#
+# Rights of whoever does it: get and patch of mpsnodes.mpsd.io.
+
+PAUSE_S = 0.5  # between two looks at the cluster
+_TRIES = 10  # an agent writes its node's status once a second at most
+
+
+async def seen_node(kube: Kube, name: str) -> ClusterNode:
+    """InvalidInput where there is no such MPSNode."""
+    (thing,) = await mpsnodes(kube, [name])
+    return _read(thing)
+
+
+def _read(thing: Object) -> ClusterNode:
+    return read_mpsnode(thing, time.time(), kube_time_seconds)
+
+
+async def change_cordon(
+    kube: Kube, node: str, named: Sequence[str], *, cordon: bool
+) -> tuple[ClusterNode, CordonChange]:
+    """The node as it was before, and what was changed. InvalidInput where there is no such node or GPU."""
+    for _attempt in range(_TRIES):
+        (thing,) = await mpsnodes(kube, [node])
+        before = _read(thing)
+        change = cordon_change(before, named, cordon=cordon)
+        patch, mark = merge_patch(change, _version(thing)), read_mark(thing)
+        taken_over = bool(mark and not mark.isdisjoint(change.gpus))
+        if mark and taken_over:  # an upgrade that is under way has no say in these any more
+            patch["metadata"]["annotations"] = {MARK: left_to_others(mark, change.gpus)}
+        if not change.changes and not taken_over:
+            return before, change
+        with suppress(Conflict):
+            await kube.patch(MPS_NODES, node, patch, PatchKind.MERGE)
+            return before, change
+    raise Conflict(f"patch mpsnodes {node}: somebody else was faster {_TRIES} times")
+
+
+async def _unseen(_node: ClusterNode, _is_last: bool) -> None: ...
+
+
+def _unheard(_error: Away | None) -> None: ...
+
+
+async def node_when(
+    kube: Kube,
+    node: str,
+    done: Callable[[ClusterNode], bool],
+    within_s: float,
+    seen: Callable[[ClusterNode, bool], Awaitable[None]] = _unseen,
+    away: Callable[[Away | None], None] = _unheard,
+) -> tuple[ClusterNode, bool]:
+    """The node once it is `done`, else as it is after `within_s`, and whether it is.
+
+    seen: gets each look at it, and whether it is the last. away: hears at each look why the API server is not there,
+    None where it is; it is waited for, and Away where it does not come back.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        is_last = time.monotonic() >= deadline
+        try:
+            now = await seen_node(kube, node)
+        except Away as error:
+            if is_last:
+                raise
+            away(error)
+        else:
+            away(None)
+            is_done = done(now)
+            await seen(now, is_last or is_done)
+            if is_last or is_done:
+                return now, is_done
+        await asyncio.sleep(PAUSE_S)
+
+
+def _version(thing: Object) -> str:
+    return str(thing["metadata"]["resourceVersion"])
+
 
 _HEARD_S = 5.0  # a node hears of it within a second, and tells within another
 

@@ -1,19 +1,30 @@
 """`kubectl mps drain`: empties GPUs of a node, and says who is still there."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from mpsd.model.cluster_status import ClusterNode
-from mpsd.operations.lifecycle.cluster_drain import Emptying, begin_drain, until_empty
-from mpsd.operations.lifecycle.cluster_evictions import Evictions
-from mpsd.operations.lifecycle.rules.drain_progress import (
+from mpsd.model.cluster_status import ClusterNode, PodStatus, silence
+from mpsd.model.domain import State
+from mpsd.operations.lifecycle.cordon import change_cordon, node_when, seen_node
+from mpsd.operations.lifecycle.rules.drain import (
+    Fate,
+    again_after_s,
+    are_empty,
+    closed_for_s,
     holders,
     newly_cordoned,
+    no_answer,
+    not_taken_up,
+    offers_room,
     refusals,
+    serving,
+    states,
     undrain_words,
+    verdict,
     what_is_left,
 )
 from mpsd.operations.lifecycle.waiting import (
@@ -25,11 +36,215 @@ from mpsd.operations.lifecycle.waiting import (
     read_seconds,
     say,
 )
-from mpsd.platform.kube import Kube
-from mpsd.platform.output import Format, OutputFormat, answers, one_line, print_json
+from mpsd.platform.console import Format, OutputFormat, answers, one_line, print_json
+from mpsd.platform.kube import PODS, Away, Conflict, Kube, KubeError, NotFound, NotNow, Object, Rejected
 from mpsd.status.cluster_answers import Cluster
 from mpsd.status.cluster_options import Context, GpuOptions, Kubeconfig, NodeName
-from mpsd.status.rules.cordon import CordonChange, effects
+from mpsd.status.rules.cordon import CordonChange, cordon_change, effects
+
+# Asks for the end of the pods that hold GPUs which are being drained.
+#
+# One rule: every eviction names the uid of the pod that holds the grant, so that no namesake of it is ended; and none
+# is asked for while a pod that is made again could come back to the same GPUs.
+#
+# Rights of whoever does it: get pods, create pods/eviction, in the namespaces of those pods.
+
+COUNTED_S = 10.0  # kubelet tells the API every so often how many devices there are; what comes in between would fail
+
+
+@dataclass(slots=True)
+class _Try:
+    """refused: times in a row. due: on the clock that never goes back. said: last, of this pod."""
+
+    refused: int = 0
+    due: float = 0.0
+    asked: bool = False
+    said: str = ""
+
+
+class Evictions:
+    """Of one drain. say: gets a sentence whenever something about a pod is new."""
+
+    def __init__(self, kube: Kube, say: Callable[[str], None]) -> None:
+        self._kube = kube
+        self._say = say
+        self._tries: dict[tuple[str, str, str], _Try] = {}
+        self._closed_at: float | None = None  # when the GPUs were first seen to be offered no more; None before
+
+    def said(self, pod: PodStatus) -> str:
+        """What became of the attempt on this pod, empty where there was none."""
+        attempt = self._tries.get(_key(pod))
+        return attempt.said if attempt else ""
+
+    async def look(self, node: ClusterNode, gpus: Collection[str]) -> None:
+        """Asks once for each pod that is due. Forbidden where a right is missing."""
+        there = holders(node, gpus)
+        if not there or not self._is_counted(node, gpus):
+            return
+        for holder in there:
+            attempt = self._tries.setdefault(_key(holder), _Try())
+            if not attempt.asked and time.monotonic() >= attempt.due:
+                await self._attempt(holder, attempt)
+
+    def _is_counted(self, node: ClusterNode, gpus: Collection[str]) -> bool:
+        """Whether everybody knows by now that nothing is free on these GPUs."""
+        if offers_room(node, gpus):
+            self._closed_at = None
+            return False
+        for_s = closed_for_s(node, gpus)
+        if self._closed_at is None:
+            self._closed_at = time.monotonic()
+            if for_s < COUNTED_S:
+                why = "until kubelet has told that nothing is free there, or pods that are made again would come back"
+                self._say(f"evicts in {COUNTED_S:g} s: {why}")
+        return max(for_s, time.monotonic() - self._closed_at) >= COUNTED_S
+
+    async def _attempt(self, holder: PodStatus, attempt: _Try) -> None:
+        name = f"{holder.namespace}/{holder.pod}"
+        try:
+            found = verdict(await self._pod(holder), holder)
+            match found.fate:
+                case Fate.EVICT:
+                    await self._kube.evict(holder.pod, holder.namespace, holder.uid)
+                    self._tell(attempt, f"evicted {name}" + (f" ({found.why})" if found.why else ""))
+                case Fate.STAYS:
+                    self._tell(attempt, f"{name} is not evicted: {found.why}")
+                case Fate.ENDING:
+                    self._tell(attempt, f"{name} is ending already")
+                case Fate.GONE:
+                    self._tell(attempt, f"{name} is gone from the API, and its GPU is given back soon")
+            attempt.asked = True
+        except (NotFound, Conflict):  # it has gone in this very moment, or another has its name
+            attempt.asked = True
+        except NotNow as error:
+            self._refused(attempt, f"{name} cannot be evicted now, and is tried again: {error}")
+        except (Away, Rejected) as error:
+            self._refused(attempt, f"{name} could not be evicted, and is tried again: {error}")
+
+    async def _pod(self, holder: PodStatus) -> Object | None:
+        try:
+            return await self._kube.get(PODS, holder.pod, holder.namespace)
+        except NotFound:
+            return None
+
+    def _refused(self, attempt: _Try, sentence: str) -> None:
+        attempt.refused += 1
+        attempt.due = time.monotonic() + again_after_s(attempt.refused)
+        self._tell(attempt, sentence)
+
+    def _tell(self, attempt: _Try, sentence: str) -> None:
+        if sentence != attempt.said:
+            attempt.said = sentence
+            self._say(sentence)
+
+
+def _key(pod: PodStatus) -> tuple[str, str, str]:
+    return pod.namespace, pod.pod, pod.uid
+
+
+# Empties GPUs of a node through its MPSNode: takes them out of use, and waits until nobody is left there.
+#
+# One rule: nothing is changed for a node that cannot say when its GPUs are empty, and what is waited for is said once a
+# change.
+#
+# Rights of whoever does it: get and patch of mpsnodes.mpsd.io; to evict those of `cluster_evictions`.
+
+_HEARD_S = 15.0  # a node hears of a cordon within a second, and tells within another
+
+Say = Callable[[str], None]
+
+
+class NodeSilent(KubeError):
+    """The node cannot say whether its GPUs are empty, so nothing was changed."""
+
+
+class Telling:
+    """Says a sentence of each subject only where it is another one than before."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._said: dict[str, str] = {}
+
+    def __call__(self, subject: str, sentence: str | None) -> None:
+        """None: there is nothing to be said of it, and what comes next is new."""
+        if sentence is None:
+            self._said.pop(subject, None)
+        elif self._said.get(subject) != sentence:
+            self._said[subject] = sentence
+            self._say(sentence)
+
+    def away(self, error: Away | None) -> None:
+        """None: the API server is there."""
+        self("away", f"{error}; still waiting" if error else None)
+
+
+async def begin_drain(kube: Kube, name: str, named: Sequence[str]) -> tuple[ClusterNode, CordonChange]:
+    """Cordons. The node as it was before, and the change.
+
+    Before anything is changed: InvalidInput where there is no such MPSNode or GPU, NodeSilent where nobody answers.
+    """
+    node = await seen_node(kube, name)
+    cordon_change(node, named, cordon=True)  # for what it says of GPUs that are not there
+    if why := no_answer(node, time.time()):
+        raise NodeSilent(why)
+    return await change_cordon(kube, name, named, cordon=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Emptying:
+    """evictions None: the pods are left to end by themselves."""
+
+    node: str
+    gpus: Collection[str]
+    within_s: float
+    evictions: Evictions | None
+
+
+async def until_empty(kube: Kube, emptying: Emptying, say: Say) -> tuple[ClusterNode, bool]:
+    """The node once nobody is left on these GPUs, else as it is at the deadline; and whether that is so.
+
+    An API server that goes away meanwhile is waited for; Away where it does not come back.
+    """
+    telling, began = Telling(say), time.monotonic()
+
+    def is_done(node: ClusterNode) -> bool:
+        return are_empty(node, emptying.gpus)
+
+    async def seen(node: ClusterNode, is_last: bool) -> None:
+        if not is_last:  # else whoever asked says how it is
+            telling("left", f"{node.name}: {what_is_left(node, emptying.gpus)}")
+        _tell(telling, node, emptying, time.monotonic() - began)
+        if emptying.evictions and not node.stale and not is_done(node):
+            await emptying.evictions.look(node, emptying.gpus)
+
+    return await node_when(kube, emptying.node, is_done, emptying.within_s, seen, telling.away)
+
+
+def _tell(telling: Telling, node: ClusterNode, emptying: Emptying, waited_s: float) -> None:
+    telling("silence", silence(node, time.time()))
+    unheard = waited_s >= _HEARD_S and any(
+        gpu.state == State.READY for gpu in node.gpus if gpu.uuid in emptying.gpus and not node.stale
+    )
+    telling("unheard", not_taken_up(node, time.time(), _HEARD_S) if unheard else None)
+
+
+async def until_serving(kube: Kube, name: str, gpus: Collection[str], within_s: float, say: Say) -> ClusterNode:
+    """The node once all of these GPUs serve, or one never will, else as it is at the deadline.
+
+    A node that has told nothing of late is not waited for. Away where the API server stays away.
+    """
+    telling = Telling(say)
+
+    def is_decided(node: ClusterNode) -> bool:
+        return serving(node, gpus) or bool(silence(node, time.time())) or any(refusals(node, gpus))
+
+    async def seen(node: ClusterNode, is_last: bool) -> None:
+        if not is_last:
+            telling("states", f"{node.name}: {states(node, gpus)}")
+
+    node, _is_decided = await node_when(kube, name, is_decided, within_s, seen, telling.away)
+    return node
+
 
 Timeout = Annotated[
     str, typer.Option("--timeout", metavar="TIME", help="How long to wait, such as 90s or 2h; 0: not at all.")

@@ -5,14 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
-from mpsd.model.cluster_status import ClusterNode
-from mpsd.model.node_troubles import silence
-from mpsd.operations.lifecycle.cluster_cordon import change_cordon
-from mpsd.operations.lifecycle.cluster_drain import until_serving
-from mpsd.operations.lifecycle.rules.drain_progress import refusals, serving, states
+from mpsd.model.cluster_status import ClusterNode, silence
+from mpsd.operations.lifecycle.cordon import change_cordon
+from mpsd.operations.lifecycle.drain import until_serving
+from mpsd.operations.lifecycle.rules.drain import refusals, serving, states
 from mpsd.operations.lifecycle.waiting import DRAIN_RIGHTS, ask_and_say_what_stays, command, end, read_seconds, say
+from mpsd.platform.console import Format, OutputFormat, answers, one_line, print_json
 from mpsd.platform.kube import Kube
-from mpsd.platform.output import Format, OutputFormat, answers, one_line, print_json
 from mpsd.status.cluster_answers import Cluster
 from mpsd.status.cluster_options import Context, GpuOptions, Kubeconfig, NodeName
 from mpsd.status.rules.cordon import CordonChange, effects

@@ -1,19 +1,288 @@
 """`kubectl mps upgrade`: replaces the control pods node by node, each only when nobody is left there."""
 
-from dataclasses import asdict
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
 
-from mpsd.operations.lifecycle.cluster_upgrade import Failure, Upgrade, Wanted
-from mpsd.operations.lifecycle.rules.drain_progress import holders
-from mpsd.operations.lifecycle.rules.upgrade_step import Standing, next_step
-from mpsd.operations.lifecycle.rules.upgrade_words import how_it_stands, plan
+from mpsd.model.mpsnode_reading import read_mpsnode
+from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.operations.lifecycle.cordon import PAUSE_S
+from mpsd.operations.lifecycle.drain import Evictions, Say, Telling
+from mpsd.operations.lifecycle.rules.drain import holders, no_answer
+from mpsd.operations.lifecycle.rules.upgrade import (
+    ON_DELETE,
+    SELECTOR,
+    ControlSet,
+    Decision,
+    Standing,
+    Step,
+    control_pods,
+    how_it_stands,
+    is_due,
+    next_step,
+    patch_of,
+    plan,
+    pod_selector,
+    progress,
+    read_control_set,
+    read_mark,
+    too_slow,
+)
 from mpsd.operations.lifecycle.waiting import Evict, ask_and_say_what_stays, end, options, read_seconds, say
-from mpsd.platform.kube import Kube
-from mpsd.platform.output import Format, OutputFormat, answers, one_line, print_json
+from mpsd.platform.console import Format, OutputFormat, answers, one_line, print_json
+from mpsd.platform.kube import (
+    MPS_NODES,
+    NODES,
+    PODS,
+    Away,
+    Conflict,
+    Kube,
+    KubeError,
+    NotFound,
+    Object,
+    PatchKind,
+    Resource,
+)
+from mpsd.platform.kube_time import seconds
+from mpsd.status.cluster import NotInstalled, mpsnodes
 from mpsd.status.cluster_answers import Cluster
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
+
+# Replaces the control pods of a cluster, node by node, so that no program loses its GPU by it.
+#
+# One rule: each step is decided by what the cluster says now (`operations.lifecycle.rules.upgrade_step`), done once,
+# and looked at again; the first node where a step fails or takes too long ends the walk.
+#
+# Rights of whoever does it: get, list and patch of mpsnodes.mpsd.io; list of daemonsets in all namespaces; in that of
+# the
+# DaemonSet list of controllerrevisions, list and delete of pods, and with an image patch of daemonsets; with a selector
+# list of nodes; to evict those of `cluster_evictions`.
+
+_DAEMON_SETS, _REVISIONS = Resource("apps/v1", "daemonsets"), Resource("apps/v1", "controllerrevisions")
+_WAITS = frozenset({Step.DRAIN, Step.REPLACE, Step.START, Step.SERVE})  # the others are done, and what follows is seen
+_OBSERVED_S = 30.0  # until the API's controller has seen a change of the DaemonSet
+
+
+class NotUpgradable(KubeError):
+    """The upgrade cannot begin, and nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """nodes: of these names, all where none is named. selector: of the Nodes' labels, empty for any. timeout_s: of each
+    step of a node. image None: the one that the DaemonSet has.
+    """
+
+    nodes: Sequence[str]
+    selector: str
+    timeout_s: float
+    evict: bool
+    image: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Where a walk stopped, and why."""
+
+    standing: Standing
+    step: Step
+    why: str
+
+
+class Upgrade:
+    """One walk. control and standings: as last looked at, of the nodes that were asked for, in their order."""
+
+    def __init__(self, kube: Kube, wanted: Wanted, say: Say) -> None:
+        self._kube = kube
+        self._wanted = wanted
+        self._say = say
+        self._versions: dict[str, str] = {}
+        self._selector = ""
+        self.control: ControlSet | None = None
+        self.standings: dict[str, Standing] = {}
+        self.step: tuple[str, Step] | None = None  # where the walk is; None between nodes
+
+    async def look(self) -> None:
+        """InvalidInput for nodes that are not there, NotUpgradable or NotInstalled where nothing can be upgraded."""
+        names = await self._names()
+        for thing in await mpsnodes(self._kube, names) if names else ():  # of no names it would give all
+            await self._look_at(thing)
+        self._begun_first()
+
+    def due(self) -> list[str]:
+        assert self.control
+        return [name for name, one in self.standings.items() if is_due(one, self.control, self._wanted.image)]
+
+    def check(self) -> None:
+        """NotUpgradable where a node that is due could not be drained, or the pods would not wait to be replaced."""
+        assert self.control
+        if self.control.strategy != ON_DELETE:
+            strategy = self.control.strategy or "missing"
+            why = f"updateStrategy is {strategy}, so its pods are replaced with programs on them"
+            raise NotUpgradable(f"{self.control}: {why}; set it to {ON_DELETE}, as manifests/base has it")
+        silent = [no_answer(self.standings[name].node, time.time()) for name in self.due()]
+        if reasons := [reason for reason in silent if reason]:
+            raise NotUpgradable("; ".join([*reasons, "or name the other nodes alone"]))
+
+    async def run(self) -> Failure | None:
+        """Walks. None where every node was upgraded."""
+        await self._set_image()
+        for name in self.due():
+            if failure := await self._node(name):
+                return failure
+        return None
+
+    # -- one node ------------------------------------------------------------------------------------------------
+
+    async def _node(self, name: str) -> Failure | None:
+        telling, evictions = Telling(self._say), Evictions(self._kube, self._say)
+        step, since, cordoned = None, time.monotonic(), False
+        while True:
+            try:
+                await self._look_again(name)
+                seen = self.standings[name]
+                decided = next_step(seen)
+                if decided.step is not step:
+                    step, since = decided.step, time.monotonic()
+                    self.step = (name, step)
+                telling("step", progress(seen, step, decided.why))
+                if step is Step.DONE:
+                    self.step = None
+                    return None
+                too_long = time.monotonic() - since >= self._wanted.timeout_s
+                if why := self._given_up(seen, decided, too_long=too_long, cordoned=cordoned):
+                    return Failure(seen, step, why)
+                await self._do(seen, step, evictions)
+                cordoned = cordoned or step is Step.CORDON
+                telling.away(None)
+            except Conflict:  # somebody was faster: what is so now is looked at first
+                await asyncio.sleep(PAUSE_S)
+                continue
+            except Away as error:
+                telling.away(error)
+                if time.monotonic() - since >= self._wanted.timeout_s:
+                    raise
+                await asyncio.sleep(PAUSE_S)
+            if step in _WAITS:
+                await asyncio.sleep(PAUSE_S)
+
+    def _given_up(self, seen: Standing, decided: Decision, *, too_long: bool, cordoned: bool) -> str:
+        """Why it goes no further on this node; empty where it does."""
+        if decided.step is Step.STUCK:
+            return decided.why
+        if decided.step is Step.CORDON and cordoned:
+            return "somebody has put GPUs back into use meanwhile"
+        return too_slow(seen, decided.step, decided.why, self._wanted.timeout_s) if too_long else ""
+
+    async def _do(self, seen: Standing, step: Step, evictions: Evictions) -> None:
+        name = seen.node.name
+        match step:
+            case Step.CORDON | Step.PUT_BACK | Step.FINISH:
+                await self._kube.patch(MPS_NODES, name, patch_of(step, seen, self._versions[name]), PatchKind.MERGE)
+            case Step.DRAIN if self._wanted.evict:
+                await evictions.look(seen.node, seen.gpus)
+            case Step.END if seen.pod and self.control:
+                with suppress(NotFound):
+                    await self._kube.delete(PODS, seen.pod.name, self.control.namespace, uid=seen.pod.uid)
+            case _:
+                pass  # somebody else is at work
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    async def _names(self) -> list[str]:
+        """The nodes to look at: those with a control pod, of those that were asked for."""
+        daemon_set = await self._read_control()
+        placed = await self._pods(daemon_set)
+        if not self._wanted.nodes and not self._wanted.selector:
+            with_mark = [str(one["metadata"]["name"]) for one in await mpsnodes(self._kube, []) if _is_marked(one)]
+            return sorted({*placed, *with_mark})
+        names = list(dict.fromkeys(self._wanted.nodes)) or sorted(placed)
+        if self._wanted.selector:
+            query = {"labelSelector": self._wanted.selector}
+            selected = {one["metadata"]["name"] for one in await self._kube.list(NODES, query=query)}
+            names = [name for name in names if name in selected]
+        if not names:
+            raise NotUpgradable(f"no node that {self._wanted.selector} selects has a pod of {self.control}")
+        strange = [name for name in names if name not in placed]
+        known = {str(one["metadata"]["name"]) for one in await mpsnodes(self._kube, [])} if strange else set()
+        if away := [name for name in strange if name not in known]:
+            nobody = f"no node has one: see the events of {self.control}"
+            remedy = f"name one of {', '.join(sorted(placed))}" if placed else nobody
+            what = f"has no pod of {self.control}"
+            problems = [Problem("node-unknown", f"node {shown(name)}", "", what, remedy) for name in away]
+            raise InvalidInput("the cluster", problems)
+        return names
+
+    async def _read_control(self) -> Object:
+        found = await self._kube.list(_DAEMON_SETS, query={"labelSelector": SELECTOR})
+        if not found:
+            raise NotInstalled(f"no DaemonSet has the labels {SELECTOR}")
+        if len(found) > 1:
+            each = ", ".join(f"{one['metadata']['namespace']}/{one['metadata']['name']}" for one in found)
+            raise NotUpgradable(f"several DaemonSets have the labels {SELECTOR}: {each}; leave them to one")
+        (daemon_set,) = found
+        self._selector = pod_selector(daemon_set)
+        query = {"labelSelector": self._selector}
+        revisions = await self._kube.list(_REVISIONS, daemon_set["metadata"]["namespace"], query)
+        self.control = read_control_set(daemon_set, revisions)
+        return daemon_set
+
+    async def _pods(self, daemon_set: Object) -> Iterable[str]:
+        query = {"labelSelector": self._selector}
+        pods = await self._kube.list(PODS, daemon_set["metadata"]["namespace"], query)
+        return control_pods(pods, daemon_set["metadata"]["uid"], seconds).keys()
+
+    async def _look_again(self, name: str) -> None:
+        await self._read_control()
+        (thing,) = await mpsnodes(self._kube, [name])
+        await self._look_at(thing)
+
+    async def _look_at(self, thing: Object) -> None:
+        assert self.control
+        name = thing["metadata"]["name"]
+        query = {"labelSelector": self._selector, "fieldSelector": f"spec.nodeName={name}"}
+        pods = await self._kube.list(PODS, self.control.namespace, query)
+        pod = control_pods(pods, self.control.uid, seconds).get(name)
+        node = read_mpsnode(thing, time.time(), seconds)
+        self._versions[name] = str(thing["metadata"]["resourceVersion"])
+        self.standings[name] = Standing(node, pod, self.control.revision, read_mark(thing))
+
+    def _begun_first(self) -> None:
+        """Nodes where an upgrade was given up come first."""
+        order = sorted(self.standings, key=lambda name: (self.standings[name].mark is None, name))
+        self.standings = {name: self.standings[name] for name in order}
+
+    # -- the image -----------------------------------------------------------------------------------------------
+
+    async def _set_image(self) -> None:
+        """Returns once the DaemonSet's newest revision is known."""
+        assert self.control
+        if self._wanted.image and self._wanted.image != self.control.image:
+            container = {"name": self.control.container, "image": self._wanted.image}
+            patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
+            self._say(f"{self.control}: the image becomes {self._wanted.image}, instead of {self.control.image}")
+            namespace = self.control.namespace
+            await self._kube.patch(_DAEMON_SETS, self.control.name, patch, PatchKind.STRATEGIC, namespace)
+            await self._read_control()
+        deadline = time.monotonic() + _OBSERVED_S
+        while not self.control.revision:
+            if time.monotonic() >= deadline:
+                why = f"the cluster's controller has not taken its change up in {_OBSERVED_S:g} s"
+                raise NotUpgradable(f"{self.control}: {why}; see whether kube-controller-manager runs")
+            await asyncio.sleep(PAUSE_S)
+            await self._read_control()
+        for name in [*self.standings]:
+            await self._look_again(name)
+
+
+def _is_marked(thing: Object) -> bool:
+    return read_mark(thing) is not None
+
 
 _RIGHTS = "docs/operations/upgrade-and-drain.md (Upgrade the control daemon) lists the rights that this requires"
 

@@ -11,10 +11,10 @@ from typing import Annotated, NoReturn, TypeVar
 import typer
 
 from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.platform.console import ExitCode, complaints, one_line
 from mpsd.platform.imports import INTERRUPTED
 from mpsd.platform.kube import Kube
-from mpsd.platform.output import ExitCode, complaints, one_line
-from mpsd.platform.setting_rows import seconds
+from mpsd.platform.settings import seconds
 from mpsd.status.cluster_answers import Cluster
 
 Answer = TypeVar("Answer")

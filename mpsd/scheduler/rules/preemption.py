@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mpsd.grants.rules.placement import Placed, by_preference, place
-from mpsd.kubelet.rules.shared_pod import SharedPod
+from mpsd.kubelet.rules.gpu_choice import SharedPod
 from mpsd.model.grants import Request, Room
-from mpsd.scheduler.rules.node_books import NodeBooks, Source, Taken
+from mpsd.scheduler.rules.capacity import NodeBooks, Source, Taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 Written into an annotation of the node's MPSNode, under the resourceVersion that the room was counted by: of two
 schedulers that would give the same room away, one is refused and counts again.
 
-One rule: a promise is forgotten only when it is over (scheduler.rules.promises); one whose pod nobody has seen bound is over
-when it has been there for LONGEST_S by the reader's own clock.
+One rule: a promise is forgotten only when it is over (scheduler.rules.promises); one whose pod nobody has seen bound is
+over when it has been there for LONGEST_S by the reader's own clock.
 """
 
 import json

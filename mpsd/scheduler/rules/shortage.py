@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from mpsd.grants.rules.placement import NoRoom, gib, place
 from mpsd.model.grants import Request, Room
-from mpsd.scheduler.rules.node_books import NodeBooks
+from mpsd.scheduler.rules.capacity import NodeBooks
 
 NO_BOOKS = "mpsd knows no GPU of this node"  # of one that has no MPSNode
 

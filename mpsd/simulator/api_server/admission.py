@@ -15,8 +15,8 @@ from typing import Any
 
 import aiohttp
 
-from mpsd.simulator.api_server.api_kinds import MUTATING, NAMESPACES, VALIDATING, Kind, Object
-from mpsd.simulator.api_server.api_objects import Objects
+from mpsd.simulator.api_server.kinds import MUTATING, NAMESPACES, VALIDATING, Kind, Object
+from mpsd.simulator.api_server.objects import Objects
 from mpsd.simulator.api_server.patches import edited
 from mpsd.simulator.api_server.refusals import Refused
 from mpsd.simulator.api_server.selectors import labels_of, matches

@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mpsd.model.problem import LONGEST_NAME
-from mpsd.simulator.api_server.api_kinds import JOBS, NAMESPACES, PODS, Kind, Object
-from mpsd.simulator.api_server.api_schema import causes, pruned
+from mpsd.simulator.api_server.kinds import JOBS, NAMESPACES, PODS, Kind, Object, causes, pruned
 from mpsd.simulator.api_server.refusals import Cause, bad_request, invalid
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.:]*[a-z0-9])?")  # with the colon of RBAC's names

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mpsd.simulator.api_server.api_kinds import Kinds, Object
-from mpsd.simulator.api_server.api_objects import Objects
+from mpsd.simulator.api_server.kinds import Kinds, Object
+from mpsd.simulator.api_server.objects import Objects
 from mpsd.simulator.api_server.refusals import Refused, bad_request, not_found
 
 _WHOSE = "TokenReview"

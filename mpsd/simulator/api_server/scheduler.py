@@ -7,9 +7,8 @@ nothing else; cores and memory of the machine are never short here.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from mpsd.simulator.api_server.api_kinds import NODES, PODS, Object
-from mpsd.simulator.api_server.api_objects import Objects, set_condition
-from mpsd.simulator.api_server.api_store import Key
+from mpsd.simulator.api_server.kinds import NODES, PODS, Object
+from mpsd.simulator.api_server.objects import Key, Objects, set_condition
 from mpsd.simulator.api_server.refusals import Refused
 from mpsd.simulator.api_server.selectors import labels_of
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mpsd.simulator.api_server.api_kinds import EVENTS, NODES, PODS, Kind, Object
+from mpsd.simulator.api_server.kinds import EVENTS, NODES, PODS, Kind, Object
 from mpsd.simulator.api_server.refusals import bad_request
 
 Test = Callable[[Object], bool]

@@ -16,11 +16,11 @@ from typing import Annotated
 
 import typer
 
+from mpsd.platform.console import ExitCode, complaints
+from mpsd.platform.imports import STOP_SIGNALS, Stopped, first_signal_stops
 from mpsd.platform.local_api import NotRunning
-from mpsd.platform.output import ExitCode, complaints
-from mpsd.platform.stopping import STOP_SIGNALS, Stopped, first_signal_stops
 from mpsd.platform.verbs import extra_needed
-from mpsd.simulator import leftovers
+from mpsd.simulator import own_mpsd
 from mpsd.simulator.demo.story import NotAsTold, Story
 
 _NOT_AS_TOLD = (NotAsTold, NotRunning, TimeoutError, TimeoutExpired, EOFError, HTTPException, ConnectionRefusedError)
@@ -75,7 +75,7 @@ def _play_machine(story: Story, folder: Path) -> None:
 
 def _play_cluster(story: Story, folder: Path) -> None:
     from mpsd.simulator.demo.acts import admission, beginning, end, refusals, restart, sharing
-    from mpsd.simulator.demo.demo_cluster import DemoCluster
+    from mpsd.simulator.demo.cluster import DemoCluster
 
     cluster = DemoCluster(folder, GPUS)
     beginning.begin(story, cluster)
@@ -92,7 +92,7 @@ def _play_cluster(story: Story, folder: Path) -> None:
 @contextmanager
 def _workplace() -> Iterator[Path]:
     """A folder to play in; afterwards everything that was started is gone. NotAsTold where it was not before."""
-    leftovers.adopt_orphans()
+    own_mpsd.adopt_orphans()
     folder: Path | None = None
     try:
         with first_signal_stops():
@@ -100,10 +100,10 @@ def _workplace() -> Iterator[Path]:
             folder = Path(tempfile.mkdtemp(prefix="mpsd-"))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
             yield folder
-            left = leftovers.processes()
+            left = own_mpsd.processes()
             Story.check(not left, f"these processes are left: {left}")
     finally:
         if folder is not None:
-            leftovers.remove(folder, folder.name)
-    found = [*leftovers.cgroups(folder.name), *leftovers.mounts(folder), *filter(Path.exists, [folder])]
+            own_mpsd.remove(folder, folder.name)
+    found = [*own_mpsd.cgroups(folder.name), *own_mpsd.mounts(folder), *filter(Path.exists, [folder])]
     Story.check(not found, f"this is left: {found}")

@@ -15,7 +15,7 @@ from typing import Any
 
 import mpsd
 from mpsd.platform.yaml_files import read_yaml
-from mpsd.simulator.demo.demo_cluster import DemoCluster
+from mpsd.simulator.demo.cluster import DemoCluster
 from mpsd.simulator.demo.story import NotAsTold
 
 Object = dict[str, Any]

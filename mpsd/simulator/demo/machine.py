@@ -3,21 +3,38 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mpsd.admission.rules.admission import Verdict, review_all
+from mpsd.admission.rules.verdict import Verdict, review_all
 from mpsd.grants.rules.placement import gib
+from mpsd.platform.console import ExitCode
 from mpsd.platform.limits_files import Limits, load_limits
-from mpsd.platform.output import ExitCode
 from mpsd.platform.programs import JsonProgram
 from mpsd.platform.waiting import wait_until
 from mpsd.platform.yaml_files import read_yaml
-from mpsd.simulator.demo.demo_machine import DemoMachine
 from mpsd.simulator.demo.jobs import SAMPLE
 from mpsd.simulator.demo.story import Story
+from mpsd.simulator.own_mpsd import OwnMpsd
+
+# A simulated machine for the demo: the real programs, in a folder of their own.
+#
+# One rule: nothing here knows what should happen; it starts, asks and stops, and the story looks at what came of it.
+
+
+class DemoMachine(OwnMpsd):
+    """`mpsd up` with simulated GPUs in `folder`, and the simulator's CUDA programs under it."""
+
+    def __init__(self, folder: Path, gpus: str, limits: Path | None = None) -> None:
+        super().__init__(folder, ["--simulate", gpus, *(["--limits", str(limits)] if limits else [])])
+
+    def run(self, gpu_mem: int, actions: Sequence[str], gpu_core: int | None = None) -> JsonProgram:
+        """Starts the simulator's CUDA program under `mpsd run`."""
+        share = [] if gpu_core is None else ["--gpu-core", str(gpu_core)]
+        return self.run_command(["--gpu-mem", str(gpu_mem), *share], ["sim-cuda", *actions])
+
 
 _DEADLINE_S = 20.0
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 
 from mpsd.model.node_status import NodeStatus
-from mpsd.platform.output import answers
-from mpsd.status.frames import console
+from mpsd.platform.console import answers
+from mpsd.status.terminal import console
 from mpsd.status.verbs import show
 
 _INDENT = " " * 12

@@ -134,7 +134,7 @@ class Containers:
             "cgroup": str(self._new_cgroup(pod, identity)),
         }
         (run.folder / "spec.json").write_text(json.dumps(spec))
-        arguments = [sys.executable, "-P", "-m", "mpsd.simulator.kubelet.kubelet_shim", str(run.folder)]
+        arguments = [sys.executable, "-P", "-m", "mpsd.simulator.kubelet.shim", str(run.folder)]
         self._reap()
         self._shims.append(os.posix_spawn(sys.executable, arguments, os.environ))
         return run

@@ -4,26 +4,80 @@ One rule: everything that a real kubelet survives a restart with is on disk, and
 What is left out: images, networks, volumes, probes, CPU and memory, the topology manager.
 """
 
+import argparse
 import asyncio
 import random
+import shlex
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import grpc
+
+from mpsd.kubelet.api import podresources_pb2 as wire
+from mpsd.kubelet.api import podresources_pb2_grpc as services
+from mpsd.model.pod import Role
+from mpsd.simulator.kubelet.api_source import Access, ApiServer, read_kubeconfig
 from mpsd.simulator.kubelet.containers import Containers, Running
-from mpsd.simulator.kubelet.kubelet_devices import DeviceManager
-from mpsd.simulator.kubelet.kubelet_pace import Pace
-from mpsd.simulator.kubelet.kubelet_plugins import PluginFailed
-from mpsd.simulator.kubelet.kubelet_pod_resources import PodResources
-from mpsd.simulator.kubelet.kubelet_pod_worker import PodWorker
-from mpsd.simulator.kubelet.kubelet_status import rejection
-from mpsd.simulator.kubelet.kubelet_version import OLDEST, Version
+from mpsd.simulator.kubelet.devices import DeviceManager
+from mpsd.simulator.kubelet.plugins import PluginFailed
 from mpsd.simulator.kubelet.pods import SimPod, read_pod
 from mpsd.simulator.kubelet.sources import PodSource, SourceAway
+from mpsd.simulator.kubelet.versions import OLDEST, VERSIONS, Pace, Version
+from mpsd.simulator.kubelet.worker import PodWorker, rejection
+
+# The PodResources API of the simulated kubelet.
+#
+# One rule: it says no more than kubelet's does: nothing of init containers, and nothing of what was not allocated.
+
+
+class PodResources(services.PodResourcesListerServicer):
+    """pods: those that kubelet knows, of 1.36 only those that have not ended."""
+
+    def __init__(
+        self, socket: Path, version: Version, devices: DeviceManager, pods: Callable[[], Iterable[SimPod]]
+    ) -> None:
+        self._socket = socket
+        self._version = version
+        self._devices = devices
+        self._pods = pods
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        self._socket.parent.mkdir(parents=True, exist_ok=True)
+        self._socket.unlink(missing_ok=True)
+        self._server = grpc.aio.server()
+        services.add_PodResourcesListerServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix:{self._socket}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+
+    async def List(  # noqa: N802
+        self, _request: wire.ListPodResourcesRequest, _context: object
+    ) -> wire.ListPodResourcesResponse:
+        self._devices.free_ended()
+        return wire.ListPodResourcesResponse(pod_resources=[self._pod(pod) for pod in self._pods()])
+
+    def _pod(self, pod: SimPod) -> wire.PodResources:
+        listed = {Role.MAIN, Role.SIDECAR} if self._version.lists_sidecars else {Role.MAIN}
+        containers = [
+            wire.ContainerResources(name=container.name, devices=self._entries(pod.uid, container.name))
+            for container in pod.containers
+            if container.role in listed
+        ]
+        return wire.PodResources(name=pod.name, namespace=pod.namespace, containers=containers)
+
+    def _entries(self, uid: str, container: str) -> Iterator[wire.ContainerDevices]:
+        for resource, ids in self._devices.held(uid, container).items():
+            for entry in [[each] for each in ids] if self._version.entry_a_device else [ids]:
+                yield wire.ContainerDevices(resource_name=resource, device_ids=entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +248,54 @@ class Kubelet:
         return [known.pod for known in self._pods.values() if ended_too or not known.has_ended]
 
 
-if __name__ == "__main__":
-    from mpsd.simulator.kubelet.kubelet_program import main
+# The simulated kubelet as a program: its arguments, and what it says on standard error.
+#
+# One rule: SIGTERM stops it as a real one is stopped, with its containers left running.
 
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parser().parse_args(arguments)
+    command, version = tuple(shlex.split(given.run)), VERSIONS[given.version]
+    settings = KubeletSettings(given.dir, version, command, seed=given.seed, cgroup_root=given.cgroup_root)
+    return asyncio.run(_serve(settings, given))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m mpsd.simulator.kubelet.kubelet", description="A simulated kubelet."
+    )
+    parser.add_argument(
+        "--dir", type=Path, required=True, help="kubelet's root, for sockets, checkpoint and containers"
+    )
+    parser.add_argument("--node", required=True, help="the name of the node")
+    api = parser.add_mutually_exclusive_group(required=True)
+    api.add_argument("--api", metavar="URL", help="the API server")
+    api.add_argument("--kubeconfig", type=Path, help="a file that names the API server and a token")
+    parser.add_argument("--node-labels", default="", metavar="KEY=VALUE,…", help="of a node that is made")
+    parser.add_argument("--version", choices=VERSIONS, default=OLDEST.name, help="the kubelet that is played")
+    parser.add_argument("--run", default="", metavar="COMMAND", help="what every container runs in place of its own")
+    parser.add_argument("--cgroup-root", default="", metavar="NAME", help="below which all cgroups of pods are made")
+    parser.add_argument("--seed", type=int, help="of what a kubelet leaves to chance")
+    return parser
+
+
+async def _serve(settings: KubeletSettings, given: argparse.Namespace) -> int:
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    access = read_kubeconfig(given.kubeconfig) if given.kubeconfig else Access(given.api)
+    labels = dict(label.split("=", 1) for label in given.node_labels.split(",") if label)
+    api = ApiServer(access, given.node, labels)
+    kubelet = Kubelet(settings, api)
+    await kubelet.start()
+    print(f"kubelet {settings.version.name} of {given.node} serves in {settings.folder}", file=sys.stderr, flush=True)
+    try:
+        await kubelet.run(stopping)
+    finally:
+        await kubelet.stop()
+        await api.close()
+    return 0
+
+
+if __name__ == "__main__":
     raise SystemExit(main())

@@ -3,7 +3,7 @@
 One rule: this is what driver 580.159.04 was seen to grant, the ways past a server's limits included.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mpsd.model.cuda_limit_parser import (
@@ -104,3 +104,26 @@ def limit_as_shown(value: str) -> str:
     """How a limit reads back: whole GiB from 1 GiB on, rounded down, else MiB; every byte of it counts all the same."""
     limit = server_limit_bytes(value) or 0
     return f"{limit // GIB}G" if limit >= GIB else f"{limit // MIB}M"
+
+
+# The table that `device_query` prints.
+
+_COLUMNS = ("Device Ordinal", "PCI IDs", "UUID", "Name", "Attributes")
+
+
+def device_table(gpus: Sequence[SimulatedGpu], *, csv: bool) -> str:
+    """A header and a row for each GPU, columns aligned or separated by commas."""
+    rows = [_COLUMNS, *((str(n), _pci_ids(gpu), gpu.uuid, gpu.name, "N/A") for n, gpu in enumerate(gpus))]
+    return "".join((",".join(row) if csv else _aligned(row)) + "\n" for row in rows)
+
+
+def _aligned(row: Sequence[str]) -> str:
+    ordinal, pci, uuid, name, attributes = row
+    return f"{ordinal:<16}{pci:<15}{uuid:<42}{name:<34}{attributes}"
+
+
+def _pci_ids(gpu: SimulatedGpu) -> str:
+    """`0000:00.06.00` for a GPU that NVML shows as `00000000:00:06.0`: domain, then bus, device and function in hex."""
+    domain, bus, device = gpu.pci_id.split(":")
+    device, function = device.split(".")
+    return f"{int(domain, 16):04x}:{int(bus, 16):02x}.{int(device, 16):02x}.{int(function, 16):02x}"

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mpsd.model.cuda_limit_parser import thread_percent_as_read
-from mpsd.simulator.mps.client_share import limit_as_shown
-from mpsd.simulator.mps.device_table import device_table
+from mpsd.simulator.mps.client_share import device_table, limit_as_shown
 from mpsd.simulator.mps.server_link import Asker, ServerLink, server_device
 
 if TYPE_CHECKING:

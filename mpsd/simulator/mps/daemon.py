@@ -15,11 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mpsd.simulator.cuda_results import MPS_SERVER_NOT_READY
+from mpsd.simulator.card import MPS_SERVER_NOT_READY
 from mpsd.simulator.gpus import SimulatedGpu
-from mpsd.simulator.mps import commands, listening, messages
-from mpsd.simulator.mps.listening import Peer
-from mpsd.simulator.mps.mps_log import MpsLog
+from mpsd.simulator.mps import commands, messages
+from mpsd.simulator.mps import messages as listening
+from mpsd.simulator.mps.messages import MpsLog, Peer
 from mpsd.simulator.mps.server import ServerSetup, run_server
 from mpsd.simulator.mps.server_link import Asker, ServerLink, Settings, fork_server
 

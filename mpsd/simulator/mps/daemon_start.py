@@ -15,7 +15,7 @@ from mpsd.model.cuda_limit_parser import PIPE_DIRECTORY, THREAD_PERCENT, VISIBLE
 from mpsd.simulator.gpus import present_gpus, simulated_folder, visible_gpus
 from mpsd.simulator.mps.control_daemon import PIPE_DIRECTORY as USUAL_PIPE_DIRECTORY
 from mpsd.simulator.mps.daemon import ControlDaemon, DaemonSettings
-from mpsd.simulator.mps.mps_log import MpsLog
+from mpsd.simulator.mps.messages import MpsLog
 
 LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
 USUAL_LOG_DIRECTORY = "/var/log/nvidia-mps"

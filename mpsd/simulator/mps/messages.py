@@ -7,11 +7,17 @@ between them, which nobody has written down.
 """
 
 import json
+import os
+import selectors
 import socket
+import struct
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from mpsd.simulator.mps.plain_words import LONGEST, packed, unpacked
+from mpsd.simulator.mps.question import LONGEST, packed, unpacked
 
 Message = Mapping[str, Any]
 
@@ -76,3 +82,66 @@ def _message(packet: bytes) -> Message | None:
     words = unpacked(packet)
     message: Message = json.loads(packet) if words is None else {"words": words}
     return message
+
+
+# The side of a socket where others come to: listening, and who came.
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end, by the kernel's word."""
+
+    pid: int
+    uid: int
+
+
+def listen(path: Path, mode: int) -> socket.socket:
+    """Listen at `path`, over whatever an earlier listener left there."""
+    path.unlink(missing_ok=True)
+    listener = new_socket()
+    listener.bind(str(path))
+    path.chmod(mode)
+    listener.listen(512)
+    return listener
+
+
+def peer(connection: socket.socket) -> Peer:
+    """Who connected: pid and uid at the time, in this process's own namespaces."""
+    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return Peer(pid, uid)
+
+
+def still_open(key: selectors.SelectorKey) -> bool:
+    """Whether the socket of an event is open: another event of the same round may have closed it."""
+    return isinstance(key.fileobj, socket.socket) and key.fileobj.fileno() == key.fd
+
+
+# The log of the control daemon and its server, in the real one's format.
+#
+# One rule: a line goes out in one write, since the daemon and its server share the file.
+
+
+@dataclass(frozen=True, slots=True)
+class MpsLog:
+    """Where the lines go: the same file twice in the foreground, control.log and server.log otherwise."""
+
+    control_file: int
+    server_file: int
+
+    def control(self, text: str) -> None:
+        _write(self.control_file, "Control", text)
+
+    def server(self, text: str, writer: str = "Server") -> None:
+        _write(self.server_file, writer, text)
+
+
+def _write(file: int, writer: str, text: str) -> None:
+    now = time.time()
+    clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+    line = f"[{clock}.{int(now % 1 * 1000):03} {writer} {os.getpid():>5}] {text}\n"
+    try:
+        os.write(file, line.encode())
+    except BrokenPipeError:
+        return  # nobody reads the foreground output any more; the daemon serves on

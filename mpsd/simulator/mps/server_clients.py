@@ -3,7 +3,7 @@
 import socket
 from dataclasses import dataclass
 
-from mpsd.simulator.mps.listening import Peer
+from mpsd.simulator.mps.messages import Peer
 
 
 @dataclass(frozen=True, slots=True)

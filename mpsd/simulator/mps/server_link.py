@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from mpsd.simulator.gpus import SimulatedGpu
 from mpsd.simulator.mps import messages
 from mpsd.simulator.mps.client_share import server_limit_bytes
-from mpsd.simulator.mps.listening import Peer
+from mpsd.simulator.mps.messages import Peer
 
 
 @dataclass(eq=False, slots=True)

@@ -13,19 +13,16 @@ from typing import Any
 import mpsd
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.mpsnode_reading import read_mpsnode
-from mpsd.platform.kube import PODS, Kube, Object
+from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, Object
 from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.kube_time import seconds
-from mpsd.platform.rules.kubernetes_node import KubernetesNode, read_kubernetes_node
-from mpsd.scheduler.rules.node_books import NodeBooks
-from mpsd.scheduler.scheduler_books import ClusterBooks
+from mpsd.platform.rules.kubernetes_objects import KubernetesNode, read_kubernetes_node
+from mpsd.scheduler.ledger import ClusterBooks
+from mpsd.scheduler.rules.capacity import NodeBooks
 from mpsd.status.page.rules.cluster import MOST_WAITING, NodeParts, aged, cluster_page, no_mpsnode, node_parts
-from mpsd.status.page.rules.page_view import Head, PageView, Scope, WaitingCard
-from mpsd.status.page.rules.page_waiting import pod_card
-from mpsd.status.report_node import MPS_NODES, NODES
+from mpsd.status.page.rules.view import Head, PageView, Scope, WaitingCard, pod_card
 from mpsd.status.rules.explanation import story
-from mpsd.status.rules.pod_scene import Scene
-from mpsd.status.rules.pod_seen import PodSeen, read_pod_seen
+from mpsd.status.rules.pods import PodSeen, Scene, read_pod_seen
 
 _AT_ONCE = 8  # nodes, before others are served
 _SHARE = 10  # of the time, one part at most is spent on why pods wait

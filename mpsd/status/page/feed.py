@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from mpsd.platform.logs import logger
-from mpsd.status.page.rules.page_view import LISTS, Head, PageView, who_gives_way
+from mpsd.status.page.rules.view import LISTS, Head, PageView, who_gives_way
 
 MOST_READERS = 32
 SHORTEST_PAUSE_S = 0.5  # between two looks

@@ -7,11 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from mpsd.model.cluster_status import ClusterNode, PodStatus
-from mpsd.model.cordon import ALL, drains
-from mpsd.model.domain_states import State
-from mpsd.model.domains import Domain
-from mpsd.model.gib import gib
+from mpsd.model.domain import ALL, Domain, State, drains
 from mpsd.model.problem import InvalidInput, Problem
+from mpsd.model.quantity import gib
 
 DRAINS = frozenset({State.DRAINING, State.DRAINED})
 

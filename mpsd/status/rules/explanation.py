@@ -7,17 +7,14 @@ One rule: what is known for certain is said, and what others say is quoted; noth
 from enum import Enum
 
 from mpsd.grants.rules.placement import gib
-from mpsd.kubelet.rules.placement_annotations import chosen_gpus
-from mpsd.model.cluster_status import ClusterNode, PodStatus
-from mpsd.model.domain_states import State, after_is
-from mpsd.model.durations import lasting
+from mpsd.kubelet.rules.gpu_choice import chosen_gpus
+from mpsd.model.cluster_status import ClusterNode, GpuRow, PodStatus, silence
+from mpsd.model.domain import State, after_is
 from mpsd.model.grants import GpuName
-from mpsd.model.node_troubles import silence
 from mpsd.model.problem import shown_name
-from mpsd.model.status_rows import GpuRow
-from mpsd.status.rules.pod_scene import Scene, Story, Why, listed, wanted
-from mpsd.status.rules.pod_seen import ContainerState, PodSeen, quoted
-from mpsd.status.rules.pod_waiting import waiting_story
+from mpsd.model.quantity import lasting
+from mpsd.status.rules.pods import ContainerState, PodSeen, Scene, Story, Why, listed, quoted, wanted
+from mpsd.status.rules.waiting import waiting_story
 
 _UNEXPECTED, _OUT_OF = "UnexpectedAdmissionError", "OutOf"  # kubelet's reasons: it had nothing of what was asked for
 _KILLED = 137  # 128 and SIGKILL

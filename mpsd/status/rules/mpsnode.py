@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mpsd.model.domain_states import State
-from mpsd.model.fault_status import FaultsStatus, faults_status
+from mpsd.model.domain import State
 from mpsd.model.grants import Gpu, promised_mib
-from mpsd.model.heartbeat import HEARTBEAT_S as HEARTBEAT_S
 from mpsd.model.identity import PodName
-from mpsd.model.installed import LABEL, NAME_LABEL, PRODUCT
 from mpsd.model.mpsnode import (
+    API,
+    KIND,
     MPSNodeStatus,
     ReportedCanary,
     ReportedDomain,
@@ -29,15 +28,17 @@ from mpsd.model.mpsnode import (
     ReportedSuspect,
     as_object,
 )
+from mpsd.model.names import HEARTBEAT_S as HEARTBEAT_S
+from mpsd.model.names import LABEL, NAME_LABEL, PRODUCT
+from mpsd.model.node_status import FaultsStatus
 from mpsd.model.node_view import Canary, Client, DomainView, HeldGrant, NodeView, pod_names
+from mpsd.mps.rules.faults import faults_status
 from mpsd.watchdog.rules.reported import FIELD as VIOLATIONS
 from mpsd.watchdog.rules.reported import differs, is_news
 
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.policy import Policy
 
-API = "mpsd.io/v1alpha1"
-KIND = "MPSNode"
 # A resource of the Node: when GPU memory was last given back, in seconds since 1970. No watch of kube-scheduler's is on
 # MPSNodes; what a Node has to allocate is the one thing that makes every version of it try again the pods that wait.
 GIVEN_BACK = "mpsd.io/given-back-at"

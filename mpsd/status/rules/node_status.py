@@ -7,7 +7,6 @@ them for each GPU and each grant.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from mpsd.model.fault_status import faults_status
 from mpsd.model.grants import Gpu, Part, promised_mib
 from mpsd.model.identity import PodName, process_of
 from mpsd.model.node_status import (
@@ -22,6 +21,7 @@ from mpsd.model.node_status import (
 )
 from mpsd.model.node_view import Client, HeldGrant, NodeView, Waiting, pod_names
 from mpsd.model.violations import most_mib
+from mpsd.mps.rules.faults import faults_status
 
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.policy import Policy

@@ -13,7 +13,7 @@ from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_view import Client
 from mpsd.model.policy import Policy, Response
 from mpsd.model.violations import Kind, Violation, most_mib, named
-from mpsd.watchdog.rules.watched import Books, Examined, Finding, Place, Seen, age, crowd, lifted, strangers
+from mpsd.watchdog.rules.processes import Books, Examined, Finding, Place, Seen, age, crowd, lifted, strangers
 
 AGAIN_S = 2.0  # a process that was signalled and is still listed counts again after this; memory is back in 0.07 s
 SECOND_LOOK_S = 0.03  # after the first: a process that starts or ends may show outside MPS for a moment

@@ -22,8 +22,7 @@ from mpsd.model.mpsnode import (
 if TYPE_CHECKING:  # as in model.grants
     from collections.abc import Callable
 
-    from mpsd.model.responses import Response
-    from mpsd.model.violations import Kind
+    from mpsd.model.violations import Kind, Response
 
 MOST_PODS = 32
 MOST_LAST = 5

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.containers.runtime.asking import NobodyAnswers, ask
-from mpsd.containers.runtime.granted import refusal
-from mpsd.containers.runtime.refused import Refused
+from mpsd.containers.runtime.asking import NobodyAnswers, ask, refusal
+from mpsd.containers.runtime.json_text import Refused
 
 
 @contextmanager

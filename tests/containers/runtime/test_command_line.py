@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.containers.runtime import command_line
-from mpsd.containers.runtime.refused import Refused
+from mpsd.containers.runtime.json_text import Refused
 
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=6)
 PLAIN = WORDS.filter(lambda word: word != "" and not word.startswith("-"))

@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mpsd.grants.rules.container_messages import BundleDevice, BundleMount, ContainerAnswer, ContainerAsks
-from mpsd.grants.rules.grant_messages import Refusal
+from mpsd.grants.rules.messages import BundleDevice, BundleMount, ContainerAnswer, ContainerAsks, Refusal
 from tests.containers.runtime.ground import Ground, names
 from tests.containers.runtime.mpsd_answers import Answers, answering
 

@@ -6,13 +6,13 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.containers.dialects import dialect_names
-from mpsd.containers.runtime import bundle_edit, environment, json_text
-from mpsd.containers.runtime.bundle_edit import Record
-from mpsd.containers.runtime.granted import Granted
-from mpsd.containers.runtime.refused import Refused
+from mpsd.containers.dialects import names
+from mpsd.containers.runtime import bundle, json_text
+from mpsd.containers.runtime.asking import Granted
+from mpsd.containers.runtime.bundle import Record
+from mpsd.containers.runtime.json_text import Refused
 
-NAMES = st.sampled_from([*dialect_names.VARIABLES, "CUDA_MPS_PIPE_DIRECTORY", "PATH", "", "X"])
+NAMES = st.sampled_from([*names.VARIABLES, "CUDA_MPS_PIPE_DIRECTORY", "PATH", "", "X"])
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=5)
 ENTRIES = st.lists(st.one_of(st.builds("{}={}".format, NAMES, TEXTS), TEXTS), max_size=8)
 VARIABLES = st.dictionaries(NAMES.filter(bool), TEXTS, max_size=4)
@@ -22,9 +22,9 @@ MOUNTS = st.lists(st.sampled_from(["/run/mpsd/client", "/sim/a", "/sim/b"]), uni
 @given(ENTRIES)
 def test_what_decides_is_read_in_one_way_or_refused(entries: list[str]) -> None:
     pairs = {tuple(entry.split("=", 1)) for entry in entries if "=" in entry}
-    deciding = sorted(pair for pair in pairs if pair[0] in dialect_names.VARIABLES)
+    deciding = sorted(pair for pair in pairs if pair[0] in names.VARIABLES)
     try:
-        script, found = environment.dialect(entries)
+        script, found = bundle.dialect(entries)
     except Refused:
         assert len(dict(deciding)) < len(deciding)
         return
@@ -34,10 +34,10 @@ def test_what_decides_is_read_in_one_way_or_refused(entries: list[str]) -> None:
 
 @given(ENTRIES, VARIABLES)
 def test_replaced_names_are_there_once_and_all_others_stay(entries: list[str], variables: dict[str, str]) -> None:
-    now = environment.replaced(entries, variables)
+    now = bundle.replaced(entries, variables)
     for name, value in variables.items():
-        assert [entry for entry in now if environment.name_of(entry) == name] == [f"{name}={value}"]
-    others = [entry for entry in entries if environment.name_of(entry) not in variables]
+        assert [entry for entry in now if bundle.name_of(entry) == name] == [f"{name}={value}"]
+    others = [entry for entry in entries if bundle.name_of(entry) not in variables]
     assert now[: len(others)] == others
 
 
@@ -57,25 +57,25 @@ def test_a_bundle_has_what_was_granted_last_once_whatever_was_killed_before(
     hook: dict[str, object] = {"path": "/hook"}
     for variables, mounts, killed in turns:
         config = copy.deepcopy(on_disk)
-        found = bundle_edit.undo(config, record)
+        found = bundle.undo(config, record)
         assert sorted(config["process"]["env"]) == sorted(entries)
         assert config["mounts"] == [own]
-        added = bundle_edit.apply(config, _granted(variables, mounts), [], hook)
-        record = bundle_edit.record_of(json.loads(json.dumps(bundle_edit.both(found, added).written())), "the record")
+        added = bundle.apply(config, _granted(variables, mounts), [], hook)
+        record = bundle.record_of(json.loads(json.dumps(bundle.both(found, added).written())), "the record")
         if not killed:
             on_disk = config
             assert [mount["destination"] for mount in config["mounts"]] == ["/own", *mounts]
             assert config["hooks"]["poststop"] == [hook]
-    bundle_edit.undo(on_disk, record)
+    bundle.undo(on_disk, record)
     assert sorted(on_disk["process"]["env"]) == sorted(entries)
     assert on_disk["mounts"] == [own]
 
 
 def test_what_a_person_changed_since_stays() -> None:
     config: dict[str, object] = {"process": {"env": ["A=1"]}}
-    record = bundle_edit.apply(config, _granted({"A": "2"}, []), [], {"path": "/hook"})
+    record = bundle.apply(config, _granted({"A": "2"}, []), [], {"path": "/hook"})
     config["process"] = {"env": ["A=3"]}
-    bundle_edit.undo(config, record)
+    bundle.undo(config, record)
     assert config["process"] == {"env": ["A=3"]}
 
 

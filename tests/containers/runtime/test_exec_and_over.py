@@ -8,7 +8,7 @@ import time
 import msgspec
 import pytest
 
-from mpsd.grants.rules.container_messages import ContainerName, ExecAnswer
+from mpsd.grants.rules.messages import ContainerName, ExecAnswer
 from tests.containers.runtime.ground import Ended, Ground
 from tests.containers.runtime.mpsd_answers import Answers, answering
 from tests.containers.runtime.test_create import ASK, SIX, granted

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from mpsd.containers.runtime.host_user import may_be_root
-from mpsd.containers.runtime.refused import Refused
+from mpsd.containers.runtime.create import may_be_root
+from mpsd.containers.runtime.json_text import Refused
 
 MAPPED = {"containerID": 0, "hostID": 100_000, "size": 65_536}
 

@@ -14,5 +14,5 @@ def test_nothing_slow_is_loaded_even_where_all_of_it_is() -> None:
     )
     asked = f"import sys; sys.path.append({_CHECKOUT!r}); import {modules}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-ISc", asked], stdout=subprocess.PIPE, timeout=30, check=True).stdout
-    assert "mpsd.containers.runtime.settle" in loaded.decode().split()
+    assert "mpsd.containers.runtime.create" in loaded.decode().split()
     assert SLOW.isdisjoint(loaded.decode().split())

@@ -6,7 +6,7 @@ from mpsd.kubelet.rules.messages import Answer, DeviceNode, Mount
 from mpsd.kubelet.rules.node_pods import ContainerName
 from mpsd.kubelet.rules.pod_grants import ContainerDevices
 from mpsd.model.problem import InvalidInput, Problem
-from mpsd.simulator.kubelet.kubelet_version import NEWEST, OLDEST
+from mpsd.simulator.kubelet.versions import NEWEST, OLDEST
 from tests.simulator.kubelet.conftest import Story
 from tests.simulator.kubelet.world import MEMORY, PERCENT, World, container, play
 

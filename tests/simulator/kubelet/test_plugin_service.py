@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 from mpsd.kubelet.device_plugin import PluginServer, register
 from mpsd.kubelet.registration import PluginService
-from mpsd.kubelet.rules.device_answer import DeviceListStrategy
+from mpsd.kubelet.rules.allocation import DeviceListStrategy
 from mpsd.kubelet.settings import KubeletSettings
-from mpsd.simulator.kubelet.kubelet_version import CONFUSED
+from mpsd.simulator.kubelet.versions import CONFUSED
 from tests.simulator.kubelet.conftest import Story
 from tests.simulator.kubelet.world import MEMORY, Plugin, World, play
 

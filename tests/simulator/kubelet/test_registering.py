@@ -6,7 +6,7 @@ import pytest
 
 from mpsd.kubelet.device_plugin import register
 from mpsd.kubelet.kubelet_socket import KubeletRefused, identity_of
-from mpsd.simulator.kubelet.kubelet_version import NEWEST, OLDEST
+from mpsd.simulator.kubelet.versions import NEWEST, OLDEST
 from tests.simulator.kubelet.conftest import Story
 from tests.simulator.kubelet.world import MEMORY, PERCENT, Plugin, World, play
 

@@ -19,7 +19,7 @@ NOBODY = 65534
 # Python and mpsd may lie where another user may not read.
 IMPORT_FIRST = """
 import os, sys
-from mpsd.simulator.kubelet import kubelet_shim
+from mpsd.simulator.kubelet import shim as kubelet_shim
 os.setuid(int(sys.argv[2]) or os.geteuid())
 kubelet_shim.main()
 """

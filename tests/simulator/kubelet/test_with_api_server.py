@@ -10,12 +10,12 @@ from typing import Any
 import aiohttp
 
 from mpsd.kubelet.device_plugin import PluginServer, register
-from mpsd.simulator.api_server.api_cluster import Cluster
-from mpsd.simulator.api_server.api_server import ApiServer as Server
-from mpsd.simulator.api_server.api_server import write_kubeconfig
+from mpsd.simulator.api_server.cluster import Cluster
+from mpsd.simulator.api_server.server import ApiServer as Server
+from mpsd.simulator.api_server.server import write_kubeconfig
 from mpsd.simulator.kubelet.api_source import Access, ApiServer, read_kubeconfig
 from mpsd.simulator.kubelet.kubelet import Kubelet, KubeletSettings
-from mpsd.simulator.kubelet.kubelet_pace import Pace
+from mpsd.simulator.kubelet.versions import Pace
 from tests.simulator.kubelet.world import DEADLINE_S, MEMORY, Plugin, container
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"

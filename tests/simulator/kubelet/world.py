@@ -16,9 +16,8 @@ from mpsd.platform import processes
 from mpsd.platform.waiting import until
 from mpsd.simulator.kubelet.containers import Run, Running
 from mpsd.simulator.kubelet.kubelet import Kubelet, KubeletSettings
-from mpsd.simulator.kubelet.kubelet_pace import Pace
-from mpsd.simulator.kubelet.kubelet_version import Version
 from mpsd.simulator.kubelet.sources import PodsInMemory
+from mpsd.simulator.kubelet.versions import Pace, Version
 
 MEMORY, PERCENT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 KINDS = {MEMORY: "memory", PERCENT: "percent"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.events import Happening, Reason, node_subject
 from tests.simulated_api import SimulatedApi
 from tests.status.pod_worlds import client, held, node

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.node_view import Fault, FaultHit, NodeView
 from tests.model.worlds import NOW, identity
 from tests.simulated_api import SimulatedApi

@@ -8,8 +8,8 @@ from typing import Any
 
 from mpsd.platform.kube import PatchKind
 from mpsd.platform.waiting import until
-from mpsd.status.page.pods_of_node import PodsOfNode
-from mpsd.status.page.rules.page_view import PodsHeard, PodsHere
+from mpsd.status.page.node import PodsOfNode
+from mpsd.status.page.rules.view import PodsHeard, PodsHere
 from tests.model.worlds import GPUS, POLICY
 from tests.page_worlds import node
 from tests.simulated_api import SimulatedApi

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.events import Happening, Reason, pod_subject
 from mpsd.model.identity import PodName
-from mpsd.model.responses import Response
-from mpsd.model.violations import Kind
+from mpsd.model.violations import Kind, Response
 from mpsd.platform.kube import NotFound, Object, PatchKind
 from mpsd.platform.kube_time import stamp
 from mpsd.status.rules import mpsnode
-from mpsd.status.rules.pod_marks import PodMarks
+from mpsd.status.rules.pods import PodMarks
 from mpsd.watchdog.rules.reported import LastViolation, NodeViolations, Tally
 from tests.model.worlds import POLICY, UUIDS
 from tests.simulated_api import SimulatedApi

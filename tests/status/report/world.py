@@ -12,7 +12,7 @@ import yaml
 
 from mpsd.model.policy import Policy
 from mpsd.platform.kube import Kube, NotFound, Object, PatchKind, Resource, open_kube
-from mpsd.status.node_report import NodeReport
+from mpsd.status.report import NodeReport
 from tests.model.worlds import POLICY
 from tests.simulated_api import SimulatedApi
 

@@ -13,10 +13,9 @@ import psutil
 import pytest
 
 from mpsd.bench import clients, cost, need, ratio
-from mpsd.bench.crowd import gather
 from mpsd.bench.ground import Share
-from mpsd.bench.here import CannotMeasure, Here
-from mpsd.bench.rules.bench_rows import CostRow, Mode, RatioRow, Work
+from mpsd.bench.here import CannotMeasure, Here, gather
+from mpsd.bench.rules.rows import CostRow, Mode, RatioRow, Work
 from mpsd.platform.limits_files import load_limits
 
 WINDOW_S = 0.05

@@ -7,7 +7,7 @@ import pytest
 
 from mpsd.bench import reactions
 from mpsd.bench.here import Here, NotAsPromised
-from mpsd.bench.rules.bench_rows import Reaction, ReactionRow
+from mpsd.bench.rules.rows import Reaction, ReactionRow
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.processes import descendants_of
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import pytest
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.grants import Grant, evenly
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import RECORD_VERSION, DomainRecord, Fault, FaultHit

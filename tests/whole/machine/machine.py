@@ -22,10 +22,10 @@ import msgspec
 import yaml
 
 from mpsd.model.client_limits import DENY_MIB
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.node_status import DomainStatus, GrantStatus, NodeStatus
 from mpsd.model.node_view import RECORD_VERSION, Canary, DomainRecord
-from mpsd.mps.domain_drain import limit_mib
+from mpsd.mps.drain import limit_mib
 from mpsd.mps.rules import control_protocol
 from mpsd.platform import local_api, processes, records
 from mpsd.platform.domain_folder import DomainFolder

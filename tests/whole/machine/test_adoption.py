@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.identity import ProcessIdentity
-from mpsd.mps import control_process
+from mpsd.mps import control_daemon
 from mpsd.platform import processes, records
 from mpsd.simulator.card import EXCLUSIVE_PROCESS
 from tests.whole.machine.conftest import serving_on
@@ -20,12 +20,12 @@ def daemon_by_hand(machine: Machine, gpu: int) -> Program:
     """A daemon that somebody started for this GPU in the pipe directory of gpu0."""
     folder = machine.folder_of()
     folder.make()
-    flags = ["-f", "-M"] if control_process.multi_user() else ["-f"]
+    flags = ["-f", "-M"] if control_daemon.multi_user() else ["-f"]
     daemon = machine.start(
         [machine.program(CONTROL), *flags],
         {"CUDA_MPS_PIPE_DIRECTORY": str(folder.pipe), "CUDA_VISIBLE_DEVICES": machine.simulation.gpus[gpu].uuid},
     )
-    eventually(lambda: control_process.listener(folder), "the daemon listens")
+    eventually(lambda: control_daemon.listener(folder), "the daemon listens")
     return daemon
 
 

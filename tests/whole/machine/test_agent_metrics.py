@@ -16,8 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from mpsd.admission.metrics import WebhookMetrics
-from mpsd.model.metric import Teller
-from mpsd.model.metrics_names import told_by
+from mpsd.model.metrics import Teller, told_by
 from mpsd.model.node_status import NodeStatus
 from mpsd.platform.server_metrics import ServerMetrics
 from mpsd.scheduler.metrics import SchedulerMetrics

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mpsd.model.client_limits import DENY_MIB
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.node_view import Canary
 from mpsd.platform import processes, records
 from mpsd.simulator.card import Quirk

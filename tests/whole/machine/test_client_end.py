@@ -18,15 +18,15 @@ from mpsd.model.policy import Response
 from mpsd.model.violations import Kind, Violation
 from mpsd.mps.node import Node
 from mpsd.platform import processes
+from mpsd.platform.containers import PodProcesses
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.nvml import Nvml
-from mpsd.platform.pod_processes import PodProcesses
 from mpsd.platform.settings import settings
 from mpsd.simulator.card import GRAPHICS, MPS_CLIENT, OUTSIDE_MPS, Card, Claim
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import SimulatedNvml
-from mpsd.watchdog.client_end import ClientEnd, NotEnded
+from mpsd.watchdog.ending import ClientEnd, NotEnded
 from tests.platform.pod_cgroup import needs_cgroups, pod_cgroup
 from tests.whole.machine.machine import SOON_S
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.status.cluster_glance import Glance, mpsnodes
+from mpsd.status.glance import Glance, mpsnodes
 from tests.mpsnodes import NAMES, mpsnode
 
 

@@ -1,6 +1,6 @@
 """A control daemon that is not understood is never trusted with programs, and leaves nothing behind."""
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from tests.whole.machine.machine import Machine, eventually
 
 # The daemon itself is the simulated one; what it is told and asked comes to nothing.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from tests.whole.machine.conftest import serving_on
 from tests.whole.machine.machine import Line, Machine, eventually
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.simulator.card import Quirk
 from tests.whole.machine.asking_doctor import first_line, is_first_line
 from tests.whole.machine.asking_doctor import untried as untried

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsd.model.domain_states import State
-from mpsd.mps import drain_requests
+from mpsd.model.domain import State
+from mpsd.mps import drain
 from tests.whole.machine.conftest import parted_on
 from tests.whole.machine.machine import Machine, eventually
 
@@ -25,7 +25,7 @@ def test_a_drain_waits_for_the_programs_that_run_and_takes_no_new_ones(apart: Ma
     daemon = apart.daemon()
     folder = apart.folder_of()
 
-    drain_requests.ask(folder, WHY)
+    drain.ask(folder, WHY)
 
     assert apart.in_state(State.DRAINING).reason == WHY
     assert not folder.gate.exists()
@@ -38,7 +38,7 @@ def test_a_drain_waits_for_the_programs_that_run_and_takes_no_new_ones(apart: Ma
     assert refused.exit_code() == 1
     assert f"gpu0 is drained: {WHY}" in refused.errors
 
-    drain_requests.withdraw(folder)
+    drain.withdraw(folder)
 
     apart.in_state(State.READY)
     assert apart.daemon() == daemon
@@ -47,9 +47,9 @@ def test_a_drain_waits_for_the_programs_that_run_and_takes_no_new_ones(apart: Ma
 
 def test_a_withdrawn_drain_serves_at_once_though_programs_run(apart: Machine) -> None:
     client = apart.client(7)
-    drain_requests.ask(apart.folder_of(), WHY)
+    drain.ask(apart.folder_of(), WHY)
     apart.in_state(State.DRAINING)
-    drain_requests.withdraw(apart.folder_of())
+    drain.withdraw(apart.folder_of())
     assert apart.in_state(State.READY).reason == ""
     assert client.running
 
@@ -58,17 +58,17 @@ def test_a_drain_waits_for_a_program_that_is_not_on_its_gpu_yet(apart: Machine) 
     go = apart.run_directory.parent / "go"
     program = apart.run("--gpu-mem 1", "sh", "-c", f"while ! test -e {go}; do sleep 0.05; done; exec sim-cuda")
     eventually(lambda: apart.limit_mib() == 1024, "it has its grant")
-    drain_requests.ask(apart.folder_of(), WHY)
+    drain.ask(apart.folder_of(), WHY)
     apart.in_state(State.DRAINING)
     go.touch()
     assert program.exit_code() == 0
     apart.in_state(State.DRAINED)
-    drain_requests.withdraw(apart.folder_of())
+    drain.withdraw(apart.folder_of())
 
 
 def test_control_may_be_replaced_once_its_domains_are_drained(machine: Machine) -> None:
     control, agent = machine.apart()
-    drain_requests.ask(machine.folder_of(), WHY)
+    drain.ask(machine.folder_of(), WHY)
     machine.in_state(State.DRAINED)
     before = machine.daemon()
     agent.kill()  # the simulated GPUs go with control
@@ -83,5 +83,5 @@ def test_control_may_be_replaced_once_its_domains_are_drained(machine: Machine) 
     assert machine.daemon() != before
     states = [line["state"] for line in again.logged("state")]
     assert states == ["starting", "draining", "drained"]
-    drain_requests.withdraw(machine.folder_of())
+    drain.withdraw(machine.folder_of())
     machine.in_state(State.READY)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from tests.whole.machine import hardware
 from tests.whole.machine.hardware import AnyMachine, SimulatedMachine, cuda
 from tests.whole.machine.machine import eventually

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.node_view import Fault
-from mpsd.mps import drain_requests
+from mpsd.mps import drain
 from mpsd.platform import records
 from tests.whole.machine.conftest import parted_on
 from tests.whole.machine.machine import Machine, Program, eventually
@@ -194,10 +194,10 @@ def test_a_process_that_is_not_the_very_one_is_not_ended_and_the_daemon_is_repla
 
 def test_a_drain_is_not_held_up_by_those_who_linger(apart: Machine) -> None:
     culprit = lingers(apart, faulting=True)
-    drain_requests.ask(apart.folder_of(), "a new driver")
+    drain.ask(apart.folder_of(), "a new driver")
 
     apart.in_state(State.DRAINED)
 
     assert culprit.exit_code() == KILLED
-    drain_requests.withdraw(apart.folder_of())
+    drain.withdraw(apart.folder_of())
     apart.in_state(State.READY)

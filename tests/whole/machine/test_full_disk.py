@@ -1,6 +1,6 @@
 """What cannot be written down, as on a full /run: supervision goes on, and it is written as soon as it can be."""
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from tests.whole.machine.machine import Machine, eventually
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.node_view import RECORD_VERSION, DomainRecord
 from mpsd.mps import gate
 from mpsd.platform import processes, records

@@ -1,7 +1,7 @@
 """What an agent remembers of what happened: the same once more takes nobody's place."""
 
 from mpsd.agent.events import HappenedBook
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.events import Happening, Reason, pod_subject
 from tests.status.pod_worlds import node, pod
 

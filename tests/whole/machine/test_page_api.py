@@ -13,10 +13,10 @@ import aiohttp
 import pytest
 
 from mpsd.platform.listener import Listener, ListenerSettings, TcpAddress
-from mpsd.status.page import page_api
+from mpsd.status.page import server
 from mpsd.status.page.feed import MOST_READERS
-from mpsd.status.page.page_api import PageApi
-from mpsd.status.page.rules.page_view import PageView
+from mpsd.status.page.rules.view import PageView
+from mpsd.status.page.server import PageApi
 from tests.model.worlds import GPUS
 from tests.page_worlds import GIB, Played, crowd, granted, node, page_of
 
@@ -109,7 +109,7 @@ def test_what_is_gone_is_told_by_its_id() -> None:
 
 
 def test_a_view_that_differs_in_nothing_but_the_time_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_api, "BEAT_S", 1.0)
+    monkeypatch.setattr(server, "BEAT_S", 1.0)
     first = page_of(node(GPUS, []))
 
     async def test(site: Site) -> None:
@@ -202,7 +202,7 @@ def test_a_stop_ends_every_stream_at_once() -> None:
 
 
 def test_a_reader_who_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_api, "_SLOW_S", 0.5)
+    monkeypatch.setattr(server, "_SLOW_S", 0.5)
 
     async def test(site: Site) -> None:
         with socket.socket() as lazy:
@@ -253,5 +253,5 @@ def test_what_is_shown_can_be_had_as_json_and_nothing_known_is_no_empty_view() -
 
     on_site(page_of(node(GPUS, [])), test)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page_api, "_FIRST_VIEW_S", 0.2)
+        patch.setattr(server, "_FIRST_VIEW_S", 0.2)
         on_site(None, nothing)

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from mpsd.model.domain_states import State
-from mpsd.mps import drain_requests
+from mpsd.model.domain import State
+from mpsd.mps import drain
 from mpsd.platform import local_api
 from tests.whole.machine.fate import GRACES, Bystander, Deed, Fate, seeds, until_quiet
 from tests.whole.machine.machine import Machine, Program, eventually
@@ -54,15 +54,15 @@ class ProgramsFate(Fate):
         eventually(self._answers, "the agent answers")
 
     def cordon(self) -> None:
-        drain_requests.ask(self.machine.folder_of(self.domain()), "chance has it")
+        drain.ask(self.machine.folder_of(self.domain()), "chance has it")
 
     def uncordon(self) -> None:
-        drain_requests.withdraw(self.machine.folder_of(self.domain()))
+        drain.withdraw(self.machine.folder_of(self.domain()))
 
     def end(self) -> None:
         self.let_daemons_go_on()
         for domain in DOMAINS:
-            drain_requests.withdraw(self.machine.folder_of(domain))
+            drain.withdraw(self.machine.folder_of(domain))
 
     def _answers(self) -> bool:
         with suppress(local_api.NotRunning):

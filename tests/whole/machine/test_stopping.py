@@ -4,7 +4,7 @@ import os
 import signal
 
 from mpsd.model.client_limits import DENY_MIB
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.platform import records
 from mpsd.simulator.card import DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED
 from tests.whole.machine.machine import Machine, eventually

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from tests.whole.machine.machine import Machine, Program, Service, eventually
 from tests.whole.machine.promises import is_kept_within
 

@@ -3,7 +3,7 @@
 import os
 import signal
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from tests.whole.machine.machine import Machine
 from tests.whole.machine.test_agent_metrics import now
 

@@ -42,7 +42,7 @@ class Cluster(Machine):
 
     def begin(self) -> None:
         """Starts everything, and waits until kubelet has both resources."""
-        self.api = self.simulator("mpsd.simulator.api_server.api_server", "--dir", self._api_folder)
+        self.api = self.simulator("mpsd.simulator.api_server.server", "--dir", self._api_folder)
         eventually((self._api_folder / "kubeconfig").exists, "the API server serves")
         self._find_api()
         definition = yaml.safe_load(_DEFINITION.read_text())

@@ -11,19 +11,16 @@ import grpc
 import pytest
 
 from mpsd.agent.agent import AgentRole
-from mpsd.kubelet import ledger, memory_plugin
+from mpsd.kubelet import ledger, plugins
 from mpsd.kubelet.api import podresources_pb2 as wire
 from mpsd.kubelet.api.podresources_pb2_grpc import PodResourcesListerServicer, add_PodResourcesListerServicer_to_server
 from mpsd.kubelet.device_plugin import HeldBack
 from mpsd.kubelet.ledger import KubeletGrants
-from mpsd.kubelet.memory_plugin import MemoryPlugin
-from mpsd.kubelet.node_devices import NodeDevices
-from mpsd.kubelet.rules.allocation import Held
-from mpsd.kubelet.rules.bystanders import Bystander, read_bystander
-from mpsd.kubelet.rules.device_answer import DeviceListStrategy, Surroundings
+from mpsd.kubelet.plugins import MemoryPlugin, NodeDevices
+from mpsd.kubelet.rules.allocation import DeviceListStrategy, Held, Surroundings
 from mpsd.kubelet.rules.devices import gpu_of, memory_devices
-from mpsd.kubelet.rules.node_pods import NodePod, read_node_pod
-from mpsd.model.domains import Domain
+from mpsd.kubelet.rules.node_pods import Bystander, NodePod, read_bystander, read_node_pod
+from mpsd.model.domain import Domain
 from mpsd.mps.node import Node
 from mpsd.platform import processes
 from mpsd.platform.kube import PODS, open_kube
@@ -31,7 +28,7 @@ from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.logs import logger
 from mpsd.platform.nvml import Nvml
 from mpsd.platform.waiting import until
-from mpsd.simulator.api_server.api_kinds import PODS as PODS_KIND
+from mpsd.simulator.api_server.kinds import PODS as PODS_KIND
 from tests.model.worlds import GPUS, POLICY, UUIDS
 from tests.simulated_api import SimulatedApi, simulated_api
 from tests.status.node_worlds import MEM, PERCENT, container, mem_ids, named, percent_ids, pod_object
@@ -296,7 +293,7 @@ def test_an_older_word_of_kubelet_that_comes_late_undoes_no_newer_one() -> None:
 
 def test_no_container_starts_before_kubelet_has_said_what_its_pod_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        monkeypatch.setattr(memory_plugin, "_ANSWER_S", 0.3)
+        monkeypatch.setattr(plugins, "_ANSWER_S", 0.3)
         await world.kubelet.stop()
         with pytest.raises(HeldBack, match="kubelet does not say who holds what"):
             await _plugin(world.books).pre_start(mem_ids(7))

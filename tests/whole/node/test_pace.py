@@ -2,7 +2,7 @@
 
 import asyncio
 
-from mpsd.platform.pace import Pace
+from mpsd.platform.event_loop import Pace
 from mpsd.platform.waiting import until
 
 

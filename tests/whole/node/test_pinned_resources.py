@@ -6,8 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from mpsd.model.policy import Policy
+from mpsd.platform.limits_watch import PinnedResources
 from mpsd.platform.logs import logger
-from mpsd.platform.pinned_resources import PinnedResources
 from tests.model.worlds import POLICY, SPREAD
 
 SMALL = replace(POLICY, resources=replace(POLICY.resources, memory_unit_mib=128))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import MEMORY, PERCENT, Cluster, pod
 

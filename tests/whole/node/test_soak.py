@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.kubelet.rules.placement_annotations import GPU
+from mpsd.kubelet.rules.gpu_choice import GPU
 from mpsd.model.client_limits import DENY_MIB
-from mpsd.model.domain_states import State
+from mpsd.model.domain import State
 from mpsd.model.node_status import GrantStatus
 from mpsd.platform import local_api
 from mpsd.simulator.gpus import DEVICE_NODES

@@ -21,8 +21,7 @@ from mpsd.model.node_status import ViolationsStatus
 from mpsd.model.policy import Response
 from mpsd.model.violations import Kind
 from mpsd.platform import local_api
-from mpsd.simulator.card import MPS_SERVER
-from mpsd.simulator.cuda_results import OUT_OF_MEMORY
+from mpsd.simulator.card import MPS_SERVER, OUT_OF_MEMORY
 from mpsd.simulator.gpus import MIB
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import SOON_S, Service, eventually

@@ -6,10 +6,10 @@ One rule: a pod counts once at any moment, by what kubelet gave it, else by what
 import json
 from collections.abc import Iterator, Mapping
 
-from mpsd.kubelet.rules.placement_annotations import GPU
+from mpsd.kubelet.rules.gpu_choice import GPU
 from mpsd.scheduler.rules.reservations import KEY
-from mpsd.simulator.api_server.api_kinds import Object
-from mpsd.simulator.api_server.api_store import Stored
+from mpsd.simulator.api_server.kinds import Object
+from mpsd.simulator.api_server.objects import Stored
 from tests.simulated_api import SimulatedApi
 from tests.whole.scheduler.world import GIB
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from mpsd.kubelet.rules.placement_annotations import GPU
+from mpsd.kubelet.rules.gpu_choice import GPU
 from tests.simulated_api import SimulatedApi
 from tests.whole.scheduler.between import between
 from tests.whole.scheduler.world import GIB, PODS, World, gpu_of, run, uuid

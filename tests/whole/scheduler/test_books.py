@@ -3,11 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
-from mpsd.kubelet.rules.placement_annotations import GPU
+from mpsd.kubelet.rules.gpu_choice import GPU
 from mpsd.model.policy import Placement
 from mpsd.platform.kube import PatchKind
-from mpsd.scheduler.rules.node_books import Source
-from mpsd.scheduler.scheduler_books import Patience
+from mpsd.scheduler.ledger import Patience
+from mpsd.scheduler.rules.capacity import Source
 from tests.model.worlds import POLICY
 from tests.simulated_api import SimulatedApi
 from tests.whole.scheduler.world import GIB, MPS_NODES, NODES, World, run, uuid

@@ -8,7 +8,7 @@ import pytest
 
 from mpsd.platform.kube import Kube
 from mpsd.platform.waiting import until
-from mpsd.scheduler.rules.node_books import Source
+from mpsd.scheduler.rules.capacity import Source
 from tests.simulated_api import SimulatedApi
 from tests.whole.scheduler.between import Between, Cut, between
 from tests.whole.scheduler.server_history import overfull

@@ -4,8 +4,7 @@ import pytest
 
 from mpsd.platform.kube import Object
 from mpsd.scheduler.node import KnownNode, read_told
-from mpsd.scheduler.rules.node_books import Terms
-from mpsd.scheduler.rules.promises import Fate
+from mpsd.scheduler.rules.capacity import Fate, Terms
 from mpsd.scheduler.rules.reservations import KEY
 from tests.model.worlds import POLICY
 from tests.whole.scheduler.world import told

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.platform.kube import Object
-from mpsd.simulator.api_server.api_kinds import PODS as POD_KIND
+from mpsd.simulator.api_server.kinds import PODS as POD_KIND
 from tests.simulated_api import SimulatedApi
 from tests.whole.scheduler.server_history import overfull
 from tests.whole.scheduler.world import Scheduler, World, gpu_of, run, uuid

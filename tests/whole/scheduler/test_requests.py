@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.placement_annotations import GPU
+from mpsd.kubelet.rules.gpu_choice import GPU
 from mpsd.platform.limits_files import POLICY_FILE, shipped_folder
 from mpsd.platform.waiting import wait_until
-from mpsd.simulator.api_server.api_kinds import PODS as POD_KIND
-from mpsd.simulator.api_server.api_store import Key
+from mpsd.simulator.api_server.kinds import PODS as POD_KIND
+from mpsd.simulator.api_server.objects import Key
 from tests.scheduler.test_extender_wire import ANY_JSON
 from tests.served import DEADLINE_S, Object
 from tests.simulated_api import SimulatedApi, simulated_api

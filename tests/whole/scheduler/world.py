@@ -9,17 +9,17 @@ from typing import Any
 
 import yaml
 
-from mpsd.kubelet.rules.placement_annotations import GPU
+from mpsd.kubelet.rules.gpu_choice import GPU
 from mpsd.model.identity import PodName
 from mpsd.platform.kube import Kube, Object, PatchKind, Resource, open_kube
 from mpsd.platform.kube_access import of_kubeconfig
 from mpsd.platform.kube_time import stamp
 from mpsd.platform.waiting import until
-from mpsd.scheduler.rules.node_books import NodeBooks
+from mpsd.scheduler.bind import BindArgs, Binder
+from mpsd.scheduler.ledger import PATIENCE, ClusterBooks, Patience
+from mpsd.scheduler.rules.capacity import NodeBooks
 from mpsd.scheduler.rules.reservations import KEY, LONGEST_S, Reservation, written
-from mpsd.scheduler.scheduler_bind import BindArgs, Binder
-from mpsd.scheduler.scheduler_books import PATIENCE, ClusterBooks, Patience
-from mpsd.simulator.api_server.api_kinds import PODS as POD_KIND
+from mpsd.simulator.api_server.kinds import PODS as POD_KIND
 from tests.model.worlds import POLICY
 from tests.simulated_api import SimulatedApi
 

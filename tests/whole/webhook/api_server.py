@@ -17,7 +17,7 @@ from aiohttp import web
 
 from mpsd.platform.certificates import issue, load_into, new_authority
 from mpsd.platform.listener import tls_context
-from mpsd.simulator.api_server.sudden_server import SuddenServer
+from mpsd.simulator.api_server.server import SuddenServer
 from tests.loop_thread import LoopThread
 
 Object = dict[str, Any]

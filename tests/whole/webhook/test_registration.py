@@ -13,7 +13,7 @@ import pytest
 
 from mpsd.platform.certificates import issue, new_authority, validity
 from mpsd.platform.kube_time import seconds
-from mpsd.platform.rules.serving_told import read_annotation
+from mpsd.platform.rules.certificates import read_annotation
 from mpsd.platform.waiting import wait_until
 from tests.whole.webhook.api_server import ApiServer, Asked, api_server
 from tests.whole.webhook.world import (

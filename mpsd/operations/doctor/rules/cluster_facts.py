@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mpsd.model.cluster_status import ClusterNode
-from mpsd.operations.doctor.rules.doctor_facts import Fact
-from mpsd.platform.rules.serving_told import Validity
+from mpsd.operations.doctor.rules.facts import Fact
+from mpsd.platform.rules.certificates import Validity
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,14 @@ One rule: any JSON is read as far as it can be; nothing here raises, and nothing
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mpsd.admission.rules.admission import judge
-from mpsd.admission.rules.admission_books import named, ours
-from mpsd.admission.rules.admission_case import Circumstances
-from mpsd.admission.rules.admission_modes import modes_in
-from mpsd.model.cluster_status import Seconds
-from mpsd.model.container import Container
-from mpsd.model.fields import Fields, Shape
+from mpsd.admission.rules.context import Circumstances, modes_in
+from mpsd.admission.rules.requests import named, ours
+from mpsd.admission.rules.verdict import judge
+from mpsd.model.fields import Fields, Seconds, Shape
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.installed import NAME_LABEL
+from mpsd.model.names import NAME_LABEL
+from mpsd.model.pod import Container
 from mpsd.model.policy import Mode, Policy
-from mpsd.operations.doctor.rules.cluster_doctor_pods import BYPASSES
 from mpsd.operations.doctor.rules.cluster_facts import (
     Clock,
     Definition,
@@ -26,11 +23,11 @@ from mpsd.operations.doctor.rules.cluster_facts import (
     PodSaid,
     Workload,
 )
-from mpsd.operations.doctor.rules.doctor_facts import Unknown
-from mpsd.platform.rules.kubernetes_node import read_kubernetes_node
-from mpsd.platform.rules.kubernetes_objects import read_object
-from mpsd.platform.rules.serving_told import ANNOTATION, read_annotation
-from mpsd.status.rules.pod_seen import quoted, read_pod_seen
+from mpsd.operations.doctor.rules.cluster_pods import BYPASSES
+from mpsd.operations.doctor.rules.facts import Unknown
+from mpsd.platform.rules.certificates import ANNOTATION, read_annotation
+from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node, read_object
+from mpsd.status.rules.pods import quoted, read_pod_seen
 
 # How a node is known to have NVIDIA GPUs: what NVIDIA's operator, node feature discovery and clouds write.
 _GPU_LABELS: Mapping[str, str] = {

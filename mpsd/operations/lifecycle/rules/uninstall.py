@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from mpsd.model.cluster_status import ClusterNode, ClusterStatus
-from mpsd.model.installed import CONTROL, LABEL, NAME_LABEL, PRODUCT
-from mpsd.model.node_troubles import silence
-from mpsd.operations.lifecycle.rules.drain_progress import holders, holding
+from mpsd.model.cluster_status import ClusterNode, ClusterStatus, silence
+from mpsd.model.names import CONTROL, LABEL, NAME_LABEL, PRODUCT
+from mpsd.operations.lifecycle.rules.drain import holders, holding
 
 
 class Stage(IntEnum):

@@ -1,8 +1,7 @@
 """The sample Job at the door: refused without what it needs, admitted as it was published."""
 
 from mpsd.simulator.demo import jobs
-from mpsd.simulator.demo.demo_api import Refused
-from mpsd.simulator.demo.demo_cluster import DemoCluster
+from mpsd.simulator.demo.cluster import DemoCluster, Refused
 from mpsd.simulator.demo.jobs import JobPod
 from mpsd.simulator.demo.story import Story
 

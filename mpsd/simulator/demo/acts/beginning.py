@@ -1,7 +1,7 @@
 """A cluster of one node comes up."""
 
 from mpsd.grants.rules.placement import gib
-from mpsd.simulator.demo.demo_cluster import NODE, DemoCluster
+from mpsd.simulator.demo.cluster import NODE, DemoCluster
 from mpsd.simulator.demo.story import Story
 
 

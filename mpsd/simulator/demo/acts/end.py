@@ -1,7 +1,7 @@
 """The Jobs end, the books are at zero, everything is stopped."""
 
 from mpsd.simulator.demo.acts.sharing import told
-from mpsd.simulator.demo.demo_cluster import DemoCluster
+from mpsd.simulator.demo.cluster import DemoCluster
 from mpsd.simulator.demo.jobs import JobPod
 from mpsd.simulator.demo.story import Story
 

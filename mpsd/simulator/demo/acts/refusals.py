@@ -1,7 +1,7 @@
 """What does not go: to take more than was granted, and to ask for more than any GPU has."""
 
 from mpsd.simulator.demo import jobs
-from mpsd.simulator.demo.demo_cluster import DemoCluster
+from mpsd.simulator.demo.cluster import DemoCluster
 from mpsd.simulator.demo.jobs import JobPod
 from mpsd.simulator.demo.story import Story
 

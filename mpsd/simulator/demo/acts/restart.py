@@ -3,7 +3,7 @@
 import time
 
 from mpsd.platform import local_api
-from mpsd.simulator.demo.demo_cluster import DemoCluster
+from mpsd.simulator.demo.cluster import DemoCluster
 from mpsd.simulator.demo.jobs import JobPod
 from mpsd.simulator.demo.story import Story
 

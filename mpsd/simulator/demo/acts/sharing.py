@@ -3,7 +3,7 @@
 from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, THREAD_PERCENT
 from mpsd.simulator.demo import jobs
 from mpsd.simulator.demo.acts.admission import WORK
-from mpsd.simulator.demo.demo_cluster import MPSNODES, NODE, DemoCluster
+from mpsd.simulator.demo.cluster import MPSNODES, NODE, DemoCluster
 from mpsd.simulator.demo.jobs import JobPod
 from mpsd.simulator.demo.story import Story
 

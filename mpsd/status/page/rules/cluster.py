@@ -7,15 +7,22 @@ where, and how bad it is. What is shown of a node follows from its MPSNode alone
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mpsd.model.cluster_status import ClusterNode, PodStatus, cordoned_gpus, is_stale
-from mpsd.model.domain_states import State
-from mpsd.model.durations import DAY_S
+from mpsd.model.cluster_status import (
+    ClusterNode,
+    DomainRow,
+    GpuRow,
+    PodStatus,
+    cordoned_gpus,
+    is_stale,
+    silence,
+    troubles,
+)
+from mpsd.model.domain import State
 from mpsd.model.events import Reason
-from mpsd.model.node_troubles import silence, troubles
 from mpsd.model.problem import shown_name
-from mpsd.model.responses import DONE
-from mpsd.model.status_rows import DomainRow, GpuRow
-from mpsd.status.page.rules.page_view import (
+from mpsd.model.quantity import DAY_S
+from mpsd.model.violations import DONE
+from mpsd.status.page.rules.view import (
     VERSION,
     GpuCard,
     Head,

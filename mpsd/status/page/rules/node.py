@@ -5,11 +5,11 @@ One rule: every sentence is the one that the status has; here is only chosen wha
 
 from collections.abc import Iterable, Iterator
 
-from mpsd.model.gib import gib
+from mpsd.agent.rules.node_events import Happened
 from mpsd.model.node_status import ClientStatus, DomainStatus, GpuStatus, GrantStatus, NodeStatus, WaitingStatus
 from mpsd.model.problem import shown_name
-from mpsd.status.page.rules.page_lately import Happened, lately
-from mpsd.status.page.rules.page_view import (
+from mpsd.model.quantity import gib
+from mpsd.status.page.rules.view import (
     VERSION,
     GpuCard,
     Head,
@@ -22,6 +22,7 @@ from mpsd.status.page.rules.page_view import (
     Scope,
     Slice,
     WaitingCard,
+    lately,
     level_of,
     shown_text,
 )

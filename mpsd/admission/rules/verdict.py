@@ -1,0 +1,152 @@
+"""Whether an object may have what it asks for: one verdict, whoever asks.
+
+One rule: everything that is wrong with an object is said at once.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mpsd.admission.rules.context import Circumstances, Modes, case_of
+from mpsd.admission.rules.requests import has_device_of_another
+from mpsd.admission.rules.table import Finding, findings
+from mpsd.model.client_limits import VISIBLE_DEVICES
+from mpsd.model.fields import Fields
+from mpsd.model.gpu_facts import GpuFacts
+from mpsd.model.pod import CONTAINER_FIELDS, Container, Pod
+from mpsd.model.policy import HostIPC, Mode, Policy, RuleId
+from mpsd.model.problem import Problem
+from mpsd.model.request import ContainerRequest, asks, asks_for_gpu
+from mpsd.platform.rules.kubernetes_objects import KubernetesObject, objects_in, read_object
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is said about one object.
+
+    problems: what refuses it. warnings: what does not. noted: what only the audit log would say.
+    requests: what its containers get, empty when it is refused.
+    remark: one sentence for people about an object that gets nothing and need not, else empty.
+    """
+
+    object_name: str
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+    noted: tuple[Problem, ...] = ()
+    requests: tuple[ContainerRequest, ...] = ()
+    remark: str = ""
+
+    @property
+    def admitted(self) -> bool:
+        return not self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What was found in one object, before anybody says how hard it is taken."""
+
+    found: tuple[Finding, ...]
+    requests: tuple[ContainerRequest, ...] = ()
+
+
+def review_all(document: object, policy: Policy, facts: GpuFacts) -> tuple[Verdict, ...]:
+    """A verdict on each object of a decoded document, which may be a List of them."""
+    return tuple(review(thing, policy, facts) for thing in objects_in(document))
+
+
+def review(thing: object, policy: Policy, facts: GpuFacts) -> Verdict:
+    """The verdict on one decoded object, whatever JSON it is, as if an unknown person created it now.
+
+    A pod that a node runs already keeps the place that it was given.
+    """
+    found = read_object(thing)
+    if is_exempt(found, policy):
+        return Verdict(found.name, remark=f"namespace {found.namespace} is exempt")
+    placed = found.pod is not None and found.pod.is_placed
+    annotations = found.pod.annotations if found.pod and placed else {}
+    judged = judge(found, policy, facts, Circumstances(annotations_before=annotations, is_placed=placed))
+    problems, warnings, noted = (of_mode(mode, judged.found, policy.admission.rules) for mode in Mode)
+    return Verdict(
+        found.name,
+        problems=_problems(problems),
+        warnings=_problems(warnings),
+        noted=_problems(noted),
+        requests=() if problems else judged.requests,
+        remark="" if problems or judged.requests else found.unread or "asks for no GPU",
+    )
+
+
+def judge(found: KubernetesObject, policy: Policy, facts: GpuFacts, circumstances: Circumstances) -> Judgement:
+    """What the rules find in an object; exemptions are the caller's."""
+    if found.pod is None:
+        return Judgement(tuple(Finding(RuleId.OBJECT_MALFORMED, problem) for problem in found.problems))
+    case = case_of(found.pod, found.problems, policy, facts, circumstances)
+    return Judgement(tuple(findings(case)), case.share.requests)
+
+
+def is_exempt(found: KubernetesObject, policy: Policy) -> bool:
+    """Whether nothing is said about an object because of where it is."""
+    return found.namespace in policy.admission.exempt_namespaces
+
+
+def of_mode(mode: Mode, found: Iterable[Finding], modes: Modes) -> tuple[Finding, ...]:
+    """The findings of rules that are taken this hard."""
+    return tuple(finding for finding in found if modes.get(finding.rule) is mode)
+
+
+def _problems(found: Iterable[Finding]) -> tuple[Problem, ...]:
+    return tuple(finding.problem for finding in found)
+
+
+# What mpsd changes in a pod that is created, as a JSON Patch (RFC 6902).
+#
+# One rule: a change adds what is missing; a variable that somebody wrote is left to the rules, which may refuse it.
+
+Change = dict[str, object]  # one operation of the patch
+
+HOST_IPC: Change = {"op": "add", "path": "/spec/hostIPC", "value": True}
+_VOID = {"name": VISIBLE_DEVICES, "value": "void"}
+
+
+def patch_for_pod(thing: Fields, pod: Pod, policy: Policy) -> tuple[Change, ...]:
+    """The changes to a pod that is created. thing: what `pod` was read from, without a fault in its shape."""
+    return (*_host_ipc(pod, policy), *_void(thing, pod, policy, frozenset()))
+
+
+def patch_for_debugging(thing: Fields, pod: Pod, policy: Policy, before: Pod) -> tuple[Change, ...]:
+    """The changes to a pod that gets ephemeral containers: to the new ones alone, since nothing else may change."""
+    return tuple(_void(thing, pod, policy, frozenset(container.name for container in before.containers)))
+
+
+def _host_ipc(pod: Pod, policy: Policy) -> Iterator[Change]:
+    if policy.admission.host_ipc is HostIPC.INJECT and not pod.host_ipc and asks_for_gpu(pod, policy.resources):
+        yield HOST_IPC
+
+
+def _void(thing: Fields, pod: Pod, policy: Policy, untouched: frozenset[str]) -> Iterator[Change]:
+    """NVIDIA_VISIBLE_DEVICES=void for containers that get no GPU, whatever their image says; a pod's word beats it."""
+    if not policy.admission.void_visible_devices:
+        return
+    for (pointer, env), container in zip(_places(thing), pod.containers, strict=True):
+        if container.name not in untouched and _gets_none(container, policy):
+            if env:
+                yield {"op": "add", "path": f"{pointer}/env/-", "value": dict(_VOID)}
+            else:  # absent, null or empty
+                yield {"op": "add", "path": f"{pointer}/env", "value": [dict(_VOID)]}
+
+
+def _gets_none(container: Container, policy: Policy) -> bool:
+    """Whether nothing gives the container a GPU, and nothing in its own environment says so yet."""
+    return not (
+        asks(container, policy.resources)
+        or has_device_of_another(container, policy)
+        or any(variable.name == VISIBLE_DEVICES for variable in container.variables)
+    )
+
+
+def _places(thing: Fields) -> Iterator[tuple[str, object]]:
+    """Where each container is and what it has under env, in the order in which containers are read."""
+    spec = thing["spec"]
+    assert isinstance(spec, dict), "a pod without a fault in its shape has one"
+    for key in CONTAINER_FIELDS:
+        for position, container in enumerate(spec.get(key) or ()):
+            yield f"/spec/{key}/{position}", container.get("env")

@@ -1,0 +1,74 @@
+"""What the agent's answers are made from, whoever asks and wherever.
+
+One rule: limits are looked up for each answer, so that changed ones hold from the next answer on.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+
+from mpsd.agent.agent import AgentRole
+from mpsd.grants.ledger import LocalGrants
+from mpsd.grants.rules.messages import Refusal
+from mpsd.model.gpu_facts import GpuFacts
+from mpsd.model.grants import facts_here
+from mpsd.model.policy import Policy
+from mpsd.mps.node import Node
+from mpsd.platform.http_server import Peer
+from mpsd.platform.limits_files import LimitsFiles
+from mpsd.platform.listener import json_answer, peer
+from mpsd.platform.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSources:
+    """books: where grants are kept here; None beside a kubelet, where no program and no container gets a grant."""
+
+    settings: Settings
+    agent: AgentRole
+    node: Node
+    limits: LimitsFiles
+    books: LocalGrants | None
+
+    @property
+    def policy(self) -> Policy:
+        return self.limits.policy
+
+    @property
+    def facts(self) -> GpuFacts:
+        """With this node's GPUs for cards."""
+        return facts_here(self.node.gpus, self.limits.facts)
+
+
+# Questions on the agent's socket that only root and mpsd's own user may ask.
+#
+# One rule: whoever asks is known by the kernel's word, and a no is an answer with its reasons.
+
+Question = TypeVar("Question")
+
+
+class No(Exception):
+    """What is asked is refused. status: as HTTP has it; for_ever: asking again will not help."""
+
+    def __init__(self, status: int, *reasons: str, for_ever: bool) -> None:
+        super().__init__("; ".join(reasons))
+        self.answer = json_answer(Refusal(reasons, for_ever), status=status)
+
+
+def known_asker(request: web.Request, why_not: str, *, for_ever: bool) -> Peer:
+    """Who asks. No, for that reason, where it is neither root nor mpsd's own user."""
+    found = peer(request)
+    if found is None or found.uid not in {0, os.geteuid()}:
+        raise No(403, why_not, for_ever=for_ever)
+    return found
+
+
+async def read(request: web.Request, kind: type[Question]) -> Question:
+    """No where it is not of the form."""
+    try:
+        return msgspec.json.decode(await request.read(), type=kind)
+    except msgspec.MsgspecError as error:
+        raise No(400, f"the request is not understood: {error}", for_ever=True) from None

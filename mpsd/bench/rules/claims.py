@@ -1,0 +1,377 @@
+"""What mpsd promises of sharing, held against what `mpsd bench` has measured.
+
+One rule: a claim is computed from the records alone, and what was not measured holds neither way: it says why.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+from statistics import median
+
+from mpsd.bench.rules.rows import Benchmark, CostRow, Mode, NeedRow, Part, RatioRow, Reaction, ShareRow, SizeRow, Work
+
+# One claim: a sentence, the value that was measured, and the limit that is promised.
+#
+# One rule: a value that was not measured holds neither way, and the claim says why there is none.
+
+_COUNTED = {"programs", "clients", "exceptions"}  # units of whole numbers
+
+
+class Bound(StrEnum):
+    """On which side of its limit a value must be."""
+
+    UNDER = "<"
+    AT_MOST = "≤"
+    AT_LEAST = "≥"
+
+
+class Verdict(StrEnum):
+    HOLDS = "holds"
+    BROKEN = "does not hold"
+    NOT_MEASURED = "not measured"
+    NO_LIMIT = "no limit"  # a figure to know, of which nothing is promised
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    bound: Bound
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """what: a sentence. value: None where it was not measured, and then note says why; else note says of what it is.
+
+    unit: of value and limit. limit: None where nothing is promised.
+    """
+
+    part: Part
+    what: str
+    unit: str
+    limit: Limit | None
+    value: float | None
+    note: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.value is None:
+            return Verdict.NOT_MEASURED
+        if self.limit is None:
+            return Verdict.NO_LIMIT
+        match self.limit.bound:
+            case Bound.UNDER:
+                holds = self.value < self.limit.value
+            case Bound.AT_MOST:
+                holds = self.value <= self.limit.value
+            case Bound.AT_LEAST:
+                holds = self.value >= self.limit.value
+        return Verdict.HOLDS if holds else Verdict.BROKEN
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A claim before anything is known of it."""
+
+    part: Part
+    what: str
+    unit: str
+    limit: Limit | None = None
+
+    def found(self, value: float, note: str = "") -> Claim:
+        return Claim(self.part, self.what, self.unit, self.limit, value, note)
+
+    def unknown(self, why: str) -> Claim:
+        return Claim(self.part, self.what, self.unit, self.limit, None, why)
+
+    def median_of(self, values: Sequence[float], of: str) -> Claim:
+        """With how far they are apart. of: what each is of, as one word in the plural."""
+        if not values:
+            return self.unknown(f"no {of} could be compared: a figure is 0")
+        if len(values) == 1:
+            return self.found(values[0], f"of {counted(1, of)}")
+        spread = f"median of {len(values)} {of}, {figure(min(values), self.unit)} to {figure(max(values), self.unit)}"
+        return self.found(median(values), spread)
+
+
+def counted(number: int, of: str) -> str:
+    """of: one word in the plural."""
+    return f"{number} {of.removesuffix('s') if number == 1 else of}"
+
+
+def figure(value: float, unit: str) -> str:
+    """A value as people read it, without its unit."""
+    digits = 3 if unit == "s" else 0 if unit in _COUNTED else 2 if abs(value) < 100 else 0
+    return f"{round(value, digits) + 0.0:,.{digits}f}"  # without the sign of -0.0
+
+
+def ratio(value: float | None, to: float | None) -> float | None:
+    """None where there is nothing to compare."""
+    if value is None or to is None or to <= 0:
+        return None
+    try:
+        return value / to
+    except OverflowError:  # a file may hold any number
+        return None
+
+
+CLIENTS = 48  # that MPS serves on every card in limits/gpus.yaml
+_PROGRAMS = 8
+_OUT_OF_MEMORY = "OUT_OF_MEMORY"
+_SERVER, _CLIENT_TYPE = "nvidia-cuda-mps-server", "M+C"  # as nvidia-smi writes them
+
+
+def claims(benchmark: Benchmark) -> tuple[Claim, ...]:
+    """Every claim, in the order of the parts."""
+    return tuple(chain.from_iterable(judge(benchmark) for judge in _JUDGES))
+
+
+# -- sharing -------------------------------------------------------------------------------------------------------
+
+
+def _small_kernels(benchmark: Benchmark) -> Iterator[Claim]:
+    what = f"{_PROGRAMS} programs of small kernels under mpsd get more done than in turns"
+    promise = Promise(Part.SHARING, what, "×", Limit(Bound.AT_LEAST, 10))
+    rates = {row.mode: row.launches_per_s for row in benchmark.sharing if _is_small(row.work, row.programs)}
+    if not rates:
+        yield promise.unknown(_why_not(benchmark, Part.SHARING))
+        return
+    gain = ratio(rates.get(Mode.MPSD), rates.get(Mode.TIME_SLICED))
+    yield promise.unknown("it takes both, and a rate above 0") if gain is None else promise.found(gain)
+
+
+def _is_small(work: Work, programs: int) -> bool:
+    return work is Work.SMALL and programs == _PROGRAMS
+
+
+def _nvidia_smi(benchmark: Benchmark) -> Iterator[Claim]:
+    what = "nvidia-smi lists programs under mpsd as clients of an MPS server"
+    promise = Promise(Part.SHARING, what, "clients", Limit(Bound.AT_LEAST, 1))
+    if not benchmark.listed:
+        why = _why_not(benchmark, Part.SHARING) if not benchmark.sharing else "nvidia-smi was not asked here"
+        yield promise.unknown(why)
+        return
+    lines = benchmark.listed.splitlines()
+    clients = sum(_CLIENT_TYPE in line.split() for line in lines)
+    served = any(_SERVER in line for line in lines)
+    yield promise.found(clients if served else 0, f"of type {_CLIENT_TYPE}" if served else f"no {_SERVER} is listed")
+
+
+# -- shares --------------------------------------------------------------------------------------------------------
+
+
+def _share_line(benchmark: Benchmark) -> Iterator[Claim]:
+    """A program's part of the work against its part of the SMs, in points of percent."""
+    for alone, how in ((True, "alone"), (False, "beside others")):
+        what = f"a program does its SMs' part of the work, {how} (the largest difference)"
+        yield _line(Promise(Part.SHARES, what, "points", Limit(Bound.AT_MOST, 1.5)), benchmark, alone=alone)
+
+
+def _line(promise: Promise, benchmark: Benchmark, *, alone: bool) -> Claim:
+    rows = [row for row in benchmark.shares if row.work is Work.ARITHMETIC]
+    whole = [row for row in rows if row.percent == 100 and not row.beside]
+    others = [row for row in rows if row not in whole and bool(row.beside) is not alone]
+    if not others:
+        return promise.unknown(_why_not(benchmark, Part.SHARES))
+    if not whole:
+        return promise.unknown("no program was measured alone with 100 %")
+    rate = median(row.launches_per_s for row in whole)
+    points = [(_points(row, rate, whole[0].sms), row) for row in others]
+    known = [(value, row) for value, row in points if value is not None]
+    if len(known) < len(points):
+        return promise.unknown("a program with 100 % did nothing, or had no SMs")
+    worst, row = max(known, key=lambda each: abs(each[0]))
+    beside = f" beside {' and '.join(map(str, row.beside))}" if row.beside else ""
+    return promise.found(abs(worst), f"{worst:+.2f} at {row.percent} %{beside}, of {len(known)}")
+
+
+def _points(row: ShareRow, rate: float, sms: int) -> float | None:
+    done, given = ratio(row.launches_per_s, rate), ratio(row.sms, sms)
+    return None if done is None or given is None else 100 * (done - given)
+
+
+# -- ratio ---------------------------------------------------------------------------------------------------------
+
+
+def _ratios(benchmark: Benchmark) -> Iterator[Claim]:
+    """Held to 1:2 is arithmetic alone: neither bandwidth nor what leaves a card idle is divided."""
+    promise = Promise(
+        Part.RATIO, "two programs of arithmetic with SMs of 1:2 get 1:2 done", "%", Limit(Bound.AT_MOST, 3)
+    )
+    rows = [row for row in benchmark.ratio if row.work == Work.ARITHMETIC]
+    halves = [row for row in rows if row.sms[0] * 2 == row.sms[1]]
+    if rows and not halves:
+        yield promise.unknown("no pair of programs had exactly 1:2 of the SMs")
+    else:
+        yield _furthest(promise, halves, _why_not(benchmark, Part.RATIO))
+    for work in dict.fromkeys(row.work for row in benchmark.ratio if row.work != Work.ARITHMETIC):
+        same = [row for row in benchmark.ratio if row.work == work]
+        percents = " and ".join(f"{percent} %" for percent in same[0].percents)
+        what = f"two programs of {work} with {percents}: the second against the first"
+        yield _shown(Promise(Part.RATIO, what, "×"), same)
+    yield from _torch(benchmark)
+
+
+def _furthest(promise: Promise, rows: Sequence[RatioRow], why_not: str) -> Claim:
+    if not rows:
+        return promise.unknown(why_not)
+    found = [ratio(row.per_s[1], row.per_s[0]) for row in rows]
+    off = [100 * (each / 2 - 1) for each in found if each is not None]
+    if len(off) < len(rows):
+        return promise.unknown("a program did nothing")
+    worst = max(off, key=abs)
+    return promise.found(
+        abs(worst), f"1:{2 * (1 + worst / 100):.3f}, the furthest from 1:2 of {counted(len(rows), 'windows')}"
+    )
+
+
+def _torch(benchmark: Benchmark) -> Iterator[Claim]:
+    if not benchmark.torch:
+        yield Promise(Part.TORCH, "ResNet-50 under PyTorch: the second against the first", "×").unknown(
+            _why_not(benchmark, Part.TORCH)
+        )
+    for work, batch in dict.fromkeys((row.work, row.batch) for row in benchmark.torch):
+        same = [row for row in benchmark.torch if (row.work, row.batch) == (work, batch)]
+        of = "" if batch is None else f", batches of {batch}"
+        yield _shown(Promise(Part.TORCH, f"two programs of {work}{of}: the second against the first", "×"), same)
+
+
+def _shown(promise: Promise, rows: Iterable[RatioRow]) -> Claim:
+    found = [ratio(row.per_s[1], row.per_s[0]) for row in rows]
+    return promise.median_of([each for each in found if each is not None], "windows")
+
+
+# -- memory --------------------------------------------------------------------------------------------------------
+
+
+def _sizes(benchmark: Benchmark) -> Iterator[Claim]:
+    what = "with the same percent and another memory a program gets the same done (the largest difference)"
+    promise = Promise(Part.SIZES, what, "%", Limit(Bound.AT_MOST, 2))
+    by_percent = {
+        row.percent: [other for other in benchmark.sizes if other.percent == row.percent] for row in benchmark.sizes
+    }
+    compared = {percent: rows for percent, rows in by_percent.items() if len({row.memory_gib for row in rows}) > 1}
+    if not compared:
+        yield promise.unknown(_why_not(benchmark, Part.SIZES))
+        return
+    apart = {percent: _apart(rows) for percent, rows in compared.items()}
+    known = {percent: value for percent, value in apart.items() if value is not None}
+    if len(known) < len(apart):
+        yield promise.unknown("a program did nothing")
+        return
+    worst = max(known, key=lambda percent: known[percent])
+    yield promise.found(known[worst], f"at {worst} %, of {counted(len(known), 'shares')}")
+
+
+def _apart(rows: Sequence[SizeRow]) -> float | None:
+    """Percent by which the fastest is faster than the slowest."""
+    rates = [row.launches_per_s for row in rows]
+    times = ratio(max(rates), min(rates))
+    return None if times is None else 100 * (times - 1)
+
+
+def _needs(benchmark: Benchmark) -> Iterator[Claim]:
+    under = [row for row in benchmark.need if row.limit_mib < row.needs_mib]
+    over = [row for row in benchmark.need if row.limit_mib > row.needs_mib]
+    for rows, is_right, what in (
+        (under, _is_stopped, "a program that needs more than its grant runs out of memory"),
+        (over, _has_all, "a program that needs less than its grant gets all of it"),
+    ):
+        promise = Promise(Part.NEED, what, "exceptions", Limit(Bound.AT_MOST, 0))
+        wrong = [row for row in rows if not is_right(row)]
+        yield (
+            promise.found(len(wrong), _needs_words(wrong or rows))
+            if rows
+            else promise.unknown(_why_not(benchmark, Part.NEED))
+        )
+
+
+def _is_stopped(row: NeedRow) -> bool:
+    return row.got_mib < row.needs_mib and _OUT_OF_MEMORY in row.result
+
+
+def _has_all(row: NeedRow) -> bool:
+    return row.got_mib >= row.needs_mib
+
+
+def _needs_words(rows: Iterable[NeedRow]) -> str:
+    return "; ".join(f"{row.got_mib} of {row.needs_mib} MiB under {row.limit_mib}" for row in rows)
+
+
+# -- cost ----------------------------------------------------------------------------------------------------------
+
+
+def _cost(benchmark: Benchmark) -> Iterator[Claim]:
+    loads = dict.fromkeys((row.work, row.programs) for row in benchmark.cost)
+    if not loads:
+        for what in ("throughput", "p99"):
+            yield _cost_promise(what, "").unknown(_why_not(benchmark, Part.COST))
+    for work, programs in loads:
+        rows = [row for row in benchmark.cost if (row.work, row.programs) == (work, programs)]
+        of = f", {programs} × {work}"
+        yield _cost_promise("throughput", of).median_of(_each(rows, _lost), "pairs")
+        yield _cost_promise("p99", of).median_of(_each(rows, _grown), "pairs")
+
+
+def _cost_promise(what: str, of: str) -> Promise:
+    words = {"throughput": "mpsd takes of MPS's throughput", "p99": "mpsd adds to the p99 of a sample under MPS"}
+    return Promise(Part.COST, words[what] + of, "%", Limit(Bound.UNDER, 1))
+
+
+def _each(rows: Iterable[CostRow], compare: Callable[[CostRow], float | None]) -> list[float]:
+    return [value for row in rows if (value := compare(row)) is not None]
+
+
+def _lost(row: CostRow) -> float | None:
+    kept = ratio(row.mpsd_per_s, row.mps_per_s)
+    return None if kept is None else 100 * (1 - kept)
+
+
+def _grown(row: CostRow) -> float | None:
+    times = ratio(row.mpsd_p99_ms, row.mps_p99_ms)
+    return None if times is None else 100 * (times - 1)
+
+
+# -- clients and reactions -----------------------------------------------------------------------------------------
+
+
+def _clients(benchmark: Benchmark) -> Iterator[Claim]:
+    what = "programs that compute at once under mpsd"
+    promise = Promise(Part.CLIENTS, what, "programs", Limit(Bound.AT_LEAST, CLIENTS))
+    served = [row.programs for row in benchmark.clients if row.launches_per_s > 0]
+    if not benchmark.clients:
+        yield promise.unknown(_why_not(benchmark, Part.CLIENTS))
+    elif benchmark.machine.simulated and max(served, default=0) < CLIENTS:
+        yield promise.unknown(f"{max(served, default=0)} were played; each waits for a real processor")
+    elif benchmark.machine.memory_mib < CLIENTS * 1024:
+        yield promise.unknown(f"{max(served, default=0)} were, and the card has memory for no {CLIENTS} of 1 GiB")
+    else:
+        yield promise.found(max(served, default=0))
+
+
+_FLOOR_S = {Reaction.ESCAPE: 0.07, Reaction.DAEMON: 0.31}  # what the hardware alone takes
+LIMIT_S = {Reaction.ESCAPE: 0.3, Reaction.DAEMON: 0.6}
+
+
+def _reactions(benchmark: Benchmark) -> Iterator[Claim]:
+    for reaction in Reaction:
+        limit = Limit(Bound.AT_MOST, LIMIT_S[reaction]) if reaction in LIMIT_S else None
+        grace = ", less the grace that the policy gives" if reaction is Reaction.FAULT else ""
+        promise = Promise(Part.REACTIONS, f"{reaction}{grace}", "s", limit)
+        took = [row.seconds - row.grace_s for row in benchmark.reactions if row.reaction is reaction]
+        if not took:
+            yield promise.unknown(_why_not(benchmark, Part.REACTIONS))
+            continue
+        claim = promise.median_of(took, "rounds")
+        floor = f"; the hardware alone takes {_FLOOR_S[reaction]} s" if reaction in _FLOOR_S else ""
+        yield Claim(claim.part, claim.what, claim.unit, claim.limit, claim.value, claim.note + floor)
+
+
+# -- all -----------------------------------------------------------------------------------------------------------
+
+
+def _why_not(benchmark: Benchmark, part: Part) -> str:
+    return next((why for skipped, why in benchmark.skipped if skipped is part), "it was not run")
+
+
+_JUDGES = (_small_kernels, _nvidia_smi, _share_line, _ratios, _sizes, _needs, _cost, _clients, _reactions)

@@ -1,0 +1,278 @@
+"""What `mpsd-runtime` asks the agent about containers (`grants.rules.container_messages`): a grant before one is made,
+its end, and the variables of one that runs.
+
+One rule: nothing is reserved before everything can be had, and what is reserved is held by the caller's life until the
+container's first process is there; so nobody has to give anything back by hand, whatever is killed.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from weakref import WeakValueDictionary
+
+from aiohttp import web
+
+from mpsd.agent.rules.decide import Refuse, had_room
+from mpsd.agent.sources import AgentSources, No, known_asker, read
+from mpsd.containers.dialects.reading import cards_request, messages, read_dialect
+from mpsd.containers.dialects.request import DialectRequest, Off, Refused
+from mpsd.containers.rules.admission import container_answer, container_findings
+from mpsd.containers.rules.grant_change import Change, changed, is_misuse, told
+from mpsd.grants.ledger import ContainerGrant, KeptGrant, LocalGrants
+from mpsd.grants.rules.messages import ContainerAsks, ContainerName, ExecAnswer, GrantChangeAsks, GrantChanged, Refusal
+from mpsd.kubelet.rules.allocation import DeviceListStrategy, Surroundings
+from mpsd.model.grants import CardsRequest, Grant, Part
+from mpsd.model.identity import HostContainer, ProcessIdentity
+from mpsd.model.node_view import Waiting
+from mpsd.platform import processes
+from mpsd.platform.listener import Handler, json_answer
+from mpsd.platform.logs import logger
+from mpsd.platform.waiting import until
+
+_GONE_S = 1.0  # for NVML to let go of a container's processes, which took 0.04 to 0.07 s
+_LOOK_AGAIN_S = 0.02
+
+
+class ContainersApi:
+    """Beside a kubelet it refuses: no container of anybody else's gets a grant there."""
+
+    def __init__(self, sources: AgentSources) -> None:
+        self._sources = sources
+        self._settings = sources.settings
+        self._agent = sources.agent
+        self._node = sources.node
+        self._books = sources.books
+        self._turns: WeakValueDictionary[ContainerName, asyncio.Lock] = WeakValueDictionary()
+        self._log = logger(role="containers")
+        self._around = Surroundings(
+            str(self._settings.run_directory),
+            DeviceListStrategy.ENVVAR,
+            self._node.extra,
+            self._node.shared,
+            self._node.device_lists,
+        )
+
+    @property
+    def routes(self) -> Mapping[str, Handler]:
+        return {
+            "POST /v1/containers": self._create,
+            "POST /v1/containers/over": self._over,
+            "POST /v1/containers/environment": self._environment,
+        }
+
+    # -- before a container is made --------------------------------------------------------------------------------
+
+    async def _create(self, request: web.Request) -> web.Response:
+        """201 with what goes into the bundle; 204 where nothing is asked; 400, 403 and 409 where it is not to be."""
+        try:
+            caller = self._caller(request)
+            asks = await read(request, ContainerAsks)
+        except No as no:
+            return no.answer
+        try:
+            return await self._grant(asks, caller)
+        except No as no:
+            self._log.info("container refused", container=asks.id, reason=str(no), reserved="nothing")
+            return no.answer
+
+    async def _grant(self, asks: ContainerAsks, caller: ProcessIdentity) -> web.Response:
+        policy = self._sources.policy
+        reading = read_dialect(asks.environment, self._node.gpus, policy.compute)
+        if isinstance(reading, Off):
+            return web.Response(status=204)
+        if self._books is None:
+            raise No(400, "kubelet gives this node's GPUs to pods; write a pod", for_ever=True)
+        found = container_findings(asks, policy, self._node.nvml.driver())
+        problems = (*found.problems, *(reading.problems if isinstance(reading, Refused) else ()))
+        if problems or isinstance(reading, Refused):
+            raise No(400, *map(str, problems), for_ever=True)
+        name = ContainerName(asks.root, asks.id)
+        async with self._turns.setdefault(name, asyncio.Lock()):
+            held = self._held_by(name, caller, self._books)
+            grant = held or await self._ask(asks, reading, caller, self._books)
+        said = (*found.messages, *messages(reading))
+        with_gate = self._settings.domain(grant.domain).gate.exists()
+        return json_answer(container_answer(grant, self._around, said, with_gate=with_gate), status=201)
+
+    def _held_by(self, name: ContainerName, caller: ProcessIdentity, books: LocalGrants) -> ContainerGrant | None:
+        """What the caller was granted when it asked before and did not hear the answer. What the container held when it
+        was made before, and is over, ends now. No where it is not over."""
+        found = books.of_container(name)
+        if found is None:
+            return None
+        grant, lives = found
+        if lives and grant.holder.process == caller:
+            return grant
+        left = "" if lives else self._left_of(grant)
+        if lives or left:
+            why = f"{grant.holder.process} of it lives" if lives else left
+            raise No(409, f"{grant.holder} holds grant {grant.id} already, and {why}; delete it first", for_ever=False)
+        books.end(grant)
+        return None
+
+    def _left_of(self, grant: Grant) -> str:
+        """The processes that still use a GPU under a grant, in words; empty where there is none."""
+        sight = self._agent.watchdog.look()
+        left = [f"pid {client.pid}" for client in sight.clients if client.grant == grant.id]
+        if left:
+            return f"{', '.join(left)} of it uses a GPU"
+        return f"nobody can say whether it uses a GPU: {'; '.join(sight.unknown)}" if sight.unknown else ""
+
+    async def _ask(
+        self, asks: ContainerAsks, reading: DialectRequest, caller: ProcessIdentity, books: LocalGrants
+    ) -> Grant:
+        holder = HostContainer(asks.root, asks.id, asks.name, caller, is_made=False)
+        wanted = cards_request(reading)
+        waiting = Waiting(uuid.uuid4().hex[:12], wanted, holder, True, str(holder), None)
+        books.expect(waiting.id, asks)
+        try:
+            answer = await self._agent.waiting.wait(waiting)
+        finally:
+            books.forget(waiting.id)
+        if isinstance(answer, Refuse):
+            self._say_given_back(asks, wanted)
+            raise No(400 if answer.for_ever else 409, answer.reason, for_ever=answer.for_ever)
+        return answer.grant
+
+    def _say_given_back(self, asks: ContainerAsks, wanted: CardsRequest) -> None:
+        """All cards or none: what could be had of some is not kept."""
+        there = had_room(wanted, self._agent.look(), self._sources.policy)
+        self._log.info("given back", container=asks.id, gpus=there, reason="another GPU cannot give what is asked")
+
+    # -- afterwards ------------------------------------------------------------------------------------------------
+
+    async def _over(self, request: web.Request) -> web.Response:
+        """200 whether or not it was known, once its grant is given back or somebody else sees to that."""
+        try:
+            caller = self._caller(request)
+            name = await read(request, ContainerName)
+        except No as no:
+            return no.answer
+        books = self._books
+        found = books.of_container(name) if books else None
+        if books and found and (not found[1] or books.unmakes(found[0], caller.pid)):
+            try:
+                await until(lambda: not self._left_of(found[0]), _GONE_S, "its processes are gone", _LOOK_AGAIN_S)
+            except TimeoutError:
+                pass  # the agent ends the grant with the last of them
+            else:
+                if found[0].id in books.pods():
+                    books.release(found[0])
+        return json_answer({})
+
+    async def _environment(self, request: web.Request) -> web.Response:
+        """200 with the variables that hold now; 404 where the container holds no grant."""
+        try:
+            self._caller(request)
+            name = await read(request, ContainerName)
+        except No as no:
+            return no.answer
+        found = self._books.of_container(name) if self._books else None
+        if found is None:
+            return json_answer(Refusal((f"container {name.id} holds no grant",), True), status=404)
+        given = container_answer(found[0], self._around, with_gate=False)
+        return json_answer(ExecAnswer(given.environment))
+
+    # --------------------------------------------------------------------------------------------------------------
+
+    def _caller(self, request: web.Request) -> ProcessIdentity:
+        """The process that asks, by the kernel's word. No."""
+        found = known_asker(request, "containers are root's and mpsd's own; ask as root", for_ever=True)
+        caller = processes.identity_of(found.pid) if found.pid else None
+        if caller is None:
+            reason = "the kernel does not say which process asks; run mpsd in the same pid namespace"
+            raise No(400, reason, for_ever=True)
+        return caller
+
+
+# What the agent answers `mpsd set`: another size of memory, percentage or weight for a grant.
+#
+# One rule: it is decided and written down while no turn of the agent is under way, so that nobody is admitted to what
+# was
+# given here. More memory is answered once the domain's servers let a client of that size in; until then it may go back.
+
+_TURN_S = 10.0  # for the agent's turn to end, in which a daemon may not answer
+_RAISED_S = 10.0  # for the domain's servers to let a larger client in
+
+
+class GrantSetApi:
+    """Beside a kubelet it refuses: pods' grants nobody else changes."""
+
+    def __init__(self, sources: AgentSources) -> None:
+        self._sources = sources
+        self._agent = sources.agent
+        self._books = sources.books
+        self._log = logger(role="grants")
+
+    @property
+    def routes(self) -> Mapping[str, Handler]:
+        return {"POST /v1/grants/{id}": self._set}
+
+    async def _set(self, request: web.Request) -> web.Response:
+        """200 with what was and what is; 400 for what is no question; 403, 404; 409 where it cannot be now."""
+        grant_id = request.match_info["id"]
+        try:
+            known_asker(request, "grants are changed by root and by mpsd's own user; ask as root", for_ever=False)
+            asks = await read(request, GrantChangeAsks)
+            return json_answer(await self._change(grant_id, asks))
+        except No as no:
+            self._log.info("change refused", grant=grant_id, reason=str(no))
+            return no.answer
+
+    async def _change(self, grant_id: str, asks: GrantChangeAsks) -> GrantChanged:
+        if self._books is None:
+            raise No(
+                409,
+                "kubelet gives this node's GPUs to pods; change what the pod asks for, and make it anew",
+                for_ever=False,
+            )
+        try:
+            async with asyncio.timeout(_TURN_S), self._agent.between_turns():
+                before, after, answer = self._decided(grant_id, asks)
+                if not asks.dry_run:
+                    self._books.change(after)
+        except TimeoutError:
+            raise No(
+                409, f"the agent has been busy for {_TURN_S:g} s, and nothing is changed; try again", for_ever=False
+            ) from None
+        if not asks.dry_run and after.memory_mib > before.memory_mib:
+            await self._until_raised(before, after, self._books)
+        if not asks.dry_run:
+            self._log.info(
+                "grant changed",
+                grant=grant_id,
+                holder=str(after.holder),
+                memory_mib=[part.memory_mib for part in after.parts],
+                reserved_percent=[part.reserved_percent for part in after.parts],
+                thread_percent=after.thread_percent,
+                forced=asks.forced,
+            )
+        return answer
+
+    def _decided(self, grant_id: str, asks: GrantChangeAsks) -> tuple[KeptGrant, KeptGrant, GrantChanged]:
+        view, policy = self._agent.look(), self._sources.policy
+        before = next((held.grant for held in view.grants if held.grant.id == grant_id), None)
+        if not isinstance(before, KeptGrant):
+            raise No(404, f"grant {grant_id} is not there any more", for_ever=False)
+        change = Change(asks.memory_mib, asks.percent, asks.weight, asks.gpu, asks.forced)
+        after = changed(before, change, view, policy)
+        if isinstance(after, tuple):
+            misuse = is_misuse(after)
+            raise No(400 if misuse else 409, *map(str, after), for_ever=misuse)
+        return before, after, told(before, after, view, policy, dry_run=asks.dry_run)
+
+    async def _until_raised(self, before: KeptGrant, after: KeptGrant, books: LocalGrants) -> None:
+        """No where the servers did not come to let it in; what was to be more is as it was then."""
+        why = await self._agent.until_allowed(after.domain, after.memory_mib, _RAISED_S)
+        if not why:
+            return
+        async with self._agent.between_turns():
+            now = next((held.grant for held in books.held() if held.grant.id == after.id), None)
+            if isinstance(now, KeptGrant) and now.parts == after.parts:  # else it was changed again, or has ended
+                books.change(replace(now, parts=tuple(map(_less, before.parts, after.parts))))
+        raise No(409, f"{why}; it has no more memory than before", for_ever=False)
+
+
+def _less(before: Part, after: Part) -> Part:
+    return replace(after, memory_mib=min(before.memory_mib, after.memory_mib))

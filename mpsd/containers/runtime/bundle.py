@@ -1,0 +1,348 @@
+"""What a grant changes in a bundle's config.json, and how it is taken out again.
+
+One rule: everything that is added is in the record, and only what is in the record is taken out: so a bundle that is
+used again, whatever was killed in between, has each of them once. The format: runtime-spec, config.md, config-linux.md.
+"""
+
+import os
+import stat
+
+from mpsd.containers.dialects.names import ASKING, OOM_SCRIPT, VARIABLES
+from mpsd.containers.runtime import json_text
+from mpsd.containers.runtime.asking import Device, Granted, Mount
+from mpsd.containers.runtime.json_text import Refused, inner, member, rows, shown, table, text, texts, word
+
+# Reads and replaces a file of a bundle.
+#
+# One rule: a name is looked up in a folder that is open, never through a link, and a file is seen whole or not at all.
+
+CONFIG = "config.json"
+RECORD = "mpsd-runtime.json"  # what mpsd did to the bundle
+
+_LONGEST = 16 * 1024**2  # bytes: hundreds of times what any engine writes
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_folder(path: str, what: str) -> int:
+    """A descriptor. Refused, which names it as `what`."""
+    try:
+        return os.open(path or ".", _FOLDER)
+    except OSError as error:
+        raise Refused(f"{what} {path or '.'} cannot be opened: {error.strerror}; name a folder that is there") from None
+
+
+def read(folder: int, name: str, what: str) -> bytes:
+    """All of a regular file. FileNotFoundError; Refused for everything else that cannot be read."""
+    try:
+        file = os.open(name, _READ, dir_fd=folder)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Refused(f"{what} cannot be opened: {error.strerror}; it must be a plain file, and no link") from None
+    try:
+        seen = os.fstat(file)
+        if not stat.S_ISREG(seen.st_mode):
+            raise Refused(f"{what} is not a plain file; put one in its place")
+        if seen.st_size > _LONGEST:
+            raise Refused(f"{what} has {seen.st_size} bytes; at most {_LONGEST} are read")
+        return _all_of(file, what)
+    finally:
+        os.close(file)
+
+
+def _all_of(file: int, what: str) -> bytes:
+    data = bytearray()
+    while piece := os.read(file, _LONGEST + 1 - len(data)):
+        data += piece
+        if len(data) > _LONGEST:
+            raise Refused(f"{what} grows while it is read; at most {_LONGEST} bytes are read")
+    return bytes(data)
+
+
+def replace(folder: int, name: str, text: str, mode: int | None = None) -> None:
+    """Puts a new file in the place of `name`, with its mode and owner, or with `mode`. OSError."""
+    before = None if mode is not None else os.stat(name, dir_fd=folder, follow_symlinks=False)
+    beside = f".{name}.mpsd"
+    remove(folder, beside)  # of one that was killed here
+    file = os.open(beside, _NEW, 0o600, dir_fd=folder)
+    try:
+        try:
+            _write(file, text.encode("ascii"))
+            if before is not None and (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+                os.fchown(file, before.st_uid, before.st_gid)
+            os.fchmod(file, stat.S_IMODE(before.st_mode) if before is not None else mode or 0o600)
+        finally:
+            os.close(file)
+        os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        remove(folder, beside)
+        raise
+
+
+def remove(folder: int, name: str) -> None:
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return
+
+
+def _write(file: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def is_there(folder: int, name: str) -> bool:
+    """Whether anything has this name, a link that leads nowhere too."""
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+# A process's environment as OCI writes it: a list of `NAME=VALUE`.
+#
+# One rule: of a variable that is set twice, libc reads the first and others the last; so one that decides is set once.
+
+
+def name_of(entry: str) -> str:
+    return entry.partition("=")[0]
+
+
+def asks(entries: list[str]) -> bool:
+    """Whether one of the variables is set that may ask for a share."""
+    return any(name_of(entry) in ASKING for entry in entries)
+
+
+def dialect(entries: list[str]) -> tuple[str, dict[str, str]]:
+    """The script to call when memory is out, and everything that says what is asked. Refused, with all problems."""
+    found: dict[str, str] = {}
+    problems: list[str] = []
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if not equals or name not in (*VARIABLES, OOM_SCRIPT):
+            continue
+        if found.setdefault(name, value) != value:
+            problems.append(f"the variable {name} is set to {shown(found[name])} and to {shown(value)}; set it once")
+        if not _is_text(value):
+            problems.append(f"the variable {name} is {shown(value)}, which is no text; write UTF-8")
+    if problems:
+        raise Refused(*problems)
+    return found.pop(OOM_SCRIPT, ""), found
+
+
+def replaced(entries: list[str], variables: dict[str, str]) -> list[str]:
+    """The entries, all that had one of these names taken out, and the variables behind them."""
+    kept = [entry for entry in entries if name_of(entry) not in variables]
+    return [*kept, *(f"{name}={value}" for name, value in variables.items())]
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+_OWN_PLACE = ("run", "mpsd")  # in a container, where grants are mounted
+_PLACES = (  # in config.json, of the lists that are added to
+    ("mounts",),
+    ("linux", "devices"),
+    ("linux", "resources", "devices"),
+    ("hooks", "poststop"),
+)
+
+
+class Record:
+    """What was added. lists: in the order of the lists' places. variables: from name to the values it was given.
+
+    before: the entries of these names that were there.
+    """
+
+    def __init__(self) -> None:
+        self.lists: list[list[object]] = [[] for _ in _PLACES]
+        self.variables: dict[str, list[str]] = {}
+        self.before: dict[str, list[str]] = {}
+
+    def written(self) -> dict[str, object]:
+        return {"lists": self.lists, "variables": self.variables, "before": self.before}
+
+
+def record_of(value: object, where: str) -> Record:
+    """A record as it was written. Refused."""
+    holder = table(value, where)
+    record = Record()
+    for added, read in zip(record.lists, rows(holder, "lists", where), strict=False):
+        added += read if isinstance(read, list) else []
+    record.variables = _entries(inner(holder, "variables", where), where)
+    record.before = _entries(inner(holder, "before", where), where)
+    return record
+
+
+def _entries(lists: dict[str, object], where: str) -> dict[str, list[str]]:
+    return {name: [word(each, where) for each in rows({name: found}, name, where)] for name, found in lists.items()}
+
+
+def undo(config: dict[str, object], record: Record) -> Record:
+    """Takes out what is still there as it was added, and returns that. Refused."""
+    found = Record()
+    for place, recorded, taken in zip(_PLACES, record.lists, found.lists, strict=True):
+        there = _list_at(config, place)
+        taken += [row for row in there if row in recorded]
+        there[:] = [row for row in there if row not in recorded]
+    process = inner(config, "process", CONFIG)
+    entries = texts(process, "env", CONFIG)
+    for name, values in record.variables.items():
+        now = [entry for entry in entries if name_of(entry) == name]
+        if len(now) == 1 and now[0].partition("=")[2] in values:  # else a person changed it since
+            before = record.before.get(name, [])
+            found.variables[name], found.before[name] = values, before
+            entries = [entry for entry in entries if name_of(entry) != name] + before
+    if found.variables:
+        process["env"] = entries
+    return found
+
+
+def apply(
+    config: dict[str, object],
+    granted: Granted,
+    nodes: list[dict[str, object]],
+    hook: dict[str, object],
+) -> Record:
+    """Adds all of a grant. nodes: what `node` made of its devices, in their order. Refused, with nothing added."""
+    problems = conflicts(config, granted.mounts)
+    if problems:
+        raise Refused(*problems)
+    record = Record()
+    lists = [_list_at(config, place) for place in _PLACES]
+    added: list[list[object]] = [[mount(each) for each in granted.mounts], [], [], [hook]]
+    for each, made in zip(granted.devices, nodes, strict=True):
+        if not _is_there(lists[1], made):
+            added[1].append(made)
+        added[2].append(rule(made, each.access))
+    for there, new, recorded in zip(lists, added, record.lists, strict=True):
+        recorded += [row for row in new if row not in there]
+        there += recorded
+    process = table(member(config, "process", CONFIG), f"{CONFIG}: process")
+    entries = texts(process, "env", CONFIG)
+    for name, value in granted.environment.items():
+        record.variables[name] = [value]
+        record.before[name] = [entry for entry in entries if name_of(entry) == name]
+    process["env"] = replaced(entries, granted.environment)
+    return record
+
+
+def both(found: Record, added: Record) -> Record:
+    """One record for a file that is still as it was found, or already as it is to be."""
+    record = Record()
+    for together, old, new in zip(record.lists, found.lists, added.lists, strict=True):
+        together += [*new, *(row for row in old if row not in new)]
+    record.variables = {**found.variables, **added.variables}
+    for name, values in found.variables.items():
+        record.variables[name] = sorted({*values, *record.variables[name]})
+    record.before = {**found.before, **added.before}
+    return record
+
+
+def mount(each: Mount) -> dict[str, object]:
+    """Last of all mounts, so that it lies on top of whatever the bundle mounts above it."""
+    options = ["bind", "rprivate", "nosuid", "nodev", "ro" if each.read_only else "rw"]
+    return {"destination": each.inside, "type": "bind", "source": each.source, "options": options}
+
+
+def node(each: Device, kind: str, major: int, minor: int, mode: int) -> dict[str, object]:
+    return {"path": each.inside, "type": kind, "major": major, "minor": minor, "fileMode": mode, "uid": 0, "gid": 0}
+
+
+def rule(made: dict[str, object], access: str) -> dict[str, object]:
+    """For the device cgroup."""
+    return {"allow": True, **{name: made[name] for name in ("type", "major", "minor")}, "access": access}
+
+
+def conflicts(config: dict[str, object], mounts: list[Mount]) -> list[str]:
+    """The bundle's own mounts that stand where the grant's do, or hold the place that grants are mounted in."""
+    problems = []
+    for row in rows(config, "mounts", CONFIG):
+        inside = text(table(row, f"{CONFIG}: a mount"), "destination", f"{CONFIG}: a mount")
+        steps = _steps(inside)
+        for each in mounts:
+            wanted = _steps(each.inside)
+            above = wanted[: len(steps)] == steps and steps[: len(_OWN_PLACE)] == _OWN_PLACE
+            if above or steps[: len(wanted)] == wanted:
+                problems.append(f"the mount {shown(inside)} hides {each.inside}, where mpsd mounts; leave it out")
+                break
+    return problems
+
+
+def _is_there(devices: list[object], made: dict[str, object]) -> bool:
+    """Whether the bundle has this node already. Refused where another one stands at its path."""
+    for row in devices:
+        read = table(row, f"{CONFIG}: a device")
+        if _steps(text(read, "path", f"{CONFIG}: a device")) == _steps(str(made["path"])):
+            if all(read.get(name) == made[name] for name in ("type", "major", "minor")):
+                return True
+            raise Refused(f"the device {made['path']} is another one than mpsd's; leave it out")
+    return False
+
+
+def _list_at(config: dict[str, object], place: tuple[str, ...]) -> list[object]:
+    """The list itself, put there where there is none. Refused."""
+    holder = config
+    for name in place[:-1]:
+        holder[name] = holder = inner(holder, name, CONFIG)
+    holder[place[-1]] = found = rows(holder, place[-1], CONFIG)
+    return found
+
+
+def _steps(path: str) -> tuple[str, ...]:
+    """As the kernel goes them from the container's root, /var/run being a link to /run."""
+    steps: list[str] = []
+    for step in path.split("/"):
+        if step == "..":
+            del steps[-1:]
+        elif step not in {"", "."}:
+            steps.append(step)
+    return tuple(steps[1:] if steps[:2] == ["var", "run"] else steps)
+
+
+# What mpsd did to a bundle, in a file beside its config.json.
+#
+# One rule: not in config.json, because an annotation there may come from a tenant.
+
+
+class Kept:
+    """root, container: whose bundle it is. variables: what its processes are started with. record: what was added."""
+
+    def __init__(self, root: str, container: str, variables: dict[str, str], record: Record) -> None:
+        self.root = root
+        self.container = container
+        self.variables = variables
+        self.record = record
+
+
+def read_record(folder: int) -> Kept | None:
+    """None for a bundle that mpsd did nothing to. Refused where the file cannot be read."""
+    try:
+        data = read(folder, RECORD, RECORD)
+    except FileNotFoundError:
+        return None
+    value = table(json_text.read(data, RECORD), RECORD)
+    variables = inner(value, "environment", RECORD)
+    environment = {name: word(entry, f"{RECORD}: environment") for name, entry in variables.items()}
+    record = record_of(value.get("added"), f"{RECORD}: added")
+    return Kept(text(value, "root", RECORD), text(value, "id", RECORD), environment, record)
+
+
+def write(folder: int, kept: Kept) -> None:
+    """OSError, Refused."""
+    value = {
+        "root": kept.root,
+        "id": kept.container,
+        "environment": kept.variables,
+        "added": kept.record.written(),
+    }
+    replace(folder, RECORD, json_text.write(value, RECORD) + "\n", 0o600)

@@ -1,0 +1,158 @@
+"""What `mpsd run` and the agent say to each other about a grant.
+
+One rule: names here are an interface between versions; fields are added, never renamed. Nothing is imported, because
+every program that is started waits for this to load.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramAsks:
+    """As it was written. gpu_core None: no share of the threads. wait_s 0: an answer now or never."""
+
+    gpu_mem: str
+    gpu_core: str | None
+    gpus: str
+    wait_s: float
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class GrantAnswer:
+    """grant: its id. environment: what the program is to be started with. path_first: a folder to put first on its
+    PATH, or empty.
+    """
+
+    grant: str
+    environment: dict[str, str]
+    path_first: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """reasons: each a sentence. for_ever: asking again, or waiting, will not help."""
+
+    reasons: tuple[str, ...]
+    for_ever: bool
+
+
+# What `mpsd-runtime` and `mpsd up` say to each other about a container.
+#
+# One rule: names here are an interface between versions; fields are added, never renamed.
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerName:
+    """One container of this machine. root: the runtime's `--root`, where its state is kept; id: unique there."""
+
+    root: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerAsks:
+    """What is to be created. name: as people know it, empty where nobody says. environment: VARIABLES of
+    containers.dialects.dialect_names, as far as they are set.
+
+    oom_script: as ALIYUN_COM_GPU_OOM_SCRIPT names it, empty for none. capabilities: its bounding set. host_ipc: whether
+    it shares the machine's IPC namespace. host_root: whether it may be root on this machine. runtime: the program that
+    makes the container, by which others are started in it later; empty for runc.
+    """
+
+    root: str
+    id: str
+    name: str
+    environment: dict[str, str]
+    oom_script: str = ""
+    capabilities: tuple[str, ...] = ()
+    host_ipc: bool = False
+    runtime: str = ""
+    host_root: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BundleMount:
+    """A folder of this machine that the container sees at `inside`."""
+
+    source: str
+    inside: str
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BundleDevice:
+    """A device node of this machine, made again in the container at `inside`, for `access` (of r, w, m)."""
+
+    source: str
+    inside: str
+    access: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerAnswer:
+    """What goes into the bundle. grant: its id. environment: replaces what the bundle has under these names.
+
+    messages: what its user is told: where MPS does something else than the dialect says.
+    """
+
+    grant: str
+    environment: dict[str, str]
+    mounts: tuple[BundleMount, ...]
+    devices: tuple[BundleDevice, ...]
+    messages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExecAnswer:
+    """What a further process of the container is started with."""
+
+    environment: dict[str, str]
+
+
+# What `mpsd set` and `mpsd up` say to each other: `POST /v1/grants/{id}`.
+#
+# One rule: names here are an interface between versions; fields are added, never renamed.
+
+
+@dataclass(frozen=True, slots=True)
+class GrantChangeAsks:
+    """As containers.rules.grant_change.Change has it. gpu: a UUID; None for every GPU of the grant. dry_run: nothing is
+    changed."""
+
+    memory_mib: int | None = None
+    percent: int | None = None
+    weight: int | None = None
+    gpu: str | None = None
+    forced: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CardLimits:
+    """What the books hold of one GPU for a grant. weight: None where it was not asked for in cGPU's words."""
+
+    gpu: str
+    label: str
+    memory_mib: int
+    reserved_percent: int
+    weight: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GrantLimits:
+    """thread_percent: what MPS holds each process of it to, 100 for no limit."""
+
+    thread_percent: int
+    cards: tuple[CardLimits, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GrantChanged:
+    """messages: what follows, each a sentence or two. dry_run: it was not done."""
+
+    grant: str
+    before: GrantLimits
+    after: GrantLimits
+    messages: tuple[str, ...]
+    dry_run: bool

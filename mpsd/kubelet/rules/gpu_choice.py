@@ -1,0 +1,286 @@
+"""The annotations that say which GPU a pod has: mpsd's own, and gpushare's in their two formats.
+
+One rule: whatever text is in them, reading never raises, and names GPUs of this node or none.
+Sources of the formats: github.com/AliyunContainerService/gpushare-scheduler-extender (v1), and
+github.com/koordinator-sh/koordinator, which reads both (v2).
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mpsd.grants.rules.placement import by_preference
+from mpsd.kubelet.rules.allocation import Asking
+from mpsd.kubelet.rules.devices import gpu_of, number_of
+from mpsd.kubelet.rules.node_pods import NodePod, read_node_pod
+from mpsd.kubelet.rules.pod_grants import ContainerDevices
+from mpsd.model.grants import Gpu, GpuName, Grant, Request, Room, promised_mib, rooms
+from mpsd.model.identity import PodName
+from mpsd.model.policy import Policy
+from mpsd.model.request import Share
+
+GPU = "mpsd.io/gpu"  # UUIDs, with commas between
+
+_V1 = "ALIYUN_COM_GPU_MEM_"  # IDX: ordinal; POD, DEV: units; ASSIGNED; ASSUME_TIME, ASSIGN_TIME: nanoseconds
+_V2 = "scheduler.framework.gpushare."  # allocation: {"<container>": {"<ordinal>": units}}; assigned; assume-time
+_V2_PERCENT = "gpushare.alibabacloud.com/core-percentage"  # as allocation, in percent
+_LONGEST = 4096  # characters; far more than 32 GPUs or a pod's containers take
+_ORDINAL = re.compile(r"[0-9]{1,3}", re.ASCII)
+
+CHOICE_KEYS = (GPU, f"{_V1}IDX", f"{_V2}allocation")  # by which `chosen_gpus` reads
+
+
+def chosen_gpus(annotations: Mapping[str, str], gpus: Sequence[GpuName]) -> tuple[str, ...]:
+    """The UUIDs of the GPUs of this node that the pod's annotations name, in the order of `gpus`; () for none.
+
+    The first format that names one decides.
+    """
+    own = set(_listed(annotations.get(GPU, "")))
+    v1 = set(_listed(annotations.get(f"{_V1}IDX", "")))
+    v2 = set(_ordinals(annotations.get(f"{_V2}allocation", "")))
+    return (
+        tuple(gpu.uuid for gpu in gpus if gpu.uuid in own)
+        or tuple(gpu.uuid for gpu in gpus if str(gpu.ordinal) in v1)
+        or tuple(gpu.uuid for gpu in gpus if str(gpu.ordinal) in v2)
+    )
+
+
+def _listed(text: str) -> Iterator[str]:
+    return (part.strip() for part in text[:_LONGEST].split(","))
+
+
+def _ordinals(text: str) -> Iterator[str]:
+    """The GPUs of all containers in a v2 allocation."""
+    try:
+        allocation = json.loads(text) if len(text) <= _LONGEST else None
+    except (ValueError, RecursionError):
+        return
+    for of_container in allocation.values() if isinstance(allocation, dict) else ():
+        for ordinal, units in of_container.items() if isinstance(of_container, dict) else ():
+            if _ORDINAL.fullmatch(ordinal) and units not in (0, "0", None):
+                yield str(int(ordinal))
+
+
+def annotations_for(
+    pod: NodePod, held: Sequence[ContainerDevices], gpus: Sequence[Gpu], policy: Policy, at_ns: int
+) -> dict[str, str]:
+    """Everything of ours that a pod which holds these devices is to have written on it; {} for one that holds none.
+
+    What kubelet gave goes over what a scheduler chose: it names no pod when it asks for devices, so of pods that are
+    alike one may have got those of another.
+
+    held: of any containers; those of other pods are passed over. at_ns: nanoseconds since 1970 when the devices were
+    allocated, used where the pod has no time of its own yet. v1 knows one GPU a pod, so it says nothing of a pod that
+    has several.
+    """
+    own = [one for one in held if one.pod == (pod.namespace, pod.name)]
+    units = _by_gpu({device_id for one in own for device_id in one.memory}, gpus)
+    if not units:
+        return {}
+    wanted = {GPU: ",".join(gpu.uuid for gpu in units), **_in_v2(pod, own, gpus)}
+    if len(units) == 1:
+        gpu, count = units.popitem()
+        wanted |= _v1(gpu, count, promised_mib(gpu, policy) // policy.resources.memory_unit_mib, assigned=True)
+    for time in (f"{_V1}ASSUME_TIME", f"{_V1}ASSIGN_TIME", f"{_V2}assume-time"):
+        wanted[time] = pod.annotations.get(time, str(at_ns))
+    return wanted
+
+
+def annotations_at_bind(
+    gpus: Sequence[GpuName], memory_mib: int, dev_mib: int, policy: Policy, at_ns: int
+) -> dict[str, str]:
+    """What a scheduler writes on a pod with its binding. gpus: those chosen, of one domain.
+
+    memory_mib: on each of them. dev_mib: what the first of them may promise in all. at_ns: now, since 1970.
+    """
+    wanted = {GPU: ",".join(gpu.uuid for gpu in gpus)}
+    unit_mib = policy.resources.memory_unit_mib
+    if len(gpus) == 1:
+        wanted |= _v1(gpus[0], memory_mib // unit_mib, dev_mib // unit_mib, assigned=False)
+    return wanted | {f"{_V1}ASSUME_TIME": str(at_ns)}
+
+
+def _by_gpu(ids: Iterable[str], gpus: Sequence[Gpu]) -> dict[Gpu, int]:
+    """From each GPU of this node that has any of these devices to their number, in the order of `gpus`."""
+    count = Counter(map(gpu_of, ids))
+    return {gpu: count[gpu.uuid] for gpu in gpus if count[gpu.uuid]}
+
+
+def _v1(gpu: GpuName, units: int, dev_units: int, *, assigned: bool) -> dict[str, str]:
+    return {
+        f"{_V1}IDX": str(gpu.ordinal),
+        f"{_V1}POD": str(units),
+        f"{_V1}DEV": str(dev_units),
+        f"{_V1}ASSIGNED": "true" if assigned else "false",
+    }
+
+
+def _in_v2(pod: NodePod, held: Sequence[ContainerDevices], gpus: Sequence[Gpu]) -> dict[str, str]:
+    """Counts main containers by their position in the pod; it has no word for others."""
+    memory: dict[str, dict[str, int]] = {}
+    percent: dict[str, dict[str, int]] = {}
+    for position, name in enumerate(pod.main_containers):
+        one = next((one for one in held if one.container.container == name), None)
+        units = _by_gpu(one.memory, gpus) if one else {}
+        if one and units:
+            memory[str(position)] = {str(gpu.ordinal): count for gpu, count in units.items()}
+        if one and units and one.percent:
+            percent[str(position)] = {str(gpu.ordinal): len(one.percent) // len(units) for gpu in units}
+    written = {f"{_V2}allocation": memory, _V2_PERCENT: percent}
+    said = {key: json.dumps(value, separators=(",", ":")) for key, value in written.items() if value}
+    return {**said, f"{_V2}assigned": "true"} if memory else {}
+
+
+# Which devices kubelet should take for a container: those of one GPU, or of as many GPUs of one domain as it asks.
+#
+# One rule: whatever is available, the answer has the size that kubelet asked for and holds what kubelet must include;
+# where nothing fits one domain it is no good selection, and Allocate refuses it with the reason.
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What kubelet lets us choose: `size` ids of `available`, and `must_include` among them."""
+
+    available: Sequence[str]
+    must_include: Sequence[str]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """The node's GPUs. domain_of: from UUID to domain. grants: everybody's, so that a GPU whose threads or clients are
+    promised is passed over where another one would do.
+    """
+
+    gpus: Sequence[Gpu]
+    domain_of: Mapping[str, str]
+    grants: Sequence[Grant] = ()
+
+
+def preferred(
+    choice: Choice, pod: Asking | None, cards: Cards, policy: Policy, held: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The ids to take. Those of the percent resource are taken by their numbers.
+
+    held: devices that other containers of the pod have; their GPUs come first, then those that the scheduler wrote on
+    the pod, then the policy's placement.
+    """
+    count, percent = (pod[1].gpus, pod[1].thread_percent) if pod else (1, None)
+    offer = _Offer.of(choice, count)
+    request = Request(offer.each * policy.resources.memory_unit_mib, percent, count)
+    here = [gpu for gpu in cards.gpus if gpu.uuid in cards.domain_of]
+    known = rooms(here, cards.domain_of, cards.grants, policy)
+    fitting = by_preference(
+        (
+            replace(room, memory_mib=offer.units(room.gpu.uuid) * policy.resources.memory_unit_mib)
+            for room in known
+            if offer.fits(room.gpu.uuid)
+        ),
+        policy,
+    )
+    roomy = [room for room in fitting if room.holds(request, policy)]
+    beside = frozenset(gpu for gpu in map(gpu_of, held) if gpu)
+    chosen = frozenset(chosen_gpus(pod[0].annotations, cards.gpus)) if pod else frozenset[str]()
+    for among, wish in ((fitting, beside), (fitting, chosen), (roomy, None), (fitting, None)):
+        selected = offer.select(among, wish)
+        if selected:
+            return offer.taken_from(selected)
+    return offer.anything()
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """A choice, counted. must, free: ids, in order. each: units on each of `gpus` GPUs."""
+
+    must: tuple[str, ...]
+    free: tuple[str, ...]
+    size: int
+    gpus: int
+    each: int
+    inside: Counter[str | None]
+    left: Counter[str | None]
+
+    @classmethod
+    def of(cls, choice: Choice, gpus: int) -> "_Offer":
+        must = tuple(dict.fromkeys(choice.must_include))
+        free = tuple(sorted(set(choice.available).difference(must), key=lambda one: (number_of(one), one)))
+        inside, left = Counter(map(gpu_of, must)), Counter(map(gpu_of, free))
+        return cls(must, free, choice.size, gpus, choice.size // gpus, inside, left)
+
+    def units(self, uuid: str) -> int:
+        return self.inside[uuid] + self.left[uuid]
+
+    def fits(self, uuid: str) -> bool:
+        """Whether this GPU could be one of the container's."""
+        return self.size % self.gpus == 0 and self.inside[uuid] <= self.each <= self.units(uuid)
+
+    def select(self, among: Sequence[Room], wish: frozenset[str] | None) -> tuple[str, ...]:
+        """GPUs of one domain that hold what must be included, and are of the wish or hold all of it; () for none."""
+        needed = {uuid for uuid in self.inside if uuid}
+        for domain in dict.fromkeys(room.domain for room in among):
+            here = [room.gpu.uuid for room in among if room.domain == domain]
+            here.sort(key=lambda uuid: (uuid not in needed, uuid not in (wish or ())))
+            selected = set(here[: self.gpus])
+            wished = wish is None or (wish and (selected <= wish or wish <= selected))
+            if len(selected) == self.gpus and needed <= selected and wished:
+                return tuple(here[: self.gpus])
+        return ()
+
+    def taken_from(self, selected: Sequence[str]) -> tuple[str, ...]:
+        """The ids of the container on these GPUs, the same number on each."""
+        rest = [
+            device_id
+            for uuid in selected
+            for device_id in [one for one in self.free if gpu_of(one) == uuid][: self.each - self.inside[uuid]]
+        ]
+        return (*self.must, *rest)
+
+    def anything(self) -> tuple[str, ...]:
+        return (*self.must, *self.free)[: max(0, self.size)]
+
+
+# A pod of the cluster as a scheduler needs it: what it asks of GPUs, where it is, and what was chosen for it.
+#
+# One rule: it holds no more than that, since a cluster has tens of thousands of them.
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPod:
+    """request: on each of its GPUs, when it holds most. node: empty where it is not bound. choice: the annotations that
+    say which GPUs it has, those that are there. created: RFC 3339.
+
+    finished: it has ended, and holds nothing. terminating: its end was asked for, and it still holds what it has.
+    """
+
+    name: PodName
+    request: Request
+    node: str
+    choice: Mapping[str, str]
+    scheduler: str
+    priority: int
+    created: str
+    finished: bool
+    terminating: bool
+
+
+def read_shared_pod(thing: object, policy: Policy) -> SharedPod | None:
+    """The pod in a decoded object of the API; None for what asks for no GPU or cannot be read."""
+    pod = read_node_pod(thing, policy)
+    if pod is None or not isinstance(thing, dict):
+        return None
+    spec = thing.get("spec") or {}
+    share = Share(pod.requests, ())
+    priority, node, scheduler = spec.get("priority"), spec.get("nodeName"), spec.get("schedulerName")
+    return SharedPod(
+        name=pod.identity,
+        request=Request(share.memory_mib, share.thread_percent or None, pod.requests[0].gpus),
+        node=node if isinstance(node, str) else "",
+        choice={key: pod.annotations[key] for key in CHOICE_KEYS if key in pod.annotations},
+        scheduler=scheduler if isinstance(scheduler, str) else "",
+        priority=priority if isinstance(priority, int) else 0,
+        created=pod.created,
+        finished=pod.is_finished,
+        terminating=pod.terminating,
+    )

@@ -1,0 +1,194 @@
+"""The canary of one domain: CUDA clients of our own, under limits that are set and read back just before.
+
+One rule: it never stands in the way of programs. It runs before the first of them is let in, once a boot and driver,
+and a daemon that has clients, or whose restart the holders of grants wait for, is left alone.
+"""
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpsd.model.grants import Gpu
+from mpsd.model.node_view import Canary, ServerLimit
+from mpsd.model.policy import Policy
+from mpsd.mps.control_daemon import ControlPipe
+from mpsd.mps.rules import canary, control_protocol
+from mpsd.mps.rules.canary import DENIAL, OWN_LIMIT, SERVER_LIMIT, Broken, Here, Outcome, Trial
+from mpsd.platform import processes
+from mpsd.platform.logs import Logger
+
+# Runs one CUDA client of the canary to its end.
+#
+# One rule: it is a process of its own with a deadline, so that a driver that hangs or crashes takes nothing of mpsd's
+# with it.
+
+# By its path, without site-packages or anything of the caller's, so that it starts in a few milliseconds.
+PROGRAM = (sys.executable, "-I", "-S", str(Path(__file__).with_name("cuda_canary.py")))
+
+
+async def run(program: Sequence[str], environment: Mapping[str, str], deadline_s: float) -> Outcome:
+    """What became of it; it is killed at its deadline, and when the caller is cancelled."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *program,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:
+        return Broken(f"could not be started: {error}")
+    try:
+        async with asyncio.timeout(deadline_s):
+            output, errors = await process.communicate()
+    except TimeoutError:
+        return canary.too_late(deadline_s)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+    return canary.outcome_of(process.returncode or 0, output.decode(errors="replace"), errors.decode(errors="replace"))
+
+
+@dataclass(frozen=True, slots=True)
+class CanarySetup:
+    """program: the command line of its client. gpus: the domain's. driver: asks NVML for the version; NvmlFailed."""
+
+    program: Sequence[str]
+    gpus: Sequence[Gpu]
+    driver: Callable[[], str]
+
+
+class DomainCanary:
+    """result: the last one, None before the first; an earlier mpsd's until then."""
+
+    def __init__(
+        self, setup: CanarySetup, environment: Mapping[str, str], on_end: Callable[[], None], log: Logger
+    ) -> None:
+        self._setup = setup
+        self._environment = environment
+        self._on_end = on_end
+        self._log = log
+        self._task: asyncio.Task[Canary | None] | None = None
+        self._again_at = 0.0
+        self._left_alone = False
+        self.result: Canary | None = None
+        self.servers: tuple[int, ...] = ()  # those that it left under denial
+
+    @property
+    def running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def obstacle(self, policy: Policy) -> str:
+        """Why the domain cannot serve; NvmlFailed."""
+        return canary.obstacle(self.result, self._here(), policy.canary)
+
+    def is_due(self, policy: Policy, *, in_use: bool) -> bool:
+        """Whether it is to be run now, before anything else is set. NvmlFailed."""
+        if self._left_alone:
+            return False
+        return self._task is not None or canary.is_due(self.result, self._here(), policy.canary, in_use=in_use)
+
+    def _here(self) -> Here:
+        return Here(processes.boot_id(), self._setup.driver())
+
+    async def run(self, pipe: ControlPipe, policy: Policy) -> bool:
+        """Starts it, or takes what came of it: True once nothing speaks against serving, and not before it has ended.
+
+        Raises what the daemon's commands raise, which says nothing of the driver.
+        """
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(pipe, policy))
+            self._task.add_done_callback(self._ended)
+        if not self._task.done():
+            return False
+        task, self._task = self._task, None
+        result = task.result()
+        self._again_at = time.monotonic() + policy.restarts.longest_s
+        if result is None:
+            self._left_alone = True
+            return True
+        self.result = result
+        self._say(result)
+        self._on_end()  # the state follows from it
+        return not self.obstacle(policy)
+
+    async def run_again(self, pipe: ControlPipe, policy: Policy) -> None:
+        """While it stands in the way: once in a while, or at once under another driver, which ends the obstacle."""
+        if self._task or (time.monotonic() >= self._again_at and self.obstacle(policy)):
+            await self.run(pipe, policy)
+
+    def cancel(self) -> None:
+        """Ends what runs of it: its daemon is gone, or goes."""
+        if self._task:
+            self._task.cancel()
+        self._task, self._left_alone, self.servers = None, False, ()
+
+    async def end(self) -> None:
+        """The same, and its clients are gone then."""
+        task = self._task
+        self.cancel()
+        if task:
+            await asyncio.wait({task})
+
+    def _ended(self, task: asyncio.Task[Canary | None]) -> None:
+        if not task.cancelled():
+            task.exception()  # seen, should nobody come for it
+        self._on_end()
+
+    def _say(self, result: Canary) -> None:
+        if result.problem:
+            self._log.error("canary failed", driver=result.driver, reason=result.problem)
+        elif result.warning:
+            self._log.warning("canary passed", driver=result.driver, reason=result.warning)
+        else:
+            self._log.info("canary passed", driver=result.driver, context_mib=result.context_mib, sms=result.sms)
+
+    # -- what it does --------------------------------------------------------------------------------------------
+
+    async def _run(self, pipe: ControlPipe, policy: Policy) -> Canary | None:
+        """None where programs are on the daemon, which nobody may disturb."""
+        here, deadline_s = self._here(), policy.graces.start_s
+        servers = await pipe.ask(control_protocol.server_list())
+        if any(await pipe.clients(servers)):
+            return None
+        await self._limit(pipe, (None, *servers), SERVER_LIMIT)
+        served = await self._clients(pipe, (SERVER_LIMIT, OWN_LIMIT), deadline_s)
+        findings = [canary.finding(gpu, served[gpu.uuid]) for gpu in self._setup.gpus]
+        self.servers = await pipe.ask(control_protocol.server_list())
+        await self._limit(pipe, self.servers, DENIAL)
+        denials = [] if any(one.problem for one in findings) else await self._denials(pipe, deadline_s)
+        result = canary.in_one(findings, denials, here, time.time())
+        if result.problem:  # else whoever settles the daemon says what its next servers let in
+            await self._limit(pipe, (None,), DENIAL)
+        return result
+
+    async def _denials(self, pipe: ControlPipe, deadline_s: float) -> list[str]:
+        denied = await self._clients(pipe, (DENIAL,), deadline_s)
+        return [canary.denial_problem(gpu, denied[gpu.uuid][DENIAL]) for gpu in self._setup.gpus]
+
+    async def _limit(self, pipe: ControlPipe, servers: Sequence[int | None], trial: Trial) -> None:
+        """For every device that a client may see; server None stands for those to come."""
+        for ordinal in range(len(self._setup.gpus)):
+            for server in servers:
+                await pipe.set_limit(ServerLimit(server, ordinal, trial.limit_mib))
+
+    async def _clients(
+        self, pipe: ControlPipe, trials: Sequence[Trial], deadline_s: float
+    ) -> Mapping[str, Mapping[Trial, Outcome]]:
+        """What became of one client a GPU and trial, all at the same time."""
+
+        async def one(gpu: Gpu, trial: Trial) -> Outcome:
+            limits = trial.environment(gpu.uuid, str(pipe.directory))
+            return await run(self._setup.program, {**self._environment, **limits}, deadline_s)
+
+        wanted = [(gpu, trial) for gpu in self._setup.gpus for trial in trials]
+        outcomes = await asyncio.gather(*(one(gpu, trial) for gpu, trial in wanted))
+        found: dict[str, dict[Trial, Outcome]] = {gpu.uuid: {} for gpu in self._setup.gpus}
+        for (gpu, trial), outcome in zip(wanted, outcomes, strict=True):
+            found[gpu.uuid][trial] = outcome
+        return found

@@ -1,0 +1,314 @@
+"""The control daemon of one domain, as a thing that is started or adopted, asked and ended.
+
+One rule: it keeps what the daemon last said and draws no conclusion from it; `DomainSupervisor` does that by the table.
+"""
+
+import contextlib
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from mpsd.model.domain import ServerStatus
+from mpsd.model.identity import ProcessIdentity
+from mpsd.model.metrics import COMMAND_BOUNDS_S, CommandTimes
+from mpsd.model.policy import Graces
+from mpsd.mps import control_daemon
+from mpsd.mps.canary import CanarySetup, DomainCanary
+from mpsd.mps.control_daemon import ControlFailed, ControlPipe
+from mpsd.mps.daemon_cgroup import CgroupRefused, DaemonCgroup
+from mpsd.mps.rules import control_protocol
+from mpsd.mps.rules.control_protocol import Command, LogEvent, LogLine, NotUnderstood, read_line
+from mpsd.platform import processes
+from mpsd.platform.domain_folder import DomainFolder
+from mpsd.platform.event_loop import DeathWatch
+from mpsd.platform.logs import Logger
+from mpsd.platform.waiting import until
+
+# Reads what a daemon has added to its log since the last look, and keeps the file from growing without end.
+#
+# One rule: the writer has the file open for appending, so it is cut in place after a copy, never renamed under it.
+
+ROTATE_BYTES = 8 * 1024 * 1024
+
+
+class LogTail:
+    """The end of one file that another process appends to. Lines come once each, whole."""
+
+    def __init__(self, path: Path, *, from_end: bool) -> None:
+        self._path = path
+        self._position = path.stat().st_size if from_end and path.exists() else 0
+        self._rest = b""
+
+    def has_grown(self) -> bool:
+        """Whether there is anything that `lines` has not given yet."""
+        try:
+            return self._path.stat().st_size != self._position
+        except FileNotFoundError:
+            return False
+
+    def lines(self) -> list[str]:
+        """What was added since the last call, without the last line if it is not whole yet."""
+        try:
+            size = self._path.stat().st_size
+        except FileNotFoundError:
+            return []
+        if size < self._position:
+            self._position, self._rest = 0, b""
+        if size == self._position:
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            added = file.read()
+        self._position += len(added)
+        *whole, self._rest = (self._rest + added).split(b"\n")
+        if self._position > ROTATE_BYTES:
+            self._rotate()
+        return [line.decode(errors="replace") for line in whole]
+
+    def _rotate(self) -> None:
+        shutil.copyfile(self._path, self._path.with_name(self._path.name + ".1"))
+        with self._path.open("r+b") as file:
+            file.truncate(0)
+        self._position = 0
+
+
+_ASKS_FOR_A_PROBE = {LogEvent.SERVER_STARTING, LogEvent.SERVER_READY, LogEvent.SERVER_EXITED, LogEvent.FAULT}
+Answer = TypeVar("Answer")
+_TROUBLES = (ControlFailed, NotUnderstood, TimeoutError, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a domain's daemon lives. environment: of its programs. with_gate: whether gates can be made here.
+
+    cgroup: None where the daemon stays in mpsd's own.
+    """
+
+    folder: DomainFolder
+    environment: Mapping[str, str]
+    with_gate: bool
+    cgroup: DaemonCgroup | None
+    canary: CanarySetup
+
+
+class DomainDaemon:
+    """identity: None while there is none. servers, server, clients: as last answered; None while not known.
+
+    unanswered: commands in a row without a proper answer, and trouble says what came instead. settled: its settings
+    were read back and its server was started. coming: a server that it started and that has said nothing yet.
+    no_server: the last one that it started did not come up. on_line: told each line of its log that means something.
+    commands: how long this and earlier daemons of the domain took to say how they are, since mpsd began.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        gpus: Sequence[str],
+        on_end: Callable[[], None],
+        log: Logger,
+    ) -> None:
+        self._folder = place.folder
+        self._cgroup = place.cgroup
+        self._gpus = gpus
+        self._environment = place.environment
+        self._on_end = on_end
+        self._log = log
+        self.canary = DomainCanary(place.canary, place.environment, on_end, log)
+        self._tail = LogTail(place.folder.log, from_end=True)
+        self._watch: DeathWatch | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._last_words = ""
+        self._refused = ""
+        self.on_line: Callable[[LogLine], None] = lambda _line: None
+        self.commands = CommandTimes(processes.boot_id())
+        self.identity: ProcessIdentity | None = None
+        self._forget_answers()
+
+    def _forget_answers(self) -> None:
+        self.unanswered = 0
+        self.trouble = ""
+        self.settled = False
+        self.no_server = False
+        self.coming: int | None = None
+        self.servers: tuple[int, ...] = ()
+        self.server: ServerStatus | None = None
+        self.clients: int | None = None
+
+    # -- its life ------------------------------------------------------------------------------------------------
+
+    def adopt(self, recorded: ProcessIdentity | None) -> bool:
+        """Takes over the daemon that listens in our directory, else the recorded one if that very process lives."""
+        try:
+            found = control_daemon.listener(self._folder)
+        except OSError as error:  # it is there and does not take us in: only its record can prove it
+            self._log.warning("control socket silent", reason=str(error))
+            found = None
+        if found is None and recorded and processes.is_alive(recorded):
+            found = recorded
+        if found:
+            self._hold(found)
+            if not self.foreign:
+                self._move(found.pid, *processes.descendants_of(found.pid))
+        return found is not None
+
+    def start(self) -> None:
+        """OSError where it cannot be started."""
+        self._last_words = ""
+        self._child = control_daemon.start(self._folder, self._gpus, self._environment)
+        # None: it is over already; its exit code says why at the next look.
+        self._hold(processes.identity_of(self._child.pid) or ProcessIdentity(self._child.pid, 0, processes.boot_id()))
+        self._move(self._child.pid)
+
+    def _move(self, *pids: int) -> None:
+        """To a cgroup of its own, before it has a server; a daemon that cannot be moved serves all the same."""
+        if self._cgroup is None:
+            return
+        try:
+            self._cgroup.take_in(pids)
+        except CgroupRefused as refused:
+            if str(refused) != self._refused:
+                self._log.warning("daemon ends with this container", reason=str(refused))
+            self._refused = str(refused)
+
+    def _hold(self, daemon: ProcessIdentity) -> None:
+        self._forget_answers()
+        self.identity = daemon
+        self._watch = DeathWatch(daemon, self._on_end)
+
+    @property
+    def alive(self) -> bool:
+        return self._watch is not None and self._watch.alive
+
+    @property
+    def adopted(self) -> bool:
+        """Whether it is not one that we started; there may be none."""
+        return self._child is None
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it is another's: adopted, and not started for exactly our GPUs."""
+        if not self.adopted or self.identity is None or not self.alive:
+            return False
+        return not control_daemon.serves(self.identity, self._gpus)
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether no program can be on it: we started it, and its clients were not let in yet."""
+        return not self.adopted and not self.settled
+
+    def bury(self) -> str:
+        """Forgets a daemon that has ended; says how it ended."""
+        control_daemon.withdraw_from_clients(self._folder)
+        self.canary.cancel()
+        self.read_log()
+        code = self._child.wait() if self._child else None
+        pid, self.identity, self._child = self.identity, None, None
+        if code is None:
+            return f"the control daemon ({pid}) is gone"
+        if code < 0:
+            return f"the control daemon ({pid}) was killed by signal {-code}"
+        return f'the control daemon ({pid}) ended with code {code}; its last words: "{self._last_words}"'
+
+    def kill(self) -> None:
+        """SIGKILL, on proof that it is the one; its clients lose it."""
+        if self.identity:
+            control_daemon.end(self.identity)
+
+    async def quit(self, timeout_s: int, graces: Graces) -> None:
+        """Asks it to end once its clients have, at most `timeout_s` later; SIGKILL when it does not."""
+        control_daemon.withdraw_from_clients(self._folder)
+        await self.canary.end()
+        daemon, deadline_s = self.identity, timeout_s + graces.command_s
+        if daemon and self.alive:
+            try:
+                await self.pipe(deadline_s).ask(control_protocol.quit_daemon(timeout_s))
+                await until(lambda: not processes.is_alive(daemon), deadline_s, "the daemon ends")
+            except _TROUBLES as error:
+                self._log.warning("daemon killed", reason=f"it did not quit: {error}")
+                control_daemon.end(daemon)
+                await until(lambda: not processes.is_alive(daemon), deadline_s, "the daemon ends")
+        self.release()
+        if self._child:
+            self._child.wait()
+        if self._cgroup:
+            with contextlib.suppress(TimeoutError):  # an empty cgroup that is left behind harms nobody
+                await until(self._cgroup.remove, graces.command_s, "the daemon's server has left its cgroup")
+
+    def release(self) -> None:
+        """Stops watching; the daemon goes on."""
+        self.canary.cancel()
+        if self._watch:
+            self._watch.close()
+
+    # -- what it says --------------------------------------------------------------------------------------------
+
+    def pipe(self, deadline_s: float) -> ControlPipe:
+        return ControlPipe(self._folder.pipe, self._environment, deadline_s)
+
+    def has_written(self) -> bool:
+        """Whether there is something new in its log."""
+        return self._tail.has_grown()
+
+    def read_log(self) -> bool:
+        """Forwards what its log says to ours; True where a line asks for a probe."""
+        asks = False
+        for text in self._tail.lines():
+            self._last_words = text.strip() or self._last_words
+            line = read_line(text)
+            if line:
+                asks = asks or line.event in _ASKS_FOR_A_PROBE
+                self._follow_servers(line)
+                self.on_line(line)
+                if line.event.is_forwarded:
+                    self._log.info("daemon says", kind=line.event.value, text=line.text)
+        return asks
+
+    def _follow_servers(self, line: LogLine) -> None:
+        """A server that ends before it was ready could not come up."""
+        if line.event is LogEvent.SERVER_STARTING:
+            self.coming = line.pid
+        elif line.pid == self.coming and line.event in {LogEvent.SERVER_READY, LogEvent.SERVER_EXITED}:
+            self.coming, self.no_server = None, line.event is LogEvent.SERVER_EXITED
+            self.settled = self.settled and not self.no_server
+
+    async def probe(self, deadline_s: float, *, with_clients: bool) -> None:
+        """Asks it how it is, and has a server started where there is none, but for a drain (with_clients).
+
+        Anything but a proper answer counts as unanswered.
+        """
+        pipe = self.pipe(deadline_s)
+        try:
+            servers, status = await self.ask_for_health(pipe)
+            if not servers and not with_clients:  # it died: at once another, so that nobody else takes the GPU
+                await pipe.ask(control_protocol.start_server(control_daemon.server_user()))
+                servers = await pipe.ask(control_protocol.server_list())
+            clients = await pipe.clients(servers if with_clients else ())
+        except _TROUBLES as error:
+            self.unanswered += 1
+            self.commands = replace(self.commands, unanswered=self.commands.unanswered + 1)
+            self.trouble = str(error)
+            return
+        self.unanswered, self.trouble, self.servers = 0, "", servers
+        self.server = ServerStatus.FAULT if status is ServerStatus.FAULT else ServerStatus.ACTIVE
+        self.clients = sum(map(len, clients)) if with_clients else None
+
+    async def ask_for_health(self, pipe: ControlPipe) -> tuple[tuple[int, ...], ServerStatus]:
+        """The servers, and the worst status among them; without a server there is nothing wrong."""
+        if len(self.servers) == 1:
+            servers, status = await self._timed(pipe, control_protocol.health(self.servers[0]))
+            if servers == self.servers:
+                return servers, status
+        servers = await self._timed(pipe, control_protocol.server_list())
+        statuses = [await self._timed(pipe, control_protocol.server_status(server)) for server in servers]
+        return servers, ServerStatus.FAULT if ServerStatus.FAULT in statuses else ServerStatus.ACTIVE
+
+    async def _timed(self, pipe: ControlPipe, command: Command[Answer]) -> Answer:
+        began = time.monotonic()
+        answer = await pipe.ask(command)
+        answered = self.commands.answered.with_one(time.monotonic() - began, COMMAND_BOUNDS_S)
+        self.commands = replace(self.commands, answered=answered)
+        return answer

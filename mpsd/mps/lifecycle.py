@@ -1,0 +1,204 @@
+"""How the daemon of one domain comes and goes: taken over or started, ended where nothing else helps, started again.
+
+One rule: what was done is in the record at once, so that a later mpsd goes on from there: with the same daemon, the
+same count of deaths, the same faults and compute modes.
+"""
+
+import time
+
+from mpsd.model.client_limits import DENY_MIB
+from mpsd.model.domain import Domain, ServerStatus, State, restart_delay_s
+from mpsd.model.identity import ProcessIdentity
+from mpsd.model.node_view import ServerLimit
+from mpsd.model.policy import Policy, Restarts
+from mpsd.mps import control_daemon
+from mpsd.mps.compute_modes import ComputeModes
+from mpsd.mps.control_daemon import ControlFailed, ControlPipe, NoAnswer
+from mpsd.mps.daemon import DomainDaemon
+from mpsd.mps.drain import limit_mib
+from mpsd.mps.faults import DomainFaults
+from mpsd.mps.records import KeptRecord
+from mpsd.mps.rules import control_protocol
+from mpsd.mps.rules.control_protocol import NotUnderstood
+from mpsd.platform import records
+from mpsd.platform.domain_folder import DomainFolder
+from mpsd.platform.logs import Logger
+from mpsd.platform.nvml import NvmlFailed
+from mpsd.platform.waiting import until
+
+
+class DomainRestarts:
+    """`DomainSupervisor` says whether a daemon is to be started or to be ended; this does it, and counts."""
+
+    def __init__(
+        self, kept: KeptRecord, daemon: DomainDaemon, faults: DomainFaults, modes: ComputeModes, log: Logger
+    ) -> None:
+        self._kept = kept
+        self._daemon = daemon
+        self._faults = faults
+        self._modes = modes
+        self._log = log
+        self._start_at = 0.0
+        self._killed: ProcessIdentity | None = None  # the last daemon that was ended for not coming back by itself
+
+    def take_over(self, policy: Policy) -> None:
+        """Finds what an earlier mpsd left: its record, its daemon, or a daemon that somebody else started here."""
+        old = self._kept.earlier()
+        if old:
+            self._kept.change(
+                restarts_total=old.restarts_total,
+                started_at=old.started_at,
+                compute_modes=old.compute_modes,
+                served=old.served,
+            )
+            self._daemon.canary.result = old.canary
+        adopted = self._daemon.adopt(old.daemon if old else None)
+        if old:
+            same = adopted and self._daemon.identity == old.daemon
+            self._faults.take_over(old.faults, old.faults_total, old.started_at, same_daemon=same)
+            self._kept.change(**self._faults.as_recorded)
+        if adopted:
+            self._log.info("daemon adopted", pid=self._daemon.identity and self._daemon.identity.pid)
+            if not self._daemon.foreign:
+                self._modes.try_to_follow(policy)
+        self._kept.change(daemon=self._daemon.identity)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is no daemon, and the time to start one has come."""
+        return self._daemon.identity is None and time.monotonic() >= self._start_at
+
+    def start(self, policy: Policy) -> bool:
+        """False where it cannot be; the record says why, and it is due again later."""
+        try:
+            self._modes.follow(policy)
+            self._daemon.start()
+        except (OSError, NvmlFailed) as error:
+            self._start_at = time.monotonic() + policy.restarts.longest_s
+            reason = f"the control daemon cannot be started: {error}"
+            self._kept.change(reason=reason)
+            self._log.warning("not started", reason=reason)
+            return False
+        self._kept.change(daemon=self._daemon.identity, started_at=time.time())
+        return True
+
+    def bury(self, policy: Restarts) -> str:
+        """Counts a death of the daemon; says how it ended and when it is started again."""
+        record = self._kept.now
+        if self._daemon.identity is None:
+            return ""
+        if record.state is State.REFUSED:  # it was in the way, and its end is no loss
+            self._daemon.bury()
+            self._kept.change(daemon=None)
+            return ""
+        restarts = 0 if time.time() - record.started_at > policy.stable_after_s else record.restarts
+        delay_s = restart_delay_s(restarts, policy)
+        self._start_at = time.monotonic() + delay_s
+        how = self._daemon.bury()
+        self._faults.daemon_gone()
+        counts = {"restarts": restarts + 1, "restarts_total": record.restarts_total + 1}
+        self._kept.change(daemon=None, servers=(), **counts, **self._faults.as_recorded)
+        return how if not restarts else f"{how}; {restarts + 1} times in a row, the next start is in {delay_s:g} s"
+
+    def kill_after(self, limit_s: float, why: str) -> None:
+        """Ends a daemon that has been in this state too long; its death starts the next one."""
+        if time.time() - self._kept.now.since >= limit_s:
+            self.kill(f"{why}: {self._daemon.trouble}")
+
+    def kill(self, why: str) -> None:
+        """Ends the daemon, once; its death starts the next one."""
+        if self._killed != self._daemon.identity:
+            self._killed = self._daemon.identity
+            self._log.warning("daemon killed", reason=why)
+            self._daemon.kill()
+
+
+# What is done with a daemon between its start or adoption and its first client.
+#
+# One rule: limits first, then a server, then clients. Nobody is let in before what servers to come let in was read
+# back.
+
+
+class NoServer(Exception):
+    """The daemon started one, and it ended at once."""
+
+
+_TROUBLES = (NoServer, ControlFailed, NotUnderstood, NvmlFailed, TimeoutError, OSError)
+
+
+class DomainSettling:
+    """Tells `daemon` what came of it: settled, unanswered, trouble, servers, server."""
+
+    def __init__(self, domain: Domain, folder: DomainFolder, daemon: DomainDaemon, log: Logger) -> None:
+        self._ordinals = range(len(domain.gpus))
+        self._folder = folder
+        self._daemon = daemon
+        self._log = log
+
+    async def settle(self, policy: Policy, *, in_use: bool, doubtful: bool = False) -> bool:
+        """Runs the canary where it is due, sets and reads back the limits for servers to come, starts the server, then
+        lets clients in. in_use: somebody holds a grant and waits for it. doubtful: the server may not come up, which is
+        waited for; else its first client does.
+
+        False leaves the reason in `trouble`. Only silence counts as unanswered: a daemon that says something else than
+        it should is not wedged, it has its time to start (`start_s`) like one that does not listen yet.
+        """
+        daemon, pipe = self._daemon, self._daemon.pipe(policy.graces.command_s)
+        memory_mib = self._memory_to_restore()
+        try:
+            await until(self._listens_or_ended, policy.graces.command_s, "the control socket listens")
+            if daemon.canary.is_due(policy, in_use=in_use) and not await daemon.canary.run(pipe, policy):
+                daemon.unanswered, daemon.trouble = 0, "its canary runs"
+                daemon.servers = daemon.canary.servers or daemon.servers
+                return False
+            await self._restore_limits(pipe, memory_mib)
+            await pipe.ask(control_protocol.start_server(control_daemon.server_user()))
+            control_daemon.offer_to_clients(self._folder)  # at once: a client that finds no socket runs unlimited
+            daemon.servers = await pipe.ask(control_protocol.server_list())  # those whose limits the agent must raise
+            if doubtful or daemon.no_server:
+                await self._until_server_is_up(policy.graces.command_s)
+            # One that was adopted may be in a fault; one that has just been started says nothing of itself yet.
+            _servers, status = await daemon.ask_for_health(pipe) if daemon.adopted else ((), ServerStatus.ACTIVE)
+        except _TROUBLES as error:
+            daemon.unanswered = daemon.unanswered + 1 if isinstance(error, NoAnswer) else 0
+            daemon.trouble = str(error)
+            return False
+        daemon.settled, daemon.unanswered, daemon.trouble, daemon.server = True, 0, "", status
+        return True
+
+    def _listens_or_ended(self) -> bool:
+        return not self._daemon.alive or control_daemon.listener(self._folder) is not None
+
+    async def _restore_limits(self, pipe: ControlPipe, memory_mib: int) -> None:
+        """For servers to come, and for those that the canary has left shut."""
+        open_again = bool(self._daemon.canary.servers) and memory_mib != DENY_MIB
+        servers = await pipe.ask(control_protocol.server_list()) if open_again else ()
+        for ordinal in self._ordinals:
+            for server in (None, *servers):
+                await pipe.set_limit(ServerLimit(server, ordinal, memory_mib))
+
+    def _memory_to_restore(self) -> int:
+        """What the agent last set, else denial: no program may start unlimited before the agent has looked."""
+        try:
+            return limit_mib(self._folder)
+        except records.UnreadableRecord as error:
+            self._log.warning("limits ignored", reason=str(error))
+            return DENY_MIB
+
+    async def _until_server_is_up(self, deadline_s: float) -> None:
+        """NoServer where it ends instead."""
+
+        def has_spoken() -> bool:
+            self._daemon.read_log()
+            return self._daemon.coming is None
+
+        await until(has_spoken, deadline_s, "an MPS server comes up")
+        if self._daemon.no_server:
+            raise NoServer("no MPS server comes up; see the daemon's log")
+
+    async def try_canary_again(self, policy: Policy) -> None:
+        """While it stands in the way; a daemon that does not answer is asked again later."""
+        try:
+            await self._daemon.canary.run_again(self._daemon.pipe(policy.graces.command_s), policy)
+        except _TROUBLES as error:
+            self._log.warning("canary not run", reason=str(error))

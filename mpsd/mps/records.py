@@ -1,0 +1,163 @@
+"""The records of the domains of this node, as `mpsd control` writes them.
+
+One rule: a record is read again only when its file has changed, and believed only while its daemon lives: nobody may
+be let onto a GPU whose daemon is gone, where no limit holds.
+"""
+
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import mpsd
+from mpsd.model.domain import Domain, State
+from mpsd.model.node_view import RECORD_VERSION, DomainRecord, is_of_boot
+from mpsd.platform import processes, records
+from mpsd.platform.domain_folder import DomainFolder
+from mpsd.platform.logs import Logger
+from mpsd.platform.processes import Living
+
+_NUMBER = re.compile(r"[0-9]+")
+
+
+class DomainRecords:
+    """Every `<run directory>/<domain>/record.json` of this boot."""
+
+    def __init__(self, run_directory: Path, log: Logger) -> None:
+        self._run_directory = run_directory
+        self._log = log
+        self._seen: dict[Path, tuple[int, int]] = {}
+        self._noticed: tuple[object, ...] = ()
+        self._records: dict[Path, DomainRecord] = {}
+        self._daemons = Living()
+        self._listed = 0
+        self._candidates: list[Path] = []
+
+    def changed(self) -> bool:
+        """Whether a file has come, gone or changed, or a daemon has died, since this was last asked."""
+        before, self._noticed = self._noticed, (self._look(), self._bereft())
+        return self._noticed != before
+
+    def _bereft(self) -> list[str]:
+        """The domains whose daemons are gone, as far as the records were read."""
+        self._daemons.ask()
+        return [one.domain for one in self._records.values() if self._is_bereft(one)]
+
+    def _is_bereft(self, record: DomainRecord) -> bool:
+        daemon = record.daemon
+        return daemon is not None and daemon.pid not in self._daemons and not processes.is_alive(daemon)
+
+    def read(self) -> tuple[DomainRecord, ...]:
+        """The records, by the domain's name."""
+        found = self._look()
+        for path, stamp in found.items():
+            if self._seen.get(path) != stamp:
+                self._read(path)
+        self._seen = found
+        self._records = {path: record for path, record in self._records.items() if path in found}
+        self._daemons.keep_only({one.daemon.pid for one in self._records.values() if one.daemon})
+        self._daemons.ask()
+        records_now = map(self._as_it_is, self._records.values())
+        return tuple(sorted(records_now, key=lambda record: [int(n) for n in _NUMBER.findall(record.domain)]))
+
+    def _look(self) -> dict[Path, tuple[int, int]]:
+        stamps = {}
+        for path in self._paths():
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            stamps[path] = (status.st_ino, status.st_mtime_ns)
+        return stamps
+
+    def _paths(self) -> list[Path]:
+        """Where a record can be; listed anew when a domain's folder has come or gone."""
+        try:
+            listed = self._run_directory.stat().st_mtime_ns
+        except FileNotFoundError:
+            return []
+        if listed != self._listed:
+            self._listed = listed
+            self._candidates = [folder / "record.json" for folder in self._run_directory.glob("gpu*")]
+        return self._candidates
+
+    def _read(self, path: Path) -> None:
+        self._records.pop(path, None)
+        try:
+            record = records.read(path, DomainRecord)
+        except records.UnreadableRecord as error:
+            self._log.warning("record ignored", reason=str(error))
+            return
+        if record and record.version == RECORD_VERSION and is_of_boot(record, processes.boot_id()):
+            self._records[path] = record
+            if record.daemon:
+                self._daemons.add(record.daemon)
+
+    def _as_it_is(self, record: DomainRecord) -> DomainRecord:
+        """The record, but for a daemon that has died and whose death nobody has written down yet."""
+        if not self._is_bereft(record):
+            return record
+        reason = f"its control daemon ({record.daemon}) is gone, and mpsd control has not said so yet"
+        return replace(record, state=State.DOWN, reason=reason, daemon=None, servers=())
+
+
+# The record of one domain, as its supervisor keeps it.
+#
+# One rule: what it says now is on disk: nobody who reads it there, and no later mpsd, knows less than this one. Where
+# it cannot be written, as on a full disk, that is said once, and tried again at each look.
+
+
+class KeptRecord:
+    """now: on disk from the first change on; until then an earlier mpsd's is there."""
+
+    def __init__(self, domain: Domain, folder: DomainFolder, log: Logger) -> None:
+        self._path = folder.record
+        self._log = log
+        self._unwritten = ""  # why it is not on disk as it is now; empty where it is
+        self.now = DomainRecord(
+            version=RECORD_VERSION,
+            domain=domain.name,
+            gpus=domain.gpus,
+            state=State.DOWN,
+            since=time.time(),
+            reason="",
+            daemon=None,
+            servers=(),
+            restarts=0,
+            restarts_total=0,
+            started_at=0.0,
+            compute_modes={},
+            boot_id=processes.boot_id(),
+            written_by=mpsd.__version__,
+        )
+
+    def earlier(self) -> DomainRecord | None:
+        """What is on disk of this boot; another boot's pids and compute modes mean nothing now."""
+        try:
+            old = records.read(self._path, DomainRecord)
+        except records.UnreadableRecord as error:
+            self._log.warning("record ignored", reason=str(error))
+            return None
+        stale = old is None or old.version != RECORD_VERSION or old.gpus != self.now.gpus
+        if stale or (old and not is_of_boot(old, processes.boot_id())):
+            return None
+        return old
+
+    def change(self, **fields: object) -> None:
+        """The record with these fields, on disk too where that changes anything."""
+        changed = replace(self.now, **fields)  # type: ignore[arg-type]
+        if changed != self.now or self._unwritten or not self._path.exists():
+            self.now = changed
+            self._write()
+
+    def _write(self) -> None:
+        before = self._unwritten
+        try:
+            records.write(self._path, self.now, mode=0o644)
+            self._unwritten = ""
+        except OSError as error:
+            self._unwritten = error.strerror or str(error)
+        if self._unwritten and self._unwritten != before:
+            self._log.error("record not written", file=str(self._path), reason=self._unwritten)
+        elif before and not self._unwritten:
+            self._log.info("record written again", file=str(self._path))

@@ -1,0 +1,297 @@
+"""Keeps one domain served: looks at its control daemon, lets the table say the state, acts on it, writes it down.
+
+One rule: what state follows from what was seen is decided in model.domain_states, and nowhere else.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+
+from mpsd.model.domain import SERVING, Domain, Seen, State, next_state
+from mpsd.model.node_status import program_of
+from mpsd.model.node_view import DomainRecord
+from mpsd.model.policy import Policy
+from mpsd.mps import control_daemon, gate
+from mpsd.mps.compute_modes import ComputeModes
+from mpsd.mps.daemon import DomainDaemon, Place
+from mpsd.mps.drain import DomainDrain
+from mpsd.mps.faults import DomainFaults
+from mpsd.mps.lifecycle import DomainRestarts, DomainSettling
+from mpsd.mps.records import KeptRecord
+from mpsd.platform import processes, records
+from mpsd.platform.logs import logger
+from mpsd.platform.nvml import Nvml, NvmlFailed
+
+# What keeps a domain from serving: whatever stands in the way of its daemon, and whoever keeps its server from a GPU.
+#
+# One rule: it only says so, with the remedy. To end a process is the agent's business, which knows whose it is.
+
+
+class DomainObstacles:
+    """Every answer is in words; empty when nothing is in the way."""
+
+    def __init__(self, place: Place, gpus: Sequence[str], nvml: Nvml, daemon: DomainDaemon) -> None:
+        self._place = place
+        self._gpus = gpus
+        self._nvml = nvml
+        self._daemon = daemon
+
+    def to_daemon(self, policy: Policy) -> str:
+        """Why no daemon of ours can serve here."""
+        if not control_daemon.program_found(self._place.environment):
+            return "nvidia-cuda-mps-control is not on PATH; install the driver's compute utilities"
+        try:
+            for uuid in self._gpus:
+                if self._nvml.mig_enabled(uuid):
+                    return f"MIG is on for {uuid}; switch it off (nvidia-smi -mig 0) or leave this GPU to others"
+            unreliable = self._daemon.canary.obstacle(policy)
+        except NvmlFailed as error:
+            return f"{error}; see that the driver works (nvidia-smi)"
+        if self._daemon.foreign:
+            whose = f"another control daemon ({self._daemon.identity})"
+            return f"{whose} listens in {self._place.folder.pipe} for other GPUs; stop it (quit)"
+        return unreliable if self._daemon.alive else ""
+
+    def to_server(self) -> str:
+        """Who has a GPU for itself, in compute mode EXCLUSIVE_PROCESS, so that no server comes up beside it."""
+        try:
+            exclusive = [uuid for uuid in self._gpus if self._nvml.compute_mode(uuid) == self._nvml.exclusive_process]
+            found = next(((uuid, pid) for uuid in exclusive for pid in self._beside_mps(uuid)), None)
+        except NvmlFailed:
+            return ""
+        if found is None:
+            return ""
+        uuid, pid = found
+        # The program alone: the whole cluster reads it, and arguments may be secret.
+        program = program_of(processes.command_of(pid))
+        if processes.identity_of(pid) is None:
+            return ""  # it has ended since, and has the GPU no more
+        return f"no MPS server can start while pid {pid} has {uuid} for itself; end it: {program}"
+
+    def _beside_mps(self, uuid: str) -> list[int]:
+        """The living processes on a GPU that are neither clients of MPS nor our daemon's server. NvmlFailed."""
+        on_mps = self._nvml.mps_pids(uuid)
+        others = [pid for pid, _used in self._nvml.uses(uuid) if pid not in on_mps and processes.identity_of(pid)]
+        daemon = self._daemon.identity
+        ours = processes.descendants_of(daemon.pid) if others and daemon else ()
+        return [pid for pid in others if pid not in ours]
+
+
+# Seconds between two probes that nothing else asked for. A death, and a line in the log, are seen long before.
+_PROBE_S = {State.READY: 5.0, State.FAULT: 0.25, State.DRAINING: 1.0, State.WEDGED: 1.0, State.DRAINED: 1.0}
+_STOPPING_PROBE_S = 0.2
+_LOOK_S = 0.25
+_TRY_S = 5.0  # between two starts of a server while somebody has the GPU for himself
+_TROUBLED = {State.DOWN, State.WEDGED, State.FAULT, State.REFUSED}
+_WITHOUT_PROGRAMS = {State.DRAINED, State.DOWN, State.REFUSED}
+_LOOKS_FOR_OBSTACLES = {State.DOWN, State.STARTING, State.REFUSED}
+
+
+class DomainSupervisor:
+    """One domain, from the start or adoption of its daemon to its stop. `record` is what others read of it."""
+
+    def __init__(self, domain: Domain, place: Place, nvml: Nvml, policy: Callable[[], Policy]) -> None:
+        place.folder.make()
+        self._place = place
+        self._folder = place.folder
+        self._policy = policy
+        self._log = logger(domain=domain.name)
+        self._kept = KeptRecord(domain, place.folder, self._log)
+        self._modes = ComputeModes(nvml, self._kept, place.folder.path.parent, self._log)
+        self._wake = asyncio.Event()
+        self._daemon = DomainDaemon(place, domain.gpus, self._wake.set, self._log)
+        self._settling = DomainSettling(domain, place.folder, self._daemon, self._log)
+        self._drain = DomainDrain(place.folder)
+        self._obstacles = DomainObstacles(place, domain.gpus, nvml, self._daemon)
+        one_gpu = len(domain.gpus) == 1
+        self._faults = DomainFaults(self._daemon, place.folder.log, self._log, one_gpu=one_gpu)
+        self._restarts = DomainRestarts(self._kept, self._daemon, self._faults, self._modes, self._log)
+        self._probe_at = 0.0
+        self._try_at = 0.0
+        self._why = ""  # the reason of the state, which a trouble that passes must not outlive
+
+    @property
+    def record(self) -> DomainRecord:
+        return self._kept.now
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Looks, decides and acts until `stop`; the daemon is left as it is then."""
+        self._restarts.take_over(self._policy())
+        while not stop.is_set():
+            seen = await self._look()
+            state = next_state(self.record.state, seen)
+            ended_unseen = state is State.DOWN and self._daemon.identity is not None  # between its start and this look
+            if state is not self.record.state or ended_unseen:
+                self._enter(state, seen)
+            else:
+                await self._act()
+                await self._pause()
+
+    def wake(self) -> None:
+        """Makes the loop look now."""
+        self._wake.set()
+
+    def drain(self) -> None:
+        """Takes no new programs from now on, for mpsd stops; the state says when the last one is gone."""
+        self._drain.stopping = True
+        self._probe_at = 0.0
+        self.wake()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody can lose anything by the end of this domain's daemon."""
+        return self.record.state in _WITHOUT_PROGRAMS or self._daemon.out_of_reach
+
+    @property
+    def left(self) -> str:
+        """Who would lose something by it, in words."""
+        clients = "unknown" if self._daemon.clients is None else self._daemon.clients
+        return f"{self.record.domain}, clients: {clients}{', and the holders of grants' if self._drain.granted else ''}"
+
+    def look_at_files(self) -> None:
+        """Makes the loop look if the daemon has written something or the agent has asked; costs two stats."""
+        if self._daemon.has_written() or self._modes.is_news(self._policy()):
+            self.wake()
+        if self._drain.is_news():
+            self._probe_at = 0.0
+            self.wake()
+
+    async def _pause(self) -> None:
+        """Until something happens, or the next look is due."""
+        pause_s = _LOOK_S
+        if self.record.state in _PROBE_S:
+            heals = self._faults.look_again_s(self._policy().graces) is not None
+            pause_s = max(self._probe_at - time.monotonic(), 0.0 if heals else _LOOK_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._wake.wait()
+        self._wake.clear()
+
+    # -- look ----------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> Seen:
+        state, daemon = self.record.state, self._daemon
+        obstacle = self._obstacles.to_daemon(self._policy()) if state in _LOOKS_FOR_OBSTACLES else ""
+        self._kept.change(canary=self._daemon.canary.result)
+        self._drain.look()
+        if daemon.read_log():
+            self._probe_at = 0.0
+        if daemon.alive and state in _PROBE_S and time.monotonic() >= self._probe_at:
+            graces = self._policy().graces
+            await daemon.probe(graces.command_s, with_clients=self._drain.asked)
+            with contextlib.suppress(OSError):  # such as a full disk, which the record tells of
+                records.write(self._folder.commands, daemon.commands, mode=0o644)
+            if not daemon.unanswered:
+                await self._faults.look(graces)
+            self._probe_at = time.monotonic() + self._probe_pause_s()
+            self._kept.change(servers=daemon.servers, reason=daemon.trouble or self._why, **self._faults.as_recorded)
+        return Seen(
+            alive=daemon.alive,
+            obstacle=obstacle,
+            unanswered=daemon.unanswered,
+            settled=daemon.settled,
+            server=daemon.server,
+            no_server=daemon.no_server,
+            clients=daemon.clients,
+            granted=self._drain.asked and self._drain.granted,
+            drain_asked=self._drain.asked,
+        )
+
+    def _probe_pause_s(self) -> float:
+        if self._daemon.unanswered:
+            return _LOOK_S
+        soon_s = self._faults.look_again_s(self._policy().graces)
+        if soon_s is not None:
+            return min(soon_s, _LOOK_S)
+        return _STOPPING_PROBE_S if self._drain.stopping else _PROBE_S[self.record.state]
+
+    # -- act -----------------------------------------------------------------------------------------------------
+
+    def _enter(self, state: State, seen: Seen) -> None:
+        """Goes into a new state, with its reason, and writes it down."""
+        self._set_gate(state)
+        reasons: dict[State, Callable[[], str]] = {
+            State.DOWN: lambda: self._restarts.bury(self._policy().restarts),
+            State.REFUSED: lambda: seen.obstacle,
+            State.WEDGED: lambda: self._daemon.trouble,
+            State.FAULT: lambda: self._faults.reason(self._policy().graces),
+            State.DRAINING: lambda: self._drain.reason,
+            State.DRAINED: lambda: self._drain.reason,
+        }
+        reason = reasons.get(state, lambda: "")()
+        self._probe_at, self._why = 0.0, reason
+        served = self.record.served or state is State.READY
+        self._kept.change(state=state, since=time.time(), reason=reason, served=served)
+        say = self._log.warning if state in _TROUBLED else self._log.info
+        say("state", state=state.value, reason=reason)
+
+    def _set_gate(self, state: State) -> None:
+        """Before the record says so, so that who reads `ready` there finds the gate. Again at every look: it must hold.
+
+        It stays as it is while starting: the clients of an adopted daemon that served go on being served. No agent has
+        set a limit in this boot before there is a file of limits: a container that starts then would be denied its GPU.
+        """
+        if state in SERVING and self._place.with_gate and self._folder.limits.exists():
+            gate.make(self._folder)
+        elif state is not State.STARTING or self._daemon.no_server:
+            gate.remove(self._folder)
+
+    async def _act(self) -> None:
+        state, policy = self.record.state, self._policy()
+        graces = policy.graces
+        if self._daemon.alive and self._modes.is_news(policy) and not self._daemon.foreign:
+            self._modes.try_to_follow(policy)
+        if state is State.DOWN and self._restarts.is_due:
+            self._start()
+        elif state is State.STARTING and not self._daemon.settled:
+            await self._settle()
+        elif state is State.REFUSED and self._daemon.alive and not self._daemon.foreign:
+            await self._settling.try_canary_again(policy)
+        elif state is State.WEDGED:
+            self._restarts.kill_after(graces.wedged_limit_s, "it answered nothing for too long")
+        elif why := self._faults.why_stuck(graces):
+            self._restarts.kill(why)
+        else:
+            self._set_gate(state)
+
+    async def _settle(self) -> None:
+        policy, now = self._policy(), time.monotonic()
+        in_use = self.record.served and self._drain.granted
+        usurped = self._obstacles.to_server()
+        if usurped and (now < self._try_at or not in_use):
+            if usurped != self.record.reason:
+                self._log.warning("no server", reason=usurped)
+            self._kept.change(reason=usurped)
+            return
+        self._try_at = now + _TRY_S
+        settled = await self._settling.settle(policy, in_use=in_use, doubtful=bool(usurped))
+        self._kept.change(reason=usurped or self._daemon.trouble, servers=self._daemon.servers)
+        if settled:
+            self.wake()
+        elif not usurped and not self._daemon.canary.running:
+            self._restarts.kill_after(policy.graces.start_s, "it could not be made ready")
+
+    def _start(self) -> None:
+        gate.remove(self._folder)
+        if self._restarts.start(self._policy()):
+            self.wake()
+
+    async def stop(self, timeout_s: int) -> None:
+        """Ends the daemon, giving its clients so many seconds; puts everything back as it was found.
+
+        A daemon that is another's is left as it is, its files too.
+        """
+        gate.remove(self._folder)
+        foreign = self._daemon.foreign
+        if foreign:
+            self._daemon.release()
+        else:
+            await self._daemon.quit(timeout_s, self._policy().graces)
+        self._modes.put_back(self.record.compute_modes)
+        self._folder.clear(with_pipe=not foreign)
+        self._log.info("stopped")
+
+    def release(self) -> None:
+        """Leaves the daemon running for the next mpsd to adopt."""
+        self._daemon.release()

@@ -1,0 +1,165 @@
+"""How every verb speaks, as verbs know it: what `speech` has, and the option that chooses a format."""
+
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mpsd.model.problem import InvalidInput, Problem, printable
+from mpsd.platform.imports import INTERRUPTED
+
+# How every verb speaks: exit codes, problems for people, JSON for machines.
+#
+# One rule: answers go to standard output, complaints to standard error, and colours only to a terminal.
+#
+# Nothing is imported here that takes long: some answers are given before the library of the command line has loaded.
+
+if TYPE_CHECKING:  # a tenth of the start of `mpsd run`, which mostly says nothing
+    from rich.console import Console
+    from rich.text import Text
+
+
+LONGEST_LINE = 2000  # characters, after which something is wrong with it
+
+
+class ExitCode(IntEnum):
+    """What a verb's exit says: the answer is yes, the answer is no, or the question was no question."""
+
+    YES = 0
+    NO = 1
+    MISUSE = 2
+
+
+class Format(StrEnum):
+    """What an answer is written in."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class StatusFormat(StrEnum):
+    """What a status is written in. WIDE: as text, with more columns."""
+
+    TEXT = "text"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def answers() -> "Console":
+    """Standard output for people; long lines stay whole when nobody's terminal folds them."""
+    from rich.console import Console
+
+    return Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
+
+
+def drawing(width: int) -> "Console":
+    """A terminal of this width that nobody sees, to be captured with its colours."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    return Console(
+        highlight=False,
+        markup=False,
+        emoji=False,
+        width=width,
+        file=StringIO(),
+        force_terminal=True,
+        legacy_windows=False,
+    )
+
+
+def complaints() -> "Console":
+    """Standard error for people."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, emoji=False, markup=False, soft_wrap=True)
+
+
+def one_line(text: str) -> str:
+    """For one line of an answer, whoever wrote it: nothing that a terminal would act on, and not without end."""
+    return printable(text, LONGEST_LINE)
+
+
+def print_json(answer: object) -> None:
+    sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+
+
+def print_yaml(answer: object) -> None:
+    import yaml
+
+    yaml.safe_dump(answer, sys.stdout, sort_keys=False, allow_unicode=True, explicit_start=True)
+
+
+def print_invalid(error: InvalidInput) -> None:
+    """Says on standard error what is wrong with an object, one line a problem."""
+    from rich.text import Text
+
+    complaints().print(Text.assemble((error.subject, "bold"), ": ", counted(error.problems, "red")))
+    for problem in error.problems:
+        complaints().print(Text.assemble("  ", problem_line(problem)))
+
+
+def problem_line(problem: Problem) -> "Text":
+    """A problem in one line: where, what was written there, what is wrong with it, what to write instead."""
+    from rich.text import Text
+
+    value = f" is {problem.value}" if problem.value else ""
+    return Text.assemble((f"{problem.where}{value}", "bold"), f": {problem.message}; ", (problem.remedy, "green"))
+
+
+def counted(problems: Sequence[Problem], style: str) -> "Text":
+    from rich.text import Text
+
+    return Text(f"{len(problems)} problem{'' if len(problems) == 1 else 's'}", style)
+
+
+OutputFormat = Annotated[
+    Format, typer.Option("-o", "--output", metavar="FORMAT", help="text for people, json for machines.")
+]
+
+
+# How a program ends when it cannot answer: what is missing, or what is wrong with the question.
+#
+# One rule: no traceback for what a person can put right.
+
+
+@contextmanager
+def extra_needed(command: str, extra: str) -> Iterator[None]:
+    """Ends the program with what to install, where a module of other projects is not there."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("mpsd"):
+            raise
+        complaints().print(f"{command} needs the module {error.name}; install it with: pip install 'mpsd[{extra}]'")
+        sys.exit(ExitCode.MISUSE)
+
+
+@contextmanager
+def ending(program: str) -> Iterator[None]:
+    """How a program ends: input that no verb could use ends it with every problem in it, Ctrl-C without a traceback."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell closed it: who wants no answer is given none
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - as long as the program
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # an ASCII terminal must not end a verb half way
+    try:
+        yield
+    except InvalidInput as error:
+        print_invalid(error)
+        sys.exit(ExitCode.MISUSE)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except OSError as error:  # such as a full disk under standard output: no answer is not "no"
+        complaints().print(f"{program}: {error}")
+        os._exit(ExitCode.MISUSE)

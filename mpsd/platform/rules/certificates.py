@@ -1,0 +1,165 @@
+"""When a certificate is made, renewed, switched to and forgotten.
+
+One rule: at every moment what is served can be verified with what API servers may still hold. So a new authority is
+first only trusted, signs once both webhook configurations have named it for a while, and the one before it stays
+trusted for as long as anything that it signed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from mpsd.model.events import Stamp
+from mpsd.model.fields import Seconds
+from mpsd.model.quantity import DAY_S
+
+_LAST_PART = 3  # renewed when a third of the life is left
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """settle_s: from the moment when both configurations name an authority until every API server goes by it."""
+
+    authority_s: float = 3650 * DAY_S
+    serving_s: float = 30 * DAY_S
+    settle_s: float = 60.0
+
+    @property
+    def are_sound(self) -> bool:
+        """Whether an authority outlives what it signs by enough to be replaced in time."""
+        return self.serving_s > 0 and self.authority_s >= _LAST_PART * self.serving_s
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A certificate that signs others. id: its fingerprint."""
+
+    id: str
+    not_after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The certificate that is shown to API servers."""
+
+    signed_by: str
+    names: frozenset[str]
+    not_after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the Secret holds; None each for what is absent or cannot be used.
+
+    following: the authority that will sign next. former: the one that signed before, trusted until former_until.
+    following_trusted_since: when both configurations were first seen to name `following`; None while one does not.
+    held: whether this process still has a usable set that the Secret has lost.
+    """
+
+    authority: Authority | None = None
+    following: Authority | None = None
+    former: Authority | None = None
+    former_until: float = 0.0
+    serving: Serving | None = None
+    following_trusted_since: float | None = None
+    held: bool = False
+
+    @property
+    def trusted(self) -> frozenset[str]:
+        return frozenset(one.id for one in (self.authority, self.following, self.former) if one)
+
+
+class Step(StrEnum):
+    """One change of the Secret; what is to be done next is asked again after it."""
+
+    START = "make an authority"
+    BRING_BACK = "put back what the Secret has lost, with a new authority to follow"
+    PREPARE = "make the authority that follows"
+    SWITCH = "let the authority that follows sign"
+    ISSUE = "issue a serving certificate"
+    FORGET = "forget the former authority"
+
+
+def next_step(seen: Seen, names: frozenset[str], lives: Lives, now: float) -> Step | None:
+    """What to do, None for nothing. names: what the serving certificate must be good for. now: seconds since 1970."""
+    if seen.authority is None:
+        return Step.BRING_BACK if seen.held else Step.START
+    expired = now >= seen.authority.not_after
+    if seen.following and (expired or _settled(seen, lives, now)):
+        return Step.SWITCH
+    if expired:
+        return Step.START
+    if _serving_is_due(seen.authority, seen.serving, names, lives, now):
+        return Step.ISSUE
+    if seen.former:
+        return Step.FORGET if now >= seen.former_until else None  # one rotation at a time
+    if seen.following is None and now >= seen.authority.not_after - lives.authority_s / _LAST_PART:
+        return Step.PREPARE
+    return None
+
+
+def _settled(seen: Seen, lives: Lives, now: float) -> bool:
+    since = seen.following_trusted_since
+    return since is not None and now >= since + lives.settle_s and seen.former is None
+
+
+def _serving_is_due(
+    authority: Authority, serving: Serving | None, names: frozenset[str], lives: Lives, now: float
+) -> bool:
+    if serving is None or serving.signed_by != authority.id or not names <= serving.names:
+        return True
+    # What ends with its authority cannot be bettered by asking that authority again.
+    return serving.not_after < authority.not_after and now >= serving.not_after - lives.serving_s / _LAST_PART
+
+
+# How the webhook tells when its own certificate ends, for whom may not read the Secret that it is in.
+#
+# One rule: of replicas that serve different certificates the earliest end stands there. Whoever serves one that ends
+# earlier puts it there; whoever serves a later one does so once, and then hourly, for the one that said the earlier may
+# be gone.
+
+ANNOTATION = "mpsd.io/serving-certificate"  # from when until when, with a slash between, as ISO 8601 writes an interval
+AGAIN_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """Of a certificate, in seconds since 1970."""
+
+    begins_at: float
+    ends_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stood:
+    """When a replica last saw its own there, whoever wrote it."""
+
+    own: Validity
+    at: float
+
+
+def must_say(there: Validity | None, own: Validity, last: Stood | None, now: float) -> bool:
+    """Whether to put our own there. there: None where nothing is that can be read. last: None for never."""
+    if there is None or own.ends_at < there.ends_at:
+        return True
+    if own.ends_at == there.ends_at:
+        return False
+    return last is None or last.own != own or now >= last.at + AGAIN_S
+
+
+def annotation(validity: Validity, stamp: Stamp) -> str:
+    return f"{stamp(validity.begins_at)}/{stamp(validity.ends_at)}"
+
+
+def read_annotation(configuration: Mapping[str, Any], seconds: Seconds) -> Validity | None:
+    """Of a webhook configuration; None where it says nothing that can be read."""
+    metadata = configuration.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    said = annotations.get(ANNOTATION) if isinstance(annotations, dict) else None
+    if not isinstance(said, str):
+        return None
+    begins_at, ends_at = map(seconds, said.partition("/")[::2])
+    if begins_at is None or ends_at is None or ends_at <= begins_at:
+        return None
+    return Validity(begins_at, ends_at)

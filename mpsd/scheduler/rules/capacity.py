@@ -1,0 +1,340 @@
+"""The books of one node as a scheduler keeps them: what each GPU has left, and who holds or was promised the rest.
+
+One rule: a pod counts once, and for no less than it asks. What the node says kubelet gave it goes before what was
+written on it, that before what a scheduler has promised it, and that before a guess; and a node that says nothing takes
+no pods.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from mpsd.grants.rules.placement import NoRoom, Placed, place
+from mpsd.kubelet.rules.gpu_choice import SharedPod, chosen_gpus
+from mpsd.model.cluster_status import ClusterNode, GpuRow
+from mpsd.model.domain import State, after_is
+from mpsd.model.grants import GpuName, Request, Room
+from mpsd.model.identity import PodName
+from mpsd.model.policy import Placement, Policy
+from mpsd.scheduler.rules.reservations import Reservation
+
+PLACEMENT_LABEL = "ack.node.gpu.placement"  # of a Node: binpack or spread; anything else means the policy's
+
+
+class Source(StrEnum):
+    """How it is known which GPUs a pod has, the surest first."""
+
+    GRANTED = "kubelet gave them"
+    BOUND = "written on the pod"
+    RESERVED = "promised by a scheduler"
+    GUESSED = "guessed as the device plugin chooses"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a pod takes of each of `gpus` (UUIDs of this node)."""
+
+    pod: PodName
+    gpus: tuple[str, ...]
+    memory_mib: int
+    percent: int
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedGpu:
+    """A GPU that takes no new pods, and why: it reads after its label and `is`. domain None: it is in none that is
+    known."""
+
+    gpu: GpuName
+    reason: str
+    domain: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBooks:
+    """policy: with the placement of this node. rooms: of the GPUs that take pods, by ordinal. shut: why the whole node
+    takes none, a sentence about it; empty where that is not so, and else there are no rooms. totals: MiB that each
+    of its GPUs may promise in all, also of those that take no pods.
+    """
+
+    node: str
+    policy: Policy
+    rooms: tuple[Room, ...]
+    closed: tuple[ClosedGpu, ...]
+    taken: tuple[Taken, ...]
+    shut: str
+    totals: tuple[tuple[GpuName, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the books of every node go by.
+
+    policies: the policy in force, by placement, since a node may have its own. clients: of a GPU whose node does not
+    say how many it serves, as those of older agents.
+    """
+
+    policies: Mapping[Placement, Policy]
+    default: Placement
+    clients: int
+
+    @classmethod
+    def of(cls, policy: Policy, clients: int) -> "Terms":
+        return cls({each: replace(policy, placement=each) for each in Placement}, policy.placement, clients)
+
+    def policy(self, placement_label: str) -> Policy:
+        """For a node with this value of PLACEMENT_LABEL; empty where it has none."""
+        known = {each.value: each for each in Placement}
+        return self.policies[known.get(placement_label, self.default)]
+
+
+def node_books(
+    node: ClusterNode,
+    placement_label: str,
+    pods: Iterable[SharedPod],
+    promised: Iterable[Reservation],
+    terms: Terms,
+) -> NodeBooks:
+    """pods: those that are bound to the node. promised: to pods that may not be bound yet."""
+    policy = terms.policy(placement_label)
+    taken, unplaced = _taken(node, pods, promised)
+    closed = tuple(_closed(node))
+    shut = _shut(node)
+    names = {one.gpu.uuid for one in closed}
+    on = _by_gpu(taken)
+    free = {row.uuid: _room(row, on.get(row.uuid, ()), terms) for row in node.gpus if row.uuid not in names}
+    everything = tuple(room for room in free.values() if room)
+    guesses = []
+    for pod in unplaced:
+        everything, guess = _guessed(pod, everything, policy)
+        guesses.append(guess)
+    return NodeBooks(
+        node=node.name,
+        policy=policy,
+        rooms=() if shut else everything,
+        closed=closed,
+        taken=(*taken, *guesses),
+        shut=shut,
+        totals=tuple((_name(row), _whole_units(row.promised_mib or 0, policy)) for row in node.gpus),
+    )
+
+
+def _shut(node: ClusterNode) -> str:
+    if node.told_at is None:
+        return "its agent has told nothing yet"
+    if node.stale:
+        return "its agent has told nothing for long"
+    if node.pods is None:
+        return "kubelet has not said who holds what"
+    if not node.gpus:
+        return "it has no GPU that mpsd shares"
+    return ""
+
+
+def _closed(node: ClusterNode) -> Iterator[ClosedGpu]:
+    for row in node.gpus:
+        if why := _why_closed(row):
+            yield ClosedGpu(_name(row), why, row.domain)
+
+
+def _why_closed(row: GpuRow) -> str:
+    if row.cordoned:
+        return "cordoned"
+    if row.state is None:
+        return "without a control daemon"
+    if row.state != State.READY:
+        return after_is(row.state)
+    return "of unknown size" if row.promised_mib is None else ""
+
+
+def _name(row: GpuRow) -> GpuName:
+    ordinal = row.label.removeprefix("gpu")
+    return GpuName(row.uuid, int(ordinal) if ordinal.isdigit() else -1)
+
+
+def _taken(
+    node: ClusterNode, pods: Iterable[SharedPod], promised: Iterable[Reservation]
+) -> tuple[tuple[Taken, ...], tuple[SharedPod, ...]]:
+    """What is taken of GPUs that are known, and the pods of which nobody says where they lie, the oldest first."""
+    gpus = [_name(row) for row in node.gpus]
+    taken: dict[str, Taken] = {}
+    unknown: list[SharedPod] = []
+    for held in node.pods or ():
+        name = PodName(held.namespace, held.pod, held.uid)
+        amount = (held.memory_mib or 0, held.reserved_percent or 0)
+        taken[held.uid or str(name)] = Taken(name, held.gpus, *amount, Source.GRANTED)
+    by_uid = {one.pod.uid: one for one in promised}
+    for pod in pods:
+        if pod.finished:
+            continue
+        amount = (pod.request.memory_mib, pod.request.thread_percent or 0)
+        if given := next((key for key in (pod.name.uid, str(pod.name)) if key in taken), ""):
+            taken[given] = _at_least(taken[given], *amount)
+        elif chosen := chosen_gpus(pod.choice, gpus):
+            taken[pod.name.uid] = Taken(pod.name, chosen, *amount, Source.BOUND)
+        elif pod.name.uid not in by_uid:
+            unknown.append(pod)
+    for uid, one in by_uid.items():
+        if uid not in taken:
+            taken[uid] = Taken(one.pod, one.gpus, one.memory_mib, one.percent, Source.RESERVED)
+    return tuple(taken.values()), tuple(sorted(unknown, key=lambda pod: (pod.created, pod.name.uid)))
+
+
+def _at_least(given: Taken, memory_mib: int, percent: int) -> Taken:
+    """What a pod asks for where less was told: kubelet gives it container by container, and it will have all of it."""
+    if given.memory_mib >= memory_mib and given.percent >= percent:
+        return given
+    return replace(given, memory_mib=max(given.memory_mib, memory_mib), percent=max(given.percent, percent))
+
+
+def _by_gpu(taken: Iterable[Taken]) -> Mapping[str, Sequence[Taken]]:
+    found: dict[str, list[Taken]] = {}
+    for one in taken:
+        for uuid in dict.fromkeys(one.gpus):
+            found.setdefault(uuid, []).append(one)
+    return found
+
+
+def _room(row: GpuRow, here: Sequence[Taken], terms: Terms) -> Room | None:
+    """here: what is taken of this GPU."""
+    if row.promised_mib is None or row.domain is None:
+        return None
+    policy = terms.policies[terms.default]
+    clients = terms.clients if row.promised_clients is None else row.promised_clients
+    threads = policy.oversubscription.thread_percent if row.promised_percent is None else row.promised_percent
+    total_mib = _whole_units(row.promised_mib, policy)
+    return Room(
+        gpu=_name(row),
+        domain=row.domain,
+        memory_mib_total=total_mib,
+        memory_mib=total_mib - sum(one.memory_mib for one in here),
+        thread_percent=threads - sum(one.percent for one in here),
+        clients=clients - len(here) * policy.requests.clients_per_grant,
+    )
+
+
+def _whole_units(mib: int, policy: Policy) -> int:
+    """kubelet gives whole ones: what a card has beyond them nobody can ask for."""
+    unit_mib = policy.resources.memory_unit_mib
+    return mib // unit_mib * unit_mib
+
+
+def _guessed(pod: SharedPod, rooms: tuple[Room, ...], policy: Policy) -> tuple[tuple[Room, ...], Taken]:
+    """Where the device plugin will most likely put a pod that no scheduler of ours chose for, and the rooms after that.
+
+    Where it fits nowhere, kubelet will refuse it, and it takes nothing.
+    """
+    percent = pod.request.thread_percent or 0
+    # A tenant may bind thousands of pods to a node whose kubelet is away, and `place` words a reason for each.
+    found = place(pod.request, rooms, policy) if any(room.holds(pod.request, policy) for room in rooms) else None
+    gpus = found.gpus if isinstance(found, Placed) else ()
+    if not gpus:
+        return rooms, Taken(pod.name, (), pod.request.memory_mib, percent, Source.GUESSED)
+    clients = policy.requests.clients_per_grant
+    left = tuple(
+        replace(
+            room,
+            memory_mib=room.memory_mib - pod.request.memory_mib,
+            thread_percent=room.thread_percent - percent,
+            clients=room.clients - clients,
+        )
+        if room.gpu.uuid in gpus
+        else room
+        for room in rooms
+    )
+    return left, Taken(pod.name, gpus, pod.request.memory_mib, percent, Source.GUESSED)
+
+
+# Which promises of a node's GPUs count, and which GPUs a pod is promised next.
+#
+# One rule: a promise is over when what cannot be undone has been seen: the node itself says that kubelet gave the pod
+# its
+# GPUs, or the pod has ended or is bound elsewhere; and else when nobody has seen the pod bound for long. Ages are by
+# the reader's own clock from when it first saw the promise: clocks of two machines are never compared.
+
+
+class Fate(StrEnum):
+    """What is known of the pod that a promise was made to."""
+
+    UNSEEN = "never seen"
+    WAITING = "seen, and not bound"
+    BOUND = "bound to this node"
+    GRANTED = "this node says that kubelet gave it its GPUs"
+    ELSEWHERE = "bound to another node"
+    ENDED = "finished or deleted"
+
+
+_OVER = frozenset({Fate.GRANTED, Fate.ELSEWHERE, Fate.ENDED})
+_EXPIRES = frozenset({Fate.UNSEEN, Fate.WAITING})
+
+Fates = Callable[[Reservation], Fate]
+
+
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    """since: seconds of the reader's clock."""
+
+    what: Reservation
+    since: float
+
+
+class NodePromises:
+    """Those of one node: what its MPSNode says, and the one that this scheduler is about to write there."""
+
+    def __init__(self, longest_s: float) -> None:
+        self._longest_s = longest_s
+        self._written: dict[str, _Promise] = {}
+        self._decided: Reservation | None = None  # None while nothing is about to be written
+
+    @property
+    def uids(self) -> frozenset[str]:
+        """Of the pods that have any, also one that is over."""
+        return frozenset(self._written) | ({self._decided.pod.uid} if self._decided else frozenset())
+
+    def heard(self, written: Iterable[Reservation], now: float) -> None:
+        """What the MPSNode says now; the age of what it has said before goes on."""
+        before = self._written
+        new = ((one.pod.uid, _Promise(one, now)) for one in written)
+        self._written = {uid: was if (was := before.get(uid)) and was.what == one.what else one for uid, one in new}
+
+    def decide(self, promise: Reservation) -> None:
+        """It counts from now on, before anybody else can know of it."""
+        self._decided = promise
+
+    def decided(self) -> None:
+        """What was about to be written is written, or will not be."""
+        self._decided = None
+
+    def withdraw(self, uid: str) -> None:
+        """It does not count any more, here; the next write takes it away."""
+        self._written.pop(uid, None)
+
+    def of(self, uid: str) -> Reservation | None:
+        if self._decided and self._decided.pod.uid == uid:
+            return self._decided
+        written = self._written.get(uid)
+        return written.what if written else None
+
+    def counting(self, fate: Fates, now: float) -> Iterator[Reservation]:
+        """Those that are not over."""
+        if self._decided:
+            yield self._decided
+        for uid, one in self._written.items():
+            if not (self._decided and uid == self._decided.pod.uid) and not self._is_over(one, fate(one.what), now):
+                yield one.what
+
+    def ends_at(self, fate: Fates, now: float) -> float | None:
+        """When the next of them is over if nothing else happens; None for never."""
+        ends = [one.since + self._longest_s for one in self._written.values() if fate(one.what) in _EXPIRES]
+        return min((at for at in ends if at > now), default=None)
+
+    def _is_over(self, one: _Promise, fate: Fate, now: float) -> bool:
+        return fate in _OVER or (fate in _EXPIRES and now - one.since >= self._longest_s)
+
+
+def choose(request: Request, books: NodeBooks, earlier: tuple[str, ...]) -> Placed | NoRoom:
+    """The GPUs for a pod by books without its own promise. earlier: the GPUs that it was promised before, which it
+    keeps where they still have room."""
+    kept = place(request, [room for room in books.rooms if room.gpu.uuid in earlier], books.policy)
+    return kept if isinstance(kept, Placed) else place(request, books.rooms, books.policy)

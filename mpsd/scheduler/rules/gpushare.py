@@ -1,0 +1,222 @@
+"""What `kubectl inspect cgpu` prints: gpushare's table of a cluster's GPUs, so that what reads that reads this.
+
+One rule: every number is a whole number of the unit that pods ask in, rounded down, as kubelet counts its devices.
+The format is that of the output in Alibaba's guide to MPS under ACK, and of gpushare's other outputs where it has none.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mpsd.model.grants import GpuName, Request
+from mpsd.scheduler.rules.capacity import NodeBooks, Source, Taken
+
+_GAP = "  "
+_MORE_DASHES = 20  # than the characters of the first row, as gpushare has it
+_MOST_COLUMNS = 64  # an ordinal beyond is no place in a table
+_CLUSTER = "Allocated/Total GPU Memory In Cluster:"
+_UNITS = {1024: "GiB", 1: "MiB"}
+
+
+@dataclass(frozen=True, slots=True)
+class CgpuGpu:
+    """column: n of GPUn. allocated, total: in units."""
+
+    column: int
+    label: str
+    uuid: str
+    allocated: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class CgpuPod:
+    """columns: of its GPUs; () for one that is bound and has none yet. memory: on each of them, and in all where it has
+    none.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    columns: tuple[int, ...]
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class CgpuNode:
+    """gpus: by column. allocated: with what is pending, which no GPU has yet."""
+
+    name: str
+    address: str
+    gpus: tuple[CgpuGpu, ...]
+    pods: tuple[CgpuPod, ...]
+
+    @property
+    def pending(self) -> int:
+        return sum(pod.memory for pod in self.pods if not pod.columns)
+
+    @property
+    def allocated(self) -> int:
+        return sum(gpu.allocated for gpu in self.gpus) + self.pending
+
+    @property
+    def total(self) -> int:
+        return sum(gpu.total for gpu in self.gpus)
+
+    @property
+    def width(self) -> int:
+        """How many columns its GPUs take."""
+        return max((gpu.column + 1 for gpu in self.gpus), default=0)
+
+
+def cgpu_node(books: NodeBooks, address: str, bound: Mapping[str, Request], unit_mib: int) -> CgpuNode:
+    """bound: what pods asked for, by uid, of those that kubelet may have given nothing yet."""
+    columns = _columns(books)
+    taken = [one for one in books.taken if one.source is not Source.RESERVED]
+    gpus = [
+        CgpuGpu(columns[gpu.uuid], gpu.label, gpu.uuid, _on(gpu.uuid, taken) // unit_mib, total_mib // unit_mib)
+        for gpu, total_mib in books.totals
+    ]
+    pods = [pod for one in taken if (pod := _pod(one, columns, bound, unit_mib))]
+    return CgpuNode(
+        name=books.node,
+        address=address,
+        gpus=tuple(sorted(gpus, key=lambda gpu: gpu.column)),
+        pods=tuple(sorted(pods, key=lambda pod: (pod.columns or (_MOST_COLUMNS,), pod.namespace, pod.name, pod.uid))),
+    )
+
+
+def _columns(books: NodeBooks) -> dict[str, int]:
+    """By UUID: that of its ordinal, and for one without, or one whose place is taken, the next that is free."""
+    taken: dict[int, str] = {}
+    for gpu, _total in sorted(books.totals, key=lambda pair: not 0 <= pair[0].ordinal < _MOST_COLUMNS):
+        wanted = gpu.ordinal if 0 <= gpu.ordinal < _MOST_COLUMNS else 0
+        while wanted in taken:
+            wanted += 1
+        taken[wanted] = gpu.uuid
+    return {uuid: column for column, uuid in taken.items()}
+
+
+def _on(uuid: str, taken: Iterable[Taken]) -> int:
+    return sum(one.memory_mib for one in taken if uuid in one.gpus and one.source is not Source.GUESSED)
+
+
+def _pod(one: Taken, columns: Mapping[str, int], bound: Mapping[str, Request], unit_mib: int) -> CgpuPod | None:
+    """Where it is only guessed, it has no GPU yet, and takes its whole request of the node. None for what lies on GPUs
+    that the node has no more."""
+    if one.source is Source.GUESSED:
+        request = bound.get(one.pod.uid)
+        memory_mib = one.memory_mib * (request.gpus if request else 1)
+        return CgpuPod(one.pod.namespace, one.pod.name, one.pod.uid, (), memory_mib // unit_mib)
+    here = tuple(sorted(columns[uuid] for uuid in one.gpus if uuid in columns))
+    return CgpuPod(one.pod.namespace, one.pod.name, one.pod.uid, here, one.memory_mib // unit_mib) if here else None
+
+
+# -- for people, and for what reads gpushare's output --------------------------------------------------------------
+
+
+def summary(nodes: Sequence[CgpuNode], unit_mib: int) -> str:
+    """A row a node that has GPUs, and the sum."""
+    nodes = [node for node in nodes if node.gpus]
+    width = max((node.width for node in nodes), default=0)
+    pending = any(node.pending for node in nodes)
+    head = [
+        *("NAME", "IPADDRESS"),
+        *(f"GPU{n}(Allocated/Total)" for n in range(width)),
+        *(["PENDING(Allocated)"] if pending else []),
+        f"GPU Memory({_unit(unit_mib)})",
+    ]
+    rows = [_summary_row(node, width, pending=pending) for node in nodes]
+    dashes = (len("\t".join(rows[0])) + 1 if rows else 0) + _MORE_DASHES
+    lines = [*_aligned([head, *rows]), "-" * dashes, _CLUSTER, _of_all(nodes)]
+    return "\n".join(lines)
+
+
+def _summary_row(node: CgpuNode, width: int, *, pending: bool) -> list[str]:
+    by_column = {gpu.column: f"{gpu.allocated}/{gpu.total}" for gpu in node.gpus}
+    return [
+        *(node.name, node.address),
+        *(by_column.get(n, "0/0") for n in range(width)),
+        *([str(node.pending)] if pending else []),
+        f"{node.allocated}/{node.total}",
+    ]
+
+
+def detailed(nodes: Sequence[CgpuNode]) -> str:
+    """The pods of each node that has GPUs, and the sum."""
+    nodes = [node for node in nodes if node.gpus]
+    lines: list[str] = []
+    for node in nodes:
+        table = list(_aligned(_detail_rows(node)))
+        lines += ["", *_aligned([["NAME:", node.name], ["IPADDRESS:", node.address]]), "", *table]
+        lines += ["-" * (max(map(len, table)) + _MORE_DASHES)]
+    return "\n".join([*lines, "", f"{_CLUSTER}{_GAP}{_of_all(nodes)}"])
+
+
+def _detail_rows(node: CgpuNode) -> Iterator[list[str]]:
+    pending = node.pending > 0
+    columns = [f"GPU{n}(Allocated)" for n in range(node.width)]
+    yield ["NAME", "NAMESPACE", *columns, *(["Pending(Allocated)"] if pending else [])]
+    for pod in node.pods:
+        on = [str(pod.memory) if n in pod.columns else "0" for n in range(node.width)]
+        yield [pod.name, pod.namespace, *on, *(["0" if pod.columns else str(pod.memory)] if pending else [])]
+    yield ["Allocated :", f"{node.allocated} ({_percent(node.allocated, node.total)}%)"]
+    yield ["Total :", str(node.total)]
+
+
+def _of_all(nodes: Iterable[CgpuNode]) -> str:
+    allocated, total = sum(node.allocated for node in nodes), sum(node.total for node in nodes)
+    return f"{allocated}/{total} ({_percent(allocated, total)}%)"
+
+
+def _percent(part: int, whole: int) -> int:
+    return part * 100 // whole if whole else 0
+
+
+def _unit(unit_mib: int) -> str:
+    return _UNITS.get(unit_mib, f"{unit_mib}MiB")
+
+
+def _aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Two spaces between columns, none at the end of a line."""
+    rows = [*rows]
+    widths = [max(len(row[n]) for row in rows if n < len(row)) for n in range(max(map(len, rows)))]
+    for row in rows:
+        yield _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
+
+
+# What a scheduler's books look like to clients of gpushare, who ask its extender for /inspect.
+#
+# One rule: names and units are gpushare's: whole units of the memory resource, rounded down, and pods by the GPU that
+# they have; what these clients cannot read (percent, clients, what is closed) is left out.
+# Source of the format: github.com/AliyunContainerService/gpushare-scheduler-extender, pkg/scheduler.
+
+Record = dict[str, Any]
+
+
+def inspection(nodes: Sequence[object], error: str = "") -> Record:
+    """nodes: of each its `inspected`. error: why there is nothing to see, or why it may be old; empty for neither."""
+    record: Record = {"nodes": nodes}
+    return record | ({"error": error} if error else {})
+
+
+def inspected(books: NodeBooks) -> Record:
+    """One node."""
+    unit_mib = books.policy.resources.memory_unit_mib
+    devices = [_device(books, gpu, total_mib, unit_mib) for gpu, total_mib in books.totals]
+    return {
+        "name": books.node,
+        "totalGPU": sum(device["totalGPU"] for device in devices),
+        "usedGPU": sum(device["usedGPU"] for device in devices),
+        "devs": devices,
+    }
+
+
+def _device(books: NodeBooks, gpu: GpuName, total_mib: int, unit_mib: int) -> Record:
+    pods: list[Record] = [
+        {"name": one.pod.name, "namespace": one.pod.namespace, "usedGPU": one.memory_mib // unit_mib}
+        for one in books.taken
+        if gpu.uuid in one.gpus
+    ]
+    used = sum(pod["usedGPU"] for pod in pods)
+    return {"id": gpu.ordinal, "totalGPU": total_mib // unit_mib, "usedGPU": used, "pods": pods}

@@ -1,0 +1,240 @@
+"""The kinds of objects that the simulated API server keeps, those of custom resource definitions among them.
+
+One rule: a kind that is not in the table does not exist, and asking for it is 404, as in Kubernetes.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mpsd.simulator.api_server.refusals import Cause
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """group: empty for the core group. has_status: the status is written through a subresource alone.
+
+    counts: `metadata.generation` counts the changes of what is neither metadata nor status. custom: of a custom
+    resource definition. schema: what an object of it may say; None where everything is taken as it comes.
+    """
+
+    group: str
+    versions: tuple[str, ...]
+    name: str
+    plural: str
+    namespaced: bool = True
+    has_status: bool = False
+    counts: bool = False
+    custom: bool = False
+    short_names: tuple[str, ...] = ()
+    subresources: tuple[str, ...] = ()
+    schema: Mapping[str, Any] | None = None
+    columns: tuple[Object, ...] = ()
+
+    def api(self, version: str = "") -> str:
+        """Group and version, as in apiVersion."""
+        version = version or self.versions[0]
+        return f"{self.group}/{version}" if self.group else version
+
+
+def _spec(group: str, name: str, plural: str, *short: str, **more: Any) -> Kind:
+    """A kind with a spec, a status and a generation."""
+    return Kind(group, ("v1",), name, plural, has_status=True, counts=True, short_names=short, **more)
+
+
+_RBAC, _WEBHOOKS = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
+CRDS = Kind(
+    "apiextensions.k8s.io",
+    ("v1",),
+    "CustomResourceDefinition",
+    "customresourcedefinitions",
+    namespaced=False,
+    has_status=True,
+    counts=True,
+    short_names=("crd",),
+)
+PODS = Kind(
+    "", ("v1",), "Pod", "pods", has_status=True, short_names=("po",), subresources=("binding", "eviction", "log")
+)
+NODES = Kind("", ("v1",), "Node", "nodes", namespaced=False, has_status=True, short_names=("no",))
+NAMESPACES = Kind("", ("v1",), "Namespace", "namespaces", namespaced=False, has_status=True, short_names=("ns",))
+EVENTS = Kind("", ("v1",), "Event", "events", short_names=("ev",))
+JOBS = _spec("batch", "Job", "jobs")
+BUDGETS = Kind(
+    "policy",
+    ("v1", "v1beta1"),
+    "PodDisruptionBudget",
+    "poddisruptionbudgets",
+    has_status=True,
+    counts=True,
+    short_names=("pdb",),
+)
+DAEMON_SETS = _spec("apps", "DaemonSet", "daemonsets", "ds")
+REVISIONS = Kind("apps", ("v1",), "ControllerRevision", "controllerrevisions")
+VALIDATING = Kind(_WEBHOOKS, ("v1",), "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False)
+MUTATING = Kind(_WEBHOOKS, ("v1",), "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False)
+
+_BUILT_IN = (
+    PODS,
+    NODES,
+    NAMESPACES,
+    EVENTS,
+    Kind("", ("v1",), "ConfigMap", "configmaps", short_names=("cm",)),
+    Kind("", ("v1",), "Endpoints", "endpoints", short_names=("ep",)),
+    Kind("", ("v1",), "Secret", "secrets"),
+    Kind("", ("v1",), "ServiceAccount", "serviceaccounts", short_names=("sa",), subresources=("token",)),
+    Kind("", ("v1",), "Service", "services", has_status=True, short_names=("svc",)),
+    _spec("apps", "Deployment", "deployments", "deploy"),
+    DAEMON_SETS,
+    REVISIONS,
+    _spec("apps", "StatefulSet", "statefulsets", "sts"),
+    _spec("apps", "ReplicaSet", "replicasets", "rs"),
+    JOBS,
+    Kind("batch", ("v1", "v1beta1"), "CronJob", "cronjobs", has_status=True, counts=True),
+    BUDGETS,
+    VALIDATING,
+    MUTATING,
+    CRDS,
+    Kind("coordination.k8s.io", ("v1",), "Lease", "leases"),
+    Kind("scheduling.k8s.io", ("v1",), "PriorityClass", "priorityclasses", False),
+    Kind(_RBAC, ("v1",), "ClusterRole", "clusterroles", False),
+    Kind(_RBAC, ("v1",), "ClusterRoleBinding", "clusterrolebindings", False),
+    Kind(_RBAC, ("v1",), "Role", "roles"),
+    Kind(_RBAC, ("v1",), "RoleBinding", "rolebindings"),
+)
+
+
+class Kinds:
+    """Every kind there is now."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[str, str], Kind] = {(kind.group, kind.plural): kind for kind in _BUILT_IN}
+
+    def __iter__(self) -> Iterator[Kind]:
+        return iter(self._kinds.values())
+
+    def find(self, group: str, version: str, plural: str) -> Kind | None:
+        kind = self._kinds.get((group, plural))
+        return kind if kind and version in kind.versions else None
+
+    def named(self, api: str, name: str) -> Kind | None:
+        """By apiVersion and kind, as owner references have them."""
+        return next((kind for kind in self if kind.name == name and api in map(kind.api, kind.versions)), None)
+
+    def define(self, definition: Mapping[str, Any]) -> None:
+        """Adds the kind of a custom resource definition, or what is new of it."""
+        kind = kind_of_definition(definition)
+        self._kinds[kind.group, kind.plural] = kind
+
+    def drop(self, definition: Mapping[str, Any]) -> None:
+        kind = kind_of_definition(definition)
+        self._kinds.pop((kind.group, kind.plural), None)
+
+
+def kind_of_definition(definition: Mapping[str, Any]) -> Kind:
+    spec = definition["spec"]
+    names, served = spec["names"], [version for version in spec["versions"] if version.get("served")]
+    stored = next(version for version in spec["versions"] if version.get("storage"))
+    return Kind(
+        group=spec["group"],
+        versions=tuple(version["name"] for version in served),
+        name=names["kind"],
+        plural=names["plural"],
+        namespaced=spec["scope"] == "Namespaced",
+        has_status="status" in (stored.get("subresources") or {}),
+        counts=True,
+        custom=True,
+        short_names=tuple(names.get("shortNames") or ()),
+        schema=(stored.get("schema") or {}).get("openAPIV3Schema"),
+        columns=tuple(stored.get("additionalPrinterColumns") or ()),
+    )
+
+
+# The structural schemas of custom resources: what an object may say, and what is silently dropped.
+#
+# One rule: what mpsd's own definitions use is checked; a keyword that is not known here is an error of the definition.
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+}
+_KNOWN = frozenset(
+    {
+        *("type", "description", "properties", "items", "required", "enum", "pattern", "format", "maxItems", "default"),
+        *("x-kubernetes-list-type", "x-kubernetes-list-map-keys"),
+    }
+)
+
+
+def unknown_keywords(schema: Mapping[str, Any], path: str = "") -> list[str]:
+    """What a definition says that is not simulated."""
+    found = [f"{path}.{key}" for key in schema if key not in _KNOWN]
+    for name, inner in (schema.get("properties") or {}).items():
+        found += unknown_keywords(inner, f"{path}.{name}")
+    return found + (unknown_keywords(schema["items"], f"{path}[]") if "items" in schema else [])
+
+
+def pruned(value: Any, schema: Mapping[str, Any], *, top: bool = True) -> Any:
+    """The value without the fields that its schema does not name; apiVersion, kind and metadata always stay."""
+    if isinstance(value, list) and "items" in schema:
+        return [pruned(one, schema["items"], top=False) for one in value]
+    properties = schema.get("properties")
+    if not isinstance(value, dict) or properties is None:
+        return value
+    always = {"apiVersion", "kind", "metadata"} if top else set()
+    return {
+        key: pruned(inner, properties[key], top=False) if key in properties else inner
+        for key, inner in value.items()
+        if key in properties or key in always
+    }
+
+
+def causes(value: Any, schema: Mapping[str, Any], path: str = "") -> Iterator[Cause]:
+    """Everything that is wrong with a value."""
+    wanted = schema.get("type")
+    if wanted and (not isinstance(value, _TYPES[wanted]) or (isinstance(value, bool) and wanted != "boolean")):
+        yield Cause(path, f"Invalid value: {value!r}: must be of type {wanted}", "FieldValueTypeInvalid")
+        return
+    if "enum" in schema and value not in schema["enum"]:
+        yield Cause(path, f"Unsupported value: {value!r}", "FieldValueNotSupported")
+    if "pattern" in schema and not re.search(schema["pattern"], value):
+        yield Cause(path, f"Invalid value: {value!r}: should match '{schema['pattern']}'")
+    if isinstance(value, dict):
+        yield from _object_causes(value, schema, path)
+    if isinstance(value, list):
+        yield from _list_causes(value, schema, path)
+
+
+def _object_causes(value: dict[str, Any], schema: Mapping[str, Any], path: str) -> Iterator[Cause]:
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield Cause(f"{path}.{name}".lstrip("."), "Required value", "FieldValueRequired")
+    for name, inner in (schema.get("properties") or {}).items():
+        if name in value:
+            yield from causes(value[name], inner, f"{path}.{name}".lstrip("."))
+
+
+def _list_causes(value: list[Any], schema: Mapping[str, Any], path: str) -> Iterator[Cause]:
+    if len(value) > schema.get("maxItems", len(value)):
+        yield Cause(path, f"Invalid value: {len(value)}: must have at most {schema['maxItems']} items")
+    for index, one in enumerate(value):
+        yield from causes(one, schema.get("items") or {}, f"{path}[{index}]")
+    yield from _repetitions(value, schema, path)
+
+
+def _repetitions(value: list[Any], schema: Mapping[str, Any], path: str) -> Iterator[Cause]:
+    kind, seen = schema.get("x-kubernetes-list-type"), []
+    if kind not in {"map", "set"}:
+        return
+    for index, one in enumerate(value):
+        key = [one.get(name) for name in schema["x-kubernetes-list-map-keys"]] if kind == "map" else one
+        if key in seen:
+            yield Cause(f"{path}[{index}]", f"Duplicate value: {key!r}", "FieldValueDuplicate")
+        seen.append(key)

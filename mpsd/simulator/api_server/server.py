@@ -1,0 +1,417 @@
+"""A simulated Kubernetes API server, with a scheduler, Jobs, admission by webhooks and garbage collection behind it.
+
+    python -m mpsd.simulator.api_server.server --dir DIR [--port PORT]
+
+writes DIR/kubeconfig once it serves, and serves until SIGTERM. On 127.0.0.1 alone, one token, everything allowed.
+
+One rule: what it does is what Kubernetes does, and what it does not do it refuses; tests/kube_contract holds it to a
+real one.
+"""
+
+import argparse
+import asyncio
+import base64
+import ipaddress
+import json
+import os
+import secrets
+import signal
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from mpsd.simulator.api_server import refusals
+from mpsd.simulator.api_server.admission import Admitted
+from mpsd.simulator.api_server.cluster import Cluster
+from mpsd.simulator.api_server.kinds import PODS, Object
+from mpsd.simulator.api_server.refusals import Refused
+from mpsd.simulator.api_server.requests import (
+    Target,
+    Watched,
+    changes,
+    discovery,
+    is_wanted,
+    list_options,
+    read_target,
+    table,
+)
+from mpsd.simulator.api_server.reviews import REVIEWS
+
+# The certificate that the simulated API server shows, new at every start.
+#
+# One rule: it is good for 127.0.0.1 and for nothing else, and its key is in no file that has a name.
+
+_LIFE = timedelta(days=1)
+_SKEW = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """authority: PEM of the certificate, which is its own authority."""
+
+    context: ssl.SSLContext
+    authority: bytes
+
+
+def new_certificate() -> Shown:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "simulated Kubernetes")])
+    now = datetime.now(UTC)
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + _LIFE)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(identifier, critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+        .sign(key, hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
+    )
+    written = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)  # OpenSSL reads files only
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(written + certificate)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    return Shown(context, certificate)
+
+
+def _usage() -> x509.KeyUsage:
+    """It serves, and as its own authority it signs."""
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+# Serves HTTP over TLS on 127.0.0.1, and goes down as a machine does.
+#
+# One rule: nobody is waited for, and once it has stopped nothing is left of any connection, not even of one that was
+# just being accepted.
+
+_LAST_S = 0.1  # for handlers to end once their connections are gone
+
+
+class SuddenServer:
+    """handle: answers every request. port 0: the kernel chooses one."""
+
+    def __init__(
+        self,
+        handle: Callable[[web.Request], Awaitable[web.StreamResponse]],
+        context: ssl.SSLContext,
+        port: int,
+        longest_body: int,
+    ) -> None:
+        app = web.Application(client_max_size=longest_body)
+        app.router.add_route("*", "/{path:.*}", handle)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_LAST_S, handler_cancellation=True)
+        self._context = context
+        self.port = port
+        self._listening: socket.socket | None = None  # None while it does not run
+        self._handshakes: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        await self._runner.setup()
+        self._listening = socket.create_server(("127.0.0.1", self.port), backlog=128)
+        self._listening.setblocking(False)
+        self.port = self._listening.getsockname()[1]
+        asyncio.get_running_loop().add_reader(self._listening, self._accept, self._listening)
+
+    async def stop(self) -> None:
+        if self._listening:
+            asyncio.get_running_loop().remove_reader(self._listening)
+            self._listening.close()
+            self._listening = None
+        await self._end_handshakes()
+        server = self._runner.server
+        for connection in server.connections if server else []:
+            if connection.transport:
+                connection.transport.abort()
+        await self._runner.cleanup()
+        await asyncio.sleep(0)  # an aborted transport closes its socket in the turn after
+
+    def _accept(self, listening: socket.socket) -> None:
+        """asyncio's own server forgets whom it accepts in the turn in which it is closed."""
+        with suppress(BlockingIOError, ConnectionAbortedError):  # whoever came has gone again
+            connection, _peer = listening.accept()
+            handshake = asyncio.create_task(self._shake_hands(connection))
+            self._handshakes.add(handshake)
+            handshake.add_done_callback(self._handshakes.discard)
+
+    async def _shake_hands(self, connection: socket.socket) -> None:
+        server = self._runner.server
+        assert server is not None
+        with suppress(OSError):  # ssl.SSLError is one: the peer's affair
+            await asyncio.get_running_loop().connect_accepted_socket(server, connection, ssl=self._context)
+
+    async def _end_handshakes(self) -> None:
+        """aiohttp knows of a connection only when TLS is agreed on, and cannot end it before."""
+        await asyncio.sleep(0)  # so that each has begun, and closes its connection when it is cancelled
+        handshakes = tuple(self._handshakes)
+        for handshake in handshakes:
+            handshake.cancel()
+        await asyncio.gather(*handshakes, return_exceptions=True)
+
+
+_LONGEST_BODY = 4 * 1024**2
+_BOOKMARK_S = 60.0
+_WATCH_S = 1800.0  # of a watch that does not say how long it wants to last
+
+
+class ApiServer:
+    """cluster: outlives a server that is stopped and started. port 0: the kernel chooses one, which is kept."""
+
+    def __init__(self, cluster: Cluster, *, port: int = 0, bookmark_s: float = _BOOKMARK_S) -> None:
+        self.cluster = cluster
+        self.port = port
+        self.token = secrets.token_urlsafe(16)
+        self._bookmark_s = bookmark_s
+        self._shown = new_certificate()
+        self._server: SuddenServer | None = None  # None while it is stopped
+
+    async def start(self) -> None:
+        self._server = SuddenServer(self._handle, self._shown.context, self.port, _LONGEST_BODY)
+        await self._server.start()
+        self.port = self._server.port
+        self.cluster.start()
+
+    async def stop(self) -> None:
+        """What is stored stays."""
+        if self._server is None:
+            return
+        await self._server.stop()
+        await self.cluster.stop()
+        self._server = None
+
+    def kubeconfig(self) -> str:
+        named = {"name": "simulated"}
+        cluster = {
+            "server": f"https://127.0.0.1:{self.port}",
+            "certificate-authority-data": base64.b64encode(self._shown.authority).decode(),
+        }
+        return yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "simulated",
+                "clusters": [named | {"cluster": cluster}],
+                "users": [named | {"user": {"token": self.token}}],
+                "contexts": [named | {"context": {"cluster": "simulated", "user": "simulated"}}],
+            }
+        )
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self._answer(request)
+        except Refused as error:
+            return _json(error.status(), error.code)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if request.path in {"/healthz", "/readyz", "/livez"}:
+            return web.Response(text="ok")
+        if request.headers.get("Authorization") != f"Bearer {self.token}":
+            raise Refused(401, "Unauthorized", "Unauthorized")
+        found = discovery(request.path, self.cluster.kinds) if request.method == "GET" else None
+        if found is not None:
+            return _json(found)
+        if request.method == "POST" and request.path in REVIEWS:
+            return _json(self.cluster.reviews.answer(request.path, await _body(request)), 201)
+        target = read_target(request.path, self.cluster.kinds)
+        if target is None:
+            raise refusals.no_such_path()
+        return await self._of_objects(request, target)
+
+    async def _of_objects(self, request: web.Request, target: Target) -> web.StreamResponse:
+        name = bool(target.name)
+        match request.method, name, target.subresource:
+            case "GET", False, _:
+                options = list_options(request.query)
+                return await (self._watch if options.watch else self._list)(request, target)
+            case "GET", True, "" | "status":
+                thing = self.cluster.objects.found(*target.place)
+                return self._table(request, target, [thing], {}) or _json(self._typed(target, thing))
+            case "GET", True, "log" if target.kind is PODS:
+                return self._log(request, target)
+            case "POST", False, "":
+                return await self._create(request, target)
+            case "POST", True, "binding" | "eviction" if target.kind is PODS:
+                return self._act_on_pod(target, await _body(request))
+            case "POST", True, "token":
+                return _json(self.cluster.reviews.give_token(target.namespace, target.name, await _body(request)), 201)
+            case "PUT", True, "" | "status":
+                body = await _body(request)
+                return self._admitted(target, await self.cluster.update(*target.at, body, target.path))
+            case "PATCH", True, "" | "status":
+                patch, how = await _body(request), request.content_type
+                return self._admitted(target, await self.cluster.patch(*target.at, patch, how, target.path))
+            case "DELETE", True, "":
+                options = await _body(request)
+                grace = request.query.get("gracePeriodSeconds")
+                options |= {"gracePeriodSeconds": int(grace)} if grace else {}
+                return _json(self._typed(target, self.cluster.objects.delete(*target.place, options)))
+            case "DELETE", False, "":
+                return await self._delete_all(request, target)
+            case _:
+                pass
+        raise Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+
+    async def _create(self, request: web.Request, target: Target) -> web.Response:
+        dry_run = request.query.get("dryRun") == "All"
+        admitted = await self.cluster.create(*target.at, await _body(request), dry_run=dry_run)
+        return self._admitted(target, admitted, 201)
+
+    def _log(self, request: web.Request, target: Target) -> web.Response:
+        """As `cluster.logs` has it: no kubelet is behind this server."""
+        self.cluster.objects.found(*target.place)
+        wanted = (target.namespace, target.name, request.query.get("previous") == "true")
+        return web.Response(text=self.cluster.logs.get(wanted, ""))
+
+    def _act_on_pod(self, target: Target, body: Object) -> web.Response:
+        if target.subresource == "binding":
+            self.cluster.objects.bind(target.namespace, target.name, body)
+        elif body.get("apiVersion") in {"policy/v1", "policy/v1beta1"}:
+            self.cluster.objects.evict(target.namespace, target.name, body)
+        else:
+            raise refusals.bad_request(f"no kind Eviction is registered for version {body.get('apiVersion')!r}")
+        return _json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}, 201)
+
+    async def _delete_all(self, request: web.Request, target: Target) -> web.Response:
+        test = list_options(request.query).test(target.kind)
+        options = await _body(request)
+        for key, thing in self.cluster.store.all(target.kind, target.namespace):
+            if test(thing):
+                self.cluster.objects.delete(target.kind, key.namespace, key.name, options)
+        return _json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
+
+    async def _list(self, request: web.Request, target: Target) -> web.Response:
+        options, store = list_options(request.query), self.cluster.store
+        if options.version is not None and options.version > store.version:
+            raise refusals.too_new(str(options.version))
+        test = options.test(target.kind)
+        found = [(key, thing) for key, thing in store.all(target.kind, target.namespace) if test(thing)]
+        rest = [(key, thing) for key, thing in found if options.after is None or key > options.after]
+        page = rest[: options.limit] if options.limit else rest
+        version = options.first_version or store.version
+        metadata = {"resourceVersion": str(version)}
+        if len(page) < len(rest):
+            metadata["continue"] = options.token(version, page[-1][0])
+        things = [thing for _key, thing in page]
+        if shown := self._table(request, target, things, metadata):
+            return shown
+        typed = {"kind": f"{target.kind.name}List", "apiVersion": target.kind.api(target.version)}
+        return _json({**typed, "metadata": metadata, "items": things})
+
+    async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
+        options, store = list_options(request.query), self.cluster.store
+        if options.version is not None and options.version > store.version:
+            raise refusals.too_new(str(options.version))
+        watched = Watched(
+            kind=target.kind,
+            version=target.version,
+            namespace=target.namespace,
+            test=options.test(target.kind),
+            since=options.version or None,
+            lasting_s=options.timeout_s or _WATCH_S,
+            bookmark_s=self._bookmark_s if options.bookmarks else None,
+        )
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        async for line in changes(store, watched):
+            await response.write(msgspec.json.encode(line) + b"\n")
+        return response
+
+    def _table(
+        self, request: web.Request, target: Target, things: list[Object], metadata: Object
+    ) -> web.Response | None:
+        """None where objects are wanted, or there are no columns for this kind."""
+        shown = table(target.kind, things, metadata) if is_wanted(request.headers.get("Accept", "")) else None
+        return _json(shown) if shown else None
+
+    def _typed(self, target: Target, thing: Object) -> Object:
+        return {**thing, "kind": target.kind.name, "apiVersion": target.kind.api(target.version)}
+
+    def _admitted(self, target: Target, admitted: Admitted, code: int = 200) -> web.Response:
+        answer = _json(self._typed(target, admitted.thing), code)
+        for warning in admitted.warnings:
+            answer.headers.add("Warning", f"299 - {json.dumps(warning)}")
+        return answer
+
+
+def _json(value: Any, code: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=code, content_type="application/json")
+
+
+async def _body(request: web.Request) -> Any:
+    """What was sent, {} for nothing. YAML too, which is what kubectl may send."""
+    sent = await request.read()
+    if "protobuf" in request.content_type:  # some of kubectl's own commands; `kubectl apply -f` sends JSON
+        raise Refused(415, "UnsupportedMediaType", "the simulated API server reads JSON and YAML, not protobuf")
+    try:
+        return yaml.safe_load(sent) if "yaml" in request.content_type else msgspec.json.decode(sent or b"{}")
+    except (msgspec.DecodeError, yaml.YAMLError) as error:
+        raise refusals.bad_request(f"the body cannot be read: {error}") from None
+
+
+def write_kubeconfig(server: ApiServer, folder: Path) -> Path:
+    """DIR/kubeconfig, all at once, so that whoever waits for it never reads half of it."""
+    path = folder / "kubeconfig"
+    part = folder / "kubeconfig.part"
+    part.touch(mode=0o600)
+    part.write_text(server.kubeconfig())
+    part.rename(path)
+    return path
+
+
+async def serve(folder: Path, port: int) -> None:
+    server, stop = ApiServer(Cluster(), port=port), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await server.start()
+    path = write_kubeconfig(server, folder)
+    print(f"simulated Kubernetes on 127.0.0.1:{server.port}, kubeconfig: {path}", flush=True)
+    await stop.wait()
+    await server.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A simulated Kubernetes API server, for tests and demonstrations.")
+    parser.add_argument("--dir", type=Path, required=True, help="where the kubeconfig is written")
+    parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1; 0: any that is free")
+    given = parser.parse_args()
+    given.dir.mkdir(parents=True, exist_ok=True)
+    asyncio.run(serve(given.dir, given.port))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""Looks at the MPSNodes of a cluster, once or for as long as it is asked to.
+
+One rule: what is missing is said with what there is: no such kind of objects, or no such node among these.
+
+Rights of whoever looks: get, list, and to go on looking watch, of mpsnodes.mpsd.io.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from mpsd.model.cluster_status import ClusterStatus
+from mpsd.model.mpsnode_reading import cluster_status
+from mpsd.model.names import LIMITS, NAMESPACE
+from mpsd.model.policy import Policy
+from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.platform.kube import MPS_NODES, Away, Expired, Forbidden, Kube, KubeError, NotFound, Object, Resource
+from mpsd.platform.kube_mirror import Mirror, Selection
+from mpsd.platform.kube_time import seconds
+from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, load_limits
+from mpsd.platform.rules.limits_reading import read_gpu_facts, read_policy
+from mpsd.platform.yaml_files import parse_yaml
+
+_PAUSE_S, _FIRST_PAUSE_S = 1.0, 0.05  # between two looks at what was heard
+_NO_SUCH_KIND = "this cluster knows no MPSNodes (mpsnodes.mpsd.io)"
+_MOST_NAMED = 8  # of the nodes that there are, where another was asked for
+
+
+class NotInstalled(KubeError):
+    """The cluster knows no MPSNodes."""
+
+
+async def mpsnodes(kube: Kube, names: Sequence[str]) -> Sequence[Object]:
+    """Those of these names, all where none is named. NotInstalled; InvalidInput where one is not there."""
+    if not names:
+        return await _all(kube)
+    found = await asyncio.gather(*(_one(kube, name) for name in dict.fromkeys(names)))
+    missing = [name for name, thing in zip(dict.fromkeys(names), found, strict=True) if thing is None]
+    if missing:
+        raise _unknown(missing, await _known(kube))
+    return [thing for thing in found if thing is not None]
+
+
+async def look(kube: Kube, names: Sequence[str]) -> ClusterStatus:
+    return cluster_status(await mpsnodes(kube, names), time.time(), seconds)
+
+
+async def _one(kube: Kube, name: str) -> Object | None:
+    try:
+        return await kube.get(MPS_NODES, name)
+    except NotFound:
+        return None
+
+
+async def _all(kube: Kube) -> Sequence[Object]:
+    try:
+        return await kube.list(MPS_NODES)
+    except NotFound:
+        raise NotInstalled(_NO_SUCH_KIND) from None
+
+
+async def _known(kube: Kube) -> list[str] | None:
+    """The names there are; None where one may not ask for them."""
+    try:
+        return [str(thing["metadata"]["name"]) for thing in await _all(kube)]
+    except Forbidden:
+        return None
+
+
+def _unknown(missing: Sequence[str], known: Sequence[str] | None) -> InvalidInput:
+    return InvalidInput(
+        "the cluster",
+        [Problem("node-unknown", f"node {shown(name)}", "", "has no MPSNode", _there(name, known)) for name in missing],
+    )
+
+
+def _there(name: str, known: Sequence[str] | None) -> str:
+    if known is None:
+        return "name one that has; you may not list them (right: list mpsnodes.mpsd.io)"
+    if not known:
+        return "no node of this cluster has one: see whether the pods of the DaemonSet mpsd-agent run"
+    near = get_close_matches(name, known, _MOST_NAMED, 0.4)
+    named = list(dict.fromkeys([*near, *sorted(known)]))[:_MOST_NAMED]
+    more = f" and {len(known) - len(named)} more" if len(known) > len(named) else ""
+    return f"name one of {', '.join(named)}{more}"
+
+
+# -- going on --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The nodes as last heard of. away: why nothing is heard since `away_since`, None while the API server answers.
+
+    gone: nodes that were asked for and are no more.
+    """
+
+    status: ClusterStatus
+    away: str | None
+    away_since: float | None
+    gone: tuple[str, ...]
+
+
+async def pictures(kube: Kube, names: Sequence[str], beat_s: float = math.inf) -> AsyncGenerator[Picture]:
+    """The nodes now, then at every change, at most once a second, and after `beat_s` without one. It does not end.
+
+    An API server that goes away is waited for. Raises as `mpsnodes` does, later too: a right may be taken away.
+    """
+    changed = asyncio.Event()
+    selected = {"fieldSelector": f"metadata.name={names[0]}"} if len(names) == 1 else {}
+    mirror = Mirror(kube, Selection(MPS_NODES, query=selected), _wanted(names), changed.set)
+    keeping = asyncio.create_task(mirror.run())
+    given: Picture | None = None
+    given_at = 0.0
+    try:
+        while True:
+            picture = await _picture(kube, mirror, names, begun=given is not None)
+            now = time.monotonic()
+            other = picture and (given is None or picture.away != given.away or now - given_at >= beat_s)
+            if picture and (other or changed.is_set()):
+                changed.clear()
+                given, given_at = picture, now
+                yield picture
+            await asyncio.sleep(_PAUSE_S if given else _FIRST_PAUSE_S)
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+
+def _wanted(names: Sequence[str]) -> Callable[[Object], Object | None]:
+    return lambda thing: thing if not names or thing["metadata"]["name"] in names else None
+
+
+async def _picture(kube: Kube, mirror: Mirror[Object], names: Sequence[str], *, begun: bool) -> Picture | None:
+    """None before the first one. What will not pass by waiting is raised, and before the first one everything."""
+    trouble = mirror.trouble
+    if isinstance(trouble, NotFound):
+        raise NotInstalled(_NO_SUCH_KIND)
+    if trouble and not (mirror.synced and isinstance(trouble, Away | Expired)):
+        raise trouble
+    if not mirror.synced:
+        return None
+    objects = mirror.objects()
+    gone = tuple(sorted(set(names) - {thing["metadata"]["name"] for thing in objects}))
+    if gone and not begun:
+        raise _unknown(gone, await _known(kube))
+    status = cluster_status(objects, time.time(), seconds)
+    return Picture(status, str(trouble) if trouble else None, mirror.out_of_sync_since if trouble else None, gone)
+
+
+# The policy that a cluster's pods are under, for those who ask from outside.
+#
+# One rule: where the cluster's own cannot be had, that which was shipped is taken, and said to have been.
+#
+# Right of whoever asks, though none is needed: get of configmap mpsd-limits in mpsd-system.
+
+_CONFIG_MAPS = Resource("v1", "configmaps")
+OF_CLUSTER, SHIPPED = f"ConfigMap {NAMESPACE}/{LIMITS}", "shipped with this mpsd"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInForce:
+    """clients: that a GPU serves at least. source: OF_CLUSTER or SHIPPED. why: it is not the cluster's; empty where it
+    is.
+    """
+
+    policy: Policy
+    clients: int
+    source: str
+    why: str
+
+
+async def policy_in_force(kube: Kube) -> PolicyInForce:
+    try:
+        thing = await kube.get(_CONFIG_MAPS, LIMITS, NAMESPACE)
+        policy = read_policy(_value(thing, POLICY_FILE), f"{OF_CLUSTER}, {POLICY_FILE}")
+        facts = read_gpu_facts(_value(thing, GPU_FACTS_FILE), f"{OF_CLUSTER}, {GPU_FACTS_FILE}")
+        return PolicyInForce(policy, facts.fewest_clients, OF_CLUSTER, "")
+    except (KubeError, InvalidInput) as error:
+        limits = load_limits(None)
+        return PolicyInForce(limits.policy, limits.facts.fewest_clients, SHIPPED, str(error))
+
+
+def _value(thing: object, file: str) -> object:
+    """What the file in a ConfigMap holds; None for nothing."""
+    data = thing.get("data") if isinstance(thing, dict) else None
+    text = data.get(file) if isinstance(data, dict) else None
+    documents = parse_yaml(str(text or "").encode(), f"{OF_CLUSTER}, {file}")
+    return documents[0].value if documents else None

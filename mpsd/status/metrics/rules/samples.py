@@ -1,0 +1,292 @@
+"""What the agent's metrics are now, of a status of its node.
+
+One rule: what is not known has no sample, for unknown is never zero; no sample is there twice.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from mpsd.kubelet.rules.plugin_calls import PluginCalls
+from mpsd.model import metrics as names
+from mpsd.model.domain import State
+from mpsd.model.metrics import (
+    CALL_BOUNDS_S,
+    COMMAND_BOUNDS_S,
+    CommandTimes,
+    Durations,
+    Holder,
+    Metric,
+    Teller,
+    Type,
+    Unit,
+    told_by,
+)
+from mpsd.model.node_status import CardStatus, DomainStatus, GpuStatus, GrantStatus, NodeStatus, ViolationsStatus
+from mpsd.model.policy import Response
+from mpsd.model.violations import Kind
+
+Labels = Mapping[str, str]
+_NONE: Labels = {}
+_MIB = 1024**2
+_BYTES, _RATIO = Unit.BYTES, Unit.RATIO  # to find a member in its enum costs as much as the rest of a sample
+
+
+class Sample(NamedTuple):  # there are thousands at each scrape, and a dataclass takes three times as long to make
+    """One value of the metric of this name; labels as the table has them."""
+
+    name: str
+    labels: Labels
+    value: float
+
+
+class _Held(NamedTuple):
+    """Who holds a share of which GPU, as its labels say. A program's pid is no label: programs are told together."""
+
+    gpu: str
+    holder: Holder
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+
+
+_Share = tuple[GrantStatus, CardStatus]
+
+
+class _Told(list[Sample]):
+    """What is said so far."""
+
+    def tell(self, metric: Metric, value: float | None, labels: Labels = _NONE) -> None:
+        """value: as it is in a status; a metric in bytes has MiB there, and one that is a ratio a percentage."""
+        if value is None:
+            return
+        if metric.unit is _BYTES:
+            value *= _MIB
+        elif metric.unit is _RATIO:
+            value /= 100
+        self.append(Sample(metric.name, labels, value))
+
+
+def samples(status: NodeStatus | None, *, limits_wrong: bool) -> list[Sample]:
+    """status: None before the first look at the node. Samples of one holder, domain or GPU share their labels."""
+    told = _Told()
+    told.tell(names.LIMITS_WRONG, limits_wrong)
+    if status is None:
+        return told
+    told.tell(names.DRIVER, 1, {"version": as_label(status.driver)})
+    told.tell(names.LOOKED_AT, status.now)
+    told.tell(names.UNKNOWN, len(status.unknown))
+    told.tell(names.WAITING, len(status.waiting))
+    for domain in status.domains:
+        _tell_domain(told, domain)
+    for gpu in status.gpus:
+        _tell_gpu(told, gpu, status)
+    _tell_grants(told, status)
+    if status.violations:
+        _tell_watchdog(told, status.violations)
+    return told
+
+
+def as_label(value: str) -> str:
+    """A label's value as UTF-8 can have it; names of containers are whatever somebody wrote."""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
+
+
+def _tell_domain(told: _Told, domain: DomainStatus) -> None:
+    labels = {"domain": as_label(domain.name)}
+    for state in State:
+        told.tell(names.DOMAIN_STATE, state is domain.state, {**labels, "state": state.value})
+    told.tell(names.DOMAIN_SINCE, domain.since, labels)
+    told.tell(names.DOMAIN_RESTARTS, domain.restarts, labels)
+    told.tell(names.DOMAIN_SERVERS, len(domain.servers), labels)
+    told.tell(names.DOMAIN_FAULTS, domain.faults.count, labels)
+    told.tell(names.DOMAIN_FAULT_AT, domain.faults.last, labels)
+    told.tell(names.DOMAIN_CANARY, None if domain.canary is None else not domain.canary.problem, labels)
+
+
+def _tell_gpu(told: _Told, gpu: GpuStatus, status: NodeStatus) -> None:
+    labels = {"gpu": as_label(gpu.label), "uuid": as_label(gpu.uuid)}
+    about = {"domain": as_label(gpu.domain or ""), "model": as_label(gpu.name)}
+    told.tell(names.GPU, 1, {**labels, **about})
+    told.tell(names.GPU_MEMORY, gpu.memory_mib, labels)
+    told.tell(names.GPU_PROMISED, gpu.promised_mib, labels)
+    told.tell(names.GPU_USED, gpu.used_mib, labels)
+    told.tell(names.GPU_PROMISED_THREADS, gpu.promised_percent, labels)
+    told.tell(names.GPU_PROMISED_CLIENTS, gpu.promised_clients, labels)
+    told.tell(names.GPU_CLIENTS, gpu.clients, labels)
+    if status.grants_known:
+        told.tell(names.GPU_GRANTED, gpu.granted_mib, labels)
+        told.tell(names.GPU_GRANTED_THREADS, gpu.granted_percent, labels)
+        for holder, count in _holders(gpu.uuid, status.grants).items():
+            told.tell(names.GRANTS, count, {**labels, "holder": holder.value})
+    if status.clients is not None:
+        here = [client for client in status.clients if client.gpu == gpu.uuid]
+        told.tell(names.GPU_OUTSIDE, sum(not client.on_mps for client in here), labels)
+        if status.grants_known:
+            told.tell(names.GPU_STRANGERS, sum(client.grant is None for client in here), labels)
+
+
+def _holders(gpu: str, grants: Iterable[GrantStatus]) -> Mapping[Holder, int]:
+    found = Counter(_holder(grant) for grant in grants if gpu in grant.gpus)
+    return {holder: found[holder] for holder in Holder}
+
+
+def _holder(grant: GrantStatus) -> Holder:
+    if grant.pod is not None:
+        return Holder.POD
+    return Holder.PROGRAM if grant.container is None else Holder.CONTAINER
+
+
+def _tell_grants(told: _Told, status: NodeStatus) -> None:
+    """A pod and a container by its name, as long as it lives; containers without one together, as programs are."""
+    gpus = {as_label(gpu.uuid): as_label(gpu.label) for gpu in status.gpus}
+    clients = None if status.clients is None else Counter((client.grant, client.gpu) for client in status.clients)
+    shares: defaultdict[_Held, list[_Share]] = defaultdict(list)
+    for grant in status.grants:
+        holder = _holder(grant)
+        if holder is Holder.PROGRAM or grant.holder_alive:
+            for card in grant.cards:
+                shares[_held(grant, holder, card.gpu)].append((grant, card))
+    for held, own in shares.items():
+        _tell_share(told, held, own, gpus.get(held.gpu, held.gpu), clients)
+
+
+def _held(grant: GrantStatus, holder: Holder, gpu: str) -> _Held:
+    match holder:
+        case Holder.POD:
+            return _Held(as_label(gpu), holder, as_label(grant.namespace or ""), as_label(grant.pod or ""))
+        case Holder.CONTAINER:
+            return _Held(as_label(gpu), holder, container=as_label(grant.container_name or ""))
+        case Holder.PROGRAM:
+            return _Held(as_label(gpu), holder)
+
+
+def _tell_share(
+    told: _Told, held: _Held, own: list[_Share], gpu: str, clients: Mapping[tuple[str | None, str], int] | None
+) -> None:
+    labels = {
+        "gpu": gpu,
+        "uuid": held.gpu,
+        "holder": held.holder.value,
+        "namespace": held.namespace,
+        "pod": held.pod,
+        "container": held.container,
+    }
+    limit_mib = reserved = threads = processes = known_mib = known = 0
+    over = False
+    for grant, card in own:
+        limit_mib += card.memory_mib
+        reserved += card.reserved_percent
+        threads = max(threads, grant.thread_percent)
+        over = over or card.over
+        if card.used_mib is not None:
+            known_mib += card.used_mib
+            known += 1
+        if clients is not None:
+            processes += clients.get((grant.id, card.gpu), 0)
+    told.tell(names.SHARE_LIMIT, limit_mib, labels)
+    told.tell(names.SHARE_RESERVED, reserved, labels)
+    if held.holder is not Holder.PROGRAM:
+        told.tell(names.SHARE_THREADS, threads, labels)
+    if known == len(own):
+        told.tell(names.SHARE_USED, known_mib, labels)
+        told.tell(names.SHARE_OVER, over, labels)
+    if clients is not None:
+        told.tell(names.SHARE_CLIENTS, processes, labels)
+
+
+def _tell_watchdog(told: _Told, seen: ViolationsStatus) -> None:
+    """Every kind and action, so that the first is seen as an increase; what has not happened is known to be 0."""
+    happened = {(one.kind, one.action): one for one in seen.counts}
+    for kind in Kind:
+        for action in Response:
+            labels = {"kind": kind.value, "action": action.value}
+            one = happened.get((kind, action))
+            told.tell(names.VIOLATIONS, one.count if one else 0, labels)
+            told.tell(names.VIOLATIONS_ENDED, one.ended if one else 0, labels)
+    told.tell(names.JUDGING, not seen.unjudged)
+    told.tell(names.LOOKS, seen.looks)
+    told.tell(names.LATE_LOOKS, seen.late_looks)
+    told.tell(names.LONGEST_PAUSE, seen.longest_pause_s)
+    told.tell(names.NVML_SECONDS, seen.nvml_s)
+
+
+# How long daemons took to answer, and what kubelet called the device plugin for, as samples.
+#
+# One rule: as in `metrics_samples`: what is not known has no sample, and no sample is there twice.
+
+_INFINITY = "+Inf"
+
+
+def command_samples(times: Mapping[str, CommandTimes]) -> Iterator[Sample]:
+    """times: by domain."""
+    for domain, one in times.items():
+        labels = {"domain": as_label(domain)}
+        yield from _histogram(names.DOMAIN_COMMAND_SECONDS, labels, one.answered, COMMAND_BOUNDS_S)
+        yield Sample(names.DOMAIN_UNANSWERED.name, labels, one.unanswered)
+
+
+def plugin_samples(calls: PluginCalls | None) -> Iterator[Sample]:
+    """calls: None without a kubelet."""
+    if calls is None:
+        return
+    for (call, outcome), count in calls.counts.items():
+        yield Sample(names.PLUGIN_CALLS.name, {"call": call.value, "outcome": outcome.value}, count)
+    for call, durations in calls.times.items():
+        yield from _histogram(names.PLUGIN_SECONDS, {"call": call.value}, durations, CALL_BOUNDS_S)
+    yield Sample(names.PLUGIN_HELD_BACK.name, {}, calls.held_back)
+
+
+def _histogram(metric: Metric, labels: Labels, seen: Durations, bounds_s: Sequence[float]) -> Iterator[Sample]:
+    bucket, total, count = metric.series
+    found = [*seen.up_to(bounds_s)]
+    if found:  # else an mpsd control of another version counts by other bounds
+        for bound, so_far in found:
+            yield Sample(bucket, {**labels, "le": _INFINITY if bound == float("inf") else repr(bound)}, so_far)
+        yield Sample(total, labels, seen.sum_s)
+        yield Sample(count, labels, seen.count)
+
+
+# The agent's metrics in the two formats that Prometheus reads: its text format and OpenMetrics.
+#
+# One rule: what is written here is read back the same by the parsers of prometheus_client, whose own writer takes 24 µs
+# a sample where this takes one: 52 ms for a node with 320 pods, in which the agent could do nothing else.
+
+_OURS = told_by(Teller.AGENT)
+_OF = {series: metric.name for metric in _OURS for series in metric.series}
+_WRITTEN = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN", "True": "1", "False": "0"}  # what Python writes otherwise
+
+
+def text(found: Sequence[Sample], *, openmetrics: bool) -> str:
+    """The metrics in the table's order, but for those without a sample. What ends OpenMetrics is not in it."""
+    labels: dict[int, str] = {}  # by where they are kept, for most are shared; `found` keeps them there
+    lines: defaultdict[str, list[str]] = defaultdict(list)
+    for name, own, value in found:  # thousands of times at each scrape, so that a call less is seen
+        where, number = id(own), repr(value)
+        shown = labels.get(where)
+        if shown is None:
+            shown = labels[where] = _labels(tuple(own.items()))
+        lines[_OF[name]].append(f"{name}{shown} {_WRITTEN.get(number, number)}\n")
+    told = (metric for metric in _OURS if metric.name in lines)
+    return "".join(part for metric in told for part in (*_head(metric, openmetrics=openmetrics), *lines[metric.name]))
+
+
+def _head(metric: Metric, *, openmetrics: bool) -> Iterator[str]:
+    """The text format knows no families, infos and units."""
+    name = metric.family if openmetrics else metric.name
+    kind = Type.GAUGE if metric.type is Type.INFO and not openmetrics else metric.type
+    yield f"# HELP {name} {_escaped(metric.help) if openmetrics else metric.help}\n"
+    yield f"# TYPE {name} {kind}\n"
+    if openmetrics and metric.unit is not Unit.NONE:
+        yield f"# UNIT {name} {metric.unit}\n"
+
+
+@lru_cache(4096)  # the same come again at each scrape
+def _labels(labels: tuple[tuple[str, str], ...]) -> str:
+    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+    return f"{{{pairs}}}" if pairs else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

@@ -1,0 +1,354 @@
+"""Keeps the API server informed of a node: MPSNode, node condition, number of GPUs, pods' annotations, events.
+
+One rule: the node never waits for the API server. What is reported is remembered as it is now, and told by tasks of
+their own; an API server that is away for an hour finds the same node afterwards, and hears of it once.
+
+Rights of the agent's service account, none of which can be limited to its own node by RBAC:
+
+    get                   nodes
+    patch                 nodes/status
+    get, create, patch    mpsnodes.mpsd.io (list, watch too for spec.cordoned)
+    patch                 mpsnodes.mpsd.io/status
+    patch                 pods (list, watch too for the pods of the node)
+    create, patch         events
+    create                pods/eviction (for whoever evicts, not here)
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+
+from mpsd.agent.rules.node_events import happenings
+from mpsd.model.events import Happening, Told, count_in, event_object, event_patch, is_told_by, node_subject
+from mpsd.model.identity import PodName
+from mpsd.model.node_view import NodeView, is_as_before
+from mpsd.model.policy import Policy
+from mpsd.platform.kube import NODES, PODS, Away, Conflict, Kube, KubeError, NotFound, Object, PatchKind, Resource
+from mpsd.platform.kube_time import stamp
+from mpsd.platform.logs import Logger, logger
+from mpsd.status.report_node import MPSNodeDuty, NodeConditionDuty, ReadyCondition, ThisNode
+from mpsd.status.rules.events import EventBook, Writing, dropped_happening
+from mpsd.status.rules.pods import PodMarks, marks_patch
+from mpsd.watchdog.rules.reported import NodeViolations
+
+# One thing that the API server is kept informed of, told again and again until it is heard.
+#
+# One rule: what is told is what is true at that moment; nothing waits in a queue for the API server to return.
+
+_BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
+
+
+class Duty(Protocol):
+    """changed: set when there may be something to tell."""
+
+    name: str
+    changed: asyncio.Event
+
+    def due_in_s(self) -> float | None:
+        """None: nothing until `changed` is set."""
+
+    async def tell(self) -> None:
+        """Tells what is due. KubeError where that failed, and it is tried again."""
+
+
+class Reachability:
+    """Says once that the API server is away, and once that it is back; other troubles each when they begin and end."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._log = logger(role="agent", part="report")
+        self._away: set[str] = set()  # the duties that do not reach it
+        self._troubles: dict[str, str] = {}
+        self.away_since: float | None = None
+
+    def failed(self, duty: str, error: BaseException | None) -> None:
+        if isinstance(error, Away):
+            self._away.add(duty)
+            if self.away_since is None:
+                self.away_since = self._now()
+                self._log.warning("API server away", reason=str(error), until="what is true then is told on its return")
+        elif self._troubles.get(duty) != str(error):
+            self._troubles[duty] = str(error)
+            self._log.warning("not told", what=duty, reason=str(error))
+
+    def succeeded(self, duty: str) -> None:
+        self._away.discard(duty)
+        if self.away_since is not None and not self._away:
+            self._log.info("API server back", after_s=round(self._now() - self.away_since))
+            self.away_since = None
+        if self._troubles.pop(duty, None):
+            self._log.info("told again", what=duty)
+
+
+async def keep(duty: Duty, reachability: Reachability) -> None:
+    """Tells what is due when it is due, until it is cancelled."""
+
+    def note(attempt: RetryCallState) -> None:
+        reachability.failed(duty.name, attempt.outcome.exception() if attempt.outcome else None)
+
+    retrying = AsyncRetrying(wait=_BACK_OFF, retry=retry_if_exception_type(KubeError), before_sleep=note)
+    while True:
+        await _until_due(duty)
+        await retrying(duty.tell)
+        reachability.succeeded(duty.name)
+
+
+async def _until_due(duty: Duty) -> None:
+    while True:
+        duty.changed.clear()
+        due_s = duty.due_in_s()
+        if due_s is not None and due_s <= 0:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(due_s):
+                await duty.changed.wait()
+
+
+# Tells what happened, as Kubernetes Events.
+#
+# One rule: `status.rules.events` says what is told and when; an event that the API server will not have is dropped, so
+# that it keeps no other from being told.
+#
+# Rights: create, patch events.
+
+EVENTS = Resource("v1", "events")
+
+
+class EventsDuty:
+    name = "events"
+
+    def __init__(self, kube: Kube, node: str) -> None:
+        self.changed = asyncio.Event()
+        self._kube = kube
+        self._node = node
+        self._book = EventBook()
+        self._dropped = 0
+        self._log = logger(role="agent", part="report")
+
+    def note(self, happening: Happening) -> None:
+        self._book.note(happening, time.time() if happening.at is None else happening.at)
+        if self._book.dropped > self._dropped:
+            self._dropped = self._book.dropped
+            self._book.note(dropped_happening(node_subject(self._node)), time.time())
+        self.changed.set()
+
+    def due_in_s(self) -> float | None:
+        now = time.time()
+        due = self._book.next_due(now)
+        return None if due is None else due - now
+
+    async def tell(self) -> None:
+        while writing := self._book.take(time.time()):
+            try:
+                await self._write(writing)
+            except Away:
+                raise
+            except KubeError as error:  # its namespace is being deleted, or a right is missing
+                self._book.refused(writing.told)
+                self._dropped = self._book.dropped
+                self._log.warning("event dropped", subject=str(writing.told.happening.subject), reason=str(error))
+
+    async def _write(self, writing: Writing) -> None:
+        told = writing.told
+        namespace = told.happening.subject.event_namespace
+        if writing.is_new:
+            try:
+                await self._kube.create(EVENTS, event_object(told, self._node, stamp), namespace)
+            except Conflict:  # an agent before this one told it
+                self._book.wrote(told, time.time(), await self._count_on(told, namespace))
+                return
+        else:
+            try:
+                await self._patch(told, event_patch(told, stamp), namespace)
+            except NotFound:  # the API server keeps events for an hour
+                self._book.gone(told)
+                return
+        self._book.wrote(told, time.time())
+
+    async def _count_on(self, told: Told, namespace: str) -> int:
+        """Adds our count to the one that is there; gives the sum. The first patch changes nothing: it reads."""
+        found = await self._patch(told, {}, namespace)
+        if is_told_by(found, told, stamp):
+            return count_in(found)
+        count = count_in(found) + told.count
+        await self._patch(told, event_patch(told, stamp) | {"count": count}, namespace)
+        return count
+
+    async def _patch(self, told: Told, patch: Object, namespace: str) -> Object:
+        return await self._kube.patch(EVENTS, told.name, patch, PatchKind.MERGE, namespace)
+
+
+# Writes what mpsd decided on the pods it decided it for, as annotations.
+#
+# One rule: a pod that has gone, or whose name another has by now, is left alone.
+#
+# Rights: patch pods.
+
+_AGAIN_S = 60.0  # between two writes of the same on one pod, should somebody else write otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    wants: dict[str, str]
+    at: float
+
+
+class PodMarksDuty:
+    name = "the pods' annotations"
+
+    def __init__(self, kube: Kube) -> None:
+        self.changed = asyncio.Event()
+        self._kube = kube
+        self._offered: Sequence[PodMarks] | None = None  # None before the first offer
+        self._marks: dict[PodName, PodMarks] = {}
+        self._told: dict[PodName, _Told] = {}
+
+    def offer(self, marks: Sequence[PodMarks]) -> None:
+        """The pods of this node as they are now, and no others. The very same marks again are nothing new."""
+        if marks is self._offered:
+            return
+        self._offered = marks
+        self._marks = {one.pod: one for one in marks if one.missing}
+        here = {one.pod for one in marks}
+        self._told = {pod: told for pod, told in self._told.items() if pod in here}
+        self.changed.set()
+
+    def due_in_s(self) -> float | None:
+        return min(map(self._due_in_s, self._marks.values()), default=None)
+
+    async def tell(self) -> None:
+        for marks in [one for one in self._marks.values() if self._due_in_s(one) <= 0]:
+            pod = marks.pod
+            with suppress(NotFound, Conflict):  # it has gone
+                await self._kube.patch(PODS, pod.name, marks_patch(marks), PatchKind.MERGE, pod.namespace)
+            self._told[pod] = _Told(dict(marks.wants), time.monotonic())
+
+    def _due_in_s(self, marks: PodMarks) -> float:
+        told = self._told.get(marks.pod)
+        if told is None or told.wants != marks.wants:
+            return 0.0
+        return told.at + _AGAIN_S - time.monotonic()
+
+
+_LAST_WORDS_S = 1.0  # what a stop waits for the API server
+
+
+class NodeReport:
+    """node: its name in the cluster. `report` and `happened` return at once, whatever the API server does."""
+
+    def __init__(self, kube: Kube, node: str, policy: Callable[[], Policy]) -> None:
+        self._node = node
+        self._policy = policy
+        self._view: NodeView | None = None  # None before the first one
+        self._policy_then: Policy | None = None  # likewise
+        self._ready = ReadyCondition()
+        this_node = ThisNode(kube, node, self._ready)
+        self._condition = NodeConditionDuty(kube, this_node, self._ready, policy)
+        self._mpsnode = MPSNodeDuty(kube, this_node, self._ready, policy)
+        self._pods = PodMarksDuty(kube)
+        self._events = EventsDuty(kube, node)
+        self._reachability = Reachability(time.time)
+        self.on_happening: Callable[[Happening], None] = lambda _happening: None
+
+    def report(self, view: NodeView, marks: Sequence[PodMarks] = (), violations: NodeViolations | None = None) -> None:
+        """The node as it is now. marks: each pod of this node that holds devices, with the annotations it must have.
+
+        violations: None where nobody watches.
+        """
+        news = self._policy() is not self._policy_then or not is_as_before(self._view, view)
+        if news:
+            for happening in happenings(self._view, view, self._node, stamp):
+                self._events.note(happening)
+            self._ready.see(view)
+        self._view, self._policy_then = view, self._policy()
+        self._condition.offer(view, news=news)
+        self._mpsnode.offer_with(violations, view, news=news)
+        self._pods.offer(marks)
+
+    def happened(self, happening: Happening) -> None:
+        """Something that a view does not show, such as an allocation that was refused. Told as an event."""
+        self._events.note(happening)
+        self.on_happening(happening)
+
+    @property
+    def away_since(self) -> float | None:
+        """Seconds since 1970 since when the API server does not answer; None while it does."""
+        return self._reachability.away_since
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`, and a second more at most."""
+        tasks: list[asyncio.Task[object]] = [
+            asyncio.create_task(keep(duty, self._reachability)) for duty in self._duties
+        ]
+        stopping: asyncio.Task[object] = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()  # a duty ends only by a fault of ours, which must not stay unseen
+        finally:
+            for task in (*tasks, stopping):
+                task.cancel()
+            await asyncio.gather(*tasks, stopping, return_exceptions=True)
+        await self._say_last_words()
+
+    @property
+    def _duties(self) -> tuple[Duty, ...]:
+        return self._condition, self._mpsnode, self._pods, self._events
+
+    async def _say_last_words(self) -> None:
+        """What was about to be told; nobody else knows of the events."""
+        if self.away_since is not None:
+            return
+        with suppress(TimeoutError, KubeError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                for duty in self._duties:
+                    due_s = duty.due_in_s()
+                    if due_s is not None and due_s <= _LAST_WORDS_S:
+                        await duty.tell()
+
+
+# What an agent says before it goes: that nothing is free here, so that no pod is on its way when its plugin is gone.
+#
+# One rule: kubelet refuses for good what comes to it without a plugin (UnexpectedAdmissionError; a Job burns a retry),
+# and counts devices only every ten seconds. So the scheduler hears it from us, and kubelet says the same a little
+# later; when the next agent has registered, kubelet counts again and the node is open.
+
+_SETTLE_S = 1.0  # from a pod's binding to its Allocate: two watches and kubelet's admission
+_DEADLINE_S = 1.0  # an agent goes, whether the API server answers or not
+
+
+class Leaving:
+    """node: its name in the cluster."""
+
+    def __init__(self, kube: Kube, node: str, policy: Callable[[], Policy], log: Logger) -> None:
+        self._kube = kube
+        self._node = node
+        self._policy = policy
+        self._log = log
+
+    async def announce(self) -> None:
+        """While the plugin still serves. Returns when what was on its way has come; at once where nobody hears it."""
+        if await self._say():
+            self._log.info("nothing offered", reason="the agent goes")
+            await asyncio.sleep(_SETTLE_S)
+
+    async def repeat(self) -> None:
+        """When the plugin has gone: kubelet may have counted in between."""
+        await self._say()
+
+    async def _say(self) -> bool:
+        resources = self._policy().resources
+        patch = {"status": {"allocatable": {resources.memory: "0", resources.percent: "0"}}}
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                await self._kube.patch(NODES, self._node, patch, PatchKind.STRATEGIC, subresource="status")
+        except (KubeError, TimeoutError) as error:
+            self._log.warning("leaving unheard", reason=str(error) or "the Kubernetes API does not answer")
+            return False
+        return True

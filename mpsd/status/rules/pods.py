@@ -1,0 +1,316 @@
+"""A pod as somebody sees it who wonders why it does not run: what it asks for and wishes, and what is said of it.
+
+One rule: any JSON is read as far as it can be; what others wrote into it is text to be quoted, and may say anything.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from mpsd.grants.rules.placement import gib
+from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
+from mpsd.kubelet.rules.node_pods import request_problems
+from mpsd.model.cluster_status import ClusterNode
+from mpsd.model.fields import Fields, Shape
+from mpsd.model.grants import Request
+from mpsd.model.identity import PodName
+from mpsd.model.policy import Policy
+from mpsd.model.problem import printable
+from mpsd.platform.rules.kubernetes_objects import KubernetesNode, NodeWishes, read_wishes
+from mpsd.scheduler.rules.capacity import NodeBooks
+
+_STATUSES = ("initContainerStatuses", "containerStatuses")
+_LONGEST = 400
+_HASH = "pod-template-hash"  # a ReplicaSet of a Deployment is named after the Deployment and this label of its pods
+_CRON_DIGITS = 8  # minutes since 1970 behind the name of a CronJob's Job; seconds before Kubernetes 1.21
+_UNSAID = frozenset({"", "PodInitializing", "ContainerCreating"})  # reasons that tell nothing
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """exit_code None: it waits. reason, message: as kubelet says them."""
+
+    name: str
+    reason: str
+    message: str
+    exit_code: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """It waits as every container does at its start."""
+        return self.exit_code is None and self.reason in _UNSAID
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What made a pod: kind and name as people would write them, `Deployment` for its ReplicaSet."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return printable(f"{self.kind} {self.name}", 300)
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    """shared: what it asks of GPUs; None where it asks for none. reason, message: of the whole pod, as kubelet says.
+
+    unscheduled: what its scheduler says of it; empty where it says nothing. waiting, ended: its containers, init
+    containers first; ended are those that ended badly. owners: from the nearest. bound: RFC 3339, when it got its node;
+    empty where that is not said. running: the names of the containers that run now, init containers first.
+    """
+
+    name: PodName
+    shared: SharedPod | None
+    unreadable: str
+    phase: str
+    node: str
+    scheduler: str
+    reason: str
+    message: str
+    unscheduled: str
+    gates: tuple[str, ...]
+    waiting: tuple[ContainerState, ...]
+    ended: tuple[ContainerState, ...]
+    owners: tuple[Owner, ...]
+    wishes: NodeWishes
+    terminating: bool
+    bound: str = ""
+    running: tuple[str, ...] = ()
+
+    @property
+    def is_pending(self) -> bool:
+        return self.phase in ("", "Pending")
+
+
+def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
+    fields: Fields = thing if isinstance(thing, dict) else {}
+    shape = Shape()
+    metadata = shape.mapping(fields, "metadata", "")
+    spec, status = shape.mapping(fields, "spec", ""), shape.mapping(fields, "status", "")
+    namespace, name, uid = (shape.text(metadata, key, "metadata") for key in ("namespace", "name", "uid"))
+    gates = [shape.text(entry, "name", path) for path, entry in shape.entries(spec, "schedulingGates", "spec")]
+    states = [*_states(shape, status)]
+    return PodSeen(
+        name=PodName(namespace, name, uid),
+        shared=read_shared_pod(thing, policy),
+        unreadable=", and ".join(map(str, request_problems(thing, policy))),
+        phase=shape.text(status, "phase", "status"),
+        node=shape.text(spec, "nodeName", "spec"),
+        scheduler=shape.text(spec, "schedulerName", "spec"),
+        reason=shape.text(status, "reason", "status"),
+        message=shape.text(status, "message", "status"),
+        unscheduled=_scheduled(shape, status, "False", "message", "reason"),
+        gates=tuple(filter(None, gates)),
+        waiting=tuple(one for one in states if one.exit_code is None),
+        ended=tuple(one for one in states if one.exit_code is not None),
+        owners=tuple(_owners(shape, metadata)),
+        wishes=read_wishes(shape, spec),
+        terminating=metadata.get("deletionTimestamp") is not None,
+        bound=_scheduled(shape, status, "True", "lastTransitionTime"),
+        running=tuple(_running(shape, status)),
+    )
+
+
+def _scheduled(shape: Shape, status: Fields, truth: str, *fields: str) -> str:
+    """The first of these fields that says anything, of the condition PodScheduled where its status is this one."""
+    for path, entry in shape.entries(status, "conditions", "status"):
+        if entry.get("type") == "PodScheduled" and entry.get("status") == truth:
+            return next(filter(None, (shape.text(entry, field, path) for field in fields)), "")
+    return ""
+
+
+def _states(shape: Shape, status: Fields) -> Iterator[ContainerState]:
+    for key in _STATUSES:
+        for path, entry in shape.entries(status, key, "status"):
+            name, state = shape.text(entry, "name", path), shape.mapping(entry, "state", path)
+            for kind in ("waiting", "terminated"):
+                said = shape.mapping(state, kind, path)
+                reason, message = (shape.text(said, field, path) for field in ("reason", "message"))
+                code = shape.number(said, "exitCode", path, absent=0)
+                if kind == "waiting" and state.get(kind) is not None:
+                    yield ContainerState(name, reason, message)
+                elif code:
+                    yield ContainerState(name, reason, message, code)
+
+
+def _running(shape: Shape, status: Fields) -> Iterator[str]:
+    for key in _STATUSES:
+        for path, entry in shape.entries(status, key, "status"):
+            if shape.mapping(entry, "state", path).get("running") is not None:
+                yield shape.text(entry, "name", path)
+
+
+def _owners(shape: Shape, metadata: Fields) -> Iterator[Owner]:
+    for path, entry in shape.entries(metadata, "ownerReferences", "metadata"):
+        kind, name = (shape.text(entry, key, path) for key in ("kind", "name"))
+        if entry.get("controller") is not True or not kind or not name:
+            continue
+        yield Owner(kind, name)
+        stem, _dash, last = name.rpartition("-")
+        hashed = shape.text(shape.mapping(metadata, "labels", "metadata"), _HASH, "metadata.labels")
+        if kind == "ReplicaSet" and stem and hashed == last:
+            yield Owner("Deployment", stem)
+        elif kind == "Job" and stem and last.isdecimal() and len(last) >= _CRON_DIGITS:
+            yield Owner("CronJob", stem)
+
+
+# -- by what a person calls it -------------------------------------------------------------------------------------
+
+_KINDS = {
+    "Pod": ("pod", "pods", "po"),
+    "Job": ("job", "jobs"),
+    "CronJob": ("cronjob", "cronjobs", "cj"),
+    "Deployment": ("deployment", "deployments", "deploy"),
+    "ReplicaSet": ("replicaset", "replicasets", "rs"),
+    "StatefulSet": ("statefulset", "statefulsets", "sts"),
+    "DaemonSet": ("daemonset", "daemonsets", "ds"),
+}
+_OF_WORD = {word: kind for kind, words in _KINDS.items() for word in words}
+
+
+def named(words: str) -> tuple[str, str]:
+    """Kind and name of `train-0`, `pod/train-0`, `job/train` or `deploy/web`; the kind is empty where none is said, and
+    as it was written where it is not known here."""
+    kind, _slash, name = words.rpartition("/")
+    return _OF_WORD.get(kind.partition(".")[0].casefold(), kind), name
+
+
+def owned_by(pods: Iterable[PodSeen], kind: str, name: str) -> tuple[tuple[PodSeen, ...], Owner | None]:
+    """The pods that this owner made, and the owner. kind: empty for any, and then the kind that has most pods."""
+    found: dict[Owner, list[PodSeen]] = {}
+    for pod in pods:
+        for owner in pod.owners:
+            if owner.name == name and kind.casefold() in ("", owner.kind.casefold()):
+                found.setdefault(owner, []).append(pod)
+    if not found:
+        return (), None
+    owner = max(found, key=lambda one: (len(found[one]), one.kind))
+    return tuple(sorted(found[owner], key=lambda pod: pod.name.name)), owner
+
+
+def quoted(text: str) -> str:
+    """What somebody else wrote, as a part of a sentence: on one line, without a full stop, cut."""
+    return printable(" ".join(text.split()), _LONGEST).rstrip(". ")
+
+
+def last_warning(events: Iterable[object]) -> str:
+    """Reason and message of the newest of these Events; empty where there is none."""
+    shape = Shape()
+    found = [one for one in events if isinstance(one, dict) and one.get("type") == "Warning"]
+    last = max(found, key=lambda one: _seen_at(shape, one), default={})
+    reason, message = (shape.text(last, key, "") for key in ("reason", "message"))
+    return ": ".join(filter(None, (reason, message)))
+
+
+def _seen_at(shape: Shape, event: Fields) -> str:
+    """RFC 3339 in UTC, which sorts as text. Older events have the first, those of newer clients the others."""
+    series = shape.text(shape.mapping(event, "series", ""), "lastObservedTime", "series")
+    times = [series, *(shape.text(event, key, "") for key in ("lastTimestamp", "eventTime"))]
+    made = shape.text(shape.mapping(event, "metadata", ""), "creationTimestamp", "metadata")
+    return max(filter(None, [*times, made]), default="")
+
+
+# Which annotations of a pod must be written.
+#
+# One rule: only keys that are wanted are touched, and only on the very pod that is meant.
+
+
+@dataclass(frozen=True, slots=True)
+class PodMarks:
+    """has: the pod's annotations as last seen. wants: those that it must have, the same from look to look."""
+
+    pod: PodName
+    has: Mapping[str, str]
+    wants: Mapping[str, str]
+
+    @property
+    def missing(self) -> dict[str, str]:
+        return {key: value for key, value in self.wants.items() if self.has.get(key) != value}
+
+
+def marks_patch(marks: PodMarks) -> dict[str, Any]:
+    """A merge patch, refused with a conflict where another pod has the name by now."""
+    uid = {"uid": marks.pod.uid} if marks.pod.uid else {}
+    return {"metadata": {**uid, "annotations": marks.missing}}
+
+
+# What is known around a pod when somebody asks why it waits, and the form of the answer.
+#
+# One rule: an answer is one sentence, which ends with what to do where something is to be done.
+
+_MOST_NAMED = 3
+
+
+class Why(StrEnum):
+    """What an answer comes down to, for programs; a value never changes its name."""
+
+    ASKS_FOR_NO_GPU = "asks-for-no-gpu"
+    ASKS_UNREADABLY = "asks-unreadably"
+    # It is over.
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REFUSED_BY_KUBELET = "refused-by-kubelet"
+    # It has a node.
+    RUNS = "runs"
+    RESTARTS = "restarts"
+    NOT_STARTED = "not-started"
+    # It has none.
+    ENDS = "ends"
+    GATED = "gated"
+    OTHER_SCHEDULER = "other-scheduler"
+    NO_NODE = "no-node"
+    TOO_LARGE = "too-large"
+    NO_ROOM = "no-room"
+    KEPT_AWAY = "kept-away"
+    PROMISED = "promised"
+    SCHEDULER_SAYS = "scheduler-says"
+    NOT_LOOKED_AT = "not-looked-at"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scene:
+    """told, books: of every MPSNode that was asked for, by name. machines: the Nodes; None where one may not ask.
+
+    One scene is equal to itself alone, so that what follows from it is worked out once for thousands of pods.
+    """
+
+    policy: Policy
+    now: float
+    told: Mapping[str, ClusterNode]
+    books: Mapping[str, NodeBooks]
+    machines: Mapping[str, KubernetesNode] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """The answer about one pod. is_well: it runs, or has finished well. node, gpus: where it is, as far as is known;
+    gpus by label. room: where it would fit, `gpu0 of node1`.
+    """
+
+    why: Why
+    sentence: str
+    is_well: bool = False
+    node: str = ""
+    gpus: tuple[str, ...] = ()
+    room: tuple[str, ...] = ()
+
+
+def counted(names: Sequence[str], what: str) -> str:
+    """`node1`, `node1 and node2`, `12 nodes`."""
+    return listed(names) if len(names) <= _MOST_NAMED else f"{len(names)} {what}"
+
+
+def listed(words: Sequence[str], most: int = _MOST_NAMED) -> str:
+    """`a`, `a and b`, `a, b, c and 4 more`."""
+    shown = list(words[:most])
+    shown += [f"{len(words) - most} more"] if len(words) > most else []
+    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
+
+
+def wanted(request: Request) -> str:
+    """`7 GiB and 30 % of its threads`, of each GPU."""
+    said = [f"{gib(request.memory_mib)} GiB"] if request.memory_mib else []
+    return " and ".join([*said, *([f"{request.thread_percent} % of its threads"] if request.thread_percent else [])])

@@ -1,0 +1,249 @@
+"""Ends one process on a GPU, on proof that it is the one that was meant.
+
+One rule: SIGKILL goes to a pidfd of this very process, once the kernel still places it in its pod or container and NVML
+lists it on the GPU again while the pidfd is held; where one of these cannot be had, nothing is sent, and the reason is
+said.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from mpsd.grants.ledger import ContainerGrant
+from mpsd.grants.rules.messages import ContainerName
+from mpsd.model.domain import ANSWERING
+from mpsd.model.identity import ProcessIdentity
+from mpsd.model.node_view import Client, DomainRecord
+from mpsd.model.violations import Kind, Violation
+from mpsd.mps.control_daemon import ControlFailed, ControlPipe
+from mpsd.mps.node import Node
+from mpsd.mps.rules import control_protocol
+from mpsd.mps.rules.control_protocol import NotUnderstood
+from mpsd.platform import processes
+from mpsd.platform.containers import Whereabouts
+from mpsd.platform.logs import logger
+from mpsd.platform.nvml import Nvml, NvmlFailed
+from mpsd.platform.settings import Settings
+from mpsd.platform.waiting import until
+
+_TERMINATE_S = 0.1  # for terminate_client, which took 0.011 s on hardware; SIGKILL does not wait longer for it
+_GONE_S = 2.0  # for the process and its memory to be gone, which took 0.04 to 0.07 s
+_LOOK_AGAIN_S = 0.01
+_STUCK = {"D": "it waits for a device, and the signal waits with it", "Z": "a thread of it has not ended"}
+
+
+class NotEnded(Exception):
+    """Nothing was sent, or it did not help; the message says why."""
+
+
+class Spared(NotEnded):
+    """It may not be ended, and goes on."""
+
+
+class ClientEnd:
+    """whereabouts: None where nobody is in a pod or container."""
+
+    def __init__(self, settings: Settings, node: Node, whereabouts: Whereabouts | None) -> None:
+        self._settings = settings
+        self._nvml: Nvml = node.nvml
+        self._environment = node.environment
+        self._whereabouts = whereabouts
+        self._listed: dict[str, tuple[float, frozenset[int]]] = {}  # by GPU: when it was asked, and the pids there
+
+    async def signal(self, violation: Violation, record: DomainRecord | None) -> None:
+        """SIGKILL. record: of the GPU's domain; None where there is none. NotEnded where it is not sent."""
+        client = violation.client
+        try:
+            descriptor = processes.open_pidfd(client.process)
+        except OSError as error:  # such as too many open files
+            raise NotEnded(f"it cannot be held: {error.strerror}") from None
+        if descriptor is None:
+            raise NotEnded("it had ended by itself")
+        try:
+            await self._signal(descriptor, violation, record)
+        finally:
+            os.close(descriptor)
+
+    async def _signal(self, descriptor: int, violation: Violation, record: DomainRecord | None) -> None:
+        client = violation.client
+        self._prove(violation)
+        if processes.has_ended(descriptor):  # then the pid may have been another's when NVML named it
+            raise NotEnded("it had ended by itself")
+        if client.on_mps and record and record.daemon and record.state in ANSWERING:
+            await self._terminate(client.process, record)
+        try:
+            processes.signal_held(descriptor, signal.SIGKILL)
+        except PermissionError:
+            raise Spared("mpsd may not signal it: it is another user's") from None
+
+    def _prove(self, violation: Violation) -> None:
+        """NotEnded where the process with this pid is not what was seen, or may not be ended."""
+        client = violation.client
+        if self._whereabouts and self._whereabouts.owner_of(client.pid) != client.pod:
+            raise NotEnded("its cgroup does not name its pod or container any more")
+        try:
+            listed = any(pid == client.pid for pid, _used in self._nvml.uses(client.gpu))
+            draws = violation.kind is Kind.IN_NO_POD and self._nvml.draws(client.gpu, client.pid)
+        except NvmlFailed as error:
+            raise NotEnded(str(error)) from None
+        if not listed:
+            raise NotEnded("it had left the GPU by itself")
+        if draws:
+            raise Spared("it shows something on a display, and such a process is never ended")
+
+    async def _terminate(self, process: ProcessIdentity, record: DomainRecord) -> None:
+        """Has the server end its work first, where the daemon answers soon; without, SIGKILL does it all."""
+        pipe = ControlPipe(self._settings.domain(record.domain).pipe, self._environment, _TERMINATE_S)
+        with contextlib.suppress(ControlFailed, NotUnderstood, OSError):
+            for server in record.servers:
+                if await pipe.ask(control_protocol.terminate_client(server, process.pid)):
+                    return
+
+    async def until_gone(self, client: Client, seen_at: float) -> float:
+        """Waits until the process and its memory are gone; the seconds since `seen_at` (monotonic). NotEnded."""
+
+        def is_gone() -> bool:
+            return not processes.is_alive(client.process) and not self._holds(client)
+
+        try:
+            await until(is_gone, _GONE_S, f"{client.process} is gone", _LOOK_AGAIN_S)
+        except TimeoutError:
+            state = processes.state_of(client.process)
+            why = _STUCK.get(state, f"the kernel shows it in state {state}") if state else "NVML still lists its memory"
+            raise NotEnded(f"still there {_GONE_S:g} s after SIGKILL: {why}") from None
+        except NvmlFailed as error:
+            raise NotEnded(f"nobody can say whether its memory is back: {error}") from None
+        return time.monotonic() - seen_at
+
+    def _holds(self, client: Client) -> bool:
+        """Whether NVML lists the pid, unless that is another process by now."""
+        return processes.identity_of(client.pid) is None and client.pid in self._pids_on(client.gpu)
+
+    def _pids_on(self, gpu: str) -> frozenset[int]:
+        """Asked once for all who wait: many may be ended at once."""
+        now = time.monotonic()
+        asked_at, pids = self._listed.get(gpu, (float("-inf"), frozenset[int]()))
+        if now - asked_at >= _LOOK_AGAIN_S / 2:
+            pids = frozenset(pid for pid, _used in self._nvml.uses(gpu))
+            self._listed[gpu] = (now, pids)
+        return pids
+
+
+# Starts a program in a container that runs, through the runtime that made it.
+#
+# One rule: the runtime does it, so that the program is what any other of that container is: its user, its capabilities,
+# its seccomp, its cgroups. No shell reads its name.
+
+_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}  # of the runtime
+_LAST_WORDS_S = 1.0
+
+
+class ContainerProgram:
+    """One program, once. pid_file: where the runtime writes its pid; removed at the end."""
+
+    def __init__(self, runtime: str, container: ContainerName, pid_file: Path) -> None:
+        self._command = (runtime, "--root", container.root, "exec", "--pid-file", str(pid_file))
+        self._container = container.id
+        self._pid_file = pid_file
+
+    async def run(self, program: str, variables: Mapping[str, str], deadline_s: float) -> int | None:
+        """Its exit code; None where it was still running at the deadline, and then it is ended. OSError where there is
+        no such runtime."""
+        added = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            *added,
+            self._container,
+            program,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=_ENVIRONMENT,
+            cwd="/",
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await process.wait()
+        except TimeoutError:
+            return None
+        finally:
+            if process.returncode is None:
+                self._end_program(process.pid)
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), _LAST_WORDS_S)
+            self._pid_file.unlink(missing_ok=True)
+
+    def _end_program(self, runtime: int) -> None:
+        """SIGKILL for the program itself, which lives on without its runtime: only where it is the runtime's child."""
+        with suppress(OSError, ValueError):
+            found = processes.identity_of(int(self._pid_file.read_text()))
+            if found and processes.parent_of(found.pid) == runtime:
+                processes.send_signal(found, signal.SIGKILL)
+
+
+# Calls what a container named in ALIYUN_COM_GPU_OOM_SCRIPT, before a process of it is ended for its memory.
+#
+# One rule: whatever the script does, the process is ended when its time is over. The script is a process of the
+# container like any other, never more than that.
+
+_WAIT_S = 0.15  # of the half second in which what is over its grant is ended
+_LIFE_S = 10.0  # after which the script itself is ended
+_AGAIN_S = 5.0  # between two calls for one container
+_PAST = float("-inf")
+
+
+class OomScripts:
+    """directory: mpsd's own, for the pids of scripts."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._running: dict[str, asyncio.Task[None]] = {}  # by grant
+        self._called_at: dict[str, float] = {}
+        self._log = logger(role="watchdog")
+
+    async def call(self, grant: ContainerGrant, pid: int, used_mib: int, granted_mib: int) -> None:
+        """Returns when the script has ended or its time to be waited for is over. pid: of the process that is to end.
+
+        Nothing is called while an earlier call goes on, or soon after it.
+        """
+        now = time.monotonic()
+        if grant.id in self._running or now - self._called_at.get(grant.id, _PAST) < _AGAIN_S:
+            return
+        self._called_at = {one: at for one, at in self._called_at.items() if now - at < _AGAIN_S} | {grant.id: now}
+        variables = {
+            "MPSD_OOM_PID": str(processes.pid_inside(pid)),
+            "MPSD_OOM_USED_MIB": str(used_mib),
+            "MPSD_OOM_GRANTED_MIB": str(granted_mib),
+        }
+        task = asyncio.create_task(self._run(grant, variables))
+        self._running[grant.id] = task
+        task.add_done_callback(lambda _task: self._running.pop(grant.id, None))
+        await asyncio.wait({task}, timeout=_WAIT_S)
+
+    async def stop(self) -> None:
+        """Ends the scripts that still run."""
+        running = tuple(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _run(self, grant: ContainerGrant, variables: dict[str, str]) -> None:
+        name = ContainerName(grant.holder.root, grant.holder.id)
+        program = ContainerProgram(grant.runtime, name, self._directory / f"oom-{grant.id}.pid")
+        about = {"container": grant.holder.id, "script": grant.oom_script}
+        began = time.monotonic()
+        try:
+            code = await program.run(grant.oom_script, variables, _LIFE_S)
+        except OSError as error:
+            self._log.warning("script not called", **about, reason=f"{grant.runtime}: {error.strerror}")
+        else:
+            fate = "ended at its deadline" if code is None else f"exit code {code}"
+            self._log.info("script called", **about, outcome=fate, took_s=round(time.monotonic() - began, 3))
