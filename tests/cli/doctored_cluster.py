@@ -6,6 +6,8 @@ Everything that is installed is what manifests/ has; what controllers and kubele
 import base64
 import time
 from collections.abc import Callable
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,23 +70,32 @@ def own_pod(component: str, **more: Any) -> Object:
     return {"metadata": {"name": f"{component}-x", "labels": labels}, "spec": spec, "status": status | more}
 
 
+@cache
+def _shipped() -> list[Object]:
+    """What is installed. By the parser in C: each of many tests has a cluster of its own."""
+    return [thing for file in FILES for thing in yaml.load_all((MANIFESTS / file).read_text(), yaml.CSafeLoader)]
+
+
 class DoctoredCluster:
     def __init__(self, world: ClusterWorld) -> None:
         self.world = world
         self._bundle = bundle()
-        for file in FILES:
-            for thing in yaml.safe_load_all((MANIFESTS / file).read_text()):
-                self._apply(thing)
-        for component in COMPONENTS:
-            self.create(PODS, own_pod(component), SYSTEM)
-        for name in ("mpsd-webhook", "mpsd-scheduler"):
-            self.change(DEPLOYMENTS, name, {"status": {"readyReplicas": 2}}, SYSTEM, "status")
-        self.create(
-            ENDPOINTS, {"metadata": {"name": "mpsd-webhook"}, "subsets": [{"addresses": [{"ip": "10.0.0.1"}]}]}, SYSTEM
-        )
-        self.create(NODES, machine(NODE) | {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
-        self.create(MPS_NODES, self.node())
+        world.ask(self._begin)
         self.told()
+
+    async def _begin(self, kube: Kube) -> None:
+        for thing in deepcopy(_shipped()):
+            await self._apply(kube, thing)
+        for component in COMPONENTS:
+            await _create(kube, PODS, own_pod(component), SYSTEM)
+        for name in ("mpsd-webhook", "mpsd-scheduler"):
+            ready = {"status": {"readyReplicas": 2}}
+            await kube.patch(DEPLOYMENTS, name, ready, PatchKind.MERGE, SYSTEM, "status")
+        served = {"metadata": {"name": "mpsd-webhook"}, "subsets": [{"addresses": [{"ip": "10.0.0.1"}]}]}
+        await _create(kube, ENDPOINTS, served, SYSTEM)
+        is_ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+        await _create(kube, NODES, machine(NODE) | is_ready)
+        await _create(kube, MPS_NODES, self.node())
 
     def node(self) -> Object:
         thing = mpsnode(NODE, 24, 24)
@@ -105,13 +116,7 @@ class DoctoredCluster:
         self.change(MPS_NODES, NODE, {"status": {"toldAt": stamp(now - behind_s), **status}}, "", "status")
 
     def create(self, resource: Resource, value: Object, namespace: str = "") -> None:
-        async def questions(kube: Kube) -> None:
-            await kube.create(resource, value, namespace)
-            if "status" in value:
-                patch, name = {"status": value["status"]}, value["metadata"]["name"]
-                await kube.patch(resource, name, patch, PatchKind.MERGE, namespace, "status")
-
-        self.world.ask(questions)
+        self.world.ask(lambda kube: _create(kube, resource, value, namespace))
 
     def change(self, resource: Resource, name: str, patch: Object, namespace: str = "", subresource: str = "") -> None:
         self.world.ask(lambda kube: kube.patch(resource, name, patch, PatchKind.MERGE, namespace, subresource))
@@ -129,7 +134,7 @@ class DoctoredCluster:
                 change(webhook)
             self.change(resource, "mpsd-webhook", {"webhooks": thing["webhooks"]})
 
-    def _apply(self, thing: Object) -> None:
+    async def _apply(self, kube: Kube, thing: Object) -> None:
         group = thing["apiVersion"]
         if thing["kind"] in {"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"}:
             thing["metadata"]["annotations"] = told(20)
@@ -139,7 +144,14 @@ class DoctoredCluster:
         if thing["kind"] == "DaemonSet":  # its pods are written here, not made by the simulated controller
             thing["spec"]["template"]["spec"]["nodeSelector"] = {"no": "node"}
         plural = {"Namespace": "namespaces"}.get(thing["kind"], thing["kind"].lower() + "s")
-        self.create(Resource(group, plural), thing, SYSTEM if thing["kind"] in NAMESPACED else "")
+        await _create(kube, Resource(group, plural), thing, SYSTEM if thing["kind"] in NAMESPACED else "")
+
+
+async def _create(kube: Kube, resource: Resource, value: Object, namespace: str = "") -> None:
+    await kube.create(resource, value, namespace)
+    if "status" in value:
+        patch, name = {"status": value["status"]}, value["metadata"]["name"]
+        await kube.patch(resource, name, patch, PatchKind.MERGE, namespace, "status")
 
 
 def a_gpu_pod(**spec: Any) -> Object:
