@@ -10,6 +10,7 @@ from tests.docs.pages import ROOT, Page, at, page, pages
 
 PAGES = tuple(pages())
 _ELSEWHERE = re.compile(r"[a-z]+:")
+_FILE = re.compile(r"(?:docs|images|limits|manifests|mpsd|tests)/[\w/.-]+")
 _NAMED = re.compile(r"\bdocs/[\w/-]+\.md(?:#([\w-]+)|,? \(([A-Z][^)]*)\))?")
 
 
@@ -46,6 +47,12 @@ def test_every_page_that_the_code_and_the_limits_name_is_there() -> None:
     files = [*(ROOT / "mpsd").rglob("*.py"), *(ROOT / "limits").glob("*.yaml"), *(ROOT / "manifests").rglob("*.yaml")]
     wrong = [f"{path.relative_to(ROOT)}: {problem}" for path in files for problem in named_in(path.read_text())]
     assert wrong == []
+
+
+@pytest.mark.parametrize("here", PAGES, ids=lambda here: here.name)
+def test_every_file_that_a_page_names_is_there(here: Page) -> None:
+    named = {span.text for span in here.code_spans if _FILE.fullmatch(span.text)}
+    assert {name for name in named if not (ROOT / name).exists()} == set()
 
 
 def test_an_anchor_is_made_as_github_makes_it(tmp_path: Path) -> None:
