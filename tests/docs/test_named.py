@@ -10,7 +10,7 @@ from mpsd.model.conditions import mps_ready
 from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.policy import Mode, Violations
-from tests.docs.pages import Page, page, pages
+from tests.docs.pages import ROOT, Page, page, pages
 from tests.model.manifests import POLICY
 from tests.prometheus.shipped import NAMES
 from tests.status.pod_worlds import node
@@ -57,6 +57,12 @@ def test_a_page_of_operations_is_read_in_ten_minutes(one: Page) -> None:
 
 def _files_of(links: Iterable[str]) -> Iterator[str]:
     return (link.partition("#")[0] for link in links)
+
+
+def test_the_map_names_every_room() -> None:
+    rooms = {folder.parent.name for folder in (ROOT / "mpsd").glob("*/__init__.py")}
+    text = page("docs/developing.md").text
+    assert {room for room in rooms if f"`mpsd/{room}`" not in text} == set(), "add a paragraph to docs/developing.md"
 
 
 def test_every_reason_of_the_condition_is_explained() -> None:
