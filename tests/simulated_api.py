@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from mpsd.simulator.api_server.cluster import Cluster
-from mpsd.simulator.api_server.kinds import Kind, Object
+from mpsd.simulator.api_server.cluster import SimulatedCluster
+from mpsd.simulator.api_server.kinds import Object, ObjectKind
 from mpsd.simulator.api_server.server import ApiServer, write_kubeconfig
 from tests.loop_thread import LoopThread
 
@@ -17,7 +17,7 @@ class SimulatedApi:
     """bookmark_s: between two bookmarks of a watch."""
 
     def __init__(self, bookmark_s: float) -> None:
-        self.cluster = Cluster()
+        self.cluster = SimulatedCluster()
         self._server = ApiServer(self.cluster, bookmark_s=bookmark_s)
         self._loop = LoopThread()
 
@@ -40,7 +40,7 @@ class SimulatedApi:
 
         return self._loop.do(run())
 
-    def all(self, kind: Kind, namespace: str = "") -> list[Object]:
+    def all(self, kind: ObjectKind, namespace: str = "") -> list[Object]:
         return self.do(lambda: [thing for _key, thing in self.cluster.store.all(kind, namespace)])
 
     def kubeconfig(self, folder: Path) -> Path:

@@ -23,7 +23,7 @@ from mpsd.platform.certificates import (
 )
 from mpsd.platform.kube import Conflict, Kube, NotFound, Object, Resource
 from mpsd.platform.logs import logger
-from mpsd.platform.rules.certificates import Lives, Seen, Serving, Step, next_step
+from mpsd.platform.rules.certificates import CertificateStep, Lives, SecretView, Serving, next_step
 
 # What the webhook's Secret holds, and what it holds after a step of `platform.rules.certificate_plan`.
 #
@@ -57,9 +57,9 @@ class Material:
         signing = (pair.certificate for pair in (self.authority, self.following) if pair)
         return (*signing, *([self.former] if self.former else []))
 
-    def seen(self, following_trusted_since: float | None, *, held: bool) -> Seen:
+    def seen(self, following_trusted_since: float | None, *, held: bool) -> SecretView:
         """The facts of which the plan is made."""
-        return Seen(
+        return SecretView(
             read_authority(self.authority.certificate, self.authority.key) if self.authority else None,
             read_authority(self.following.certificate, self.following.key) if self.following else None,
             read_authority(self.former, None) if self.former else None,
@@ -95,20 +95,20 @@ def written(material: Material) -> dict[str, str]:
     return {name: base64.b64encode(value).decode() for name, value in parts.items()}
 
 
-def after(step: Step, material: Material, order: Order, now: float) -> Material:
+def after(step: CertificateStep, material: Material, order: Order, now: float) -> Material:
     """The material once a step is taken. For BRING_BACK: what this process still holds."""
     match step:
-        case Step.START:
+        case CertificateStep.START:
             return Material(authority=_new(order, now))
-        case Step.PREPARE:
+        case CertificateStep.PREPARE:
             return replace(material, following=_new(order, now))
-        case Step.BRING_BACK:
+        case CertificateStep.BRING_BACK:
             return replace(material, following=material.following or _new(order, now))
-        case Step.SWITCH:
+        case CertificateStep.SWITCH:
             return _switched(material)
-        case Step.FORGET:
+        case CertificateStep.FORGET:
             return replace(material, former=None, former_until=0.0)
-        case Step.ISSUE:
+        case CertificateStep.ISSUE:
             assert material.authority, "the plan issues only with an authority"
             return replace(material, serving=issue(material.authority, order.names, now, order.lives.serving_s))
 
@@ -202,8 +202,8 @@ class SecretCertificates:
                 await self._take(step, secret, material, now)
         raise UnusableCertificate(f"Secret {self._namespace}/{self._name} is changed by somebody else all the time")
 
-    async def _take(self, step: Step, secret: Object | None, material: Material, now: float) -> None:
-        before = self._held if step is Step.BRING_BACK and self._held else material
+    async def _take(self, step: CertificateStep, secret: Object | None, material: Material, now: float) -> None:
+        before = self._held if step is CertificateStep.BRING_BACK and self._held else material
         data = written(after(step, before, self._order, now))
         try:
             if secret is None:
@@ -238,7 +238,7 @@ class SecretCertificates:
         return self._since[1]
 
 
-def _expiries(seen: Seen) -> dict[str, float]:
+def _expiries(seen: SecretView) -> dict[str, float]:
     parts = {
         "serving": seen.serving,
         "authority": seen.authority,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from mpsd.admission.rules.registration import (
     FailurePolicy,
-    Registration,
+    WebhookRegistration,
     authorities_named,
     exemption,
     is_registered,
@@ -43,7 +43,7 @@ CONFIGURATIONS: Mapping[str, Resource] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RegistrationOutcome:
     """What a look led to. troubles: what stands in the way, in words. changed: whether to look again at once."""
 
     troubles: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class Outcome:
         return not self.troubles and not self.changed
 
 
-_SETTLED, _CHANGED = Outcome(), Outcome(changed=True)
+_SETTLED, _CHANGED = RegistrationOutcome(), RegistrationOutcome(changed=True)
 
 
 class Registrar:
@@ -75,7 +75,7 @@ class Registrar:
             return frozenset()
         return frozenset.intersection(*self._named.values())
 
-    async def look(self, served: Certificates) -> Outcome:
+    async def look(self, served: Certificates) -> RegistrationOutcome:
         """Repairs what differs, one change of each object at a time, and tells when what is served ends."""
         names = dict.fromkeys(("kube-system", self._settings.namespace))
         exempted = [await self._tried(self._exempt(name)) for name in names]
@@ -83,17 +83,17 @@ class Registrar:
         registered = [await self._tried(self._register(path, served, may_fail=may_fail)) for path in CONFIGURATIONS]
         outcomes = [*exempted, *registered]
         troubles = (trouble for outcome in outcomes for trouble in outcome.troubles)
-        return Outcome(tuple(troubles), any(outcome.changed for outcome in outcomes))
+        return RegistrationOutcome(tuple(troubles), any(outcome.changed for outcome in outcomes))
 
-    async def _tried(self, attempt: Awaitable[Outcome]) -> Outcome:
+    async def _tried(self, attempt: Awaitable[RegistrationOutcome]) -> RegistrationOutcome:
         try:
             return await attempt
         except Conflict:
             return _CHANGED  # by somebody else; what they made of it is seen at the next look
         except KubeError as error:
-            return Outcome((str(error),))
+            return RegistrationOutcome((str(error),))
 
-    async def _exempt(self, name: str) -> Outcome:
+    async def _exempt(self, name: str) -> RegistrationOutcome:
         patch = exemption(await self._kube.get(NAMESPACES, name))
         if patch is None:
             return _SETTLED
@@ -101,7 +101,7 @@ class Registrar:
         self._log.info("namespace exempted", namespace=name, reason="the webhook could not start without it")
         return _CHANGED
 
-    async def _register(self, path: str, served: Certificates, *, may_fail: bool) -> Outcome:
+    async def _register(self, path: str, served: Certificates, *, may_fail: bool) -> RegistrationOutcome:
         resource, name = CONFIGURATIONS[path], self._settings.service
         self._named.pop(path, None)
         wanted = self._wanted(path, served.authorities)
@@ -111,7 +111,7 @@ class Registrar:
         if change is None:
             self._named[path] = _named_by_all(seen)
             await self._tell(path, seen, validity(served.serving.certificate))
-            return Outcome((f"{resource.plural} {name}: {trouble}",)) if trouble else _SETTLED
+            return RegistrationOutcome((f"{resource.plural} {name}: {trouble}",)) if trouble else _SETTLED
         metadata = {"resourceVersion": seen["metadata"]["resourceVersion"]}
         await self._kube.patch(resource, name, {"metadata": metadata, "webhooks": change.webhooks}, PatchKind.MERGE)
         self._log.info("configuration changed", configuration=resource.plural, name=name, changes=list(change.changes))
@@ -142,8 +142,8 @@ class Registrar:
                 return trouble
         return ""
 
-    def _wanted(self, path: str, authorities: bytes | None) -> Registration:
-        return Registration(
+    def _wanted(self, path: str, authorities: bytes | None) -> WebhookRegistration:
+        return WebhookRegistration(
             self._settings.service,
             self._settings.namespace,
             path,

@@ -17,13 +17,13 @@ from aiohttp import web
 
 from mpsd.admission.certificates import SecretCertificates
 from mpsd.admission.metrics import Lookup, WebhookMetrics
-from mpsd.admission.registration import NAMESPACES, Outcome, Registrar
+from mpsd.admission.registration import NAMESPACES, Registrar, RegistrationOutcome
 from mpsd.admission.rules.review import (
     AdmissionAnswer,
     AdmissionContext,
     MalformedReview,
-    Needs,
     Review,
+    ReviewNeeds,
     mutate,
     needed_to_mutate,
     needed_to_validate,
@@ -74,7 +74,7 @@ Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownNamespace:
     labels: Labels
     at: float
 
@@ -85,7 +85,7 @@ class Lookups:
     def __init__(self, kube: Kube | None, metrics: WebhookMetrics) -> None:
         self._kube = kube
         self._metrics = metrics
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known: OrderedDict[str, _KnownNamespace] = OrderedDict()
         self._under_way: dict[str, asyncio.Task[Labels | None]] = {}
 
     async def namespace_labels(self, name: str) -> Labels | None:
@@ -127,7 +127,7 @@ class Lookups:
             return None
         self._metrics.looked_up(Lookup.NAMESPACE, found=True)
         labels: Labels = (found.get("metadata") or {}).get("labels") or {}
-        self._known[name] = _Known(labels, time.monotonic())
+        self._known[name] = _KnownNamespace(labels, time.monotonic())
         self._known.move_to_end(name)
         while len(self._known) > _MOST_NAMESPACES:
             self._known.popitem(last=False)
@@ -162,7 +162,7 @@ class _Webhook:
     """One of the two webhooks. name: as its path and its metrics have it."""
 
     name: str
-    needed: Callable[[Review, Limits], Needs]
+    needed: Callable[[Review, Limits], ReviewNeeds]
     answer: Callable[[Review, Limits, AdmissionContext], AdmissionAnswer]
 
 
@@ -216,7 +216,7 @@ class ReviewApi:
         seen = await self._look_up(needs)
         return await self._think(body, lambda: webhook.answer(review, limits, seen))
 
-    def _read(self, webhook: _Webhook, body: bytes, limits: Limits) -> tuple[Review, Needs]:
+    def _read(self, webhook: _Webhook, body: bytes, limits: Limits) -> tuple[Review, ReviewNeeds]:
         review = read_review(msgspec.json.decode(body))
         return review, webhook.needed(review, limits)
 
@@ -226,7 +226,7 @@ class ReviewApi:
             return decide()
         return await asyncio.get_running_loop().run_in_executor(self._aside, decide)
 
-    async def _look_up(self, needs: Needs) -> AdmissionContext:
+    async def _look_up(self, needs: ReviewNeeds) -> AdmissionContext:
         """Everything at once; nothing for an object that needs nothing."""
         if not needs.namespace and not needs.config_maps:
             return _NOTHING_SEEN
@@ -336,13 +336,13 @@ class WebhookRole:
             retry_s = min(look_s, retry_s * 2) if outcome.troubles else _FIRST_RETRY_S
             await asyncio.sleep(retry_s if outcome.troubles else look_s)
 
-    async def _look(self) -> Outcome:
+    async def _look(self) -> RegistrationOutcome:
         try:
             found = await self._source.look(time.time())
             await self._serve(found)
         except (KubeError, UnusableCertificate) as error:
-            return Outcome((str(error),))
-        return await self._registrar.look(found) if self._registrar else Outcome()
+            return RegistrationOutcome((str(error),))
+        return await self._registrar.look(found) if self._registrar else RegistrationOutcome()
 
     async def _serve(self, found: Certificates) -> None:
         """Shows this certificate from now on; the first one opens the port."""

@@ -9,12 +9,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mpsd.agent.events import HappenedBook
+from mpsd.agent.events import EventHistory
 from mpsd.agent.rules.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide, stages
-from mpsd.grants.ledger import Books
+from mpsd.grants.ledger import Ledger
 from mpsd.model.domain import SERVING, after_is
 from mpsd.model.identity import ProcessIdentity, process_of
-from mpsd.model.node_view import DomainRecord, DomainView, NodeView, ServerLimit, Waiting
+from mpsd.model.node_view import DomainRecord, DomainView, NodeView, ServerLimit, WaitingRequest
 from mpsd.model.policy import Policy
 from mpsd.mps import gate
 from mpsd.mps.control_daemon import ControlFailed, ControlPipe
@@ -73,7 +73,7 @@ class DomainLimits:
 # One rule: a turn counts for a task only if it began after the task asked, so that it saw what the task had done.
 
 
-class Turns:
+class ReconcileCycle:
     """The turns of one loop."""
 
     def __init__(self) -> None:
@@ -104,24 +104,24 @@ class Turns:
 
 
 @dataclass(slots=True)
-class _Seat:
-    waiting: Waiting
+class _QueueEntry:
+    waiting: WaitingRequest
     answer: asyncio.Future[Admit | Refuse]
     watch: DeathWatch
 
 
-class WaitingRoom:
+class GrantQueue:
     """wake: called when somebody comes or goes."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._seats: dict[str, _Seat] = {}
+        self._seats: dict[str, _QueueEntry] = {}
 
-    async def wait(self, waiting: Waiting) -> Admit | Refuse:
+    async def wait(self, waiting: WaitingRequest) -> Admit | Refuse:
         """The answer, once there is one; when the caller is cancelled, the seat is free."""
         answer: asyncio.Future[Admit | Refuse] = asyncio.get_running_loop().create_future()
         watch = DeathWatch(process_of(waiting.holder), self._wake)
-        self._seats[waiting.id] = _Seat(waiting, answer, watch)
+        self._seats[waiting.id] = _QueueEntry(waiting, answer, watch)
         self._wake()
         try:
             return await answer
@@ -130,7 +130,7 @@ class WaitingRoom:
             watch.close()
             self._wake()
 
-    def everyone(self) -> tuple[Waiting, ...]:
+    def everyone(self) -> tuple[WaitingRequest, ...]:
         return tuple(
             replace(seat.waiting, holder_alive=seat.watch.alive)
             for seat in self._seats.values()
@@ -164,36 +164,36 @@ _RECORDS_LOOK_S = 0.25  # between two looks for a change of the domains' records
 
 
 class AgentRole:
-    """One node's agent. wake: makes its loop look, now; the books set it too."""
+    """One node's agent. wake: makes its loop look, now; the ledger set it too."""
 
     def __init__(
-        self, settings: Settings, node: Node, policy: Callable[[], Policy], books: Books, wake: asyncio.Event
+        self, settings: Settings, node: Node, policy: Callable[[], Policy], ledger: Ledger, wake: asyncio.Event
     ) -> None:
         self._policy = policy
         self._node = node
         self._driver = node.nvml.driver()
         self._log = logger(role="agent")
         self._wake = wake
-        self._turns = Turns()
+        self._turns = ReconcileCycle()
         self._turn_lock = asyncio.Lock()  # held while it looks, decides and acts
         self._run_directory = settings.run_directory
         self._records = DomainRecords(settings.run_directory, self._log)
         self._limits = DomainLimits(settings, node.environment, policy)
-        self.watchdog = Watchdog(settings, node, policy, books, self._records)
-        self._books = books
+        self.watchdog = Watchdog(settings, node, policy, ledger, self._records)
+        self._ledger = ledger
         self._troubles: dict[str, str] = {}
-        self.waiting = WaitingRoom(self._wake.set)
+        self.waiting = GrantQueue(self._wake.set)
         self.on_view: Callable[[NodeView], None] | None = None  # told each view, once it was acted upon
         self.view: NodeView | None = None  # None before the first look
-        self.happened = HappenedBook()
+        self.happened = EventHistory()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Looks, decides and acts until `stop`; grants, limits and clients are left as they are then."""
-        self._books.load()
+        self._ledger.load()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watchdog.run(stop))
             await self._follow(stop)
-        self._books.close()
+        self._ledger.close()
 
     async def _follow(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -202,12 +202,12 @@ class AgentRole:
             async with self._turn_lock:
                 acted = await self._turn()
             self._turns.end()
-            quiet = acted and all(held.holder_alive for held in self._books.held())
+            quiet = acted and all(held.holder_alive for held in self._ledger.held())
             await self._pause(_LOOK_S if quiet else _SOON_S, stop)
 
     async def _turn(self) -> bool:
         """One look and everything that follows from it; False where something failed."""
-        await self._books.refresh()
+        await self._ledger.refresh()
         view = self.look()
         actions = decide(view, self._policy())
         acted = await self._act(actions)
@@ -256,8 +256,8 @@ class AgentRole:
 
     def look(self) -> NodeView:
         """The node as it is now."""
-        now, unknown = time.time(), list(self._books.unknown)
-        held = tuple(self._books.held())
+        now, unknown = time.time(), list(self._ledger.unknown)
+        held = tuple(self._ledger.held())
         records = self._records.read()
         gate.close_unguarded(self._run_directory, records, self._log)
         domains = tuple(self._limits.view(record, now) for record in records)
@@ -271,8 +271,8 @@ class AgentRole:
             grants=held,
             clients=None if sight.unknown else sight.clients,
             waiting=self.waiting.everyone(),
-            grants_known=not self._books.unknown,
-            ungranted=self._books.ungranted,
+            grants_known=not self._ledger.unknown,
+            ungranted=self._ledger.ungranted,
             unknown=tuple(unknown),
         )
 
@@ -299,7 +299,7 @@ class AgentRole:
     async def _do(self, action: Action) -> None:
         match action:
             case EndGrant(grant):
-                self._books.end(grant)
+                self._ledger.end(grant)
                 self._log.info("grant ended", grant=grant.id, holder=str(grant.holder))
             case SetLimit(domain, limit):
                 if await self._limits.set(domain, limit, time.time()):
@@ -308,7 +308,7 @@ class AgentRole:
             case Admit(grant):
                 if not self.waiting.expects(grant.id):  # its program has gone while a limit was raised for it
                     return
-                self._books.add(grant)
+                self._ledger.add(grant)
                 self.waiting.answer(action)
                 self._log.info(
                     "granted",

@@ -25,13 +25,13 @@ from mpsd.platform.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class AgentSources:
-    """books: where grants are kept here; None beside a kubelet, where no program and no container gets a grant."""
+    """ledger: where grants are kept here; None beside a kubelet, where no program and no container gets a grant."""
 
     settings: Settings
     agent: AgentRole
     node: Node
     limits: LimitsFiles
-    books: LocalGrants | None
+    ledger: LocalGrants | None
 
     @property
     def policy(self) -> Policy:

@@ -6,25 +6,25 @@ card warms up. Under both a program has the same limits in its environment.
 
 from collections.abc import Iterator
 
-from mpsd.bench.ground import Share
-from mpsd.bench.here import Here, Measured, gather
-from mpsd.bench.rules.rows import CostRow, Mode, Work
+from mpsd.bench.ground import BenchShare
+from mpsd.bench.here import BenchContext, Measured, gather
+from mpsd.bench.rules.rows import CostRow, SharingMode, WorkKind
 
 _ROUNDS_A_PAIR = 3  # of those asked for: a pair takes as long as many rounds of other parts
-_LOADS = ((Work.ARITHMETIC, 1), (Work.ARITHMETIC, 4), (Work.SMALL, 4))
+_LOADS = ((WorkKind.ARITHMETIC, 1), (WorkKind.ARITHMETIC, 4), (WorkKind.SMALL, 4))
 _MEMORY_GIB = 1
 _WINDOWS = 3  # of a load on one ground, one after the other; the median counts
 
 
-def steps(here: Here) -> int:
+def steps(here: BenchContext) -> int:
     return 2 * _pairs(here) * len(_LOADS)
 
 
-def measure(here: Here) -> Iterator[CostRow]:
+def measure(here: BenchContext) -> Iterator[CostRow]:
     for pair in range(_pairs(here)):
-        order = (Mode.MPS, Mode.MPSD) if pair % 2 == 0 else (Mode.MPSD, Mode.MPS)
+        order = (SharingMode.MPS, SharingMode.MPSD) if pair % 2 == 0 else (SharingMode.MPSD, SharingMode.MPS)
         seen = {mode: _on(here, mode, pair) for mode in order}
-        for load, mps, mpsd in zip(_LOADS, seen[Mode.MPS], seen[Mode.MPSD], strict=True):
+        for load, mps, mpsd in zip(_LOADS, seen[SharingMode.MPS], seen[SharingMode.MPSD], strict=True):
             yield CostRow(
                 work=load[0],
                 programs=load[1],
@@ -36,16 +36,16 @@ def measure(here: Here) -> Iterator[CostRow]:
             )
 
 
-def _pairs(here: Here) -> int:
+def _pairs(here: BenchContext) -> int:
     return max(1, here.rounds // _ROUNDS_A_PAIR)
 
 
-def _on(here: Here, mode: Mode, pair: int) -> list[Measured]:
+def _on(here: BenchContext, mode: SharingMode, pair: int) -> list[Measured]:
     found = []
     with here.ground(mode) as ground:
         for work, programs in _LOADS:
             here.step(f"pair {pair + 1} of {_pairs(here)}: {programs} × {work}, {mode}")
-            crowd = gather(ground, work, [Share(_MEMORY_GIB)] * programs, here.window_s, _WINDOWS)
+            crowd = gather(ground, work, [BenchShare(_MEMORY_GIB)] * programs, here.window_s, _WINDOWS)
             found.append(crowd.middle(here.window_s, _WINDOWS))
             ground.end_programs()
     return found

@@ -139,7 +139,7 @@ further:
 
 
 @dataclass(frozen=True)
-class Work:
+class LaunchShape:
     """One launch of what `measure` measures, whatever the card or the client's share of it, and how many a sample."""
 
     kernel: bytes
@@ -149,15 +149,15 @@ class Work:
     copied_mib: int = 0  # from one buffer into another
 
 
-WORKS: Mapping[str, Work] = {
+WORKS: Mapping[str, LaunchShape] = {
     # 64 times what the largest card (132 SMs) runs at once: a last turn that is not full costs under 1.6 %.
     # About 0.6 ms on all of an H200, and so many a sample that what a synchronise costs (0.03 ms, now and then more)
     # is nothing of it: it would slow a program with all SMs more than one with few.
-    "arithmetic": Work(b"multiply_add", blocks=132 * 8 * 64, sample_launches=16, rounds=590),
+    "arithmetic": LaunchShape(b"multiply_add", blocks=132 * 8 * 64, sample_launches=16, rounds=590),
     # 0.017 ms on an H200, which stays nearly empty.
-    "small": Work(b"multiply_add", blocks=8, sample_launches=10, rounds=4096),
+    "small": LaunchShape(b"multiply_add", blocks=8, sample_launches=10, rounds=4096),
     # Each thread copies 16 times.
-    "bandwidth": Work(b"copy", blocks=8192, sample_launches=4, copied_mib=COPIED_MIB),
+    "bandwidth": LaunchShape(b"copy", blocks=8192, sample_launches=4, copied_mib=COPIED_MIB),
 }
 
 _POINTER = ctypes.c_void_p
@@ -186,7 +186,7 @@ _SIGNATURES: dict[str, list[type]] = {
 }
 
 
-class Refused(Exception):
+class CudaError(Exception):
     """The driver's answer to a call was an error; `result` is its CUresult."""
 
     def __init__(self, result: int) -> None:
@@ -194,7 +194,7 @@ class Refused(Exception):
         self.result = result
 
 
-class Driver:
+class CudaDriver:
     """libcuda's functions, with the types that ctypes has to know."""
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ class Driver:
 
     def __call__(self, function: str, *arguments: object) -> None:
         if result := self.result(function, *arguments):
-            raise Refused(result)
+            raise CudaError(result)
 
     def name(self, result: int) -> str:
         """Such as `2:CUDA_ERROR_OUT_OF_MEMORY`."""
@@ -257,7 +257,9 @@ class Launch:
     Of an argument the driver reads as many bytes as the kernel says, the low ones first: 64 bits hold any of them.
     """
 
-    def __init__(self, driver: Driver, kernel: bytes, blocks: int, threads: int, *arguments: ctypes.c_uint64) -> None:
+    def __init__(
+        self, driver: CudaDriver, kernel: bytes, blocks: int, threads: int, *arguments: ctypes.c_uint64
+    ) -> None:
         self._driver, self._blocks, self._threads, self._arguments = driver, blocks, threads, arguments
         self._places = (ctypes.c_void_p * len(arguments))(*[ctypes.addressof(argument) for argument in arguments])
         module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -282,7 +284,7 @@ class Prepared:
 class Events:
     """What the GPU itself took from `begin` to `end`, to be asked once both are past."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: CudaDriver) -> None:
         self._driver = driver
         self._begin, self._end = ctypes.c_void_p(), ctypes.c_void_p()
         for event in (self._begin, self._end):
@@ -314,10 +316,10 @@ def give_up(code: int, **line: object) -> Never:
     sys.exit(code)
 
 
-class Context:
+class CudaContext:
     """One CUDA context on a device that this process sees, by its ordinal."""
 
-    def __init__(self, driver: Driver, ordinal: int, started: float) -> None:
+    def __init__(self, driver: CudaDriver, ordinal: int, started: float) -> None:
         self._driver = driver
         self._input = Input()
         self._pieces: list[int] = []
@@ -329,7 +331,7 @@ class Context:
             driver("cuInit", 0)
             driver("cuDeviceGetCount", ctypes.byref(devices))
             driver("cuDeviceGet", ctypes.byref(self._device), ordinal)
-        except Refused as refused:
+        except CudaError as refused:
             give_up(3, fail="cuInit", err=driver.name(refused.result))
         if result := self._create():
             give_up(3, fail="ctx", err=driver.name(result))
@@ -389,7 +391,7 @@ class Context:
             try:
                 self._pieces.append(self._memory(piece_mib))
                 held_mib += piece_mib
-            except Refused as refused:
+            except CudaError as refused:
                 result = refused.result
         free, total = self._memory_mib()
         say(alloc_MiB=held_mib, rc=self._driver.name(result), free_after_MiB=free, total_after_MiB=total)
@@ -448,9 +450,9 @@ class Context:
             launch = Launch(self._driver, work.kernel, work.blocks, THREADS, *arguments)
             for _ in range(WARM_UP_SAMPLES * work.sample_launches):
                 if result := launch():
-                    raise Refused(result)
+                    raise CudaError(result)
             self._driver("cuCtxSynchronize")
-        except Refused as refused:
+        except CudaError as refused:
             give_up(3, fail="prepare", err=self._driver.name(refused.result))
         self._prepared = Prepared(name, launch, buffers)
         say(prepared=name)
@@ -523,19 +525,19 @@ class Context:
             self._driver.result("cuCtxDestroy_v2", self._handle)
 
 
-ACTIONS: Mapping[str, Callable[[Context, str], None]] = {
-    "alloc": Context.alloc,
-    "free": Context.free,
-    "hold": Context.hold,
-    "step": Context.step,
-    "prepare": Context.prepare,
-    "measure": Context.measure,
-    "launch": Context.launch,
-    "work": Context.work,
-    "fault": Context.fault,
-    "linger": Context.linger,
-    "reconnect": Context.reconnect,
-    "info": Context.info,
+ACTIONS: Mapping[str, Callable[[CudaContext, str], None]] = {
+    "alloc": CudaContext.alloc,
+    "free": CudaContext.free,
+    "hold": CudaContext.hold,
+    "step": CudaContext.step,
+    "prepare": CudaContext.prepare,
+    "measure": CudaContext.measure,
+    "launch": CudaContext.launch,
+    "work": CudaContext.work,
+    "fault": CudaContext.fault,
+    "linger": CudaContext.linger,
+    "reconnect": CudaContext.reconnect,
+    "info": CudaContext.info,
 }
 
 
@@ -570,12 +572,12 @@ def main() -> int:
         return 2
     if "lift" in chosen:
         os.environ[MEMORY_LIMIT] = chosen["lift"]
-    driver = Driver()
-    context = Context(driver, int(chosen["device"]), started)
+    driver = CudaDriver()
+    context = CudaContext(driver, int(chosen["device"]), started)
     for name, value in actions:
         try:
             ACTIONS[name](context, value)
-        except Refused as refused:
+        except CudaError as refused:
             give_up(4, broke=driver.name(refused.result), after_s=round(time.monotonic() - started, 3))
     context.end()
     return 0

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import yaml
 
-from mpsd.bench.rules.rows import Mode
+from mpsd.bench.rules.rows import SharingMode
 from mpsd.model import client_limits
 from mpsd.model.client_limits import ClientLimit
 from mpsd.model.cuda_limit_parser import PIPE_DIRECTORY, VISIBLE_DEVICES
@@ -43,7 +43,7 @@ _STOP_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class BenchShare:
     """What a program may have: whole GiB, and percent of the threads."""
 
     memory_gib: int
@@ -53,7 +53,7 @@ class Share:
 class Ground(ABC):
     """A folder of its own with this machine's GPUs, or simulated ones. `mode` says how programs share them."""
 
-    mode: Mode
+    mode: SharingMode
 
     def __init__(self, simulate: str, facts: GpuFacts) -> None:
         """simulate: as of `mpsd up`, "" for real GPUs. NvmlFailed, InvalidInput."""
@@ -80,12 +80,12 @@ class Ground(ABC):
         """The command line of mpsd's CUDA client, without its actions."""
         return cuda_program.command(simulated=bool(self.settings.simulate))
 
-    def start(self, actions: Sequence[str], share: Share | None = None) -> JsonProgram:
+    def start(self, actions: Sequence[str], share: BenchShare | None = None) -> JsonProgram:
         """mpsd's CUDA client with these actions. share: None for as much as there is."""
         return self.start_command((*self.client, *actions), share)
 
     @abstractmethod
-    def start_command(self, command: Sequence[str], share: Share | None = None) -> JsonProgram:
+    def start_command(self, command: Sequence[str], share: BenchShare | None = None) -> JsonProgram:
         """Any program. share: None for as much as there is."""
 
     def end_programs(self) -> None:
@@ -126,23 +126,23 @@ def _inherited() -> dict[str, str]:
 class WithoutMpsd(Ground):
     """Programs are started as they are."""
 
-    def start_command(self, command: Sequence[str], share: Share | None = None) -> JsonProgram:
+    def start_command(self, command: Sequence[str], share: BenchShare | None = None) -> JsonProgram:
         """The share is in its environment, if anywhere."""
         path = {"PATH": self.node.environment["PATH"]} if "PATH" in self.node.environment else {}
         ours = self.node.extra | {VISIBLE_DEVICES: self.gpu.uuid} | self._limits(share)
         return self._started(JsonProgram(command, _inherited() | path | ours))
 
     @abstractmethod
-    def _limits(self, share: Share | None, /) -> dict[str, str]:
+    def _limits(self, share: BenchShare | None, /) -> dict[str, str]:
         """The variables by which a program is on this ground, under its share."""
 
 
 class InTurns(WithoutMpsd):
     """No MPS: the GPU gives each program a slice of its time."""
 
-    mode = Mode.TIME_SLICED
+    mode = SharingMode.TIME_SLICED
 
-    def _limits(self, _share: Share | None, /) -> dict[str, str]:
+    def _limits(self, _share: BenchShare | None, /) -> dict[str, str]:
         """Shares do not exist here."""
         return {PIPE_DIRECTORY: str(self.folder / "nowhere")}
 
@@ -153,7 +153,7 @@ class InTurns(WithoutMpsd):
 class UnderMps(WithoutMpsd):
     """One control daemon for the GPU, with no limit on the server, as people run MPS without mpsd."""
 
-    mode = Mode.MPS
+    mode = SharingMode.MPS
 
     def __init__(self, simulate: str, facts: GpuFacts) -> None:
         """TimeoutError where the daemon does not answer."""
@@ -174,7 +174,7 @@ class UnderMps(WithoutMpsd):
             return True
         return False
 
-    def _limits(self, share: Share | None, /) -> dict[str, str]:
+    def _limits(self, share: BenchShare | None, /) -> dict[str, str]:
         """Those of a share are in the program's environment alone."""
         pipe = str(self._domain.pipe)
         if share is None:
@@ -194,7 +194,7 @@ class UnderMpsd(Ground):
     """`mpsd up` with the policy of `limits`, but for the compute mode, which is left alone, a domain a GPU, a client a
     grant."""
 
-    mode = Mode.MPSD
+    mode = SharingMode.MPSD
 
     def __init__(self, simulate: str, facts: GpuFacts, limits: Path, **changes: Any) -> None:
         """changes: of the policy's top-level entries; a mapping is laid over what is there. TimeoutError, EOFError."""
@@ -220,9 +220,9 @@ class UnderMpsd(Ground):
                 policy[name] = policy[name] | value if isinstance(value, Mapping) else value
         (folder / POLICY_FILE).write_text(yaml.safe_dump(policy), encoding="utf-8")
 
-    def start_command(self, command: Sequence[str], share: Share | None = None) -> JsonProgram:
+    def start_command(self, command: Sequence[str], share: BenchShare | None = None) -> JsonProgram:
         """share None: what small kernels and arithmetic need, so that eight fit on a small card; no cap of threads."""
-        share = share or Share(1)
+        share = share or BenchShare(1)
         core = [] if share.percent == 100 else ["--gpu-core", str(share.percent)]
         return self._started(self.mpsd.run_command(["--gpu-mem", str(share.memory_gib), *core], command))
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from mpsd.bench.ground import Ground, InTurns, Share, UnderMps, UnderMpsd
-from mpsd.bench.rules.rows import Mode, Row, Work
+from mpsd.bench.ground import BenchShare, Ground, InTurns, UnderMps, UnderMpsd
+from mpsd.bench.rules.rows import Row, SharingMode, WorkKind
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import Gpu
 from mpsd.model.problem import printable
@@ -24,7 +24,7 @@ from mpsd.platform.programs import JsonProgram
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class BenchContext:
     """simulate: "" for real GPUs. window_s: of each measurement. rounds: of what is given as a median.
 
     step: told what is being measured next. limits: the folder of the policy to measure under, and of the facts.
@@ -47,13 +47,13 @@ class Here:
         """changes: of the policy."""
         return UnderMpsd(self.simulate, self.facts, self.limits, **changes)
 
-    def ground(self, mode: Mode) -> Ground:
+    def ground(self, mode: SharingMode) -> Ground:
         match mode:
-            case Mode.TIME_SLICED:
+            case SharingMode.TIME_SLICED:
                 return self.in_turns()
-            case Mode.MPS:
+            case SharingMode.MPS:
                 return self.under_mps()
-            case Mode.MPSD:
+            case SharingMode.MPSD:
                 return self.under_mpsd()
 
 
@@ -61,17 +61,17 @@ class CannotMeasure(Exception):
     """This part cannot be measured here, and why: a sentence's end."""
 
 
-class NotAsPromised(Exception):
+class LimitBroken(Exception):
     """What mpsd promises did not happen while it was timed, so that there is no figure: a whole sentence."""
 
 
 class PartOfBench(Protocol):
     """A module of mpsd.bench that measures one part."""
 
-    def steps(self, here: Here, /) -> int:
+    def steps(self, here: BenchContext, /) -> int:
         """How often `measure` will call `here.step`."""
 
-    def measure(self, here: Here, /) -> Iterator[Row]:
+    def measure(self, here: BenchContext, /) -> Iterator[Row]:
         """Measures; CannotMeasure where that is not possible here, NotAsPromised where it makes no sense to go on."""
 
 
@@ -186,7 +186,9 @@ def _together(found: Sequence[Measured]) -> Measured:
     )
 
 
-def gather(ground: Ground, work: Work, shares: Sequence[Share | None], window_s: float, windows: int = 1) -> Crowd:
+def gather(
+    ground: Ground, work: WorkKind, shares: Sequence[BenchShare | None], window_s: float, windows: int = 1
+) -> Crowd:
     """Starts a program a share, each for so many windows.
 
     TimeoutError; EOFError with what one that ended said; CannotMeasure where one is on another GPU than the ground's.

@@ -13,15 +13,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from mpsd.bench.rules.claims import LIMIT_S
-from mpsd.bench.rules.rows import Benchmark, Mode, RatioRow, Reaction, Work
+from mpsd.bench.rules.rows import Benchmark, RatioRow, Reaction, SharingMode, WorkKind
 from mpsd.bench.tables import PLAYED
 from mpsd.model.problem import InvalidInput, Problem
 
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#E69F00", "#009E73", "#888888"
 _OF_MODE = {
-    Mode.TIME_SLICED: (_ORANGE, "s", 5, ":"),
-    Mode.MPS: (_GREEN, "^", 9, "--"),
-    Mode.MPSD: (_BLUE, "o", 4, "-"),
+    SharingMode.TIME_SLICED: (_ORANGE, "s", 5, ":"),
+    SharingMode.MPS: (_GREEN, "^", 9, "--"),
+    SharingMode.MPSD: (_BLUE, "o", 4, "-"),
 }
 _WORKS = ((_BLUE, "o", "-"), (_ORANGE, "s", "--"), (_GREEN, "^", ":"), (_GREY, "D", "-."))
 _ALONE = {"color": _BLUE, "marker": "o", "markersize": 4, "label": "alone"}
@@ -55,7 +55,7 @@ def draw(benchmark: Benchmark, file: Path) -> None:
 
 
 def _sharing(axes: Any, benchmark: Benchmark) -> None:
-    rows = [row for row in benchmark.sharing if row.work is Work.SMALL]
+    rows = [row for row in benchmark.sharing if row.work is WorkKind.SMALL]
     for mode, (colour, marker, size, line) in _OF_MODE.items():
         points = sorted((row.programs, row.launches_per_s) for row in rows if row.mode is mode)
         axes.plot(*_columns(points), color=colour, marker=marker, markersize=size, linestyle=line, label=mode)
@@ -65,7 +65,7 @@ def _sharing(axes: Any, benchmark: Benchmark) -> None:
 
 
 def _shares(axes: Any, benchmark: Benchmark) -> None:
-    rows = [row for row in benchmark.shares if row.work is Work.ARITHMETIC]
+    rows = [row for row in benchmark.shares if row.work is WorkKind.ARITHMETIC]
     whole = next(row for row in rows if row.percent == 100 and not row.beside)
     axes.plot([0, 100], [0, 100], color=_GREY, linewidth=1, label="its part of the SMs")
     for beside, look in ((False, _ALONE), (True, _BESIDE)):
@@ -155,13 +155,17 @@ def _only(axes: Any, programs: Sequence[int]) -> None:
 
 def _has_whole(benchmark: Benchmark) -> bool:
     return any(
-        row.percent == 100 and not row.beside and row.work is Work.ARITHMETIC and row.sms > 0 and row.launches_per_s > 0
+        row.percent == 100
+        and not row.beside
+        and row.work is WorkKind.ARITHMETIC
+        and row.sms > 0
+        and row.launches_per_s > 0
         for row in benchmark.shares
     )
 
 
 _PANELS: tuple[tuple[Callable[[Benchmark], object], Callable[[Any, Benchmark], None]], ...] = (
-    (lambda benchmark: any(row.work is Work.SMALL for row in benchmark.sharing), _sharing),
+    (lambda benchmark: any(row.work is WorkKind.SMALL for row in benchmark.sharing), _sharing),
     (_has_whole, _shares),
     (lambda benchmark: benchmark.ratio or benchmark.torch, _ratio),
     (lambda benchmark: benchmark.reactions, _reactions),

@@ -6,22 +6,22 @@ One rule: 20 and 40 percent, since these are exactly 1:2 in SMs too where a card
 
 from collections.abc import Iterator
 
-from mpsd.bench.ground import Share
-from mpsd.bench.here import Here, gather
-from mpsd.bench.rules.rows import RatioRow, Work
+from mpsd.bench.ground import BenchShare
+from mpsd.bench.here import BenchContext, gather
+from mpsd.bench.rules.rows import RatioRow, WorkKind
 
 PERCENTS = (20, 40)
-_SHARES = [Share(4, percent) for percent in PERCENTS]
+_SHARES = [BenchShare(4, percent) for percent in PERCENTS]
 _WINDOWS = 3
 
 
-def steps(_here: Here) -> int:
-    return len(Work) * _WINDOWS
+def steps(_here: BenchContext) -> int:
+    return len(WorkKind) * _WINDOWS
 
 
-def measure(here: Here) -> Iterator[RatioRow]:
+def measure(here: BenchContext) -> Iterator[RatioRow]:
     with here.under_mpsd() as ground:
-        for work in Work:
+        for work in WorkKind:
             crowd = gather(ground, work, _SHARES, here.window_s, _WINDOWS)
             for window in range(_WINDOWS):
                 here.step(f"two programs of {work}, 20 % and 40 %, window {window + 1} of {_WINDOWS}")

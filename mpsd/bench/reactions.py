@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-from mpsd.bench.ground import Share, UnderMpsd
-from mpsd.bench.here import Here, NotAsPromised
+from mpsd.bench.ground import BenchShare, UnderMpsd
+from mpsd.bench.here import BenchContext, LimitBroken
 from mpsd.bench.rules.rows import Reaction, ReactionRow
 from mpsd.model.domain import State
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_status import DomainStatus, GpuStatus
-from mpsd.model.violations import Kind
+from mpsd.model.violations import ViolationKind
 from mpsd.platform import processes
 from mpsd.platform.domain_folder import DomainFolder
 from mpsd.platform.programs import JsonProgram
@@ -35,23 +35,23 @@ _LOOK_AT_STATE_S = 0.005  # mpsd answers for it, and has a GPU to put in order
 _BROKE = 4  # the client's exit code where it saw that its context was ended, before the SIGKILL came
 
 
-def steps(here: Here) -> int:
+def steps(here: BenchContext) -> int:
     return here.rounds * 2 + _fault_rounds(here)
 
 
-def measure(here: Here) -> Iterator[ReactionRow]:
+def measure(here: BenchContext) -> Iterator[ReactionRow]:
     with here.under_mpsd(restarts=_EACH_DEATH_IS_THE_FIRST, graces={"fault_grace_s": _GRACE_S}) as ground:
         for part in (_escapes, _restarts, _faults):
             yield from part(here, ground)
             ground.end_programs()
 
 
-def _fault_rounds(here: Here) -> int:
+def _fault_rounds(here: BenchContext) -> int:
     return min(here.rounds, _FAULTS)
 
 
-def _escapes(here: Here, ground: UnderMpsd) -> Iterator[ReactionRow]:
-    neighbour = ground.start(["work"], Share(4))
+def _escapes(here: BenchContext, ground: UnderMpsd) -> Iterator[ReactionRow]:
+    neighbour = ground.start(["work"], BenchShare(4))
     gpu = neighbour.line_with("uuid", _DEADLINE_S)["uuid"]  # binpack puts the others beside it
     for number in range(here.rounds):
         value = LIFTS[number % len(LIFTS)]
@@ -61,7 +61,7 @@ def _escapes(here: Here, ground: UnderMpsd) -> Iterator[ReactionRow]:
 
 def _escape(ground: UnderMpsd, gpu: str, neighbour: JsonProgram, value: str) -> float:
     """Seconds from the first look at NVML that shows it over its grant to the first that does not."""
-    program = ground.start([f"lift={value}", f"alloc={_TAKEN_MIB}", "hold"], Share(_GRANTED_GIB))
+    program = ground.start([f"lift={value}", f"alloc={_TAKEN_MIB}", "hold"], BenchShare(_GRANTED_GIB))
     who, granted = f"a program that set its memory limit to {value}", _GRANTED_GIB * 1024 * MIB
 
     def used() -> int | None:
@@ -77,7 +77,7 @@ def _escape(ground: UnderMpsd, gpu: str, neighbour: JsonProgram, value: str) -> 
     wait_until(lambda: is_over() or not program.is_running, _DEADLINE_S, f"{who} is over its grant")
     began = time.monotonic()
     if not program.is_running and is_within():
-        raise NotAsPromised(f"{who} ended before it was seen over its grant: {_last_words(program)}")
+        raise LimitBroken(f"{who} ended before it was seen over its grant: {_last_words(program)}")
     wait_until(is_within, _DEADLINE_S, f"{who} is not over its grant any more")
     took_s = time.monotonic() - began
     _check_ended(ground, program, who)
@@ -92,15 +92,15 @@ def _check_ended(ground: UnderMpsd, program: JsonProgram, who: str) -> None:
     def is_told() -> bool:
         told = ground.mpsd.node().violations
         return told is not None and any(
-            (one.kind, one.pid) == (Kind.MEMORY_OVER_GRANT, program.pid) and one.outcome for one in told.last
+            (one.kind, one.pid) == (ViolationKind.MEMORY_OVER_GRANT, program.pid) and one.outcome for one in told.last
         )
 
     try:
         code = program.exit_code(_DEADLINE_S)
     except subprocess.TimeoutExpired:
-        raise NotAsPromised(f"{who} gave its memory back and was not ended") from None
+        raise LimitBroken(f"{who} gave its memory back and was not ended") from None
     if code >= 0 and code != _BROKE:
-        raise NotAsPromised(f"{who} ended by itself, with code {code}: {_last_words(program)}")
+        raise LimitBroken(f"{who} ended by itself, with code {code}: {_last_words(program)}")
     wait_until(is_told, _DEADLINE_S, f"mpsd tells how {who} ended", _LOOK_AT_STATE_S)
 
 
@@ -110,13 +110,13 @@ def _check_computes(neighbour: JsonProgram, since: float, who: str) -> None:
         while neighbour.line_with("launches", _DEADLINE_S)["at"] < since:
             pass
     except EOFError as error:
-        raise NotAsPromised(f"{who} was ended, and its neighbour with it: {error}") from None
+        raise LimitBroken(f"{who} was ended, and its neighbour with it: {error}") from None
 
 
-def _restarts(here: Here, ground: UnderMpsd) -> Iterator[ReactionRow]:
+def _restarts(here: BenchContext, ground: UnderMpsd) -> Iterator[ReactionRow]:
     for number in range(here.rounds):
         here.step("a new program after the control daemon was killed")
-        there = ground.start(["hold"], Share(_GRANTED_GIB))
+        there = ground.start(["hold"], BenchShare(_GRANTED_GIB))
         gpu = there.line_with("uuid", _DEADLINE_S)["uuid"]
         there.line_with("ready", _DEADLINE_S)
         if number == 0:
@@ -129,7 +129,7 @@ def _restarts(here: Here, ground: UnderMpsd) -> Iterator[ReactionRow]:
 def _take_others(ground: UnderMpsd, gpu: str) -> None:
     """Grants every other GPU away, so that a new program has none but this one to wait for."""
     for one in _others(ground, gpu):
-        ground.start_command(["sleep", "infinity"], Share(one.promised_mib // 1024))
+        ground.start_command(["sleep", "infinity"], BenchShare(one.promised_mib // 1024))
     all_taken = "every other GPU is granted"
     wait_until(lambda: all(one.granted_mib for one in _others(ground, gpu)), _DEADLINE_S, all_taken, 0.05)
 
@@ -152,7 +152,7 @@ def _restart(ground: UnderMpsd, domain: DomainStatus, there: JsonProgram) -> tup
     before, daemon = bound_at(), _daemon_of(domain)
     began = time.monotonic()
     if not processes.send_signal(daemon, signal.SIGKILL):
-        raise NotAsPromised(f"the control daemon of {domain.name} ({daemon}) ended before it was killed")
+        raise LimitBroken(f"the control daemon of {domain.name} ({daemon}) ended before it was killed")
     options = ["--wait", "--timeout", f"{_DEADLINE_S:g}", "--gpu-mem", str(_GRANTED_GIB)]
     program = ground.mpsd.run_command(options, [*ground.client, "info"])
     wait_until(lambda: bound_at() not in {None, before}, _DEADLINE_S, f"{domain.name} offers its socket again")
@@ -169,7 +169,7 @@ def _daemon_of(domain: DomainStatus) -> ProcessIdentity:
     """The process that mpsd says is its daemon, if that is what it is."""
     found = processes.identity_of(domain.daemon_pid) if domain.daemon_pid else None
     if found is None or "nvidia-cuda-mps-control" not in processes.command_of(found.pid):
-        raise NotAsPromised(f"{domain.name} has no control daemon: {domain.reason or domain.state}")
+        raise LimitBroken(f"{domain.name} has no control daemon: {domain.reason or domain.state}")
     return found
 
 
@@ -178,10 +178,10 @@ def _check_served(program: JsonProgram) -> None:
     try:
         free_mib = program.line_with("meminfo_free_MiB")["meminfo_free_MiB"]
     except EOFError as error:
-        raise NotAsPromised(f"after the control daemon was killed a new program had no context: {error}") from None
+        raise LimitBroken(f"after the control daemon was killed a new program had no context: {error}") from None
     if program.exit_code() or free_mib > _GRANTED_GIB * 1024:
         what = f"had {free_mib} MiB free under {_GRANTED_GIB} GiB, and ended with code {program.exit_code()}"
-        raise NotAsPromised(f"after the control daemon was killed a new program {what}")
+        raise LimitBroken(f"after the control daemon was killed a new program {what}")
     program.end()
 
 
@@ -192,11 +192,11 @@ def _check_let_go(there: JsonProgram) -> None:
             there.line_with("broke", _DEADLINE_S)
         there.exit_code()
     except (TimeoutError, subprocess.TimeoutExpired):
-        raise NotAsPromised("a client of a control daemon that was killed runs on and has seen nothing") from None
+        raise LimitBroken("a client of a control daemon that was killed runs on and has seen nothing") from None
     there.end()
 
 
-def _faults(here: Here, ground: UnderMpsd) -> Iterator[ReactionRow]:
+def _faults(here: BenchContext, ground: UnderMpsd) -> Iterator[ReactionRow]:
     for number in range(_fault_rounds(here)):
         here.step("a fault whose process lingers")
         yield ReactionRow(Reaction.FAULT, number, "its process lingers", _fault(ground), _GRACE_S)
@@ -204,7 +204,7 @@ def _faults(here: Here, ground: UnderMpsd) -> Iterator[ReactionRow]:
 
 def _fault(ground: UnderMpsd) -> float:
     """Seconds from the program's own word until its domain serves again."""
-    culprit = ground.start(["fault", "linger"], Share(_GRANTED_GIB))
+    culprit = ground.start(["fault", "linger"], BenchShare(_GRANTED_GIB))
     gpu = culprit.line_with("uuid", _DEADLINE_S)["uuid"]
     before = _domain(ground, gpu).faults.count
     bad = culprit.line_with("bad", _DEADLINE_S)["bad"]
@@ -219,7 +219,7 @@ def _fault(ground: UnderMpsd) -> float:
     wait_until(is_over, _DEADLINE_S, f"the domain is ready again after a fault ({bad})", _LOOK_AT_STATE_S)
     took_s = time.monotonic() - began
     if (code := culprit.exit_code()) >= 0:
-        raise NotAsPromised(f"a process that lingered after a fault ended by itself, with code {code}")
+        raise LimitBroken(f"a process that lingered after a fault ended by itself, with code {code}")
     culprit.end()
     return took_s
 

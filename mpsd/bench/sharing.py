@@ -5,19 +5,19 @@ One rule: the same programs and the same windows on each ground.
 
 from collections.abc import Iterator
 
-from mpsd.bench.here import Here, gather
-from mpsd.bench.rules.rows import Mode, SharingRow, Work
+from mpsd.bench.here import BenchContext, gather
+from mpsd.bench.rules.rows import SharingMode, SharingRow, WorkKind
 
 _PROGRAMS = (1, 2, 4, 8)
-_WORKS = (Work.SMALL, Work.ARITHMETIC)
+_WORKS = (WorkKind.SMALL, WorkKind.ARITHMETIC)
 
 
-def steps(_here: Here) -> int:
-    return len(Mode) * len(_WORKS) * len(_PROGRAMS)
+def steps(_here: BenchContext) -> int:
+    return len(SharingMode) * len(_WORKS) * len(_PROGRAMS)
 
 
-def measure(here: Here) -> Iterator[SharingRow]:
-    for mode in Mode:
+def measure(here: BenchContext) -> Iterator[SharingRow]:
+    for mode in SharingMode:
         with here.ground(mode) as ground:
             for work in _WORKS:
                 for programs in _PROGRAMS:

@@ -11,14 +11,14 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from mpsd.bench.rules.claims import Claim, Verdict, figure
+from mpsd.bench.rules.claims import BenchClaim, ClaimVerdict, figure
 from mpsd.bench.rules.rows import (
     Benchmark,
+    BenchPart,
     ClientsRow,
     CostRow,
-    Machine,
+    MachineRow,
     NeedRow,
-    Part,
     RatioRow,
     ReactionRow,
     ShareRow,
@@ -30,26 +30,26 @@ from mpsd.grants.rules.placement import gib
 from mpsd.platform.console import one_line
 from mpsd.status.tables import Column, table
 
-QUESTIONS: Mapping[Part, str] = {
-    Part.SHARING: "what many programs get done: in turns, under MPS, under mpsd",
-    Part.SHARES: "whether so many percent of the threads do so much of the work, alone and beside others",
-    Part.RATIO: "whether two programs with shares of 1:2 get 1:2 done",
-    Part.SIZES: "whether a grant's memory changes what it computes",
-    Part.NEED: "whether a program that needs more than its grant is stopped by it, and one that needs less runs",
-    Part.COST: "what mpsd costs against MPS alone",
-    Part.CLIENTS: "what becomes of it with more and more programs",
-    Part.REACTIONS: "how soon an escape is over, a killed daemon is back, a fault is healed",
-    Part.TORCH: "whether ResNet-50 under PyTorch with shares of 1:2 gets 1:2 done",
+QUESTIONS: Mapping[BenchPart, str] = {
+    BenchPart.SHARING: "what many programs get done: in turns, under MPS, under mpsd",
+    BenchPart.SHARES: "whether so many percent of the threads do so much of the work, alone and beside others",
+    BenchPart.RATIO: "whether two programs with shares of 1:2 get 1:2 done",
+    BenchPart.SIZES: "whether a grant's memory changes what it computes",
+    BenchPart.NEED: "whether a program that needs more than its grant is stopped by it, and one that needs less runs",
+    BenchPart.COST: "what mpsd costs against MPS alone",
+    BenchPart.CLIENTS: "what becomes of it with more and more programs",
+    BenchPart.REACTIONS: "how soon an escape is over, a killed daemon is back, a fault is healed",
+    BenchPart.TORCH: "whether ResNet-50 under PyTorch with shares of 1:2 gets 1:2 done",
 }
 PLAYED = "These figures are played: the GPU is simulated, and they say nothing of any real one."
 
 
-def parts(benchmark: Benchmark, claims: Iterable[Claim]) -> Iterator[RenderableType]:
+def parts(benchmark: Benchmark, claims: Iterable[BenchClaim]) -> Iterator[RenderableType]:
     """From top to bottom."""
     yield heading(benchmark.machine, benchmark.window_s)
     if benchmark.machine.simulated:
         yield Text(PLAYED, "yellow")
-    for part in Part:
+    for part in BenchPart:
         if rows := rows_of(benchmark, part):
             yield Text(f"\n{part}: {QUESTIONS[part]}", "bold")
             yield table(*_TABLES[part](rows))
@@ -59,7 +59,7 @@ def parts(benchmark: Benchmark, claims: Iterable[Claim]) -> Iterator[RenderableT
     yield from _judged(benchmark, tuple(claims))
 
 
-def heading(machine: Machine, window_s: float) -> Text:
+def heading(machine: MachineRow, window_s: float) -> Text:
     gpu = f"{machine.gpu}, {gib(machine.memory_mib)} GiB, {machine.sms} SMs"
     host = f"{machine.cores} cores, Python {machine.python}, mpsd {machine.mpsd}"
     when = f"{machine.date}, windows of {window_s:g} s"
@@ -73,25 +73,30 @@ def _line(text: str, style: str = "") -> Text:
 
 # -- claims --------------------------------------------------------------------------------------------------------
 
-_COLOURS = {Verdict.HOLDS: "green", Verdict.BROKEN: "red", Verdict.NOT_MEASURED: "yellow", Verdict.NO_LIMIT: ""}
-_WIDEST = max(len(verdict) for verdict in Verdict)
+_COLOURS = {
+    ClaimVerdict.HOLDS: "green",
+    ClaimVerdict.BROKEN: "red",
+    ClaimVerdict.NOT_MEASURED: "yellow",
+    ClaimVerdict.NO_LIMIT: "",
+}
+_WIDEST = max(len(verdict) for verdict in ClaimVerdict)
 
 
-def _judged(benchmark: Benchmark, claims: tuple[Claim, ...]) -> Iterator[Text]:
+def _judged(benchmark: Benchmark, claims: tuple[BenchClaim, ...]) -> Iterator[Text]:
     """Those of parts that were not run are left out, and the parts are named."""
     skipped = dict(benchmark.skipped)
-    run = {part for part in Part if part in skipped or rows_of(benchmark, part)}
+    run = {part for part in BenchPart if part in skipped or rows_of(benchmark, part)}
     shown = [claim for claim in claims if claim.part in run]
     if shown:
         yield Text("\nwhat mpsd promises", "bold")
     yield from map(claim_line, shown)
     for part, why in skipped.items():
         yield _line(f"{part} was not measured: {why}", "yellow")
-    if left_out := [part for part in Part if part not in run]:
+    if left_out := [part for part in BenchPart if part not in run]:
         yield Text(f"not run: {', '.join(left_out)}")
 
 
-def claim_line(claim: Claim) -> Text:
+def claim_line(claim: BenchClaim) -> Text:
     verdict = Text(f"{claim.verdict:<{_WIDEST}}", _COLOURS[claim.verdict])
     if claim.value is None:
         return Text.assemble(" ", verdict, _line(f"   {claim.what}: {claim.note}"))
@@ -206,14 +211,14 @@ def _as_read(columns: Any) -> Callable[[Any], tuple[Any, Any]]:
     return lambda rows: (columns, rows)
 
 
-_TABLES: Mapping[Part, Callable[[Any], tuple[Any, Any]]] = {
-    Part.SHARING: _as_read(_SHARING),
-    Part.SHARES: _as_read(_SHARES),
-    Part.RATIO: _as_read(_RATIO),
-    Part.SIZES: _as_read(_SIZES),
-    Part.NEED: _as_read(_NEED),
-    Part.COST: _as_read(_COST),
-    Part.CLIENTS: _as_read(_CLIENTS),
-    Part.REACTIONS: lambda rows: (_REACTIONS, _times(rows)),
-    Part.TORCH: _as_read(_RATIO),
+_TABLES: Mapping[BenchPart, Callable[[Any], tuple[Any, Any]]] = {
+    BenchPart.SHARING: _as_read(_SHARING),
+    BenchPart.SHARES: _as_read(_SHARES),
+    BenchPart.RATIO: _as_read(_RATIO),
+    BenchPart.SIZES: _as_read(_SIZES),
+    BenchPart.NEED: _as_read(_NEED),
+    BenchPart.COST: _as_read(_COST),
+    BenchPart.CLIENTS: _as_read(_CLIENTS),
+    BenchPart.REACTIONS: lambda rows: (_REACTIONS, _times(rows)),
+    BenchPart.TORCH: _as_read(_RATIO),
 }

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mpsd.bench.ground import Ground, Share
-from mpsd.bench.here import CannotMeasure, Here
+from mpsd.bench.ground import BenchShare, Ground
+from mpsd.bench.here import BenchContext, CannotMeasure
 from mpsd.bench.ratio import PERCENTS
 from mpsd.bench.rules.rows import RatioRow
 
@@ -27,11 +27,11 @@ _READY_S = 240.0  # PyTorch is read from a disk that may be cold, and cuDNN look
 _GRACE_S = 60.0  # a pass may be long with few SMs
 
 
-def steps(here: Here) -> int:
+def steps(here: BenchContext) -> int:
     return 0 if _obstacle(here) else 1 + sum(len(batches) for _kind, _name, batches in KINDS)
 
 
-def measure(here: Here) -> Iterator[RatioRow]:
+def measure(here: BenchContext) -> Iterator[RatioRow]:
     if obstacle := _obstacle(here):
         raise CannotMeasure(obstacle)
     with here.under_mpsd() as ground:
@@ -40,12 +40,12 @@ def measure(here: Here) -> Iterator[RatioRow]:
         yield from pairs(here, ground, (sys.executable, "-P", str(_PROGRAM)))
 
 
-def pairs(here: Here, ground: Ground, command: Sequence[str]) -> Iterator[RatioRow]:
+def pairs(here: BenchContext, ground: Ground, command: Sequence[str]) -> Iterator[RatioRow]:
     """Two of this program (resnet.py's lines) at once go through every kind and batch, begun together each time."""
     here.step("PyTorch is loaded")
     wanted = [(kind, name, batch) for kind, name, batches in KINDS for batch in batches]
     words = [*command, f"{here.window_s:g}", *(f"{kind}={batch}" for kind, _name, batch in wanted)]
-    programs = [ground.start_command(words, Share(_MEMORY_GIB, percent)) for percent in PERCENTS]
+    programs = [ground.start_command(words, BenchShare(_MEMORY_GIB, percent)) for percent in PERCENTS]
     for _kind, name, batch in wanted:
         sms = [program.line_with("ready", _READY_S)["sms"] for program in programs]
         here.step(f"two programs of {name}, batch {batch}, 20 % and 40 %")
@@ -63,7 +63,7 @@ def pairs(here: Here, ground: Ground, command: Sequence[str]) -> Iterator[RatioR
     ground.end_programs()
 
 
-def _obstacle(here: Here) -> str:
+def _obstacle(here: BenchContext) -> str:
     """Why there is nothing to measure; empty where there is."""
     if here.simulate:
         return "simulated GPUs run no PyTorch"

@@ -21,10 +21,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mpsd.bench import kept, tables
 from mpsd.bench.ground import FOLDERS
-from mpsd.bench.here import CannotBegin, Here
-from mpsd.bench.rules.claims import Claim, Verdict, claims
-from mpsd.bench.rules.rows import Benchmark, Part
-from mpsd.bench.run import Run, look
+from mpsd.bench.here import BenchContext, CannotBegin
+from mpsd.bench.rules.claims import BenchClaim, ClaimVerdict, claims
+from mpsd.bench.rules.rows import Benchmark, BenchPart
+from mpsd.bench.run import BenchRun, look
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.platform.console import ExitCode, Format, OutputFormat, complaints, print_json
 from mpsd.platform.imports import STOP_SIGNALS, Stopped, first_signal_stops
@@ -86,25 +86,25 @@ _TEMPORARY = Path("/tmp")  # noqa: S108 - where the grounds are
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BenchOptions:
     """socket: of an mpsd that may run here; None where that is no matter. save: None to keep it nowhere."""
 
-    here: Here
-    parts: tuple[Part, ...]
+    here: BenchContext
+    parts: tuple[BenchPart, ...]
     socket: Path | None
     save: Path | None
     beside_others: bool
 
 
-def measure(asked: Asked) -> tuple[Benchmark, ExitCode]:
+def measure(asked: BenchOptions) -> tuple[Benchmark, ExitCode]:
     """What was measured, and NO where something broke off. Ends the program where nothing was, or at a signal."""
-    run: Run | None = None
+    run: BenchRun | None = None
     at = "its first look"
     try:
         with _nothing_left(), steps() as told:
             try:
                 here = replace(asked.here, step=told.step)
-                run = Run(here, look(here, asked.socket, beside_others=asked.beside_others), asked.parts)
+                run = BenchRun(here, look(here, asked.socket, beside_others=asked.beside_others), asked.parts)
                 _go(run, told, asked.save)
             finally:
                 at = told.now
@@ -122,13 +122,13 @@ def measure(asked: Asked) -> tuple[Benchmark, ExitCode]:
     return run.so_far, ExitCode.YES
 
 
-def _go(run: Run, told: Steps, save: Path | None) -> None:
+def _go(run: BenchRun, told: Steps, save: Path | None) -> None:
     told.expect(run.steps())
     for _part in run.measure():
         _keep(run, save)
 
 
-def _broken(run: Run | None, at: str, error: Exception, save: Path | None) -> tuple[Benchmark, ExitCode]:
+def _broken(run: BenchRun | None, at: str, error: Exception, save: Path | None) -> tuple[Benchmark, ExitCode]:
     said = f"{type(error).__name__}: {error}"
     if run is None:
         _give_up(f"broke off at {at}: {said}", ExitCode.NO)
@@ -137,7 +137,7 @@ def _broken(run: Run | None, at: str, error: Exception, save: Path | None) -> tu
     return run.so_far, ExitCode.NO
 
 
-def _keep(run: Run | None, save: Path | None) -> None:
+def _keep(run: BenchRun | None, save: Path | None) -> None:
     if run and save:
         kept.save(save, run.so_far)
 
@@ -165,12 +165,14 @@ def _nothing_left() -> Iterator[None]:
 
 
 _PICTURES = (".png", ".svg")
-_DRAWN = frozenset({Part.SHARING, Part.SHARES, Part.RATIO, Part.CLIENTS, Part.REACTIONS, Part.TORCH})
+_DRAWN = frozenset(
+    {BenchPart.SHARING, BenchPart.SHARES, BenchPart.RATIO, BenchPart.CLIENTS, BenchPart.REACTIONS, BenchPart.TORCH}
+)
 
 
 def bench(
     parts: Annotated[
-        list[Part] | None, typer.Argument(metavar="PART", help="Only these parts; else all.", show_default=False)
+        list[BenchPart] | None, typer.Argument(metavar="PART", help="Only these parts; else all.", show_default=False)
     ] = None,
     window: Annotated[
         float, typer.Option(metavar="SECONDS", help="How long each measurement lasts.", min=0.05, max=600)
@@ -228,21 +230,23 @@ def bench(
     else:
         chosen = settings(simulate=simulate, limits_directory=limits)
         folder = limits_folder(chosen.limits_directory)
-        here = Here(chosen.simulate, load_limits(folder).facts, window, rounds, lambda _what: None, folder)
+        here = BenchContext(chosen.simulate, load_limits(folder).facts, window, rounds, lambda _what: None, folder)
         socket = None if chosen.simulate else chosen.socket_to_ask
-        found, code = measure(Asked(here, tuple(parts or Part), socket, save, beside_others))
+        found, code = measure(BenchOptions(here, tuple(parts or BenchPart), socket, save, beside_others))
     judged = claims(found)
     _print(found, judged, output)
     if plot:
         _draw(found, plot)
-    broken = any(claim.verdict is Verdict.BROKEN for claim in judged)
+    broken = any(claim.verdict is ClaimVerdict.BROKEN for claim in judged)
     sys.exit(ExitCode.NO if broken else code)
 
 
 # -- before --------------------------------------------------------------------------------------------------------
 
 
-def _check(save: Path | None, plot: Path | None, parts: list[Part] | None, not_with_show: dict[str, object]) -> None:
+def _check(
+    save: Path | None, plot: Path | None, parts: list[BenchPart] | None, not_with_show: dict[str, object]
+) -> None:
     """Everything that would be found out too late. InvalidInput."""
     problems = [
         problem
@@ -269,7 +273,7 @@ def _check(save: Path | None, plot: Path | None, parts: list[Part] | None, not_w
 # -- after ---------------------------------------------------------------------------------------------------------
 
 
-def _print(found: Benchmark, judged: tuple[Claim, ...], output: Format) -> None:
+def _print(found: Benchmark, judged: tuple[BenchClaim, ...], output: Format) -> None:
     if output is Format.JSON:
         records = [msgspec.to_builtins(claim) | {"verdict": claim.verdict} for claim in judged]
         print_json(kept.record(found, {"claims": records}))

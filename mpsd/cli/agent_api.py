@@ -16,18 +16,18 @@ import mpsd
 from mpsd.agent.rules.decide import Refuse
 from mpsd.agent.sources import AgentSources
 from mpsd.containers.api import ContainersApi, GrantSetApi
-from mpsd.grants.rules.messages import GrantAnswer, ProgramAsks, Refusal
+from mpsd.grants.rules.messages import GrantAnswer, ProgramRequest, Refusal
 from mpsd.model.client_limits import ClientLimit, environment
 from mpsd.model.cuda_limit_parser import VISIBLE_DEVICES
 from mpsd.model.domain import SERVING, after_is
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import Grant, Request
 from mpsd.model.node_status import NodeStatus, without_arguments
-from mpsd.model.node_view import Waiting
+from mpsd.model.node_view import WaitingRequest
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.model.quantity import DAY_S, memory_unit, whole_units
-from mpsd.model.request import GPUS, PERCENT, Asked, each_mib, each_percent, problems_with_asked
+from mpsd.model.request import GPUS, PERCENT, GpuRequest, each_mib, each_percent, problems_with_asked
 from mpsd.platform import processes
 from mpsd.platform.listener import Handler, Listener, ListenerSettings, UnixPath, json_answer, peer_pid
 from mpsd.platform.settings import GRANT
@@ -43,7 +43,7 @@ from mpsd.status.use_api import UseApi
 _MEMORY, _PERCENT, _GPUS = "--gpu-mem", "--gpu-core", "--gpus"
 
 
-def read_program_request(asks: ProgramAsks, policy: Policy, facts: GpuFacts) -> Request:
+def read_program_request(asks: ProgramRequest, policy: Policy, facts: GpuFacts) -> Request:
     """The request, or InvalidInput with every problem."""
     numbers = (
         whole_units(asks.gpu_mem, _MEMORY, memory_unit(policy.resources.memory_unit_mib)),
@@ -54,7 +54,7 @@ def read_program_request(asks: ProgramAsks, policy: Policy, facts: GpuFacts) -> 
     memory_units, percent, gpus = numbers
     if problems or not (isinstance(memory_units, int) and isinstance(gpus, int)) or isinstance(percent, Problem):
         raise InvalidInput("mpsd run", problems)
-    asked = Asked(memory_units, percent, gpus, _MEMORY, _PERCENT)
+    asked = GpuRequest(memory_units, percent, gpus, _MEMORY, _PERCENT)
     if found := problems_with_asked(asked, policy, facts):
         raise InvalidInput("mpsd run", found)
     return Request(each_mib(asked, policy), each_percent(asked), gpus)
@@ -117,7 +117,7 @@ class AgentApi:
 
     async def _node_for_readers(self, _request: web.Request) -> web.Response:
         """Of pods others read than who is on the machine, where everybody sees what programs were started with."""
-        are_pods = self._sources.books is None
+        are_pods = self._sources.ledger is None
         return json_answer(without_arguments(self._status()) if are_pods else self._status())
 
     def _status(self) -> NodeStatus:
@@ -126,10 +126,10 @@ class AgentApi:
 
     async def _grant(self, request: web.Request) -> web.Response:
         """201 with the grant; 400 for a request that cannot be read or served; 409 when there is no room."""
-        if self._sources.books is None:
+        if self._sources.ledger is None:
             return json_answer(Refusal(("kubelet gives this node's GPUs to pods; write a pod",), True), status=400)
         try:
-            asks = msgspec.json.decode(await request.read(), type=ProgramAsks)
+            asks = msgspec.json.decode(await request.read(), type=ProgramRequest)
             wanted = read_program_request(asks, self._sources.policy, self._sources.facts)
         except msgspec.MsgspecError as error:
             return json_answer(Refusal((f"the request is not understood: {error}",), True), status=400)
@@ -140,7 +140,7 @@ class AgentApi:
             reason = "the kernel does not say which process asks; run mpsd in the same pid namespace"
             return json_answer(Refusal((reason,), True), status=400)
         deadline = time.time() + min(asks.wait_s, LONGEST_WAIT_S) if asks.wait_s > 0 else None
-        waiting = Waiting(uuid.uuid4().hex[:12], wanted, holder, True, asks.command[:200], deadline)
+        waiting = WaitingRequest(uuid.uuid4().hex[:12], wanted, holder, True, asks.command[:200], deadline)
         answer = await self._agent.waiting.wait(waiting)
         if isinstance(answer, Refuse):
             return json_answer(Refusal((answer.reason,), answer.for_ever), status=400 if answer.for_ever else 409)

@@ -32,7 +32,7 @@ _COMMAND_S = 2.0
 _NAMES = {0: "DEFAULT", 1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}  # NVML's
 
 
-class Outcome(StrEnum):
+class ReleaseOutcome(StrEnum):
     """What became of a GPU's compute mode."""
 
     PUT_BACK = "put back"
@@ -49,7 +49,7 @@ class Released:
     domain: str
     gpu: str | None
     mode: str | None
-    outcome: Outcome
+    outcome: ReleaseOutcome
     reason: str = ""
 
 
@@ -67,7 +67,7 @@ def release(settings: Settings) -> tuple[Released, ...]:
         for folder, record in found:
             why = asyncio.run(_in_use(folder, record, ControlPipe(folder.pipe, tools.environment, _COMMAND_S)))
             rows = tuple(_released(record, tools.nvml, why))
-            left = {row.gpu for row in rows if row.outcome is Outcome.LEFT}
+            left = {row.gpu for row in rows if row.outcome is ReleaseOutcome.LEFT}
             modes = {uuid: mode for uuid, mode in record.compute_modes.items() if uuid in left}
             records.write(folder.record, replace(record, compute_modes=modes), mode=0o644)
             done += rows
@@ -85,7 +85,7 @@ def _records(settings: Settings) -> tuple[list[tuple[DomainFolder, DomainRecord]
         except records.UnreadableRecord as error:
             remedy = "set the mode by hand (nvidia-smi -i GPU -c DEFAULT), then remove the file"
             reason = f"{path} cannot be read: {error.reason}; {remedy}"
-            unreadable.append(Released(path.parent.name, None, None, Outcome.LEFT, reason))
+            unreadable.append(Released(path.parent.name, None, None, ReleaseOutcome.LEFT, reason))
             continue
         if record and record.compute_modes and is_of_boot(record, processes.boot_id()):
             found.append((DomainFolder(path.parent), record))
@@ -96,14 +96,14 @@ def _released(record: DomainRecord, nvml: Nvml, in_use: str) -> Iterator[Release
     for uuid, mode in record.compute_modes.items():
         name = _NAMES.get(mode, str(mode))
         if in_use:
-            yield Released(record.domain, uuid, name, Outcome.LEFT, in_use)
+            yield Released(record.domain, uuid, name, ReleaseOutcome.LEFT, in_use)
             continue
         try:
             changed = put_back(nvml, uuid, mode)
         except NvmlFailed as error:
-            yield Released(record.domain, uuid, name, Outcome.LEFT, str(error))
+            yield Released(record.domain, uuid, name, ReleaseOutcome.LEFT, str(error))
         else:
-            yield Released(record.domain, uuid, name, Outcome.PUT_BACK if changed else Outcome.WAS_SO)
+            yield Released(record.domain, uuid, name, ReleaseOutcome.PUT_BACK if changed else ReleaseOutcome.WAS_SO)
 
 
 async def _in_use(folder: DomainFolder, record: DomainRecord, pipe: ControlPipe) -> str:
@@ -179,7 +179,7 @@ def _release(chosen: Settings, output: Format) -> NoReturn:
             answers().print(line)
         if not released:
             answers().print(f"nothing to put back: no record of this boot in {chosen.run_directory} has a compute mode")
-    sys.exit(ExitCode.NO if any(row.outcome is Outcome.LEFT for row in released) else ExitCode.YES)
+    sys.exit(ExitCode.NO if any(row.outcome is ReleaseOutcome.LEFT for row in released) else ExitCode.YES)
 
 
 def _of_this_directory(chosen: Settings) -> tuple[Released, ...]:
@@ -197,7 +197,7 @@ def _line(row: Released) -> str:
 
 
 _WORDS = {
-    Outcome.PUT_BACK: "put back",
-    Outcome.WAS_SO: "is what it has already",
-    Outcome.LEFT: "not put back",
+    ReleaseOutcome.PUT_BACK: "put back",
+    ReleaseOutcome.WAS_SO: "is what it has already",
+    ReleaseOutcome.LEFT: "not put back",
 }

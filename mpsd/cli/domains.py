@@ -14,7 +14,7 @@ from mpsd.model.node_status import program_of
 from mpsd.model.policy import Policy
 from mpsd.mps import gate
 from mpsd.mps.canary import CanarySetup
-from mpsd.mps.daemon import Place
+from mpsd.mps.daemon import DaemonPlace
 from mpsd.mps.daemon_cgroup import DaemonCgroup
 from mpsd.mps.node import Node
 from mpsd.mps.supervisor import DomainSupervisor
@@ -43,10 +43,10 @@ class ControlRole:
             for domain in domains
         ]
 
-    def _place(self, domain: Domain, settings: Settings, node: Node, *, with_gate: bool) -> Place:
+    def _place(self, domain: Domain, settings: Settings, node: Node, *, with_gate: bool) -> DaemonPlace:
         tree = settings.daemon_cgroup
         gpus = [gpu for gpu in node.gpus if gpu.uuid in domain.gpus]
-        return Place(
+        return DaemonPlace(
             settings.domain(domain.name),
             node.environment,
             with_gate,

@@ -1,4 +1,4 @@
-"""The program `kubectl-inspect-cgpu`, which kubectl runs as `kubectl inspect cgpu`: gpushare's table, of mpsd's books.
+"""The program `kubectl-inspect-cgpu`, which kubectl runs as `kubectl inspect cgpu`: gpushare's table, of mpsd's ledger.
 
 One rule: standard output is the table and nothing else, as gpushare's own tool has it; whatever else is to be known of
 it goes to standard error.
@@ -12,14 +12,14 @@ from typing import Annotated
 import typer
 
 from mpsd.model.cluster_status import ClusterNode, silence
-from mpsd.operations.explain.room import ClusterRoom, look_for_room
+from mpsd.operations.explain.room import ClusterCapacity, look_for_room
 from mpsd.platform.console import ExitCode, Format, OutputFormat, answers, complaints, one_line, print_json
 from mpsd.platform.kube import Kube
 from mpsd.platform.rules.kubernetes_objects import UNKNOWN_ADDRESS
 from mpsd.platform.verbs import CONTEXT_SETTINGS, Version, help_of, run
 from mpsd.scheduler.rules.gpushare import CgpuNode, cgpu_node, detailed, summary
 from mpsd.status.cluster import policy_in_force
-from mpsd.status.cluster_answers import Cluster
+from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames, offer
 
 _PROGRAM = "kubectl inspect cgpu"
@@ -35,7 +35,7 @@ Details = Annotated[bool, typer.Option("-d", "--details", help="The pods of each
 class _Report:
     unit_mib: int
     nodes: Sequence[CgpuNode]
-    room: ClusterRoom
+    room: ClusterCapacity
 
 
 def cgpu(
@@ -56,7 +56,7 @@ def cgpu(
         kubectl inspect cgpu -d gpu-a1            its pods too
         kubectl inspect cgpu -o json | jq '.nodes[].gpus[] | .total - .allocated'
     """
-    report = Cluster(_PROGRAM, kubeconfig, context, _RIGHTS).ask(lambda kube: _look(kube, nodes or ()))
+    report = ClusterAccess(_PROGRAM, kubeconfig, context, _RIGHTS).ask(lambda kube: _look(kube, nodes or ()))
     if output is Format.JSON:
         print_json(_record(report))
     else:
@@ -73,8 +73,8 @@ async def _look(kube: Kube, names: Sequence[str]) -> _Report:
     bound = {pod.name.uid: pod.request for pod in room.pending if pod.node}
     addresses = {one.name: one.address for one in (room.machines or {}).values()}
     report = [
-        cgpu_node(room.books[name], addresses.get(name, UNKNOWN_ADDRESS), bound, unit_mib)
-        for name in sorted(room.books)
+        cgpu_node(room.ledger[name], addresses.get(name, UNKNOWN_ADDRESS), bound, unit_mib)
+        for name in sorted(room.ledger)
     ]
     return _Report(unit_mib, report, room)
 

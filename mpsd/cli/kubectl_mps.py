@@ -74,7 +74,7 @@ def _first_word(words: Sequence[str]) -> int | None:
     return None
 
 
-class _Verbs(Verbs):
+class _KubectlVerbs(Verbs):
     program = "kubectl mps"
     verbs = _VERBS
 
@@ -97,7 +97,7 @@ class _Verbs(Verbs):
 
 
 app = typer.Typer(
-    cls=_Verbs, rich_markup_mode="markdown", pretty_exceptions_enable=False, context_settings=CONTEXT_SETTINGS
+    cls=_KubectlVerbs, rich_markup_mode="markdown", pretty_exceptions_enable=False, context_settings=CONTEXT_SETTINGS
 )
 
 

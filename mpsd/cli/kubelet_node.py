@@ -1,4 +1,4 @@
-"""The part of the agent that exists beside a kubelet: its books, the device plugin, and what the cluster is told.
+"""The part of the agent that exists beside a kubelet: its ledger, the device plugin, and what the cluster is told.
 
 One rule: everything here may be away (kubelet, the API server) without the node's limits changing.
 """
@@ -10,31 +10,31 @@ from collections.abc import Mapping, Sequence
 from aiohttp import web
 
 from mpsd.agent.agent import AgentRole
-from mpsd.cli.running import CannotServe, Surrounding
-from mpsd.kubelet.call_counts import PluginCallBook
+from mpsd.cli.running import CannotServe, NodeConfig
+from mpsd.kubelet.call_counts import PluginCallCounts
 from mpsd.kubelet.ledger import KubeletGrants, are_same
 from mpsd.kubelet.plugins import MemoryPlugin, NodeDevices, PercentPlugin
 from mpsd.kubelet.registration import PluginService
-from mpsd.kubelet.rules.allocation import Surroundings
+from mpsd.kubelet.rules.allocation import NodeConditions
 from mpsd.kubelet.rules.gpu_choice import annotations_for
 from mpsd.kubelet.rules.node_pods import Bystander, NodePod, read_bystander, read_node_pod
 from mpsd.kubelet.rules.reconcile import PATIENCE_S, since, without_devices
 from mpsd.kubelet.settings import KubeletSettings
 from mpsd.model.domain import drains, read_cordoned, unknown_cordons
-from mpsd.model.events import Happening, Reason, node_subject, pod_subject
+from mpsd.model.events import Event, Reason, node_subject, pod_subject
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import NodeView
 from mpsd.mps import drain
-from mpsd.platform.event_loop import Pace
-from mpsd.platform.kube import MPS_NODES, PODS, Away, Kube, KubeError, Resource, open_kube
+from mpsd.platform.event_loop import Throttle
+from mpsd.platform.kube import MPS_NODES, PODS, Kube, KubeError, Resource, Unavailable, open_kube
 from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.limits_watch import PinnedResources
 from mpsd.platform.listener import Handler, Listener, ListenerSettings, PortTaken, TcpAddress
 from mpsd.platform.logs import logger
 from mpsd.status.page.node import PodsOfNode
-from mpsd.status.report import Leaving, NodeReport
-from mpsd.status.rules.pods import PodMarks
-from mpsd.watchdog.watchdog import Cluster
+from mpsd.status.report import NodeReport, ShutdownReport
+from mpsd.status.rules.pods import PodAnnotations
+from mpsd.watchdog.watchdog import ClusterReporter
 
 _LONGEST_BODY = 4096
 _LOOKS_APART_S = 0.5  # that the API's pods ask for: the start of one pod is half a dozen changes of it
@@ -46,12 +46,12 @@ _UNALLOCATED = (
 
 
 class KubeletNode:
-    """One node of a cluster. It makes the books that its agent goes by, and follows what the agent sees.
+    """One node of a cluster. It makes the ledger that its agent goes by, and follows what the agent sees.
 
     CannotServe where it is not said how the API server is reached.
     """
 
-    def __init__(self, kubelet: KubeletSettings, around: Surrounding) -> None:
+    def __init__(self, kubelet: KubeletSettings, around: NodeConfig) -> None:
         settings, domains = around.settings, around.domains
         self._settings = settings
         self._kubelet = kubelet
@@ -64,7 +64,7 @@ class KubeletNode:
             kube,
             self._selected(PODS, "spec.nodeName"),
             self._read_pod,
-            Pace(around.wake, _LOOKS_APART_S).ask,
+            Throttle(around.wake, _LOOKS_APART_S).ask,
             lambda pod: isinstance(pod, Bystander),
         )
         self._cordons = Mirror(kube, self._selected(MPS_NODES, "metadata.name"), read_cordoned, self._cordon)
@@ -72,15 +72,15 @@ class KubeletNode:
             self._routes(), TcpAddress(kubelet.address, kubelet.port), ListenerSettings(_LONGEST_BODY)
         )
         self._report = NodeReport(kube, kubelet.node, policy)
-        self._leaving = Leaving(kube, kubelet.node, policy, self._log)
+        self._leaving = ShutdownReport(kube, kubelet.node, policy, self._log)
         self._services: tuple[PluginService, ...] = ()
-        self.calls = PluginCallBook()
+        self.calls = PluginCallCounts()
         self.pods = PodsOfNode(kube, kubelet.node, policy)
         self._since_ns: dict[str, int] = {}  # by the uid of each pod that holds devices
         self._marked: tuple[object, ...] = ()  # what `_marks_now` were made from
-        self._marks_now: Sequence[PodMarks] = ()
+        self._marks_now: Sequence[PodAnnotations] = ()
         journal = settings.run_directory / "agent" / "journal.json"
-        self.books = KubeletGrants(kubelet.pod_resources, journal, self._pods, domains, policy, self._log)
+        self.ledger = KubeletGrants(kubelet.pod_resources, journal, self._pods, domains, policy, self._log)
 
     def _selected(self, resource: Resource, field: str) -> Selection:
         return Selection(resource, query={"fieldSelector": f"{field}={self._kubelet.node}"})
@@ -101,7 +101,7 @@ class KubeletNode:
 
     async def run(self, agent: AgentRole, stop: asyncio.Event) -> None:
         """Until `stop`. The device plugin registers once the agent has looked for the first time."""
-        devices = NodeDevices(self._node, self._domains, agent, self.books, self._policy)
+        devices = NodeDevices(self._node, self._domains, agent, self.ledger, self._policy)
         seen = asyncio.Event()
 
         def on_view(view: NodeView) -> None:
@@ -111,7 +111,7 @@ class KubeletNode:
 
         agent.on_view = on_view
         self._report.on_happening = agent.happened.note
-        agent.watchdog.cluster = Cluster(self._tell, self._evict)
+        agent.watchdog.cluster = ClusterReporter(self._tell, self._evict)
         resources = self._policy().resources
         memory = MemoryPlugin(devices, self._surroundings(), self._report.happened, self._evict)
         self._services = (
@@ -139,10 +139,10 @@ class KubeletNode:
             await asyncio.gather(*loops, return_exceptions=True)
             await self._leaving.repeat()
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self) -> NodeConditions:
         node = self._node
         directory, strategy = str(self._settings.run_directory), self._kubelet.device_list_strategy
-        return Surroundings(directory, strategy, node.extra, node.shared, node.device_lists)
+        return NodeConditions(directory, strategy, node.extra, node.shared, node.device_lists)
 
     def _routes(self) -> Mapping[str, Handler]:
         return {"GET /healthz": self._health, "GET /readyz": self._readiness}
@@ -158,22 +158,22 @@ class KubeletNode:
         said = f"kubelet does not have {' and '.join(missing)} from us" if missing else "not looked yet"
         return web.Response(text=f"{said}\n", status=503)
 
-    def _marks(self, view: NodeView) -> Sequence[PodMarks]:
+    def _marks(self, view: NodeView) -> Sequence[PodAnnotations]:
         """What must be written on each pod that holds devices; the very same as before where nothing has changed."""
-        sources = (self.books.held_devices, self.books.pods_seen, self._policy())
+        sources = (self.ledger.held_devices, self.ledger.pods_seen, self._policy())
         if not are_same(sources, self._marked):
             self._marked, self._marks_now = sources, self._new_marks(view)
         return self._marks_now
 
-    def _new_marks(self, view: NodeView) -> Sequence[PodMarks]:
+    def _new_marks(self, view: NodeView) -> Sequence[PodAnnotations]:
         marks = []
-        pods = {(pod.namespace, pod.name): pod for pod in self.books.pods_seen}
-        for key, held in self.books.held_by_pod().items():
+        pods = {(pod.namespace, pod.name): pod for pod in self.ledger.pods_seen}
+        for key, held in self.ledger.held_by_pod().items():
             pod = pods.get(key)
             if pod:
                 since_ns = self._since_ns.setdefault(pod.uid, int(view.now * 1e9))
                 wants = annotations_for(pod, held, self._node.gpus, self._policy(), since_ns)
-                marks.append(PodMarks(pod.identity, pod.annotations, wants))
+                marks.append(PodAnnotations(pod.identity, pod.annotations, wants))
         here = {mark.pod.uid for mark in marks}
         self._since_ns = {uid: since_ns for uid, since_ns in self._since_ns.items() if uid in here}
         return marks
@@ -190,26 +190,26 @@ class KubeletNode:
                 self._log.info("drain withdrawn", domain=domain.name)
         for wrong in unknown_cordons(cordoned, self._domains):
             message = f"spec.cordoned of the MPSNode names {wrong}, which is no GPU of this node"
-            self._report.happened(Happening(node_subject(self._kubelet.node), Reason.CORDON_UNKNOWN, message))
+            self._report.happened(Event(node_subject(self._kubelet.node), Reason.CORDON_UNKNOWN, message))
 
     async def _end_unallocated(self) -> None:
         """Evicts pods that kubelet runs without having asked us for their devices: they have no limit."""
         first_seen: dict[str, float] = {}
         while True:
             await asyncio.sleep(_UNALLOCATED_LOOK_S)
-            books, now = self.books, time.monotonic()
-            seen = without_devices(books.pods_seen, books.held_devices, books.listed, books.entries)
-            found = seen if books.is_answered else ()
+            ledger, now = self.ledger, time.monotonic()
+            seen = without_devices(ledger.pods_seen, ledger.held_devices, ledger.listed, ledger.entries)
+            found = seen if ledger.is_answered else ()
             first_seen = since(first_seen, found, now)
             late = tuple(pod for pod in found if now - first_seen[pod.uid] >= PATIENCE_S)
-            books.set_unallocated(frozenset(pod.uid for pod in late))
+            ledger.set_unallocated(frozenset(pod.uid for pod in late))
             for pod in late:
-                self._report.happened(Happening(pod_subject(pod.identity), Reason.LIMITS_MISMATCH, _UNALLOCATED))
+                self._report.happened(Event(pod_subject(pod.identity), Reason.LIMITS_MISMATCH, _UNALLOCATED))
                 await self._evict(pod.identity, _UNALLOCATED)
 
     def _tell(self, pod: PodName | None, reason: Reason, message: str) -> None:
         subject = pod_subject(pod) if pod else node_subject(self._kubelet.node)
-        self._report.happened(Happening(subject, reason, message))
+        self._report.happened(Event(subject, reason, message))
 
     async def _evict(self, pod: PodName, why: str) -> None:
         """Asks for the end of a pod; where that fails, kubelet asks for the start again, and so do we for the end."""
@@ -219,13 +219,13 @@ class KubeletNode:
             self._log.warning("not evicted", pod=str(pod), reason=str(error))
             return
         self._log.info("evicted", pod=str(pod), reason=why)
-        self._report.happened(Happening(pod_subject(pod), Reason.EVICTED, why))
+        self._report.happened(Event(pod_subject(pod), Reason.EVICTED, why))
 
 
 def _connected(kubelet: KubeletSettings) -> Kube:
     try:
         return open_kube(kubelet.kubeconfig)
-    except Away as error:
+    except Unavailable as error:
         raise CannotServe(str(error)) from None
 
 

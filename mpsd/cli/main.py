@@ -47,13 +47,13 @@ _VERBS = {
 }
 
 
-class _Verbs(Verbs):
+class _MpsdVerbs(Verbs):
     program = "mpsd"
     verbs = _VERBS
 
 
 app = typer.Typer(
-    cls=_Verbs,
+    cls=_MpsdVerbs,
     rich_markup_mode="markdown",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

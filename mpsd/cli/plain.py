@@ -84,11 +84,11 @@ def _cluster(verb: str, program: str, asked: Mapping[str, str]) -> None:
     glance = Glance((), kubeconfig, context)
     with starting():  # while kubectl asks
         from mpsd.platform.console import StatusFormat, ending
-        from mpsd.status.cluster_answers import Cluster, show_cluster
+        from mpsd.status.cluster_answers import ClusterAccess, show_cluster
 
     with ending(program):
         output = StatusFormat(asked.get("output", "text"))
-        show_cluster(Cluster(verb, kubeconfig, context), (), output, watch=False, glance=glance)
+        show_cluster(ClusterAccess(verb, kubeconfig, context), (), output, watch=False, glance=glance)
 
 
 def _cluster_top(asked: Mapping[str, str]) -> None:
@@ -102,8 +102,8 @@ def _cluster_top(asked: Mapping[str, str]) -> None:
         from mpsd.platform.imports import unswept
         from mpsd.status.cluster_top import look_at
         from mpsd.status.rules.top import Sort
-        from mpsd.status.top_show import Asked, show_top
+        from mpsd.status.top_show import TopOptions, show_top
 
     with ending("kubectl-mps"), unswept():
-        once = Asked("kubectl mps top", Sort.MEMORY, interval_s=1.0, iterations=1, as_json=False, plain=True)
+        once = TopOptions("kubectl mps top", Sort.MEMORY, interval_s=1.0, iterations=1, as_json=False, plain=True)
         show_top(once, look_at((), asked.get("namespace"), kubeconfig, context, glance))

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from mpsd.grants.rules.messages import GrantAnswer, ProgramAsks, Refusal
+from mpsd.grants.rules.messages import GrantAnswer, ProgramRequest, Refusal
 from mpsd.platform import local_api
 from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.imports import INTERRUPTED
@@ -53,7 +53,7 @@ def run(
     if not command[0]:
         _give_up("the command is empty; name a program after --", ExitCode.MISUSE)
     socket = settings(run_directory=run_dir).socket_to_ask
-    asks = ProgramAsks(gpu_mem, gpu_core, gpus, 0.0, shlex.join(command))
+    asks = ProgramRequest(gpu_mem, gpu_core, gpus, 0.0, shlex.join(command))
     try:
         answer = _ask(socket, asks)
         if isinstance(answer, Refusal) and wait and not answer.for_ever:
@@ -72,7 +72,7 @@ def run(
     _become(command, answer)
 
 
-def _ask(socket: Path, asks: ProgramAsks) -> GrantAnswer | Refusal:
+def _ask(socket: Path, asks: ProgramRequest) -> GrantAnswer | Refusal:
     """NotRunning, TimeoutError."""
     status, body = local_api.ask(socket, "POST", "/v1/grants", asks, asks.wait_s + _ANSWER_GRACE_S)
     return local_api.read(body, GrantAnswer) if status == _CREATED else local_api.read(body, Refusal)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from mpsd.agent.agent import AgentRole
 from mpsd.cli.domains import ControlRole
-from mpsd.grants.ledger import Books, LocalGrants
-from mpsd.kubelet.call_counts import PluginCallBook
+from mpsd.grants.ledger import Ledger, LocalGrants
+from mpsd.kubelet.call_counts import PluginCallCounts
 from mpsd.model.domain import Domain, domains
 from mpsd.model.policy import Policy
 from mpsd.mps import gate
@@ -25,7 +25,7 @@ from mpsd.platform.imports import lasting
 from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.limits_watch import watch_limits
 from mpsd.platform.nvml import NvmlFailed
-from mpsd.platform.run_directory import Sight, Vanished
+from mpsd.platform.run_directory import DirectoryIdentity, Vanished
 from mpsd.platform.settings import CannotListen, Listen, Settings
 from mpsd.simulator.machine import find_node
 
@@ -42,7 +42,7 @@ class CannotServe(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Surrounding:
+class NodeConfig:
     """What it is made from. wake: makes the agent look."""
 
     settings: Settings
@@ -53,17 +53,17 @@ class Surrounding:
 
 
 class ClusterPart(Protocol):
-    """Made before the agent, which goes by its books, and run beside it."""
+    """Made before the agent, which goes by its ledger, and run beside it."""
 
     @property
-    def books(self) -> Books: ...
+    def ledger(self) -> Ledger: ...
 
     @property
     def name(self) -> str:
         """The node's in the cluster."""
 
     @property
-    def calls(self) -> PluginCallBook:
+    def calls(self) -> PluginCallCounts:
         """What kubelet has called it for."""
 
     @property
@@ -77,7 +77,7 @@ class ClusterPart(Protocol):
         """Once started, until `stop`."""
 
 
-MakeClusterPart = Callable[[Surrounding], ClusterPart]
+MakeClusterPart = Callable[[NodeConfig], ClusterPart]
 
 
 # Ends control and agent, with the reason, where somebody removes the run directory under them.
@@ -88,7 +88,7 @@ MakeClusterPart = Callable[[Surrounding], ClusterPart]
 _LOOK_S = 0.5
 
 
-async def watch_directory(sight: Sight) -> None:
+async def watch_directory(sight: DirectoryIdentity) -> None:
     """Vanished once it is not there."""
     while True:
         if not sight.is_there:
@@ -97,7 +97,7 @@ async def watch_directory(sight: Sight) -> None:
 
 
 @contextmanager
-def sight_of(directory: Path) -> Iterator[Sight]:
+def sight_of(directory: Path) -> Iterator[DirectoryIdentity]:
     """What fails within because of a removal is Vanished, whoever noticed it first, and is logged."""
     with run_directory.in_sight(directory) as sight:
         try:
@@ -156,12 +156,12 @@ class Parts:
         found = domains(node.gpus, self._policy())
         self._control = ControlRole(settings, found, node, self._policy) if with_control else None
         self._wake = asyncio.Event()
-        here = Surrounding(settings, node, found, self._policy, self._wake.set)
+        here = NodeConfig(settings, node, found, self._policy, self._wake.set)
         self._cluster = self._place.make_cluster_part(here) if self._place.make_cluster_part else None
         local = LocalGrants(settings.grants, self._wake.set, self._log)
-        self._books = None if self._cluster else local
-        books = self._cluster.books if self._cluster else local
-        self._agent = AgentRole(settings, node, self._policy, books, self._wake) if place else None
+        self._ledger = None if self._cluster else local
+        ledger = self._cluster.ledger if self._cluster else local
+        self._agent = AgentRole(settings, node, self._policy, ledger, self._wake) if place else None
 
     def _policy(self) -> Policy:
         return self._files.policy
@@ -216,7 +216,7 @@ class Parts:
             from mpsd.status.page.node import NodePage
             from mpsd.status.page.server import PageApi
 
-        sources = AgentSources(self._settings, self._agent, self._node, self._files, self._books)
+        sources = AgentSources(self._settings, self._agent, self._node, self._files, self._ledger)
         metrics = MetricsApi(sources, self._cluster.calls if self._cluster else None)
         name = self._cluster.name if self._cluster else platform.node()
         pods = self._cluster.pods if self._cluster else None

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from mpsd.platform import event_loop, logs
 from mpsd.platform.console import ExitCode, complaints
-from mpsd.platform.kube import Away, Kube, open_kube
+from mpsd.platform.kube import Kube, Unavailable, open_kube
 from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.limits_watch import watch_limits
 from mpsd.platform.listener import Handler, Listener, ListenerSettings, PortTaken, Shutdown, TcpAddress
@@ -21,7 +21,7 @@ from mpsd.platform.server_metrics import CONTENT_TYPE
 from mpsd.platform.settings import CannotListen
 from mpsd.scheduler.api import ExtenderApi, bit_by_bit
 from mpsd.scheduler.bind import Binder
-from mpsd.scheduler.ledger import ClusterBooks
+from mpsd.scheduler.ledger import ClusterLedger
 from mpsd.scheduler.listener import ExtenderListener
 from mpsd.scheduler.metrics import Numbers, SchedulerMetrics
 from mpsd.scheduler.settings import ROWS, SchedulerSettings, scheduler_settings
@@ -41,17 +41,17 @@ class SchedulerRole:
         self._settings = settings
         self._files = files
         self._metrics = SchedulerMetrics()
-        self._books = ClusterBooks(kube, lambda: files.policy, files.facts.fewest_clients)
-        api = ExtenderApi(self._books, Binder(kube, self._books), self._metrics)
+        self._ledger = ClusterLedger(kube, lambda: files.policy, files.facts.fewest_clients)
+        api = ExtenderApi(self._ledger, Binder(kube, self._ledger), self._metrics)
         self._listener = ExtenderListener(api.routes(), settings, self._metrics)
         plain = TcpAddress(settings.metrics_address, settings.metrics_port)
         self._plain_server = Listener(self._public_routes(), plain, ListenerSettings(_LONGEST_PROBE))
-        self._page = PageApi(ClusterPage(kube, self._books))
+        self._page = PageApi(ClusterPage(kube, self._ledger))
         self._readers = _readers_port(self.readers_routes, settings) if settings.listen.addresses else None
-        self._usable_since: float | None = None  # monotonic; None while the books must not be asked
+        self._usable_since: float | None = None  # monotonic; None while the ledger must not be asked
         self._said: bool | None = None  # whether they may be asked, as was said last; None before the first look
-        self._has_begun = False  # whether the books were usable once
-        self._policy = files.policy  # that the books were last told of
+        self._has_begun = False  # whether the ledger was usable once
+        self._policy = files.policy  # that the ledger was last told of
         self._log = logger(role="scheduler")
         self._shutdown = Shutdown(settings.drain_s, self._log)
 
@@ -61,13 +61,13 @@ class SchedulerRole:
         if self._readers:
             await self._readers.start()
         limits = watch_limits(self._files, self._log, self._note_limits)
-        loops = [self._books.run(), self._listener.keep(), self._watch_books(), limits, stop.wait()]
+        loops = [self._ledger.run(), self._listener.keep(), self._watch_ledger(), limits, stop.wait()]
         tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
         try:
             await event_loop.until_one_ends(tasks)  # a loop ends only by what it cannot go on after
             await self._shutdown.drain(self._listener.ask_to_go)
         finally:
-            await self._listener.close()  # the last binds count on the books
+            await self._listener.close()  # the last binds count on the ledger
             for task in tasks:
                 task.cancel()
             await self._page.stop()
@@ -84,12 +84,12 @@ class SchedulerRole:
         """Why kube-scheduler gets no answers; empty where it does."""
         if self._shutdown.has_begun:
             return "going"
-        return self._books.trouble or ("" if self._listener.is_open else self._listener.trouble)
+        return self._ledger.trouble or ("" if self._listener.is_open else self._listener.trouble)
 
-    async def _watch_books(self) -> None:
-        """Notes since when the books may be asked, and says when that changes, and not each second for how long."""
+    async def _watch_ledger(self) -> None:
+        """Notes since when the ledger may be asked, and says when that changes, and not each second for how long."""
         while True:
-            trouble = self._books.trouble
+            trouble = self._ledger.trouble
             is_usable = not trouble
             if is_usable != self._said:
                 self._note(trouble)
@@ -105,14 +105,14 @@ class SchedulerRole:
         if not self._has_begun:
             event_loop.expect_long_life()
         self._has_begun = True
-        self._log.info("books usable", nodes=len(self._books.table.nodes))
+        self._log.info("books usable", nodes=len(self._ledger.table.nodes))
 
     def _note_limits(self) -> None:
         """A changed policy counts at the next request."""
         self._metrics.limits(wrong=self._files.wrong is not None)
         if self._files.policy is not self._policy:
             self._policy = self._files.policy
-            self._books.policy_changed()
+            self._ledger.policy_changed()
             self._log.info("limits changed")
 
     # -- probes and metrics ----------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class SchedulerRole:
         return web.Response(text=f"{trouble or 'ok'}\n", status=503 if trouble else 200)
 
     async def _show_metrics(self, _request: web.Request) -> web.Response:
-        self._metrics.known([Numbers.of(books) async for books in bit_by_bit(self._books.table)])
+        self._metrics.known([Numbers.of(ledger) async for ledger in bit_by_bit(self._ledger.table)])
         since = self._usable_since
         self._metrics.usable(0.0 if since is None else time.monotonic() - since)
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
@@ -170,7 +170,7 @@ def scheduler(
     """Tell kube-scheduler which nodes have one GPU with room, and bind pods to it.
 
     Without it, kube-scheduler adds up what a node's GPUs have free, and sends a pod of 7 GiB to a node with 4 and 3.
-    It keeps nothing of its own: kill it, and it reads its books from the API again.
+    It keeps nothing of its own: kill it, and it reads its ledger from the API again.
 
     Beside kube-scheduler, in its pod or on its host's network, it needs no flags. kube-scheduler finds it by these
     lines of its configuration (apiVersion kubescheduler.config.k8s.io/v1; v1beta1 for Kubernetes 1.20):
@@ -217,7 +217,7 @@ def scheduler(
     logs.configure(chosen.log_format)
     try:
         event_loop.run(_serve(chosen))
-    except (PortTaken, CannotListen, Away) as error:
+    except (PortTaken, CannotListen, Unavailable) as error:
         complaints().print(f"mpsd scheduler: {error}")
         sys.exit(ExitCode.NO)
 

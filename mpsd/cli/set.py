@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from mpsd.containers.rules.grant_change import known_as
-from mpsd.grants.rules.messages import CardLimits, GrantChangeAsks, GrantChanged, GrantLimits, Refusal
+from mpsd.grants.rules.messages import CardLimits, GrantChanged, GrantChangeRequest, GrantLimits, Refusal
 from mpsd.model.node_status import GrantStatus, NodeStatus
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.quantity import written_mib
@@ -70,7 +70,7 @@ def set(  # noqa: A001 - the verb's name
         _code, body = local_api.ask(socket, "GET", "/v1/node")
         node = local_api.read(body, NodeStatus)
         grant = the_one("mpsd set", named(node.grants, chosen), container)
-        asks = GrantChangeAsks(memory_mib, percent, weight, _uuid(gpu, grant, node), force, dry_run)
+        asks = GrantChangeRequest(memory_mib, percent, weight, _uuid(gpu, grant, node), force, dry_run)
         code, body = _ask(socket, grant.id, asks)
     except (local_api.NotRunning, TimeoutError) as error:
         give_up(f"mpsd set: {error}", ExitCode.NO)
@@ -82,7 +82,7 @@ def set(  # noqa: A001 - the verb's name
     sys.exit(ExitCode.YES)
 
 
-def _ask(socket: Path, grant: str, asks: GrantChangeAsks) -> tuple[int, bytes]:
+def _ask(socket: Path, grant: str, asks: GrantChangeRequest) -> tuple[int, bytes]:
     return local_api.ask(socket, "POST", f"/v1/grants/{grant}", asks, _PATIENCE_S)
 
 

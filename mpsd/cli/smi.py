@@ -55,7 +55,7 @@ def smi(
         mpsd smi train -w 2
         mpsd smi -o json | jq '.grants[].cards'
     """
-    asked = _Asked(run_dir, container, StatusFormat(output.value))
+    asked = _SmiOptions(run_dir, container, StatusFormat(output.value))
     if watch is not None:
         asked.watch(watch)
     try:
@@ -65,7 +65,7 @@ def smi(
     print_frame(frame, asked.output, console(0 if sys.stdout.isatty() else WIDEST))
 
 
-class _Asked:
+class _SmiOptions:
     """container: None for all."""
 
     def __init__(self, run_dir: str | None, container: str | None, output: StatusFormat) -> None:

@@ -8,7 +8,7 @@ from mpsd.admission.settings import ROWS, WebhookSettings, webhook_settings
 from mpsd.admission.webhook import WebhookRole
 from mpsd.platform import event_loop, logs
 from mpsd.platform.console import ExitCode, complaints
-from mpsd.platform.kube import Away, open_kube
+from mpsd.platform.kube import Unavailable, open_kube
 from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.listener import PortTaken
 from mpsd.platform.options import LimitsDirectory, LogFormat, setting
@@ -68,7 +68,7 @@ def webhook(
     logs.configure(chosen.log_format)
     try:
         event_loop.run(_serve(chosen))
-    except (PortTaken, Away) as error:
+    except (PortTaken, Unavailable) as error:
         complaints().print(f"mpsd webhook: {error}")
         sys.exit(ExitCode.NO)
 

@@ -16,15 +16,22 @@ from aiohttp import web
 from mpsd.agent.rules.decide import Refuse, had_room
 from mpsd.agent.sources import AgentSources, No, known_asker, read
 from mpsd.containers.dialects.reading import cards_request, messages, read_dialect
-from mpsd.containers.dialects.request import DialectRequest, Off, Refused
+from mpsd.containers.dialects.request import DialectRequest, InvalidDialect, Off
 from mpsd.containers.rules.admission import container_answer, container_findings
-from mpsd.containers.rules.grant_change import Change, changed, is_misuse, told
+from mpsd.containers.rules.grant_change import GrantChange, changed, is_misuse, told
 from mpsd.grants.ledger import ContainerGrant, KeptGrant, LocalGrants
-from mpsd.grants.rules.messages import ContainerAsks, ContainerName, ExecAnswer, GrantChangeAsks, GrantChanged, Refusal
-from mpsd.kubelet.rules.allocation import DeviceListStrategy, Surroundings
-from mpsd.model.grants import CardsRequest, Grant, Part
+from mpsd.grants.rules.messages import (
+    ExecAnswer,
+    GrantChanged,
+    GrantChangeRequest,
+    HostContainerName,
+    HostContainerRequest,
+    Refusal,
+)
+from mpsd.kubelet.rules.allocation import DeviceListStrategy, NodeConditions
+from mpsd.model.grants import CardsRequest, GpuShare, Grant
 from mpsd.model.identity import HostContainer, ProcessIdentity
-from mpsd.model.node_view import Waiting
+from mpsd.model.node_view import WaitingRequest
 from mpsd.platform import processes
 from mpsd.platform.listener import Handler, json_answer
 from mpsd.platform.logs import logger
@@ -42,10 +49,10 @@ class ContainersApi:
         self._settings = sources.settings
         self._agent = sources.agent
         self._node = sources.node
-        self._books = sources.books
-        self._turns: WeakValueDictionary[ContainerName, asyncio.Lock] = WeakValueDictionary()
+        self._ledger = sources.ledger
+        self._turns: WeakValueDictionary[HostContainerName, asyncio.Lock] = WeakValueDictionary()
         self._log = logger(role="containers")
-        self._around = Surroundings(
+        self._around = NodeConditions(
             str(self._settings.run_directory),
             DeviceListStrategy.ENVVAR,
             self._node.extra,
@@ -67,7 +74,7 @@ class ContainersApi:
         """201 with what goes into the bundle; 204 where nothing is asked; 400, 403 and 409 where it is not to be."""
         try:
             caller = self._caller(request)
-            asks = await read(request, ContainerAsks)
+            asks = await read(request, HostContainerRequest)
         except No as no:
             return no.answer
         try:
@@ -76,29 +83,29 @@ class ContainersApi:
             self._log.info("container refused", container=asks.id, reason=str(no), reserved="nothing")
             return no.answer
 
-    async def _grant(self, asks: ContainerAsks, caller: ProcessIdentity) -> web.Response:
+    async def _grant(self, asks: HostContainerRequest, caller: ProcessIdentity) -> web.Response:
         policy = self._sources.policy
         reading = read_dialect(asks.environment, self._node.gpus, policy.compute)
         if isinstance(reading, Off):
             return web.Response(status=204)
-        if self._books is None:
+        if self._ledger is None:
             raise No(400, "kubelet gives this node's GPUs to pods; write a pod", for_ever=True)
         found = container_findings(asks, policy, self._node.nvml.driver())
-        problems = (*found.problems, *(reading.problems if isinstance(reading, Refused) else ()))
-        if problems or isinstance(reading, Refused):
+        problems = (*found.problems, *(reading.problems if isinstance(reading, InvalidDialect) else ()))
+        if problems or isinstance(reading, InvalidDialect):
             raise No(400, *map(str, problems), for_ever=True)
-        name = ContainerName(asks.root, asks.id)
+        name = HostContainerName(asks.root, asks.id)
         async with self._turns.setdefault(name, asyncio.Lock()):
-            held = self._held_by(name, caller, self._books)
-            grant = held or await self._ask(asks, reading, caller, self._books)
+            held = self._held_by(name, caller, self._ledger)
+            grant = held or await self._ask(asks, reading, caller, self._ledger)
         said = (*found.messages, *messages(reading))
         with_gate = self._settings.domain(grant.domain).gate.exists()
         return json_answer(container_answer(grant, self._around, said, with_gate=with_gate), status=201)
 
-    def _held_by(self, name: ContainerName, caller: ProcessIdentity, books: LocalGrants) -> ContainerGrant | None:
+    def _held_by(self, name: HostContainerName, caller: ProcessIdentity, ledger: LocalGrants) -> ContainerGrant | None:
         """What the caller was granted when it asked before and did not hear the answer. What the container held when it
         was made before, and is over, ends now. No where it is not over."""
-        found = books.of_container(name)
+        found = ledger.of_container(name)
         if found is None:
             return None
         grant, lives = found
@@ -108,7 +115,7 @@ class ContainersApi:
         if lives or left:
             why = f"{grant.holder.process} of it lives" if lives else left
             raise No(409, f"{grant.holder} holds grant {grant.id} already, and {why}; delete it first", for_ever=False)
-        books.end(grant)
+        ledger.end(grant)
         return None
 
     def _left_of(self, grant: Grant) -> str:
@@ -120,22 +127,22 @@ class ContainersApi:
         return f"nobody can say whether it uses a GPU: {'; '.join(sight.unknown)}" if sight.unknown else ""
 
     async def _ask(
-        self, asks: ContainerAsks, reading: DialectRequest, caller: ProcessIdentity, books: LocalGrants
+        self, asks: HostContainerRequest, reading: DialectRequest, caller: ProcessIdentity, ledger: LocalGrants
     ) -> Grant:
         holder = HostContainer(asks.root, asks.id, asks.name, caller, is_made=False)
         wanted = cards_request(reading)
-        waiting = Waiting(uuid.uuid4().hex[:12], wanted, holder, True, str(holder), None)
-        books.expect(waiting.id, asks)
+        waiting = WaitingRequest(uuid.uuid4().hex[:12], wanted, holder, True, str(holder), None)
+        ledger.expect(waiting.id, asks)
         try:
             answer = await self._agent.waiting.wait(waiting)
         finally:
-            books.forget(waiting.id)
+            ledger.forget(waiting.id)
         if isinstance(answer, Refuse):
             self._say_given_back(asks, wanted)
             raise No(400 if answer.for_ever else 409, answer.reason, for_ever=answer.for_ever)
         return answer.grant
 
-    def _say_given_back(self, asks: ContainerAsks, wanted: CardsRequest) -> None:
+    def _say_given_back(self, asks: HostContainerRequest, wanted: CardsRequest) -> None:
         """All cards or none: what could be had of some is not kept."""
         there = had_room(wanted, self._agent.look(), self._sources.policy)
         self._log.info("given back", container=asks.id, gpus=there, reason="another GPU cannot give what is asked")
@@ -146,29 +153,29 @@ class ContainersApi:
         """200 whether or not it was known, once its grant is given back or somebody else sees to that."""
         try:
             caller = self._caller(request)
-            name = await read(request, ContainerName)
+            name = await read(request, HostContainerName)
         except No as no:
             return no.answer
-        books = self._books
-        found = books.of_container(name) if books else None
-        if books and found and (not found[1] or books.unmakes(found[0], caller.pid)):
+        ledger = self._ledger
+        found = ledger.of_container(name) if ledger else None
+        if ledger and found and (not found[1] or ledger.unmakes(found[0], caller.pid)):
             try:
                 await until(lambda: not self._left_of(found[0]), _GONE_S, "its processes are gone", _LOOK_AGAIN_S)
             except TimeoutError:
                 pass  # the agent ends the grant with the last of them
             else:
-                if found[0].id in books.pods():
-                    books.release(found[0])
+                if found[0].id in ledger.pods():
+                    ledger.release(found[0])
         return json_answer({})
 
     async def _environment(self, request: web.Request) -> web.Response:
         """200 with the variables that hold now; 404 where the container holds no grant."""
         try:
             self._caller(request)
-            name = await read(request, ContainerName)
+            name = await read(request, HostContainerName)
         except No as no:
             return no.answer
-        found = self._books.of_container(name) if self._books else None
+        found = self._ledger.of_container(name) if self._ledger else None
         if found is None:
             return json_answer(Refusal((f"container {name.id} holds no grant",), True), status=404)
         given = container_answer(found[0], self._around, with_gate=False)
@@ -202,7 +209,7 @@ class GrantSetApi:
     def __init__(self, sources: AgentSources) -> None:
         self._sources = sources
         self._agent = sources.agent
-        self._books = sources.books
+        self._ledger = sources.ledger
         self._log = logger(role="grants")
 
     @property
@@ -214,14 +221,14 @@ class GrantSetApi:
         grant_id = request.match_info["id"]
         try:
             known_asker(request, "grants are changed by root and by mpsd's own user; ask as root", for_ever=False)
-            asks = await read(request, GrantChangeAsks)
+            asks = await read(request, GrantChangeRequest)
             return json_answer(await self._change(grant_id, asks))
         except No as no:
             self._log.info("change refused", grant=grant_id, reason=str(no))
             return no.answer
 
-    async def _change(self, grant_id: str, asks: GrantChangeAsks) -> GrantChanged:
-        if self._books is None:
+    async def _change(self, grant_id: str, asks: GrantChangeRequest) -> GrantChanged:
+        if self._ledger is None:
             raise No(
                 409,
                 "kubelet gives this node's GPUs to pods; change what the pod asks for, and make it anew",
@@ -231,13 +238,13 @@ class GrantSetApi:
             async with asyncio.timeout(_TURN_S), self._agent.between_turns():
                 before, after, answer = self._decided(grant_id, asks)
                 if not asks.dry_run:
-                    self._books.change(after)
+                    self._ledger.change(after)
         except TimeoutError:
             raise No(
                 409, f"the agent has been busy for {_TURN_S:g} s, and nothing is changed; try again", for_ever=False
             ) from None
         if not asks.dry_run and after.memory_mib > before.memory_mib:
-            await self._until_raised(before, after, self._books)
+            await self._until_raised(before, after, self._ledger)
         if not asks.dry_run:
             self._log.info(
                 "grant changed",
@@ -250,29 +257,29 @@ class GrantSetApi:
             )
         return answer
 
-    def _decided(self, grant_id: str, asks: GrantChangeAsks) -> tuple[KeptGrant, KeptGrant, GrantChanged]:
+    def _decided(self, grant_id: str, asks: GrantChangeRequest) -> tuple[KeptGrant, KeptGrant, GrantChanged]:
         view, policy = self._agent.look(), self._sources.policy
         before = next((held.grant for held in view.grants if held.grant.id == grant_id), None)
         if not isinstance(before, KeptGrant):
             raise No(404, f"grant {grant_id} is not there any more", for_ever=False)
-        change = Change(asks.memory_mib, asks.percent, asks.weight, asks.gpu, asks.forced)
+        change = GrantChange(asks.memory_mib, asks.percent, asks.weight, asks.gpu, asks.forced)
         after = changed(before, change, view, policy)
         if isinstance(after, tuple):
             misuse = is_misuse(after)
             raise No(400 if misuse else 409, *map(str, after), for_ever=misuse)
         return before, after, told(before, after, view, policy, dry_run=asks.dry_run)
 
-    async def _until_raised(self, before: KeptGrant, after: KeptGrant, books: LocalGrants) -> None:
+    async def _until_raised(self, before: KeptGrant, after: KeptGrant, ledger: LocalGrants) -> None:
         """No where the servers did not come to let it in; what was to be more is as it was then."""
         why = await self._agent.until_allowed(after.domain, after.memory_mib, _RAISED_S)
         if not why:
             return
         async with self._agent.between_turns():
-            now = next((held.grant for held in books.held() if held.grant.id == after.id), None)
+            now = next((held.grant for held in ledger.held() if held.grant.id == after.id), None)
             if isinstance(now, KeptGrant) and now.parts == after.parts:  # else it was changed again, or has ended
-                books.change(replace(now, parts=tuple(map(_less, before.parts, after.parts))))
+                ledger.change(replace(now, parts=tuple(map(_less, before.parts, after.parts))))
         raise No(409, f"{why}; it has no more memory than before", for_ever=False)
 
 
-def _less(before: Part, after: Part) -> Part:
+def _less(before: GpuShare, after: GpuShare) -> GpuShare:
     return replace(after, memory_mib=min(before.memory_mib, after.memory_mib))

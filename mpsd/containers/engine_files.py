@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from mpsd.containers.engines.change import Change
+from mpsd.containers.engines.change import FileChange
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.platform import local_api
 
@@ -24,7 +24,7 @@ _BACKUP = ".before-mpsd"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class EngineFile:
     """path: where the file is, links followed. text None: there is none. linked_from: the link; None where none is."""
 
     path: Path
@@ -36,7 +36,7 @@ class ChangedMeanwhile(Exception):
     """Somebody has written the file since it was read."""
 
 
-def find(path: Path, root: Path) -> Found:
+def find(path: Path, root: Path) -> EngineFile:
     """InvalidInput where it is something that cannot be changed as a text, or a link that leads nowhere or out of root.
 
     OSError where it cannot be read.
@@ -48,7 +48,7 @@ def find(path: Path, root: Path) -> Found:
     if not place.exists():
         if linked_from:
             raise _unusable(path, f"is a link to {place}, which is not there", "remove the link, or make the file")
-        return Found(place, None)
+        return EngineFile(place, None)
     if not place.is_file():
         raise _unusable(path, "is no file", "move it away")
     with place.open("rb") as file:
@@ -56,7 +56,7 @@ def find(path: Path, root: Path) -> Found:
     if len(data) > _LARGEST_BYTES:
         raise _unusable(path, f"is larger than {_LARGEST_BYTES // 1024**2} MiB", "write the runtime into it by hand")
     try:
-        return Found(place, data.decode(), linked_from)
+        return EngineFile(place, data.decode(), linked_from)
     except UnicodeDecodeError as error:
         message = f"has byte 0x{data[error.start]:02x} at {error.start}, which is not UTF-8"
         raise _unusable(path, message, "save the file as UTF-8") from None
@@ -72,7 +72,7 @@ def backups(path: Path) -> dict[Path, str]:
     return kept
 
 
-def with_backup(change: Change) -> Change:
+def with_backup(change: FileChange) -> FileChange:
     """The change with the name that the copy gets: none where one is there already, or there is nothing to keep."""
     path = Path(change.file)
     if change.action != "change" or change.before in backups(path).values():
@@ -82,13 +82,13 @@ def with_backup(change: Change) -> Change:
     return replace(change, backup=str(dated if first.exists() else first))
 
 
-def with_spare(change: Change) -> Change:
+def with_spare(change: FileChange) -> FileChange:
     """The change with the backup that says what the file says afterwards, which is then worth nothing."""
     same = [kept for kept, text in backups(Path(change.file)).items() if text == change.after]
     return replace(change, spare=str(same[0])) if same and change.action == "change" else change
 
 
-def perform(change: Change) -> None:
+def perform(change: FileChange) -> None:
     """OSError; ChangedMeanwhile. Whatever happens, the file is the old one or the new one."""
     if change.action == "keep":
         return
@@ -153,7 +153,7 @@ _DEADLINE_S = 1.0
 _OK = 200
 
 
-class _Container(msgspec.Struct, rename="pascal"):
+class _NamedContainer(msgspec.Struct, rename="pascal"):
     """names: each with a slash before it; those with a second one are links of old."""
 
     id: str
@@ -165,15 +165,15 @@ def engine_names(sockets: Iterable[Path]) -> dict[str, str]:
     return {container.id: name for socket in sockets for container in _running(socket) if (name := _name(container))}
 
 
-def _running(socket: Path) -> list[_Container]:
+def _running(socket: Path) -> list[_NamedContainer]:
     try:
         status, body = local_api.ask(socket, "GET", "/containers/json", timeout_s=_DEADLINE_S)
-        return msgspec.json.decode(body, type=list[_Container]) if status == _OK else []
+        return msgspec.json.decode(body, type=list[_NamedContainer]) if status == _OK else []
     except (local_api.NotRunning, msgspec.MsgspecError, OSError):
         return []
 
 
-def _name(container: _Container) -> str:
+def _name(container: _NamedContainer) -> str:
     plain = [name.removeprefix("/") for name in container.names]
     return next((name for name in plain if name and "/" not in name), "")
 

@@ -14,7 +14,7 @@ import mpsd
 from mpsd.containers import engine_files
 from mpsd.containers.engine_files import writable_by_others
 from mpsd.containers.engines import change
-from mpsd.containers.engines.change import CONFIGURATION, LAUNCHER, Change, Engine
+from mpsd.containers.engines.change import CONFIGURATION, LAUNCHER, Engine, FileChange
 from mpsd.containers.engines.launcher import launcher
 from mpsd.containers.users import ContainerUser
 from mpsd.model.problem import InvalidInput, Problem, printable, shown
@@ -59,7 +59,7 @@ class Places:
         if config:
             _check("--config", config)
 
-    def find_launcher(self) -> engine_files.Found:
+    def find_launcher(self) -> engine_files.EngineFile:
         """InvalidInput where it is a link: another could be put behind it."""
         found = engine_files.find(self.here(self.launcher), self.root)
         if found.linked_from:
@@ -68,7 +68,7 @@ class Places:
             raise InvalidInput(self.launcher, [problem])
         return found
 
-    def find_config(self) -> engine_files.Found:
+    def find_config(self) -> engine_files.EngineFile:
         return engine_files.find(self.here(self._config), self.root)
 
     def here(self, path: str) -> Path:
@@ -98,7 +98,7 @@ class Report:
 
     verb: str
     engine: Engine
-    changes: Sequence[Change]
+    changes: Sequence[FileChange]
     to_do: Sequence[str]
     notes: Sequence[str]
     dry_run: bool
@@ -157,7 +157,7 @@ def say_users(users: Sequence[ContainerUser]) -> None:
         complaints().print(one_line(f"  {user}: {user.known_from}"))
 
 
-def _say_change(change: Change, *, dry_run: bool) -> None:
+def _say_change(change: FileChange, *, dry_run: bool) -> None:
     done = (_WOULD | {"keep": _DONE["keep"]} if dry_run else _DONE)[change.action]
     kept = f"; as it was: {change.backup}" if change.backup else ""
     spare = f"; {change.spare} says the same now and is removed too" if change.spare else ""
@@ -167,7 +167,7 @@ def _say_change(change: Change, *, dry_run: bool) -> None:
             _say(line)
 
 
-def _change_record(change: Change) -> dict[str, object]:
+def _change_record(change: FileChange) -> dict[str, object]:
     return {
         "file": change.file,
         "what": change.what,
@@ -229,7 +229,7 @@ def install(
         after = change.with_runtime(engine, found.text, subject, places.launcher)
         changes = [
             change.launcher_written(str(launcher_now.path), launcher_now.text, text),
-            engine_files.with_backup(Change(str(found.path), f"{engine}'s configuration", found.text, after)),
+            engine_files.with_backup(FileChange(str(found.path), f"{engine}'s configuration", found.text, after)),
         ]
         notes = change.notes(engine, found.text, subject, places.launcher)
         if elsewhere := _options({"--to": to if to != LAUNCHER else None, "--config": config, "--run-dir": run_dir}):

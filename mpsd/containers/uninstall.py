@@ -9,7 +9,7 @@ import typer
 from mpsd.containers import engine_files
 from mpsd.containers import users as container_users
 from mpsd.containers.engines import change as engine_change
-from mpsd.containers.engines.change import CONFIGURATION, LAUNCHER, Change, Engine
+from mpsd.containers.engines.change import CONFIGURATION, LAUNCHER, Engine, FileChange
 from mpsd.containers.install import (
     Config,
     DryRun,
@@ -71,7 +71,7 @@ def _report(engine: Engine, places: Places, run_dir: str | None, *, dry_run: boo
     after = found.text
     if found.text is not None:
         after = engine_change.without_runtime(engine, found.text, subject, places.launcher, kept)
-    change = engine_files.with_spare(Change(str(found.path), f"{engine}'s configuration", found.text, after))
+    change = engine_files.with_spare(FileChange(str(found.path), f"{engine}'s configuration", found.text, after))
     launcher = places.find_launcher()
     others = [other for other in Engine if other != engine and _names(other, places)]
     changes = [change, engine_change.launcher_removed(str(launcher.path), launcher.text, others)]

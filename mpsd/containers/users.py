@@ -1,4 +1,4 @@
-"""Which containers use mpsd: asked of `mpsd up`, else looked up in its books and in what the runtimes keep.
+"""Which containers use mpsd: asked of `mpsd up`, else looked up in its ledger and in what the runtimes keep.
 
 One rule: no answer is not "nobody".
 """
@@ -75,7 +75,7 @@ _CRUN = "run/crun/*/status"
 _LARGEST_BYTES = 16 * 1024**2
 
 
-class _Unreadable(Exception):
+class _UnreadableRecord(Exception):
     """Nothing is known of what is in a file."""
 
 
@@ -89,7 +89,7 @@ def bundle_users(root: Path, launcher: str) -> list[ContainerUser]:
             known_from = str(bundle)
         except FileNotFoundError:
             continue  # it has ended meanwhile
-        except _Unreadable as error:
+        except _UnreadableRecord as error:
             is_user, known_from = True, f"{bundle} cannot be read ({error}), so it may be one"
         if is_user:
             found.setdefault(name, ContainerUser(name, "", known_from))
@@ -105,7 +105,7 @@ def _kept(root: Path) -> Iterator[tuple[Path, Path]]:
             status = _read(path)
         except FileNotFoundError:
             continue
-        except _Unreadable:
+        except _UnreadableRecord:
             yield path, path
             continue
         bundle = status.get("bundle") if isinstance(status, dict) else None
@@ -119,12 +119,12 @@ def _read(path: Path) -> object:
         with path.open("rb") as file:
             data = file.read(_LARGEST_BYTES + 1)
         if len(data) > _LARGEST_BYTES:
-            raise _Unreadable(f"larger than {_LARGEST_BYTES // 1024**2} MiB")
+            raise _UnreadableRecord(f"larger than {_LARGEST_BYTES // 1024**2} MiB")
         return json.loads(data)
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
-        raise _Unreadable(str(error)) from None
+        raise _UnreadableRecord(str(error)) from None
 
 
 _DEADLINE_S = 10.0
@@ -132,7 +132,7 @@ _BOOKS = "grants/*.container.json"  # in the run directory
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _GrantRecord:
     """As model.node_status.GrantStatus has it. container None: a program holds the grant, or mpsd is older."""
 
     id: str
@@ -141,12 +141,12 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
-    grants: tuple[_Held, ...]
+class _NodeStatus:
+    grants: tuple[_GrantRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Container:
+class _UsingContainer:
     """process: its first one, or its runtime while that makes it."""
 
     id: str
@@ -156,23 +156,23 @@ class _Container:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What the books say of a container's grant, as far as it matters here."""
+    """What the ledger says of a container's grant, as far as it matters here."""
 
     id: str
-    holder: _Container
+    holder: _UsingContainer
 
 
 def users(socket: Path, root: Path, launcher: str) -> list[ContainerUser]:
     """Containers that hold a grant of the mpsd that answers on this socket.
 
-    Where none answers: those of its books that live, and those found below root; each once, by its id.
+    Where none answers: those of its ledger that live, and those found below root; each once, by its id.
     """
     try:
         _status, body = local_api.ask(socket, "GET", "/v1/node", timeout_s=_DEADLINE_S)
-        node = local_api.read(body, _Node)
+        node = local_api.read(body, _NodeStatus)
     except (local_api.NotRunning, TimeoutError, OSError):
         found: dict[str, ContainerUser] = {}
-        for user in (*_in_books(socket.parent), *bundle_users(root, launcher)):
+        for user in (*_in_ledger(socket.parent), *bundle_users(root, launcher)):
             found.setdefault(user.id, user)
         return list(found.values())
     return [
@@ -182,7 +182,7 @@ def users(socket: Path, root: Path, launcher: str) -> list[ContainerUser]:
     ]
 
 
-def _in_books(run_directory: Path) -> list[ContainerUser]:
+def _in_ledger(run_directory: Path) -> list[ContainerUser]:
     found = []
     for path in sorted(run_directory.glob(_BOOKS)):
         try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Protocol
 
-from mpsd.grants.rules.messages import ContainerAsks, ContainerName
+from mpsd.grants.rules.messages import HostContainerName, HostContainerRequest
 from mpsd.model.grants import Grant
 from mpsd.model.identity import HostContainer, PodName, ProcessIdentity, process_of
 from mpsd.model.node_view import HeldGrant
@@ -76,7 +76,7 @@ def _read(path: Path) -> KeptGrant | None:
 
 
 class LocalGrants:
-    """The books of `mpsd up`. on_end: called when a holder's process ends, and when a grant was released."""
+    """The ledger of `mpsd up`. on_end: called when a holder's process ends, and when a grant was released."""
 
     pods_known = False
 
@@ -86,7 +86,7 @@ class LocalGrants:
         self._log = log
         self._grants: dict[str, KeptGrant] = {}
         self._watches: dict[str, DeathWatch] = {}
-        self._asked: dict[str, ContainerAsks] = {}  # by the id of the grant that a container waits for
+        self._asked: dict[str, HostContainerRequest] = {}  # by the id of the grant that a container waits for
         self._not_made: set[str] = set()  # the grants of containers whose runtime ended without making them
         self._unreadable: dict[str, str] = {}  # by grant, why its container's state cannot be read
         self.whereabouts = ContainerProcesses(self.settle)
@@ -128,7 +128,7 @@ class LocalGrants:
 
     # -- what is given and taken back ------------------------------------------------------------------------------
 
-    def expect(self, grant_id: str, asks: ContainerAsks) -> None:
+    def expect(self, grant_id: str, asks: HostContainerRequest) -> None:
         """What a container asks that waits for this grant, until it is added or `forget` is called."""
         self._asked[grant_id] = asks
 
@@ -205,7 +205,7 @@ class LocalGrants:
         programs = (grant for grant in self._grants.values() if isinstance(grant, ProgramGrant))
         return {grant.holder.pid: grant.id for grant in programs if self._watches[grant.id].alive}
 
-    def of_container(self, name: ContainerName) -> tuple[ContainerGrant, bool] | None:
+    def of_container(self, name: HostContainerName) -> tuple[ContainerGrant, bool] | None:
         """What this container holds by what is known now, and whether it still counts as living."""
         self.settle()
         for grant in self._containers():
@@ -272,12 +272,12 @@ class LocalGrants:
         return self._folder / f"{grant_id}.json", self._folder / f"{grant_id}{_CONTAINER}"
 
 
-# Who holds what of this node's GPUs: what the agent asks, whoever keeps the books.
+# Who holds what of this node's GPUs: what the agent asks, whoever keeps the ledger.
 #
-# One rule: books that cannot be read now keep what they said last, and say so; nothing is taken for free meanwhile.
+# One rule: ledger that cannot be read now keep what they said last, and say so; nothing is taken for free meanwhile.
 
 
-class Books(Protocol):
+class Ledger(Protocol):
     """`LocalGrants` on one machine, `KubeletGrants` beside a kubelet."""
 
     @property
@@ -296,7 +296,7 @@ class Books(Protocol):
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """In plain words, why the books may be incomplete; empty when they are not."""
+        """In plain words, why the ledger may be incomplete; empty when they are not."""
 
     def held(self) -> Iterable[HeldGrant]: ...
 

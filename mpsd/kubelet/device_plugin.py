@@ -15,9 +15,9 @@ import grpc
 
 from mpsd.kubelet.api import deviceplugin_pb2 as wire
 from mpsd.kubelet.api import deviceplugin_pb2_grpc as services
-from mpsd.kubelet.kubelet_socket import KubeletAway, SocketIdentity, dial, error_for, identity_of
+from mpsd.kubelet.kubelet_socket import KubeletUnavailable, SocketIdentity, dial, error_for, identity_of
 from mpsd.kubelet.rules.messages import Answer, Device
-from mpsd.kubelet.rules.plugin_calls import Call, Outcome
+from mpsd.kubelet.rules.plugin_calls import Call, CallOutcome
 from mpsd.model.problem import InvalidInput
 from mpsd.platform.logs import logger
 
@@ -30,15 +30,15 @@ _STOP_WITHIN_S = 2.0
 _LONGEST_REFUSAL = 700  # it travels in an HTTP/2 header, percent-encoded, and those end at 8 KiB
 
 Value = TypeVar("Value")
-OnCall: TypeAlias = Callable[[Call, Sequence[str], Outcome, float], None]
+OnCall: TypeAlias = Callable[[Call, Sequence[str], CallOutcome, float], None]
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # only its stubs know what it holds
 
 
-class HeldBack(Exception):
+class StartDeferred(Exception):
     """A plugin's no, for now or at all; the message says why. No fault, so the log keeps no trace of it."""
 
 
-_OUTCOMES = {InvalidInput: Outcome.REFUSED, HeldBack: Outcome.HELD_BACK}
+_OUTCOMES = {InvalidInput: CallOutcome.REFUSED, StartDeferred: CallOutcome.HELD_BACK}
 
 
 class Plugin(Protocol):
@@ -112,7 +112,7 @@ class PluginServer:
             making.rename(self._path)
         except (RuntimeError, OSError) as error:
             await server.stop(grace=None)
-            raise KubeletAway(f"no socket can be made in {self._path.parent}: {error}") from None
+            raise KubeletUnavailable(f"no socket can be made in {self._path.parent}: {error}") from None
         self._server, self._socket = server, identity_of(self._path)
 
     async def stop(self) -> None:
@@ -241,16 +241,16 @@ class _Service(services.DevicePluginServicer):
         return wire.PreStartContainerResponse()
 
     async def _in_time(self, answer: Awaitable[Value], context: _Context, call: Call, ids: Sequence[str]) -> Value:
-        outcome, began = Outcome.ANSWERED, time.monotonic()
+        outcome, began = CallOutcome.ANSWERED, time.monotonic()
         try:
             async with asyncio.timeout(self._answer_within_s):
                 return await answer
         except TimeoutError as error:
-            outcome = Outcome.LATE
+            outcome = CallOutcome.LATE
             words = str(error) or f"mpsd has found no answer within {self._answer_within_s:g} s; see its log"
             await _refuse(TimeoutError(words), context)
         except Exception as error:
-            outcome = _OUTCOMES.get(type(error), Outcome.FAILED)
+            outcome = _OUTCOMES.get(type(error), CallOutcome.FAILED)
             await _refuse(error, context)
         finally:
             self._on_call(call, ids, outcome, time.monotonic() - began)
@@ -258,7 +258,7 @@ class _Service(services.DevicePluginServicer):
 
 async def _refuse(error: Exception, context: _Context) -> NoReturn:
     """Ends the call with the words of the error."""
-    expected = isinstance(error, InvalidInput | TimeoutError | HeldBack)
+    expected = isinstance(error, InvalidInput | TimeoutError | StartDeferred)
     if not expected:
         logger().error("kubelet's call failed", exc_info=error)
     words = " ".join(str(error).split()) or type(error).__name__

@@ -11,7 +11,7 @@ import grpc
 _LONGEST_WORDS = 300
 
 
-class KubeletAway(Exception):
+class KubeletUnavailable(Exception):
     """Kubelet does not answer now; it may again."""
 
 
@@ -49,14 +49,14 @@ def dial(path: Path, longest_answer: int | None = None) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(f"unix:{path}", options=options)
 
 
-def error_for(error: grpc.aio.AioRpcError, path: Path, deadline_s: float) -> KubeletAway | KubeletRefused:
+def error_for(error: grpc.aio.AioRpcError, path: Path, deadline_s: float) -> KubeletUnavailable | KubeletRefused:
     """The error in plain words: KubeletAway where to ask again may help, else KubeletRefused."""
     code, details = error.code(), " ".join((error.details() or "").split())[:_LONGEST_WORDS]
     match code:
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return KubeletAway(f"kubelet did not answer on {path} within {deadline_s:g} s")
+            return KubeletUnavailable(f"kubelet did not answer on {path} within {deadline_s:g} s")
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:  # cancelled: it stops while it is asked
-            return KubeletAway(f"kubelet does not answer on {path}: {details}")
+            return KubeletUnavailable(f"kubelet does not answer on {path}: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
             return KubeletRefused(f"what answers on {path} is no kubelet that mpsd knows: {details}")
         case _:

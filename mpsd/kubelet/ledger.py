@@ -1,4 +1,4 @@
-"""The books of a node whose GPUs kubelet gives: its word on who holds which device, joined with what mpsd answered it.
+"""The ledger of a node whose GPUs kubelet gives: its word on who holds which device, joined with what mpsd answered it.
 
 One rule: kubelet's word wins, and while it says nothing, what it said last stands. The journal adds what kubelet leaves
 out (init containers) or does not say yet, and is of this boot or of none.
@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from mpsd.kubelet.kubelet_socket import KubeletAway
+from mpsd.kubelet.kubelet_socket import KubeletUnavailable
 from mpsd.kubelet.pod_resources import Kind, held_devices
-from mpsd.kubelet.rules.allocation import Held
+from mpsd.kubelet.rules.allocation import JournalEntry
 from mpsd.kubelet.rules.journal import corrected, still_needed
 from mpsd.kubelet.rules.node_pods import Bystander, NodePod
 from mpsd.kubelet.rules.pod_grants import ContainerDevices, by_cgroup, pod_grants
@@ -71,7 +71,7 @@ class KubeletGrants:
         self._unallocated: frozenset[str] = frozenset()
         self.held_devices: tuple[ContainerDevices, ...] = ()
         self.listed: frozenset[tuple[str, str]] = frozenset()  # the pods that kubelet spoke of when asked last
-        self.entries: tuple[Held, ...] = ()
+        self.entries: tuple[JournalEntry, ...] = ()
 
     @property
     def pods_seen(self) -> tuple[NodePod, ...]:
@@ -104,7 +104,7 @@ class KubeletGrants:
     def load(self) -> None:
         """Finds what an earlier agent answered in this boot."""
         try:
-            found = records.read(self._journal, list[Held]) or []
+            found = records.read(self._journal, list[JournalEntry]) or []
         except records.UnreadableRecord as error:
             self._log.warning("journal ignored", reason=str(error))
             found = []
@@ -150,7 +150,7 @@ class KubeletGrants:
         try:
             names: Mapping[str, Kind] = {resources.memory: "memory", resources.percent: "percent"}
             said = await held_devices(self._socket, names, deadline_s)
-        except KubeletAway as error:
+        except KubeletUnavailable as error:
             if question < self._answered:
                 return
             if not self._away:
@@ -170,12 +170,12 @@ class KubeletGrants:
             right = corrected(self.entries, entries, self.held_devices, self.pods_seen)
             self._keep(still_needed(right, self.held_devices, self.pods_seen, time.time() - _NEWS_S))
 
-    def note(self, entry: Held) -> None:
+    def note(self, entry: JournalEntry) -> None:
         """Writes down an answer, before it is given."""
         self._keep((*self.entries, entry))
         self._count()
 
-    def _keep(self, entries: tuple[Held, ...]) -> None:
+    def _keep(self, entries: tuple[JournalEntry, ...]) -> None:
         if entries != self.entries:
             self._journal.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             records.write(self._journal, entries)

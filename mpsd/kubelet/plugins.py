@@ -11,15 +11,15 @@ from contextlib import suppress
 from functools import partial
 
 from mpsd.agent.agent import AgentRole
-from mpsd.kubelet.device_plugin import HeldBack
+from mpsd.kubelet.device_plugin import StartDeferred
 from mpsd.kubelet.ledger import KubeletGrants
 from mpsd.kubelet.pod_resources import Kind
 from mpsd.kubelet.rules import journal
 from mpsd.kubelet.rules.allocation import (
     Allocation,
     Asking,
-    Held,
-    Surroundings,
+    JournalEntry,
+    NodeConditions,
     allocate_memory,
     allocate_percent,
     memory_answer,
@@ -30,9 +30,9 @@ from mpsd.kubelet.rules.gpu_choice import Cards, Choice, preferred
 from mpsd.kubelet.rules.messages import Answer, Device
 from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, expected, memory_units, percents
 from mpsd.kubelet.rules.pod_grants import ContainerDevices
-from mpsd.kubelet.rules.start_checks import Holdings, StartProblem, start_problems, starting_container
+from mpsd.kubelet.rules.start_checks import StartContext, StartProblem, start_problems, starting_container
 from mpsd.model.domain import Domain
-from mpsd.model.events import Happening, Reason, pod_subject
+from mpsd.model.events import Event, Reason, pod_subject
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
@@ -40,7 +40,7 @@ from mpsd.model.problem import InvalidInput
 from mpsd.model.request import ContainerRequest
 from mpsd.mps.node import Node
 from mpsd.platform import processes
-from mpsd.platform.event_loop import Newest
+from mpsd.platform.event_loop import Watchable
 from mpsd.platform.logs import logger
 from mpsd.platform.waiting import until
 
@@ -62,16 +62,16 @@ class NodeDevices:
         node: Node,
         domains: tuple[Domain, ...],
         agent: AgentRole,
-        books: KubeletGrants,
+        ledger: KubeletGrants,
         policy: Callable[[], Policy],
     ) -> None:
         self.node = node
         self.domains = domains
         self.agent = agent
-        self.books = books
+        self.ledger = ledger
         self.policy = policy
-        self.memory = Newest[tuple[Device, ...]](())
-        self.percent = Newest[tuple[Device, ...]](())
+        self.memory = Watchable[tuple[Device, ...]](())
+        self.percent = Watchable[tuple[Device, ...]](())
         self._listed: tuple[frozenset[str], Policy] | None = None  # what the devices were made from; None before that
         self.one_at_a_time = asyncio.Lock()  # a guess at a pod counts on those before it being written down
 
@@ -92,11 +92,11 @@ class NodeDevices:
         self.memory.set(tuple(Device(device, gpu_of(device) in good) for device in memory))
         self.percent.set(tuple(Device(device, bool(good)) for device in percent_devices(self.node.gpus, policy)))
 
-    def holdings(self) -> Holdings:
+    def holdings(self) -> StartContext:
         """What a start is held against."""
-        view, books = self.agent.view, self.books
+        view, ledger = self.agent.view, self.ledger
         records = tuple(domain.record for domain in view.domains) if view else ()
-        return Holdings(self.node.gpus, records, books.held_devices, books.entries, books.pods_seen)
+        return StartContext(self.node.gpus, records, ledger.held_devices, ledger.entries, ledger.pods_seen)
 
     async def whose(self, resource: Kind, count: int, gpus: int | None = None) -> Asking | None:
         """The container that `count` devices are most likely for; None where nobody is known to wait for so many.
@@ -112,8 +112,8 @@ class NodeDevices:
 
     def guess(self, resource: Kind, count: int, gpus: int | None = None) -> Asking | None:
         """As `whose`, without waiting for news."""
-        books, pods = self.books, self.books.pods_seen
-        served = {kind: journal.served(kind, books.held_devices, books.entries, pods) for kind in _AMOUNTS}
+        ledger, pods = self.ledger, self.ledger.pods_seen
+        served = {kind: journal.served(kind, ledger.held_devices, ledger.entries, pods) for kind in _AMOUNTS}
         others = frozenset().union(*(containers for kind, containers in served.items() if kind != resource))
         return expected(pods, served[resource], _AMOUNTS[resource], count, gpus=gpus, begun=others)
 
@@ -134,8 +134,8 @@ class MemoryPlugin:
     def __init__(
         self,
         devices: NodeDevices,
-        around: Surroundings,
-        tell: Callable[[Happening], None],
+        around: NodeConditions,
+        tell: Callable[[Event], None],
         evict: Callable[[PodName, str], Awaitable[None]],
     ) -> None:
         self._node = devices
@@ -154,16 +154,16 @@ class MemoryPlugin:
         pkg/kubelet/cm/devicemanager/manager.go).
         """
         node = self._node
-        await node.books.refresh_now(_PREFER_S)
+        await node.ledger.refresh_now(_PREFER_S)
         asking = await node.whose("memory", size)
         held = self._held_by(asking[0]) if asking else ()
-        cards = Cards(node.node.gpus, node.domain_of, tuple(held.grant for held in node.books.held()))
+        cards = Cards(node.node.gpus, node.domain_of, tuple(held.grant for held in node.ledger.held()))
         return preferred(Choice(available, must_include, size), asking, cards, node.policy(), held)
 
     def _held_by(self, pod: NodePod) -> tuple[str, ...]:
         """The memory devices that containers of this pod have already."""
-        listed = (one for one in self._node.books.held_devices if one.pod == (pod.namespace, pod.name))
-        noted = (entry for entry in self._node.books.entries if entry.resource == "memory" and entry.uid == pod.uid)
+        listed = (one for one in self._node.ledger.held_devices if one.pod == (pod.namespace, pod.name))
+        noted = (entry for entry in self._node.ledger.entries if entry.resource == "memory" and entry.uid == pod.uid)
         return tuple({*(i for one in listed for i in one.memory), *(i for entry in noted for i in entry.ids)})
 
     async def allocate(self, ids: Sequence[str]) -> Answer:
@@ -174,7 +174,7 @@ class MemoryPlugin:
                 allocation = allocate_memory(ids, asking, self._node.domains, self._node.policy())
             except InvalidInput as error:
                 if asking:
-                    self._tell(Happening(pod_subject(asking[0].identity), Reason.ALLOCATION_REFUSED, str(error)))
+                    self._tell(Event(pod_subject(asking[0].identity), Reason.ALLOCATION_REFUSED, str(error)))
                 self._log.warning("allocation refused", devices=len(ids), reason=str(error))
                 raise
             self._note(ids, asking, allocation)
@@ -194,15 +194,15 @@ class MemoryPlugin:
         uid = asking[0].uid if asking else ""
         percent = allocation.thread_percent
         boot, unit_mib = processes.boot_id(), self._node.policy().resources.memory_unit_mib
-        self._node.books.note(Held("memory", tuple(ids), container, percent, boot, time.time(), uid, unit_mib))
+        self._node.ledger.note(JournalEntry("memory", tuple(ids), container, percent, boot, time.time(), uid, unit_mib))
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """HeldBack with the reason; kubelet tries again, unless the pod has been evicted.
 
         A container that started before kubelet has said what its pod holds could be taken for one that has too much.
         """
-        if silent := await self._node.books.until_answered(_ANSWER_S):
-            raise HeldBack(f"kubelet does not say who holds what: {silent}")
+        if silent := await self._node.ledger.until_answered(_ANSWER_S):
+            raise StartDeferred(f"kubelet does not say who holds what: {silent}")
         starting = self._starting(ids)
         problems = self._problems(starting)
         if wrong := [problem.sentence for problem in problems if not problem.waits]:
@@ -214,8 +214,8 @@ class MemoryPlugin:
         if waits:
             self._log.warning("start held back", container=str(starting.container), reason="; ".join(waits))
             if asking:
-                self._tell(Happening(pod_subject(asking[0].identity), Reason.START_HELD_BACK, "; ".join(waits)))
-            raise HeldBack("; ".join(waits))
+                self._tell(Event(pod_subject(asking[0].identity), Reason.START_HELD_BACK, "; ".join(waits)))
+            raise StartDeferred("; ".join(waits))
 
     def _problems(self, starting: ContainerDevices) -> Sequence[StartProblem]:
         return start_problems(starting, self._node.holdings(), self._node.policy())
@@ -238,9 +238,9 @@ class MemoryPlugin:
         """Evicts the pod, and refuses the start."""
         pod = self._node.holdings().pod(name.namespace, name.pod)
         if pod:
-            self._tell(Happening(pod_subject(pod.identity), Reason.LIMITS_MISMATCH, why))
+            self._tell(Event(pod_subject(pod.identity), Reason.LIMITS_MISMATCH, why))
             await self._evict(pod.identity, why)
-        raise HeldBack(why)
+        raise StartDeferred(why)
 
 
 def _gpus_of(ids: Sequence[str]) -> int:
@@ -272,8 +272,8 @@ class PercentPlugin:
             asking = await self._node.whose("percent", len(ids))
             percent = allocate_percent(ids, asking, self._node.policy())
             container, uid = (asking[0].container(asking[1]), asking[0].uid) if asking else (None, "")
-            self._node.books.note(
-                Held("percent", tuple(ids), container, percent, processes.boot_id(), time.time(), uid)
+            self._node.ledger.note(
+                JournalEntry("percent", tuple(ids), container, percent, processes.boot_id(), time.time(), uid)
             )
         return percent_answer(percent)
 

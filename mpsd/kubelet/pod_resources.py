@@ -12,7 +12,7 @@ import grpc
 
 from mpsd.kubelet.api import podresources_pb2 as wire
 from mpsd.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
-from mpsd.kubelet.kubelet_socket import KubeletAway, KubeletRefused, dial, error_for
+from mpsd.kubelet.kubelet_socket import KubeletRefused, KubeletUnavailable, dial, error_for
 from mpsd.kubelet.rules.node_pods import ContainerName
 from mpsd.kubelet.rules.pod_grants import ContainerDevices
 
@@ -41,7 +41,7 @@ async def held_devices(socket: Path, resources: Mapping[str, Kind], deadline_s: 
             answer = await PodResourcesListerStub(channel).List(wire.ListPodResourcesRequest(), timeout=deadline_s)
         except grpc.aio.AioRpcError as error:
             said = error_for(error, socket, deadline_s)
-            raise KubeletAway(str(said)) if isinstance(said, KubeletRefused) else said from None
+            raise KubeletUnavailable(str(said)) if isinstance(said, KubeletRefused) else said from None
     held = sorted(_holding(answer.pod_resources, resources), key=lambda one: astuple(one.container))
     return Listed(tuple(held), frozenset((pod.namespace, pod.name) for pod in answer.pod_resources))
 

@@ -8,7 +8,7 @@ ends, since it knows plugins by resource only (kubernetes issues 121994 and 1278
 import asyncio
 
 from mpsd.kubelet.device_plugin import KUBELET_SOCKET, OnCall, Plugin, PluginServer, register
-from mpsd.kubelet.kubelet_socket import KubeletAway, KubeletRefused, SocketIdentity, identity_of
+from mpsd.kubelet.kubelet_socket import KubeletRefused, KubeletUnavailable, SocketIdentity, identity_of
 from mpsd.kubelet.settings import KubeletSettings
 from mpsd.platform.logs import logger
 from mpsd.platform.waiting import until
@@ -39,7 +39,7 @@ class PluginService:
             server = PluginServer(self._folder, self._endpoint, self._plugin, on_call=self._on_call)
             try:
                 await self._serve(server)
-            except (KubeletAway, KubeletRefused) as error:
+            except (KubeletUnavailable, KubeletRefused) as error:
                 self._say(str(error))
                 await asyncio.sleep(_RETRY_S)
             finally:
@@ -76,7 +76,7 @@ class PluginService:
         try:
             await until(lambda: server.watchers, _FIRST_STREAM_S, what, look_again_s=_LOOK_S)
         except TimeoutError as error:
-            raise KubeletAway(str(error)) from None
+            raise KubeletUnavailable(str(error)) from None
 
     def _say(self, trouble: str) -> None:
         """Once for each trouble, and once when it is over."""

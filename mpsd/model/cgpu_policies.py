@@ -9,7 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 
-class Share(StrEnum):
+class ThreadCap(StrEnum):
     """The cap on the part of a card's threads that a container may use."""
 
     WHOLE = "none"
@@ -24,7 +24,7 @@ class ComputePolicy:
     number: int
     name: str
     means: str
-    share: Share
+    share: ThreadCap
     on_mps: str
 
 
@@ -35,7 +35,7 @@ _ROWS = (
         0,
         "equal",
         "time slices of equal length: each container gets 1/max_inst of the time",
-        Share.EQUAL,
+        ThreadCap.EQUAL,
         "a cap of 1/max_inst of the SMs, which the books reserve, in place of time slices, which MPS does not have; it "
         "is set when a program makes its context",
     ),
@@ -43,7 +43,7 @@ _ROWS = (
         1,
         "preemptive",
         "time slices; those of containers that do not use the GPU are skipped",
-        Share.WHOLE,
+        ThreadCap.WHOLE,
         "no cap: programs run at the same time, and what one leaves idle the others use; nothing makes their parts "
         "equal, because MPS has no time slices",
     ),
@@ -51,7 +51,7 @@ _ROWS = (
         WEIGHTED,
         "weighted preemptive",
         "slices as long as ALIYUN_COM_GPU_SCHD_WEIGHT: containers get m:n",
-        Share.WHOLE,
+        ThreadCap.WHOLE,
         "no cap, and the weight only counts towards max_inst: MPS has no weights, so programs that run at the same "
         "time do not get m:n; alone, a container has the whole card, as in cGPU",
     ),
@@ -59,7 +59,7 @@ _ROWS = (
         3,
         "fixed share",
         "weight/max_inst of the time, whoever else runs",
-        Share.WEIGHT,
+        ThreadCap.WEIGHT,
         "a cap of weight/max_inst of the SMs, which the books reserve, in place of time; it is set when a program "
         "makes its context",
     ),
@@ -67,14 +67,14 @@ _ROWS = (
         4,
         "weak",
         "time slices, held less strictly than in policy 1",
-        Share.WHOLE,
+        ThreadCap.WHOLE,
         "no cap, as for policy 1: MPS has no time slices to hold more or less strictly",
     ),
     ComputePolicy(
         NATIVE,
         "native",
         "memory only; the driver schedules",
-        Share.WHOLE,
+        ThreadCap.WHOLE,
         "no cap: programs run at the same time through MPS, where the driver alone would take turns",
     ),
 )
@@ -88,14 +88,14 @@ def policy_for(weight: int, own: int) -> ComputePolicy:
     card's policy is a share by weight.
     """
     of_card = POLICIES[own]
-    return POLICIES[WEIGHTED] if weight > 1 and of_card.share is not Share.WEIGHT else of_card
+    return POLICIES[WEIGHTED] if weight > 1 and of_card.share is not ThreadCap.WEIGHT else of_card
 
 
-def percent_of(share: Share, weight: int, max_inst: int | None) -> int:
+def percent_of(share: ThreadCap, weight: int, max_inst: int | None) -> int:
     """The cap that a share comes to, 1 to 100; over 100 where the weight is more than max_inst.
 
     max_inst: not None where the share is a part of it, which no policy that loads lacks.
     """
-    if share is Share.WHOLE or max_inst is None:
+    if share is ThreadCap.WHOLE or max_inst is None:
         return 100
-    return max(1, 100 * (weight if share is Share.WEIGHT else 1) // max_inst)
+    return max(1, 100 * (weight if share is ThreadCap.WEIGHT else 1) // max_inst)

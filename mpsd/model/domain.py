@@ -59,7 +59,7 @@ def remedy(state: str, reason: str) -> str:
     return _REMEDIES.get(state, "") if reason or state != State.STARTING else ""
 
 
-class Event(StrEnum):
+class DomainEvent(StrEnum):
     OBSTACLE_SEEN = "something stands in the way"
     OBSTACLE_GONE = "nothing stands in the way any more"
     DAEMON_GONE = "the daemon's process is gone"
@@ -76,40 +76,40 @@ class Event(StrEnum):
     CLIENTS_AGAIN = "clients or grants again"
 
 
-TRANSITIONS: dict[tuple[State, Event], State] = {
-    (State.STARTING, Event.OBSTACLE_SEEN): State.REFUSED,
-    (State.STARTING, Event.DAEMON_GONE): State.DOWN,
-    (State.STARTING, Event.UNANSWERED): State.WEDGED,
-    (State.STARTING, Event.DRAIN_ASKED): State.DRAINING,
-    (State.STARTING, Event.SERVER_FAULT): State.FAULT,
-    (State.STARTING, Event.SETTLED): State.READY,
-    (State.READY, Event.DAEMON_GONE): State.DOWN,
-    (State.READY, Event.UNANSWERED): State.WEDGED,
-    (State.READY, Event.NO_SERVER): State.STARTING,
-    (State.READY, Event.SERVER_FAULT): State.FAULT,
-    (State.READY, Event.DRAIN_ASKED): State.DRAINING,
-    (State.FAULT, Event.DAEMON_GONE): State.DOWN,
-    (State.FAULT, Event.UNANSWERED): State.WEDGED,
-    (State.FAULT, Event.NO_SERVER): State.STARTING,
-    (State.FAULT, Event.SERVER_ACTIVE): State.READY,
-    (State.FAULT, Event.DRAIN_ASKED): State.DRAINING,
-    (State.WEDGED, Event.DAEMON_GONE): State.DOWN,
-    (State.WEDGED, Event.DRAIN_ASKED): State.DRAINING,
-    (State.WEDGED, Event.SERVER_FAULT): State.FAULT,
-    (State.WEDGED, Event.SETTLED): State.READY,
-    (State.WEDGED, Event.ANSWERED): State.STARTING,
-    (State.DRAINING, Event.DAEMON_GONE): State.DOWN,
-    (State.DRAINING, Event.UNANSWERED): State.WEDGED,
-    (State.DRAINING, Event.DRAIN_WITHDRAWN): State.READY,
-    (State.DRAINING, Event.NO_CLIENTS): State.DRAINED,
-    (State.DRAINED, Event.DAEMON_GONE): State.DOWN,
-    (State.DRAINED, Event.UNANSWERED): State.WEDGED,
-    (State.DRAINED, Event.DRAIN_WITHDRAWN): State.STARTING,
-    (State.DRAINED, Event.CLIENTS_AGAIN): State.DRAINING,
-    (State.DOWN, Event.OBSTACLE_SEEN): State.REFUSED,
-    (State.DOWN, Event.DAEMON_STARTED): State.STARTING,
-    (State.REFUSED, Event.OBSTACLE_GONE): State.STARTING,
-    (State.REFUSED, Event.DAEMON_GONE): State.DOWN,
+TRANSITIONS: dict[tuple[State, DomainEvent], State] = {
+    (State.STARTING, DomainEvent.OBSTACLE_SEEN): State.REFUSED,
+    (State.STARTING, DomainEvent.DAEMON_GONE): State.DOWN,
+    (State.STARTING, DomainEvent.UNANSWERED): State.WEDGED,
+    (State.STARTING, DomainEvent.DRAIN_ASKED): State.DRAINING,
+    (State.STARTING, DomainEvent.SERVER_FAULT): State.FAULT,
+    (State.STARTING, DomainEvent.SETTLED): State.READY,
+    (State.READY, DomainEvent.DAEMON_GONE): State.DOWN,
+    (State.READY, DomainEvent.UNANSWERED): State.WEDGED,
+    (State.READY, DomainEvent.NO_SERVER): State.STARTING,
+    (State.READY, DomainEvent.SERVER_FAULT): State.FAULT,
+    (State.READY, DomainEvent.DRAIN_ASKED): State.DRAINING,
+    (State.FAULT, DomainEvent.DAEMON_GONE): State.DOWN,
+    (State.FAULT, DomainEvent.UNANSWERED): State.WEDGED,
+    (State.FAULT, DomainEvent.NO_SERVER): State.STARTING,
+    (State.FAULT, DomainEvent.SERVER_ACTIVE): State.READY,
+    (State.FAULT, DomainEvent.DRAIN_ASKED): State.DRAINING,
+    (State.WEDGED, DomainEvent.DAEMON_GONE): State.DOWN,
+    (State.WEDGED, DomainEvent.DRAIN_ASKED): State.DRAINING,
+    (State.WEDGED, DomainEvent.SERVER_FAULT): State.FAULT,
+    (State.WEDGED, DomainEvent.SETTLED): State.READY,
+    (State.WEDGED, DomainEvent.ANSWERED): State.STARTING,
+    (State.DRAINING, DomainEvent.DAEMON_GONE): State.DOWN,
+    (State.DRAINING, DomainEvent.UNANSWERED): State.WEDGED,
+    (State.DRAINING, DomainEvent.DRAIN_WITHDRAWN): State.READY,
+    (State.DRAINING, DomainEvent.NO_CLIENTS): State.DRAINED,
+    (State.DRAINED, DomainEvent.DAEMON_GONE): State.DOWN,
+    (State.DRAINED, DomainEvent.UNANSWERED): State.WEDGED,
+    (State.DRAINED, DomainEvent.DRAIN_WITHDRAWN): State.STARTING,
+    (State.DRAINED, DomainEvent.CLIENTS_AGAIN): State.DRAINING,
+    (State.DOWN, DomainEvent.OBSTACLE_SEEN): State.REFUSED,
+    (State.DOWN, DomainEvent.DAEMON_STARTED): State.STARTING,
+    (State.REFUSED, DomainEvent.OBSTACLE_GONE): State.STARTING,
+    (State.REFUSED, DomainEvent.DAEMON_GONE): State.DOWN,
 }
 
 SERVING = frozenset({State.READY})  # new programs may start
@@ -117,7 +117,7 @@ ANSWERING = frozenset({State.READY, State.FAULT, State.DRAINING})  # commands ar
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DaemonView:
     """What one look at a domain's daemon found.
 
     obstacle: why no daemon of ours can serve here; empty when nothing is in the way.
@@ -140,43 +140,43 @@ class Seen:
     drain_asked: bool = False
 
 
-def events_of(seen: Seen) -> tuple[Event, ...]:
+def events_of(seen: DaemonView) -> tuple[DomainEvent, ...]:
     """Everything that this look says, the most serious first."""
     if seen.obstacle:
-        return (Event.OBSTACLE_SEEN,)
+        return (DomainEvent.OBSTACLE_SEEN,)
     if not seen.alive:
-        return (Event.DAEMON_GONE, Event.OBSTACLE_GONE)
-    said = [Event.OBSTACLE_GONE, Event.DAEMON_STARTED]
+        return (DomainEvent.DAEMON_GONE, DomainEvent.OBSTACLE_GONE)
+    said = [DomainEvent.OBSTACLE_GONE, DomainEvent.DAEMON_STARTED]
     if seen.unanswered >= UNANSWERED_BEFORE_WEDGED:
-        said.append(Event.UNANSWERED)
+        said.append(DomainEvent.UNANSWERED)
     elif seen.unanswered == 0 and seen.server is not None:
         said.extend(_events_of_answers(seen))
     return tuple(said)
 
 
-def _events_of_answers(seen: Seen) -> list[Event]:
+def _events_of_answers(seen: DaemonView) -> list[DomainEvent]:
     said = []
     if not seen.drain_asked:
-        said.append(Event.DRAIN_WITHDRAWN)
+        said.append(DomainEvent.DRAIN_WITHDRAWN)
     elif seen.settled:  # before SETTLED, so that a domain that comes up does not serve for a moment
-        said.append(Event.DRAIN_ASKED)
+        said.append(DomainEvent.DRAIN_ASKED)
     if seen.no_server:
-        said.append(Event.NO_SERVER)
+        said.append(DomainEvent.NO_SERVER)
     if seen.settled and seen.server is ServerStatus.FAULT:
-        said.append(Event.SERVER_FAULT)
+        said.append(DomainEvent.SERVER_FAULT)
     if seen.settled:
-        said.append(Event.SETTLED)
-    said.append(Event.ANSWERED)
+        said.append(DomainEvent.SETTLED)
+    said.append(DomainEvent.ANSWERED)
     if seen.server is not ServerStatus.FAULT:
-        said.append(Event.SERVER_ACTIVE)
+        said.append(DomainEvent.SERVER_ACTIVE)
     if seen.clients == 0 and not seen.granted:
-        said.append(Event.NO_CLIENTS)
+        said.append(DomainEvent.NO_CLIENTS)
     elif seen.clients is not None:
-        said.append(Event.CLIENTS_AGAIN)
+        said.append(DomainEvent.CLIENTS_AGAIN)
     return said
 
 
-def next_state(state: State, seen: Seen) -> State:
+def next_state(state: State, seen: DaemonView) -> State:
     """The state after this look: at most one step of the table."""
     for event in events_of(seen):
         if (state, event) in TRANSITIONS:

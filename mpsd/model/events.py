@@ -79,7 +79,7 @@ def node_subject(node: str) -> Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class Event:
     """One thing to tell. message: in plain words, without what differs from tick to tick.
 
     at: when it happened, in seconds since 1970, where that is written down, so that whoever finds it again after a
@@ -93,10 +93,10 @@ class Happening:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EventCount:
     """How often something has happened. first, last: seconds since 1970."""
 
-    happening: Happening
+    happening: Event
     first: float
     last: float
     count: int
@@ -110,7 +110,7 @@ class Told:
         return f"{one.subject.name[: LONGEST_NAME - 17]}.{mark}"
 
 
-def event_object(told: Told, node: str, stamp: Stamp) -> Object:
+def event_object(told: EventCount, node: str, stamp: Stamp) -> Object:
     """The Event to create."""
     subject = told.happening.subject
     involved = {"apiVersion": "v1", "kind": subject.kind, "name": subject.name, "uid": subject.uid}
@@ -133,7 +133,7 @@ def event_object(told: Told, node: str, stamp: Stamp) -> Object:
     }
 
 
-def event_patch(told: Told, stamp: Stamp) -> Object:
+def event_patch(told: EventCount, stamp: Stamp) -> Object:
     """The merge patch that counts an Event up."""
     return {"count": told.count, "lastTimestamp": stamp(told.last)}
 
@@ -144,7 +144,7 @@ def count_in(event: Mapping[str, Any]) -> int:
     return count if isinstance(count, int) and count > 0 else 0
 
 
-def is_told_by(event: Mapping[str, Any], told: Told, stamp: Stamp) -> bool:
+def is_told_by(event: Mapping[str, Any], told: EventCount, stamp: Stamp) -> bool:
     """Whether an Event in the API already tells of this, by the time that it last happened."""
     last = event.get("lastTimestamp")
     return told.happening.at is not None and isinstance(last, str) and last >= stamp(told.last)

@@ -43,7 +43,7 @@ def _step(key: str) -> str:
     return f".{key}" if _PLAIN_KEY.fullmatch(key) else f"[{printable(key)}]"
 
 
-class Shape:
+class FieldReader:
     """Reads one object; `problems` grows by what was found wrong on the way.
 
     too_many: None while every mapping and list was read; once not, nothing of the object may be believed. most_fields:

@@ -68,7 +68,7 @@ def _each_named_once(cards: list[Card]) -> list[Card]:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class EmptyCard:
     """What one client can have of an empty card: mib is what CUDA can use, less what the MPS server holds."""
 
     card: Card
@@ -112,17 +112,17 @@ class GpuFacts:
         return min(row.clients for row in self.capabilities)
 
     @cached_property
-    def largest_room(self) -> Room:
+    def largest_room(self) -> EmptyCard:
         return max(self.rooms, key=lambda room: room.mib)
 
     @cached_property
-    def rooms(self) -> tuple[Room, ...]:
+    def rooms(self) -> tuple[EmptyCard, ...]:
         """What one client finds on each card."""
         return tuple(map(self._room, self.cards))
 
-    def _room(self, card: Card) -> Room:
+    def _room(self, card: Card) -> EmptyCard:
         capability = self._by_compute_capability[card.compute_capability]  # `rows_agree` has seen a row for every card
-        return Room(card, capability, max(0, card.memory_mib - capability.server_mib))
+        return EmptyCard(card, capability, max(0, card.memory_mib - capability.server_mib))
 
     @cached_property
     def _by_compute_capability(self) -> Mapping[str, Capability]:

@@ -1,4 +1,4 @@
-"""The books: what a GPU has to give, what is granted of it, and what is left.
+"""The ledger: what a GPU has to give, what is granted of it, and what is left.
 
 One rule: what is promised never adds up to more than the policy lets a GPU promise, in memory, threads or clients.
 """
@@ -37,8 +37,8 @@ class Gpu(GpuName):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What the books hold of one GPU (a UUID). reserved_percent: of its threads, 0 where no share was asked for.
+class GpuShare:
+    """What the ledger holds of one GPU (a UUID). reserved_percent: of its threads, 0 where no share was asked for.
 
     weight: how many of the parts into which max_inst divides the GPU a container of cGPU takes, None for any other.
     """
@@ -49,9 +49,9 @@ class Part:
     weight: int | None = None
 
 
-def evenly(gpus: Iterable[str], memory_mib: int, reserved_percent: int) -> tuple[Part, ...]:
+def evenly(gpus: Iterable[str], memory_mib: int, reserved_percent: int) -> tuple[GpuShare, ...]:
     """The same of each GPU."""
-    return tuple(Part(uuid, memory_mib, reserved_percent) for uuid in gpus)
+    return tuple(GpuShare(uuid, memory_mib, reserved_percent) for uuid in gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Request:
     thread_percent: int | None
     gpus: int
 
-    def parts(self, gpus: Iterable[str]) -> tuple[Part, ...]:
+    def parts(self, gpus: Iterable[str]) -> tuple[GpuShare, ...]:
         """What it comes to on these GPUs."""
         return evenly(gpus, self.memory_mib, self.thread_percent or 0)
 
@@ -73,7 +73,7 @@ class Request:
 class CardsRequest:
     """What a container asks of the GPUs that it names, of each what it likes. thread_percent: the cap, 100 for none."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[GpuShare, ...]
     thread_percent: int
 
     @property
@@ -98,7 +98,7 @@ class Grant:
 
     id: str
     domain: str
-    parts: tuple[Part, ...]
+    parts: tuple[GpuShare, ...]
     thread_percent: int
     clients: int
     holder: ProcessIdentity | PodName | HostContainer
@@ -117,12 +117,12 @@ class Grant:
 
     @property
     def reserved_percent(self) -> int:
-        """The most that the books hold of one GPU's threads."""
+        """The most that the ledger holds of one GPU's threads."""
         return max(part.reserved_percent for part in self.parts)
 
-    def part_of(self, gpu: str) -> Part:
+    def part_of(self, gpu: str) -> GpuShare:
         """What it has of this GPU; nothing where that is none of its own."""
-        return next((part for part in self.parts if part.gpu == gpu), Part(gpu, 0, 0))
+        return next((part for part in self.parts if part.gpu == gpu), GpuShare(gpu, 0, 0))
 
     @property
     def pod(self) -> PodName | None:
@@ -136,7 +136,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class GpuCapacity:
     """What a GPU has left to promise. memory_mib_total is what it could promise when nothing is granted.
 
     weight: None where the policy sets no max_inst for it.
@@ -184,7 +184,7 @@ def promised_mib(gpu: Gpu, policy: "Policy") -> int:
 
 def rooms(
     gpus: Iterable[Gpu], domain_of: Mapping[str, str], grants: Iterable[Grant], policy: "Policy"
-) -> tuple[Room, ...]:
+) -> tuple[GpuCapacity, ...]:
     """What each GPU has left, in the order of `gpus`. domain_of: from UUID to the name of the GPU's domain."""
     held: dict[str, list[Grant]] = {}
     for grant in grants:
@@ -193,10 +193,10 @@ def rooms(
     return tuple(_room(gpu, domain_of[gpu.uuid], held.get(gpu.uuid, []), policy) for gpu in gpus)
 
 
-def _room(gpu: Gpu, domain: str, grants: list[Grant], policy: "Policy") -> Room:
+def _room(gpu: Gpu, domain: str, grants: list[Grant], policy: "Policy") -> GpuCapacity:
     total_mib = promised_mib(gpu, policy)
     parts = [grant.part_of(gpu.uuid) for grant in grants]
-    return Room(
+    return GpuCapacity(
         gpu=gpu,
         domain=domain,
         memory_mib_total=total_mib,

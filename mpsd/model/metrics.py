@@ -24,7 +24,7 @@ class Type(StrEnum):
     INFO = "info"
 
 
-class Unit(StrEnum):
+class MetricUnit(StrEnum):
     """What a metric counts in; names end in it. NONE: things."""
 
     BYTES = "bytes"
@@ -33,7 +33,7 @@ class Unit(StrEnum):
     NONE = ""
 
 
-class Holder(StrEnum):
+class HolderKind(StrEnum):
     """Values of the label `holder`: who was given a share."""
 
     POD = "pod"
@@ -57,7 +57,7 @@ class Metric:
     type: Type
     labels: tuple[str, ...]
     help: str
-    unit: Unit = Unit.NONE
+    unit: MetricUnit = MetricUnit.NONE
     tellers: tuple[Teller, ...] = (Teller.AGENT,)
 
     @property
@@ -81,7 +81,7 @@ _SHARE = ("gpu", "uuid", "holder", "namespace", "pod", "container")
 _WHAT = ("kind", "action")
 
 DRIVER = Metric("mpsd_driver_info", Type.INFO, ("version",), "NVIDIA's driver of this node.")
-LOOKED_AT = Metric("mpsd_look_timestamp_seconds", _G, (), "When the node was last looked at.", Unit.SECONDS)
+LOOKED_AT = Metric("mpsd_look_timestamp_seconds", _G, (), "When the node was last looked at.", MetricUnit.SECONDS)
 UNKNOWN = Metric("mpsd_unknown_things", _G, (), "What the last look could not see; `mpsd status` says what and why.")
 LIMITS_WRONG = Metric(
     "mpsd_limits_wrong",
@@ -94,7 +94,7 @@ WAITING = Metric("mpsd_requests_waiting", _G, (), "Programs and containers that 
 
 DOMAIN_STATE = Metric("mpsd_domain_state", _G, ("domain", "state"), "1 for the state that the domain is in, else 0.")
 DOMAIN_SINCE = Metric(
-    "mpsd_domain_state_timestamp_seconds", _G, _DOMAIN, "When the domain came into its state.", Unit.SECONDS
+    "mpsd_domain_state_timestamp_seconds", _G, _DOMAIN, "When the domain came into its state.", MetricUnit.SECONDS
 )
 DOMAIN_RESTARTS = Metric(
     "mpsd_domain_restarts_total", _C, _DOMAIN, "Restarts of the domain's daemon since mpsd first ran in this boot."
@@ -106,7 +106,7 @@ DOMAIN_FAULT_AT = Metric(
     _G,
     _DOMAIN,
     "When the last fault was; no series where there was none.",
-    Unit.SECONDS,
+    MetricUnit.SECONDS,
 )
 DOMAIN_CANARY = Metric(
     "mpsd_domain_canary_passed",
@@ -120,7 +120,7 @@ DOMAIN_COMMAND_SECONDS = Metric(
     _DOMAIN,
     "How long the domain's daemon took to answer when mpsd control asked how it is, every 5 s while it serves: from the"
     " start of nvidia-cuda-mps-control to its end; since mpsd control began.",
-    Unit.SECONDS,
+    MetricUnit.SECONDS,
 )
 DOMAIN_UNANSWERED = Metric(
     "mpsd_domain_commands_unanswered_total",
@@ -132,15 +132,15 @@ DOMAIN_UNANSWERED = Metric(
 GPU = Metric(
     "mpsd_gpu_info", Type.INFO, (*_GPU, "domain", "model"), "The GPU's model, and its domain, empty while it has none."
 )
-GPU_MEMORY = Metric("mpsd_gpu_memory_bytes", _G, _GPU, "Memory that CUDA can use.", Unit.BYTES)
-GPU_PROMISED = Metric("mpsd_gpu_promised_bytes", _G, _GPU, "Memory that may be granted in all.", Unit.BYTES)
-GPU_GRANTED = Metric("mpsd_gpu_granted_bytes", _G, _GPU, "Memory that is granted.", Unit.BYTES)
-GPU_USED = Metric("mpsd_gpu_used_bytes", _G, _GPU, "Memory that processes use, granted or not.", Unit.BYTES)
+GPU_MEMORY = Metric("mpsd_gpu_memory_bytes", _G, _GPU, "Memory that CUDA can use.", MetricUnit.BYTES)
+GPU_PROMISED = Metric("mpsd_gpu_promised_bytes", _G, _GPU, "Memory that may be granted in all.", MetricUnit.BYTES)
+GPU_GRANTED = Metric("mpsd_gpu_granted_bytes", _G, _GPU, "Memory that is granted.", MetricUnit.BYTES)
+GPU_USED = Metric("mpsd_gpu_used_bytes", _G, _GPU, "Memory that processes use, granted or not.", MetricUnit.BYTES)
 GPU_PROMISED_THREADS = Metric(
-    "mpsd_gpu_promised_threads_ratio", _G, _GPU, "Share of the threads that may be reserved in all.", Unit.RATIO
+    "mpsd_gpu_promised_threads_ratio", _G, _GPU, "Share of the threads that may be reserved in all.", MetricUnit.RATIO
 )
 GPU_GRANTED_THREADS = Metric(
-    "mpsd_gpu_granted_threads_ratio", _G, _GPU, "Share of the threads that is reserved.", Unit.RATIO
+    "mpsd_gpu_granted_threads_ratio", _G, _GPU, "Share of the threads that is reserved.", MetricUnit.RATIO
 )
 GPU_PROMISED_CLIENTS = Metric("mpsd_gpu_promised_clients", _G, _GPU, "Clients that MPS lets in.")
 GPU_CLIENTS = Metric("mpsd_gpu_clients", _G, _GPU, "Processes on the GPU.")
@@ -148,21 +148,25 @@ GPU_OUTSIDE = Metric("mpsd_gpu_clients_outside_mps", _G, _GPU, "Those of them th
 GPU_STRANGERS = Metric("mpsd_gpu_clients_without_grant", _G, _GPU, "Those of them that belong to no grant.")
 
 GRANTS = Metric("mpsd_grants", _G, (*_GPU, "holder"), "Grants that have a share of the GPU.")
-SHARE_LIMIT = Metric("mpsd_grant_limit_bytes", _G, _SHARE, "Memory that the holder may use.", Unit.BYTES)
-SHARE_USED = Metric("mpsd_grant_used_bytes", _G, _SHARE, "Memory that the holder's processes use.", Unit.BYTES)
+SHARE_LIMIT = Metric("mpsd_grant_limit_bytes", _G, _SHARE, "Memory that the holder may use.", MetricUnit.BYTES)
+SHARE_USED = Metric("mpsd_grant_used_bytes", _G, _SHARE, "Memory that the holder's processes use.", MetricUnit.BYTES)
 SHARE_OVER = Metric(
     "mpsd_grant_over_limit", _G, _SHARE, "1 where that is more than it may, the policy's tolerance included, else 0."
 )
 SHARE_CLIENTS = Metric("mpsd_grant_clients", _G, _SHARE, "The holder's processes on the GPU.")
 SHARE_RESERVED = Metric(
-    "mpsd_grant_reserved_threads_ratio", _G, _SHARE, "Share of the threads that is kept for the holder.", Unit.RATIO
+    "mpsd_grant_reserved_threads_ratio",
+    _G,
+    _SHARE,
+    "Share of the threads that is kept for the holder.",
+    MetricUnit.RATIO,
 )
 SHARE_THREADS = Metric(
     "mpsd_grant_threads_ratio",
     _G,
     _SHARE,
     "Share of the threads that MPS holds each of its processes to, 1 for no limit; no series for programs.",
-    Unit.RATIO,
+    MetricUnit.RATIO,
 )
 
 VIOLATIONS = Metric(
@@ -173,9 +177,11 @@ JUDGING = Metric("mpsd_watchdog_judging", _G, (), "0 while nobody is judged, for
 LOOKS = Metric("mpsd_watchdog_looks_total", _C, (), "Looks at the processes on the GPUs.")
 LATE_LOOKS = Metric("mpsd_watchdog_late_looks_total", _C, (), "Those that came more than 0.25 s after the one before.")
 LONGEST_PAUSE = Metric(
-    "mpsd_watchdog_longest_pause_seconds", _G, (), "The longest time between two looks so far.", Unit.SECONDS
+    "mpsd_watchdog_longest_pause_seconds", _G, (), "The longest time between two looks so far.", MetricUnit.SECONDS
 )
-NVML_SECONDS = Metric("mpsd_nvml_cpu_seconds_total", _C, (), "Processor time that was spent in NVML.", Unit.SECONDS)
+NVML_SECONDS = Metric(
+    "mpsd_nvml_cpu_seconds_total", _C, (), "Processor time that was spent in NVML.", MetricUnit.SECONDS
+)
 
 PLUGIN_CALLS = Metric(
     "mpsd_plugin_calls_total",
@@ -184,7 +190,7 @@ PLUGIN_CALLS = Metric(
     "Calls of kubelet to the device plugin, by what came of them, since the agent began; no series without a kubelet.",
 )
 PLUGIN_SECONDS = Metric(
-    "mpsd_plugin_call_seconds", _H, ("call",), "How long these calls took, whatever came of them.", Unit.SECONDS
+    "mpsd_plugin_call_seconds", _H, ("call",), "How long these calls took, whatever came of them.", MetricUnit.SECONDS
 )
 PLUGIN_HELD_BACK = Metric(
     "mpsd_plugin_containers_held_back",
@@ -198,7 +204,7 @@ CERTIFICATE_EXPIRY = Metric(
     _G,
     ("certificate",),
     "When each certificate in use ends.",
-    Unit.SECONDS,
+    MetricUnit.SECONDS,
     (Teller.WEBHOOK, Teller.SCHEDULER),
 )
 
@@ -224,7 +230,7 @@ ADMISSION_SECONDS = Metric(
     _H,
     ("webhook",),
     "From the first line of a request to its answer.",
-    Unit.SECONDS,
+    MetricUnit.SECONDS,
     _WEBHOOK,
 )
 ADMISSION_LOOKUPS = Metric(
@@ -250,7 +256,7 @@ SCHEDULER_SECONDS = Metric(
     _H,
     ("verb",),
     "From the first line of a request to its answer.",
-    Unit.SECONDS,
+    MetricUnit.SECONDS,
     _SCHEDULER,
 )
 SCHEDULER_NODES = Metric("mpsd_scheduler_nodes", _G, (), "Nodes that have books.", tellers=_SCHEDULER)
@@ -268,7 +274,7 @@ SCHEDULER_USABLE = Metric(
     _G,
     (),
     "How long the books may have been asked without a break; 0 while they may not.",
-    Unit.SECONDS,
+    MetricUnit.SECONDS,
     _SCHEDULER,
 )
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-from mpsd.model.fields import MOST_FIELDS, Fields, Shape
+from mpsd.model.fields import MOST_FIELDS, FieldReader, Fields
 from mpsd.model.names import HEARTBEAT_S as HEARTBEAT_S
 
 API = "mpsd.io/v1alpha1"
@@ -209,7 +209,7 @@ def as_object(part: Reported) -> dict[str, Any]:
     return found
 
 
-def read(fields: Fields, shape: Shape) -> MPSNode:
+def read(fields: Fields, shape: FieldReader) -> MPSNode:
     """What can be read of any JSON object; `shape` notes what cannot."""
     try:
         found = msgspec.convert(fields, MPSNode)
@@ -225,13 +225,13 @@ def _entries(status: MPSNodeStatus | None) -> int:
     return len(status.gpus or ()) + len(status.conditions or ()) + sum([1 + len(gpus or ()) for gpus in held])
 
 
-def _read(fields: Fields, kind: type[Kind], path: str, shape: Shape) -> Kind:
+def _read(fields: Fields, kind: type[Kind], path: str, shape: FieldReader) -> Kind:
     """Field by field: one of a wrong type is absent, and nothing else is."""
     present = [(name, key, reader) for name, key, reader in _readers(kind) if fields.get(key) is not None]
     return kind(**{name: reader(fields, key, path, shape) for name, key, reader in present})
 
 
-_Reader = Callable[[Fields, str, str, Shape], object]
+_Reader = Callable[[Fields, str, str, FieldReader], object]
 
 
 @cache
@@ -260,7 +260,7 @@ def _at(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def _amount(fields: Fields, key: str, path: str, shape: Shape) -> int | None:
+def _amount(fields: Fields, key: str, path: str, shape: FieldReader) -> int | None:
     """None for what is none, such as -1."""
     found = shape.number(fields, key, path, absent=None)
     return found if found is not None and 0 <= found <= _LARGEST else None

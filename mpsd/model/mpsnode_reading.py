@@ -21,7 +21,7 @@ from mpsd.model.cluster_status import (
     is_stale,
 )
 from mpsd.model.domain import ALL, Domain, drains
-from mpsd.model.fields import Fields, Seconds, Shape
+from mpsd.model.fields import FieldReader, Fields, Seconds
 from mpsd.model.mpsnode import (
     MPSNode,
     MPSNodeMetadata,
@@ -46,17 +46,17 @@ def cluster_status(mpsnodes: Iterable[object], now: float, seconds: Seconds) -> 
 def read_mpsnode(thing: object, now: float, seconds: Seconds) -> ClusterNode:
     """One MPSNode, whatever it holds."""
     fields: Fields = thing if isinstance(thing, dict) else {}
-    shape = Shape()
+    shape = FieldReader()
     found = read(fields, shape)
     unreadable = [problem.fault for problem in shape.problems]
     if not isinstance(thing, dict):
         unreadable = [f"the object is {shown(thing)}, which is no MPSNode"]
     if shape.too_many:  # nothing of it may be believed
         found, unreadable = MPSNode(found.metadata), [str(shape.too_many)]
-    return _Node(found, seconds).shown(now, unreadable)
+    return _NodeReader(found, seconds).shown(now, unreadable)
 
 
-class _Node:
+class _NodeReader:
     def __init__(self, found: MPSNode, seconds: Seconds) -> None:
         self._seconds = seconds
         self._status = found.status or MPSNodeStatus()

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpsd.model.domain import State
 from mpsd.model.node_view import Canary
-from mpsd.model.violations import Kind, Response
+from mpsd.model.violations import Response, ViolationKind
 
 # What a status says of the faults of a domain, on the node and in the cluster.
 #
@@ -153,7 +153,7 @@ class ViolationStatus:
     """
 
     at: float
-    kind: Kind
+    kind: ViolationKind
     action: Response
     gpu: str
     pid: int
@@ -169,7 +169,7 @@ class ViolationStatus:
 class ViolationCount:
     """ended: how many of these are known to have been ended; None where that is not told."""
 
-    kind: Kind
+    kind: ViolationKind
     action: Response
     count: int
     ended: int | None = None

@@ -160,7 +160,7 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingRequest:
     """A request that has no answer yet. deadline None: it wants an answer now."""
 
     id: str
@@ -193,7 +193,7 @@ class NodeView:
     domains: tuple[DomainView, ...]
     grants: tuple[HeldGrant, ...]
     clients: tuple[Client, ...] | None
-    waiting: tuple[Waiting, ...]
+    waiting: tuple[WaitingRequest, ...]
     unknown: tuple[str, ...]
     grants_known: bool = True
     ungranted: Mapping[str, PodName] = field(default_factory=dict)

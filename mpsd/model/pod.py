@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from mpsd.model.fields import Fields, Shape, at
+from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.problem import Problem, printable
 
 # The parts of a container that mpsd reads.
@@ -62,7 +62,7 @@ class RunAs:
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class VolumeMount:
     """A place inside a container where a volume appears, as a folder, a file or a raw device.
 
     entry, key: lead to it in the object.
@@ -96,14 +96,14 @@ class Container:
     privileged: bool
     capabilities: tuple[str, ...]
     run_as: RunAs
-    mounts: tuple[Mount, ...]
+    mounts: tuple[VolumeMount, ...]
 
 
 _SOURCES = {"configMapRef": "ConfigMap", "secretRef": "Secret"}
 _PLACES = {"volumeMounts": "mountPath", "volumeDevices": "devicePath"}
 
 
-def read_container(shape: Shape, fields: Fields, path: str, role: Role, pod_runs_as: RunAs) -> Container:
+def read_container(shape: FieldReader, fields: Fields, path: str, role: Role, pod_runs_as: RunAs) -> Container:
     """The container in `fields`; role INIT becomes SIDECAR where it restarts always."""
     name = shape.text(fields, "name", path)
     if _CONTAINER_NAME.fullmatch(name):
@@ -129,7 +129,7 @@ def read_container(shape: Shape, fields: Fields, path: str, role: Role, pod_runs
     )
 
 
-def read_run_as(shape: Shape, security: Fields, path: str, otherwise: RunAs) -> RunAs:
+def read_run_as(shape: FieldReader, security: Fields, path: str, otherwise: RunAs) -> RunAs:
     """What a security context says, and `otherwise` where it is silent."""
     if not security:
         return otherwise
@@ -139,7 +139,7 @@ def read_run_as(shape: Shape, security: Fields, path: str, otherwise: RunAs) -> 
     )
 
 
-def _variables(shape: Shape, container: Fields, path: str) -> Iterator[Variable]:
+def _variables(shape: FieldReader, container: Fields, path: str) -> Iterator[Variable]:
     for entry_path, entry in shape.entries(container, "env", path):
         name = shape.text(entry, "name", entry_path)
         value = shape.text(entry, "value", entry_path)
@@ -147,7 +147,7 @@ def _variables(shape: Shape, container: Fields, path: str) -> Iterator[Variable]
         yield Variable(name, None if elsewhere else value, path)
 
 
-def _sources(shape: Shape, container: Fields, path: str) -> Iterator[VariableSource]:
+def _sources(shape: FieldReader, container: Fields, path: str) -> Iterator[VariableSource]:
     for entry_path, entry in shape.entries(container, "envFrom", path):
         prefix = shape.text(entry, "prefix", entry_path)
         for key, kind in _SOURCES.items():
@@ -157,10 +157,10 @@ def _sources(shape: Shape, container: Fields, path: str) -> Iterator[VariableSou
                 yield VariableSource(kind, name or "(no name)", prefix, entry_path)
 
 
-def _mounts(shape: Shape, container: Fields, path: str) -> Iterator[Mount]:
+def _mounts(shape: FieldReader, container: Fields, path: str) -> Iterator[VolumeMount]:
     for key, place in _PLACES.items():
         for entry_path, entry in shape.entries(container, key, path):
-            yield Mount(shape.text(entry, place, entry_path), entry_path, place)
+            yield VolumeMount(shape.text(entry, place, entry_path), entry_path, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class Pod:
 CONTAINER_FIELDS = {"initContainers": Role.INIT, "containers": Role.MAIN, "ephemeralContainers": Role.EPHEMERAL}
 
 
-def read_pod(shape: Shape, fields: Fields, path: str) -> Pod:
+def read_pod(shape: FieldReader, fields: Fields, path: str) -> Pod:
     """The pod whose `metadata` and `spec` are in `fields`."""
     metadata, metadata_path = shape.mapping(fields, "metadata", path), at(path, "metadata")
     spec, spec_path = shape.needed(fields, "spec", path), at(path, "spec")
@@ -221,7 +221,7 @@ def read_pod(shape: Shape, fields: Fields, path: str) -> Pod:
     )
 
 
-def _containers(shape: Shape, spec: Fields, path: str) -> Iterator[Container]:
+def _containers(shape: FieldReader, spec: Fields, path: str) -> Iterator[Container]:
     security = shape.mapping(spec, "securityContext", path)
     run_as = read_run_as(shape, security, at(path, "securityContext"), RunAs(uid=None, non_root=False))
     for key, role in CONTAINER_FIELDS.items():
@@ -229,7 +229,7 @@ def _containers(shape: Shape, spec: Fields, path: str) -> Iterator[Container]:
             yield read_container(shape, entry, entry_path, role, run_as)
 
 
-def _host_volumes(shape: Shape, spec: Fields, path: str) -> Iterator[HostVolume]:
+def _host_volumes(shape: FieldReader, spec: Fields, path: str) -> Iterator[HostVolume]:
     for entry_path, entry in shape.entries(spec, "volumes", path):
         source = shape.mapping(entry, "hostPath", entry_path)
         if source:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, ConfigDict, Field, GetCoreSchemaHandler, Va
 from pydantic.dataclasses import dataclass
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from mpsd.model.cgpu_policies import MOST_INSTANCES, NATIVE, POLICIES, Share
+from mpsd.model.cgpu_policies import MOST_INSTANCES, NATIVE, POLICIES, ThreadCap
 from mpsd.model.violations import Response as Response
 
 STRICT = ConfigDict(extra="forbid", strict=True)
@@ -41,7 +41,7 @@ def _disjoint(domains: list[list[int]]) -> list[list[int]]:
 def _enough(max_inst: int | None, info: ValidationInfo) -> int | None:
     """A policy that divides a card must be told into how many parts."""
     policy = POLICIES.get(info.data.get("policy", NATIVE))
-    if max_inst is None and policy and policy.share is not Share.WHOLE:
+    if max_inst is None and policy and policy.share is not ThreadCap.WHOLE:
         raise PydanticCustomError("max_inst_unset", "is not set")
     return max_inst
 
@@ -60,7 +60,7 @@ class HostIPC(StrEnum):
     OFF = "off"
 
 
-class Mode(StrEnum):
+class RuleMode(StrEnum):
     """What a broken rule does: it refuses, it warns whoever asks, or it is noted in the audit log."""
 
     ENFORCE = "enforce"
@@ -102,7 +102,7 @@ class _EveryRule:
 
     @staticmethod
     def __get_pydantic_core_schema__(_source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        mode = core_schema.typed_dict_field(handler.generate_schema(Mode))
+        mode = core_schema.typed_dict_field(handler.generate_schema(RuleMode))
         return core_schema.typed_dict_schema(dict.fromkeys(RuleId, mode), extra_behavior="forbid")
 
 
@@ -162,7 +162,7 @@ class Admission:
     """What the rules of admission go by. Tuples, so that what is made of them can be kept."""
 
     host_ipc: HostIPC
-    rules: Annotated[Mapping[RuleId, Mode], _EveryRule]
+    rules: Annotated[Mapping[RuleId, RuleMode], _EveryRule]
     exempt_namespaces: tuple[Text, ...]
     blocked_environment: tuple[VariablePattern, ...]
     blocked_capabilities: tuple[CapabilityName, ...]
@@ -183,7 +183,7 @@ class Oversubscription:
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
-class Violation:
+class ViolationPolicy:
     action: Response
 
 
@@ -196,12 +196,12 @@ class MemoryViolation:
 @dataclass(frozen=True, slots=True, config=STRICT)
 class Violations:
     memory_over_grant: MemoryViolation
-    limit_lifted: Violation
-    partitioning_enabled: Violation
-    outside_mps: Violation
-    without_grant: Violation
-    in_no_pod: Violation
-    too_many_clients: Violation
+    limit_lifted: ViolationPolicy
+    partitioning_enabled: ViolationPolicy
+    outside_mps: ViolationPolicy
+    without_grant: ViolationPolicy
+    in_no_pod: ViolationPolicy
+    too_many_clients: ViolationPolicy
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)

@@ -35,7 +35,7 @@ _MEANT = re.compile(r"\s*(?P<whole>[0-9]{1,6})(?:[.,][0-9]*)?\s*(?:g|gb|gib|%|pe
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class QuantityUnit:
     """What a resource counts: `name` follows a number in a sentence, `example` is a number that makes sense.
 
     mib: the size of one, None for what is not memory.
@@ -47,13 +47,13 @@ class Unit:
 
 
 @lru_cache(maxsize=16)
-def memory_unit(mib: int) -> Unit:
+def memory_unit(mib: int) -> QuantityUnit:
     """The unit of a memory resource whose one is `mib` MiB."""
     name = f"{mib // 1024} GiB" if mib % 1024 == 0 else f"{mib} MiB"
-    return Unit({1024: "GiB", 1: "MiB"}.get(mib, f"units of {name}"), max(1, 7 * 1024 // mib), mib)
+    return QuantityUnit({1024: "GiB", 1: "MiB"}.get(mib, f"units of {name}"), max(1, 7 * 1024 // mib), mib)
 
 
-def whole_units(value: object, where: str, unit: Unit) -> int | Problem:
+def whole_units(value: object, where: str, unit: QuantityUnit) -> int | Problem:
     """The whole number of units, 1 or more, that `value` (what YAML or JSON gave) stands for, or what is wrong."""
     amount = _amount(value)
     if isinstance(amount, _Size) and unit.mib is not None:
@@ -115,13 +115,13 @@ def _text(value: object) -> str:
     return text if len(text) <= _LONGEST_TEXT else ""
 
 
-def _such_as(value: object, unit: Unit) -> str:
+def _such_as(value: object, unit: QuantityUnit) -> str:
     """The remedy that keeps the number a person had in mind, where one can be seen."""
     meant = _MEANT.fullmatch(value[:_LONGEST_TEXT]) if isinstance(value, str) else None
     return _whole(unit, int(meant["whole"]) if meant else None)
 
 
-def _whole(unit: Unit, example: int | None = None) -> str:
+def _whole(unit: QuantityUnit, example: int | None = None) -> str:
     """The remedy for a number that cannot be; None takes the unit's own example."""
     return f"write whole {unit.name}, such as {example or unit.example}"
 
@@ -164,7 +164,7 @@ def gib(memory_mib: int) -> str:
 
 # An amount of memory as `mpsd set` takes it: MiB, or with a unit.
 #
-# One rule: it is whole MiB, since that is what the books and MPS count in.
+# One rule: it is whole MiB, since that is what the ledger and MPS count in.
 
 _MEMORY_GRAMMAR = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?)\s?(?P<unit>Mi|MiB|Gi|GiB)?")
 _MIB_OF_UNIT = {"Mi": 1, "MiB": 1, "Gi": 1024, "GiB": 1024}

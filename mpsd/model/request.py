@@ -13,18 +13,18 @@ from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.pod import Container, Pod, Role
 from mpsd.model.policy import Policy, Resources
 from mpsd.model.problem import Problem, shown
-from mpsd.model.quantity import Unit, memory_unit, whole_units
+from mpsd.model.quantity import QuantityUnit, memory_unit, whole_units
 
 # How much one request may ask for: what the policy allows and some GPU could give.
 #
 # One rule: a request is refused here only if no GPU in the facts could ever hold it, or the policy says no.
 
-PERCENT = Unit("percent", 30)
-GPUS = Unit("GPUs", 2)
+PERCENT = QuantityUnit("percent", 30)
+GPUS = QuantityUnit("GPUs", 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GpuRequest:
     """What a container or a program asks for, over all of its GPUs, and where each number was written.
 
     percent: None when no share of the threads is asked for.
@@ -37,17 +37,17 @@ class Asked:
     percent_where: str
 
 
-def each_mib(asked: Asked, policy: Policy) -> int:
+def each_mib(asked: GpuRequest, policy: Policy) -> int:
     """MiB on each of the GPUs."""
     return asked.memory_units * policy.resources.memory_unit_mib // asked.gpus
 
 
-def each_percent(asked: Asked) -> int | None:
+def each_percent(asked: GpuRequest) -> int | None:
     """Percent of the threads of each of the GPUs; None when none is asked for."""
     return None if asked.percent is None else asked.percent // asked.gpus
 
 
-def problems_with_asked(asked: Asked, policy: Policy, facts: GpuFacts) -> tuple[Problem, ...]:
+def problems_with_asked(asked: GpuRequest, policy: Policy, facts: GpuFacts) -> tuple[Problem, ...]:
     """Every reason why no GPU could ever serve this."""
     percent = (
         () if asked.percent is None else problems_with_percent(asked.percent, asked.gpus, asked.percent_where, policy)
@@ -74,7 +74,7 @@ def _nearest(value: int, step: int, least: int, most: int) -> str:
     return "write " + " or ".join(str(near) for near in (below, below + step) if least <= near <= most)
 
 
-def _memory(asked: Asked, policy: Policy, facts: GpuFacts) -> Iterator[Problem]:
+def _memory(asked: GpuRequest, policy: Policy, facts: GpuFacts) -> Iterator[Problem]:
     if asked.memory_units % asked.gpus:
         yield _uneven(asked, policy)
         return
@@ -85,14 +85,14 @@ def _memory(asked: Asked, policy: Policy, facts: GpuFacts) -> Iterator[Problem]:
         yield _out_of_bounds(asked, memory_mib, percent, policy, facts)
 
 
-def _uneven(asked: Asked, policy: Policy) -> Problem:
+def _uneven(asked: GpuRequest, policy: Policy) -> Problem:
     unit, gpus = memory_unit(policy.resources.memory_unit_mib).name, asked.gpus
     message = f"{unit} cannot be divided evenly over {gpus} GPUs"
     remedy = _nearest(asked.memory_units, gpus, gpus, asked.memory_units + gpus)
     return Problem("memory-uneven", asked.memory_where, str(asked.memory_units), message, remedy)
 
 
-def _out_of_bounds(asked: Asked, memory_mib: int, percent: int, policy: Policy, facts: GpuFacts) -> Problem:
+def _out_of_bounds(asked: GpuRequest, memory_mib: int, percent: int, policy: Policy, facts: GpuFacts) -> Problem:
     """What is said of memory that no card has, or that no card's context leaves anything of."""
     where, value, gpus = asked.memory_where, str(asked.memory_units), asked.gpus
     unit_mib, each = policy.resources.memory_unit_mib, " on each GPU" if gpus > 1 else ""
@@ -154,7 +154,7 @@ class ContainerRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PodRequest:
     """The requests of a pod, or every problem in them."""
 
     requests: tuple[ContainerRequest, ...]
@@ -187,11 +187,11 @@ def asks_for_gpu(pod: Pod, resources: Resources) -> bool:
     return any(asks(container, resources) for container in pod.containers)
 
 
-def read_share(pod: Pod, policy: Policy, facts: GpuFacts) -> Share:
+def read_share(pod: Pod, policy: Policy, facts: GpuFacts) -> PodRequest:
     """The requests of all containers of a pod, or every problem in them."""
     asking = [container for container in pod.containers if asks(container, policy.resources)]
     if not asking:
-        return Share((), ())
+        return PodRequest((), ())
     gpus = gpu_count(pod, policy.resources)
     problems = [gpus] if isinstance(gpus, Problem) else []
     requests = []
@@ -202,9 +202,9 @@ def read_share(pod: Pod, policy: Policy, facts: GpuFacts) -> Share:
         else:
             problems.extend(reading)
     if problems:
-        return Share((), tuple(problems))
-    share = Share(tuple(requests), ())
-    return Share(share.requests, tuple(_pod_problems(pod, share, policy, facts)))
+        return PodRequest((), tuple(problems))
+    share = PodRequest(tuple(requests), ())
+    return PodRequest(share.requests, tuple(_pod_problems(pod, share, policy, facts)))
 
 
 def _read(
@@ -217,7 +217,7 @@ def _read(
     memory_units = _number(container, names.memory, memory_where, memory_unit(names.memory_unit_mib), problems)
     percent = _number(container, names.percent, percent_where, PERCENT, problems)
     if gpus is not None and memory_units is not None:
-        asked = Asked(memory_units, percent, gpus, memory_where, percent_where)
+        asked = GpuRequest(memory_units, percent, gpus, memory_where, percent_where)
         problems.extend(problems_with_asked(asked, policy, facts))
         return tuple(problems) or _request(container, asked, policy)
     if gpus is not None and percent is not None:
@@ -258,7 +258,7 @@ def _faults(container: Container, resources: Resources) -> Iterator[Problem]:
         yield Problem("percent-without-memory", where, "", message, remedy)
 
 
-def _number(container: Container, name: str, where: str, unit: Unit, problems: list[Problem]) -> int | None:
+def _number(container: Container, name: str, where: str, unit: QuantityUnit, problems: list[Problem]) -> int | None:
     """The number of one resource; None, with `problems` longer where it is none, when there is no such number.
 
     where: leads to its limit.
@@ -279,7 +279,7 @@ def _number(container: Container, name: str, where: str, unit: Unit, problems: l
     return limit
 
 
-def _request_problems(container: Container, name: str, limit: int, unit: Unit) -> Iterator[Problem]:
+def _request_problems(container: Container, name: str, limit: int, unit: QuantityUnit) -> Iterator[Problem]:
     """What is wrong with the number under `requests`, which Kubernetes itself fills in from the limit."""
     where = at(container.path, *_REQUESTS, name)
     request = whole_units(container.requests[name], where, unit)
@@ -290,7 +290,7 @@ def _request_problems(container: Container, name: str, limit: int, unit: Unit) -
         yield Problem("request-not-limit", where, str(request), message, "remove it; limits is enough")
 
 
-def _request(container: Container, asked: Asked, policy: Policy) -> ContainerRequest:
+def _request(container: Container, asked: GpuRequest, policy: Policy) -> ContainerRequest:
     return ContainerRequest(
         container=container.name,
         role=container.role,
@@ -301,7 +301,7 @@ def _request(container: Container, asked: Asked, policy: Policy) -> ContainerReq
     )
 
 
-def _pod_problems(pod: Pod, share: Share, policy: Policy, facts: GpuFacts) -> Iterator[Problem]:
+def _pod_problems(pod: Pod, share: PodRequest, policy: Policy, facts: GpuFacts) -> Iterator[Problem]:
     """Why containers that could each be served cannot all be: a pod lives on one GPU, or on one set of them."""
     where = at(pod.path, "spec")
     promised = policy.oversubscription
@@ -321,7 +321,7 @@ def _pod_problems(pod: Pod, share: Share, policy: Policy, facts: GpuFacts) -> It
     yield from _init_over_gpus(pod, share, policy.resources)
 
 
-def _init_over_gpus(pod: Pod, share: Share, resources: Resources) -> Iterator[Problem]:
+def _init_over_gpus(pod: Pod, share: PodRequest, resources: Resources) -> Iterator[Problem]:
     """Why kubelet cannot divide evenly, over several GPUs, what an init container leaves to the next container."""
     found = taken_in_part([(request.role, request.memory_units) for request in share.requests])
     if found is None or share.requests[0].gpus == 1:

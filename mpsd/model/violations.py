@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from mpsd.model.events import Reason
-from mpsd.model.grants import Part
+from mpsd.model.grants import GpuShare
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import Client
 from mpsd.model.problem import printable
@@ -55,7 +55,7 @@ if TYPE_CHECKING:  # as in model.grants
 _PROGRAM = 40  # characters of it in a message
 
 
-class Kind(StrEnum):
+class ViolationKind(StrEnum):
     """The values are the fields of `violations` in the policy."""
 
     MEMORY_OVER_GRANT = "memory_over_grant"
@@ -77,13 +77,13 @@ class Kind(StrEnum):
 
 
 _REASONS = {
-    Kind.MEMORY_OVER_GRANT: Reason.GPU_MEMORY_EXCEEDED,
-    Kind.LIMIT_LIFTED: Reason.LIMIT_LIFTED,
-    Kind.PARTITIONING_ENABLED: Reason.PARTITIONING_ENABLED,
-    Kind.OUTSIDE_MPS: Reason.OUTSIDE_MPS,
-    Kind.WITHOUT_GRANT: Reason.WITHOUT_GRANT,
-    Kind.IN_NO_POD: Reason.IN_NO_POD,
-    Kind.TOO_MANY_CLIENTS: Reason.TOO_MANY_CLIENTS,
+    ViolationKind.MEMORY_OVER_GRANT: Reason.GPU_MEMORY_EXCEEDED,
+    ViolationKind.LIMIT_LIFTED: Reason.LIMIT_LIFTED,
+    ViolationKind.PARTITIONING_ENABLED: Reason.PARTITIONING_ENABLED,
+    ViolationKind.OUTSIDE_MPS: Reason.OUTSIDE_MPS,
+    ViolationKind.WITHOUT_GRANT: Reason.WITHOUT_GRANT,
+    ViolationKind.IN_NO_POD: Reason.IN_NO_POD,
+    ViolationKind.TOO_MANY_CLIENTS: Reason.TOO_MANY_CLIENTS,
 }
 
 
@@ -95,7 +95,7 @@ class Violation:
     `ends`. again: it was signalled before and is still there. message: in plain words, what the process does.
     """
 
-    kind: Kind
+    kind: ViolationKind
     response: Response
     gpu: str
     grant: str | None
@@ -122,6 +122,6 @@ def named(client: Client) -> str:
     return f"{client.process} ({printable(program, _PROGRAM)})"
 
 
-def most_mib(part: Part, policy: "Policy") -> int:
+def most_mib(part: GpuShare, policy: "Policy") -> int:
     """What the processes of a grant may use together of one of its GPUs before it is a violation."""
     return part.memory_mib + policy.violations.memory_over_grant.tolerance_mib

@@ -17,7 +17,7 @@ from mpsd.model.node_view import Canary, ServerLimit
 from mpsd.model.policy import Policy
 from mpsd.mps.control_daemon import ControlPipe
 from mpsd.mps.rules import canary, control_protocol
-from mpsd.mps.rules.canary import DENIAL, OWN_LIMIT, SERVER_LIMIT, Broken, Here, Outcome, Trial
+from mpsd.mps.rules.canary import DENIAL, OWN_LIMIT, SERVER_LIMIT, Broken, CanaryScope, Outcome, Trial
 from mpsd.platform import processes
 from mpsd.platform.logs import Logger
 
@@ -93,8 +93,8 @@ class DomainCanary:
             return False
         return self._task is not None or canary.is_due(self.result, self._here(), policy.canary, in_use=in_use)
 
-    def _here(self) -> Here:
-        return Here(processes.boot_id(), self._setup.driver())
+    def _here(self) -> CanaryScope:
+        return CanaryScope(processes.boot_id(), self._setup.driver())
 
     async def run(self, pipe: ControlPipe, policy: Policy) -> bool:
         """Starts it, or takes what came of it: True once nothing speaks against serving, and not before it has ended.

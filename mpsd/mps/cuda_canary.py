@@ -23,7 +23,7 @@ _NO_CONTEXT = 3
 _LONGEST_S = 300  # its own end, should nobody be left to end it
 
 
-class Refused(Exception):
+class CanaryCallFailed(Exception):
     """A call failed: which step of the start that was, and CUDA's result."""
 
     def __init__(self, step: str, result: int) -> None:
@@ -32,7 +32,7 @@ class Refused(Exception):
         self.result = result
 
 
-class Driver:
+class CanaryDriver:
     """libcuda, each of its calls checked."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Driver:
     def call(self, step: str, function: str, *arguments: object) -> None:
         result = int(getattr(self._library, function)(*arguments))
         if result:
-            raise Refused(step, result)
+            raise CanaryCallFailed(step, result)
 
     def shown(self, result: int) -> str:
         """Such as `2:CUDA_ERROR_OUT_OF_MEMORY`."""
@@ -55,18 +55,18 @@ def main() -> int:
     signal.alarm(_LONGEST_S)
     began = time.monotonic()
     try:
-        driver = Driver()
+        driver = CanaryDriver()
     except OSError as error:
         return _fail("libcuda", f"libcuda.so.1 cannot be loaded: {error}")
     try:
         line = _look(driver, began)
-    except Refused as refused:
+    except CanaryCallFailed as refused:
         return _fail(refused.step, driver.shown(refused.result))
     _say(line)
     return 0
 
 
-def _look(driver: Driver, began: float) -> dict[str, object]:
+def _look(driver: CanaryDriver, began: float) -> dict[str, object]:
     device, devices, sms = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     identity, context = ctypes.create_string_buffer(16), ctypes.c_void_p()

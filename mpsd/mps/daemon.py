@@ -82,7 +82,7 @@ _TROUBLES = (ControlFailed, NotUnderstood, TimeoutError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DaemonPlace:
     """Where a domain's daemon lives. environment: of its programs. with_gate: whether gates can be made here.
 
     cgroup: None where the daemon stays in mpsd's own.
@@ -106,7 +106,7 @@ class DomainDaemon:
 
     def __init__(
         self,
-        place: Place,
+        place: DaemonPlace,
         gpus: Sequence[str],
         on_end: Callable[[], None],
         log: Logger,

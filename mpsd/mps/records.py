@@ -15,7 +15,7 @@ from mpsd.model.node_view import RECORD_VERSION, DomainRecord, is_of_boot
 from mpsd.platform import processes, records
 from mpsd.platform.domain_folder import DomainFolder
 from mpsd.platform.logs import Logger
-from mpsd.platform.processes import Living
+from mpsd.platform.processes import ProcessSet
 
 _NUMBER = re.compile(r"[0-9]+")
 
@@ -29,7 +29,7 @@ class DomainRecords:
         self._seen: dict[Path, tuple[int, int]] = {}
         self._noticed: tuple[object, ...] = ()
         self._records: dict[Path, DomainRecord] = {}
-        self._daemons = Living()
+        self._daemons = ProcessSet()
         self._listed = 0
         self._candidates: list[Path] = []
 

@@ -8,13 +8,13 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
-from mpsd.model.domain import SERVING, Domain, Seen, State, next_state
+from mpsd.model.domain import SERVING, DaemonView, Domain, State, next_state
 from mpsd.model.node_status import program_of
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
 from mpsd.mps import control_daemon, gate
 from mpsd.mps.compute_modes import ComputeModes
-from mpsd.mps.daemon import DomainDaemon, Place
+from mpsd.mps.daemon import DaemonPlace, DomainDaemon
 from mpsd.mps.drain import DomainDrain
 from mpsd.mps.faults import DomainFaults
 from mpsd.mps.lifecycle import DomainRestarts, DomainSettling
@@ -31,7 +31,7 @@ from mpsd.platform.nvml import Nvml, NvmlFailed
 class DomainObstacles:
     """Every answer is in words; empty when nothing is in the way."""
 
-    def __init__(self, place: Place, gpus: Sequence[str], nvml: Nvml, daemon: DomainDaemon) -> None:
+    def __init__(self, place: DaemonPlace, gpus: Sequence[str], nvml: Nvml, daemon: DomainDaemon) -> None:
         self._place = place
         self._gpus = gpus
         self._nvml = nvml
@@ -91,7 +91,7 @@ _LOOKS_FOR_OBSTACLES = {State.DOWN, State.STARTING, State.REFUSED}
 class DomainSupervisor:
     """One domain, from the start or adoption of its daemon to its stop. `record` is what others read of it."""
 
-    def __init__(self, domain: Domain, place: Place, nvml: Nvml, policy: Callable[[], Policy]) -> None:
+    def __init__(self, domain: Domain, place: DaemonPlace, nvml: Nvml, policy: Callable[[], Policy]) -> None:
         place.folder.make()
         self._place = place
         self._folder = place.folder
@@ -170,7 +170,7 @@ class DomainSupervisor:
 
     # -- look ----------------------------------------------------------------------------------------------------
 
-    async def _look(self) -> Seen:
+    async def _look(self) -> DaemonView:
         state, daemon = self.record.state, self._daemon
         obstacle = self._obstacles.to_daemon(self._policy()) if state in _LOOKS_FOR_OBSTACLES else ""
         self._kept.change(canary=self._daemon.canary.result)
@@ -186,7 +186,7 @@ class DomainSupervisor:
                 await self._faults.look(graces)
             self._probe_at = time.monotonic() + self._probe_pause_s()
             self._kept.change(servers=daemon.servers, reason=daemon.trouble or self._why, **self._faults.as_recorded)
-        return Seen(
+        return DaemonView(
             alive=daemon.alive,
             obstacle=obstacle,
             unanswered=daemon.unanswered,
@@ -208,7 +208,7 @@ class DomainSupervisor:
 
     # -- act -----------------------------------------------------------------------------------------------------
 
-    def _enter(self, state: State, seen: Seen) -> None:
+    def _enter(self, state: State, seen: DaemonView) -> None:
         """Goes into a new state, with its reason, and writes it down."""
         self._set_gate(state)
         reasons: dict[State, Callable[[], str]] = {

@@ -89,7 +89,7 @@ class DeathWatch:
 Value = TypeVar("Value")
 
 
-class Newest(Generic[Value]):
+class Watchable(Generic[Value]):
     """One value; to be used in one event loop."""
 
     def __init__(self, value: Value) -> None:
@@ -115,7 +115,7 @@ class Newest(Generic[Value]):
 # One rule: whatever was asked for happens, at the latest `apart_s` after it was; what is asked for meanwhile is one.
 
 
-class Pace:
+class Throttle:
     """Calls `act`, never twice within `apart_s` seconds. To be used in one event loop."""
 
     def __init__(self, act: Callable[[], None], apart_s: float) -> None:

@@ -20,20 +20,20 @@ from mpsd.platform.kube_access import access, access_of_user
 from mpsd.platform.kube_transport import (
     Access,
     Ask,
-    Away,
-    Change,
     ChangeKind,
     Conflict,
     Expired,
     Forbidden,
     KubeError,
     NotFound,
-    NotNow,
     Object,
     Rejected,
     Resource,
+    Throttled,
     Transport,
+    Unavailable,
     Watch,
+    WatchEvent,
     read_answer,
 )
 
@@ -44,8 +44,6 @@ MPS_NODES = Resource(API, "mpsnodes")
 
 
 __all__ = [
-    "Away",
-    "Change",
     "ChangeKind",
     "Conflict",
     "Expired",
@@ -54,11 +52,13 @@ __all__ = [
     "KubeError",
     "Listing",
     "NotFound",
-    "NotNow",
     "Object",
     "PatchKind",
     "Rejected",
     "Resource",
+    "Throttled",
+    "Unavailable",
+    "WatchEvent",
     "open_kube",
     "open_kube_of_user",
 ]
@@ -163,7 +163,7 @@ class Kube:
         query: Mapping[str, str] | None = None,
         since: str = "",
         silence_s: float = _SILENCE_S,
-    ) -> AsyncIterator[AsyncIterator[Change]]:
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         """The changes after the resourceVersion `since`, once the server has agreed to tell them.
 
         They end when the server ends them; Expired: list again; Away: nothing came for `silence_s`, or it broke.
@@ -247,7 +247,7 @@ class Kube:
             async with asyncio.timeout(deadline_s):
                 status, body = await loop.run_in_executor(self._threads, self._transport.exchange, ask, deadline_s)
         except TimeoutError:
-            raise Away(f"{ask}: no answer from the Kubernetes API in {deadline_s:g} s") from None
+            raise Unavailable(f"{ask}: no answer from the Kubernetes API in {deadline_s:g} s") from None
         return read_answer(ask, status, body)
 
 
@@ -272,7 +272,7 @@ def open_kube_of_user(kubeconfig: str | None, context: str | None, environment: 
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ResourceKind:
     resource: Resource
     name: str
     namespaced: bool
@@ -282,7 +282,7 @@ class Kind:
         return self.resource.api.rpartition("/")[0]
 
 
-async def deletable_kinds(kube: Kube) -> tuple[Sequence[Kind], Sequence[str]]:
+async def deletable_kinds(kube: Kube) -> tuple[Sequence[ResourceKind], Sequence[str]]:
     """The kinds, and why groups are missing, a sentence each: an API service behind the server may be down."""
     groups = (await kube.read("/apis")).get("groups") or []
     places = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
@@ -294,11 +294,13 @@ async def deletable_kinds(kube: Kube) -> tuple[Sequence[Kind], Sequence[str]]:
 async def _listed(kube: Kube, place: str) -> Object | str:
     try:
         return await kube.read(place)
-    except (Away, NotFound) as error:
+    except (Unavailable, NotFound) as error:
         return str(error)
 
 
-def _kinds(answer: Object) -> Iterator[Kind]:
+def _kinds(answer: Object) -> Iterator[ResourceKind]:
     for entry in answer.get("resources") or []:
         if "/" not in entry["name"] and _DELETABLE.issubset(entry.get("verbs") or ()):
-            yield Kind(Resource(answer["groupVersion"], entry["name"]), entry["kind"], bool(entry["namespaced"]))
+            yield ResourceKind(
+                Resource(answer["groupVersion"], entry["name"]), entry["kind"], bool(entry["namespaced"])
+            )

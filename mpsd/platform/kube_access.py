@@ -22,7 +22,7 @@ import urllib3
 import yaml
 
 from mpsd.model.problem import InvalidInput, Problem, shown
-from mpsd.platform.kube_transport import Access, Away
+from mpsd.platform.kube_transport import Access, Unavailable
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _ADDRESS = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
@@ -191,7 +191,7 @@ def _by_package(load: Callable[..., Any]) -> Access:
     try:
         load(client_configuration=configuration)
     except Exception as error:  # the package lets through whatever a file that is no kubeconfig makes it stumble over
-        raise Away(f"the Kubernetes API cannot be reached: {error}") from error
+        raise Unavailable(f"the Kubernetes API cannot be reached: {error}") from error
     if not configuration.verify_ssl:  # chosen in the kubeconfig, and not to be said anew at every request
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from mpsd.platform.kube import Away, Change, ChangeKind, Expired, Kube, KubeError, Object, Resource
+from mpsd.platform.kube import ChangeKind, Expired, Kube, KubeError, Object, Resource, Unavailable, WatchEvent
 from mpsd.platform.logs import logger
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class Mirror(Generic[T]):
                 self._note_sync()
                 async for change in changes:
                     self._take(change)
-            trouble: KubeError = Away(f"watch {self.plural}: ended as soon as it had begun")
+            trouble: KubeError = Unavailable(f"watch {self.plural}: ended as soon as it had begun")
         except KubeError as error:
             trouble = error
         if isinstance(trouble, Expired):
@@ -126,7 +126,7 @@ class Mirror(Generic[T]):
         if changed:
             self._on_change()
 
-    def _take(self, change: Change) -> None:
+    def _take(self, change: WatchEvent) -> None:
         self._version = change.version
         if change.kind is ChangeKind.BOOKMARK:
             return

@@ -46,11 +46,11 @@ class Expired(KubeError):
     """The server no longer knows, or does not know yet, the resourceVersion asked for: list again."""
 
 
-class Away(KubeError):
+class Unavailable(KubeError):
     """No answer in time, no connection, or a server that cannot answer now."""
 
 
-class NotNow(Away):
+class Throttled(Unavailable):
     """The server has too much to do, or a disruption budget forbids an eviction for the time being."""
 
 
@@ -122,7 +122,7 @@ _METHODS = {
     "patch": "PATCH",
     "delete": "DELETE",
 }
-_ERRORS: Mapping[int, type[KubeError]] = {404: NotFound, 409: Conflict, 410: Expired, 429: NotNow}
+_ERRORS: Mapping[int, type[KubeError]] = {404: NotFound, 409: Conflict, 410: Expired, 429: Throttled}
 _ENDING = "is being terminated"  # in a 403 about a namespace that takes nothing new
 _TOO_NEW = "ResourceVersionTooLarge"  # the cause in a 504 to whom this server's cache lags behind
 _PIECE = 1 << 16  # bytes read at once
@@ -140,7 +140,7 @@ class Transport:
         try:
             answer = self._send(ask, deadline_s, streaming=False)
         except UNREACHED as error:
-            raise Away(f"{ask}: the Kubernetes API does not answer: {error}") from None
+            raise Unavailable(f"{ask}: the Kubernetes API does not answer: {error}") from None
         return answer.status, answer.data
 
     def date(self, ask: Ask, deadline_s: float) -> str:
@@ -148,7 +148,7 @@ class Transport:
         try:
             return str(self._send(ask, deadline_s, streaming=False).headers.get("Date", ""))
         except UNREACHED as error:
-            raise Away(f"{ask}: the Kubernetes API does not answer: {error}") from None
+            raise Unavailable(f"{ask}: the Kubernetes API does not answer: {error}") from None
 
     def stream(self, ask: Ask, deadline_s: float, silence_s: float) -> urllib3.BaseHTTPResponse:
         """An answer whose body is still to come: its head within the deadline, then never `silence_s` without a byte.
@@ -158,7 +158,7 @@ class Transport:
         try:
             answer = self._send(ask, deadline_s, streaming=True)
         except UNREACHED as error:
-            raise Away(f"{ask}: the Kubernetes API does not answer: {error}") from None
+            raise Unavailable(f"{ask}: the Kubernetes API does not answer: {error}") from None
         if answer.status != 200:
             with_body = answer.data
             answer.release_conn()
@@ -191,7 +191,7 @@ def read_answer(ask: Ask, status: int, body: bytes) -> Object:
         raise refusal(ask, status, answer)
     if isinstance(answer, dict):
         return answer
-    raise Away(f"{ask}: the answer is not a JSON object")
+    raise Unavailable(f"{ask}: the answer is not a JSON object")
 
 
 def refusal(ask: Ask, status: int, answer: object) -> KubeError:
@@ -205,7 +205,7 @@ def refusal(ask: Ask, status: int, answer: object) -> KubeError:
         return Forbidden(f"{ask}: {said}" if _ENDING in said else f"mpsd lacks the right to {ask}: {said}")
     if status == 504 and _TOO_NEW in str(answer):
         return Expired(f"{ask}: {said}")
-    error = _ERRORS.get(status, Away if status >= 500 else Rejected)
+    error = _ERRORS.get(status, Unavailable if status >= 500 else Rejected)
     if error is Rejected and _is_of_another(answer):
         error = Conflict
     return error(f"{ask}: {said or f'HTTP {status}'}")
@@ -243,7 +243,7 @@ _KINDS = frozenset(kind.value for kind in ChangeKind)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WatchEvent:
     kind: ChangeKind
     object: Object
 
@@ -266,7 +266,7 @@ class Watch:
         self._silence_s = silence_s
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
-        self._pieces: asyncio.Queue[list[Change] | Exception | None] = asyncio.Queue()
+        self._pieces: asyncio.Queue[list[WatchEvent] | Exception | None] = asyncio.Queue()
         self._room = threading.Semaphore(_AHEAD)
         self._closed = threading.Event()
         self._answer: urllib3.BaseHTTPResponse | None = None
@@ -278,7 +278,7 @@ class Watch:
             async with asyncio.timeout(self._deadline_s):
                 await self._opened
         except TimeoutError:
-            raise Away(f"{self._ask}: no answer from the Kubernetes API in {self._deadline_s:g} s") from None
+            raise Unavailable(f"{self._ask}: no answer from the Kubernetes API in {self._deadline_s:g} s") from None
 
     def close(self) -> None:
         """Wakes the thread out of whatever it waits for, so that it ends; may be called again."""
@@ -289,7 +289,7 @@ class Watch:
             with suppress(*UNREACHED, ValueError, RuntimeError):  # it may have ended by itself just now
                 answer.shutdown()
 
-    async def changes(self) -> AsyncIterator[Change]:
+    async def changes(self) -> AsyncIterator[WatchEvent]:
         while True:
             piece = await self._pieces.get()
             self._room.release()
@@ -322,14 +322,14 @@ class Watch:
         except UNREACHED as error:
             late = isinstance(error, urllib3.exceptions.ReadTimeoutError)
             why = f"nothing came for {self._silence_s:g} s" if late else str(error)
-            return Away(f"{self._ask}: the connection is lost: {why}")
+            return Unavailable(f"{self._ask}: the connection is lost: {why}")
         except Exception as error:  # also a fault of ours, or nobody would hear of it in this thread
             return error
         finally:
             answer.close()
         return None
 
-    def _read(self, answer: urllib3.BaseHTTPResponse) -> Iterator[list[Change]]:
+    def _read(self, answer: urllib3.BaseHTTPResponse) -> Iterator[list[WatchEvent]]:
         rest = b""
         for piece in answer.stream(_PIECE):
             if self._closed.is_set():
@@ -339,18 +339,18 @@ class Watch:
             if changes:
                 yield changes
 
-    def _change(self, line: bytes) -> Change | None:
+    def _change(self, line: bytes) -> WatchEvent | None:
         """None for a kind of change that this version of mpsd does not know."""
         try:
             said = msgspec.json.decode(line)
             kind, found = said["type"], said["object"]
         except (msgspec.DecodeError, KeyError, TypeError) as error:
-            raise Away(f"{self._ask}: a line of the answer cannot be read: {error}") from None
+            raise Unavailable(f"{self._ask}: a line of the answer cannot be read: {error}") from None
         if kind == "ERROR":
             raise refusal(self._ask, int(found.get("code") or 500), found)
-        return Change(ChangeKind(kind), found) if kind in _KINDS else None
+        return WatchEvent(ChangeKind(kind), found) if kind in _KINDS else None
 
-    def _give(self, piece: list[Change] | Exception | None) -> None:
+    def _give(self, piece: list[WatchEvent] | Exception | None) -> None:
         """Waits for room; gives nothing to nobody."""
         self._room.acquire()
         if not self._closed.is_set():

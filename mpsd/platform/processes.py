@@ -179,7 +179,7 @@ def descendants_of(pid: int) -> tuple[int, ...]:
 # One rule: a process is in here only with a pidfd of its own, so a later one with the same pid can never stand for it.
 
 
-class Living:
+class ProcessSet:
     """Those that lived when `ask` was called last."""
 
     def __init__(self) -> None:

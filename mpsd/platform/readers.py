@@ -42,7 +42,7 @@ from mpsd.platform.rules.readers import (
     NOT_KNOWN,
     OTHER_HOST,
     TOO_MANY,
-    Verdict,
+    ReaderVerdict,
     Verdicts,
     access_review,
     away,
@@ -69,7 +69,7 @@ class TokenReviewer:
         self._kube = kube
         self._turns = asyncio.Semaphore(_MOST_AT_ONCE)  # who came first is asked about first
 
-    async def review(self, token: str, path: str) -> Verdict:
+    async def review(self, token: str, path: str) -> ReaderVerdict:
         """Whether who has this token may get this path; a 503 where the API server cannot say."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
@@ -83,7 +83,7 @@ class TokenReviewer:
         finally:
             self._turns.release()
 
-    async def _asked(self, token: str, path: str) -> Verdict:
+    async def _asked(self, token: str, path: str) -> ReaderVerdict:
         user = reviewed_user(await self._kube.create(_TOKENS, token_review(token)))
         if user is None:
             return NOT_KNOWN
@@ -171,7 +171,7 @@ _LONGEST_ANSWER_S = 600.0  # of a stream; who asks anew is looked at anew
 
 
 class Reviewer(Protocol):
-    async def review(self, token: str, path: str, /) -> Verdict: ...
+    async def review(self, token: str, path: str, /) -> ReaderVerdict: ...
 
     def close(self) -> None: ...
 
@@ -248,7 +248,7 @@ class ReadersPort:
 
         return answer
 
-    async def _verdict(self, token: str, path: str, reviewer: Reviewer) -> Verdict:
+    async def _verdict(self, token: str, path: str, reviewer: Reviewer) -> ReaderVerdict:
         if not token:
             return NO_TOKEN
         now = monotonic()
@@ -293,7 +293,7 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
         end.cancel()
 
 
-def _refused(verdict: Verdict) -> web.Response:
+def _refused(verdict: ReaderVerdict) -> web.Response:
     """In plain words. Who is refused keeps no connection, which others may need."""
     headers = {"WWW-Authenticate": "Bearer"} if verdict.status == 401 else {}
     answer = web.Response(text=f"{verdict.reason}\n", status=verdict.status, headers=headers)

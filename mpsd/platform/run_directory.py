@@ -31,7 +31,7 @@ class Vanished(Exception):
         self.path = path
 
 
-class Sight:
+class DirectoryIdentity:
     """The directory as it was when it was first seen; open, so that no other can have its number."""
 
     def __init__(self, directory: Path, descriptor: int) -> None:
@@ -64,14 +64,14 @@ def _is_missing(failure: BaseException) -> TypeGuard[FileNotFoundError]:
 
 
 @contextmanager
-def in_sight(directory: Path) -> Iterator[Sight]:
+def in_sight(directory: Path) -> Iterator[DirectoryIdentity]:
     """Vanished where it is not there."""
     try:
         descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         raise Vanished(directory) from None
     try:
-        yield Sight(directory, descriptor)
+        yield DirectoryIdentity(directory, descriptor)
     finally:
         os.close(descriptor)
 

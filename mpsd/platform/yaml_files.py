@@ -73,7 +73,7 @@ def parse_yaml(data: bytes, subject: str) -> tuple[Document, ...]:
     try:
         lines = _document_lines(yaml.parse(text, Loader=_SafeLoader))
         documents = [Document(loader.get_data(), line) for line in lines]
-    except _Unreadable as error:
+    except _BrokenDocument as error:
         raise InvalidInput(subject, [error.problem]) from None
     except yaml.MarkedYAMLError as error:
         raise InvalidInput(subject, [*loader.problems, _syntax(error)]) from None
@@ -144,7 +144,7 @@ def _syntax(error: yaml.MarkedYAMLError) -> Problem:
 # -- bounds ----------------------------------------------------------------------------------------------------------
 
 
-class _Unreadable(Exception):
+class _BrokenDocument(Exception):
     """A document that is not read to its end."""
 
     def __init__(self, rule: str, event: yaml.Event, value: str, message: str, remedy: str) -> None:
@@ -168,7 +168,7 @@ def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
             case yaml.CollectionStartEvent():
                 if len(around) >= DEEPEST:
                     remedy = "no Kubernetes object is; check the brackets"
-                    raise _Unreadable("yaml-too-deep", event, "", f"is nested more than {DEEPEST} deep", remedy)
+                    raise _BrokenDocument("yaml-too-deep", event, "", f"is nested more than {DEEPEST} deep", remedy)
                 around.append((event.anchor, nodes))
                 nodes += 1
                 anchored |= {event.anchor: None} if event.anchor else {}
@@ -185,7 +185,7 @@ def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
                 pass
         if nodes > MOST_NODES:
             message = f"holds more than {MOST_NODES} values once its aliases are written out"
-            raise _Unreadable("yaml-too-many-values", event, "", message, "split it into several files")
+            raise _BrokenDocument("yaml-too-many-values", event, "", message, "split it into several files")
     return lines
 
 
@@ -195,15 +195,15 @@ def _check_anchor(event: yaml.NodeEvent, anchored: Mapping[str, int | None]) -> 
     if isinstance(event, yaml.AliasEvent):
         if name not in anchored:
             message, remedy = "stands for nothing", f"write &{printable(name)} before what it stands for"
-            raise _Unreadable("yaml-alias-unknown", event, f"*{name}", message, remedy)
+            raise _BrokenDocument("yaml-alias-unknown", event, f"*{name}", message, remedy)
         if anchored[name] is None:
             message, remedy = "stands inside what it stands for, without end", "write out what is meant"
-            raise _Unreadable("yaml-alias-recursive", event, f"*{name}", message, remedy)
+            raise _BrokenDocument("yaml-alias-recursive", event, f"*{name}", message, remedy)
     elif name in anchored:
         message, remedy = "names two things in one document", "give the second another name"
-        raise _Unreadable("yaml-anchor-twice", event, f"&{name}", message, remedy)
+        raise _BrokenDocument("yaml-anchor-twice", event, f"&{name}", message, remedy)
     elif isinstance(event, yaml.ScalarEvent) and event.tag == "!":
-        raise _Unreadable("yaml-tag", event, "!", "is a tag without a name", "write text in quotes")
+        raise _BrokenDocument("yaml-tag", event, "!", "is a tag without a name", "write text in quotes")
 
 
 # -- values ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""What kube-scheduler asks of its extender, answered from the books.
+"""What kube-scheduler asks of its extender, answered from the ledger.
 
-One rule: while the books must not be asked nobody is told a guess, so pods wait and no node is given away; and what
+One rule: while the ledger must not be asked nobody is told a guess, so pods wait and no node is given away; and what
 cannot be read is answered 400 with what is wrong with it.
 """
 
@@ -17,9 +17,9 @@ from mpsd.kubelet.rules.gpu_choice import SharedPod
 from mpsd.platform.listener import BodyRefused, Handler, json_answer, read_body
 from mpsd.scheduler import wire
 from mpsd.scheduler.bind import BindArgs, Binder
-from mpsd.scheduler.ledger import ClusterBooks
-from mpsd.scheduler.metrics import SchedulerMetrics, Verb, Verdict
-from mpsd.scheduler.rules.capacity import NodeBooks
+from mpsd.scheduler.ledger import ClusterLedger
+from mpsd.scheduler.metrics import ExtenderVerb, RequestVerdict, SchedulerMetrics
+from mpsd.scheduler.rules.capacity import NodeCapacity
 from mpsd.scheduler.rules.filter import UnreadablePod, filtered, read_asking, scores
 from mpsd.scheduler.rules.gpu_table import GpuTable
 from mpsd.scheduler.rules.gpushare import inspected, inspection
@@ -29,33 +29,33 @@ GPUSHARE = "/gpushare-scheduler"  # where gpushare's extender answers: a configu
 _BODY_S = 5.0  # kube-scheduler waits as long for the answer unless it is told otherwise
 _NODES_AT_ONCE = 8  # of what takes up to a millisecond a node; then others are served
 
-_Answered = tuple[Verdict, bytes]
+_Answered = tuple[RequestVerdict, bytes]
 
 
 class _Trouble(Exception):
-    """The books must not be asked."""
+    """The ledger must not be asked."""
 
 
 class ExtenderApi:
-    def __init__(self, books: ClusterBooks, binder: Binder, metrics: SchedulerMetrics) -> None:
-        self._books = books
+    def __init__(self, ledger: ClusterLedger, binder: Binder, metrics: SchedulerMetrics) -> None:
+        self._ledger = ledger
         self._binder = binder
         self._metrics = metrics
         self._candidates = wire.CandidatesReader()
-        self._answers: Mapping[Verb, Callable[[bytes], Awaitable[_Answered]]] = {
-            Verb.FILTER: self._filter,
-            Verb.PRIORITIZE: self._prioritize,
-            Verb.PREEMPT: self._preempt,
-            Verb.BIND: self._bind,
+        self._answers: Mapping[ExtenderVerb, Callable[[bytes], Awaitable[_Answered]]] = {
+            ExtenderVerb.FILTER: self._filter,
+            ExtenderVerb.PRIORITIZE: self._prioritize,
+            ExtenderVerb.PREEMPT: self._preempt,
+            ExtenderVerb.BIND: self._bind,
         }
 
     def routes(self) -> Mapping[str, Handler]:
         """Everything that kube-scheduler and clients of gpushare may ask."""
-        verbs = {f"POST {prefix}/{verb}": self._handler(verb) for prefix in ("", GPUSHARE) for verb in Verb}
+        verbs = {f"POST {prefix}/{verb}": self._handler(verb) for prefix in ("", GPUSHARE) for verb in ExtenderVerb}
         nodes = [f"GET {prefix}/inspect{node}" for prefix in ("", GPUSHARE) for node in ("", "/{node}")]
         return verbs | dict.fromkeys(nodes, self._inspect)
 
-    def _handler(self, verb: Verb) -> Handler:
+    def _handler(self, verb: ExtenderVerb) -> Handler:
         async def handle(request: web.Request) -> web.Response:
             began = time.perf_counter()
             verdict, response = await self._respond(verb, request)
@@ -64,16 +64,16 @@ class ExtenderApi:
 
         return handle
 
-    async def _respond(self, verb: Verb, request: web.Request) -> tuple[Verdict, web.Response]:
+    async def _respond(self, verb: ExtenderVerb, request: web.Request) -> tuple[RequestVerdict, web.Response]:
         try:
             body = await read_body(request, "application/json", wire.LONGEST_BODY, _BODY_S)
             verdict, answer = await self._answers[verb](body)
         except BodyRefused as refused:
-            return Verdict.MALFORMED, _plain(refused.status, str(refused))
+            return RequestVerdict.MALFORMED, _plain(refused.status, str(refused))
         except (wire.MalformedRequest, UnreadablePod) as error:
-            return Verdict.MALFORMED, _plain(400, str(error))
+            return RequestVerdict.MALFORMED, _plain(400, str(error))
         except _Trouble as trouble:  # for what has no word for an error in its answer
-            return Verdict.TROUBLE, _plain(503, str(trouble))
+            return RequestVerdict.TROUBLE, _plain(503, str(trouble))
         return verdict, web.Response(body=answer, content_type="application/json")
 
     async def _filter(self, body: bytes) -> _Answered:
@@ -81,61 +81,61 @@ class ExtenderApi:
         try:
             pod = self._asking(asked.pod)
         except (_Trouble, UnreadablePod) as error:
-            return Verdict.TROUBLE, wire.filter_error(str(error))
+            return RequestVerdict.TROUBLE, wire.filter_error(str(error))
         if pod is None:
-            return Verdict.NOT_OURS, wire.filter_answer(asked, asked.nodes, {}, {})
-        found = filtered(pod.request, asked.nodes, self._books.table, self._books.promised_to(pod.name.uid))
+            return RequestVerdict.NOT_OURS, wire.filter_answer(asked, asked.nodes, {}, {})
+        found = filtered(pod.request, asked.nodes, self._ledger.table, self._ledger.promised_to(pod.name.uid))
         answer = wire.filter_answer(asked, found.passing, found.failed, found.never)
-        return (Verdict.DONE if found.passing else Verdict.NO_NODE), answer
+        return (RequestVerdict.DONE if found.passing else RequestVerdict.NO_NODE), answer
 
     async def _prioritize(self, body: bytes) -> _Answered:
         asked = self._candidates.read(body)
         pod = self._asking(asked.pod)
         if pod is None:
-            return Verdict.NOT_OURS, wire.prioritize_answer(asked.nodes, repeat(0))
-        found = scores(pod.request, asked.nodes, self._books.table, self._books.promised_to(pod.name.uid))
-        return Verdict.DONE, wire.prioritize_answer(asked.nodes, found)
+            return RequestVerdict.NOT_OURS, wire.prioritize_answer(asked.nodes, repeat(0))
+        found = scores(pod.request, asked.nodes, self._ledger.table, self._ledger.promised_to(pod.name.uid))
+        return RequestVerdict.DONE, wire.prioritize_answer(asked.nodes, found)
 
     async def _preempt(self, body: bytes) -> _Answered:
         asked = wire.read_preemption(body)
         pod = self._asking(asked.pod)
         if pod is None:
-            return Verdict.NOT_OURS, wire.preempt_answer(asked.nodes)
-        preemptor, own = Preemptor(pod.request, pod.priority), self._books.promised_to(pod.name.uid)
+            return RequestVerdict.NOT_OURS, wire.preempt_answer(asked.nodes)
+        preemptor, own = Preemptor(pod.request, pod.priority), self._ledger.promised_to(pod.name.uid)
         helped = {}
         for node, proposed in asked.nodes.items():
-            books = own.get(node) or self._books.table.books(node)
-            uids = victims(preemptor, books, self._books.pods_on(node), proposed.victims) if books else ()
+            ledger = own.get(node) or self._ledger.table.ledger(node)
+            uids = victims(preemptor, ledger, self._ledger.pods_on(node), proposed.victims) if ledger else ()
             # A scheduler that is named a node where nobody goes gives the whole preemption up.
             if uids:
                 helped[node] = wire.Proposed(uids, proposed.budgets_broken)
             await asyncio.sleep(0)  # dozens of pods with odd shares of each GPU take tenths of a second
-        return (Verdict.DONE if helped else Verdict.NO_NODE), wire.preempt_answer(helped)
+        return (RequestVerdict.DONE if helped else RequestVerdict.NO_NODE), wire.preempt_answer(helped)
 
     async def _bind(self, body: bytes) -> _Answered:
         reason = await self._binder.bind(BindArgs(**wire.read_binding(body)))
-        return (Verdict.REFUSED if reason else Verdict.DONE), wire.bind_answer(reason)
+        return (RequestVerdict.REFUSED if reason else RequestVerdict.DONE), wire.bind_answer(reason)
 
     async def _inspect(self, request: web.Request) -> web.Response:
         """One node, or all. As gpushare does, an unknown node is an error in the answer."""
         name = request.match_info.get("node")
-        nodes = bit_by_bit(self._books.table, [name] if name else None)
-        found = [msgspec.Raw(msgspec.json.encode(inspected(books))) async for books in nodes]
+        nodes = bit_by_bit(self._ledger.table, [name] if name else None)
+        found = [msgspec.Raw(msgspec.json.encode(inspected(ledger))) async for ledger in nodes]
         missing = f"mpsd knows no GPU of node {name}" if name and not found else ""
-        return json_answer(inspection(found, self._books.trouble or missing))
+        return json_answer(inspection(found, self._ledger.trouble or missing))
 
     def _asking(self, pod: Mapping[str, Any]) -> SharedPod | None:
         """None for a pod that asks for no GPU. _Trouble, UnreadablePod."""
-        if trouble := self._books.trouble:
+        if trouble := self._ledger.trouble:
             raise _Trouble(f"mpsd scheduler cannot say what is free: {trouble}")
-        return read_asking(pod, self._books.policy)
+        return read_asking(pod, self._ledger.policy)
 
 
-async def bit_by_bit(table: GpuTable, nodes: Sequence[str] | None = None) -> AsyncIterator[NodeBooks]:
-    """The books of these nodes, None for all, while others are served in between: thousands take a second."""
+async def bit_by_bit(table: GpuTable, nodes: Sequence[str] | None = None) -> AsyncIterator[NodeCapacity]:
+    """The ledger of these nodes, None for all, while others are served in between: thousands take a second."""
     for place, node in enumerate(table.nodes if nodes is None else nodes, 1):
-        if books := table.books(node):
-            yield books
+        if ledger := table.ledger(node):
+            yield ledger
         if place % _NODES_AT_ONCE == 0:
             await asyncio.sleep(0)
 

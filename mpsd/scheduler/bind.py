@@ -13,16 +13,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
-from mpsd.grants.rules.placement import NoRoom
+from mpsd.grants.rules.placement import InsufficientResources
 from mpsd.kubelet.rules.gpu_choice import SharedPod, annotations_at_bind
 from mpsd.model.grants import GpuName
 from mpsd.model.policy import Policy
-from mpsd.platform.kube import MPS_NODES, PODS, Away, Conflict, Kube, KubeError, NotFound, Object, PatchKind
+from mpsd.platform.kube import MPS_NODES, PODS, Conflict, Kube, KubeError, NotFound, Object, PatchKind, Unavailable
 from mpsd.platform.kube_time import stamp
 from mpsd.platform.logs import logger
-from mpsd.scheduler.ledger import ClusterBooks
+from mpsd.scheduler.ledger import ClusterLedger
 from mpsd.scheduler.node import KnownNode
-from mpsd.scheduler.rules.capacity import NodeBooks, choose
+from mpsd.scheduler.rules.capacity import NodeCapacity, choose
 from mpsd.scheduler.rules.filter import UnreadablePod, read_asking
 from mpsd.scheduler.rules.reservations import KEY, Reservation, written
 from mpsd.scheduler.rules.shortage import NO_BOOKS, can_ever, has_domain, why_not
@@ -37,13 +37,13 @@ from mpsd.scheduler.rules.shortage import NO_BOOKS, can_ever, has_domain, why_no
 _TRIES = 5  # agents and other schedulers write the same object
 
 
-class NotPromised(Exception):
+class NotReserved(Exception):
     """Why not, for a person."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """dev_mib: what the first of the GPUs may promise in all. since: when they were chosen, by the books' clock."""
+    """dev_mib: what the first of the GPUs may promise in all. since: when they were chosen, by the ledger's clock."""
 
     gpus: tuple[GpuName, ...]
     memory_mib: int
@@ -52,12 +52,12 @@ class Chosen:
     since: float
 
 
-class Promiser:
+class Reserver:
     """Whoever calls it has the node's turn."""
 
-    def __init__(self, kube: Kube, books: ClusterBooks) -> None:
+    def __init__(self, kube: Kube, ledger: ClusterLedger) -> None:
         self._kube = kube
-        self._books = books
+        self._ledger = ledger
         self._log = logger(role="scheduler")
 
     async def promise(self, pod: SharedPod, known: KnownNode) -> Chosen:
@@ -69,63 +69,63 @@ class Promiser:
                     return chosen
         finally:
             known.promises.decided()
-            self._books.touched(known)
-        raise NotPromised(
+            self._ledger.touched(known)
+        raise NotReserved(
             f"node {known.name}: what is known of it changes faster than a GPU can be promised; try again"
         )
 
     def _choose(self, pod: SharedPod, known: KnownNode) -> Chosen:
         """Chooses, and counts it, without anybody coming between."""
         uid = pod.name.uid
-        books, earlier = self._books.without(known, uid), known.promises.of(uid)
-        if books is None:
-            raise NotPromised(f"node {known.name}: {NO_BOOKS}")
-        found = choose(pod.request, books, earlier.gpus if earlier else ())
-        if books.shut or isinstance(found, NoRoom):
-            raise NotPromised(f"node {known.name}: {_shortage(pod, books)}")
+        ledger, earlier = self._ledger.without(known, uid), known.promises.of(uid)
+        if ledger is None:
+            raise NotReserved(f"node {known.name}: {NO_BOOKS}")
+        found = choose(pod.request, ledger, earlier.gpus if earlier else ())
+        if ledger.shut or isinstance(found, InsufficientResources):
+            raise NotReserved(f"node {known.name}: {_shortage(pod, ledger)}")
         percent = pod.request.thread_percent or 0
         memory_mib, at = pod.request.memory_mib, stamp(time.time())
         known.promises.decide(Reservation(pod.name, found.gpus, memory_mib, percent, at))
-        self._books.touched(known)
-        rooms = {room.gpu.uuid: room for room in books.rooms}
+        self._ledger.touched(known)
+        rooms = {room.gpu.uuid: room for room in ledger.rooms}
         gpus = tuple(GpuName(uuid, rooms[uuid].gpu.ordinal) for uuid in found.gpus)
-        return Chosen(gpus, memory_mib, rooms[found.gpus[0]].memory_mib_total, books.policy, self._books.now())
+        return Chosen(gpus, memory_mib, rooms[found.gpus[0]].memory_mib_total, ledger.policy, self._ledger.now())
 
     async def _write(self, known: KnownNode) -> bool:
         """Writes the promises that count. False where the node's MPSNode was another by then: it is known now."""
         assert known.told, "its room was counted"
-        version, promised = known.told.version, written(self._books.promised(known))
+        version, promised = known.told.version, written(self._ledger.promised(known))
         patch = {"metadata": {"resourceVersion": version, "annotations": {KEY: promised}}}
         try:
             try:
                 answer = await self._kube.patch(MPS_NODES, known.name, patch, PatchKind.MERGE)
             except Conflict:
-                self._books.answered(known, await self._kube.get(MPS_NODES, known.name), refused=version)
+                self._ledger.answered(known, await self._kube.get(MPS_NODES, known.name), refused=version)
                 return False
         except NotFound:
-            raise NotPromised(f"node {known.name}: {NO_BOOKS}") from None
+            raise NotReserved(f"node {known.name}: {NO_BOOKS}") from None
         except KubeError as error:
-            raise NotPromised(str(error)) from None
-        self._books.answered(known, answer)
+            raise NotReserved(str(error)) from None
+        self._ledger.answered(known, answer)
         return True
 
     async def withdraw(self, uid: str, known: KnownNode) -> None:
         """Takes the promise to a pod back; where that fails, it ends by itself."""
         known.promises.withdraw(uid)
-        self._books.touched(known)
+        self._ledger.touched(known)
         try:
             for _try in range(_TRIES):
                 if known.told is None or await self._write(known):
                     return
                 known.promises.withdraw(uid)
-        except NotPromised as error:
+        except NotReserved as error:
             self._log.warning("promise stays", pod_uid=uid, node=known.name, reason=str(error))
 
 
-def _shortage(pod: SharedPod, books: NodeBooks) -> str:
-    why = why_not(pod.request, books)
-    fits_when_empty = can_ever(pod.request, books) and has_domain(pod.request, books)
-    return f"another pod was faster: {why}" if fits_when_empty and not books.shut else why
+def _shortage(pod: SharedPod, ledger: NodeCapacity) -> str:
+    why = why_not(pod.request, ledger)
+    fits_when_empty = can_ever(pod.request, ledger) and has_domain(pod.request, ledger)
+    return f"another pod was faster: {why}" if fits_when_empty and not ledger.shut else why
 
 
 _TURN_S = 5.0  # that a bind waits for others to the same node
@@ -161,10 +161,10 @@ class _IsBound(Exception):
 class Binder:
     """Any number of binds at once; those to one node wait for each other."""
 
-    def __init__(self, kube: Kube, books: ClusterBooks) -> None:
+    def __init__(self, kube: Kube, ledger: ClusterLedger) -> None:
         self._kube = kube
-        self._books = books
-        self._promiser = Promiser(kube, books)
+        self._ledger = ledger
+        self._promiser = Reserver(kube, ledger)
         self._log = logger(role="scheduler")
 
     async def bind(self, args: BindArgs) -> str:
@@ -178,9 +178,9 @@ class Binder:
             return str(error)
 
     async def _bind(self, args: BindArgs) -> str:
-        if trouble := self._books.trouble:
+        if trouble := self._ledger.trouble:
             raise _NotBound(f"mpsd scheduler cannot say what is free: {trouble}")
-        known = self._books.known(args.node)
+        known = self._ledger.known(args.node)
         async with self._turn(known) if known else nullcontext():
             pod = await self._pod(args)
             if pod is None:  # it asks for nothing that mpsd gives, and may go where the scheduler likes
@@ -194,7 +194,7 @@ class Binder:
     async def _bind_shared(self, args: BindArgs, pod: SharedPod, known: KnownNode) -> None:
         try:
             chosen = await self._promiser.promise(pod, known)
-        except NotPromised as error:
+        except NotReserved as error:
             await self._unbound(args)  # it may be what takes the room
             raise _NotBound(str(error)) from None
         await self._confirm(args, known, chosen)
@@ -217,11 +217,11 @@ class Binder:
 
     async def _pod(self, args: BindArgs) -> SharedPod | None:
         """None where it asks for no GPU."""
-        heard = self._books.pod(args.pod_namespace, args.pod_name)
+        heard = self._ledger.pod(args.pod_namespace, args.pod_name)
         if heard and heard.name.uid == args.pod_uid and not heard.node and not heard.terminating:
             return heard
         try:
-            return read_asking(await self._unbound(args), self._books.policy)
+            return read_asking(await self._unbound(args), self._ledger.policy)
         except UnreadablePod as error:
             raise _NotBound(str(error)) from None
 
@@ -252,7 +252,7 @@ class Binder:
 
     async def _confirm(self, args: BindArgs, known: KnownNode, chosen: Chosen) -> None:
         """Binds the pod to what it was promised."""
-        if self._books.now() - chosen.since > self._books.patience.promise_s / 2:
+        if self._ledger.now() - chosen.since > self._ledger.patience.promise_s / 2:
             raise _NotBound(f"node {known.name}: to promise a GPU took too long; try again")
         at_ns = time.time_ns()
         annotations = annotations_at_bind(chosen.gpus, chosen.memory_mib, chosen.dev_mib, chosen.policy, at_ns)
@@ -278,9 +278,9 @@ class Binder:
         }
         try:
             await self._kube.create(PODS, binding, args.pod_namespace, "binding")
-        except (Conflict, NotFound, Away) as error:
+        except (Conflict, NotFound, Unavailable) as error:
             await self._unbound(args)
-            if isinstance(error, Away):
+            if isinstance(error, Unavailable):
                 raise _Unsure(f"whether pod {args.pod} is bound is not known yet: {error}") from None
             raise _NotBound(str(error)) from None
         except KubeError as error:

@@ -23,8 +23,8 @@ from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.limits_watch import PinnedResources
 from mpsd.platform.logs import logger
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
-from mpsd.scheduler.node import KnownNode, Told, read_told
-from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, Fate, NodeBooks, Terms
+from mpsd.scheduler.node import KnownNode, ReportedNode, read_told
+from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, NodeCapacity, ReservationFate, Terms
 from mpsd.scheduler.rules.gpu_table import GpuTable
 from mpsd.scheduler.rules.reservations import LONGEST_S, Reservation
 
@@ -58,16 +58,16 @@ class KnownPods:
         while self._ends and at - self._ends[0][0] > self._remembered_s:
             self._ended.discard(self._ends.popleft()[1])
 
-    def fate(self, promise: Reservation, node: str) -> Fate:
+    def fate(self, promise: Reservation, node: str) -> ReservationFate:
         """Of the pod that was promised something of this node, by what is heard of pods alone."""
         if promise.pod.uid in self._ended:
-            return Fate.ENDED
+            return ReservationFate.ENDED
         pod = self.pod(promise.pod.namespace, promise.pod.name)
         if pod is None or pod.name.uid != promise.pod.uid:
-            return Fate.UNSEEN
+            return ReservationFate.UNSEEN
         if not pod.node:
-            return Fate.WAITING
-        return Fate.BOUND if pod.node == node else Fate.ELSEWHERE
+            return ReservationFate.WAITING
+        return ReservationFate.BOUND if pod.node == node else ReservationFate.ELSEWHERE
 
 
 # Which rows of a table are to be written anew, and when.
@@ -118,7 +118,7 @@ class Rows:
 @dataclass(frozen=True, slots=True)
 class Patience:
     """promise_s: that a promise lasts to a pod which nobody has seen bound. out_of_sync_s: that a watch may be broken
-    before the books must not be asked any more.
+    before the ledger must not be asked any more.
     """
 
     promise_s: float = LONGEST_S
@@ -136,7 +136,7 @@ class _NodeFacts:
     placement: str
 
 
-class ClusterBooks:
+class ClusterLedger:
     """Kept by watches on MPSNodes, Nodes and pods, and by what this scheduler has promised.
 
     clients: of a GPU whose node does not say how many it serves. now: by which promises end, seconds.
@@ -191,7 +191,7 @@ class ClusterBooks:
 
     @property
     def trouble(self) -> str:
-        """Why the books must not be asked now, a sentence; empty where they may be."""
+        """Why the ledger must not be asked now, a sentence; empty where they may be."""
         unheard = [mirror.plural for mirror in self._mirrors if not mirror.synced]
         if unheard:
             return f"the cluster's {' and '.join(unheard)} have not been heard of yet"
@@ -216,13 +216,13 @@ class ClusterBooks:
         known = self._nodes.get(node)
         return sorted(known.pods.values(), key=lambda pod: (pod.created, pod.name.uid)) if known else ()
 
-    def promised_to(self, uid: str) -> Mapping[str, NodeBooks]:
-        """By node, where a pod has a promise, the books as they are without it.
+    def promised_to(self, uid: str) -> Mapping[str, NodeCapacity]:
+        """By node, where a pod has a promise, the ledger as they are without it.
 
         The pod itself fits there by these: the promise that a bind cut off has left is its own.
         """
         found = ((name, self.without(self._nodes[name], uid)) for name in self._promised.get(uid, ()))
-        return {name: books for name, books in found if books}
+        return {name: ledger for name, ledger in found if ledger}
 
     # -- for whoever binds -----------------------------------------------------------------------------------------
 
@@ -230,9 +230,9 @@ class ClusterBooks:
         """None for a node of which nothing has been heard."""
         return self._nodes.get(node)
 
-    def without(self, known: KnownNode, uid: str) -> NodeBooks | None:
-        """The node's books as they are now, without the promise to one pod. None where it has no MPSNode."""
-        return known.books(self._terms, (one for one in self.promised(known) if one.pod.uid != uid))
+    def without(self, known: KnownNode, uid: str) -> NodeCapacity | None:
+        """The node's ledger as they are now, without the promise to one pod. None where it has no MPSNode."""
+        return known.ledger(self._terms, (one for one in self.promised(known) if one.pod.uid != uid))
 
     def promised(self, known: KnownNode) -> tuple[Reservation, ...]:
         """The node's promises that count."""
@@ -262,7 +262,7 @@ class ClusterBooks:
         pod = read_shared_pod(thing, self._policy())
         return None if pod is None or pod.finished else pod
 
-    def _mpsnode_changed(self, before: Told | None, now: Told | None) -> None:
+    def _mpsnode_changed(self, before: ReportedNode | None, now: ReportedNode | None) -> None:
         told = now or before
         assert told, "something has changed"
         known = self._node(told.node.name)
@@ -286,8 +286,8 @@ class ClusterBooks:
             for name in {pod.node, *self._promised.get(pod.name.uid, ())} - {""}:
                 self._rows.mark(name)
 
-    def _fate(self, known: KnownNode, promise: Reservation) -> Fate:
-        return Fate.GRANTED if known.is_granted(promise.pod) else self._pods.fate(promise, known.name)
+    def _fate(self, known: KnownNode, promise: Reservation) -> ReservationFate:
+        return ReservationFate.GRANTED if known.is_granted(promise.pod) else self._pods.fate(promise, known.name)
 
     # -- the rows --------------------------------------------------------------------------------------------------
 
@@ -302,9 +302,9 @@ class ClusterBooks:
         known = self._nodes.get(name)
         if known is None:
             return None
-        books = known.books(self._terms, self.promised(known))
-        if books:
-            self._table.put(books)
+        ledger = known.ledger(self._terms, self.promised(known))
+        if ledger:
+            self._table.put(ledger)
         else:
             self._table.drop(name)
         if not known.is_known:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from mpsd.model import metrics as names
 from mpsd.platform.server_metrics import ServerMetrics
-from mpsd.scheduler.rules.capacity import NodeBooks, Source
+from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity
 
 
-class Verb(StrEnum):
+class ExtenderVerb(StrEnum):
     """What an extender can be asked."""
 
     FILTER = "filter"
@@ -22,14 +22,14 @@ class Verb(StrEnum):
     BIND = "bind"
 
 
-class Verdict(StrEnum):
+class RequestVerdict(StrEnum):
     """What came of a request."""
 
     DONE = "done"  # a node has room, the pod is bound, somebody can be stopped
     NO_NODE = "no-node"  # no node has room, or none would if pods were stopped
     REFUSED = "refused"  # not bound
     NOT_OURS = "not-ours"  # a pod that asks for no GPU
-    TROUBLE = "trouble"  # the books must not be asked now
+    TROUBLE = "trouble"  # the ledger must not be asked now
     MALFORMED = "malformed"  # no request that could be read
 
 
@@ -44,18 +44,18 @@ class SchedulerMetrics(ServerMetrics):
         self._promises = self.gauge(names.SCHEDULER_PROMISES)
         self._usable = self.gauge(names.SCHEDULER_USABLE)
 
-    def answered(self, verb: Verb, verdict: Verdict, took_s: float) -> None:
+    def answered(self, verb: ExtenderVerb, verdict: RequestVerdict, took_s: float) -> None:
         self._requests_of(verb.value, verdict.value).inc()
         self._seconds_of(verb.value).observe(took_s)
 
     def known(self, nodes: Sequence["Numbers"]) -> None:
-        """What the books of each node hold now."""
+        """What the ledger of each node hold now."""
         self._nodes.set(len(nodes))
         for gauge, column in ((self._gpus, 0), (self._open, 1), (self._promises, 2)):
             gauge.set(sum(each[column] for each in nodes))
 
     def usable(self, for_s: float) -> None:
-        """For how long the books may have been asked; 0 while they may not."""
+        """For how long the ledger may have been asked; 0 while they may not."""
         self._usable.set(for_s)
 
 
@@ -67,6 +67,6 @@ class Numbers(NamedTuple):
     promises: int
 
     @classmethod
-    def of(cls, books: NodeBooks) -> "Numbers":
-        promises = sum(one.source is Source.RESERVED for one in books.taken)
-        return cls(len(books.totals), len(books.rooms), promises)
+    def of(cls, ledger: NodeCapacity) -> "Numbers":
+        promises = sum(one.source is AssignmentSource.RESERVED for one in ledger.taken)
+        return cls(len(ledger.totals), len(ledger.rooms), promises)

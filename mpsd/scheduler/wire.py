@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mpsd.scheduler.rules.gpu_table import Lately
+from mpsd.scheduler.rules.gpu_table import RecentValues
 
 LONGEST_BODY = 32 * 1024**2  # 5 000 Nodes as Kubernetes writes them; their names alone are 150 kB
 _KEPT = 4  # lists of names: of each scheduler that asks, those of its filter and of its prioritize
@@ -29,7 +29,7 @@ class _Metadata(msgspec.Struct):
     name: str
 
 
-class _Node(msgspec.Struct):
+class _WireNode(msgspec.Struct):
     metadata: _Metadata
 
 
@@ -55,7 +55,7 @@ _FIELDS: Decoder[dict[str, msgspec.Raw]] = Decoder(dict[str, msgspec.Raw])
 _POD: Decoder[dict[str, Any]] = Decoder(dict[str, Any])
 _NAMES: Decoder[tuple[str, ...] | None] = Decoder(tuple[str, ...] | None)
 _NODES: Decoder[_NodeList | None] = Decoder(_NodeList | None)
-_NODE: Decoder[_Node] = Decoder(_Node)
+_NODE: Decoder[_WireNode] = Decoder(_WireNode)
 _VICTIMS: Decoder[_Listed | None] = Decoder(_Listed | None)
 _TEXT: Decoder[str] = Decoder(str)
 
@@ -94,7 +94,7 @@ class CandidatesReader:
     """
 
     def __init__(self) -> None:
-        self._names: Lately[bytes, tuple[str, ...]] = Lately(_KEPT)
+        self._names: RecentValues[bytes, tuple[str, ...]] = RecentValues(_KEPT)
 
     def read(self, body: bytes) -> Candidates:
         """MalformedRequest."""

@@ -83,7 +83,7 @@ class Quirk(IntFlag):
     DEAR_CONTEXTS = 4
 
 
-class Refused(Exception):
+class CardRefusal(Exception):
     """The card gives nothing; `code` is the CUDA error the process gets."""
 
     def __init__(self, code: int) -> None:
@@ -92,7 +92,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class ProcessHolding:
     """What one living process holds."""
 
     slot: int
@@ -103,7 +103,7 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ContextClaim:
     """What a process wants in order to have a context; most_clients bounds the MPS clients on the card."""
 
     pid: int
@@ -120,7 +120,7 @@ def create_card(path: Path, memory_bytes: int) -> None:
     path.chmod(0o666)
 
 
-class Card:
+class CardView:
     """One process's view of a card."""
 
     def __init__(self, path: Path) -> None:
@@ -179,7 +179,7 @@ class Card:
     def quirks(self, quirks: Quirk) -> None:
         _FLAG.pack_into(self._map, _QUIRKS_AT, quirks)
 
-    def holdings(self) -> tuple[Holding, ...]:
+    def holdings(self) -> tuple[ProcessHolding, ...]:
         """What every living process holds, oldest slot first."""
         with self._locked(fcntl.LOCK_SH):
             slots = self._map[_SLOTS_AT:_SIZE]
@@ -188,16 +188,16 @@ class Card:
     def free_bytes(self) -> int:
         return self.memory_bytes - sum(holding.held_bytes for holding in self.holdings())
 
-    def claim(self, claim: Claim) -> int:
+    def claim(self, claim: ContextClaim) -> int:
         """Take a slot with the context's bytes in it and return its number, or raise Refused."""
         with self._locked(fcntl.LOCK_EX):
             living = self._living_only()
             if claim.kind != MPS_CLIENT and not self._admits(living):
-                raise Refused(DEVICE_UNAVAILABLE)
+                raise CardRefusal(DEVICE_UNAVAILABLE)
             if claim.kind == MPS_CLIENT and _clients(living) >= claim.most_clients:
-                raise Refused(MPS_MAX_CLIENTS_REACHED)
+                raise CardRefusal(MPS_MAX_CLIENTS_REACHED)
             if self.memory_bytes - sum(holding.held_bytes for holding in living) < claim.wanted_bytes:
-                raise Refused(OUT_OF_MEMORY)
+                raise CardRefusal(OUT_OF_MEMORY)
             taken = {holding.slot for holding in living}
             slot = next(slot for slot in range(_SLOTS) if slot not in taken)
             start = process_start_ticks(claim.pid)
@@ -234,12 +234,12 @@ class Card:
             return True
         return self.memory_bytes - sum(holding.held_bytes for holding in self._living_only()) >= more_bytes
 
-    def _admits(self, living: list[Holding]) -> bool:
+    def _admits(self, living: list[ProcessHolding]) -> bool:
         """Whether the compute mode lets one more process have the card to itself or share it."""
         others = any(holding.kind != MPS_CLIENT for holding in living)
         return self.compute_mode == DEFAULT or (self.compute_mode == EXCLUSIVE_PROCESS and not others)
 
-    def _living_only(self) -> list[Holding]:
+    def _living_only(self) -> list[ProcessHolding]:
         living = []
         for holding, start in _holdings(self._map[_SLOTS_AT:_SIZE]):
             if self._lives(holding.pid, start):
@@ -283,14 +283,14 @@ def process_start_ticks(pid: int) -> int:
     return 0 if ended else int(fields[19])
 
 
-def _holdings(slots: bytes) -> Iterator[tuple[Holding, int]]:
+def _holdings(slots: bytes) -> Iterator[tuple[ProcessHolding, int]]:
     """Every slot in use, with the start time of its process."""
     for slot, (start, held_bytes, pid, kind, busy_sms, _) in enumerate(_SLOT.iter_unpack(slots)):
         if kind:
-            yield Holding(slot, pid, kind, held_bytes, busy_sms), start
+            yield ProcessHolding(slot, pid, kind, held_bytes, busy_sms), start
 
 
-def _clients(living: list[Holding]) -> int:
+def _clients(living: list[ProcessHolding]) -> int:
     return sum(holding.kind == MPS_CLIENT for holding in living)
 
 

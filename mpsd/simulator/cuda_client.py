@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
 from mpsd.simulator.card import INVALID_DEVICE, MPS_CLIENT, OUTSIDE_MPS, SUCCESS, shown
-from mpsd.simulator.cuda_driver import Context, CudaFailure, CudaProcess
+from mpsd.simulator.cuda_driver import CudaFailure, CudaProcess, SimulatedContext
 from mpsd.simulator.gpus import MIB
 
 PIECE_MIB = 32
@@ -33,7 +33,7 @@ SMALL_PER_S = 52754.0  # launches of 8 blocks, by a client that is alone; eight 
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class SimulatedWork:
     """What is computed: its launches a second on one SM, up to so many SMs, and how many of all SMs that keeps busy.
 
     sliced: what is left of the launches where processes beside MPS take turns, since the GPU changes between them.
@@ -47,14 +47,14 @@ class Work:
     buffers_mib: int = 0
 
 
-LAUNCH = Work(LAUNCHES_PER_SM)
-WORKS: Mapping[str, Work] = {
+LAUNCH = SimulatedWork(LAUNCHES_PER_SM)
+WORKS: Mapping[str, SimulatedWork] = {
     # Read off an H200, driver 580.159.04: docs/benchmarks. 1815 a second at 132 SMs, 1564 of eight that took turns.
-    "arithmetic": Work(1815 / 132, sliced=0.862, sample_launches=16),
+    "arithmetic": SimulatedWork(1815 / 132, sliced=0.862, sample_launches=16),
     # Whatever its SMs; they have room for more. 31 898 a second were left of it in eight that took turns.
-    "small": Work(SMALL_PER_S, most_sms=1, busy_sms=2, sliced=0.605, sample_launches=10),
+    "small": SimulatedWork(SMALL_PER_S, most_sms=1, busy_sms=2, sliced=0.605, sample_launches=10),
     # 57 a second on each of 26 SMs; the memory does 3 760, so who has 66 SMs leaves nothing to others.
-    "bandwidth": Work(57.0, most_sms=66, sample_launches=4, buffers_mib=1024),
+    "bandwidth": SimulatedWork(57.0, most_sms=66, sample_launches=4, buffers_mib=1024),
 }
 _LOOK_EVERY_S = 0.05
 _SAY_EVERY_S = 0.25
@@ -269,7 +269,7 @@ def _measure(program: CudaProgram, value: str) -> None:
     )
 
 
-def _compute(program: CudaProgram, work: Work, asked_s: float, files: Sequence[int]) -> tuple[float, float]:
+def _compute(program: CudaProgram, work: SimulatedWork, asked_s: float, files: Sequence[int]) -> tuple[float, float]:
     """Launches in this time, or until one of the files can be read; and the seconds that they took.
 
     What a processor takes to begin and to end them is not among these: rates are a GPU's, whatever else runs here.
@@ -292,14 +292,14 @@ def _compute(program: CudaProgram, work: Work, asked_s: float, files: Sequence[i
     return launches, then - began
 
 
-def _busy_sms(work: Work, context: Context) -> int:
+def _busy_sms(work: SimulatedWork, context: SimulatedContext) -> int:
     """Of what bounds the work, be it memory, as much as so many SMs are of all."""
     if work.buffers_mib and work.most_sms:
         return context.gpu.sms * min(context.sms, work.most_sms) // work.most_sms
     return min(context.sms, work.busy_sms or context.sms)
 
 
-def _share(work: Work, context: Context) -> float:
+def _share(work: SimulatedWork, context: SimulatedContext) -> float:
     """What it has now of its launches alone.
 
     Processes beside MPS and the MPS server take turns on the whole GPU. In the server's turn every client who computes

@@ -21,9 +21,9 @@ from mpsd.simulator.card import (
     OUT_OF_MEMORY,
     OUTSIDE_MPS,
     SUCCESS,
-    Card,
-    Claim,
-    Refused,
+    CardRefusal,
+    CardView,
+    ContextClaim,
 )
 from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path, present_gpus, simulated_folder, visible_gpus
 from mpsd.simulator.mps import client_share, messages
@@ -46,18 +46,18 @@ class CudaFailure(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class SimulatedContext:
     """A context: its GPU, its place on the card, and what it may use; limit_bytes None where nothing limits it."""
 
     gpu: SimulatedGpu
-    card: Card
+    card: CardView
     slot: int
     sms: int
     limit_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryInfo:
+class CudaMemoryInfo:
     """What cuMemGetInfo tells."""
 
     free_mib: int
@@ -79,7 +79,7 @@ class CudaProcess:
         self.visible = visible_gpus(environment.get(VISIBLE_DEVICES), present)
         if not self.visible:
             raise CudaFailure("cuInit", NO_DEVICE)
-        self.context: Context | None = None  # None: not created yet, or destroyed
+        self.context: SimulatedContext | None = None  # None: not created yet, or destroyed
         self.error = SUCCESS
 
     def create_context(self, ordinal: int) -> int:
@@ -97,14 +97,14 @@ class CudaProcess:
             self.context = None
         return SUCCESS if result == MPS_CLIENT_TERMINATED else result
 
-    def memory_info(self) -> MemoryInfo:
+    def memory_info(self) -> CudaMemoryInfo:
         """Free within the limit, and the whole card."""
         if self.context is None:
-            return MemoryInfo(0, 0)
+            return CudaMemoryInfo(0, 0)
         free = self.context.card.free_bytes()
         if self.context.limit_bytes is not None:
             free = min(free, self.context.limit_bytes - self.context.card.held_bytes(self.context.slot))
-        return MemoryInfo(free // MIB, self.context.gpu.memory_mib)
+        return CudaMemoryInfo(free // MIB, self.context.gpu.memory_mib)
 
     def allocate(self, more_bytes: int) -> int:
         """Take memory, or give some back when negative; the result."""
@@ -153,18 +153,18 @@ class CudaProcess:
         wish = client_share.wish(self._environment, self.visible, ordinal)
         given = self._request({"context": {"uuid": gpu.uuid, "ordinal": ordinal, "wish": asdict(wish)}})
         if given["status"] == SUCCESS:
-            card = Card(card_path(self._folder, gpu))
-            self.context = Context(gpu, card, given["slot"], given["sms"], given["limit_bytes"])
+            card = CardView(card_path(self._folder, gpu))
+            self.context = SimulatedContext(gpu, card, given["slot"], given["sms"], given["limit_bytes"])
         return int(given["status"])
 
     def _create_outside(self, gpu: SimulatedGpu) -> int:
-        card = Card(card_path(self._folder, gpu))
+        card = CardView(card_path(self._folder, gpu))
         cost_mib = gpu.context_mib_by_sms[gpu.sms] + OUTSIDE_MIB + (0 if card.holdings() else FIRST_MIB)
         try:
-            slot = card.claim(Claim(self._pid, OUTSIDE_MPS, cost_mib * MIB))
-        except Refused as refused:
+            slot = card.claim(ContextClaim(self._pid, OUTSIDE_MPS, cost_mib * MIB))
+        except CardRefusal as refused:
             return refused.code
-        self.context = Context(gpu, card, slot, gpu.sms, None)
+        self.context = SimulatedContext(gpu, card, slot, gpu.sms, None)
         return SUCCESS
 
     def _request(self, request: Message) -> Message:

@@ -44,9 +44,9 @@ class SimulatedNode:
         path = os.environ.get("PATH", os.defpath)
         return {"PATH": f"{self.folder / 'bin'}{os.pathsep}{path}", FOLDER: str(self.folder)}
 
-    def card(self, ordinal: int) -> card.Card:
+    def card(self, ordinal: int) -> card.CardView:
         """The state of one GPU: who holds what; where `lost` and `mig` can be set to rehearse a failure."""
-        return card.Card(card_path(self.folder, self.gpus[ordinal]))
+        return card.CardView(card_path(self.folder, self.gpus[ordinal]))
 
 
 def cards_asked(text: str, facts: GpuFacts) -> tuple[Card, ...]:

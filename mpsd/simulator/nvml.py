@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from mpsd.simulator import card
-from mpsd.simulator.card import Card, Holding
+from mpsd.simulator.card import CardView, ProcessHolding
 from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path, read_gpus
 
 # Of the MPS server's own memory this much is in no process list: 76 MiB gone, 66 listed (driver 580.159.04).
@@ -75,7 +75,7 @@ class Handle:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryInfo:
+class NvmlMemoryInfo:
     """Bytes; in the first version of the call `used` holds what is reserved, and `reserved` is not to be relied on."""
 
     total: int
@@ -134,13 +134,13 @@ class SimulatedNvml:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._gpus: tuple[SimulatedGpu, ...] = ()
-        self._cards: list[Card] = []
+        self._cards: list[CardView] = []
         self._users = 0
 
     def nvmlInit(self) -> None:
         if not self._users:
             self._gpus = read_gpus(self._folder)
-            self._cards = [Card(card_path(self._folder, gpu)) for gpu in self._gpus]
+            self._cards = [CardView(card_path(self._folder, gpu)) for gpu in self._gpus]
         self._users += 1
 
     def nvmlShutdown(self) -> None:
@@ -195,15 +195,15 @@ class SimulatedNvml:
         major, minor = self._gpu(handle).compute_capability.split(".")
         return int(major), int(minor)
 
-    def nvmlDeviceGetMemoryInfo(self, handle: Handle, version: int | None = None) -> MemoryInfo:
+    def nvmlDeviceGetMemoryInfo(self, handle: Handle, version: int | None = None) -> NvmlMemoryInfo:
         gpu = self._gpu(handle)
         reserved = gpu.reserved_mib * MIB
         free = self._card(handle).free_bytes()
         used = gpu.memory_mib * MIB - free
         total = gpu.memory_mib * MIB + reserved
         if not version:
-            return MemoryInfo(total=total, free=free, used=used + reserved)
-        return MemoryInfo(total=total, free=free, used=used, reserved=reserved)
+            return NvmlMemoryInfo(total=total, free=free, used=used + reserved)
+        return NvmlMemoryInfo(total=total, free=free, used=used, reserved=reserved)
 
     def nvmlDeviceGetComputeMode(self, handle: Handle) -> int:
         return self._card(handle).compute_mode
@@ -258,12 +258,12 @@ class SimulatedNvml:
         path = card_path(self._folder, self._gpus[ordinal])
         if self._cards[ordinal].is_replaced(path):  # whoever holds the machine was started anew, and made it anew
             self._cards[ordinal].close()
-            self._cards[ordinal] = Card(path)
+            self._cards[ordinal] = CardView(path)
         if self._cards[ordinal].lost:
             raise NVMLError_GpuIsLost
         return Handle(ordinal)
 
-    def _card(self, handle: Handle) -> Card:
+    def _card(self, handle: Handle) -> CardView:
         self._require_init()
         return self._cards[self._present(handle.ordinal).ordinal]
 
@@ -272,6 +272,6 @@ class SimulatedNvml:
         return self._gpus[handle.ordinal]
 
 
-def _listed(holding: Holding) -> ProcessInfo:
+def _listed(holding: ProcessHolding) -> ProcessInfo:
     unlisted = UNLISTED_SERVER_MIB * MIB if holding.kind == card.MPS_SERVER else 0
     return ProcessInfo(pid=holding.pid, usedGpuMemory=holding.held_bytes - unlisted)

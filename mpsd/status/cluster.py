@@ -17,7 +17,7 @@ from mpsd.model.mpsnode_reading import cluster_status
 from mpsd.model.names import LIMITS, NAMESPACE
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem, shown
-from mpsd.platform.kube import MPS_NODES, Away, Expired, Forbidden, Kube, KubeError, NotFound, Object, Resource
+from mpsd.platform.kube import MPS_NODES, Expired, Forbidden, Kube, KubeError, NotFound, Object, Resource, Unavailable
 from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.kube_time import seconds
 from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, load_limits
@@ -139,7 +139,7 @@ async def _picture(kube: Kube, mirror: Mirror[Object], names: Sequence[str], *, 
     trouble = mirror.trouble
     if isinstance(trouble, NotFound):
         raise NotInstalled(_NO_SUCH_KIND)
-    if trouble and not (mirror.synced and isinstance(trouble, Away | Expired)):
+    if trouble and not (mirror.synced and isinstance(trouble, Unavailable | Expired)):
         raise trouble
     if not mirror.synced:
         return None

@@ -42,7 +42,7 @@ _AWAY = "see whether `kubectl version` gets an answer, or name another cluster w
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterAccess:
     """Which cluster, and who asks. program: as complaints begin. rights: how an administrator gives those it needs."""
 
     program: str
@@ -92,15 +92,15 @@ class Cluster:
         return asyncio.run(main())
 
     def _remedy(self, error: "KubeError") -> str:
-        from mpsd.platform.kube import Away, Forbidden
+        from mpsd.platform.kube import Forbidden, Unavailable
         from mpsd.status.cluster import NotInstalled
 
-        known: dict[type[KubeError], str] = {NotInstalled: _NOT_INSTALLED, Away: _AWAY, Forbidden: self.rights}
+        known: dict[type[KubeError], str] = {NotInstalled: _NOT_INSTALLED, Unavailable: _AWAY, Forbidden: self.rights}
         return next((words for kind, words in known.items() if isinstance(error, kind)), "")
 
 
 def show_cluster(
-    cluster: Cluster, nodes: Sequence[str], output: StatusFormat, *, watch: bool, glance: Glance | None = None
+    cluster: ClusterAccess, nodes: Sequence[str], output: StatusFormat, *, watch: bool, glance: Glance | None = None
 ) -> NoReturn:
     """Shows these nodes, all where none is named, and ends the program with what that answers.
 
@@ -117,7 +117,7 @@ def show_cluster(
     sys.exit(ExitCode.YES if status.ready else ExitCode.NO)
 
 
-def _watch(cluster: Cluster, nodes: Sequence[str], output: StatusFormat) -> NoReturn:
+def _watch(cluster: ClusterAccess, nodes: Sequence[str], output: StatusFormat) -> NoReturn:
     with extra_needed(cluster.program, "kubectl"), lasting_imports():
         from mpsd.status.cluster import pictures
 

@@ -24,6 +24,6 @@ def status(
     """
     glance = None if watch else Glance(nodes or (), kubeconfig, context)
     with lasting():  # while kubectl asks
-        from mpsd.status.cluster_answers import Cluster, show_cluster
+        from mpsd.status.cluster_answers import ClusterAccess, show_cluster
 
-    show_cluster(Cluster("kubectl mps", kubeconfig, context), nodes or (), output, watch=watch, glance=glance)
+    show_cluster(ClusterAccess("kubectl mps", kubeconfig, context), nodes or (), output, watch=watch, glance=glance)

@@ -9,7 +9,7 @@ from mpsd.model.cluster_status import ClusterStatus
 from mpsd.model.problem import InvalidInput
 from mpsd.platform.console import Format, OutputFormat
 from mpsd.platform.imports import lasting
-from mpsd.status.cluster_answers import Cluster
+from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
 from mpsd.status.glance import Glance
 from mpsd.status.rules.top import Sort, Top, cluster_top
@@ -46,9 +46,9 @@ def top(
     """
     glance = Glance(nodes or (), kubeconfig, context)
     with lasting():  # while kubectl asks
-        from mpsd.status.top_show import Asked, show_top
+        from mpsd.status.top_show import TopOptions, show_top
 
-    asked = Asked("kubectl mps top", sort, interval, 1 if once else iterations, output is Format.JSON, once)
+    asked = TopOptions("kubectl mps top", sort, interval, 1 if once else iterations, output is Format.JSON, once)
     show_top(asked, look_at(nodes or (), namespace, kubeconfig, context, glance))
 
 
@@ -65,7 +65,7 @@ def look_at(
     begun: Glance | None = None,
 ) -> Callable[[], Top]:
     """begun: the first look, where it is under way already."""
-    cluster = Cluster("kubectl mps top", kubeconfig, context)
+    cluster = ClusterAccess("kubectl mps top", kubeconfig, context)
     looks = 0
 
     def look() -> Top:
@@ -79,14 +79,14 @@ def look_at(
     return look
 
 
-def _heard(cluster: Cluster, nodes: Sequence[str]) -> ClusterStatus:
+def _heard(cluster: ClusterAccess, nodes: Sequence[str]) -> ClusterStatus:
     from mpsd.platform.kube import KubeError
     from mpsd.status.cluster import look
-    from mpsd.status.top_show import Away
+    from mpsd.status.top_show import NoLook
 
     try:
         return cluster.answer(lambda kube: look(kube, nodes))
     except KubeError as error:
-        raise Away(str(error)) from None
+        raise NoLook(str(error)) from None
     except InvalidInput as error:
-        raise Away("; ".join(problem.fault for problem in error.problems)) from None
+        raise NoLook("; ".join(problem.fault for problem in error.problems)) from None

@@ -11,7 +11,7 @@ from typing import NoReturn, TypeVar
 import typer
 
 from mpsd.containers.engine_files import engine_names
-from mpsd.containers.rules.grant_change import Held, known_as, meant, words
+from mpsd.containers.rules.grant_change import CurrentGrant, known_as, meant, words
 from mpsd.model.node_status import GrantStatus, NodeStatus
 from mpsd.model.problem import printable, shown
 from mpsd.platform import local_api
@@ -19,7 +19,7 @@ from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.settings import Settings, settings
 from mpsd.status.rules.use import GrantUse
 
-One = TypeVar("One", bound=Held)
+One = TypeVar("One", bound=CurrentGrant)
 Told = TypeVar("Told", GrantStatus, GrantUse)
 _TAB_S = 1.0
 _LONGEST = 200
@@ -61,7 +61,7 @@ def the_one(program: str, grants: Sequence[One], word: str) -> One:
     return found[0]
 
 
-def _listed(grants: Iterable[Held]) -> list[str]:
+def _listed(grants: Iterable[CurrentGrant]) -> list[str]:
     return [printable(known_as(one), _LONGEST) for one in grants]
 
 

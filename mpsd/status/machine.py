@@ -37,7 +37,7 @@ _LASTING = ("since", "counts", "last", "unjudged")  # of the violations, what is
 
 def show_machine(run_dir: str | None, output: StatusFormat, *, watch: bool) -> NoReturn:
     """Shows it, and ends the program with what that answers."""
-    here = Here(run_dir, output)
+    here = LocalMachine(run_dir, output)
     if watch:
         here.watch()
     try:
@@ -49,7 +49,7 @@ def show_machine(run_dir: str | None, output: StatusFormat, *, watch: bool) -> N
     sys.exit(ExitCode.YES if ready else ExitCode.NO)
 
 
-class Here:
+class LocalMachine:
     """This machine."""
 
     def __init__(self, run_dir: str | None, output: StatusFormat) -> None:
@@ -117,7 +117,7 @@ def _parts(node: NodeStatus, *, wide: bool) -> Iterator[RenderableType]:
 
 
 def _strangers(node: NodeStatus) -> Iterator[str]:
-    """Processes on the GPUs that the books do not know."""
+    """Processes on the GPUs that the ledger do not know."""
     for client in node.clients or ():
         if client.grant is None:
             how = "on MPS without a grant" if client.on_mps else "beside MPS, without limits"

@@ -24,16 +24,27 @@ from typing import Protocol
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from mpsd.agent.rules.node_events import happenings
-from mpsd.model.events import Happening, Told, count_in, event_object, event_patch, is_told_by, node_subject
+from mpsd.model.events import Event, EventCount, count_in, event_object, event_patch, is_told_by, node_subject
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import NodeView, is_as_before
 from mpsd.model.policy import Policy
-from mpsd.platform.kube import NODES, PODS, Away, Conflict, Kube, KubeError, NotFound, Object, PatchKind, Resource
+from mpsd.platform.kube import (
+    NODES,
+    PODS,
+    Conflict,
+    Kube,
+    KubeError,
+    NotFound,
+    Object,
+    PatchKind,
+    Resource,
+    Unavailable,
+)
 from mpsd.platform.kube_time import stamp
 from mpsd.platform.logs import Logger, logger
 from mpsd.status.report_node import MPSNodeDuty, NodeConditionDuty, ReadyCondition, ThisNode
-from mpsd.status.rules.events import EventBook, Writing, dropped_happening
-from mpsd.status.rules.pods import PodMarks, marks_patch
+from mpsd.status.rules.events import EventAggregator, Writing, dropped_happening
+from mpsd.status.rules.pods import PodAnnotations, marks_patch
 from mpsd.watchdog.rules.reported import NodeViolations
 
 # One thing that the API server is kept informed of, told again and again until it is heard.
@@ -67,7 +78,7 @@ class Reachability:
         self.away_since: float | None = None
 
     def failed(self, duty: str, error: BaseException | None) -> None:
-        if isinstance(error, Away):
+        if isinstance(error, Unavailable):
             self._away.add(duty)
             if self.away_since is None:
                 self.away_since = self._now()
@@ -126,11 +137,11 @@ class EventsDuty:
         self.changed = asyncio.Event()
         self._kube = kube
         self._node = node
-        self._book = EventBook()
+        self._book = EventAggregator()
         self._dropped = 0
         self._log = logger(role="agent", part="report")
 
-    def note(self, happening: Happening) -> None:
+    def note(self, happening: Event) -> None:
         self._book.note(happening, time.time() if happening.at is None else happening.at)
         if self._book.dropped > self._dropped:
             self._dropped = self._book.dropped
@@ -146,7 +157,7 @@ class EventsDuty:
         while writing := self._book.take(time.time()):
             try:
                 await self._write(writing)
-            except Away:
+            except Unavailable:
                 raise
             except KubeError as error:  # its namespace is being deleted, or a right is missing
                 self._book.refused(writing.told)
@@ -170,7 +181,7 @@ class EventsDuty:
                 return
         self._book.wrote(told, time.time())
 
-    async def _count_on(self, told: Told, namespace: str) -> int:
+    async def _count_on(self, told: EventCount, namespace: str) -> int:
         """Adds our count to the one that is there; gives the sum. The first patch changes nothing: it reads."""
         found = await self._patch(told, {}, namespace)
         if is_told_by(found, told, stamp):
@@ -179,7 +190,7 @@ class EventsDuty:
         await self._patch(told, event_patch(told, stamp) | {"count": count}, namespace)
         return count
 
-    async def _patch(self, told: Told, patch: Object, namespace: str) -> Object:
+    async def _patch(self, told: EventCount, patch: Object, namespace: str) -> Object:
         return await self._kube.patch(EVENTS, told.name, patch, PatchKind.MERGE, namespace)
 
 
@@ -193,22 +204,22 @@ _AGAIN_S = 60.0  # between two writes of the same on one pod, should somebody el
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _ReportedAnnotations:
     wants: dict[str, str]
     at: float
 
 
-class PodMarksDuty:
+class PodAnnotationsDuty:
     name = "the pods' annotations"
 
     def __init__(self, kube: Kube) -> None:
         self.changed = asyncio.Event()
         self._kube = kube
-        self._offered: Sequence[PodMarks] | None = None  # None before the first offer
-        self._marks: dict[PodName, PodMarks] = {}
-        self._told: dict[PodName, _Told] = {}
+        self._offered: Sequence[PodAnnotations] | None = None  # None before the first offer
+        self._marks: dict[PodName, PodAnnotations] = {}
+        self._told: dict[PodName, _ReportedAnnotations] = {}
 
-    def offer(self, marks: Sequence[PodMarks]) -> None:
+    def offer(self, marks: Sequence[PodAnnotations]) -> None:
         """The pods of this node as they are now, and no others. The very same marks again are nothing new."""
         if marks is self._offered:
             return
@@ -226,9 +237,9 @@ class PodMarksDuty:
             pod = marks.pod
             with suppress(NotFound, Conflict):  # it has gone
                 await self._kube.patch(PODS, pod.name, marks_patch(marks), PatchKind.MERGE, pod.namespace)
-            self._told[pod] = _Told(dict(marks.wants), time.monotonic())
+            self._told[pod] = _ReportedAnnotations(dict(marks.wants), time.monotonic())
 
-    def _due_in_s(self, marks: PodMarks) -> float:
+    def _due_in_s(self, marks: PodAnnotations) -> float:
         told = self._told.get(marks.pod)
         if told is None or told.wants != marks.wants:
             return 0.0
@@ -250,12 +261,14 @@ class NodeReport:
         this_node = ThisNode(kube, node, self._ready)
         self._condition = NodeConditionDuty(kube, this_node, self._ready, policy)
         self._mpsnode = MPSNodeDuty(kube, this_node, self._ready, policy)
-        self._pods = PodMarksDuty(kube)
+        self._pods = PodAnnotationsDuty(kube)
         self._events = EventsDuty(kube, node)
         self._reachability = Reachability(time.time)
-        self.on_happening: Callable[[Happening], None] = lambda _happening: None
+        self.on_happening: Callable[[Event], None] = lambda _happening: None
 
-    def report(self, view: NodeView, marks: Sequence[PodMarks] = (), violations: NodeViolations | None = None) -> None:
+    def report(
+        self, view: NodeView, marks: Sequence[PodAnnotations] = (), violations: NodeViolations | None = None
+    ) -> None:
         """The node as it is now. marks: each pod of this node that holds devices, with the annotations it must have.
 
         violations: None where nobody watches.
@@ -270,7 +283,7 @@ class NodeReport:
         self._mpsnode.offer_with(violations, view, news=news)
         self._pods.offer(marks)
 
-    def happened(self, happening: Happening) -> None:
+    def happened(self, happening: Event) -> None:
         """Something that a view does not show, such as an allocation that was refused. Told as an event."""
         self._events.note(happening)
         self.on_happening(happening)
@@ -323,7 +336,7 @@ _SETTLE_S = 1.0  # from a pod's binding to its Allocate: two watches and kubelet
 _DEADLINE_S = 1.0  # an agent goes, whether the API server answers or not
 
 
-class Leaving:
+class ShutdownReport:
     """node: its name in the cluster."""
 
     def __init__(self, kube: Kube, node: str, policy: Callable[[], Policy], log: Logger) -> None:

@@ -20,7 +20,7 @@ from mpsd.platform.kube_time import stamp
 from mpsd.status.rules.mpsnode import (
     CHANGE_S,
     HEARTBEAT_S,
-    Written,
+    WrittenStatus,
     belonging_patch,
     gave_back,
     given_back_patch,
@@ -127,7 +127,7 @@ class MPSNodeDuty(_NodeDuty):
     def __init__(self, kube: Kube, node: ThisNode, ready: ReadyCondition, policy: Callable[[], Policy]) -> None:
         super().__init__(kube, node, ready, policy)
         self._violations: NodeViolations | None = None  # not told of while nobody has said
-        self._written: Written | None = None
+        self._written: WrittenStatus | None = None
         self._looked_at = float("-inf")  # making a status of hundreds of grants is not free
         self._belongs = False  # whether there is an MPSNode that belongs to its Node
 
@@ -162,7 +162,7 @@ class MPSNodeDuty(_NodeDuty):
         if self._written is None or gave_back(status, self._written.status):
             patch = given_back_patch(int(time.time()))
             await self._kube.patch(NODES, self._node.name, patch, PatchKind.MERGE, subresource="status")
-        self._written = Written(status, time.monotonic())
+        self._written = WrittenStatus(status, time.monotonic())
 
     async def _make_belong(self) -> None:
         uid = await self._node.uid(afresh=True)

@@ -42,17 +42,17 @@ Cell = str | Text
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ColumnHead:
     """A column: its title, and on which side its cells are flush."""
 
     title: str
     left: bool
 
 
-class Sheet:
+class TextTable:
     """Rows of cells, each on one line."""
 
-    def __init__(self, heads: Sequence[Head], rows: Iterable[Sequence[Cell]]) -> None:
+    def __init__(self, heads: Sequence[ColumnHead], rows: Iterable[Sequence[Cell]]) -> None:
         self._heads = heads
         self._rows = [*rows]
         titles = [head.title for head in heads]
@@ -171,12 +171,12 @@ class Column(Generic[Row]):
     rare: bool = False
 
 
-def table(columns: Iterable[Column[Row]], rows: Iterable[Row], *, wide: bool = False) -> Sheet:
+def table(columns: Iterable[Column[Row]], rows: Iterable[Row], *, wide: bool = False) -> TextTable:
     listed = [*rows]
     asked = ((column, _cells(column, listed)) for column in columns if wide or not column.wide)
     shown = [(column, cells) for column, cells in asked if not column.rare or any(map(_says_something, cells))]
-    heads = [Head(column.title, column.left) for column, _cells in shown]
-    return Sheet(heads, zip(*(cells for _column, cells in shown), strict=True))
+    heads = [ColumnHead(column.title, column.left) for column, _cells in shown]
+    return TextTable(heads, zip(*(cells for _column, cells in shown), strict=True))
 
 
 def _says_something(cell: Cell) -> bool:
@@ -191,7 +191,7 @@ def _cells(column: Column[Row], rows: Sequence[Row]) -> list[Cell]:
     return [cell if isinstance(cell, Text) else one_line(cell) for cell in cells]
 
 
-def fitted(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int, dropped_first: Sequence[str]) -> Sheet:
+def fitted(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int, dropped_first: Sequence[str]) -> TextTable:
     """As `table`, without as many columns of these titles, one after the other, as it takes to be no wider."""
     left = list(columns)
     for title in (*dropped_first, None):
@@ -309,7 +309,7 @@ CLUSTER_POD_COLUMNS: tuple[Column[GrantRow], ...] = (
 )
 
 
-def grant_table(rows: Sequence[GrantRow], *, wide: bool = False) -> Sheet:
+def grant_table(rows: Sequence[GrantRow], *, wide: bool = False) -> TextTable:
     """The grants of this machine: pods by their names where a kubelet gives them, else programs."""
     held_by_pods = any(row.pod for row in rows)
     return table(POD_COLUMNS if held_by_pods else GRANT_COLUMNS, rows, wide=wide)
@@ -318,7 +318,7 @@ def grant_table(rows: Sequence[GrantRow], *, wide: bool = False) -> Sheet:
 # -- nodes ---------------------------------------------------------------------------------------------------------
 
 
-def node_table(nodes: "Iterable[NodeRow]", now: float, *, wide: bool) -> Sheet:
+def node_table(nodes: "Iterable[NodeRow]", now: float, *, wide: bool) -> TextTable:
     return table(_node_columns(now), nodes, wide=wide)
 
 

@@ -29,7 +29,7 @@ _HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 _SMALLEST = os.terminal_size((20, 4))
 
 
-class Key(Enum):
+class ControlKey(Enum):
     """What is no letter."""
 
     UP = auto()
@@ -40,14 +40,14 @@ class Key(Enum):
 
 
 _SEQUENCES = {
-    "\x1b[A": Key.UP,
-    "\x1b[B": Key.DOWN,
-    "\x1bOA": Key.UP,
-    "\x1bOB": Key.DOWN,
-    "\x1b[5~": Key.PAGE_UP,
-    "\x1b[6~": Key.PAGE_DOWN,
-    "\x1b[H": Key.FIRST,
-    "\x1b[1~": Key.FIRST,
+    "\x1b[A": ControlKey.UP,
+    "\x1b[B": ControlKey.DOWN,
+    "\x1bOA": ControlKey.UP,
+    "\x1bOB": ControlKey.DOWN,
+    "\x1b[5~": ControlKey.PAGE_UP,
+    "\x1b[6~": ControlKey.PAGE_DOWN,
+    "\x1b[H": ControlKey.FIRST,
+    "\x1b[1~": ControlKey.FIRST,
 }
 
 
@@ -95,7 +95,7 @@ class Terminal:
         """Over what was drawn before, without a moment in which nothing is there."""
         self._write(_HOME + "\r\n".join(f"{line}{_REST_OF_LINE}" for line in lines) + _REST)
 
-    def wait(self, news: int, longest_s: float) -> tuple[Sequence[str | Key], bool]:
+    def wait(self, news: int, longest_s: float) -> tuple[Sequence[str | ControlKey], bool]:
         """The keys that were pressed, and whether the file `news` has something to read: after `longest_s` at most."""
         watched = [self._resized, news] + ([] if self._keys is None else [self._keys])
         ready, _, _ = select.select(watched, (), (), longest_s)
@@ -103,13 +103,13 @@ class Terminal:
             os.read(self._resized, 64)
         return (self._pressed() if self._keys in ready else ()), news in ready
 
-    def _pressed(self) -> Sequence[str | Key]:
+    def _pressed(self) -> Sequence[str | ControlKey]:
         assert self._keys is not None
         read = os.read(self._keys, 1024).decode(errors="replace")
         if not read:
             self._keys = None  # nobody is there any more: no keys
             raise EOFError
-        found: list[str | Key] = []
+        found: list[str | ControlKey] = []
         while read:
             sequence = next((one for one in _SEQUENCES if read.startswith(one)), None)
             found.append(_SEQUENCES[sequence] if sequence else read[0])

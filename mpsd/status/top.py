@@ -12,7 +12,7 @@ from mpsd.platform.settings import Settings, settings
 from mpsd.status.grant_options import named
 from mpsd.status.rules.top import Sort, Top, node_top
 from mpsd.status.rules.use import UseStatus
-from mpsd.status.top_show import Asked, Away, show_top
+from mpsd.status.top_show import NoLook, TopOptions, show_top
 
 # The options of `mpsd top` and `kubectl mps top`.
 
@@ -56,7 +56,7 @@ def top(
         mpsd top -n 60 -o json > minute.jsonl
     """
     chosen = settings(run_directory=run_dir)
-    asked = Asked("mpsd top", sort, interval, 1 if once else iterations, output is Format.JSON, once)
+    asked = TopOptions("mpsd top", sort, interval, 1 if once else iterations, output is Format.JSON, once)
     show_top(asked, lambda: _look(chosen))
 
 
@@ -68,5 +68,5 @@ def _look(chosen: Settings) -> Top:
         code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/use")
         use = local_api.read(body, UseStatus) if code == _OK else None  # an agent that is older does not know it
     except (local_api.NotRunning, TimeoutError) as error:
-        raise Away(str(error)) from None
+        raise NoLook(str(error)) from None
     return node_top(node, UseStatus(use.now, named(use.grants, chosen), use.gpus, use.unknown) if use else None)

@@ -22,8 +22,8 @@ from mpsd.model.quantity import lasting
 from mpsd.platform.console import ExitCode, complaints, drawing, one_line
 from mpsd.platform.imports import ended_by_signals
 from mpsd.status.rules.top import Sort, Top, TopGpu, TopUser
-from mpsd.status.tables import Column, Sheet, clock, fitted, known_gib, part_of, state_text, table
-from mpsd.status.terminal import WIDEST, Key, Terminal, console, print_part
+from mpsd.status.tables import Column, TextTable, clock, fitted, known_gib, part_of, state_text, table
+from mpsd.status.terminal import WIDEST, ControlKey, Terminal, console, print_part
 
 # How a frame of `top` looks: GPUs above, who uses them below, at any width and height.
 #
@@ -85,11 +85,11 @@ _NOT_OF_CLUSTER, _NOT_OF_MACHINE = frozenset({"SM"}), frozenset({"NODE"})  # col
 _GPUS_DROPPED, _USERS_DROPPED = ("MODEL", "CLIENTS", "GRANTED"), ("THREADS", "CLIENTS", "GRANTED", "NODE")
 
 
-def _gpu_sheet(gpus: Sequence[TopGpu], width: int, without: frozenset[str]) -> Sheet:
+def _gpu_sheet(gpus: Sequence[TopGpu], width: int, without: frozenset[str]) -> TextTable:
     return fitted([one for one in _GPUS if one.title not in without], gpus, width, _GPUS_DROPPED)
 
 
-def _user_sheet(users: Sequence[TopUser], width: int, without: frozenset[str]) -> Sheet:
+def _user_sheet(users: Sequence[TopUser], width: int, without: frozenset[str]) -> TextTable:
     columns = [one for one in _USERS if one.title not in without]
     sheet = table(columns, users)
     if sheet.width <= width:
@@ -176,12 +176,12 @@ _BEAT_S = 1.0  # between two drawings where nothing is heard but what is away go
 _KEYS = {"m": Sort.MEMORY, "s": Sort.SM, "n": Sort.NAME}
 
 
-class Away(Exception):
+class NoLook(Exception):
     """There is no look to be had now, and why, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TopOptions:
     """program: as complaints begin. interval_s: between two looks. iterations: how many; None: until somebody quits.
 
     as_json: an object a look and line. plain: no control codes, whatever standard output is.
@@ -195,12 +195,12 @@ class Asked:
     plain: bool
 
 
-def show_top(asked: Asked, look: Callable[[], Top]) -> NoReturn:
+def show_top(asked: TopOptions, look: Callable[[], Top]) -> NoReturn:
     """Ends the program. look: Away where there is none."""
     with ended_by_signals():
         try:
             first = look()
-        except Away as away:
+        except NoLook as away:
             complaints().print(f"{asked.program}: {away}")
             sys.exit(ExitCode.NO)
         if asked.plain or asked.as_json or not sys.stdout.isatty():
@@ -213,14 +213,14 @@ def show_top(asked: Asked, look: Callable[[], Top]) -> NoReturn:
 def _seen(look: Callable[[], Top], last: Top) -> Top:
     try:
         return look()
-    except Away as away:
+    except NoLook as away:
         return replace(last, away=str(away), away_since=last.away_since or time.time())
 
 
 # -- without a terminal ----------------------------------------------------------------------------------------------
 
 
-def _below_each_other(asked: Asked, look: Callable[[], Top], first: Top) -> None:
+def _below_each_other(asked: TopOptions, look: Callable[[], Top], first: Top) -> None:
     top, shown = first, 0
     while True:
         _print(top.ordered(asked.by), asked)
@@ -231,7 +231,7 @@ def _below_each_other(asked: Asked, look: Callable[[], Top], first: Top) -> None
         top = _seen(look, top)
 
 
-def _print(top: Top, asked: Asked) -> None:
+def _print(top: Top, asked: TopOptions) -> None:
     if asked.as_json:
         sys.stdout.write(json.dumps(asdict(top)) + "\n")
     else:
@@ -272,7 +272,7 @@ class _Looks:
         return self.top
 
 
-def _over_each_other(asked: Asked, look: Callable[[], Top], first: Top) -> None:
+def _over_each_other(asked: TopOptions, look: Callable[[], Top], first: Top) -> None:
     looks = _Looks(look, first, asked.interval_s)
     view, top, shown = View(asked.program, asked.by), first, 1
     with Terminal() as terminal:
@@ -294,17 +294,17 @@ def _over_each_other(asked: Asked, look: Callable[[], Top], first: Top) -> None:
                 view = view.moved(0, top)
 
 
-def _after(key: str | Key, view: View, top: Top, height: int) -> View:
+def _after(key: str | ControlKey, view: View, top: Top, height: int) -> View:
     match key:
         case str():
             return replace(view, by=_KEYS[key], first=0) if key in _KEYS else view
-        case Key.UP:
+        case ControlKey.UP:
             return view.moved(-1, top)
-        case Key.DOWN:
+        case ControlKey.DOWN:
             return view.moved(1, top)
-        case Key.PAGE_UP:
+        case ControlKey.PAGE_UP:
             return view.moved(-height // 2, top)
-        case Key.PAGE_DOWN:
+        case ControlKey.PAGE_DOWN:
             return view.moved(height // 2, top)
-        case Key.FIRST:
+        case ControlKey.FIRST:
             return replace(view, first=0)

@@ -42,7 +42,9 @@ def status(
 
             glance = None if watch else Glance(nodes or (), kubeconfig, context)
             with lasting():  # while kubectl asks
-                from mpsd.status.cluster_answers import Cluster, show_cluster
+                from mpsd.status.cluster_answers import ClusterAccess, show_cluster
 
-            show_cluster(Cluster("mpsd status", kubeconfig, context), nodes or (), output, watch=watch, glance=glance)
+            show_cluster(
+                ClusterAccess("mpsd status", kubeconfig, context), nodes or (), output, watch=watch, glance=glance
+            )
     show_machine(run_dir, output, watch=watch)

@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from mpsd.grants.ledger import ContainerGrant
-from mpsd.grants.rules.messages import ContainerName
+from mpsd.grants.rules.messages import HostContainerName
 from mpsd.model.domain import ANSWERING
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import Client, DomainRecord
-from mpsd.model.violations import Kind, Violation
+from mpsd.model.violations import Violation, ViolationKind
 from mpsd.mps.control_daemon import ControlFailed, ControlPipe
 from mpsd.mps.node import Node
 from mpsd.mps.rules import control_protocol
@@ -41,7 +41,7 @@ class NotEnded(Exception):
     """Nothing was sent, or it did not help; the message says why."""
 
 
-class Spared(NotEnded):
+class NotKilled(NotEnded):
     """It may not be ended, and goes on."""
 
 
@@ -79,7 +79,7 @@ class ClientEnd:
         try:
             processes.signal_held(descriptor, signal.SIGKILL)
         except PermissionError:
-            raise Spared("mpsd may not signal it: it is another user's") from None
+            raise NotKilled("mpsd may not signal it: it is another user's") from None
 
     def _prove(self, violation: Violation) -> None:
         """NotEnded where the process with this pid is not what was seen, or may not be ended."""
@@ -88,13 +88,13 @@ class ClientEnd:
             raise NotEnded("its cgroup does not name its pod or container any more")
         try:
             listed = any(pid == client.pid for pid, _used in self._nvml.uses(client.gpu))
-            draws = violation.kind is Kind.IN_NO_POD and self._nvml.draws(client.gpu, client.pid)
+            draws = violation.kind is ViolationKind.IN_NO_POD and self._nvml.draws(client.gpu, client.pid)
         except NvmlFailed as error:
             raise NotEnded(str(error)) from None
         if not listed:
             raise NotEnded("it had left the GPU by itself")
         if draws:
-            raise Spared("it shows something on a display, and such a process is never ended")
+            raise NotKilled("it shows something on a display, and such a process is never ended")
 
     async def _terminate(self, process: ProcessIdentity, record: DomainRecord) -> None:
         """Has the server end its work first, where the daemon answers soon; without, SIGKILL does it all."""
@@ -146,7 +146,7 @@ _LAST_WORDS_S = 1.0
 class ContainerProgram:
     """One program, once. pid_file: where the runtime writes its pid; removed at the end."""
 
-    def __init__(self, runtime: str, container: ContainerName, pid_file: Path) -> None:
+    def __init__(self, runtime: str, container: HostContainerName, pid_file: Path) -> None:
         self._command = (runtime, "--root", container.root, "exec", "--pid-file", str(pid_file))
         self._container = container.id
         self._pid_file = pid_file
@@ -236,7 +236,7 @@ class OomScripts:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _run(self, grant: ContainerGrant, variables: dict[str, str]) -> None:
-        name = ContainerName(grant.holder.root, grant.holder.id)
+        name = HostContainerName(grant.holder.root, grant.holder.id)
         program = ContainerProgram(grant.runtime, name, self._directory / f"oom-{grant.id}.pid")
         about = {"container": grant.holder.id, "script": grant.oom_script}
         began = time.monotonic()

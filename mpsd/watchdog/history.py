@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_status import ViolationCount, ViolationsStatus, ViolationStatus
 from mpsd.model.policy import Response
-from mpsd.model.violations import Kind, Violation
+from mpsd.model.violations import Violation, ViolationKind
 from mpsd.watchdog.rules.reported import MOST_LAST, LastViolation, NodeViolations, Tally
 
 _LAST = 20
@@ -19,7 +19,7 @@ _LATE_S = 0.25  # four looks a second are what is promised
 
 
 @dataclass(slots=True)
-class Entry:
+class ViolationRecord:
     """at: seconds since 1970. outcome: how it ended; empty until it is known. told: what became of it, as told last.
 
     response: what was to be done when it was counted; a policy that has changed since changes no count.
@@ -35,20 +35,22 @@ class Entry:
 
 @dataclass(slots=True)
 class _OfGrant:
-    last: Entry
-    counts: Counter[Kind] = field(default_factory=Counter)
+    last: ViolationRecord
+    counts: Counter[ViolationKind] = field(default_factory=Counter)
 
 
-class ViolationBook:
+class ViolationHistory:
     """since: seconds since 1970 when the watch began."""
 
     def __init__(self, since: float) -> None:
         self._since = since
-        self._counts: Counter[tuple[Kind, Response]] = Counter()
-        self._ended: Counter[tuple[Kind, Response]] = Counter()
-        self._last: deque[Entry] = deque(maxlen=_LAST)
+        self._counts: Counter[tuple[ViolationKind, Response]] = Counter()
+        self._ended: Counter[tuple[ViolationKind, Response]] = Counter()
+        self._last: deque[ViolationRecord] = deque(maxlen=_LAST)
         self._of_grants: dict[str, _OfGrant] = {}
-        self._known: OrderedDict[tuple[Kind, ProcessIdentity], Entry] = OrderedDict()  # what was seen last is last
+        self._known: OrderedDict[tuple[ViolationKind, ProcessIdentity], ViolationRecord] = (
+            OrderedDict()
+        )  # what was seen last is last
         self._looks = 0
         self._looked_at: float | None = None  # None before the first look
         self._longest_pause_s = 0.0
@@ -62,7 +64,7 @@ class ViolationBook:
             self._late_looks += pause_s > _LATE_S
         self._looks, self._looked_at = self._looks + 1, began
 
-    def add(self, violation: Violation, at: float) -> Entry:
+    def add(self, violation: Violation, at: float) -> ViolationRecord:
         """One that is there again is the one that was there, and is not counted again."""
         key = violation.kind, violation.client.process
         known = self._known.get(key)
@@ -71,7 +73,7 @@ class ViolationBook:
             self._known.move_to_end(key)
             return known
         self._counts[violation.kind, violation.response] += 1
-        entry = Entry(violation, at, violation.response)
+        entry = ViolationRecord(violation, at, violation.response)
         self._last.append(entry)
         if violation.grant:
             own = self._of_grants.setdefault(violation.grant, _OfGrant(entry))
@@ -89,7 +91,7 @@ class ViolationBook:
         for gone in [one for one in self._of_grants if one not in grants]:
             del self._of_grants[gone]
 
-    def ended(self, entry: Entry, took_s: float) -> None:
+    def ended(self, entry: ViolationRecord, took_s: float) -> None:
         """Its process and its memory are gone, so long after it was seen."""
         entry.outcome = f"ended, its memory back {took_s:g} s after it was seen"
         self._ended[entry.violation.kind, entry.response] += not entry.is_ended
@@ -109,7 +111,7 @@ class ViolationBook:
 
     def seen(self) -> NodeViolations:
         """For a cluster, in which nobody hears of a node's processes."""
-        counts = Counter[Kind]()
+        counts = Counter[ViolationKind]()
         for (kind, _response), count in self._counts.items():
             counts[kind] += count
         return NodeViolations(
@@ -120,11 +122,11 @@ class ViolationBook:
         )
 
 
-def _happened(entry: Entry) -> LastViolation:
+def _happened(entry: ViolationRecord) -> LastViolation:
     return LastViolation(entry.at, entry.violation.kind, entry.response, entry.violation.pod)
 
 
-def _status(entry: Entry) -> ViolationStatus:
+def _status(entry: ViolationRecord) -> ViolationStatus:
     one = entry.violation
     return ViolationStatus(
         at=entry.at,

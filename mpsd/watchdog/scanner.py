@@ -17,7 +17,7 @@ from mpsd.model.node_view import Client
 from mpsd.platform import processes
 from mpsd.platform.containers import Whereabouts
 from mpsd.platform.nvml import Nvml, NvmlFailed, Uses
-from mpsd.platform.processes import Living
+from mpsd.platform.processes import ProcessSet
 
 _MIB = 1024 * 1024
 _BELIEVED_S = 2.0  # who is on MPS, while no process comes
@@ -39,7 +39,7 @@ class Owners:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Scan:
     """clients: every living process on the GPUs that could be seen, but MPS servers. unknown: why some could not be.
 
     unseen: the UUIDs of those.
@@ -51,7 +51,7 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownProcess:
     identity: ProcessIdentity
     mark: str | None
     command: str
@@ -72,7 +72,7 @@ class _OneGpu:
     failed: str = ""
 
 
-class ClientEyes:
+class GpuProcessScanner:
     """gpus: their UUIDs. mark: the variable in whose value a process carries the id of its grant, through every child
     it starts; None where programs have none. whereabouts: None where nobody is in a pod or container.
     """
@@ -85,12 +85,12 @@ class ClientEyes:
         self._mark = mark
         self._whereabouts = whereabouts
         self._owners = Owners()
-        self._known: dict[int, _Known] = {}
-        self._living = Living()  # of those that are known
+        self._known: dict[int, _KnownProcess] = {}
+        self._living = ProcessSet()  # of those that are known
         self._settled = True  # whether all of them are known for good, and held by a pidfd
-        self._sight = Sight((), ())
+        self._sight = Scan((), ())
 
-    def look(self, owners: Owners, *, sure: bool = False) -> Sight:
+    def look(self, owners: Owners, *, sure: bool = False) -> Scan:
         """The very same as before where nothing has changed. sure: asks NVML who is on MPS, whenever it last did."""
         ended = self._living.ask()
         for pid in ended:
@@ -103,7 +103,7 @@ class ClientEyes:
         self._owners = owners
         changed = [self._look_at(uuid, one, now, sure=sure, anew=anew) for uuid, one in self._gpus.items()]
         if any(changed):
-            self._sight = Sight(
+            self._sight = Scan(
                 tuple([client for one in self._gpus.values() for client in one.clients.values()]),
                 tuple([one.failed for one in self._gpus.values() if one.failed]),
                 frozenset([uuid for uuid, one in self._gpus.items() if one.failed]),
@@ -145,7 +145,9 @@ class ClientEyes:
         one.pids = frozenset([pid for pid, _ in uses])
         return uses, on_mps
 
-    def _client(self, before: Client | None, known: _Known, uuid: str, used_mib: int | None, *, on_mps: bool) -> Client:
+    def _client(
+        self, before: Client | None, known: _KnownProcess, uuid: str, used_mib: int | None, *, on_mps: bool
+    ) -> Client:
         """The client that was there before, where it is still the same."""
         grant = self._grant_of(known)
         if (
@@ -159,12 +161,12 @@ class ClientEyes:
             return before
         return Client(known.identity, uuid, used_mib, on_mps, known.command, grant, known.pod, known.environment)
 
-    def _grant_of(self, known: _Known) -> str | None:
+    def _grant_of(self, known: _KnownProcess) -> str | None:
         if known.pod is not None or self._mark is None:
             return self._owners.pods.get(known.pod or "")
         return known.mark if known.mark in self._owners.grants else self._owners.holders.get(known.identity.pid)
 
-    def _who(self, pid: int) -> _Known | None:
+    def _who(self, pid: int) -> _KnownProcess | None:
         known = self._known.get(pid)
         if known and not known.tries and pid in self._living:
             return known
@@ -179,9 +181,9 @@ class ClientEyes:
             self._settled = False
         return known
 
-    def _read(self, identity: ProcessIdentity, tries: int) -> _Known:
+    def _read(self, identity: ProcessIdentity, tries: int) -> _KnownProcess:
         found = processes.environment_of(identity.pid)
-        return _Known(
+        return _KnownProcess(
             identity=identity,
             mark=(found or {}).get(self._mark or ""),
             command=processes.command_of(identity.pid),

@@ -1,22 +1,22 @@
 """Objects under judgement, for tests of the rules of admission."""
 
-from mpsd.admission.rules.context import Circumstances
-from mpsd.admission.rules.table import Finding
+from mpsd.admission.rules.context import RequestContext
+from mpsd.admission.rules.table import RuleFinding
 from mpsd.admission.rules.verdict import judge
 from mpsd.model.policy import Policy
 from mpsd.platform.rules.kubernetes_objects import read_object
 from tests.model.manifests import FACTS, MEMORY, POLICY, Fields, container, pod
 
 KINDS = ["containers", "initContainers", "ephemeralContainers"]
-NOBODY = Circumstances()
+NOBODY = RequestContext()
 PLACED = {"mpsd.io/gpu": "GPU-1", "scheduler.framework.gpushare.allocation": "{}"}
 
 
-def found(thing: object, policy: Policy = POLICY, known: Circumstances = NOBODY) -> tuple[Finding, ...]:
+def found(thing: object, policy: Policy = POLICY, known: RequestContext = NOBODY) -> tuple[RuleFinding, ...]:
     return judge(read_object(thing), policy, FACTS, known).found
 
 
-def broken(thing: object, policy: Policy = POLICY, known: Circumstances = NOBODY) -> list[tuple[str, str, str]]:
+def broken(thing: object, policy: Policy = POLICY, known: RequestContext = NOBODY) -> list[tuple[str, str, str]]:
     """What is found, as rule, place and value."""
     return [(str(one.rule), one.problem.where, one.problem.value) for one in found(thing, policy, known)]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from mpsd.admission.rules.table import RULES
-from mpsd.admission.rules.verdict import Verdict, review, review_all
+from mpsd.admission.rules.verdict import AdmissionVerdict, review, review_all
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.model.policy import HostIPC, Policy, RuleId
 from mpsd.model.problem import Problem
@@ -28,7 +28,7 @@ from tests.model.manifests import (
 KINDS = ["containers", "initContainers", "ephemeralContainers"]
 
 
-def judge(thing: object, policy: Policy = POLICY) -> Verdict:
+def judge(thing: object, policy: Policy = POLICY) -> AdmissionVerdict:
     return review(thing, policy, FACTS)
 
 

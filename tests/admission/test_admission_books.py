@@ -1,10 +1,10 @@
-"""What keeps the scheduler's books true."""
+"""What keeps the scheduler's ledger true."""
 
 from collections.abc import Mapping
 
 import pytest
 
-from mpsd.admission.rules.context import Circumstances
+from mpsd.admission.rules.context import RequestContext
 from mpsd.admission.rules.requests import PLACEMENT_ANNOTATIONS
 from tests.admission.cases import PLACED, broken, in_kind
 from tests.model.manifests import MEMORY, Fields, container, pod
@@ -46,7 +46,7 @@ def test_who_decides_where_a_pod_runs_must_know_the_books(field: str, value: str
 
 def test_a_pod_that_a_node_runs_already_keeps_its_node() -> None:
     thing = pod(container(limits={MEMORY: 7}), nodeName="node-1")
-    assert broken(thing, known=Circumstances(is_placed=True)) == []
+    assert broken(thing, known=RequestContext(is_placed=True)) == []
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_a_pod_that_a_node_runs_already_keeps_its_node() -> None:
 def test_only_those_who_keep_the_books_write_placements(before: Fields, now: Fields, values: Mapping[str, str]) -> None:
     thing = pod(container(limits={MEMORY: 7}))
     thing["metadata"]["annotations"] = now
-    by_ann = broken(thing, known=Circumstances(writer="ann", annotations_before=before))
+    by_ann = broken(thing, known=RequestContext(writer="ann", annotations_before=before))
     assert {where: value for _, where, value in by_ann} == {
         f"metadata.annotations[{name}]": value for name, value in values.items()
     }
-    scheduler = Circumstances(writer="system:kube-scheduler", annotations_before=before)
+    scheduler = RequestContext(writer="system:kube-scheduler", annotations_before=before)
     assert broken(thing, known=scheduler) == []
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpsd.admission.rules.context import Circumstances
+from mpsd.admission.rules.context import RequestContext
 from mpsd.model.policy import RuleId
 from tests.admission.cases import KINDS, broken, found, in_kind
 from tests.model.manifests import MEMORY, Fields, container, pod
@@ -32,7 +32,7 @@ def test_a_container_may_not_hide_the_gpu_it_asks_for(value: str) -> None:
 def test_keys_of_a_known_config_map_are_variables_behind_their_prefix(
     kind: str, source: Fields, keys: set[str], blocked: list[str]
 ) -> None:
-    known = Circumstances(config_maps={"train": frozenset(keys)})
+    known = RequestContext(config_maps={"train": frozenset(keys)})
     thing = in_kind(kind, envFrom=[{**source, "configMapRef": {"name": "train"}}])
     assert broken(thing, known=known) == [
         ("environment-blocked", f"spec.{kind}[x].envFrom[0]", f'ConfigMap "train" with the key "{key}"')
@@ -43,7 +43,7 @@ def test_keys_of_a_known_config_map_are_variables_behind_their_prefix(
 
 def test_a_config_map_that_is_known_is_not_warned_of() -> None:
     thing = pod(container(limits={MEMORY: 7}, envFrom=[{"configMapRef": {"name": "train"}}]))
-    assert broken(thing, known=Circumstances(config_maps={"train": frozenset()})) == []
-    assert [rule for rule, _, _ in broken(thing, known=Circumstances(config_maps={"other": frozenset()}))] == [
+    assert broken(thing, known=RequestContext(config_maps={"train": frozenset()})) == []
+    assert [rule for rule, _, _ in broken(thing, known=RequestContext(config_maps={"other": frozenset()}))] == [
         "environment-unseen"
     ]

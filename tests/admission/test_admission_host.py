@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpsd.admission.rules.context import Circumstances
+from mpsd.admission.rules.context import RequestContext
 from mpsd.model.policy import HostIPC
 from tests.admission.cases import broken, in_kind, with_volume
 from tests.model.manifests import MEMORY, container, inside, pod, with_admission
@@ -104,7 +104,7 @@ def test_the_policy_says_what_becomes_of_host_ipc(mode: HostIPC, host_ipc: bool,
 
 
 def test_a_pod_that_should_have_been_given_host_ipc_and_was_not_is_refused() -> None:
-    policy, late = with_admission(host_ipc=HostIPC.INJECT), Circumstances(is_changed=True)
+    policy, late = with_admission(host_ipc=HostIPC.INJECT), RequestContext(is_changed=True)
     thing = pod(container(limits={MEMORY: 7}), hostIPC=None)
     assert [rule for rule, _, _ in broken(thing, policy, late)] == ["host-ipc-missing"]
     job = inside("batch/v1", "Job", thing)

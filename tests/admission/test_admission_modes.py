@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from mpsd.admission.rules.context import label_of, modes_in
-from mpsd.model.policy import Mode, RuleId
+from mpsd.model.policy import RuleId, RuleMode
 
-RULES = {RuleId.PRIVILEGED: Mode.ENFORCE, RuleId.HOST_PID: Mode.WARN, RuleId.HOST_ROOT: Mode.AUDIT}
+RULES = {RuleId.PRIVILEGED: RuleMode.ENFORCE, RuleId.HOST_PID: RuleMode.WARN, RuleId.HOST_ROOT: RuleMode.AUDIT}
 ENFORCED, WARNED, AUDITED = RULES
 
 
@@ -52,7 +52,7 @@ def test_a_stronger_label_never_makes_a_rule_weaker() -> None:
     strength = ["", "audit", "warn", "enforce"]
     values = ["none", "default", "all"]
     for combination in itertools.product(values, repeat=3):
-        labels = dict(zip(map(str, Mode), combination, strict=True))
+        labels = dict(zip(map(str, RuleMode), combination, strict=True))
         for mode, value in labels.items():
             for stronger in values[values.index(value) :]:
                 for weak, strong in zip(modes(**labels), modes(**labels | {mode: stronger}), strict=True):
@@ -60,4 +60,4 @@ def test_a_stronger_label_never_makes_a_rule_weaker() -> None:
 
 
 def test_labels_are_named_after_the_modes() -> None:
-    assert [label_of(mode) for mode in Mode] == ["mpsd.io/enforce", "mpsd.io/warn", "mpsd.io/audit"]
+    assert [label_of(mode) for mode in RuleMode] == ["mpsd.io/enforce", "mpsd.io/warn", "mpsd.io/audit"]

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 import mpsd.cli
-from mpsd.admission.rules.review import AdmissionContext, Needs, needed_to_mutate, needed_to_validate, read_review
+from mpsd.admission.rules.review import AdmissionContext, ReviewNeeds, needed_to_mutate, needed_to_validate, read_review
 from mpsd.admission.rules.verdict import review
-from mpsd.model.policy import Mode, RuleId
+from mpsd.model.policy import RuleId, RuleMode
 from tests.admission.cases import in_kind, with_volume
 from tests.admission.reviews import ALLOWED, mutated, review_of, rules_refusing, validated
 from tests.model.manifests import FACTS, MEMORY, POLICY, STEPS, Fields, container, inside, pod, with_admission
@@ -69,7 +69,7 @@ def test_templates_are_refused_as_the_pods_would_be(version: str, kind: str) -> 
 )
 def test_what_touches_no_gpu_needs_nothing_and_costs_no_word(thing: Fields) -> None:
     review = review_of(thing)
-    assert needed_to_validate(read_review(review), POLICY, FACTS) == Needs()
+    assert needed_to_validate(read_review(review), POLICY, FACTS) == ReviewNeeds()
     assert validated(review) == ALLOWED
 
 
@@ -77,13 +77,13 @@ def test_what_is_needed_is_said_beforehand() -> None:
     sources = [{"configMapRef": {"name": name}} for name in ("a", "b", "a")]
     sources += [{"secretRef": {"name": "c"}}, {"prefix": "MY_", "configMapRef": {"name": "d"}}]
     asking = read_review(review_of(pod(container(limits={MEMORY: 7}, envFrom=sources))))
-    assert needed_to_validate(asking, POLICY, FACTS) == Needs("team", (("team", "a"), ("team", "b")))
-    assert needed_to_mutate(asking, POLICY) == Needs()
+    assert needed_to_validate(asking, POLICY, FACTS) == ReviewNeeds("team", (("team", "a"), ("team", "b")))
+    assert needed_to_mutate(asking, POLICY) == ReviewNeeds()
     other = read_review(review_of(with_volume("/", asks=False)))
-    assert needed_to_validate(other, POLICY, FACTS) == Needs("team")
-    assert needed_to_mutate(other, POLICY) == Needs("team")
+    assert needed_to_validate(other, POLICY, FACTS) == ReviewNeeds("team")
+    assert needed_to_mutate(other, POLICY) == ReviewNeeds("team")
     exempt = read_review(review_of(with_volume("/"), namespace="kube-system"))
-    assert needed_to_validate(exempt, POLICY, FACTS) == needed_to_mutate(exempt, POLICY) == Needs()
+    assert needed_to_validate(exempt, POLICY, FACTS) == needed_to_mutate(exempt, POLICY) == ReviewNeeds()
 
 
 def test_keys_that_were_looked_up_count_and_those_of_other_namespaces_do_not() -> None:
@@ -120,13 +120,13 @@ def test_labels_of_the_namespace_change_how_hard_rules_are_taken() -> None:
     assert odd.warnings[-1] == 'the namespace\'s label mpsd.io/warn is "loud": write all, none or default'
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-def test_a_rule_is_taken_as_hard_as_the_policy_says(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", list(RuleMode))
+def test_a_rule_is_taken_as_hard_as_the_policy_says(mode: RuleMode) -> None:
     policy = with_admission(rules={**POLICY.admission.rules, RuleId.HOST_PID: mode})
     answer = validated(review_of(pod(container(limits={MEMORY: 7}), hostPID=True)), policy)
     assert answer.verdicts == (("host-pid", str(mode)),)
     assert answer.audit == {str(mode): "host-pid"}
-    assert (answer.allowed, bool(answer.warnings)) == (mode is not Mode.ENFORCE, mode is Mode.WARN)
+    assert (answer.allowed, bool(answer.warnings)) == (mode is not RuleMode.ENFORCE, mode is RuleMode.WARN)
 
 
 def test_warnings_are_short_and_each_says_its_rule() -> None:

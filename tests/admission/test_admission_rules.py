@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.admission.rules.table import RULES, Scope
+from mpsd.admission.rules.table import RULES, RuleScope
 from mpsd.model.policy import HostIPC, Policy, RuleId
 from mpsd.platform.rules.kubernetes_objects import read_object
 from tests.admission.cases import KINDS, PLACED, broken, found, in_kind, with_volume
@@ -179,7 +179,7 @@ def test_a_rule_is_for_the_pods_that_its_row_says() -> None:
         read = read_object(thing)
         assert read.pod is not None
         asks = any(MEMORY in one.limits for one in read.pod.containers)
-        assert row.scope is Scope.EVERY or (row.scope is Scope.ASKING) is asks
+        assert row.scope is RuleScope.EVERY or (row.scope is RuleScope.ASKING) is asks
 
 
 def test_lists_of_the_policy_can_be_empty() -> None:

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from mpsd.admission.rules.registration import (
     EXEMPT,
     FailurePolicy,
-    Registration,
+    WebhookRegistration,
     authorities_named,
     exemption,
     is_registered,
     repair,
 )
 
-WANTED = Registration("mpsd-webhook", "mpsd-system", "/validate", "", "QUJD", FailurePolicy.FAIL)
+WANTED = WebhookRegistration("mpsd-webhook", "mpsd-system", "/validate", "", "QUJD", FailurePolicy.FAIL)
 EXEMPTION = {"key": EXEMPT, "operator": "NotIn", "values": ["true"]}
 RULES = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
 Fields = dict[str, Any]
@@ -38,7 +38,7 @@ def shipped(**fields: object) -> Fields:
     return {"metadata": {"name": "mpsd-webhook", "resourceVersion": "7"}, "webhooks": [webhook]}
 
 
-def settled(configuration: Fields, wanted: Registration = WANTED, *, may_fail: bool = True) -> Fields:
+def settled(configuration: Fields, wanted: WebhookRegistration = WANTED, *, may_fail: bool = True) -> Fields:
     """The configuration after every repair."""
     for _look in range(3):
         change = repair(configuration, wanted, may_fail=may_fail)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mpsd.agent.rules.decide import Refuse
 from mpsd.containers.dialects.reading import read_dialect
-from mpsd.containers.dialects.request import Refused
+from mpsd.containers.dialects.request import InvalidDialect
 from mpsd.model.domain import State
 from mpsd.model.grants import Grant, promised_mib, rooms
 from mpsd.model.policy import CardCompute, Compute
@@ -36,7 +36,7 @@ def granted(node: Node, environment: dict[str, str]) -> Grant:
 def test_d4_memory_over_one_of_three_cards_is_refused_and_the_others_stay_free() -> None:
     node = Node(cards())
     reading = read_dialect(egpu((0, 20480, 10), (1, 20480, 10), (2, 40960, 10)), node.gpus, POLICY.compute)
-    assert isinstance(reading, Refused)
+    assert isinstance(reading, InvalidDialect)
     assert [str(problem) for problem in reading.problems] == [
         "EGPU MEM on gpu2 is 40960 MiB: is more than the GPU's 32844 MiB; ask for at most 32844 MiB"
     ]
@@ -65,7 +65,7 @@ def test_d4_on_a_card_of_32768_mib_the_third_is_refused_already_because_the_mps_
 def test_d4_a_weight_over_100_is_refused_while_parsing_so_that_nothing_is_asked_of_the_books() -> None:
     environment = egpu((0, 20480, 10), (1, 20480, 10), (2, 10240, 110))
     reading = read_dialect(environment, cards(), POLICY.compute)
-    assert isinstance(reading, Refused)
+    assert isinstance(reading, InvalidDialect)
     assert [problem.rule for problem in reading.problems] == ["percent-range"]
 
 

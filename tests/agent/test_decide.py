@@ -1,4 +1,4 @@
-"""Decisions about a node, over enumerated small worlds: after every action of every list the books still hold."""
+"""Decisions about a node, over enumerated small worlds: after every action of every list the ledger still hold."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -170,7 +170,7 @@ def small_worlds() -> Iterator[NodeView]:
 def test_after_every_action_of_every_list_the_books_hold(policy: object) -> None:
     assert isinstance(policy, type(POLICY))
     for world in small_worlds():
-        books = {held.grant.id: held.grant for held in world.grants}
+        ledger = {held.grant.id: held.grant for held in world.grants}
         in_force = {
             (domain.name, limit.server, limit.ordinal): limit.memory_mib
             for domain in world.domains
@@ -179,12 +179,12 @@ def test_after_every_action_of_every_list_the_books_hold(policy: object) -> None
         for action in decide(world, policy):
             match action:
                 case EndGrant(ended):
-                    del books[ended.id]
+                    del ledger[ended.id]
                 case Admit(admitted):
-                    books[admitted.id] = admitted
+                    ledger[admitted.id] = admitted
                 case SetLimit(domain, limit):
                     in_force[domain, limit.server, limit.ordinal] = limit.memory_mib
-            assert_no_gpu_is_promised_twice(tuple(books.values()))
+            assert_no_gpu_is_promised_twice(tuple(ledger.values()))
             if isinstance(action, Admit):
                 assert_every_server_lets_it_in(action.grant, in_force)
 

@@ -6,7 +6,7 @@ import pytest
 
 from mpsd.agent.rules.node_events import MOST_NAMES, TOLD_S, happenings
 from mpsd.model.domain import State
-from mpsd.model.events import Happening, Reason, Told, is_told_by
+from mpsd.model.events import Event, EventCount, Reason, is_told_by
 from mpsd.model.node_view import Fault, FaultHit, NodeView, pod_names
 from mpsd.platform.kube_time import stamp
 from tests.model.worlds import NOW, identity
@@ -29,11 +29,11 @@ def seen(*faults: Fault, now: float = NOW, state: State = State.FAULT) -> NodeVi
 QUIET = seen(state=State.READY)
 
 
-def told(before: NodeView | None, now: NodeView) -> list[Happening]:
+def told(before: NodeView | None, now: NodeView) -> list[Event]:
     return list(happenings(before, now, "node1", stamp))
 
 
-def subjects(found: list[Happening]) -> list[str]:
+def subjects(found: list[Event]) -> list[str]:
     return [str(one.subject) for one in found]
 
 
@@ -118,14 +118,14 @@ def test_whoever_finds_a_fault_again_says_the_same_of_it_and_sees_that_it_was_sa
     assert first == again
     for one in again:
         event = {"lastTimestamp": stamp(NOW)}
-        assert is_told_by(event, Told(one, NOW, NOW, 1), stamp)
-        assert not is_told_by({"lastTimestamp": stamp(NOW - 60)}, Told(one, NOW, NOW, 1), stamp)
+        assert is_told_by(event, EventCount(one, NOW, NOW, 1), stamp)
+        assert not is_told_by({"lastTimestamp": stamp(NOW - 60)}, EventCount(one, NOW, NOW, 1), stamp)
 
 
 @pytest.mark.parametrize("event", [{}, {"lastTimestamp": None}])
 def test_an_event_without_a_time_tells_nothing(event: dict[str, object]) -> None:
     (one, *_rest) = told(QUIET, seen(FAULT))
-    assert not is_told_by(event, Told(one, NOW, NOW, 1), stamp)
+    assert not is_told_by(event, EventCount(one, NOW, NOW, 1), stamp)
 
 
 def test_a_pod_that_is_gone_is_named_by_its_uid() -> None:

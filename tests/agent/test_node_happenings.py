@@ -6,7 +6,7 @@ import pytest
 
 from mpsd.agent.rules.node_events import happenings
 from mpsd.model.domain import State
-from mpsd.model.events import Happening, Reason
+from mpsd.model.events import Event, Reason
 from mpsd.model.node_view import Canary, NodeView
 from mpsd.platform.kube_time import stamp
 from tests.status.pod_worlds import client, held, node
@@ -119,7 +119,7 @@ def test_a_first_look_tells_of_troubles_alone_and_takes_nothing_for_lost() -> No
 
 
 def test_the_same_change_is_the_same_happening_so_that_it_can_be_counted() -> None:
-    def changes() -> tuple[Happening, ...]:
+    def changes() -> tuple[Event, ...]:
         return happenings(BUSY, like(BUSY, **DOWN), "node1", stamp)
 
     assert changes() == changes()

@@ -10,24 +10,24 @@ from pathlib import Path
 
 import yaml
 
-from mpsd.simulator.api_server.cluster import Cluster
+from mpsd.simulator.api_server.cluster import SimulatedCluster
 from mpsd.simulator.api_server.kinds import CRDS, PODS, Object
 from mpsd.simulator.api_server.server import ApiServer, write_kubeconfig
-from mpsd.simulator.kubelet.api_source import ApiServer as PodsOfApi
+from mpsd.simulator.kubelet.api_source import ApiServerSource as PodsOfApi
 from mpsd.simulator.kubelet.api_source import read_kubeconfig
-from mpsd.simulator.kubelet.kubelet import Kubelet, KubeletSettings
-from mpsd.simulator.kubelet.versions import NEWEST, Pace
+from mpsd.simulator.kubelet.kubelet import Kubelet, SimulatedKubeletSettings
+from mpsd.simulator.kubelet.versions import NEWEST, KubeletPace
 
 NODE = "bench"
 MEMORY, PERCENT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 _MPSNODE = Path(__file__).parents[2] / "manifests/base/crd/mpsnode.yaml"
-_PACE = Pace(list_s=0.5, look_s=0.2)  # it is not in a hurry: it shares the machine with what is measured
+_PACE = KubeletPace(list_s=0.5, look_s=0.2)  # it is not in a hurry: it shares the machine with what is measured
 
 
 class OneNode:
     """The cluster, as whoever uses it sees it."""
 
-    def __init__(self, cluster: Cluster, kubeconfig: Path, kubelet_folder: Path) -> None:
+    def __init__(self, cluster: SimulatedCluster, kubeconfig: Path, kubelet_folder: Path) -> None:
         self._cluster = cluster
         self.kubeconfig = kubeconfig
         self.kubelet_folder = kubelet_folder
@@ -66,13 +66,13 @@ def pod(name: str, command: Sequence[str], limits: Mapping[str, int]) -> Object:
 @asynccontextmanager
 async def one_node(folder: Path) -> AsyncIterator[OneNode]:
     """At the end no container runs any more."""
-    cluster = Cluster()
+    cluster = SimulatedCluster()
     server = ApiServer(cluster)
     await server.start()
     await cluster.create(CRDS, "v1", "", yaml.safe_load(_MPSNODE.read_text()))
     kubeconfig = write_kubeconfig(server, folder)
     pods = PodsOfApi(read_kubeconfig(kubeconfig), NODE)
-    kubelet = Kubelet(KubeletSettings(folder / "kubelet", NEWEST, pace=_PACE), pods)
+    kubelet = Kubelet(SimulatedKubeletSettings(folder / "kubelet", NEWEST, pace=_PACE), pods)
     await kubelet.start()
     stopping = asyncio.Event()
     running = asyncio.create_task(kubelet.run(stopping))

@@ -25,8 +25,8 @@ from mpsd.model.identity import PodName
 from mpsd.model.mpsnode import KIND
 from mpsd.model.node_view import HeldGrant, NodeView
 from mpsd.platform.kube_time import stamp
-from mpsd.simulator.api_server.cluster import Cluster
-from mpsd.simulator.api_server.kinds import CRDS, NODES, PODS, Kind, Object
+from mpsd.simulator.api_server.cluster import SimulatedCluster
+from mpsd.simulator.api_server.kinds import CRDS, NODES, PODS, Object, ObjectKind
 from mpsd.simulator.api_server.server import ApiServer, write_kubeconfig
 from mpsd.status.rules.mpsnode import mpsnode_for, mpsnode_status
 from tests.bench.cluster import MEMORY, pod
@@ -56,7 +56,7 @@ class _Node:
         )
         self._grants = tuple(self._grant(n, gib) for n in range(pods))
 
-    def objects(self, mpsnodes: Kind) -> Iterator[tuple[Kind, Object]]:
+    def objects(self, mpsnodes: ObjectKind) -> Iterator[tuple[ObjectKind, Object]]:
         """Everything that the API server keeps of it."""
         yield NODES, self._node()
         thing = mpsnode_for(name(self._number), self._uid(2))
@@ -137,7 +137,7 @@ class _Node:
 async def _serve(folder: Path, nodes: int, pods: int) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    cluster = Cluster()
+    cluster = SimulatedCluster()
     await cluster.create(CRDS, "v1", "", yaml.safe_load(_DEFINITION.read_text()))
     (mpsnodes,) = (kind for kind in cluster.kinds if kind.name == KIND)
     for number in range(nodes):

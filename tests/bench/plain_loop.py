@@ -1,13 +1,13 @@
 """A scheduler's decision as a loop in plain Python, beside which the table's is measured.
 
-One rule: it says the same as `GpuTable` does of the same books, as quickly as a loop can.
+One rule: it says the same as `GpuTable` does of the same ledger, as quickly as a loop can.
 """
 
 from collections.abc import Mapping, Sequence
 
 from mpsd.model.grants import Request
 from mpsd.model.policy import Placement
-from mpsd.scheduler.rules.capacity import NodeBooks
+from mpsd.scheduler.rules.capacity import NodeCapacity
 from mpsd.scheduler.rules.gpu_table import BEST
 
 Gpus = tuple[tuple[int, int, int], ...]  # MiB, percent and clients that are left
@@ -15,12 +15,12 @@ Row = tuple[bool, int, Gpus, tuple[str, ...]]  # spread, clients that a pod gets
 Decision = tuple[list[str], list[int]]  # the nodes that have room, and their scores
 
 
-def row(books: NodeBooks) -> Row:
+def row(ledger: NodeCapacity) -> Row:
     return (
-        books.policy.placement is Placement.SPREAD,
-        books.policy.requests.clients_per_grant,
-        tuple((room.memory_mib, room.thread_percent, room.clients) for room in books.rooms),
-        tuple(room.domain for room in books.rooms),
+        ledger.policy.placement is Placement.SPREAD,
+        ledger.policy.requests.clients_per_grant,
+        tuple((room.memory_mib, room.thread_percent, room.clients) for room in ledger.rooms),
+        tuple(room.domain for room in ledger.rooms),
     )
 
 

@@ -1,6 +1,6 @@
 """What one decision of the scheduler costs: which of thousands of nodes have room for a pod, and how good each is.
 
-Beside it a loop in plain Python decides the same from the same books, kept as tuples; both must say the same.
+Beside it a loop in plain Python decides the same from the same ledger, kept as tuples; both must say the same.
 `python -m tests.bench.scheduler` runs these rows alone.
 """
 
@@ -13,7 +13,7 @@ from random import Random
 
 from mpsd.model.grants import Request
 from mpsd.model.identity import PodName
-from mpsd.scheduler.rules.capacity import NodeBooks, node_books
+from mpsd.scheduler.rules.capacity import NodeCapacity, node_capacity
 from mpsd.scheduler.rules.gpu_table import GpuTable
 from mpsd.scheduler.rules.reservations import Reservation
 from tests.bench import plain_loop
@@ -38,7 +38,7 @@ def scheduler() -> Iterator[tuple[str, Row]]:
     """Milliseconds are printed; the ratios have limits."""
     many, few = _World(NODES), _World(FEWER)
     gc.collect()
-    gc.freeze()  # as the scheduler does once it has its books
+    gc.freeze()  # as the scheduler does once it has its ledger
     try:
         ours, plain = many.both(PLAIN_ROUNDS)
         others = many.both(PLAIN_ROUNDS // 3, new=True)
@@ -97,15 +97,15 @@ def _median(found: Iterable[_Took], of: Callable[[_Took], float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """changes: books that are new since the question before."""
+    """changes: ledger that are new since the question before."""
 
-    changes: Sequence[NodeBooks]
+    changes: Sequence[NodeCapacity]
     request: Request
     names: Names
 
 
 class _World:
-    """Nodes whose GPUs hold up to six pods each, by chance, in two books: the table's, and tuples of what is left."""
+    """Nodes whose GPUs hold up to six pods each, by chance, in two ledger: the table's, and tuples of what is left."""
 
     def __init__(self, nodes: int) -> None:
         self._random = Random(nodes)
@@ -113,7 +113,7 @@ class _World:
         self._rows: dict[str, plain_loop.Row] = {}
         self._names = [f"node-{number:05}.example.internal" for number in range(nodes)]
         self._spare = {
-            name: tuple(_books(name, number, self._random) for _ in range(2)) for number, name in self._each()
+            name: tuple(_ledger(name, number, self._random) for _ in range(2)) for number, name in self._each()
         }
         for _number, name in self._each():
             self._table.put(self._spare[name][0])
@@ -124,7 +124,7 @@ class _World:
         return [took for turn in self._turns(rounds) for took, _decision in map(self._decided, turn)]
 
     def both(self, rounds: int, *, new: bool = False) -> tuple[list[_Took], list[_Took]]:
-        """Each decision, and each by the plain loop, in turns, so that neither finds its books gone from the cache.
+        """Each decision, and each by the plain loop, in turns, so that neither finds its ledger gone from the cache.
 
         new: in no order and for no amount that was asked about before.
         """
@@ -150,23 +150,23 @@ class _World:
     def written(self, rounds: int) -> list[_Took]:
         found = list[_Took]()
         for _round in range(rounds):
-            books = self._random.choice(self._spare[self._random.choice(self._names)])
+            ledger = self._random.choice(self._spare[self._random.choice(self._names)])
             watch = _Watch()
-            self._table.put(books)
+            self._table.put(ledger)
             found.append(watch.took())
         return found
 
     def _decided(self, asked: _Question) -> tuple[_Took, Decision]:
-        for books in asked.changes:
-            self._table.put(books)
+        for ledger in asked.changes:
+            self._table.put(ledger)
         watch = _Watch()
         passing = self._table.passing(asked.request, asked.names)
         scores = self._table.scores(asked.request, self._table.slots(passing)).tolist()
         return watch.took(), (list(passing), scores)
 
     def _decided_plainly(self, asked: _Question) -> tuple[_Took, Decision]:
-        for books in asked.changes:
-            self._rows[books.node] = plain_loop.row(books)
+        for ledger in asked.changes:
+            self._rows[ledger.node] = plain_loop.row(ledger)
         watch = _Watch()
         decision = plain_loop.decided(asked.request, asked.names, self._rows)
         return watch.took(), decision
@@ -175,7 +175,7 @@ class _World:
         return enumerate(self._names)
 
 
-def _books(name: str, number: int, random: Random) -> NodeBooks:
+def _ledger(name: str, number: int, random: Random) -> NodeCapacity:
     """Of a node of one kind of GPU; every other one has them in one domain."""
     gib = CARDS_GIB[number % len(CARDS_GIB)]
     node = cluster_node(name, (gib,) * GPUS, together=number % 8 >= 4)
@@ -188,7 +188,7 @@ def _books(name: str, number: int, random: Random) -> NodeBooks:
             percent = random.choice((0, 0, 0, 15))
             named = PodName("default", f"pod-{gpu}-{pod}", f"{name}-{gpu}-{pod}")
             promises.append(Reservation(named, (uuid(name, gpu),), size * GIB, percent))
-    return node_books(node, "", (), promises, TERMS)
+    return node_capacity(node, "", (), promises, TERMS)
 
 
 if __name__ == "__main__":

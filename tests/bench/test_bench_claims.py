@@ -6,68 +6,68 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpsd.bench.rules.claims import Bound, Claim, Limit, Verdict, claims, figure
+from mpsd.bench.rules.claims import BenchClaim, Bound, ClaimVerdict, Limit, claims, figure
 from mpsd.bench.rules.rows import (
     VERSION,
     Benchmark,
+    BenchPart,
     ClientsRow,
     CostRow,
-    Machine,
-    Mode,
+    MachineRow,
     NeedRow,
-    Part,
     RatioRow,
     Reaction,
     ReactionRow,
     ShareRow,
+    SharingMode,
     SharingRow,
     SizeRow,
-    Work,
+    WorkKind,
 )
 
-MACHINE = Machine(
+MACHINE = MachineRow(
     "2026-11-22T05:00:00Z", "0.1.0", "NVIDIA H200", 143155, 132, "580.159.04", "13.0", 16, "3.12.3", simulated=False
 )
 EMPTY = Benchmark(VERSION, MACHINE, 2.0)
-HOLDS, BROKEN, NOT_MEASURED = Verdict.HOLDS, Verdict.BROKEN, Verdict.NOT_MEASURED
+HOLDS, BROKEN, NOT_MEASURED = ClaimVerdict.HOLDS, ClaimVerdict.BROKEN, ClaimVerdict.NOT_MEASURED
 OOM = "2:CUDA_ERROR_OUT_OF_MEMORY"
 
 
-def of(part: Part, benchmark: Benchmark, words: str = "") -> list[Claim]:
+def of(part: BenchPart, benchmark: Benchmark, words: str = "") -> list[BenchClaim]:
     return [claim for claim in claims(benchmark) if claim.part is part and words in claim.what]
 
 
-def one(part: Part, benchmark: Benchmark, words: str = "") -> Claim:
+def one(part: BenchPart, benchmark: Benchmark, words: str = "") -> BenchClaim:
     (claim,) = of(part, benchmark, words)
     return claim
 
 
 def share(percent: int, sms: int, rate: float, *beside: int) -> ShareRow:
-    return ShareRow(percent, sms, beside, Work.ARITHMETIC, rate)
+    return ShareRow(percent, sms, beside, WorkKind.ARITHMETIC, rate)
 
 
 def half(first: float, second: float, sms: tuple[int, int] = (26, 52), work: str = "arithmetic") -> RatioRow:
     return RatioRow(work, None, (20, 40), sms, (first, second), "launches")
 
 
-def small(mode: Mode, rate: float, programs: int = 8) -> SharingRow:
-    return SharingRow(mode, Work.SMALL, programs, rate, 1.0, 2.0)
+def small(mode: SharingMode, rate: float, programs: int = 8) -> SharingRow:
+    return SharingRow(mode, WorkKind.SMALL, programs, rate, 1.0, 2.0)
 
 
 def pair(mps: float, mpsd: float, p99: float = 1.0) -> CostRow:
-    return CostRow(Work.SMALL, 4, 0, mps, mpsd, 1.0, p99)
+    return CostRow(WorkKind.SMALL, 4, 0, mps, mpsd, 1.0, p99)
 
 
 def test_of_a_benchmark_that_is_empty_nothing_is_known() -> None:
     found = claims(EMPTY)
     assert {claim.verdict for claim in found} == {NOT_MEASURED}
-    assert {claim.part for claim in found} == set(Part)
+    assert {claim.part for claim in found} == set(BenchPart)
     assert {claim.note for claim in found} == {"it was not run"}
 
 
 def test_a_part_that_was_skipped_says_why() -> None:
-    skipped = replace(EMPTY, skipped=((Part.TORCH, "PyTorch is not installed"),))
-    assert one(Part.TORCH, skipped).note == "PyTorch is not installed"
+    skipped = replace(EMPTY, skipped=((BenchPart.TORCH, "PyTorch is not installed"),))
+    assert one(BenchPart.TORCH, skipped).note == "PyTorch is not installed"
 
 
 @pytest.mark.parametrize(
@@ -82,23 +82,23 @@ def test_a_part_that_was_skipped_says_why() -> None:
     ],
 )
 def test_a_share_of_the_sms_is_that_share_of_the_work(
-    rows: list[ShareRow], verdict: Verdict, value: float | None
+    rows: list[ShareRow], verdict: ClaimVerdict, value: float | None
 ) -> None:
-    claim = one(Part.SHARES, replace(EMPTY, shares=tuple(rows)), "alone")
+    claim = one(BenchPart.SHARES, replace(EMPTY, shares=tuple(rows)), "alone")
     assert claim.verdict is verdict
     assert claim.value == (None if value is None else pytest.approx(value, abs=0.005))
 
 
 def test_shares_beside_others_are_held_against_the_whole_card_alone() -> None:
     rows = (share(100, 132, 1000), share(30, 38, 280, 10, 60), share(60, 78, 500, 10, 30))
-    claim = one(Part.SHARES, replace(EMPTY, shares=rows), "beside")
+    claim = one(BenchPart.SHARES, replace(EMPTY, shares=rows), "beside")
     assert (claim.verdict, claim.note) == (BROKEN, "-9.09 at 60 % beside 10 and 30, of 2")
-    assert one(Part.SHARES, replace(EMPTY, shares=rows), "alone").verdict is NOT_MEASURED
+    assert one(BenchPart.SHARES, replace(EMPTY, shares=rows), "alone").verdict is NOT_MEASURED
 
 
 def test_bandwidth_is_not_held_to_shares() -> None:
-    rows = (share(100, 132, 1000), ShareRow(30, 38, (), Work.BANDWIDTH, 900))
-    assert one(Part.SHARES, replace(EMPTY, shares=rows), "alone").verdict is NOT_MEASURED
+    rows = (share(100, 132, 1000), ShareRow(30, 38, (), WorkKind.BANDWIDTH, 900))
+    assert one(BenchPart.SHARES, replace(EMPTY, shares=rows), "alone").verdict is NOT_MEASURED
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_bandwidth_is_not_held_to_shares() -> None:
     ],
 )
 def test_one_to_two_is_held_within_three_percent_where_the_sms_are_one_to_two(
-    rows: list[RatioRow], verdict: Verdict
+    rows: list[RatioRow], verdict: ClaimVerdict
 ) -> None:
-    assert one(Part.RATIO, replace(EMPTY, ratio=tuple(rows)), "arithmetic").verdict is verdict
+    assert one(BenchPart.RATIO, replace(EMPTY, ratio=tuple(rows)), "arithmetic").verdict is verdict
 
 
 def test_of_what_is_not_divided_the_ratio_is_only_shown() -> None:
@@ -124,38 +124,42 @@ def test_of_what_is_not_divided_the_ratio_is_only_shown() -> None:
         ratio=(half(100, 110, work="bandwidth"), half(100, 130, work="bandwidth"), half(100, 120, work="bandwidth")),
         torch=(RatioRow("ResNet-50", 32, (20, 40), (26, 52), (700, 1190), "images"),),
     )
-    bandwidth, torch = one(Part.RATIO, benchmark, "bandwidth"), one(Part.TORCH, benchmark)
-    assert (bandwidth.verdict, bandwidth.value) == (Verdict.NO_LIMIT, pytest.approx(1.2))
-    assert (torch.verdict, torch.value) == (Verdict.NO_LIMIT, pytest.approx(1.7))
+    bandwidth, torch = one(BenchPart.RATIO, benchmark, "bandwidth"), one(BenchPart.TORCH, benchmark)
+    assert (bandwidth.verdict, bandwidth.value) == (ClaimVerdict.NO_LIMIT, pytest.approx(1.2))
+    assert (torch.verdict, torch.value) == (ClaimVerdict.NO_LIMIT, pytest.approx(1.7))
     assert "batches of 32" in torch.what
 
 
 def test_the_cost_is_the_median_of_the_pairs_and_says_how_far_they_are_apart() -> None:
     benchmark = replace(EMPTY, cost=(pair(1000, 1010), pair(1000, 995, 1.005), pair(1000, 900, 1.3)))
-    throughput, p99 = of(Part.COST, benchmark)
+    throughput, p99 = of(BenchPart.COST, benchmark)
     assert (throughput.verdict, throughput.value) == (HOLDS, pytest.approx(0.5))
     assert throughput.note == "median of 3 pairs, -1.00 to 10.00"
     assert (p99.verdict, p99.value) == (HOLDS, pytest.approx(0.5))
 
 
 def test_a_cost_of_one_percent_is_too_much() -> None:
-    throughput, p99 = of(Part.COST, replace(EMPTY, cost=(pair(1000, 989, 1.011),)))
+    throughput, p99 = of(BenchPart.COST, replace(EMPTY, cost=(pair(1000, 989, 1.011),)))
     assert (throughput.verdict, p99.verdict) == (BROKEN, BROKEN)
 
 
 def test_each_load_has_a_cost_of_its_own() -> None:
-    rows = (pair(1000, 1000), replace(pair(1000, 900), work=Work.ARITHMETIC))
-    assert [claim.verdict for claim in of(Part.COST, replace(EMPTY, cost=rows), "throughput")] == [HOLDS, BROKEN]
+    rows = (pair(1000, 1000), replace(pair(1000, 900), work=WorkKind.ARITHMETIC))
+    assert [claim.verdict for claim in of(BenchPart.COST, replace(EMPTY, cost=rows), "throughput")] == [HOLDS, BROKEN]
 
 
 @pytest.mark.parametrize(
     ("in_turns", "under_mpsd", "verdict"), [(1000, 10000, HOLDS), (1000, 9999, BROKEN), (0, 9999, NOT_MEASURED)]
 )
 def test_eight_programs_of_small_kernels_get_ten_times_as_much_done(
-    in_turns: float, under_mpsd: float, verdict: Verdict
+    in_turns: float, under_mpsd: float, verdict: ClaimVerdict
 ) -> None:
-    rows = (small(Mode.TIME_SLICED, in_turns), small(Mode.MPSD, under_mpsd), small(Mode.MPSD, 1, programs=4))
-    assert one(Part.SHARING, replace(EMPTY, sharing=rows), "small").verdict is verdict
+    rows = (
+        small(SharingMode.TIME_SLICED, in_turns),
+        small(SharingMode.MPSD, under_mpsd),
+        small(SharingMode.MPSD, 1, programs=4),
+    )
+    assert one(BenchPart.SHARING, replace(EMPTY, sharing=rows), "small").verdict is verdict
 
 
 LISTED = """|    0   N/A  N/A      30000    M+C   python3      1024MiB |
@@ -171,20 +175,20 @@ LISTED = """|    0   N/A  N/A      30000    M+C   python3      1024MiB |
         ("", NOT_MEASURED),
     ],
 )
-def test_nvidia_smi_lists_a_server_and_its_clients(listed: str, verdict: Verdict) -> None:
-    assert one(Part.SHARING, replace(EMPTY, listed=listed), "nvidia-smi").verdict is verdict
+def test_nvidia_smi_lists_a_server_and_its_clients(listed: str, verdict: ClaimVerdict) -> None:
+    assert one(BenchPart.SHARING, replace(EMPTY, listed=listed), "nvidia-smi").verdict is verdict
 
 
 def test_needs_are_judged_under_and_over_the_grant() -> None:
     right = (NeedRow(7600, 3072, 2528, OOM), NeedRow(7600, 8192, 7600, "0:CUDA_SUCCESS"))
-    assert [claim.verdict for claim in of(Part.NEED, replace(EMPTY, need=right))] == [HOLDS, HOLDS]
+    assert [claim.verdict for claim in of(BenchPart.NEED, replace(EMPTY, need=right))] == [HOLDS, HOLDS]
     wrong = (
         NeedRow(7600, 3072, 7600, "0:CUDA_SUCCESS"),
         NeedRow(7600, 2048, 32, "719:CUDA_ERROR_LAUNCH_FAILED"),
         NeedRow(7600, 8192, 7584, OOM),
     )
-    assert [claim.value for claim in of(Part.NEED, replace(EMPTY, need=wrong))] == [2, 1]
-    assert [claim.verdict for claim in of(Part.NEED, replace(EMPTY, need=right[:1]))] == [HOLDS, NOT_MEASURED]
+    assert [claim.value for claim in of(BenchPart.NEED, replace(EMPTY, need=wrong))] == [2, 1]
+    assert [claim.verdict for claim in of(BenchPart.NEED, replace(EMPTY, need=right[:1]))] == [HOLDS, NOT_MEASURED]
 
 
 @pytest.mark.parametrize(
@@ -196,8 +200,8 @@ def test_needs_are_judged_under_and_over_the_grant() -> None:
         ([SizeRow(30, 4, 0), SizeRow(30, 40, 1700)], NOT_MEASURED),
     ],
 )
-def test_memory_makes_no_difference_to_the_work(rows: list[SizeRow], verdict: Verdict) -> None:
-    assert one(Part.SIZES, replace(EMPTY, sizes=tuple(rows))).verdict is verdict
+def test_memory_makes_no_difference_to_the_work(rows: list[SizeRow], verdict: ClaimVerdict) -> None:
+    assert one(BenchPart.SIZES, replace(EMPTY, sizes=tuple(rows))).verdict is verdict
 
 
 def reactions(reaction: Reaction, *seconds: float, grace_s: float = 0.0) -> Benchmark:
@@ -206,27 +210,30 @@ def reactions(reaction: Reaction, *seconds: float, grace_s: float = 0.0) -> Benc
 
 
 def test_reactions_are_medians() -> None:
-    escape = one(Part.REACTIONS, reactions(Reaction.ESCAPE, 0.1, 0.2, 5.0), "escape")
+    escape = one(BenchPart.REACTIONS, reactions(Reaction.ESCAPE, 0.1, 0.2, 5.0), "escape")
     assert (escape.verdict, escape.value) == (HOLDS, 0.2)
     assert escape.note == "median of 3 rounds, 0.100 to 5.000; the hardware alone takes 0.07 s"
-    assert one(Part.REACTIONS, reactions(Reaction.ESCAPE, 0.31, 0.31), "escape").verdict is BROKEN
-    assert one(Part.REACTIONS, reactions(Reaction.DAEMON, 0.6), "served").verdict is HOLDS
-    assert one(Part.REACTIONS, reactions(Reaction.DAEMON, 0.61), "served").verdict is BROKEN
+    assert one(BenchPart.REACTIONS, reactions(Reaction.ESCAPE, 0.31, 0.31), "escape").verdict is BROKEN
+    assert one(BenchPart.REACTIONS, reactions(Reaction.DAEMON, 0.6), "served").verdict is HOLDS
+    assert one(BenchPart.REACTIONS, reactions(Reaction.DAEMON, 0.61), "served").verdict is BROKEN
 
 
 def test_a_fault_is_shown_without_the_grace_of_the_policy() -> None:
-    fault = one(Part.REACTIONS, reactions(Reaction.FAULT, 5.3, grace_s=5.0), "fault")
-    assert (fault.verdict, fault.value) == (Verdict.NO_LIMIT, pytest.approx(0.3))
+    fault = one(BenchPart.REACTIONS, reactions(Reaction.FAULT, 5.3, grace_s=5.0), "fault")
+    assert (fault.verdict, fault.value) == (ClaimVerdict.NO_LIMIT, pytest.approx(0.3))
 
 
 @pytest.mark.parametrize(
     ("programs", "simulated", "verdict"),
     [(48, False, HOLDS), (48, True, HOLDS), (32, False, BROKEN), (32, True, NOT_MEASURED)],
 )
-def test_as_many_clients_as_mps_takes_are_served(programs: int, simulated: bool, verdict: Verdict) -> None:
-    rows = (ClientsRow(programs, Work.SMALL, 1000.0, 1.0, 2.0, 3.0), ClientsRow(60, Work.SMALL, 0.0, 0.0, 0.0, 0.0))
+def test_as_many_clients_as_mps_takes_are_served(programs: int, simulated: bool, verdict: ClaimVerdict) -> None:
+    rows = (
+        ClientsRow(programs, WorkKind.SMALL, 1000.0, 1.0, 2.0, 3.0),
+        ClientsRow(60, WorkKind.SMALL, 0.0, 0.0, 0.0, 0.0),
+    )
     benchmark = replace(EMPTY, machine=replace(MACHINE, simulated=simulated), clients=rows)
-    assert one(Part.CLIENTS, benchmark).verdict is verdict
+    assert one(BenchPart.CLIENTS, benchmark).verdict is verdict
 
 
 def test_bounds_are_as_they_are_written() -> None:
@@ -236,7 +243,7 @@ def test_bounds_are_as_they_are_written() -> None:
         (Bound.AT_LEAST, HOLDS, HOLDS),
     ):
         limit = Limit(bound, 1.0)
-        assert [Claim(Part.COST, "", "%", limit, value).verdict for value in (1.0, 1.1)] == [at, beyond]
+        assert [BenchClaim(BenchPart.COST, "", "%", limit, value).verdict for value in (1.0, 1.1)] == [at, beyond]
 
 
 def test_figures_are_written_for_people() -> None:
@@ -254,7 +261,7 @@ counts = st.integers(min_value=-1) | st.just(10**400)
 
 @settings(max_examples=40)
 @given(
-    st.lists(st.builds(ShareRow, st.sampled_from([10, 100]), counts, st.just(()), st.sampled_from(Work), rates)),
+    st.lists(st.builds(ShareRow, st.sampled_from([10, 100]), counts, st.just(()), st.sampled_from(WorkKind), rates)),
     st.lists(
         st.builds(
             RatioRow,
@@ -267,11 +274,11 @@ counts = st.integers(min_value=-1) | st.just(10**400)
         )
     ),
     st.lists(st.builds(SizeRow, st.just(30), counts, rates)),
-    st.lists(st.builds(CostRow, st.sampled_from(Work), counts, counts, rates, rates, rates, rates)),
+    st.lists(st.builds(CostRow, st.sampled_from(WorkKind), counts, counts, rates, rates, rates, rates)),
 )
 def test_no_record_makes_it_fail(
     shares: list[ShareRow], ratio: list[RatioRow], sizes: list[SizeRow], cost: list[CostRow]
 ) -> None:
     """A file that somebody shows may hold any number."""
     benchmark = replace(EMPTY, shares=tuple(shares), ratio=tuple(ratio), sizes=tuple(sizes), cost=tuple(cost))
-    assert all(claim.what and isinstance(claim.verdict, Verdict) for claim in claims(benchmark))
+    assert all(claim.what and isinstance(claim.verdict, ClaimVerdict) for claim in claims(benchmark))

@@ -1,6 +1,6 @@
 """What watching the GPUs costs mpsd itself: 8 simulated H200 with 40 clients each, every one under a grant of its own.
 
-The watchdog, its eyes and its books are those of `mpsd up`, alone in this process; the clients are processes that
+The watchdog, its eyes and its ledger is those of `mpsd up`, alone in this process; the clients are processes that
 sleep and are written down as holding memory. Simulated NVML costs something else than the driver's, so what is spent in
 it is a row of its own.
 """
@@ -29,7 +29,7 @@ from mpsd.platform.logs import be_silent, logger
 from mpsd.platform.nvml import Nvml
 from mpsd.platform.settings import GRANT, Settings, settings
 from mpsd.platform.waiting import until
-from mpsd.simulator.card import MPS_CLIENT, Claim
+from mpsd.simulator.card import MPS_CLIENT, ContextClaim
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import SimulatedNode, cards_asked, create_node
 from mpsd.simulator.nvml import SimulatedNvml
@@ -98,12 +98,12 @@ class _World:
             _write_record(self._settings, gpu)
 
     async def measured(self) -> dict[str, Row]:
-        books = LocalGrants(self._settings.grants, lambda: None, logger())
-        books.load()
+        ledger = LocalGrants(self._settings.grants, lambda: None, logger())
+        ledger.load()
         for gpu in self._node.gpus:
-            _fill(self._machine, gpu, books, self._stack)
+            _fill(self._machine, gpu, ledger, self._stack)
         domains = DomainRecords(self._settings.run_directory, logger())
-        watching = Watchdog(self._settings, self._node, lambda: self._policy, books, domains)
+        watching = Watchdog(self._settings, self._node, lambda: self._policy, ledger, domains)
         stop = asyncio.Event()
         running = asyncio.create_task(watching.run(stop))
         await until(lambda: len(watching.look().clients) == GPUS * CLIENTS_A_GPU, 30, "every client is seen", 0.1)
@@ -112,7 +112,7 @@ class _World:
         busy = await self._cost(watching)
         stop.set()
         await running
-        books.close()
+        ledger.close()
         seen = watching.status()
         assert not seen.counts, f"nobody is over: {seen.last}"
         about = f"the watchdog alone, {GPUS} GPUs × {CLIENTS_A_GPU} clients"
@@ -176,7 +176,7 @@ def _write_record(chosen: Settings, gpu: Gpu) -> None:
     records.write(path, record)
 
 
-def _fill(machine: SimulatedNode, gpu: Gpu, books: LocalGrants, stack: ExitStack) -> None:
+def _fill(machine: SimulatedNode, gpu: Gpu, ledger: LocalGrants, stack: ExitStack) -> None:
     """40 clients on the GPU."""
     card = machine.card(gpu.ordinal)
     stack.callback(card.close)
@@ -188,8 +188,8 @@ def _fill(machine: SimulatedNode, gpu: Gpu, books: LocalGrants, stack: ExitStack
         stack.callback(process.kill)
         holder = processes.identity_of(process.pid)
         assert holder is not None, name
-        books.add(Grant(name, gpu.label, evenly((gpu.uuid,), GRANTED_MIB, 0), 100, 8, holder, "sleep 600"))
-        card.claim(Claim(process.pid, MPS_CLIENT, 1024 * MIB))
+        ledger.add(Grant(name, gpu.label, evenly((gpu.uuid,), GRANTED_MIB, 0), 100, 8, holder, "sleep 600"))
+        card.claim(ContextClaim(process.pid, MPS_CLIENT, 1024 * MIB))
 
 
 _CHANGES = f"""

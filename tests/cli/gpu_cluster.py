@@ -1,4 +1,4 @@
-"""Nodes with GPUs of any size, and pods that want some, in a cluster for tests of the programs that show its books."""
+"""Nodes with GPUs of any size, and pods that want some, in a cluster for tests of the programs that show its ledger."""
 
 import time
 from typing import Any

@@ -11,19 +11,21 @@ from pathlib import Path
 import pytest
 
 from mpsd.bench import run as bench_run
-from mpsd.bench.here import CannotBegin, CannotMeasure, Here, require_alone, require_mps, require_turns
-from mpsd.bench.rules.rows import Machine, NeedRow, Part
-from mpsd.bench.run import Run
+from mpsd.bench.here import BenchContext, CannotBegin, CannotMeasure, require_alone, require_mps, require_turns
+from mpsd.bench.rules.rows import BenchPart, MachineRow, NeedRow
+from mpsd.bench.run import BenchRun
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.nvml import Nvml
-from mpsd.simulator.card import EXCLUSIVE_PROCESS, MPS_CLIENT, Card, Claim
+from mpsd.simulator.card import EXCLUSIVE_PROCESS, MPS_CLIENT, CardView, ContextClaim
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import SimulatedNvml
 
 FACTS = load_limits(None).facts
 BENCH = [sys.executable, "-m", "mpsd", "bench"]
-MACHINE = Machine("2026-11-22T05:00:00Z", "0.1.0", "NVIDIA H200", 143155, 132, "580", "13.0", 2, "3.11", simulated=True)
+MACHINE = MachineRow(
+    "2026-11-22T05:00:00Z", "0.1.0", "NVIDIA H200", 143155, 132, "580", "13.0", 2, "3.11", simulated=True
+)
 
 
 def environment() -> dict[str, str]:
@@ -89,7 +91,7 @@ def test_a_signal_in_the_middle_leaves_nothing(signum: signal.Signals, part: str
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[tuple[Nvml, Card]]:
+def machine(tmp_path: Path) -> Iterator[tuple[Nvml, CardView]]:
     node = create_node(tmp_path / "node", cards_asked("A30", FACTS), FACTS.capabilities)
     nvml, card = Nvml(SimulatedNvml(node.folder)), node.card(0)
     nvml.open()
@@ -98,11 +100,11 @@ def machine(tmp_path: Path) -> Iterator[tuple[Nvml, Card]]:
     nvml.close()
 
 
-def test_who_uses_a_gpu_is_named_with_the_remedy(machine: tuple[Nvml, Card], tmp_path: Path) -> None:
+def test_who_uses_a_gpu_is_named_with_the_remedy(machine: tuple[Nvml, CardView], tmp_path: Path) -> None:
     nvml, card = machine
     gpus = nvml.gpus(FACTS)
     require_alone(nvml, gpus, tmp_path / "mpsd.sock")
-    card.claim(Claim(os.getpid(), MPS_CLIENT, 300 * MIB))
+    card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 300 * MIB))
     with pytest.raises(CannotBegin, match=rf"gpu0: pid {os.getpid()}: .*py.*\n.*end them, or .* --beside-others"):
         require_alone(nvml, gpus, None)
 
@@ -112,7 +114,7 @@ def test_without_the_control_daemons_program_nothing_begins(tmp_path: Path) -> N
         require_mps({"PATH": str(tmp_path)})
 
 
-def test_a_card_that_one_process_has_for_itself_is_refused_and_left_as_it_is(machine: tuple[Nvml, Card]) -> None:
+def test_a_card_that_one_process_has_for_itself_is_refused_and_left_as_it_is(machine: tuple[Nvml, CardView]) -> None:
     nvml, card = machine
     gpu = nvml.gpus(FACTS)[0]
     require_turns(nvml, gpu)
@@ -131,10 +133,10 @@ class Parts:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def steps(self, _here: Here) -> int:
+    def steps(self, _here: BenchContext) -> int:
         return 2
 
-    def measure(self, here: Here) -> Iterator[NeedRow]:
+    def measure(self, here: BenchContext) -> Iterator[NeedRow]:
         here.step("a first")
         yield NeedRow(1, 2, 3, "0:CUDA_SUCCESS")
         raise self.error
@@ -142,12 +144,12 @@ class Parts:
 
 def test_what_was_measured_before_an_error_is_there_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    here = Here("H200", FACTS, 0.1, 1, told.append)
-    errors = {Part.NEED: EOFError("mpsd ended"), Part.SIZES: CannotMeasure("the card is too small")}
+    here = BenchContext("H200", FACTS, 0.1, 1, told.append)
+    errors = {BenchPart.NEED: EOFError("mpsd ended"), BenchPart.SIZES: CannotMeasure("the card is too small")}
     monkeypatch.setattr(bench_run, "_module", lambda part: Parts(errors[part]))
-    run = Run(here, MACHINE, (Part.NEED, Part.SIZES))
+    run = BenchRun(here, MACHINE, (BenchPart.NEED, BenchPart.SIZES))
     with pytest.raises(EOFError):
         list(run.measure())
     assert (run.steps(), told) == (4, ["sizes: a first", "need: a first"])
     assert run.so_far.need == (NeedRow(1, 2, 3, "0:CUDA_SUCCESS"),)
-    assert run.so_far.skipped == ((Part.SIZES, "the card is too small"),)
+    assert run.so_far.skipped == ((BenchPart.SIZES, "the card is too small"),)

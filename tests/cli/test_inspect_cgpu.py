@@ -1,4 +1,4 @@
-"""`kubectl inspect cgpu`: the table that gpushare's tool prints, to the letter, of mpsd's books."""
+"""`kubectl inspect cgpu`: the table that gpushare's tool prints, to the letter, of mpsd's ledger."""
 
 import json
 import os

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
-from mpsd.operations.doctor.rules.facts import Verdict
+from mpsd.operations.doctor.rules.facts import CheckVerdict
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Resource
 from mpsd.platform.kube_transport import Ask, Transport
 from mpsd.platform.rules.certificates import ANNOTATION
@@ -44,7 +44,7 @@ def ask(cluster: DoctoredCluster, *words: str) -> Said:
 
 def found(cluster: DoctoredCluster) -> list[str]:
     told: dict[str, Any] = json.loads(ask(cluster, "-o", "json").output)
-    return [check["id"] for check in told["checks"] if check["verdict"] == Verdict.FOUND]
+    return [check["id"] for check in told["checks"] if check["verdict"] == CheckVerdict.FOUND]
 
 
 # -- each row, broken ------------------------------------------------------------------------------------------------
@@ -437,7 +437,7 @@ def test_what_may_not_be_read_is_not_known_each_with_the_right_that_is_missing(
     monkeypatch.setattr(Transport, "exchange", refuse)
     said = ask(cluster)
     told: dict[str, Any] = json.loads(ask(cluster, "-o", "json").output)
-    unknown = {check["id"]: check["why"] for check in told["checks"] if check["verdict"] == Verdict.UNKNOWN}
+    unknown = {check["id"]: check["why"] for check in told["checks"] if check["verdict"] == CheckVerdict.UNKNOWN}
     assert said.output.startswith("nothing wrong was found, but not known is whether every part has its rights: ")
     assert "lacks the right to create subjectaccessreviews" in unknown["rights-missing"]
     assert "lacks the right to list nodes" in unknown["no-node-labelled"]

@@ -38,8 +38,8 @@ def done(machine: Machine, program: Program, *words: str) -> Mapping[str, Any]:
     return found
 
 
-def books(machine: Machine, program: Program) -> tuple[int, int]:
-    """MiB and percent that the books hold of its GPU."""
+def ledger(machine: Machine, program: Program) -> tuple[int, int]:
+    """MiB and percent that the ledger holds of its GPU."""
     (card,) = machine.grant_of(program).cards
     return card.memory_mib, card.reserved_percent
 
@@ -50,7 +50,7 @@ def test_what_was_and_what_is_are_told_and_whom_it_reaches(served: Machine) -> N
     assert question.exit_code() == 0, question
     assert "gpu0: memory 6144 MiB -> 8192 MiB, compute limit none -> 40 %, reserved 0 % -> 40 %" in question.output
     assert "a process keeps what it was started with" in question.output
-    assert books(served, client) == (8192, 40)
+    assert ledger(served, client) == (8192, 40)
 
 
 def test_more_memory_is_let_in_by_the_server_before_it_is_answered(served: Machine) -> None:
@@ -74,7 +74,7 @@ def test_a_change_outlives_mpsd(served: Machine) -> None:
     done(served, client, "--mem", "5000", "--percent", "30")
     served.part("up").kill()
     served.up()
-    assert books(served, client) == (5000, 30)
+    assert ledger(served, client) == (5000, 30)
 
 
 def test_more_than_the_card_has_left_is_refused_with_what_is_free(served: Machine) -> None:
@@ -83,7 +83,7 @@ def test_more_than_the_card_has_left_is_refused_with_what_is_free(served: Machin
     question = asked(served, client, "--mem", str(free_mib + 1))
     assert question.exit_code() == 1
     assert f"{free_mib} of {free_mib + 10 * 1024} MiB are free for this grant" in question.errors
-    assert (books(served, client)[0], books(served, neighbour)[0]) == (6144, 10240)
+    assert (ledger(served, client)[0], ledger(served, neighbour)[0]) == (6144, 10240)
     done(served, client, "--mem", str(free_mib))
 
 
@@ -93,7 +93,7 @@ def test_more_than_all_threads_is_refused_with_what_is_free(served: Machine) -> 
     question = asked(served, client, "--percent", "35")
     assert question.exit_code() == 1
     assert "30 % of its threads are free for this grant" in question.errors
-    assert books(served, client) == (2048, 0)
+    assert ledger(served, client) == (2048, 0)
 
 
 def test_less_memory_than_is_used_is_refused(served: Machine) -> None:
@@ -101,7 +101,7 @@ def test_less_memory_than_is_used_is_refused(served: Machine) -> None:
     question = asked(served, client, "--mem", "2GiB")
     assert question.exit_code() == 1
     assert "MiB that its programs use, which mpsd would end" in question.errors
-    assert books(served, client) == (6144, 0)
+    assert ledger(served, client) == (6144, 0)
     assert client.running
 
 
@@ -117,7 +117,7 @@ def test_a_process_that_began_with_more_is_no_escape_after_its_grant_was_made_le
     client = served.client(6, "alloc=500")
     done(served, client, "--mem", "3GiB", "--percent", "50")
     over = served.client(4)  # a look that sees both
-    eventually(lambda: books(served, over) == (4096, 0), "it is seen")
+    eventually(lambda: ledger(served, over) == (4096, 0), "it is seen")
     before = served.node().violations
     assert before is not None
     looks = before.looks
@@ -131,7 +131,7 @@ def test_a_process_that_began_with_more_is_no_escape_after_its_grant_was_made_le
 def test_a_dry_run_says_the_same_and_changes_nothing(served: Machine) -> None:
     client = served.client(6)
     would = done(served, client, "--mem", "8GiB", "--dry-run")
-    assert books(served, client) == (6144, 0)
+    assert ledger(served, client) == (6144, 0)
     did = done(served, client, "--mem", "8GiB")
     assert (would["dry_run"], did["dry_run"]) == (True, False)
     assert {**would, "dry_run": None} == {**did, "dry_run": None}
@@ -152,7 +152,7 @@ def test_a_wrong_question_is_told_from_a_no(served: Machine, words: list[str], s
     question = asked(served, client, *words)
     assert question.exit_code() == 2
     assert said in question.errors
-    assert books(served, client) == (6144, 0)
+    assert ledger(served, client) == (6144, 0)
 
 
 def test_for_a_program_that_is_not_there_those_there_are_are_named(served: Machine) -> None:
@@ -174,7 +174,7 @@ def test_where_the_daemon_does_not_let_more_in_it_is_refused_and_as_it_was(serve
     question = asked(served, client, "--mem", "8GiB")
     assert question.exit_code() == 1
     assert "it has no more memory than before" in question.errors
-    assert books(served, client) == (6144, 0)
+    assert ledger(served, client) == (6144, 0)
     served.restore_control_program()
 
 
@@ -183,7 +183,7 @@ def test_grants_are_changed_one_after_the_other_and_never_over_the_card(served: 
     total_mib = served.node().gpus[0].promised_mib
     questions = [asked(served, client, "--mem", "8GiB") for client in clients]
     codes = sorted(question.exit_code() for question in questions)
-    held_mib = sum(books(served, client)[0] for client in clients)
+    held_mib = sum(ledger(served, client)[0] for client in clients)
     assert codes == [0, 1, 1, 1]
     assert held_mib == 3 * 4096 + 8192 <= total_mib
 
@@ -211,7 +211,7 @@ def test_another_user_changes_nothing(served: Machine) -> None:
     said = served.start(words)
     assert said.exit_code() == 0, said
     assert said.output.startswith("HTTP/1.0 403")
-    assert books(served, client) == (6144, 0)
+    assert ledger(served, client) == (6144, 0)
 
 
 def test_an_unknown_grant_is_not_there_for_the_interface(served: Machine) -> None:

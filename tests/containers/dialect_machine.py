@@ -1,7 +1,7 @@
 """Machines with cards of the published examples, and what environments ask of them."""
 
 from mpsd.containers.dialects.reading import read_dialect
-from mpsd.containers.dialects.request import CardRequest, DialectRequest, Off, Refused
+from mpsd.containers.dialects.request import CardRequest, DialectRequest, InvalidDialect, Off
 from mpsd.model.gpu_facts import Capability
 from mpsd.model.grants import Gpu
 from mpsd.model.policy import Compute
@@ -35,7 +35,7 @@ def asked(gpus: tuple[Gpu, ...], compute: Compute = NATIVE, /, **environment: st
 
 def problems(gpus: tuple[Gpu, ...], compute: Compute = NATIVE, /, **environment: str) -> tuple[Problem, ...]:
     reading = read_dialect(environment, gpus, compute)
-    assert isinstance(reading, Refused), reading
+    assert isinstance(reading, InvalidDialect), reading
     return reading.problems
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from mpsd.containers.rules.admission import container_findings
-from mpsd.grants.rules.messages import ContainerAsks
-from mpsd.model.policy import HostIPC, Mode, Policy, RuleId
+from mpsd.grants.rules.messages import HostContainerRequest
+from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
 from tests.model.gpu_worlds import policy
 
 NEW, OLD = "580.159.04", "575.57.08"
-PLAIN = ContainerAsks("/run/runc", "c1", "", {})
+PLAIN = HostContainerRequest("/run/runc", "c1", "", {})
 # What `docker run` without any flag has in the bounding set.
 DOCKERS = tuple(
     f"CAP_{name}"
@@ -21,7 +21,7 @@ DOCKERS = tuple(
 )
 
 
-def refused(asks: ContainerAsks, *, driver: str = NEW, by: Policy | None = None) -> list[str]:
+def refused(asks: HostContainerRequest, *, driver: str = NEW, by: Policy | None = None) -> list[str]:
     """The rules for which it is refused."""
     return [problem.rule for problem in container_findings(asks, by or policy(), driver).problems]
 
@@ -31,7 +31,7 @@ def with_admission(**changes: object) -> Policy:
     return replace(made, admission=replace(made.admission, **changes))  # type: ignore[arg-type]
 
 
-def with_mode(rule: RuleId, mode: Mode) -> Policy:
+def with_mode(rule: RuleId, mode: RuleMode) -> Policy:
     return with_admission(rules={**policy().admission.rules, rule: mode})
 
 
@@ -49,12 +49,12 @@ def test_all_that_is_too_much_is_named_at_once() -> None:
     assert problem.value == '"SYS_ADMIN, BPF"'
 
 
-@pytest.mark.parametrize("mode", [Mode.WARN, Mode.AUDIT])
-def test_the_policy_says_how_hard_a_rule_is(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [RuleMode.WARN, RuleMode.AUDIT])
+def test_the_policy_says_how_hard_a_rule_is(mode: RuleMode) -> None:
     asks = replace(PLAIN, capabilities=("CAP_SYS_ADMIN",))
     found = container_findings(asks, with_mode(RuleId.CAPABILITIES, mode), NEW)
     assert found.problems == ()
-    assert len(found.messages) == (1 if mode is Mode.WARN else 0)
+    assert len(found.messages) == (1 if mode is RuleMode.WARN else 0)
 
 
 @pytest.mark.parametrize(("driver", "is_needed"), [(NEW, False), ("610.1", False), (OLD, True), ("", True)])

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mpsd.containers.dialects.names import VARIABLES
 from mpsd.containers.dialects.reading import environment_in, read_dialect
-from mpsd.containers.dialects.request import MIB, DialectRequest, Off, Refused
+from mpsd.containers.dialects.request import MIB, DialectRequest, InvalidDialect, Off
 from mpsd.model.cgpu_policies import POLICIES
 from mpsd.model.policy import CardCompute, Compute
 from mpsd.model.problem import InvalidInput
@@ -73,7 +73,7 @@ def test_whatever_is_written_the_answer_is_one_of_three_and_no_card_gives_more_t
     match reading:
         case Off(why=why):
             assert why.isprintable()
-        case Refused(problems=found):
+        case InvalidDialect(problems=found):
             assert found
             assert all(problem.where and problem.message and problem.remedy for problem in found)
             assert all(str(problem).isprintable() for problem in found)
@@ -99,7 +99,7 @@ def test_a_proportion_of_any_card_is_exact_to_the_byte_and_refused_only_over_the
         match read_dialect(environment, machine(memory_mib), NATIVE):
             case DialectRequest(cards=(card,)):
                 assert card.memory_bytes == memory_bytes <= memory_mib * MIB
-            case Refused(problems=(problem,)):
+            case InvalidDialect(problems=(problem,)):
                 over = memory_bytes > memory_mib * MIB
                 assert problem.rule == ("memory-over-card" if over else "memory-below-context")
             case other:
@@ -109,7 +109,7 @@ def test_a_proportion_of_any_card_is_exact_to_the_byte_and_refused_only_over_the
 @pytest.mark.parametrize("name", VARIABLES)
 def test_a_value_of_megabytes_is_refused_or_leaves_the_container_alone(name: str) -> None:
     reading = read_dialect(CGPU | {name: "0,9" * 10**6}, machine(15109), NATIVE)
-    refused = isinstance(reading, Refused)
+    refused = isinstance(reading, InvalidDialect)
     assert refused or isinstance(reading, Off)
     assert refused == (name != "AMP_VGPU_ENABLE")
 

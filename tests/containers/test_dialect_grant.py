@@ -1,4 +1,4 @@
-"""What the books are asked for is what was asked of each card, and its user hears what MPS does differently."""
+"""What the ledger is asked for is what was asked of each card, and its user hears what MPS does differently."""
 
 import pytest
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.containers import engine_files
-from mpsd.containers.engines.change import Change
+from mpsd.containers.engines.change import FileChange
 from mpsd.model.problem import InvalidInput
 
 ROOT = Path("/")
@@ -15,7 +15,7 @@ ROOT = Path("/")
 def test_what_somebody_else_has_written_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "daemon.json"
     path.write_text("{}")
-    change = engine_files.with_backup(Change(str(path), "x", "{}", '{"a": 1}'))
+    change = engine_files.with_backup(FileChange(str(path), "x", "{}", '{"a": 1}'))
     path.write_text('{"b": 2}')
     with pytest.raises(engine_files.ChangedMeanwhile):
         engine_files.perform(change)
@@ -25,7 +25,7 @@ def test_what_somebody_else_has_written_meanwhile_is_not_overwritten(tmp_path: P
 
 def test_what_a_killed_one_left_is_in_nobodys_way(tmp_path: Path) -> None:
     (tmp_path / ".daemon.json.new").symlink_to("/etc/hostname")
-    engine_files.perform(Change(str(tmp_path / "daemon.json"), "x", None, "{}"))
+    engine_files.perform(FileChange(str(tmp_path / "daemon.json"), "x", None, "{}"))
     assert (tmp_path / "daemon.json").read_text() == "{}"
     assert list(tmp_path.iterdir()) == [tmp_path / "daemon.json"]
 
@@ -44,7 +44,7 @@ def test_the_newest_backup_is_the_first(tmp_path: Path) -> None:
 
 def test_a_backup_that_says_the_same_is_not_made_twice(tmp_path: Path) -> None:
     (tmp_path / "daemon.json.before-mpsd").write_text("{}")
-    change = Change(str(tmp_path / "daemon.json"), "x", "{}", '{"a": 1}')
+    change = FileChange(str(tmp_path / "daemon.json"), "x", "{}", '{"a": 1}')
     assert engine_files.with_backup(change).backup == ""
 
 

@@ -12,7 +12,7 @@ from mpsd.model import client_limits
 from mpsd.model.grants import Gpu
 from mpsd.mps import canary as canary_client
 from mpsd.mps.rules import canary
-from mpsd.mps.rules.canary import DENIAL, OWN_LIMIT, SERVER_LIMIT, NoContext, Outcome, Told, Trial
+from mpsd.mps.rules.canary import DENIAL, OWN_LIMIT, SERVER_LIMIT, NoContext, Outcome, ProbeResult, Trial
 from tests.contract.processes import SOON_S
 from tests.contract.world import Daemon, World
 
@@ -42,7 +42,7 @@ class TestTheCanary:
         assert found.sms == gpu.capability.sms_given(canary.PERCENT, gpu.sms)
         assert found.context_mib == pytest.approx(gpu.capability.context_cost_mib(found.sms), abs=5)
         for trial, outcome in outcomes.items():
-            assert isinstance(outcome, Told)
+            assert isinstance(outcome, ProbeResult)
             assert found.context_mib is not None
             assert outcome.free_mib == pytest.approx(trial.limit_mib - found.context_mib, abs=2)
 

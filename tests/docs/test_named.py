@@ -9,7 +9,7 @@ from mpsd.containers.dialects.names import VARIABLES
 from mpsd.model.conditions import mps_ready
 from mpsd.model.domain import State
 from mpsd.model.events import Reason
-from mpsd.model.policy import Mode, Violations
+from mpsd.model.policy import RuleMode, Violations
 from tests.docs.pages import ROOT, Page, page, pages
 from tests.model.manifests import POLICY
 from tests.prometheus.shipped import NAMES
@@ -88,7 +88,7 @@ def test_each_alert_and_nothing_else_has_a_heading_of_its_kind() -> None:
 
 def test_every_label_of_admission_and_every_field_that_its_page_speaks_of_is_named() -> None:
     text = page("docs/admission.md").text
-    assert all(f"`{label_of(mode)}`" in text for mode in Mode)
+    assert all(f"`{label_of(mode)}`" in text for mode in RuleMode)
     fields = ["exempt_namespaces", "host_ipc", "void_visible_devices", "visible_devices_kept_for", "placement_accounts"]
     assert all(f"`{field}" in text and hasattr(POLICY.admission, field) for field in fields)
 

@@ -9,7 +9,7 @@ from mpsd.containers.dialects.request import DialectRequest
 from mpsd.model.domain import State
 from mpsd.model.grants import Gpu, Grant
 from mpsd.model.identity import HostContainer
-from mpsd.model.node_view import Client, DomainRecord, DomainView, HeldGrant, NodeView, Waiting
+from mpsd.model.node_view import Client, DomainRecord, DomainView, HeldGrant, NodeView, WaitingRequest
 from mpsd.model.policy import Policy
 from tests.containers.dialect_machine import V100_MIB, VOLTA
 from tests.model.worlds import NOW, POLICY, identity, record
@@ -48,7 +48,7 @@ class Node:
         self.clients: tuple[Client, ...] = ()
         self._asked = 0
 
-    def view(self, *waiting: Waiting, ended: frozenset[str] = frozenset()) -> NodeView:
+    def view(self, *waiting: WaitingRequest, ended: frozenset[str] = frozenset()) -> NodeView:
         held = tuple(HeldGrant(grant, grant.id not in ended) for grant in self.grants)
         domains = tuple(DomainView(one, frozenset()) for one in self.records)
         return NodeView(NOW, "580.159.04", self.gpus, domains, held, self.clients, waiting, ())
@@ -60,7 +60,7 @@ class Node:
         self._asked += 1
         name = f"c{self._asked}"
         holder = HostContainer("/run/runc", name, name, identity(self._asked), is_made=True)
-        waits = Waiting(name, cards_request(reading), holder, True, name, None)
+        waits = WaitingRequest(name, cards_request(reading), holder, True, name, None)
         (answer,) = (one for one in decide(self.view(waits), self.policy) if isinstance(one, Admit | Refuse))
         if isinstance(answer, Refuse):
             return answer

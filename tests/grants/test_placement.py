@@ -2,9 +2,9 @@
 
 from itertools import permutations
 
-from mpsd.grants.rules.placement import NoRoom, Placed, gib, place
+from mpsd.grants.rules.placement import InsufficientResources, Placed, gib, place
 from mpsd.model.domain import domains
-from mpsd.model.grants import Request, Room, rooms
+from mpsd.model.grants import GpuCapacity, Request, rooms
 from tests.model.worlds import GPUS, POLICY, SPREAD, UUIDS, grant
 
 APART = {UUIDS[0]: "gpu0", UUIDS[1]: "gpu1"}
@@ -12,7 +12,7 @@ TOGETHER = dict.fromkeys(UUIDS, "gpu0-1")
 SEVEN = Request(7 * 1024, None, 1)
 
 
-def rooms_with(*grants: tuple[int, int], domain_of: dict[str, str] = APART) -> tuple[Room, ...]:
+def rooms_with(*grants: tuple[int, int], domain_of: dict[str, str] = APART) -> tuple[GpuCapacity, ...]:
     """Rooms beside grants given as (GiB, GPU)."""
     held = [grant(f"g{n}", gib_, gpu) for n, (gib_, gpu) in enumerate(grants)]
     return rooms(GPUS, domain_of, held, POLICY)
@@ -37,7 +37,7 @@ def test_several_gpus_come_from_one_domain() -> None:
     two = Request(7 * 1024, None, 2)
     assert place(two, rooms_with(domain_of=TOGETHER), POLICY) == Placed("gpu0-1", UUIDS)
     refused = place(two, rooms_with(), POLICY)
-    assert isinstance(refused, NoRoom)
+    assert isinstance(refused, InsufficientResources)
     assert not refused.ever
     assert refused.reason == "no domain here has 2 GPUs; `domains` in the policy says which GPUs belong together"
 
@@ -54,14 +54,14 @@ def test_a_share_of_the_threads_is_reserved_only_where_it_was_asked_for() -> Non
 def test_threads_that_are_reserved_are_not_promised_again() -> None:
     held = [grant("most", 1, reserved_percent=80)]
     refused = place(Request(1024, 30, 1), rooms(GPUS, APART, held, POLICY)[:1], POLICY)
-    assert refused == NoRoom(
+    assert refused == InsufficientResources(
         "no single GPU has 1 GiB and 30 % of the threads: gpu0 has 22 of 23 GiB free and 20 % of its threads", ever=True
     )
 
 
 def test_a_gpu_that_has_its_clients_takes_no_more() -> None:
     refused = place(SEVEN, rooms_with(*[(1, 0)] * 6)[:1], POLICY)
-    assert isinstance(refused, NoRoom)
+    assert isinstance(refused, InsufficientResources)
     assert refused.reason == "no single GPU has 7 GiB: gpu0 has 17 of 23 GiB free and room for 0 more clients"
 
 
@@ -80,5 +80,5 @@ def test_every_gpu_has_a_domain_of_its_own_unless_the_policy_groups_it() -> None
 def test_gpus_that_lack_threads_would_not_do_together_either() -> None:
     held = [grant("a", 20, 0, reserved_percent=100), grant("b", 20, 1, reserved_percent=100)]
     refused = place(Request(5 * 1024, 5, 1), rooms(GPUS, APART, held, POLICY), POLICY)
-    assert isinstance(refused, NoRoom)
+    assert isinstance(refused, InsufficientResources)
     assert "together" not in refused.reason

@@ -131,7 +131,7 @@ class Host(Machine):
         return found
 
     @property
-    def books(self) -> Books:
+    def ledger(self) -> Books:
         """Card by card, as mpsd says."""
         return {ordinal: (gpu.granted_mib, gpu.granted_percent) for ordinal, gpu in enumerate(self.node().gpus)}
 
@@ -141,13 +141,13 @@ class Host(Machine):
         return found
 
     def until_nothing_reserved(self) -> None:
-        """Until the books are at zero, by mpsd's word and on disk."""
+        """Until the ledger is at zero, by mpsd's word and on disk."""
         self.until_no_grants()
-        assert set(self.books.values()) == {(0, 0)}
+        assert set(self.ledger.values()) == {(0, 0)}
         eventually(lambda: not self.grants_on_disk(), "no grant is left on disk")
 
     def nothing_reserved(self) -> None:
-        """Fails unless the books are at zero now, by `mpsd status -o json` and on disk."""
+        """Fails unless the ledger is at zero now, by `mpsd status -o json` and on disk."""
         status = self.status()
         assert status["grants"] == []
         assert {(gpu["granted_mib"], gpu["granted_percent"]) for gpu in status["gpus"]} == {(0, 0)}

@@ -55,9 +55,9 @@ def test_b2_more_than_max_inst_weights_are_refused_and_nothing_stays_reserved(ho
     held = [host.container(asked(3, weight), "sleep", "300") for weight in (2, 3)]
     for one in held:
         assert one.create().code == 0
-    before = host.books
+    before = host.ledger
     over = host.container(asked(3), "sleep", "300")
     assert over.create().code == 1
     assert "weight" in over.errors
     assert over.status == ""
-    assert host.books == before
+    assert host.ledger == before

@@ -32,21 +32,21 @@ def test_b1_two_containers_share_the_card_as_published_and_the_books_say_so(host
     second = host.holding(GPU_TEST2, "alloc=7800", name="gpu_test2")
     assert host.granted_to(first).memory_mib == PUBLISHED_MIB
     assert host.granted_to(second).memory_mib == 15109 * 8 // 15
-    assert host.books == {0: (PUBLISHED_MIB + 15109 * 8 // 15, 0)}
+    assert host.ledger == {0: (PUBLISHED_MIB + 15109 * 8 // 15, 0)}
     assert first.delete(force=True).code == 0
-    assert host.books == {0: (15109 * 8 // 15, 0)}  # by the time that delete returns
+    assert host.ledger == {0: (15109 * 8 // 15, 0)}  # by the time that delete returns
 
 
 def test_b1_a_third_container_finds_no_room_and_is_not_created(host: Host) -> None:
     host.holding(GPU_TEST1)
     host.holding(GPU_TEST2)
-    before = host.books
+    before = host.ledger
     third = host.container(GPU_TEST1)
     refused = third.create()
     assert refused.code == 1
     assert "6043 MiB are asked for" in refused.errors
     assert third.status == ""
-    assert host.books == before
+    assert host.ledger == before
 
 
 @pytest.mark.parametrize("container", ["unset", "0", "1,0,0"])

@@ -26,7 +26,7 @@ def test_b1_a_list_is_for_the_cards_in_turn_and_its_last_value_for_the_others(
     host: Host, container: str, gib: list[int]
 ) -> None:
     made = host.holding(GPU_TEST0123 | {"ALIYUN_COM_GPU_MEM_CONTAINER": container}, name="gpu_test0123")
-    assert host.books == {card: (share_mib(each), 0) for card, each in enumerate(gib)}
+    assert host.ledger == {card: (share_mib(each), 0) for card, each in enumerate(gib)}
     granted = host.granted_to(made)
     assert [card.memory_mib for card in granted.cards] == [share_mib(each) for each in gib]
     assert made.lines[0]["devices"] == 4

@@ -153,11 +153,11 @@ def test_b3_an_exec_after_less_memory_is_out_of_memory_where_it_fitted_before(ho
 def test_b3_growing_over_the_card_is_refused_with_what_is_free(host: Host) -> None:
     made = host.holding(cgpu(6))
     host.holding(cgpu(12))
-    before = host.books
+    before = host.ledger
     refused = host.asked("set", made.name, "--mem", "12GiB")
     assert refused.code == 1
     assert "MiB are free for this grant, what it has included" in refused.errors
-    assert host.books == before
+    assert host.ledger == before
 
 
 def test_b3_less_than_is_used_is_refused_and_by_force_ends_what_is_over(host: Host) -> None:
@@ -174,11 +174,11 @@ def test_b3_less_than_is_used_is_refused_and_by_force_ends_what_is_over(host: Ho
 
 def test_b3_a_word_that_may_be_two_containers_names_both_and_changes_none(host: Host) -> None:
     first, second = host.holding(cgpu(2), name="train-a"), host.holding(cgpu(2), name="train-b")
-    before = host.books
+    before = host.ledger
     refused = host.asked("set", "train", "--mem", "3000")
     assert refused.code == 2
     assert f"{first.name}, {second.name}" in refused.errors
-    assert host.books == before
+    assert host.ledger == before
     assert host.asked("set", "train-b", "--mem", "3000").code == 0
     assert host.granted_to(second).memory_mib == 3000
 
@@ -211,10 +211,10 @@ def test_b3_docker_exec_gives_the_new_values_and_docker_restart_what_the_contain
     assert changed.code == 0, changed
     now = variables(docker.exec("train", "env"))
     assert (now[LIMIT], now[THREADS]) == ("0=9216M", "50")
-    assert host.books == {0: (9216, 50), 1: (0, 0)}
+    assert host.ledger == {0: (9216, 50), 1: (0, 0)}
     again = docker.docker("restart", "--time", "0", "train")
     assert again.code == 0, again
-    assert host.books == {0: (share_mib(6), 0), 1: (0, 0)}
+    assert host.ledger == {0: (share_mib(6), 0), 1: (0, 0)}
     assert variables(docker.exec("train", "env"))[LIMIT] == f"0={share_mib(6)}M"
     docker.remove("train")
 
@@ -227,5 +227,5 @@ def test_b4_a_container_of_docker_is_known_by_the_name_that_docker_gave_it(host:
     (found,) = json.loads(shown.output)["grants"]
     assert (found["container"], found["container_name"]) == (started.output.strip(), "train")
     changed = ended([MPSD, "set", "train", "--mem", "9GiB"], there)
-    assert (changed.code, host.books) == (0, {0: (9216, 0), 1: (0, 0)}), changed
+    assert (changed.code, host.ledger) == (0, {0: (9216, 0), 1: (0, 0)}), changed
     docker.remove("train")

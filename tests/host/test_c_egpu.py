@@ -33,8 +33,8 @@ def test_c1_without_the_switch_the_container_is_started_as_it_was(host: Host, sw
 def test_c1_the_published_container_has_two_gb_and_half_of_card_1(host: Host) -> None:
     environment = ON | {"GPU_MEM_PER_DEVICE": "2000000000", "GPU_UTIL_PER_DEVICE": "50", "NVIDIA_VISIBLE_DEVICES": "1"}
     made = host.holding(environment)
-    assert host.books[1] == ((2000000000 - RESERVED) // MIB, 50)
-    assert {card: books for card, books in host.books.items() if card != 1} == dict.fromkeys((0, 2, 3, 4, 5), (0, 0))
+    assert host.ledger[1] == ((2000000000 - RESERVED) // MIB, 50)
+    assert {card: ledger for card, ledger in host.ledger.items() if card != 1} == dict.fromkeys((0, 2, 3, 4, 5), (0, 0))
     assert made.heard("sms") == 40
     assert made.lines[0]["uuid"] == host.simulation.gpus[1].uuid
 
@@ -45,7 +45,7 @@ def test_c2_cards_are_named_by_index_by_uuid_and_by_a_mix_of_both(host: Host, mi
     named = {"indices": "3,5", "uuids": f"{third},{fifth}", "both": f"3,{fifth}"}[mixed]
     made = host.holding(ON | {"GPU_MEM_PER_DEVICE": "5000000000", "NVIDIA_VISIBLE_DEVICES": named})
     share = ((5000000000 - RESERVED) // MIB, 0)
-    assert host.books == dict.fromkeys((0, 1, 2, 4), (0, 0)) | dict.fromkeys((3, 5), share)
+    assert host.ledger == dict.fromkeys((0, 1, 2, 4), (0, 0)) | dict.fromkeys((3, 5), share)
     assert made.lines[0]["devices"] == 2
 
 
@@ -94,7 +94,7 @@ def test_c5_a_program_that_lifts_its_limit_and_takes_more_is_ended_and_its_neigh
 def test_c6_33_percent_are_a_third_of_the_sms(host: Host) -> None:
     made = host.holding(A_THIRD)
     assert made.heard("sms") == 26  # of 80, by twos
-    assert host.books[0] == ((5000000000 - RESERVED) // MIB, 33)
+    assert host.ledger[0] == ((5000000000 - RESERVED) // MIB, 33)
 
 
 @pytest.mark.parametrize("percent", [None, "0", "96", "100"])
@@ -102,4 +102,4 @@ def test_c6_unset_0_and_over_95_are_no_control_of_compute(host: Host, percent: s
     environment = {name: value for name, value in A_THIRD.items() if name != "GPU_UTIL_PER_DEVICE"}
     made = host.holding(environment if percent is None else environment | {"GPU_UTIL_PER_DEVICE": percent})
     assert made.heard("sms") == 80
-    assert host.books[0] == ((5000000000 - RESERVED) // MIB, 0)
+    assert host.ledger[0] == ((5000000000 - RESERVED) // MIB, 0)

@@ -1,4 +1,4 @@
-"""Fifty containers come and go at once, while what makes them is killed: the books follow the living.
+"""Fifty containers come and go at once, while what makes them is killed: the ledger follow the living.
 
 MPSD_CHAOS_SEED plays another sequence: what each container asks and does, and when something is killed; what is under
 way then is the machine's.

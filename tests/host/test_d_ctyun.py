@@ -17,7 +17,7 @@ def egpu(cards: Cards) -> dict[str, str]:
     return {"EGPU": ":".join(["POLICY=0,ONLINE=0,TYPE=DOCKER", *each]), "NVIDIA_VISIBLE_DEVICES": "0,1,2"}
 
 
-def books(*granted: Cards) -> dict[int, tuple[int, int]]:
+def ledger(*granted: Cards) -> dict[int, tuple[int, int]]:
     """What all these come to; the fourth card is never asked for."""
     of_card = {card: [cards[card] for cards in granted] for card in range(3)}
     return {card: (sum(m for m, _ in each), sum(w for _, w in each)) for card, each in of_card.items()} | {3: (0, 0)}
@@ -30,21 +30,21 @@ def serving_host() -> Iterator[Host]:
 
 
 def refused(host: Host, cards: Cards) -> tuple[Container, Ended]:
-    """A container that is not created, and what its user is told; the books are as before."""
-    before = host.books
+    """A container that is not created, and what its user is told; the ledger is as before."""
+    before = host.ledger
     made = host.container(egpu(cards))
     done = made.create()
     assert done.code == 1, done
     assert made.status == ""
     assert made.delete().code != 0  # there is nothing to delete
-    assert host.books == before
+    assert host.ledger == before
     return made, done
 
 
 def test_d1_three_cards_with_3276_mib_and_10_percent_each(host: Host) -> None:
     asked: Cards = [(3276, 10)] * 3
     made = host.holding(egpu(asked))
-    assert host.books == books(asked)
+    assert host.ledger == ledger(asked)
     assert made.lines[0]["devices"] == 3
     assert made.heard("sms") == 8
     (grant,) = host.status()["grants"]
@@ -92,8 +92,8 @@ def test_d4_the_fourth_container_is_refused_and_nothing_stays_reserved(host: Hos
     second: Cards = [(10240, 10), (10240, 10), (20480, 10)]
     third: Cards = [(2048, 10)] * 3
     held = [host.holding(egpu(cards)) for cards in (first, second, third)]
-    assert host.books == books(first, second, third)
-    assert {host.books[card][0] for card in range(3)} == {32768}
+    assert host.ledger == ledger(first, second, third)
+    assert {host.ledger[card][0] for card in range(3)} == {32768}
     _made, done = refused(host, [(1024, 10)] * 3)
     assert "0 of 32768 MiB free, and 1024 MiB are asked for" in done.errors
     assert all(container.status == "running" for container in held)
@@ -115,7 +115,7 @@ def test_d4_the_fourth_container_is_refused_where_the_weights_come_to_100(host: 
     third: Cards = [(1024, 50)] * 3
     for cards in (first, second, third):
         host.holding(egpu(cards))
-    assert host.books == books(first, second, third)
-    assert {host.books[card][1] for card in range(3)} == {100}
+    assert host.ledger == ledger(first, second, third)
+    assert {host.ledger[card][1] for card in range(3)} == {100}
     _made, done = refused(host, [(1024, 10)] * 3)
     assert "0 % of its threads free, and 10 % are asked for" in done.errors

@@ -54,7 +54,7 @@ def test_b1_two_containers_share_the_card_and_what_is_removed_is_free_by_then(en
     for name, asks in (("gpu_test1", SIX), ("gpu_test2", EIGHT)):
         started = engine.detach(asks, "sleep", "300", name=name)
         assert started.code == 0, started
-    assert host.books == {0: (T4_MIB * 6 // 15 + T4_MIB * 8 // 15, 0)}
+    assert host.ledger == {0: (T4_MIB * 6 // 15 + T4_MIB * 8 // 15, 0)}
     refused = engine.detach(SIX, "sleep", "300", name="gpu_test3")
     assert refused.code != 0, refused
     assert "6043 MiB are asked for" in refused.errors

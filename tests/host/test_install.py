@@ -59,7 +59,7 @@ def train(host: Host, installed: Installed) -> Container:
 
 
 def test_b5_the_installed_launcher_gives_a_container_its_share(host: Host, train: Container) -> None:
-    assert host.granted_to(train).memory_mib == host.books[0][0] > 0
+    assert host.granted_to(train).memory_mib == host.ledger[0][0] > 0
 
 
 def test_b5_a_hot_upgrade_loses_no_container(host: Host, installed: Installed, train: Container) -> None:

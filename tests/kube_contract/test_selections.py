@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from mpsd.model.events import Happening, Reason, Told, event_object, pod_subject
+from mpsd.model.events import Event, EventCount, Reason, event_object, pod_subject
 from mpsd.model.identity import PodName
-from mpsd.platform.kube import Change, ChangeKind, Kube, PatchKind, Rejected, Resource
+from mpsd.platform.kube import ChangeKind, Kube, PatchKind, Rejected, Resource, WatchEvent
 from mpsd.platform.kube_time import stamp
 from tests.kube_contract.conftest import World, config_map, make_node, pod
 
@@ -15,7 +15,7 @@ MAPS, PODS, EVENTS = Resource("v1", "configmaps"), Resource("v1", "pods"), Resou
 _DEADLINE_S = 20.0
 
 
-async def next_change(changes: AsyncIterator[Change]) -> tuple[ChangeKind, str]:
+async def next_change(changes: AsyncIterator[WatchEvent]) -> tuple[ChangeKind, str]:
     """The next one that is no bookmark, with the name of its object."""
     async with asyncio.timeout(_DEADLINE_S):
         async for change in changes:
@@ -78,7 +78,7 @@ def test_fields_select_and_others_are_refused(world: World) -> None:
 
 def test_our_events_are_found_by_their_source_and_by_their_object(world: World) -> None:
     subject = pod_subject(PodName(world.namespace, "train", "a-uid"))
-    ours = event_object(Told(Happening(subject, Reason.FAULT, "a fault"), 1.0, 2.0, 1), "node1", stamp)
+    ours = event_object(EventCount(Event(subject, Reason.FAULT, "a fault"), 1.0, 2.0, 1), "node1", stamp)
     other = ours | {"metadata": {"name": "other"}, "source": {"component": "kubelet"}}
 
     async def questions(kube: Kube) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.allocation import Allocation, Asking, Held, allocate_memory, allocate_percent
+from mpsd.kubelet.rules.allocation import Allocation, Asking, JournalEntry, allocate_memory, allocate_percent
 from mpsd.model.domain import Domain
 from mpsd.model.problem import InvalidInput
 from tests.model.worlds import POLICY, UUIDS
@@ -117,7 +117,7 @@ def test_memory_is_no_percent() -> None:
 
 def test_the_journal_survives_being_written_down() -> None:
     for held in (entry(mem_ids(2), named(), None, 3.5, "a-uid"), entry(percent_ids(3))):
-        assert msgspec.json.decode(msgspec.json.encode(held), type=Held) == held
+        assert msgspec.json.decode(msgspec.json.encode(held), type=JournalEntry) == held
 
 
 IDS = st.builds("{}/{}".format, st.sampled_from([*UUIDS, "GPU-2", "GPU-3", "GPU-gone", "percent"]), st.integers(0, 9))

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from mpsd.kubelet.rules.allocation import Allocation, DeviceListStrategy, Surroundings, memory_answer, percent_answer
-from mpsd.kubelet.rules.messages import DeviceNode, Mount
+from mpsd.kubelet.rules.allocation import Allocation, DeviceListStrategy, NodeConditions, memory_answer, percent_answer
+from mpsd.kubelet.rules.messages import DeviceNode, HostMount
 
 ONE = Allocation("gpu0", ("GPU-a",), 7168, 100)
 TWO = Allocation("gpu2-3", ("GPU-c", "GPU-d"), 3072, 50)
-REAL = Surroundings("/run/mpsd", DeviceListStrategy.ENVVAR, {})
+REAL = NodeConditions("/run/mpsd", DeviceListStrategy.ENVVAR, {})
 
 
 def test_a_container_gets_its_limits_in_the_one_form_that_holds() -> None:
@@ -31,7 +31,7 @@ def test_the_memory_says_nothing_of_threads_where_the_percent_does() -> None:
 
 
 def test_all_that_is_mounted_is_the_clients_folder_and_nobody_writes_there() -> None:
-    assert memory_answer(ONE, REAL).mounts == (Mount("/run/mpsd/gpu0/client", "/run/mpsd/client", read_only=True),)
+    assert memory_answer(ONE, REAL).mounts == (HostMount("/run/mpsd/gpu0/client", "/run/mpsd/client", read_only=True),)
 
 
 def test_no_container_starts_without_the_gate_of_its_domain() -> None:
@@ -47,8 +47,8 @@ def test_devices_can_be_given_as_mounts_that_no_user_of_the_api_can_make() -> No
     answer = memory_answer(TWO, replace(REAL, strategy=DeviceListStrategy.VOLUME_MOUNTS))
     assert answer.environment["NVIDIA_VISIBLE_DEVICES"] == "/var/run/nvidia-container-devices"
     assert answer.mounts[1:] == (
-        Mount("/dev/null", "/var/run/nvidia-container-devices/GPU-c", read_only=True),
-        Mount("/dev/null", "/var/run/nvidia-container-devices/GPU-d", read_only=True),
+        HostMount("/dev/null", "/var/run/nvidia-container-devices/GPU-c", read_only=True),
+        HostMount("/dev/null", "/var/run/nvidia-container-devices/GPU-d", read_only=True),
     )
 
 
@@ -63,4 +63,4 @@ def test_simulated_gpus_bring_their_folder_and_their_list_of_devices() -> None:
     around = replace(REAL, extra={"SIM": "/sim"}, shared=("/sim",), device_lists=("SIM_DEVICES",))
     answer = memory_answer(TWO, around)
     assert answer.environment.items() >= {"SIM": "/sim", "SIM_DEVICES": "GPU-c,GPU-d"}.items()
-    assert Mount("/sim", "/sim", read_only=False) in answer.mounts
+    assert HostMount("/sim", "/sim", read_only=False) in answer.mounts

@@ -17,17 +17,17 @@ from mpsd.kubelet.api.deviceplugin_pb2_grpc import (
     RegistrationServicer,
     add_RegistrationServicer_to_server,
 )
-from mpsd.kubelet.device_plugin import KUBELET_SOCKET, HeldBack, PluginServer, register
-from mpsd.kubelet.kubelet_socket import KubeletAway, KubeletRefused, dial, identity_of
-from mpsd.kubelet.rules.messages import Answer, Device, DeviceNode, Mount
-from mpsd.kubelet.rules.plugin_calls import Call, Outcome
+from mpsd.kubelet.device_plugin import KUBELET_SOCKET, PluginServer, StartDeferred, register
+from mpsd.kubelet.kubelet_socket import KubeletRefused, KubeletUnavailable, dial, identity_of
+from mpsd.kubelet.rules.messages import Answer, Device, DeviceNode, HostMount
+from mpsd.kubelet.rules.plugin_calls import Call, CallOutcome
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.platform.waiting import until
 
 KUBELETS_LONGEST_MESSAGE = 4 * 1024**2  # the default of grpc-go, which kubelet does not change
 FULL = Answer(
     {"CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client"},
-    (Mount("/run/mpsd/gpu0/client", "/run/mpsd/client", True),),
+    (HostMount("/run/mpsd/gpu0/client", "/run/mpsd/client", True),),
     (DeviceNode("/run/mpsd/gpu0/gate", "/dev/mpsd-gate", "r"),),
     {"mpsd.io/gpu": "GPU-0"},
     ("nvidia.com/gpu=0",),
@@ -269,19 +269,19 @@ _WRONG = InvalidInput("a pod", [Problem("rule", "where", "value", "is wrong", "w
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (None, Outcome.ANSWERED),
-        (_WRONG, Outcome.REFUSED),
-        (HeldBack("gpu0 is starting"), Outcome.HELD_BACK),
-        (TimeoutError("no answer"), Outcome.LATE),
-        (ValueError("a fault of ours"), Outcome.FAILED),
+        (None, CallOutcome.ANSWERED),
+        (_WRONG, CallOutcome.REFUSED),
+        (StartDeferred("gpu0 is starting"), CallOutcome.HELD_BACK),
+        (TimeoutError("no answer"), CallOutcome.LATE),
+        (ValueError("a fault of ours"), CallOutcome.FAILED),
     ],
 )
 def test_what_came_of_each_call_is_told_with_its_devices(
-    folder: Path, error: Exception | None, outcome: Outcome
+    folder: Path, error: Exception | None, outcome: CallOutcome
 ) -> None:
     plugin = Told()
     plugin.refusal = error
-    told: list[tuple[Call, Sequence[str], Outcome, float]] = []
+    told: list[tuple[Call, Sequence[str], CallOutcome, float]] = []
 
     async def questions(stub: DevicePluginStub) -> None:
         prefer = wire.ContainerPreferredAllocationRequest(
@@ -295,7 +295,7 @@ def test_what_came_of_each_call_is_told_with_its_devices(
 
     ask(folder, plugin, questions, on_call=lambda *call: told.append(call))
     assert [(call, tuple(ids), what) for call, ids, what, _took_s in told] == [
-        (Call.PREFER, ("a/1",), Outcome.ANSWERED),
+        (Call.PREFER, ("a/1",), CallOutcome.ANSWERED),
         (Call.ALLOCATE, ("a/0", "a/1", "b/0"), outcome),
         (Call.PRE_START, ("a/0",), outcome),
     ]
@@ -345,7 +345,7 @@ def test_a_socket_that_was_deleted_or_replaced_is_noticed_and_what_replaced_it_i
 
 
 def test_a_folder_that_is_not_there_means_that_kubelet_is_away(folder: Path) -> None:
-    with pytest.raises(KubeletAway, match=r"no socket can be made in .*/device-plugins"):
+    with pytest.raises(KubeletUnavailable, match=r"no socket can be made in .*/device-plugins"):
         asyncio.run(PluginServer(folder / "device-plugins", "mem.sock", Told()).start())
     assert identity_of(folder / "device-plugins" / KUBELET_SOCKET) is None
 
@@ -391,9 +391,9 @@ def test_registering_says_all_that_an_old_kubelet_asks_nowhere_else(folder: Path
 
 
 def test_a_kubelet_that_is_away_silent_or_says_no_is_told_apart(folder: Path) -> None:
-    with pytest.raises(KubeletAway, match=f"does not answer on {folder}/kubelet.sock"):
+    with pytest.raises(KubeletUnavailable, match=f"does not answer on {folder}/kubelet.sock"):
         asyncio.run(register(folder, "mem.sock", "aliyun.com/gpu-mem"))
-    with pytest.raises(KubeletAway, match=r"did not answer on .* within 0\.2 s"):
+    with pytest.raises(KubeletUnavailable, match=r"did not answer on .* within 0\.2 s"):
         register_with(Kubelet(wait_s=30), folder, deadline_s=0.2)
     with pytest.raises(KubeletRefused, match="the resource name is invalid"):
         register_with(Kubelet(refusal="the resource name is invalid"), folder)

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.allocation import Held
+from mpsd.kubelet.rules.allocation import JournalEntry
 from mpsd.kubelet.rules.devices import gpu_of, memory_devices
 from mpsd.kubelet.rules.journal import corrected, newest, served, still_needed
 from mpsd.kubelet.rules.node_pods import ContainerName, NodePod
@@ -26,7 +26,7 @@ UID = "uid-of-train-0"
 
 def grants(
     *held: ContainerDevices,
-    journal: tuple[Held, ...] = (),
+    journal: tuple[JournalEntry, ...] = (),
     pods: tuple[NodePod, ...] = (),
     domains: tuple[Domain, ...] = APART,
 ) -> tuple[Grant, ...]:
@@ -255,7 +255,7 @@ class Kubelet:
     pods: dict[str, NodePod] = field(default_factory=dict)
     true: dict[str, set[str]] = field(default_factory=dict)
     held: list[ContainerDevices] = field(default_factory=list)
-    journal: list[Held] = field(default_factory=list)
+    journal: list[JournalEntry] = field(default_factory=list)
 
     def admit(self, name: str, init: int, main: int, guess: str) -> None:
         free = [one for one in IDS if not any(one in ids for ids in self.true.values())]
@@ -339,12 +339,12 @@ def test_after_a_reboot_a_pod_that_has_not_begun_may_need_what_its_init_containe
 class Restarting:
     """A kubelet that gives devices to containers, is restarted, and lists then only the pods that it has heard of yet.
 
-    The books are kept as the agent keeps them; the guess at whom an answer is for may be anything.
+    The ledger is kept as the agent keeps them; the guess at whom an answer is for may be anything.
     """
 
     pods: dict[str, NodePod] = field(default_factory=dict)
     given: dict[str, list[ContainerDevices]] = field(default_factory=dict)
-    journal: tuple[Held, ...] = ()
+    journal: tuple[JournalEntry, ...] = ()
     held: tuple[ContainerDevices, ...] = ()
     started: set[str] = field(default_factory=set)
     now: float = 1.0

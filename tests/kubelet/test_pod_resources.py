@@ -10,7 +10,7 @@ import pytest
 
 from mpsd.kubelet.api import podresources_pb2 as wire
 from mpsd.kubelet.api.podresources_pb2_grpc import PodResourcesListerServicer, add_PodResourcesListerServicer_to_server
-from mpsd.kubelet.kubelet_socket import KubeletAway
+from mpsd.kubelet.kubelet_socket import KubeletUnavailable
 from mpsd.kubelet.pod_resources import held_devices
 from mpsd.kubelet.rules.node_pods import ContainerName
 from mpsd.kubelet.rules.pod_grants import ContainerDevices
@@ -92,11 +92,11 @@ def test_500_pods_with_all_devices_of_a_gpu_are_read_an_entry_a_device(socket: P
 
 
 def test_a_kubelet_that_is_away_or_fails_is_never_an_empty_answer(socket: Path) -> None:
-    with pytest.raises(KubeletAway, match=f"does not answer on {socket}"):
+    with pytest.raises(KubeletUnavailable, match=f"does not answer on {socket}"):
         asyncio.run(held_devices(socket, RESOURCES))
 
     def fail() -> wire.ListPodResourcesResponse:
         raise RuntimeError("rejected by rate limit")
 
-    with pytest.raises(KubeletAway, match="rejected by rate limit"):
+    with pytest.raises(KubeletUnavailable, match="rejected by rate limit"):
         ask(socket, fail)

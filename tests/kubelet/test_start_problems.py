@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.allocation import Held
+from mpsd.kubelet.rules.allocation import JournalEntry
 from mpsd.kubelet.rules.node_pods import NodePod
 from mpsd.kubelet.rules.pod_grants import ContainerDevices
-from mpsd.kubelet.rules.start_checks import Holdings, StartProblem, start_problems, starting_container
+from mpsd.kubelet.rules.start_checks import StartContext, StartProblem, start_problems, starting_container
 from mpsd.model.domain import State, after_is
 from mpsd.model.node_view import DomainRecord
 from tests.model.worlds import GPUS, POLICY, UUIDS, record
@@ -24,17 +24,17 @@ MAIN = devices(named(), mem_ids(7))
 def holdings(
     *held: ContainerDevices,
     pods: tuple[NodePod, ...] = (node_pod(),),
-    journal: tuple[Held, ...] = (),
+    journal: tuple[JournalEntry, ...] = (),
     records: tuple[DomainRecord, ...] = READY,
-) -> Holdings:
-    return Holdings(GPUS, records, held, journal, pods)
+) -> StartContext:
+    return StartContext(GPUS, records, held, journal, pods)
 
 
-def problems(starting: ContainerDevices, node: Holdings) -> tuple[StartProblem, ...]:
+def problems(starting: ContainerDevices, node: StartContext) -> tuple[StartProblem, ...]:
     return start_problems(starting, node, POLICY)
 
 
-def rules(starting: ContainerDevices, node: Holdings) -> list[str]:
+def rules(starting: ContainerDevices, node: StartContext) -> list[str]:
     return [problem.rule for problem in problems(starting, node)]
 
 
@@ -79,7 +79,7 @@ def test_another_domain_s_state_does_not_matter() -> None:
     assert problems(MAIN, holdings(MAIN, records=(record(0), record(1, State.WEDGED)))) == ()
 
 
-def wrong(rule: str, starting: ContainerDevices, node: Holdings, *words: str) -> None:
+def wrong(rule: str, starting: ContainerDevices, node: StartContext, *words: str) -> None:
     """The start is refused for good by this rule alone, in a sentence that names the container and has these words."""
     found = problems(starting, node)
     assert [problem.rule for problem in found] == [rule]
@@ -262,7 +262,7 @@ PODS = [node_pod("a", container(mem=2, percent=3), init=(container("first", mem=
     SETS,
 )
 def test_whatever_kubelet_and_the_journal_say_there_is_an_answer(
-    held: list[ContainerDevices], journal: list[Held], pods: tuple[NodePod, ...], ids: tuple[str, ...]
+    held: list[ContainerDevices], journal: list[JournalEntry], pods: tuple[NodePod, ...], ids: tuple[str, ...]
 ) -> None:
     node = holdings(*held, pods=pods, journal=tuple(journal))
     starting = starting_container(ids, node)

@@ -6,9 +6,9 @@ from enum import StrEnum
 
 import pytest
 
-from mpsd.kubelet.rules.plugin_calls import Outcome
+from mpsd.kubelet.rules.plugin_calls import CallOutcome
 from mpsd.model.domain import State
-from mpsd.model.metrics import METRICS, Holder, Metric, Teller, Type
+from mpsd.model.metrics import METRICS, HolderKind, Metric, Teller, Type
 from tests.docs.pages import ROOT, page
 from tests.prometheus.shipped import ALERTS, BOARD, INSTANCE, JOB, NAMES, PANELS, Json, job_of
 
@@ -29,8 +29,8 @@ def closed_values(name: str, label: str) -> type[StrEnum] | list[str] | None:
     if label == JOB:
         return [job_of(teller) for teller in Teller]
     if (name, label) == ("mpsd_plugin_calls_total", "outcome"):
-        return Outcome
-    return {"state": State, "holder": Holder}.get(label)
+        return CallOutcome
+    return {"state": State, "holder": HolderKind}.get(label)
 
 
 def faults_of_selector(function: str, name: str, matchers: str, window: str) -> Iterator[str]:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpsd.admission.rules.context import Circumstances
+from mpsd.admission.rules.context import RequestContext
 from mpsd.admission.rules.verdict import judge, patch_for_debugging, patch_for_pod
-from mpsd.model.policy import Mode, RuleId
+from mpsd.model.policy import RuleId, RuleMode
 from mpsd.platform.rules.kubernetes_objects import read_object
 from tests.manifests.cel import Object, apply_configuration, broken, evaluate, is_asked
 from tests.manifests.rendering import of_kind, only
@@ -130,7 +130,7 @@ _CREATES = {"userInfo": {"username": "someone"}, "subResource": ""}
 
 
 def _by_the_core(thing: Object, writer: str = "someone") -> set[RuleId]:
-    found = judge(read_object(thing), POLICY, FACTS, Circumstances(writer=writer)).found
+    found = judge(read_object(thing), POLICY, FACTS, RequestContext(writer=writer)).found
     return {finding.rule for finding in found}
 
 
@@ -168,7 +168,9 @@ def test_every_rule_is_in_a_policy_or_left_out_for_a_reason() -> None:
         thing["metadata"]["name"]: thing["spec"] for thing in of_kind(_POLICIES, "ValidatingAdmissionPolicyBinding")
     }
     for rule, name in said.items():
-        wanted = {Mode.ENFORCE: "Deny", Mode.WARN: "Warn", Mode.AUDIT: "Audit"}[POLICY.admission.rules[rule]]
+        wanted = {RuleMode.ENFORCE: "Deny", RuleMode.WARN: "Warn", RuleMode.AUDIT: "Audit"}[
+            POLICY.admission.rules[rule]
+        ]
         assert bindings[name]["validationActions"] == [wanted], rule
 
 
@@ -227,7 +229,7 @@ def test_placement_is_written_by_those_who_place(name: str, writer: str, before:
     annotations = {"same": {name: "1"}, "other": {name: "2"}}.get(str(before), {})
     old = None if before is None else plain | {"metadata": {"name": "train", "annotations": annotations}}
     request = {"userInfo": {"username": writer}}
-    circumstances = Circumstances(writer=writer, annotations_before=annotations)
+    circumstances = RequestContext(writer=writer, annotations_before=annotations)
     core = {finding.rule for finding in judge(read_object(thing), POLICY, FACTS, circumstances).found}
     found = set(broken(policy, object=thing, oldObject=old, request=request))
     assert bool(found) == (RuleId.PLACEMENT_ANNOTATION in core)

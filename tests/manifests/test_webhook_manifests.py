@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsd.admission.rules.registration import EXEMPT, FailurePolicy, Registration, repair
+from mpsd.admission.rules.registration import EXEMPT, FailurePolicy, WebhookRegistration, repair
 from mpsd.admission.settings import WebhookSettings, webhook_settings
-from mpsd.model.policy import HostIPC, Mode, Policy, RuleId
+from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
 from mpsd.platform.limits_files import shipped_folder
 from mpsd.platform.rules.limits_reading import read_policy
 from mpsd.platform.yaml_files import parse_yaml
@@ -110,7 +110,7 @@ def test_registering_changes_nothing_but_trust_and_then_the_failure_policy(kind:
     settings = _settings()
     configuration = only("base", kind)
     path = configuration["webhooks"][0]["clientConfig"]["service"]["path"]
-    wanted = Registration(settings.service, settings.namespace, path, "", "Q0E=", FailurePolicy.FAIL)
+    wanted = WebhookRegistration(settings.service, settings.namespace, path, "", "Q0E=", FailurePolicy.FAIL)
     first = repair(configuration, wanted, may_fail=True)
     assert first
     assert len(first.changes) == 1
@@ -172,6 +172,6 @@ def test_the_policy_for_hostile_tenants_is_the_shipped_one_but_for_what_it_must_
     policy = read_policy(parse_yaml(data["policy.yaml"].encode(), "policy.yaml")[0].value, "policy.yaml")
     assert isinstance(policy, Policy)
     assert policy.admission.host_ipc is HostIPC.OFF
-    assert policy.admission.rules[RuleId.HOST_ROOT] is Mode.ENFORCE
-    assert policy.admission.rules[RuleId.HOST_PID] is Mode.ENFORCE
+    assert policy.admission.rules[RuleId.HOST_ROOT] is RuleMode.ENFORCE
+    assert policy.admission.rules[RuleId.HOST_PID] is RuleMode.ENFORCE
     assert data["gpus.yaml"] == only("base", "ConfigMap")["data"]["gpus.yaml"]

@@ -8,9 +8,9 @@ from mpsd.model.grants import Grant, evenly
 from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_view import Client
 from mpsd.model.policy import Policy, Response
-from mpsd.model.violations import Kind
-from mpsd.watchdog.rules.judge import SECOND_LOOK_S, Memory, Verdict, judge
-from mpsd.watchdog.rules.processes import Seen
+from mpsd.model.violations import ViolationKind
+from mpsd.watchdog.rules.judge import SECOND_LOOK_S, Memory, WatchdogVerdict, judge
+from mpsd.watchdog.rules.processes import WatchdogView
 from tests.model.worlds import GPUS, POLICY, UUIDS, identity
 
 LOOK_S = 0.2
@@ -58,7 +58,7 @@ def policy(**actions: Response) -> Policy:
     return replace(POLICY, violations=replace(POLICY.violations, **changed))
 
 
-EVERYTHING_KILLS = policy(**dict.fromkeys(map(str, Kind), Response.KILL))
+EVERYTHING_KILLS = policy(**dict.fromkeys(map(str, ViolationKind), Response.KILL))
 
 
 @dataclass
@@ -69,9 +69,11 @@ class Watch:
     now: float = 0.0
     memory: Memory = field(default_factory=Memory)
 
-    def look(self, grants: tuple[Grant, ...], *clients: Client, after_s: float = LOOK_S, **more: object) -> Verdict:
+    def look(
+        self, grants: tuple[Grant, ...], *clients: Client, after_s: float = LOOK_S, **more: object
+    ) -> WatchdogVerdict:
         self.now += after_s
-        seen = Seen(
+        seen = WatchdogView(
             now=self.now,
             gpus=GPUS,
             domains={"gpu0": UUIDS[:1], "gpu1": UUIDS[1:], "gpu0-1": UUIDS},
@@ -84,20 +86,20 @@ class Watch:
         verdict, self.memory = judge(replace(seen, **more), self.memory, self.policy)  # type: ignore[arg-type]
         return verdict
 
-    def looks(self, grants: tuple[Grant, ...], *clients: Client, **more: object) -> Verdict:
+    def looks(self, grants: tuple[Grant, ...], *clients: Client, **more: object) -> WatchdogVerdict:
         """Two looks, the second soon after the first; what came of the second, where the first asked for it."""
         first = self.look(grants, *clients, **more)  # type: ignore[arg-type]
         return self.look(grants, *clients, after_s=SECOND_LOOK_S, **more) if first.look_again else first  # type: ignore[arg-type]
 
 
-def ended(verdict: Verdict) -> set[int]:
+def ended(verdict: WatchdogVerdict) -> set[int]:
     """The pids of those that are to end."""
     return {violation.client.pid for violation in verdict.violations if violation.ends}
 
 
-def kinds(verdict: Verdict) -> Mapping[int, set[Kind]]:
+def kinds(verdict: WatchdogVerdict) -> Mapping[int, set[ViolationKind]]:
     """What is wrong, by pid."""
-    found: dict[int, set[Kind]] = {}
+    found: dict[int, set[ViolationKind]] = {}
     for violation in verdict.violations:
         found.setdefault(violation.client.pid, set()).add(violation.kind)
     return found

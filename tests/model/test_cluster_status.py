@@ -24,7 +24,7 @@ from mpsd.model.domain import State
 from mpsd.model.mpsnode_reading import cluster_status, read_mpsnode
 from mpsd.model.names import STALE_S
 from mpsd.model.node_view import Canary, Fault, FaultHit, NodeView
-from mpsd.model.violations import Kind, Response
+from mpsd.model.violations import Response, ViolationKind
 from mpsd.platform.kube_time import seconds, stamp
 from mpsd.status.rules.mpsnode import mpsnode_status
 from mpsd.status.rules.node_status import node_status
@@ -130,8 +130,8 @@ def test_what_is_not_told_is_none_and_never_zero() -> None:
 
 
 def test_what_a_pod_did_is_read_as_its_agent_saw_it() -> None:
-    last = LastViolation(VIEW_NOW, Kind.OUTSIDE_MPS, Response.KILL, pod("a"))
-    counts = {Kind.OUTSIDE_MPS: 2}
+    last = LastViolation(VIEW_NOW, ViolationKind.OUTSIDE_MPS, Response.KILL, pod("a"))
+    counts = {ViolationKind.OUTSIDE_MPS: 2}
     seen = NodeViolations(VIEW_NOW - 60, counts, (last,), {pod("a").uid: Tally(counts, last)})
     thing = told(VIEWS["pods and clients"])
     thing["status"] = with_violations(thing["status"], seen, stamp)

@@ -8,13 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.model.domain import TRANSITIONS, Event, Seen, ServerStatus, State, events_of, next_state, restart_delay_s
+from mpsd.model.domain import (
+    TRANSITIONS,
+    DaemonView,
+    DomainEvent,
+    ServerStatus,
+    State,
+    events_of,
+    next_state,
+    restart_delay_s,
+)
 from tests.model.worlds import POLICY
 
-HEALTHY = Seen(alive=True, settled=True, server=ServerStatus.ACTIVE, clients=2)
-EMPTY = Seen(alive=True, settled=True, server=ServerStatus.ACTIVE, clients=0, drain_asked=True)
+HEALTHY = DaemonView(alive=True, settled=True, server=ServerStatus.ACTIVE, clients=2)
+EMPTY = DaemonView(alive=True, settled=True, server=ServerStatus.ACTIVE, clients=0, drain_asked=True)
 SEEN = st.builds(
-    Seen,
+    DaemonView,
     alive=st.booleans(),
     obstacle=st.sampled_from(["", "MIG is on"]),
     unanswered=st.integers(0, 4),
@@ -27,28 +36,28 @@ SEEN = st.builds(
 )
 
 
-def walk(state: State, *looks: Seen) -> State:
+def walk(state: State, *looks: DaemonView) -> State:
     for seen in looks:
         state = next_state(state, seen)
     return state
 
 
 def test_a_daemon_comes_up() -> None:
-    assert walk(State.DOWN, Seen(alive=True)) is State.STARTING
-    assert walk(State.DOWN, Seen(alive=True), HEALTHY) is State.READY
+    assert walk(State.DOWN, DaemonView(alive=True)) is State.STARTING
+    assert walk(State.DOWN, DaemonView(alive=True), HEALTHY) is State.READY
 
 
 def test_a_domain_is_not_ready_before_its_settings_were_read_back() -> None:
-    assert next_state(State.STARTING, Seen(alive=True, server=ServerStatus.ACTIVE)) is State.STARTING
+    assert next_state(State.STARTING, DaemonView(alive=True, server=ServerStatus.ACTIVE)) is State.STARTING
 
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.DOWN])
 def test_the_death_of_the_daemon_leads_down_from_every_state(state: State) -> None:
-    assert next_state(state, Seen(alive=False)) is State.DOWN
+    assert next_state(state, DaemonView(alive=False)) is State.DOWN
 
 
 def test_a_fault_ends_when_the_server_is_active_again() -> None:
-    fault = Seen(alive=True, settled=True, server=ServerStatus.FAULT)
+    fault = DaemonView(alive=True, settled=True, server=ServerStatus.FAULT)
     assert walk(State.READY, fault) is State.FAULT
     assert walk(State.READY, fault, HEALTHY) is State.READY
 
@@ -69,7 +78,7 @@ def test_a_domain_whose_server_does_not_come_up_does_not_serve_until_one_does() 
 
 
 def test_a_silent_daemon_is_wedged_at_the_third_command_and_not_before() -> None:
-    silent = [Seen(alive=True, settled=True, unanswered=n) for n in (1, 2, 3)]
+    silent = [DaemonView(alive=True, settled=True, unanswered=n) for n in (1, 2, 3)]
     assert walk(State.READY, *silent[:2]) is State.READY
     assert walk(State.READY, *silent) is State.WEDGED
     assert walk(State.READY, *silent, HEALTHY) is State.READY
@@ -77,12 +86,12 @@ def test_a_silent_daemon_is_wedged_at_the_third_command_and_not_before() -> None
 
 @pytest.mark.parametrize("state", [one for one in State if one is not State.DOWN])
 def test_from_every_state_a_silent_daemon_is_wedged_so_that_another_takes_its_place(state: State) -> None:
-    silent = Seen(alive=True, settled=True, unanswered=3)
+    silent = DaemonView(alive=True, settled=True, unanswered=3)
     assert walk(state, silent, silent) is State.WEDGED
 
 
 def test_a_daemon_that_wedged_before_it_was_settled_is_settled_first() -> None:
-    assert next_state(State.WEDGED, Seen(alive=True, server=ServerStatus.ACTIVE)) is State.STARTING
+    assert next_state(State.WEDGED, DaemonView(alive=True, server=ServerStatus.ACTIVE)) is State.STARTING
 
 
 def test_a_drain_waits_for_the_last_client() -> None:
@@ -125,8 +134,8 @@ def test_a_withdrawn_drain_serves_again() -> None:
 
 
 def test_an_obstacle_refuses_and_its_end_starts() -> None:
-    assert next_state(State.DOWN, Seen(alive=False, obstacle="MIG is on")) is State.REFUSED
-    assert next_state(State.REFUSED, Seen(alive=True)) is State.STARTING
+    assert next_state(State.DOWN, DaemonView(alive=False, obstacle="MIG is on")) is State.REFUSED
+    assert next_state(State.REFUSED, DaemonView(alive=True)) is State.STARTING
 
 
 def test_every_state_can_be_reached_and_left() -> None:
@@ -135,18 +144,18 @@ def test_every_state_can_be_reached_and_left() -> None:
 
 
 def test_every_event_means_something_somewhere() -> None:
-    assert {event for _state, event in TRANSITIONS} == set(Event)
+    assert {event for _state, event in TRANSITIONS} == set(DomainEvent)
 
 
 @given(st.sampled_from(State), SEEN)
-def test_every_step_is_in_the_table_and_comes_from_what_was_seen(state: State, seen: Seen) -> None:
+def test_every_step_is_in_the_table_and_comes_from_what_was_seen(state: State, seen: DaemonView) -> None:
     after = next_state(state, seen)
     if after is not state:
         assert any(TRANSITIONS.get((state, event)) is after for event in events_of(seen))
 
 
 @given(st.sampled_from(State), st.lists(SEEN, max_size=12))
-def test_whatever_happened_a_healthy_daemon_is_served_again(state: State, history: list[Seen]) -> None:
+def test_whatever_happened_a_healthy_daemon_is_served_again(state: State, history: list[DaemonView]) -> None:
     assert walk(walk(state, *history), HEALTHY, HEALTHY, HEALTHY) is State.READY
 
 
@@ -161,6 +170,6 @@ def test_a_thousand_crashes_make_no_overflow() -> None:
 
 def test_no_look_is_worse_for_knowing_less_about_clients() -> None:
     for state, server in product(State, ServerStatus):
-        unknown = Seen(alive=True, settled=True, server=server, clients=None)
-        some = Seen(alive=True, settled=True, server=server, clients=1)
+        unknown = DaemonView(alive=True, settled=True, server=server, clients=None)
+        some = DaemonView(alive=True, settled=True, server=server, clients=1)
         assert next_state(state, unknown) is next_state(state, some)

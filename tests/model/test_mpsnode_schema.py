@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from mpsd.model.fields import Shape
+from mpsd.model.fields import FieldReader
 from mpsd.model.mpsnode import MPSNode, MPSNodeStatus, Reported, _read, as_object
 from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.platform.kube_time import seconds
@@ -15,8 +15,8 @@ from tests.mpsnodes import NAMES, NOW, anything, damaged, mpsnode
 from tests.status.test_mpsnode import SCHEMA
 
 
-def by_field(thing: Any) -> tuple[MPSNode, Shape]:
-    shape = Shape()
+def by_field(thing: Any) -> tuple[MPSNode, FieldReader]:
+    shape = FieldReader()
     return _read(thing, MPSNode, "", shape), shape
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from mpsd.model.grants import Part
+from mpsd.model.grants import GpuShare
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import Client, HeldGrant
 from mpsd.status.rules.node_status import node_status
@@ -20,7 +20,7 @@ def test_a_grant_of_a_pod_names_the_pod_and_one_of_a_program_its_pid() -> None:
 
 
 def test_a_grant_of_uneven_parts_is_told_gpu_by_gpu_and_each_gpu_counts_its_own_part() -> None:
-    parts = (Part(UUIDS[0], 1024, 10), Part(UUIDS[1], 4096, 50))
+    parts = (GpuShare(UUIDS[0], 1024, 10), GpuShare(UUIDS[1], 4096, 50))
     uneven = replace(grant("a", 1), parts=parts, thread_percent=10)
     clients = tuple(
         Client(identity(pid), uuid, mib, True, "train", "a")

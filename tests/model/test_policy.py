@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.model.policy import HostIPC, Mode, Placement, Response, RuleId
+from mpsd.model.policy import HostIPC, Placement, Response, RuleId, RuleMode
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.platform.rules.limits_reading import read_policy
 from tests.model.manifests import POLICY
@@ -145,7 +145,7 @@ def test_each_rule_that_is_missing_or_unknown_is_refused_by_its_name() -> None:
 
 
 def test_the_shipped_policy_warns_only_of_what_the_published_sample_or_a_daemon_has() -> None:
-    relaxed = {rule for rule, mode in POLICY.admission.rules.items() if mode is not Mode.ENFORCE}
+    relaxed = {rule for rule, mode in POLICY.admission.rules.items() if mode is not RuleMode.ENFORCE}
     assert relaxed == {
         RuleId.GPUS_NOT_TOGETHER,
         RuleId.HOST_IPC_ADDED,

@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.problem import Problem
-from mpsd.model.quantity import Unit, memory_unit, whole_units
+from mpsd.model.quantity import QuantityUnit, memory_unit, whole_units
 
 GIB = memory_unit(1024)
-PERCENT = Unit("percent", 30)
+PERCENT = QuantityUnit("percent", 30)
 
 
-def read(value: object, unit: Unit = GIB) -> int | Problem:
+def read(value: object, unit: QuantityUnit = GIB) -> int | Problem:
     return whole_units(value, "limits[aliyun.com/gpu-mem]", unit)
 
 
-def refused(value: object, unit: Unit = GIB) -> Problem:
+def refused(value: object, unit: QuantityUnit = GIB) -> Problem:
     problem = read(value, unit)
     assert isinstance(problem, Problem), problem
     return problem

@@ -11,7 +11,7 @@ from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.pod import Role
 from mpsd.model.policy import Policy
 from mpsd.model.problem import Problem
-from mpsd.model.request import ContainerRequest, Share, asks_for_gpu, client_limit, read_share
+from mpsd.model.request import ContainerRequest, PodRequest, asks_for_gpu, client_limit, read_share
 from mpsd.platform.rules.kubernetes_objects import objects_in, read_object
 from tests.model.manifests import (
     ANY_JSON,
@@ -31,7 +31,7 @@ from tests.model.manifests import (
 SMALL_UNITS = replace(POLICY, resources=replace(POLICY.resources, memory_unit_mib=128))
 
 
-def share(thing: Fields, policy: Policy = POLICY, facts: GpuFacts = FACTS) -> Share:
+def share(thing: Fields, policy: Policy = POLICY, facts: GpuFacts = FACTS) -> PodRequest:
     found = read_object(thing)
     assert found.pod is not None
     return read_share(found.pod, policy, facts)
@@ -42,7 +42,7 @@ def all_of(thing: Fields, policy: Policy = POLICY) -> tuple[Problem, ...]:
 
 
 def test_memory_alone_asks_for_one_gpu_and_reserves_no_threads() -> None:
-    assert share(pod(container(limits={MEMORY: 7}))) == Share(
+    assert share(pod(container(limits={MEMORY: 7}))) == PodRequest(
         (ContainerRequest("main", Role.MAIN, memory_units=7, memory_mib=7168, thread_percent=None, gpus=1),), ()
     )
 

@@ -14,7 +14,7 @@ from mpsd.model.node_view import (
     HeldGrant,
     NodeView,
     ServerLimit,
-    Waiting,
+    WaitingRequest,
 )
 from mpsd.model.policy import Placement, RuleId
 from mpsd.platform.rules.limits_reading import read_policy
@@ -105,8 +105,10 @@ def grant(name: str, gib: int, gpu: int = 0, reserved_percent: int = 0) -> Grant
     )
 
 
-def waiting(name: str, gib: int, percent: int | None = None, gpus: int = 1, deadline: float | None = None) -> Waiting:
-    return Waiting(name, Request(gib * 1024, percent, gpus), identity(7), True, "train", deadline)
+def waiting(
+    name: str, gib: int, percent: int | None = None, gpus: int = 1, deadline: float | None = None
+) -> WaitingRequest:
+    return WaitingRequest(name, Request(gib * 1024, percent, gpus), identity(7), True, "train", deadline)
 
 
 def record(
@@ -131,7 +133,7 @@ def record(
 def view(
     *,
     grants: tuple[HeldGrant, ...] = (),
-    waits: tuple[Waiting, ...] = (),
+    waits: tuple[WaitingRequest, ...] = (),
     clients: tuple[Client, ...] | None = (),
     records: tuple[DomainRecord, ...] = (record(0), record(1)),
     limits: frozenset[ServerLimit] = frozenset(),

@@ -11,27 +11,36 @@ from mpsd.model.cuda_limit_parser import Limited, memory_limit_as_read
 from mpsd.model.node_view import Canary
 from mpsd.model.policy import CanaryRule
 from mpsd.mps.rules import canary
-from mpsd.mps.rules.canary import OWN_LIMIT, SERVER_LIMIT, Broken, Finding, Here, NoContext, Outcome, Told
+from mpsd.mps.rules.canary import (
+    OWN_LIMIT,
+    SERVER_LIMIT,
+    Broken,
+    CanaryFinding,
+    CanaryScope,
+    NoContext,
+    Outcome,
+    ProbeResult,
+)
 from tests.model.worlds import GPUS, NOW
 
 GPU = GPUS[0]
 CONTEXT_MIB, SMS = GPU.capability.context_cost_mib(8), 8
 OUT_OF_MEMORY = NoContext("ctx", "2:CUDA_ERROR_OUT_OF_MEMORY")
-HERE = Here("a-boot", "580.1")
-UNDER_SERVER = Told(GPU.uuid, 1024 - CONTEXT_MIB, SMS)
-UNDER_OWN = Told(GPU.uuid, 512 - CONTEXT_MIB, SMS)
+HERE = CanaryScope("a-boot", "580.1")
+UNDER_SERVER = ProbeResult(GPU.uuid, 1024 - CONTEXT_MIB, SMS)
+UNDER_OWN = ProbeResult(GPU.uuid, 512 - CONTEXT_MIB, SMS)
 
 
-def found(server: Outcome = UNDER_SERVER, own: Outcome = UNDER_OWN) -> Finding:
+def found(server: Outcome = UNDER_SERVER, own: Outcome = UNDER_OWN) -> CanaryFinding:
     return canary.finding(GPU, {SERVER_LIMIT: server, OWN_LIMIT: own})
 
 
-def of(problem: str = "", here: Here = HERE) -> Canary:
-    return canary.in_one([Finding(problem, "", 57, 8)], [], here, NOW)
+def of(problem: str = "", here: CanaryScope = HERE) -> Canary:
+    return canary.in_one([CanaryFinding(problem, "", 57, 8)], [], here, NOW)
 
 
 def test_a_driver_that_obeys_passes_and_its_context_is_measured() -> None:
-    assert found() == Finding(context_mib=CONTEXT_MIB, sms=SMS)
+    assert found() == CanaryFinding(context_mib=CONTEXT_MIB, sms=SMS)
     assert canary.denial_problem(GPU, OUT_OF_MEMORY) == ""
 
 
@@ -47,14 +56,14 @@ def test_the_clients_own_limit_is_the_one_form_that_libcuda_reads_as_meant() -> 
     ("finding", "problem"),
     [
         (
-            found(server=Told(GPU.uuid, 23000, SMS)),
+            found(server=ProbeResult(GPU.uuid, 23000, SMS)),
             (
                 "gpu0: a client under a server limit of 1024 MiB was told 23000 MiB free: "
                 "this driver does not hold memory limits"
             ),
         ),
         (
-            found(own=Told(GPU.uuid, 952, SMS)),
+            found(own=ProbeResult(GPU.uuid, 952, SMS)),
             (
                 "gpu0: a client with a limit of its own of 512 MiB was told 952 MiB free: "
                 "this driver does not hold memory limits"
@@ -91,8 +100,8 @@ def test_the_clients_own_limit_is_the_one_form_that_libcuda_reads_as_meant() -> 
         ),
     ],
 )
-def test_a_driver_that_does_not_obey_is_refused_in_words(finding: Finding, problem: str) -> None:
-    assert finding == Finding(problem=problem)
+def test_a_driver_that_does_not_obey_is_refused_in_words(finding: CanaryFinding, problem: str) -> None:
+    assert finding == CanaryFinding(problem=problem)
 
 
 def test_what_both_clients_have_to_say_is_said_once() -> None:
@@ -103,7 +112,7 @@ def test_what_both_clients_have_to_say_is_said_once() -> None:
 @pytest.mark.parametrize(
     ("outcome", "said"),
     [
-        (Told(GPU.uuid, 23000, 8), "got a context and was told 23000 MiB free, where none may fit"),
+        (ProbeResult(GPU.uuid, 23000, 8), "got a context and was told 23000 MiB free, where none may fit"),
         (NoContext("cuInit", "807:X"), "failed at cuInit with 807:X, not with 2:CUDA_ERROR_OUT_OF_MEMORY"),
         (Broken("was killed by signal 11"), "was killed by signal 11"),
     ],
@@ -113,7 +122,7 @@ def test_a_gpu_that_cannot_be_kept_shut_is_refused(outcome: Outcome, said: str) 
 
 
 def test_a_context_that_costs_more_than_the_facts_say_is_a_warning_with_the_figure() -> None:
-    dear = found(Told(GPU.uuid, 900, SMS), Told(GPU.uuid, 388, SMS))
+    dear = found(ProbeResult(GPU.uuid, 900, SMS), ProbeResult(GPU.uuid, 388, SMS))
     assert (dear.problem, dear.context_mib) == ("", 124)
     assert dear.warning == (
         f"gpu0: a context on 8 SMs takes 124 MiB, not {CONTEXT_MIB} as in limits/gpus.yaml for compute capability 8.0; "
@@ -129,11 +138,13 @@ def test_a_percentage_that_is_rounded_another_way_is_a_warning() -> None:
 
 def test_a_card_that_is_nearly_full_makes_no_context_dear() -> None:
     """What is left of the card, 500 MiB, is less than the server's limit."""
-    assert found(server=Told(GPU.uuid, 500, SMS)).context_mib == CONTEXT_MIB
+    assert found(server=ProbeResult(GPU.uuid, 500, SMS)).context_mib == CONTEXT_MIB
 
 
 def test_a_domain_fails_with_any_of_its_gpus_and_shows_its_dearest_context() -> None:
-    both = canary.in_one([Finding("gpu0: bad"), Finding("", "gpu1: dear", 90, 12)], ["", "gpu1: open"], HERE, NOW)
+    both = canary.in_one(
+        [CanaryFinding("gpu0: bad"), CanaryFinding("", "gpu1: dear", 90, 12)], ["", "gpu1: open"], HERE, NOW
+    )
     assert (both.problem, both.warning) == ("gpu0: bad; gpu1: open", "gpu1: dear")
     assert (both.context_mib, both.sms) == (90, 12)
 
@@ -146,9 +157,9 @@ def test_a_domain_fails_with_any_of_its_gpus_and_shows_its_dearest_context() -> 
         (None, CanaryRule.REQUIRE, True, False),  # their restart is not held up
         (None, CanaryRule.SKIP, False, False),
         (of(), CanaryRule.REQUIRE, False, False),
-        (of(here=Here("a-boot", "590.1")), CanaryRule.REQUIRE, False, True),
-        (of(here=Here("another", "580.1")), CanaryRule.REQUIRE, False, True),
-        (of(here=Here("another", "580.1")), CanaryRule.REQUIRE, True, False),
+        (of(here=CanaryScope("a-boot", "590.1")), CanaryRule.REQUIRE, False, True),
+        (of(here=CanaryScope("another", "580.1")), CanaryRule.REQUIRE, False, True),
+        (of(here=CanaryScope("another", "580.1")), CanaryRule.REQUIRE, True, False),
         (of("bad"), CanaryRule.REQUIRE, True, True),  # it does not serve, so nothing is held up
         (of("bad"), CanaryRule.WARN, False, True),
         (of("bad"), CanaryRule.WARN, True, False),
@@ -163,7 +174,7 @@ def test_only_what_failed_in_this_boot_under_this_driver_stands_in_the_way() -> 
     assert canary.obstacle(of("bad"), HERE, CanaryRule.REQUIRE) == "the canary failed under driver 580.1: bad"
     assert canary.obstacle(of(), HERE, CanaryRule.REQUIRE) == ""
     assert canary.obstacle(None, HERE, CanaryRule.REQUIRE) == ""
-    for elsewhere in (Here("another", "580.1"), Here("a-boot", "590.1")):
+    for elsewhere in (CanaryScope("another", "580.1"), CanaryScope("a-boot", "590.1")):
         assert canary.obstacle(of("bad"), elsewhere, CanaryRule.REQUIRE) == ""
     for rule in (CanaryRule.WARN, CanaryRule.SKIP):
         assert canary.obstacle(of("bad"), HERE, rule) == ""
@@ -177,7 +188,7 @@ LINE = {"pid": 7, "devices": 1, "uuid": GPU.uuid, "total_MiB": 24062, "meminfo_f
 @pytest.mark.parametrize(
     ("code", "output", "errors", "outcome"),
     [
-        (0, json.dumps(LINE) + '\n{"end": "0:CUDA_SUCCESS"}\n', "", Told(GPU.uuid, 967, 8)),
+        (0, json.dumps(LINE) + '\n{"end": "0:CUDA_SUCCESS"}\n', "", ProbeResult(GPU.uuid, 967, 8)),
         (3, '{"fail": "ctx", "err": "2:CUDA_ERROR_OUT_OF_MEMORY"}\n', "", OUT_OF_MEMORY),
         (-11, "", "", Broken("was killed by signal 11")),
         (-9, json.dumps(LINE), "", Broken("was killed by signal 9")),
@@ -195,6 +206,6 @@ def test_what_a_client_said_is_read_with_its_end(code: int, output: str, errors:
 @given(st.integers(-64, 255), st.text(), st.text())
 def test_whatever_a_program_says_is_an_outcome_of_one_line(code: int, output: str, errors: str) -> None:
     outcome = canary.outcome_of(code, output, errors)
-    assert not isinstance(outcome, Told)
+    assert not isinstance(outcome, ProbeResult)
     assert "\n" not in str(outcome)
     assert found(server=outcome).problem

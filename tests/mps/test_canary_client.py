@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.mps import canary
-from mpsd.mps.rules.canary import Broken, NoContext, Outcome, Told
+from mpsd.mps.rules.canary import Broken, NoContext, Outcome, ProbeResult
 
 LINE = '{"uuid": "GPU-1", "meminfo_free_MiB": 952, "sms": 12}'
 
@@ -21,7 +21,7 @@ def run(program: Sequence[str], deadline_s: float = 10) -> Outcome:
 @pytest.mark.parametrize(
     ("script", "outcome"),
     [
-        (f"test $LIMIT = 7 && echo '{LINE}'", Told("GPU-1", 952, 12)),
+        (f"test $LIMIT = 7 && echo '{LINE}'", ProbeResult("GPU-1", 952, 12)),
         ("kill -SEGV $$", Broken("was killed by signal 11")),
         ("echo out of luck >&2; exit 1", Broken('ended with code 1 and said "out of luck"')),
     ],

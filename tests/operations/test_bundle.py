@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.node_status import ClientStatus, NodeStatus, without_arguments
-from mpsd.operations.bundle.rules.contents import Entry, cut, index, log_part, missing_part, text_part
+from mpsd.operations.bundle.rules.contents import IndexEntry, cut, index, log_part, missing_part, text_part
 
 
 @given(st.text(max_size=400), st.integers(0, 300))
@@ -36,8 +36,11 @@ def test_no_way_to_a_part_that_takes_what_others_wrote_takes_a_secret() -> None:
 
 
 def test_the_index_names_what_is_there_what_was_cut_and_what_could_not_be_had() -> None:
-    entries = [Entry(text_part("a.txt", "some text", "x"), 1), Entry(log_part("b.log", "a log", "{}"), 5, left_out=7)]
-    told = index("node n", "1.0", "today", [*entries, Entry(missing_part("c.json", "numbers", "no right"), 0)])
+    entries = [
+        IndexEntry(text_part("a.txt", "some text", "x"), 1),
+        IndexEntry(log_part("b.log", "a log", "{}"), 5, left_out=7),
+    ]
+    told = index("node n", "1.0", "today", [*entries, IndexEntry(missing_part("c.json", "numbers", "no right"), 0)])
     assert told.startswith("Support bundle of node n, made by mpsd 1.0 at today\n")
     assert "\na.txt: some text\n" in told
     assert "\nb.log: a log (its last 5 bytes; 7 before them are left out)\n" in told

@@ -17,6 +17,7 @@ from mpsd.model.node_view import Canary, DomainRecord
 from mpsd.operations.doctor.rules.facts import (
     AgentSeen,
     Check,
+    CheckVerdict,
     DaemonSeen,
     DomainSeen,
     Elsewhere,
@@ -31,7 +32,6 @@ from mpsd.operations.doctor.rules.facts import (
     SelinuxSeen,
     Severity,
     Unknown,
-    Verdict,
     Wrong,
     diagnose,
     each,
@@ -81,7 +81,7 @@ WELL = NodeFacts(
 NAMES = [field.name for field in fields(NodeFacts)]
 
 
-def verdicts(facts: NodeFacts) -> dict[str, Verdict]:
+def verdicts(facts: NodeFacts) -> dict[str, CheckVerdict]:
     return {outcome.check.id: outcome.verdict for outcome in diagnose(facts, CHECKS).outcomes}
 
 
@@ -90,7 +90,7 @@ def headline(**changes: Any) -> str:
 
 
 def test_where_nothing_is_wrong_every_check_is_well() -> None:
-    assert set(verdicts(WELL).values()) == {Verdict.WELL}
+    assert set(verdicts(WELL).values()) == {CheckVerdict.WELL}
     assert diagnose(WELL, CHECKS).headline == f"all is well: {len(CHECKS)} checks"
 
 
@@ -105,7 +105,7 @@ def test_a_check_is_not_well_where_what_it_looks_at_is_unknown(check: Check, nam
     unknown: dict[str, Any] = {name: Unknown("nobody knows")}
     diagnosis = diagnose(replace(WELL, **unknown), CHECKS)
     (outcome,) = (one for one in diagnosis.outcomes if one.check is check)
-    assert (outcome.verdict, outcome.why) == (Verdict.UNKNOWN, "nobody knows")
+    assert (outcome.verdict, outcome.why) == (CheckVerdict.UNKNOWN, "nobody knows")
     assert not diagnosis.is_well
     assert diagnosis.headline.startswith("nothing wrong was found, but not known is whether ")
 
@@ -115,38 +115,41 @@ def test_what_is_hidden_makes_nothing_wrong_and_nothing_well(hidden: dict[str, A
     diagnosis = diagnose(replace(WELL, **hidden), CHECKS)
     for outcome in diagnosis.outcomes:
         is_hidden = not hidden.keys().isdisjoint(outcome.check.looks_at)
-        assert outcome.verdict in ({Verdict.UNKNOWN, Verdict.ELSEWHERE} if is_hidden else {Verdict.WELL}), outcome
-    assert diagnosis.is_well == (Verdict.UNKNOWN not in verdicts(replace(WELL, **hidden)).values())
+        assert outcome.verdict in (
+            {CheckVerdict.UNKNOWN, CheckVerdict.ELSEWHERE} if is_hidden else {CheckVerdict.WELL}
+        ), outcome
+    assert diagnosis.is_well == (CheckVerdict.UNKNOWN not in verdicts(replace(WELL, **hidden)).values())
 
 
 # -- the order -------------------------------------------------------------------------------------------------------
 
 
-def row(number: int, severity: Severity, verdict: Verdict) -> Check:
+def row(number: int, severity: Severity, verdict: CheckVerdict) -> Check:
     def find(_facts: NodeFacts) -> Any:
-        if verdict is Verdict.UNKNOWN:
+        if verdict is CheckVerdict.UNKNOWN:
             raise NotKnown(Unknown("hidden"))
-        if verdict is Verdict.ELSEWHERE:
+        if verdict is CheckVerdict.ELSEWHERE:
             raise NotKnown(Elsewhere("none here"))
-        if verdict is Verdict.FOUND:
+        if verdict is CheckVerdict.FOUND:
             yield Wrong(f"check{number} is wrong", "mend it")
 
     return Check(f"check{number}", severity, "all is good", (), "looking", find)
 
 
-KINDS = st.lists(st.tuples(st.sampled_from(Severity), st.sampled_from(Verdict)), max_size=8)
+KINDS = st.lists(st.tuples(st.sampled_from(Severity), st.sampled_from(CheckVerdict)), max_size=8)
 
 
 @given(KINDS)
-def test_found_come_first_then_the_worst_then_the_cause(kinds: list[tuple[Severity, Verdict]]) -> None:
+def test_found_come_first_then_the_worst_then_the_cause(kinds: list[tuple[Severity, CheckVerdict]]) -> None:
     checks = [row(number, *kind) for number, kind in enumerate(kinds)]
     diagnosis = diagnose(WELL, checks)
     keys = [
-        (list(Verdict).index(one.verdict), one.check.severity, checks.index(one.check)) for one in diagnosis.outcomes
+        (list(CheckVerdict).index(one.verdict), one.check.severity, checks.index(one.check))
+        for one in diagnosis.outcomes
     ]
     assert keys == sorted(keys)
     assert len(set(keys)) == len(checks), "the order is total"
-    found = [one for one in diagnosis.outcomes if one.verdict is Verdict.FOUND]
+    found = [one for one in diagnosis.outcomes if one.verdict is CheckVerdict.FOUND]
     if found:
         worst = min(one.check.severity for one in found)
         first = next(one for one in checks if one.severity is worst and one in [each.check for each in found])
@@ -161,7 +164,7 @@ def test_what_was_found_before_something_unknown_is_still_found() -> None:
     for order in permutations((gpus[0], blind)):
         diagnosis = diagnose(replace(WELL, gpus=order), CHECKS)
         assert diagnosis.headline.startswith("MIG is on for gpu0 (NVIDIA A30)")
-        (mig,) = (one for one in diagnosis.of(Verdict.FOUND) if one.check.id == "mig-on")
+        (mig,) = (one for one in diagnosis.of(CheckVerdict.FOUND) if one.check.id == "mig-on")
         assert mig.why == "NVML does not say"
 
 
@@ -204,26 +207,26 @@ def test_an_older_canary_of_another_driver_says_nothing_of_this_one() -> None:
 
 
 def test_a_driver_whose_version_is_no_number_is_not_too_old() -> None:
-    assert verdicts(replace(WELL, driver="next"))["driver-old"] is Verdict.WELL
+    assert verdicts(replace(WELL, driver="next"))["driver-old"] is CheckVerdict.WELL
 
 
 @pytest.mark.parametrize(("label", "is_well"), [("container_file_t", True), ("var_run_t", False), ("", False)])
 def test_what_containers_may_use_under_selinux(label: str, is_well: bool) -> None:
     told = verdicts(replace(WELL, selinux=SelinuxSeen(True, (("/run/mpsd/gpu0/client", label),))))["selinux"]
-    assert told is (Verdict.WELL if is_well else Verdict.FOUND)
+    assert told is (CheckVerdict.WELL if is_well else CheckVerdict.FOUND)
 
 
 def test_a_configuration_that_nobody_can_read_is_not_said_to_name_mpsd() -> None:
     told = verdicts(replace(WELL, engines=(EngineSeen(Engine.DOCKER, "daemon.json", "{"),), toolkit=False))
-    assert (told["no-toolkit"], told["launcher-broken"]) == (Verdict.UNKNOWN, Verdict.UNKNOWN)
+    assert (told["no-toolkit"], told["launcher-broken"]) == (CheckVerdict.UNKNOWN, CheckVerdict.UNKNOWN)
 
 
 def test_a_daemon_in_the_run_directory_is_of_whoever_holds_it() -> None:
     fresh = (DaemonSeen(99, "nvidia-cuda-mps-control -f", "/run/mpsd/gpu0/pipe"),)
-    assert verdicts(replace(WELL, daemons=fresh))["other-daemon"] is Verdict.WELL
+    assert verdicts(replace(WELL, daemons=fresh))["other-daemon"] is CheckVerdict.WELL
     assert headline(daemons=fresh, holder=None).startswith("another control daemon (pid 99 in /run/mpsd/gpu0/pipe) is")
     unsure = verdicts(replace(WELL, daemons=fresh, holder=None, unreadable=("gpu0/record.json: cut off",)))
-    assert unsure["other-daemon"] is Verdict.UNKNOWN
+    assert unsure["other-daemon"] is CheckVerdict.UNKNOWN
 
 
 def test_a_daemon_whose_folder_was_removed_is_killed_by_its_pid_for_nobody_can_command_it() -> None:
@@ -231,7 +234,7 @@ def test_a_daemon_whose_folder_was_removed_is_killed_by_its_pid_for_nobody_can_c
     said = headline(daemons=(ours,), domains=(), holder=None)
     assert said.startswith("a control daemon (pid 99) runs on though its folder /run/mpsd/gpu0/pipe was removed; run")
     assert "`kill 99` once its programs have ended" in said
-    assert verdicts(replace(WELL, daemons=(ours,)))["other-daemon"] is Verdict.WELL
+    assert verdicts(replace(WELL, daemons=(ours,)))["other-daemon"] is CheckVerdict.WELL
     foreign = headline(daemons=(replace(ours, pipe="/tmp/nvidia-mps"),))
     assert "which mpsd has not started; stop it (kill 99)" in foreign
 
@@ -266,8 +269,14 @@ def test_versions_that_are_not_the_same_are_found_and_which_of_them_matters() ->
         return AgentSeen(NodeStatus(0.0, "580.1", (), (domain,), (), (), (), (), version=agent))
 
     ahead, behind = replace(WELL, agent=told("0.1.0", "0.2.0")), replace(WELL, agent=told("0.1.0", "0.0.9"))
-    assert [verdicts(ahead)[name] for name in ("version-skew", "version-behind")] == [Verdict.FOUND, Verdict.WELL]
-    assert [verdicts(behind)[name] for name in ("version-skew", "version-behind")] == [Verdict.WELL, Verdict.FOUND]
+    assert [verdicts(ahead)[name] for name in ("version-skew", "version-behind")] == [
+        CheckVerdict.FOUND,
+        CheckVerdict.WELL,
+    ]
+    assert [verdicts(behind)[name] for name in ("version-skew", "version-behind")] == [
+        CheckVerdict.WELL,
+        CheckVerdict.FOUND,
+    ]
     assert "OnDelete" in headline(agent=told("0.1.0", "0.0.9"))
     assert headline(ours="0.0.1").startswith("this command line is of version 0.0.1 and the agent of 0.1.0: ")
-    assert verdicts(replace(WELL, agent=told("", "")))["version-skew"] is Verdict.UNKNOWN
+    assert verdicts(replace(WELL, agent=told("", "")))["version-skew"] is CheckVerdict.UNKNOWN

@@ -11,7 +11,7 @@ from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import State
 from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.operations.lifecycle.rules.drain import (
-    Fate,
+    EvictionFate,
     again_after_s,
     are_empty,
     closed_for_s,
@@ -105,19 +105,19 @@ JOB = [{"kind": "Job", "name": "train", "controller": True}]
 @pytest.mark.parametrize(
     ("metadata", "fate"),
     [
-        ({"ownerReferences": JOB}, Fate.EVICT),
-        ({}, Fate.EVICT),
-        ({"ownerReferences": [{"kind": "DaemonSet", "name": "dcgm", "controller": True}]}, Fate.STAYS),
-        ({"annotations": {"kubernetes.io/config.mirror": "x"}, "ownerReferences": JOB}, Fate.STAYS),
-        ({"deletionTimestamp": "2026-11-21T08:30:00Z"}, Fate.ENDING),
-        ({"uid": "another"}, Fate.GONE),
-        (None, Fate.GONE),
+        ({"ownerReferences": JOB}, EvictionFate.EVICT),
+        ({}, EvictionFate.EVICT),
+        ({"ownerReferences": [{"kind": "DaemonSet", "name": "dcgm", "controller": True}]}, EvictionFate.STAYS),
+        ({"annotations": {"kubernetes.io/config.mirror": "x"}, "ownerReferences": JOB}, EvictionFate.STAYS),
+        ({"deletionTimestamp": "2026-11-21T08:30:00Z"}, EvictionFate.ENDING),
+        ({"uid": "another"}, EvictionFate.GONE),
+        (None, EvictionFate.GONE),
     ],
 )
-def test_a_pod_is_evicted_that_holds_the_grant_and_would_not_come_back_here(metadata: Any, fate: Fate) -> None:
+def test_a_pod_is_evicted_that_holds_the_grant_and_would_not_come_back_here(metadata: Any, fate: EvictionFate) -> None:
     pod = None if metadata is None else {"metadata": {"uid": HOLDER.uid, **metadata}}
     assert verdict(pod, HOLDER).fate is fate
-    assert verdict(pod, replace(HOLDER, uid="")).fate is Fate.STAYS
+    assert verdict(pod, replace(HOLDER, uid="")).fate is EvictionFate.STAYS
 
 
 def test_a_refused_eviction_is_asked_for_again_and_ever_more_seldom() -> None:

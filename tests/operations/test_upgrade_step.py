@@ -15,7 +15,7 @@ from mpsd.operations.lifecycle.rules.upgrade import (
     ControlPod,
     ControlSet,
     Standing,
-    Step,
+    UpgradeStep,
     left_to_others,
     next_step,
     patch_of,
@@ -69,20 +69,20 @@ class Node:
                 annotations[name] = value
         self.thing["spec"] = copy.deepcopy(patch["spec"])
 
-    def do(self, step: Step) -> None:
+    def do(self, step: UpgradeStep) -> None:
         """What an upgrade does, and what the node makes of it."""
         match step:
-            case Step.CORDON | Step.PUT_BACK | Step.FINISH:
+            case UpgradeStep.CORDON | UpgradeStep.PUT_BACK | UpgradeStep.FINISH:
                 self.merge(patch_of(step, self.seen(), "7"))
-            case Step.DRAIN:
+            case UpgradeStep.DRAIN:
                 self.held.pop()
-            case Step.END:
+            case UpgradeStep.END:
                 assert not self.held, "a program would lose its GPU"
                 assert {domain["state"] for domain in self.thing["status"]["domains"]} == {"drained"}
                 self.pod = None
-            case Step.REPLACE:
+            case UpgradeStep.REPLACE:
                 self.pod = replace(NEW, ready=False, started_at=None) if self.pod is None else NEW
-            case Step.STUCK:
+            case UpgradeStep.STUCK:
                 raise AssertionError("stuck")
             case _:
                 pass
@@ -112,10 +112,10 @@ def test_whoever_cordoned_what_it_is_so_again_at_the_end_and_nobody_lost_a_gpu(
             node.cordon([f"gpu{label}" for label in meanwhile], cordon=True)
             wanted |= set() if "all" in wanted else {node.uuids[int(label)] for label in meanwhile}
         step = next_step(node.seen()).step
-        if step is Step.DONE and turn > at:
+        if step is UpgradeStep.DONE and turn > at:
             break
         node.do(step)
-    assert next_step(node.seen()).step is Step.DONE
+    assert next_step(node.seen()).step is UpgradeStep.DONE
     assert node.pod == NEW
     assert set(node.thing["spec"]["cordoned"]) == wanted
     assert read_mark(node.thing) is None
@@ -127,14 +127,14 @@ def test_a_gpu_that_somebody_puts_back_meanwhile_is_not_cordoned_behind_his_back
         node.do(next_step(node.seen()).step)
     node.cordon(["gpu1"], cordon=False)
     steps = []
-    while (step := next_step(node.seen()).step) is not Step.DONE:
+    while (step := next_step(node.seen()).step) is not UpgradeStep.DONE:
         steps.append(step)
         node.do(step)
-    assert Step.CORDON not in steps
+    assert UpgradeStep.CORDON not in steps
     assert node.thing["spec"]["cordoned"] == []
 
 
-def walked_to(step: Step, *cordoned: str) -> Node:
+def walked_to(step: UpgradeStep, *cordoned: str) -> Node:
     node = Node(set(cordoned), {"0"})
     while (found := next_step(node.seen()).step) is not step:
         node.do(found)
@@ -143,43 +143,43 @@ def walked_to(step: Step, *cordoned: str) -> Node:
 
 @pytest.mark.parametrize("state", ["starting", "down", "wedged", "fault", "draining"])
 def test_nothing_is_put_back_before_every_domain_has_come_up(state: str) -> None:
-    node = walked_to(Step.PUT_BACK)
+    node = walked_to(UpgradeStep.PUT_BACK)
     node.live(state)
     decided = next_step(node.seen())
-    assert decided.step is Step.START
+    assert decided.step is UpgradeStep.START
     assert f"gpu0 is {after_is(state)}" in decided.why
 
 
 def test_what_a_node_told_of_its_former_domains_proves_nothing() -> None:
-    node = walked_to(Step.PUT_BACK)
+    node = walked_to(UpgradeStep.PUT_BACK)
     for domain in node.thing["status"]["domains"]:
         domain["since"] = stamp(NOW)
-    assert next_step(node.seen()).step is Step.START
+    assert next_step(node.seen()).step is UpgradeStep.START
     del node.thing["status"]["domains"]
-    assert next_step(node.seen()).step is Step.START
+    assert next_step(node.seen()).step is UpgradeStep.START
 
 
-@pytest.mark.parametrize("step", [Step.PUT_BACK, Step.FINISH])
-def test_a_refused_domain_ends_it_with_the_reason(step: Step) -> None:
+@pytest.mark.parametrize("step", [UpgradeStep.PUT_BACK, UpgradeStep.FINISH])
+def test_a_refused_domain_ends_it_with_the_reason(step: UpgradeStep) -> None:
     node = walked_to(step)
     node.thing["status"]["domains"][2] |= {"state": "refused", "reason": "MIG is on"}
     decided = next_step(node.seen())
-    assert (decided.step, decided.why) == (Step.STUCK, "gpu2-3 is refused: MIG is on")
+    assert (decided.step, decided.why) == (UpgradeStep.STUCK, "gpu2-3 is refused: MIG is on")
 
 
 def test_a_refusal_of_the_former_pod_is_what_an_upgrade_may_mend() -> None:
     node = Node(set(), set())
-    node.do(Step.CORDON)
+    node.do(UpgradeStep.CORDON)
     node.thing["status"]["domains"][0] |= {"state": "refused", "reason": "no program for MPS"}
-    assert next_step(node.seen()).step is Step.END
+    assert next_step(node.seen()).step is UpgradeStep.END
     node.thing["status"]["gpus"][0]["clients"] = None
-    assert next_step(node.seen()).step is Step.DRAIN, "who is there is not known"
+    assert next_step(node.seen()).step is UpgradeStep.DRAIN, "who is there is not known"
 
 
 def test_nobody_is_ended_while_the_newest_revision_is_not_known() -> None:
-    node = walked_to(Step.END)
+    node = walked_to(UpgradeStep.END)
     decided = next_step(replace(node.seen(), revision=""))
-    assert decided.step is Step.REPLACE
+    assert decided.step is UpgradeStep.REPLACE
     assert "has not taken up the last change" in decided.why
 
 
@@ -194,9 +194,13 @@ def test_the_plan_says_of_each_node_what_is_cordoned_by_whom_and_what_is_left_to
     assert fresh.endswith(
         "replace the pod, put back gpu1, gpu2, gpu3; gpu0 was cordoned by somebody else, and stays so"
     )
-    begun = planned(walked_to(Step.DRAIN, "1"))
+    begun = planned(walked_to(UpgradeStep.DRAIN, "1"))
     assert "cordon " not in begun
     assert begun.endswith("put back gpu0, gpu2, gpu3; gpu1 was cordoned by somebody else, and stays so")
-    assert "is new, and the upgrade of this node was not finished; put back nothing" in planned(walked_to(Step.FINISH))
-    assert planned(walked_to(Step.DONE)) == "gpu-a2: up to date"
-    assert "mps-control-daemon-2 is of revision r2, image mpsd:2; cordon " in planned(walked_to(Step.DONE), "mpsd:3")
+    assert "is new, and the upgrade of this node was not finished; put back nothing" in planned(
+        walked_to(UpgradeStep.FINISH)
+    )
+    assert planned(walked_to(UpgradeStep.DONE)) == "gpu-a2: up to date"
+    assert "mps-control-daemon-2 is of revision r2, image mpsd:2; cordon " in planned(
+        walked_to(UpgradeStep.DONE), "mpsd:3"
+    )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.operations.doctor.rules.component_rights import SKEWS, Part, compare, skew_of
+from mpsd.operations.doctor.rules.component_rights import SKEWS, Component, compare, skew_of
 
 VERSIONS = st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,3}(rc[0-9])?", fullmatch=True) | st.text(max_size=8)
 
@@ -32,14 +32,14 @@ def test_it_is_an_order(one: str, two: str, three: str) -> None:
 
 @given(VERSIONS, VERSIONS)
 def test_a_row_is_found_whichever_is_named_first_and_none_for_one_version(one: str, two: str) -> None:
-    pair = ((Part.CONTROL, one), (Part.AGENT, two))
+    pair = ((Component.CONTROL, one), (Component.AGENT, two))
     assert skew_of(*pair) == skew_of(*reversed(pair))
     assert (skew_of(*pair) is None) == (compare(one, two) == 0)
 
 
 def test_control_behind_the_agent_is_normal_and_ahead_of_it_is_not() -> None:
-    behind = skew_of((Part.CONTROL, "0.1"), (Part.AGENT, "0.2"))
-    ahead = skew_of((Part.CONTROL, "0.3"), (Part.AGENT, "0.2"))
+    behind = skew_of((Component.CONTROL, "0.1"), (Component.AGENT, "0.2"))
+    ahead = skew_of((Component.CONTROL, "0.3"), (Component.AGENT, "0.2"))
     assert behind is not None and behind.normal and "OnDelete" in behind.why  # noqa: PT018
     assert ahead is not None and not ahead.normal  # noqa: PT018
 

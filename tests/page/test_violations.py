@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from mpsd.model.cluster_status import KindCount, PodViolations, ShownViolation, ShownViolations
 from mpsd.status.page.rules.cluster import cluster_page, node_parts
-from mpsd.status.page.rules.view import Head, Scope
+from mpsd.status.page.rules.view import PageHead, PageScope
 from tests.page.browser import Browser
 from tests.page.site import played
 from tests.status.cluster_worlds import cluster_node, held
@@ -21,7 +21,7 @@ def test_a_pod_that_broke_its_limit_is_marked_and_what_it_did_happened_lately(wi
     node = replace(
         cluster_node(gib=(23,), held=pods), told_at=now, violations=ShownViolations(now - 900, 1, own.counts, (last,))
     )
-    with played(cluster_page(Head(Scope.CLUSTER, "cluster", "1", now), [node_parts(node, now)], ())) as site:
+    with played(cluster_page(PageHead(PageScope.CLUSTER, "cluster", "1", now), [node_parts(node, now)], ())) as site:
         window.open(site.url)
         window.until("return document.querySelectorAll('.gpu').length === 1", "the GPU is shown")
         window.script("document.querySelectorAll('details:not([open]) > summary').forEach((one) => one.click())")

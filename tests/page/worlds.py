@@ -2,22 +2,22 @@
 
 from dataclasses import replace
 
-from mpsd.agent.rules.node_events import REFUSED, Happened
+from mpsd.agent.rules.node_events import REFUSED, PastEvent
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.node_status import ViolationsStatus, ViolationStatus
 from mpsd.model.node_view import Client, DomainView, NodeView
-from mpsd.model.violations import Kind, Response
+from mpsd.model.violations import Response, ViolationKind
 from mpsd.platform.kube_time import seconds, stamp
 from mpsd.status.page.rules.cluster import aged, cluster_page, node_parts
 from mpsd.status.page.rules.node import node_page
 from mpsd.status.page.rules.view import (
-    Head,
+    PageHead,
+    PageScope,
     PageView,
     PodsHeard,
     PodsHere,
-    Scope,
     Times,
     own_scene,
     pod_card,
@@ -63,7 +63,7 @@ def troubled(now: float) -> PageView:
     seen: NodeView = replace(base, now=now, clients=(*clients, stranger), domains=tuple(domains))
     over = ViolationStatus(
         now - 30,
-        Kind.MEMORY_OVER_GRANT,
+        ViolationKind.MEMORY_OVER_GRANT,
         Response.KILL,
         _GPUS[3].uuid,
         4107,
@@ -76,11 +76,11 @@ def troubled(now: float) -> PageView:
     )
     watched = ViolationsStatus(now - 86_000, 1, 0.0, 0, 0.0, (), (over,), "")
     happened = [
-        Happened(
+        PastEvent(
             now - 140, Reason.FAULT.value, "gpu-a1", "MPS domain gpu2 had a fault, which ended every program there"
         ),
-        Happened(now - 60, REFUSED, "python train.py", "no single GPU has 40 GiB: the most is 23"),
-        Happened(now - 7300, Reason.READY.value, "gpu-a1", "MPS domain gpu3 serves"),
+        PastEvent(now - 60, REFUSED, "python train.py", "no single GPU has 40 GiB: the most is 23"),
+        PastEvent(now - 7300, Reason.READY.value, "gpu-a1", "MPS domain gpu3 serves"),
     ]
     return node_page(node_status(seen, POLICY, watched, "0.1.0"), "gpu-a1", happened, pods=_bound(seen, now))
 
@@ -143,7 +143,7 @@ def cluster(now: float) -> PageView:
     made = [{**_named(space, name), "creationTimestamp": stamp(now - ago)} for space, name, _gib, ago in pods]
     seen = [read_pod_seen(pod(one[2], metadata=metadata), POLICY) for one, metadata in zip(pods, made, strict=True)]
     cards = [pod_card(one, story(one, replace(around, now=now)), seconds) for one in seen]
-    head = Head(Scope.CLUSTER, "cluster", "0.1.0", now)
+    head = PageHead(PageScope.CLUSTER, "cluster", "0.1.0", now)
     return cluster_page(head, [node_parts(one, now) for one in nodes], cards)
 
 

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpsd.platform.rules.certificates import Authority, Lives, Seen, Serving, Step, next_step
+from mpsd.platform.rules.certificates import Authority, CertificateStep, Lives, SecretView, Serving, next_step
 
 NAMES = frozenset({"webhook.mpsd.svc"})
 LIVES = Lives(authority_s=9000, serving_s=900, settle_s=60)
 NOW = 1_000_000.0
 AUTHORITY = Authority("one", NOW + LIVES.authority_s)
 SERVING = Serving("one", NAMES, NOW + LIVES.serving_s)
-GOOD = Seen(authority=AUTHORITY, serving=SERVING)
-LATE = Seen(authority=Authority("one", NOW + 2999), serving=SERVING)  # a third of an authority's life is 3000
+GOOD = SecretView(authority=AUTHORITY, serving=SERVING)
+LATE = SecretView(authority=Authority("one", NOW + 2999), serving=SERVING)  # a third of an authority's life is 3000
 TWO = Authority("two", NOW + 9000)
 FOLLOWED = replace(LATE, following=TWO)
 
@@ -22,35 +22,35 @@ FOLLOWED = replace(LATE, following=TWO)
 @pytest.mark.parametrize(
     ("seen", "step"),
     [
-        (Seen(), Step.START),
-        (Seen(serving=SERVING), Step.START),
-        (Seen(held=True), Step.BRING_BACK),
-        (Seen(authority=AUTHORITY), Step.ISSUE),
+        (SecretView(), CertificateStep.START),
+        (SecretView(serving=SERVING), CertificateStep.START),
+        (SecretView(held=True), CertificateStep.BRING_BACK),
+        (SecretView(authority=AUTHORITY), CertificateStep.ISSUE),
         (GOOD, None),
         (replace(GOOD, held=True), None),
-        (replace(GOOD, serving=replace(SERVING, signed_by="another")), Step.ISSUE),
-        (replace(GOOD, serving=replace(SERVING, names=frozenset({"old.name"}))), Step.ISSUE),
+        (replace(GOOD, serving=replace(SERVING, signed_by="another")), CertificateStep.ISSUE),
+        (replace(GOOD, serving=replace(SERVING, names=frozenset({"old.name"}))), CertificateStep.ISSUE),
         (replace(GOOD, serving=replace(SERVING, names=NAMES | {"more"})), None),
         (replace(GOOD, serving=replace(SERVING, not_after=NOW + 301)), None),
-        (replace(GOOD, serving=replace(SERVING, not_after=NOW + 300)), Step.ISSUE),
-        (replace(GOOD, authority=Authority("one", NOW)), Step.START),
-        (LATE, Step.PREPARE),
+        (replace(GOOD, serving=replace(SERVING, not_after=NOW + 300)), CertificateStep.ISSUE),
+        (replace(GOOD, authority=Authority("one", NOW)), CertificateStep.START),
+        (LATE, CertificateStep.PREPARE),
         (FOLLOWED, None),
         (replace(FOLLOWED, following_trusted_since=NOW - 59), None),
-        (replace(FOLLOWED, following_trusted_since=NOW - 60), Step.SWITCH),
-        (replace(FOLLOWED, authority=Authority("one", NOW - 1)), Step.SWITCH),
+        (replace(FOLLOWED, following_trusted_since=NOW - 60), CertificateStep.SWITCH),
+        (replace(FOLLOWED, authority=Authority("one", NOW - 1)), CertificateStep.SWITCH),
         (replace(GOOD, former=TWO, former_until=NOW + 1), None),
-        (replace(GOOD, former=TWO, former_until=NOW), Step.FORGET),
+        (replace(GOOD, former=TWO, former_until=NOW), CertificateStep.FORGET),
         (replace(LATE, former=TWO, former_until=NOW + 1), None),
     ],
 )
-def test_one_step_is_due_at_a_time(seen: Seen, step: Step | None) -> None:
+def test_one_step_is_due_at_a_time(seen: SecretView, step: CertificateStep | None) -> None:
     assert next_step(seen, NAMES, LIVES, NOW) is step
 
 
 def test_a_certificate_that_ends_with_its_authority_is_not_asked_for_again_and_again() -> None:
     last = Authority("one", NOW + 100)
-    seen = Seen(last, following=TWO, serving=Serving("one", NAMES, last.not_after))
+    seen = SecretView(last, following=TWO, serving=Serving("one", NAMES, last.not_after))
     assert next_step(seen, NAMES, LIVES, NOW) is None
 
 
@@ -64,7 +64,7 @@ class World:
     """A Secret, what the configurations name, what API servers still hold, and what each replica serves."""
 
     now: float = NOW
-    secret: Seen = field(default_factory=Seen)
+    secret: SecretView = field(default_factory=SecretView)
     named: frozenset[str] = frozenset()
     believed: list[tuple[float, frozenset[str]]] = field(default_factory=list)  # since when, the newest last
     served: dict[int, Serving] = field(default_factory=dict)
@@ -102,24 +102,24 @@ class World:
         self.made += 1
         return Authority(f"authority {self.made}", self.now + LIVES.authority_s)
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: CertificateStep) -> None:
         seen, authority = self.secret, self.secret.authority
         match step:
-            case Step.START:
-                self.secret = Seen(self._new())
-            case Step.PREPARE:
+            case CertificateStep.START:
+                self.secret = SecretView(self._new())
+            case CertificateStep.PREPARE:
                 self.secret = replace(seen, following=self._new())
-            case Step.SWITCH:
+            case CertificateStep.SWITCH:
                 assert authority
                 until = seen.serving.not_after if seen.serving else 0.0
-                self.secret = Seen(seen.following, None, authority, until, seen.serving)
-            case Step.FORGET:
+                self.secret = SecretView(seen.following, None, authority, until, seen.serving)
+            case CertificateStep.FORGET:
                 self.secret = replace(seen, former=None)
-            case Step.ISSUE:
+            case CertificateStep.ISSUE:
                 assert authority
                 until = min(self.now + LIVES.serving_s, authority.not_after)
                 self.secret = replace(seen, serving=Serving(authority.id, NAMES, until))
-            case Step.BRING_BACK:
+            case CertificateStep.BRING_BACK:
                 raise AssertionError("nobody loses the Secret here")
 
     def check(self, slowest_s: float) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from mpsd.platform.kube import (
-    Away,
     Conflict,
     Forbidden,
     Kube,
@@ -17,6 +16,7 @@ from mpsd.platform.kube import (
     PatchKind,
     Rejected,
     Resource,
+    Unavailable,
     open_kube,
 )
 from tests.whole.webhook.api_server import ApiServer, api_server
@@ -128,7 +128,7 @@ def test_a_server_that_answers_503_is_away(server: ApiServer, ask: Ask) -> None:
     server.away = True
 
     async def questions(kube: Kube) -> None:
-        with pytest.raises(Away, match="unable to handle"):
+        with pytest.raises(Unavailable, match="unable to handle"):
             await kube.get(MAPS, "b", "a")
 
     ask(questions)
@@ -142,7 +142,7 @@ def test_a_slow_server_is_away_at_the_deadline_and_holds_no_other_call_up(server
         loop = asyncio.get_running_loop()
         began = loop.time()
         slow = asyncio.create_task(kube.get(MAPS, "b", "a"))
-        with pytest.raises(Away, match=r"in 0\.1 s"):
+        with pytest.raises(Unavailable, match=r"in 0\.1 s"):
             await kube.get(MAPS, "b", "a", deadline_s=0.1)
         assert loop.time() - began < 0.9
         assert (await slow)["metadata"]["name"] == "b"
@@ -156,7 +156,7 @@ def test_nobody_listening_is_away(server: ApiServer, tmp_path: Path) -> None:
 
     async def main() -> None:
         kube = open_kube(file)
-        with pytest.raises(Away, match="does not answer"):
+        with pytest.raises(Unavailable, match="does not answer"):
             await kube.get(MAPS, "b", "a")
         kube.close()
 
@@ -170,7 +170,7 @@ def test_another_authority_is_not_believed(server: ApiServer, tmp_path: Path) ->
 
         async def main() -> None:
             kube = open_kube(file)
-            with pytest.raises(Away, match="CERTIFICATE_VERIFY_FAILED"):
+            with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
                 await kube.get(MAPS, "b", "a")
             kube.close()
 
@@ -196,9 +196,9 @@ def test_a_kubeconfig_that_cannot_be_used_says_so(tmp_path: Path, text: str | No
     file = tmp_path / "config"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(Away, match="cannot be reached"):
+    with pytest.raises(Unavailable, match="cannot be reached"):
         open_kube(file)
 
 
 def test_every_error_is_a_kube_error() -> None:
-    assert all(issubclass(error, KubeError) for error in (Away, Conflict, Forbidden, NotFound, Rejected))
+    assert all(issubclass(error, KubeError) for error in (Unavailable, Conflict, Forbidden, NotFound, Rejected))

@@ -14,7 +14,7 @@ import yaml
 
 from mpsd.model.problem import InvalidInput
 from mpsd.platform import kube_access
-from mpsd.platform.kube import Away, Kube, Resource, open_kube, open_kube_of_user
+from mpsd.platform.kube import Kube, Resource, Unavailable, open_kube, open_kube_of_user
 from mpsd.platform.kube_access import NotPlain, of_kubeconfig, of_service_account
 from mpsd.platform.kube_transport import Access
 from tests.whole.webhook.api_server import TOKEN, ApiServer, api_server
@@ -188,7 +188,7 @@ def asked(kubeconfig: Path | None, context: str | None, environment: dict[str, s
         finally:
             kube.close()
 
-    with pytest.raises(Away) as away:
+    with pytest.raises(Unavailable) as away:
         asyncio.run(ask())
     (found,) = (name for name, port in PORTS.items() if re.search(rf"port={port}\b", str(away.value)))
     return found
@@ -236,5 +236,5 @@ def test_a_file_that_is_no_kubeconfig_is_no_traceback(text: str, tmp_path: Path)
 
 def test_a_context_without_its_cluster_is_said(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("{contexts: [{name: a, context: {cluster: b, user: c}}], current-context: a}")
-    with pytest.raises(Away, match="cannot be reached: "):
+    with pytest.raises(Unavailable, match="cannot be reached: "):
         open_kube_of_user(str(tmp_path / "config"), None, {})

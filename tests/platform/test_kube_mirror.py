@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from mpsd.platform.kube import (
-    Away,
-    Change,
     ChangeKind,
     Expired,
     Forbidden,
@@ -21,6 +19,8 @@ from mpsd.platform.kube import (
     Object,
     PatchKind,
     Resource,
+    Unavailable,
+    WatchEvent,
     open_kube,
 )
 from mpsd.platform.kube_mirror import Mirror, Selection
@@ -68,7 +68,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
         raise AssertionError(f"not within {DEADLINE_S:g} s: {what}") from None
 
 
-async def past_bookmarks(changes: AsyncIterator[Change]) -> Change:
+async def past_bookmarks(changes: AsyncIterator[WatchEvent]) -> WatchEvent:
     while (change := await anext(changes)).kind is ChangeKind.BOOKMARK:
         pass
     return change
@@ -155,7 +155,7 @@ def test_a_silent_watch_is_given_up_at_its_deadline(tmp_path: Path) -> None:
         async def main() -> None:
             kube = open_kube(api.kubeconfig(tmp_path))
             since = (await kube.listing(MAPS, "default")).version
-            with pytest.raises(Away, match=r"nothing came for 0\.3 s"):
+            with pytest.raises(Unavailable, match=r"nothing came for 0\.3 s"):
                 async with kube.watch(MAPS, "default", since=since, silence_s=0.3) as changes:
                     await anext(changes)
             kube.close()
@@ -167,9 +167,9 @@ def test_a_watch_whose_server_goes_down_ends_as_away(api: SimulatedApi, ask: Ask
     async def questions(kube: Kube) -> None:
         async with asyncio.timeout(DEADLINE_S), kube.watch(MAPS, "default", since="1") as changes:
             await asyncio.to_thread(api.stop)
-            with pytest.raises(Away):
+            with pytest.raises(Unavailable):
                 await past_bookmarks(changes)
-        with pytest.raises(Away):
+        with pytest.raises(Unavailable):
             async with kube.watch(MAPS, "default"):
                 pass
 

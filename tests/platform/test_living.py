@@ -11,7 +11,7 @@ import pytest
 
 from mpsd.model.identity import ProcessIdentity
 from mpsd.platform import processes
-from mpsd.platform.processes import Living
+from mpsd.platform.processes import ProcessSet
 from tests.whole.machine.machine import eventually
 
 Process = subprocess.Popen[bytes]
@@ -37,7 +37,7 @@ def open_files() -> int:
 
 
 def test_who_has_ended_is_told_once_and_is_in_here_no_more(three: list[Process]) -> None:
-    living = Living()
+    living = ProcessSet()
     for process in three:
         living.add(identity(process))
     assert living.ask() == set()
@@ -48,7 +48,7 @@ def test_who_has_ended_is_told_once_and_is_in_here_no_more(three: list[Process])
 
 
 def test_who_is_dead_already_or_is_another_is_not_in_here(three: list[Process]) -> None:
-    living, dead = Living(), identity(three[0])
+    living, dead = ProcessSet(), identity(three[0])
     three[0].kill()
     os.waitid(os.P_PID, three[0].pid, os.WEXITED | os.WNOWAIT)
     living.add(dead)
@@ -59,7 +59,7 @@ def test_who_is_dead_already_or_is_another_is_not_in_here(three: list[Process]) 
 
 def test_no_file_stays_open(three: list[Process]) -> None:
     before = open_files()
-    living = Living()
+    living = ProcessSet()
     for _twice in range(2):
         for process in three:
             living.add(identity(process))
@@ -73,7 +73,7 @@ def test_no_file_stays_open(three: list[Process]) -> None:
 
 def test_where_no_more_files_can_be_opened_nobody_is_in_here(three: list[Process]) -> None:
     """And whoever asks looks at the process by itself."""
-    who, living = identity(three[0]), Living()
+    who, living = identity(three[0]), ProcessSet()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -86,7 +86,7 @@ def test_where_no_more_files_can_be_opened_nobody_is_in_here(three: list[Process
 
 
 def test_a_stopped_process_lives(three: list[Process]) -> None:
-    living = Living()
+    living = ProcessSet()
     living.add(identity(three[0]))
     three[0].send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, three[0].pid, os.WSTOPPED)

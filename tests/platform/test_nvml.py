@@ -10,7 +10,7 @@ import pytest
 
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.nvml import Nvml, NvmlFailed
-from mpsd.simulator.card import GRAPHICS, MPS_CLIENT, MPS_SERVER, OUTSIDE_MPS, Card, Claim
+from mpsd.simulator.card import GRAPHICS, MPS_CLIENT, MPS_SERVER, OUTSIDE_MPS, CardView, ContextClaim
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import SimulatedNode, cards_asked, create_node
 from mpsd.simulator.nvml import Handle, ProcessUtilization, SimulatedNvml
@@ -32,7 +32,7 @@ def nvml(node: SimulatedNode) -> Iterator[Nvml]:
 
 
 @pytest.fixture
-def card(node: SimulatedNode) -> Iterator[Card]:
+def card(node: SimulatedNode) -> Iterator[CardView]:
     opened = node.card(0)
     yield opened
     opened.close()
@@ -59,14 +59,14 @@ def test_a_gpu_of_which_nothing_is_known_is_refused_with_the_remedy(nvml: Nvml) 
         nvml.gpus(fewer)
 
 
-def test_a_gpu_too_old_for_mig_has_none(nvml: Nvml, card: Card) -> None:
+def test_a_gpu_too_old_for_mig_has_none(nvml: Nvml, card: CardView) -> None:
     a30, v100 = nvml.gpus(FACTS)
     assert not nvml.mig_enabled(v100.uuid)
     card.mig = True
     assert nvml.mig_enabled(a30.uuid)
 
 
-def test_a_gpu_that_is_lost_is_an_error_and_not_idle(nvml: Nvml, card: Card) -> None:
+def test_a_gpu_that_is_lost_is_an_error_and_not_idle(nvml: Nvml, card: CardView) -> None:
     gpu = nvml.gpus(FACTS)[0]
     assert nvml.uses(gpu.uuid) == ()
     card.lost = True
@@ -78,42 +78,42 @@ def test_a_gpu_that_is_lost_is_an_error_and_not_idle(nvml: Nvml, card: Card) -> 
         nvml.mig_enabled(gpu.uuid)
 
 
-def test_a_process_beside_mps_is_told_from_a_client_and_from_one_that_draws(nvml: Nvml, card: Card) -> None:
+def test_a_process_beside_mps_is_told_from_a_client_and_from_one_that_draws(nvml: Nvml, card: CardView) -> None:
     gpu = nvml.gpus(FACTS)[0]
     beside, client, draws = os.getpid(), os.getppid(), 1
     for pid, kind in ((beside, OUTSIDE_MPS), (client, MPS_CLIENT), (draws, GRAPHICS)):
-        card.claim(Claim(pid, kind, 300 * MIB))
+        card.claim(ContextClaim(pid, kind, 300 * MIB))
     assert dict(nvml.uses(gpu.uuid)) == {beside: 300 * MIB, client: 300 * MIB}
     assert nvml.mps_pids(gpu.uuid) == {client}
     assert [nvml.draws(gpu.uuid, pid) for pid in (beside, client, draws)] == [False, False, True]
 
 
 def test_who_computes_has_a_percentage_who_only_holds_memory_none_and_nobody_is_no_error(
-    nvml: Nvml, card: Card
+    nvml: Nvml, card: CardView
 ) -> None:
     gpu = nvml.gpus(FACTS)[0]
-    busy = card.claim(Claim(os.getpid(), OUTSIDE_MPS, 300 * MIB))
-    card.claim(Claim(os.getppid(), OUTSIDE_MPS, 300 * MIB))
+    busy = card.claim(ContextClaim(os.getpid(), OUTSIDE_MPS, 300 * MIB))
+    card.claim(ContextClaim(os.getppid(), OUTSIDE_MPS, 300 * MIB))
     assert (nvml.sm_percents(gpu.uuid, 0), nvml.busy_percent(gpu.uuid)) == ({}, 0)
     card.be_busy(busy, gpu.sms // 2)
     assert (nvml.sm_percents(gpu.uuid, 0), nvml.busy_percent(gpu.uuid)) == ({os.getpid(): 100}, 100)
 
 
-def test_what_clients_of_mps_compute_is_their_servers(nvml: Nvml, card: Card) -> None:
+def test_what_clients_of_mps_compute_is_their_servers(nvml: Nvml, card: CardView) -> None:
     gpu = nvml.gpus(FACTS)[0]
-    card.claim(Claim(os.getppid(), MPS_SERVER, 66 * MIB))
-    card.be_busy(card.claim(Claim(os.getpid(), MPS_CLIENT, 300 * MIB)), 1)
+    card.claim(ContextClaim(os.getppid(), MPS_SERVER, 66 * MIB))
+    card.be_busy(card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 300 * MIB)), 1)
     assert nvml.sm_percents(gpu.uuid, 0) == {os.getppid(): 100}
 
 
-def test_percentages_of_before_the_time_that_is_asked_for_are_left_out(nvml: Nvml, card: Card) -> None:
+def test_percentages_of_before_the_time_that_is_asked_for_are_left_out(nvml: Nvml, card: CardView) -> None:
     gpu = nvml.gpus(FACTS)[0]
-    card.be_busy(card.claim(Claim(os.getpid(), OUTSIDE_MPS, 300 * MIB)), gpu.sms)
+    card.be_busy(card.claim(ContextClaim(os.getpid(), OUTSIDE_MPS, 300 * MIB)), gpu.sms)
     in_an_hour_us = (time.time_ns() + 3600 * 10**9) // 1000
     assert nvml.sm_percents(gpu.uuid, in_an_hour_us) == {}
 
 
-def test_on_a_lost_gpu_nobody_is_idle(nvml: Nvml, card: Card) -> None:
+def test_on_a_lost_gpu_nobody_is_idle(nvml: Nvml, card: CardView) -> None:
     gpu = nvml.gpus(FACTS)[0]
     card.lost = True
     with pytest.raises(NvmlFailed, match="nvmlDeviceGetProcessUtilization failed: GPU is lost"):

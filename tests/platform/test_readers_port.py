@@ -18,7 +18,7 @@ from mpsd.platform.certificates import Pair, issue, new_authority
 from mpsd.platform.kube import Kube, Object, Resource, open_kube
 from mpsd.platform.listener import Handler
 from mpsd.platform.readers import ReadersPort, Reviewer, token_reviewer
-from mpsd.platform.rules.readers import KEPT_S, MAY_READ, Verdict
+from mpsd.platform.rules.readers import KEPT_S, MAY_READ, ReaderVerdict
 from mpsd.platform.settings import CannotListen, ListenAddress
 from mpsd.platform.waiting import until
 from tests.simulated_api import SimulatedApi, simulated_api
@@ -211,7 +211,7 @@ class Counting:
 
     asked: list[str] = field(default_factory=list)
 
-    async def review(self, token: str, path: str, /) -> Verdict:
+    async def review(self, token: str, path: str, /) -> ReaderVerdict:
         self.asked.append(path)
         return MAY_READ
 
@@ -246,7 +246,7 @@ def test_who_makes_tokens_up_by_the_dozen_keeps_no_reader_from_being_asked_about
             *others, verdict = await asyncio.gather(*made_up, reviewer.review(api.reader, "/metrics"))
         finally:
             reviewer.close()
-        assert verdict == Verdict(200, user="system:serviceaccount:default:prometheus")
+        assert verdict == ReaderVerdict(200, user="system:serviceaccount:default:prometheus")
         assert {one.status for one in others} == {401}
 
     asyncio.run(main())

@@ -1,9 +1,9 @@
 """A cluster where pods come and go, each placed as the scheduler places it: filter, prioritize, a GPU of the best node,
-and the node's books written anew.
+and the node's ledger written anew.
 
 Most GPUs are held all the time by pods that have a whole one each, at random and the same for every choice; the pods
 that come and go share the rest, which is nearly full. What is on each GPU is counted a second time, apart from the
-books, and looked at after every pod.
+ledger, and looked at after every pod.
 """
 
 import heapq
@@ -16,7 +16,7 @@ from mpsd.grants.rules.placement import Placed, place
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.grants import Request
 from mpsd.model.identity import PodName
-from mpsd.scheduler.rules.capacity import NodeBooks, node_books
+from mpsd.scheduler.rules.capacity import NodeCapacity, node_capacity
 from mpsd.scheduler.rules.gpu_table import GpuTable
 from mpsd.scheduler.rules.reservations import Reservation
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held
@@ -84,8 +84,8 @@ class Cluster:
         self._count(one.gpus, one.memory_mib, one.percent, -1)
         self._put(node)
 
-    def books(self, node: str) -> NodeBooks:
-        found = self.table.books(node)
+    def ledger(self, node: str) -> NodeCapacity:
+        found = self.table.ledger(node)
         assert found
         return found
 
@@ -105,7 +105,7 @@ class Cluster:
 
     def _put(self, node: str) -> None:
         promised = self._promised[node].values()
-        self.table.put(node_books(self._nodes[node], self._placement, (), promised, TERMS))
+        self.table.put(node_capacity(self._nodes[node], self._placement, (), promised, TERMS))
 
     def _count(self, gpus: Sequence[str], memory_mib: int, percent: int, sign: int) -> None:
         for gpu in gpus:
@@ -148,8 +148,8 @@ def scored(cluster: Cluster, request: Request, passing: tuple[str, ...], random:
     scores = cluster.table.scores(request, cluster.table.slots(passing))
     best = (scores == scores.max()).nonzero()[0]
     node = passing[int(best[random.randrange(len(best))])]
-    books = cluster.books(node)
-    found = place(request, books.rooms, books.policy)
+    ledger = cluster.ledger(node)
+    found = place(request, ledger.rooms, ledger.policy)
     assert isinstance(found, Placed)
     return node, found.gpus
 
@@ -158,8 +158,8 @@ def first_fit(
     cluster: Cluster, request: Request, passing: tuple[str, ...], random: Random
 ) -> tuple[str, tuple[str, ...]]:
     """The first node that passes, and the first GPUs there."""
-    books = cluster.books(passing[0])
-    fitting = [room for room in books.rooms if room.holds(request, books.policy)]
+    ledger = cluster.ledger(passing[0])
+    fitting = [room for room in ledger.rooms if room.holds(request, ledger.policy)]
     for room in fitting:
         beside = [other for other in fitting if other.domain == room.domain]
         if len(beside) >= request.gpus:
@@ -192,7 +192,7 @@ def simulate(choice: str, nodes: int, pods: int, seed: int = 6) -> Outcome:
     """All the pods come one after the other, leave when they are due, and at the end the last of them have left."""
     placement, choose = CHOICES[choice]
     cluster, random = Cluster(cluster_nodes(nodes, seed), placement), Random(seed)
-    before = {node: cluster.books(node) for node in cluster.names}
+    before = {node: cluster.ledger(node) for node in cluster.names}
     leaving: list[tuple[int, int, str, PodName]] = []
     refused = several = 0
     seen: list[Shares] = []
@@ -211,7 +211,7 @@ def simulate(choice: str, nodes: int, pods: int, seed: int = 6) -> Outcome:
             seen.append(cluster.measure())
     for *_when, node, pod in leaving:
         cluster.leave(node, pod)
-    assert {node: cluster.books(node) for node in cluster.names} == before
+    assert {node: cluster.ledger(node) for node in cluster.names} == before
     return Outcome(refused, several, _mean(seen))
 
 

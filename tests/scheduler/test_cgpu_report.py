@@ -7,53 +7,55 @@ from hypothesis import strategies as st
 
 from mpsd.model.grants import GpuName, Request
 from mpsd.model.identity import PodName
-from mpsd.scheduler.rules.capacity import NodeBooks, Source, Taken, node_books
+from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity, Taken, node_capacity
 from mpsd.scheduler.rules.gpushare import cgpu_node, detailed, summary
 from tests.status.cluster_worlds import GIB, TERMS, held, uuid
 from tests.status.cluster_worlds import cluster_node as node
 
 
-def books(totals: list[tuple[int, int]], taken: tuple[Taken, ...] = ()) -> NodeBooks:
+def ledger(totals: list[tuple[int, int]], taken: tuple[Taken, ...] = ()) -> NodeCapacity:
     """totals: ordinals and MiB."""
     gpus = tuple((GpuName(f"GPU-{n}", ordinal), mib) for n, (ordinal, mib) in enumerate(totals))
-    return NodeBooks("node1", TERMS.policies[TERMS.default], (), (), taken, "", gpus)
+    return NodeCapacity("node1", TERMS.policies[TERMS.default], (), (), taken, "", gpus)
 
 
 def test_a_gpu_keeps_the_column_of_its_ordinal_and_one_without_takes_the_next_free() -> None:
-    report = cgpu_node(books([(-1, 4 * GIB), (2, 5 * GIB), (0, 6 * GIB), (9999, 7 * GIB)]), "a", {}, GIB)
+    report = cgpu_node(ledger([(-1, 4 * GIB), (2, 5 * GIB), (0, 6 * GIB), (9999, 7 * GIB)]), "a", {}, GIB)
     assert [(gpu.column, gpu.total) for gpu in report.gpus] == [(0, 6), (1, 4), (2, 5), (3, 7)]
 
 
 def test_mib_are_rounded_down_to_whole_units_and_the_unit_is_named() -> None:
-    half = cgpu_node(books([(0, 15 * GIB + 1023)]), "a", {}, 512)
+    half = cgpu_node(ledger([(0, 15 * GIB + 1023)]), "a", {}, 512)
     assert (half.total, summary([half], 512).splitlines()[0].split("  ")[-1]) == (31, "GPU Memory(512MiB)")
 
 
 def test_what_was_only_promised_is_not_allocated() -> None:
-    promise = Taken(PodName("a", "b", "c"), ("GPU-0",), GIB, 0, Source.RESERVED)
-    assert cgpu_node(books([(0, 4 * GIB)], (promise,)), "a", {}, GIB).allocated == 0
+    promise = Taken(PodName("a", "b", "c"), ("GPU-0",), GIB, 0, AssignmentSource.RESERVED)
+    assert cgpu_node(ledger([(0, 4 * GIB)], (promise,)), "a", {}, GIB).allocated == 0
 
 
 def test_a_silent_node_keeps_the_numbers_that_it_told() -> None:
-    report = cgpu_node(node_books(replace(node(held=(held("a", 7),)), stale=True), "", (), (), TERMS), "a", {}, GIB)
+    report = cgpu_node(node_capacity(replace(node(held=(held("a", 7),)), stale=True), "", (), (), TERMS), "a", {}, GIB)
     assert (report.allocated, report.total) == (7, 46)
 
 
 @given(
     st.lists(st.tuples(st.integers(-1, 70), st.integers(0, 100_000)), max_size=5),
     st.lists(
-        st.tuples(st.lists(st.integers(0, 6), max_size=3, unique=True), st.integers(0, 20), st.sampled_from(Source)),
+        st.tuples(
+            st.lists(st.integers(0, 6), max_size=3, unique=True), st.integers(0, 20), st.sampled_from(AssignmentSource)
+        ),
         max_size=5,
     ),
 )
 def test_each_gpu_has_a_column_of_its_own_and_the_columns_add_up(
-    totals: list[tuple[int, int]], pods: list[tuple[list[int], int, Source]]
+    totals: list[tuple[int, int]], pods: list[tuple[list[int], int, AssignmentSource]]
 ) -> None:
     taken = tuple(
         Taken(PodName("a", f"p{n}", f"u{n}"), tuple(f"GPU-{gpu}" for gpu in gpus), gib * GIB, 0, source)
         for n, (gpus, gib, source) in enumerate(pods)
     )
-    report = cgpu_node(books(totals, taken), "a", {"u0": Request(GIB, None, 2)}, GIB)
+    report = cgpu_node(ledger(totals, taken), "a", {"u0": Request(GIB, None, 2)}, GIB)
     assert len({gpu.column for gpu in report.gpus}) == len(totals)
     assert report.total == sum(mib // GIB for _ordinal, mib in totals)
     for gpu in report.gpus:
@@ -62,5 +64,5 @@ def test_each_gpu_has_a_column_of_its_own_and_the_columns_add_up(
 
 
 def test_uuids_are_those_of_the_node() -> None:
-    report = cgpu_node(node_books(node(), "", (), (), TERMS), "a", {}, GIB)
+    report = cgpu_node(node_capacity(node(), "", (), (), TERMS), "a", {}, GIB)
     assert [gpu.uuid for gpu in report.gpus] == [uuid("node1", 0), uuid("node1", 1)]

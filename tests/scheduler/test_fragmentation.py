@@ -7,7 +7,7 @@ from tests.scheduler.arrivals import CHOICES, Outcome, simulate
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, Outcome]:
-    """Each looks after every pod whether a GPU is over its card, and at the end whether the books are as at first."""
+    """Each looks after every pod whether a GPU is over its card, and at the end whether the ledger is as at first."""
     return {choice: simulate(choice, nodes=100, pods=1000) for choice in CHOICES}
 
 

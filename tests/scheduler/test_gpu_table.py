@@ -1,4 +1,4 @@
-"""The columns say of every node what its books say, whatever came and went before, and whatever was asked before."""
+"""The columns say of every node what its ledger says, whatever came and went before, and whatever was asked before."""
 
 from collections.abc import Mapping
 
@@ -7,30 +7,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.grants.rules.placement import Placed, place
-from mpsd.model.grants import GpuName, Request, Room
+from mpsd.model.grants import GpuCapacity, GpuName, Request
 from mpsd.model.policy import Placement
-from mpsd.scheduler.rules.capacity import NodeBooks, node_books
+from mpsd.scheduler.rules.capacity import NodeCapacity, node_capacity
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack
 from mpsd.scheduler.rules.shortage import can_ever
-from tests.status.cluster_worlds import GIB, TERMS, books, cluster_node, held, requests
+from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, ledger, requests
 from tests.status.cluster_worlds import uuid as gpu
 
 NODES = tuple(f"node{n}" for n in range(5))
 OTHERS = tuple(  # so many that the few which change are looked at alone
-    node_books(cluster_node(f"other{n}", (23, 23, 9), together=True), "", (), (), TERMS) for n in range(32)
+    node_capacity(cluster_node(f"other{n}", (23, 23, 9), together=True), "", (), (), TERMS) for n in range(32)
 )
-World = Mapping[str, NodeBooks | None]
+World = Mapping[str, NodeCapacity | None]
 
-steps = st.lists(st.sampled_from(NODES).flatmap(lambda node: st.tuples(st.just(node), st.none() | books(node))))
+steps = st.lists(st.sampled_from(NODES).flatmap(lambda node: st.tuples(st.just(node), st.none() | ledger(node))))
 # Few, so that most of what is asked was asked before.
 questions = st.lists(st.tuples(requests, st.permutations(NODES).map(tuple)), min_size=1, max_size=3)
 
 
 @given(steps=steps, asked=questions)
 def test_after_every_change_the_table_says_what_placement_says_of_the_books(
-    steps: list[tuple[str, NodeBooks | None]], asked: list[tuple[Request, tuple[str, ...]]]
+    steps: list[tuple[str, NodeCapacity | None]], asked: list[tuple[Request, tuple[str, ...]]]
 ) -> None:
-    table, world = GpuTable(), dict[str, NodeBooks | None](dict.fromkeys(NODES))
+    table, world = GpuTable(), dict[str, NodeCapacity | None](dict.fromkeys(NODES))
     for other in OTHERS:
         table.put(other)
     for node, put in [(NODES[0], None), *steps]:
@@ -51,8 +51,8 @@ def test_after_every_change_the_table_says_what_placement_says_of_the_books(
             assert table.lacks(request, slots).tolist() == [_lack(request, world[node]) for node in nodes]
 
 
-def _fits(request: Request, books: NodeBooks | None) -> bool:
-    return books is not None and isinstance(place(request, books.rooms, books.policy), Placed)
+def _fits(request: Request, ledger: NodeCapacity | None) -> bool:
+    return ledger is not None and isinstance(place(request, ledger.rooms, ledger.policy), Placed)
 
 
 def _scores(request: Request, world: World) -> dict[str, int]:
@@ -69,22 +69,22 @@ def _scores(request: Request, world: World) -> dict[str, int]:
     return scores
 
 
-def _lack(request: Request, books: NodeBooks | None) -> Lack:
-    if books is None:
+def _lack(request: Request, ledger: NodeCapacity | None) -> Lack:
+    if ledger is None:
         return Lack.BOOKS
-    if _fits(request, books):
+    if _fits(request, ledger):
         return Lack.NOTHING
-    if not can_ever(request, books):
+    if not can_ever(request, ledger):
         return Lack.SIZE
-    if not books.rooms:
+    if not ledger.rooms:
         return Lack.SERVING
-    left = [room for room in books.rooms if room.memory_mib >= request.memory_mib]
+    left = [room for room in ledger.rooms if room.memory_mib >= request.memory_mib]
     if len(left) < request.gpus:
         return Lack.MEMORY
     left = [room for room in left if room.thread_percent >= (request.thread_percent or 0)]
     if len(left) < request.gpus:
         return Lack.THREADS
-    left = [room for room in left if room.holds(request, books.policy)]
+    left = [room for room in left if room.holds(request, ledger.policy)]
     return Lack.CLIENTS if len(left) < request.gpus else Lack.TOGETHER
 
 
@@ -97,9 +97,9 @@ amounts = st.one_of(
 def test_amounts_that_no_gpu_has_are_compared_all_the_same(
     memory_mib: int, percent: int, clients: int, asked: int, asked_percent: int
 ) -> None:
-    table, room = GpuTable(), Room(GpuName("GPU-0", 0), "gpu0", memory_mib, memory_mib, percent, clients)
+    table, room = GpuTable(), GpuCapacity(GpuName("GPU-0", 0), "gpu0", memory_mib, memory_mib, percent, clients)
     policy = TERMS.policy("")
-    table.put(NodeBooks("node1", policy, (room,), (), (), "", ((room.gpu, memory_mib),)))
+    table.put(NodeCapacity("node1", policy, (room,), (), (), "", ((room.gpu, memory_mib),)))
     for memory in (asked, max(memory_mib, 0), max(memory_mib + 1, 0)):
         for request in (Request(memory, None, 1), Request(memory, max(asked_percent, 0), 1)):
             assert table.fits(request, table.slots(["node1"])).tolist() == [room.holds(request, policy)]
@@ -109,7 +109,7 @@ def test_binpack_likes_the_node_best_whose_gpu_is_left_fullest() -> None:
     table = GpuTable()
     for name, gib in (("node1", 9), ("node2", 7), ("node3", 9), ("node4", 3)):
         node = cluster_node(name, (gib, 23))
-        table.put(node_books(node, "", (), (), TERMS))
+        table.put(node_capacity(node, "", (), (), TERMS))
     slots = table.slots(["node4", "node3", "node2", "node1", "node9"])
     assert table.scores(Request(7 * GIB, None, 1), slots).tolist() == [BEST - 2, BEST - 1, BEST, BEST - 1, 0]
 
@@ -118,14 +118,14 @@ def test_spread_likes_the_node_best_that_has_the_emptiest_gpu() -> None:
     table = GpuTable()
     for name, taken in (("node1", 4), ("node2", 0)):
         node = cluster_node(name, (23,), held=(held("a", taken, 0, name),) if taken else ())
-        table.put(node_books(node, "spread", (), (), TERMS))
+        table.put(node_capacity(node, "spread", (), (), TERMS))
     assert table.scores(Request(7 * GIB, None, 1), table.slots(["node1", "node2"])).tolist() == [BEST - 1, BEST]
 
 
 def test_the_worst_of_many_kinds_of_nodes_score_nothing_and_still_fit() -> None:
     table, names = GpuTable(), [f"node{gib}" for gib in range(1, 41)]
     for gib, name in enumerate(names, 1):
-        table.put(node_books(cluster_node(name, (gib,)), "", (), (), TERMS))
+        table.put(node_capacity(cluster_node(name, (gib,)), "", (), (), TERMS))
     slots = table.slots(names)
     assert table.scores(Request(11 * GIB, None, 1), slots).tolist() == [0] * 10 + [*range(BEST, 0, -1)] + [0] * 20
     assert int(table.fits(Request(11 * GIB, None, 1), slots).sum()) == 30
@@ -133,21 +133,21 @@ def test_the_worst_of_many_kinds_of_nodes_score_nothing_and_still_fit() -> None:
 
 def test_nodes_without_a_gpu_that_takes_pods_fit_nothing() -> None:
     table = GpuTable()
-    table.put(node_books(cluster_node("node1", ()), "", (), (), TERMS))
+    table.put(node_capacity(cluster_node("node1", ()), "", (), (), TERMS))
     slots = table.slots(["node1", "elsewhere"])
     assert not np.any(table.fits(Request(GIB, None, 1), slots))
-    assert gpu("node1", 0) not in {room.gpu.uuid for room in table.books("node1").rooms}  # type: ignore[union-attr]
+    assert gpu("node1", 0) not in {room.gpu.uuid for room in table.ledger("node1").rooms}  # type: ignore[union-attr]
 
 
 def test_the_nodes_that_pass_are_the_very_tuple_of_before_while_they_are_the_same() -> None:
     table, request = GpuTable(), Request(7 * GIB, None, 1)
     for name, gib in (("node1", 9), ("node2", 3), ("node3", 9)):
-        table.put(node_books(cluster_node(name, (gib,)), "", (), (), TERMS))
+        table.put(node_capacity(cluster_node(name, (gib,)), "", (), (), TERMS))
     nodes = ("node1", "node2", "node3")
     before = table.passing(request, nodes)
-    table.put(node_books(cluster_node("node3", (8,)), "", (), (), TERMS))
+    table.put(node_capacity(cluster_node("node3", (8,)), "", (), (), TERMS))
     assert table.passing(request, list(nodes)) is before == ("node1", "node3")
-    table.put(node_books(cluster_node("node3", (6,)), "", (), (), TERMS))
+    table.put(node_capacity(cluster_node("node3", (6,)), "", (), (), TERMS))
     assert table.passing(request, nodes) == ("node1",)
 
 

@@ -1,14 +1,14 @@
-"""What clients of gpushare read of the books."""
+"""What clients of gpushare read of the ledger."""
 
 from mpsd.model.cluster_status import PodStatus
-from mpsd.scheduler.rules.capacity import node_books
+from mpsd.scheduler.rules.capacity import node_capacity
 from mpsd.scheduler.rules.gpushare import inspected, inspection
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, promised, uuid
 
 
 def test_every_gpu_says_what_it_has_in_whole_units_and_who_has_how_much() -> None:
-    books = node_books(cluster_node(held=(held("a", 7, 1),)), "", (), (promised("b", 3, 1),), TERMS)
-    assert inspection([inspected(books)]) == {
+    ledger = node_capacity(cluster_node(held=(held("a", 7, 1),)), "", (), (promised("b", 3, 1),), TERMS)
+    assert inspection([inspected(ledger)]) == {
         "nodes": [
             {
                 "name": "node1",
@@ -34,15 +34,15 @@ def test_every_gpu_says_what_it_has_in_whole_units_and_who_has_how_much() -> Non
 def test_a_pod_of_two_gpus_is_on_both_with_what_it_has_of_each() -> None:
     gpus = (uuid("node1", 0), uuid("node1", 1))
     both = PodStatus("node1", "default", "a", "a-uid", gpus, 5 * GIB, 100, 0, 0, 0)
-    books = node_books(cluster_node(held=(both,)), "", (), (), TERMS)
-    node = inspected(books)
+    ledger = node_capacity(cluster_node(held=(both,)), "", (), (), TERMS)
+    node = inspected(ledger)
     assert [device["usedGPU"] for device in node["devs"]] == [5, 5]
     assert node["usedGPU"] == 10
 
 
 def test_a_node_that_takes_no_pods_shows_what_it_has() -> None:
-    books = node_books(cluster_node(held=None), "", (), (), TERMS)
-    node = inspected(books)
+    ledger = node_capacity(cluster_node(held=None), "", (), (), TERMS)
+    node = inspected(ledger)
     assert (node["totalGPU"], node["usedGPU"]) == (46, 0)
 
 

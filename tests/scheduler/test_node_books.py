@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mpsd.model.grants import Request
 from mpsd.model.policy import Placement
-from mpsd.scheduler.rules.capacity import Source, node_books
+from mpsd.scheduler.rules.capacity import AssignmentSource, node_capacity
 from mpsd.scheduler.rules.shortage import can_ever, why_not
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, promised, shared_pod, uuid
 
@@ -16,27 +16,27 @@ SEVEN = Request(7 * GIB, None, 1)
 
 def test_a_pod_that_is_granted_bound_and_promised_counts_once_and_where_kubelet_put_it() -> None:
     pod = shared_pod("a", 7, "node1", {"mpsd.io/gpu": uuid("node1", 0)})
-    books = node_books(cluster_node(held=(held("a", 7, 1),)), "", [pod], [promised("a", 7, 0)], TERMS)
-    assert [room.memory_mib // GIB for room in books.rooms] == [23, 16]
-    assert [one.source for one in books.taken] == [Source.GRANTED]
+    ledger = node_capacity(cluster_node(held=(held("a", 7, 1),)), "", [pod], [promised("a", 7, 0)], TERMS)
+    assert [room.memory_mib // GIB for room in ledger.rooms] == [23, 16]
+    assert [one.source for one in ledger.taken] == [AssignmentSource.GRANTED]
 
 
 def test_a_pod_that_kubelet_is_in_the_middle_of_counts_as_it_will_be() -> None:
     node = cluster_node(held=(held("a", 3, 1), replace(held("b", 1), memory_mib=None)))
     pods = [shared_pod("a", 7, "node1", request=Request(7 * GIB, 30, 1)), shared_pod("b", 2, "node1")]
-    rooms = node_books(node, "", pods, [], TERMS).rooms
+    rooms = node_capacity(node, "", pods, [], TERMS).rooms
     assert [(room.memory_mib // GIB, room.thread_percent) for room in rooms] == [(21, 100), (16, 70)]
 
 
 def test_what_is_written_on_a_bound_pod_counts_until_kubelet_has_given_it_something() -> None:
     pod = shared_pod("a", 7, "node1", {"mpsd.io/gpu": uuid("node1", 1)})
-    books = node_books(cluster_node(), "", [pod], [promised("a", 7, 0)], TERMS)
-    assert [room.memory_mib // GIB for room in books.rooms] == [23, 16]
+    ledger = node_capacity(cluster_node(), "", [pod], [promised("a", 7, 0)], TERMS)
+    assert [room.memory_mib // GIB for room in ledger.rooms] == [23, 16]
 
 
 def test_a_promise_counts_before_anybody_has_seen_its_pod_bound() -> None:
-    books = node_books(cluster_node(), "", [], [promised("a", 7, 0, percent=30)], TERMS)
-    assert [(room.memory_mib // GIB, room.thread_percent, room.clients) for room in books.rooms] == [
+    ledger = node_capacity(cluster_node(), "", [], [promised("a", 7, 0, percent=30)], TERMS)
+    assert [(room.memory_mib // GIB, room.thread_percent, room.clients) for room in ledger.rooms] == [
         (16, 70, 40),
         (23, 100, 48),
     ]
@@ -44,68 +44,68 @@ def test_a_promise_counts_before_anybody_has_seen_its_pod_bound() -> None:
 
 def test_a_pod_that_another_scheduler_placed_is_guessed_where_the_device_plugin_chooses() -> None:
     node = cluster_node(held=(held("b", 3, 1),))
-    books = node_books(node, "", [shared_pod("a", 7, "node1")], [], TERMS)
-    assert [room.memory_mib // GIB for room in books.rooms] == [23, 13]
-    assert books.taken[-1].source is Source.GUESSED
+    ledger = node_capacity(node, "", [shared_pod("a", 7, "node1")], [], TERMS)
+    assert [room.memory_mib // GIB for room in ledger.rooms] == [23, 13]
+    assert ledger.taken[-1].source is AssignmentSource.GUESSED
 
 
 def test_pods_that_kubelet_will_refuse_take_nothing_however_many_they_are() -> None:
     pods = [shared_pod(f"p{n}", 7, "n") for n in range(100)]
-    books = node_books(cluster_node("n", (8,)), "", pods, [], TERMS)
-    assert [room.memory_mib for room in books.rooms] == [GIB]
-    assert [bool(one.gpus) for one in books.taken] == [True, *[False] * 99]
+    ledger = node_capacity(cluster_node("n", (8,)), "", pods, [], TERMS)
+    assert [room.memory_mib for room in ledger.rooms] == [GIB]
+    assert [bool(one.gpus) for one in ledger.taken] == [True, *[False] * 99]
 
 
 def test_a_finished_pod_holds_nothing() -> None:
     pod = shared_pod("a", 7, "node1", {"mpsd.io/gpu": uuid("node1", 0)}, finished=True)
-    assert node_books(cluster_node(), "", [pod], [], TERMS).taken == ()
+    assert node_capacity(cluster_node(), "", [pod], [], TERMS).taken == ()
 
 
 def test_what_a_card_has_beyond_whole_units_is_nobodys() -> None:
     node = cluster_node(gib=(3, 4))
     larger = replace(node, gpus=tuple(replace(row, promised_mib=(row.promised_mib or 0) + 510) for row in node.gpus))
-    assert why_not(SEVEN, node_books(larger, "", [], [], TERMS)) == "gpu0 has 3 of 7 GiB free, gpu1 4"
+    assert why_not(SEVEN, node_capacity(larger, "", [], [], TERMS)) == "gpu0 has 3 of 7 GiB free, gpu1 4"
 
 
 def test_the_label_of_a_node_chooses_its_placement_and_nonsense_means_the_policy_s() -> None:
-    placements = [node_books(cluster_node(), label, [], [], TERMS).policy.placement for label in ("spread", "", "?")]
+    placements = [node_capacity(cluster_node(), label, [], [], TERMS).policy.placement for label in ("spread", "", "?")]
     assert placements == [Placement.SPREAD, Placement.BINPACK, Placement.BINPACK]
 
 
 def test_each_gpu_says_what_it_lacks_and_what_is_alike_is_said_once() -> None:
     node = cluster_node(gib=(3, 4, 23, 23), cordoned=(2,), states=("ready", "ready", "ready", "fault"))
-    assert why_not(SEVEN, node_books(node, "", [], [], TERMS)) == (
+    assert why_not(SEVEN, node_capacity(node, "", [], [], TERMS)) == (
         "gpu0 has 3 of 7 GiB free, gpu1 4, gpu2 is cordoned, gpu3 is in fault"
     )
 
 
 def test_threads_and_clients_that_are_short_are_said_as_such() -> None:
     node = cluster_node(held=(held("a", 1, 0, percent=80), *(held(f"c{n}", 1, 1) for n in range(6))))
-    books = node_books(node, "", [], [], TERMS)
+    ledger = node_capacity(node, "", [], [], TERMS)
     assert (
-        why_not(Request(GIB, 30, 1), books) == "gpu0 has 20 of 30 % of the threads free, gpu1 has 0 of 8 clients free"
+        why_not(Request(GIB, 30, 1), ledger) == "gpu0 has 20 of 30 % of the threads free, gpu1 has 0 of 8 clients free"
     )
 
 
 def test_several_gpus_must_be_of_one_domain() -> None:
     two = Request(7 * GIB, None, 2)
-    apart, beside = (node_books(cluster_node(together=t), "", [], [], TERMS) for t in (False, True))
+    apart, beside = (node_capacity(cluster_node(together=t), "", [], [], TERMS) for t in (False, True))
     assert why_not(two, apart) == "no domain of this node has 2 GPUs"
-    fault = node_books(cluster_node(cordoned=(0,)), "", [], [], TERMS)
+    fault = node_capacity(cluster_node(cordoned=(0,)), "", [], [], TERMS)
     assert why_not(two, fault) == "no domain of this node has 2 GPUs"
-    unknown = node_books(cluster_node(states=("ready", None)), "", [], [], TERMS)
+    unknown = node_capacity(cluster_node(states=("ready", None)), "", [], [], TERMS)
     assert why_not(two, unknown) == "gpu1 is without a control daemon; wanted are 2 GPUs of one domain"
     assert why_not(two, beside) == ""
 
 
 def test_a_card_that_is_too_small_will_never_do_and_a_full_one_may() -> None:
     small, full = cluster_node(gib=(6, 6)), cluster_node(held=(held("a", 20, 0), held("b", 20, 1)))
-    assert [can_ever(SEVEN, node_books(node, "", [], [], TERMS)) for node in (small, full)] == [False, True]
+    assert [can_ever(SEVEN, node_capacity(node, "", [], [], TERMS)) for node in (small, full)] == [False, True]
 
 
 def test_a_node_that_does_not_say_who_holds_what_takes_nobody() -> None:
-    books = node_books(cluster_node(held=None), "", [], [], TERMS)
-    assert (books.rooms, why_not(SEVEN, books)) == ((), "kubelet has not said who holds what")
+    ledger = node_capacity(cluster_node(held=None), "", [], [], TERMS)
+    assert (ledger.rooms, why_not(SEVEN, ledger)) == ((), "kubelet has not said who holds what")
 
 
 @given(
@@ -126,7 +126,7 @@ def test_however_often_a_pod_is_known_of_it_is_taken_from_each_gpu_once(
         if (n, "said") in how
     ]
     told = [promised(f"p{n}", *names[n]) for n in names if (n, "told") in how]
-    books = node_books(cluster_node(held=granted), "", bound, told, TERMS)
-    for room in books.rooms:
+    ledger = node_capacity(cluster_node(held=granted), "", bound, told, TERMS)
+    for room in ledger.rooms:
         here = sum(gib for gib, gpu in names.values() if gpu == room.gpu.ordinal)
         assert room.memory_mib == (23 - here) * GIB

@@ -9,27 +9,27 @@ from hypothesis import strategies as st
 
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.model.grants import Request
-from mpsd.scheduler.rules.capacity import NodeBooks, node_books
+from mpsd.scheduler.rules.capacity import NodeCapacity, node_capacity
 from mpsd.scheduler.rules.filter import UnreadablePod, filtered, read_asking, scores
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable
 from mpsd.scheduler.rules.shortage import NO_BOOKS, can_ever, why_not
 from tests.model.worlds import POLICY
-from tests.status.cluster_worlds import GIB, TERMS, books, cluster_node, held, promised, requests
+from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, ledger, promised, requests
 
 SEVEN = Request(7 * GIB, None, 1)
 
 
-def table(each: Iterable[NodeBooks]) -> GpuTable:
+def table(each: Iterable[NodeCapacity]) -> GpuTable:
     made = GpuTable()
     for one in each:
         made.put(one)
     return made
 
 
-def node(name: str, *taken: int, **more: Any) -> NodeBooks:
+def node(name: str, *taken: int, **more: Any) -> NodeCapacity:
     """With two GPUs of 23 GiB, of which so much is taken."""
     grants = tuple(held(f"p{n}", gib, n, name) for n, gib in enumerate(taken) if gib)
-    return node_books(cluster_node(name, **({"held": grants} | more)), "", (), (), TERMS)
+    return node_capacity(cluster_node(name, **({"held": grants} | more)), "", (), (), TERMS)
 
 
 def test_few_nodes_each_say_what_their_own_gpus_lack() -> None:
@@ -90,8 +90,8 @@ def test_many_unknown_nodes_are_told_what_one_is_told() -> None:
 
 
 def test_a_node_that_promised_the_last_room_to_this_very_pod_passes_and_is_the_best() -> None:
-    gone = node_books(cluster_node("node1", (7,)), "", (), (promised("a", 7),), TERMS)
-    free = node_books(cluster_node("node1", (7,)), "", (), (), TERMS)
+    gone = node_capacity(cluster_node("node1", (7,)), "", (), (promised("a", 7),), TERMS)
+    free = node_capacity(cluster_node("node1", (7,)), "", (), (), TERMS)
     made = table([gone, node("node2"), node("node3", 22, 22)])
     nodes = ("node3", "node1", "node2")
     assert filtered(SEVEN, nodes, made, {}).passing == ("node2",)
@@ -103,7 +103,7 @@ def test_a_node_that_promised_the_last_room_to_this_very_pod_passes_and_is_the_b
 @settings(max_examples=40)
 @given(st.data(), requests, st.booleans())
 def test_each_node_passes_or_fails_by_its_own_books(data: st.DataObject, request: Request, many: bool) -> None:
-    each = {name: data.draw(books(name).filter(lambda one: one.rooms)) for name in ("node0", "node1", "node2")}
+    each = {name: data.draw(ledger(name).filter(lambda one: one.rooms)) for name in ("node0", "node1", "node2")}
     nodes = (*each, *(MANY[3:] if many else ()))
     found = filtered(request, nodes, table(each.values()), {})
     assert {*found.passing} | found.failed.keys() == set(nodes)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mpsd.grants.rules.placement import Placed, place
 from mpsd.kubelet.rules.gpu_choice import SharedPod
 from mpsd.model.cluster_status import PodStatus
-from mpsd.model.grants import Request, Room
-from mpsd.scheduler.rules.capacity import NodeBooks, node_books
+from mpsd.model.grants import GpuCapacity, Request
+from mpsd.scheduler.rules.capacity import NodeCapacity, node_capacity
 from mpsd.scheduler.rules.preemption import Preemptor, victims
 from mpsd.scheduler.rules.reservations import Reservation
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, shared_pod, uuid
@@ -24,17 +24,17 @@ def uid(pod: str) -> str:
     return f"{pod}-uid"
 
 
-def world(*pods: tuple[str, int, int, int], gib: tuple[int, ...] = (23, 23)) -> tuple[NodeBooks, list[SharedPod]]:
+def world(*pods: tuple[str, int, int, int], gib: tuple[int, ...] = (23, 23)) -> tuple[NodeCapacity, list[SharedPod]]:
     """pods: name, GiB, GPU and priority of each."""
     grants = tuple(held(name, size, gpu) for name, size, gpu, _priority in pods)
     seen = [shared_pod(name, size, "node1", priority=priority) for name, size, _gpu, priority in pods]
-    return node_books(cluster_node(gib=gib, held=grants), "", seen, (), TERMS), seen
+    return node_capacity(cluster_node(gib=gib, held=grants), "", seen, (), TERMS), seen
 
 
-def without(books: NodeBooks, uids: Sequence[str]) -> tuple[Room, ...]:
+def without(ledger: NodeCapacity, uids: Sequence[str]) -> tuple[GpuCapacity, ...]:
     """Its rooms, counted anew."""
-    gone = [one for one in books.taken if one.pod.uid in uids]
-    clients = books.policy.requests.clients_per_grant
+    gone = [one for one in ledger.taken if one.pod.uid in uids]
+    clients = ledger.policy.requests.clients_per_grant
     return tuple(
         replace(
             room,
@@ -42,83 +42,83 @@ def without(books: NodeBooks, uids: Sequence[str]) -> tuple[Room, ...]:
             thread_percent=room.thread_percent + sum(one.percent for one in gone if room.gpu.uuid in one.gpus),
             clients=room.clients + sum(clients for one in gone if room.gpu.uuid in one.gpus),
         )
-        for room in books.rooms
+        for room in ledger.rooms
     )
 
 
-def fits(request: Request, books: NodeBooks, uids: Sequence[str]) -> bool:
-    return isinstance(place(request, without(books, uids), books.policy), Placed)
+def fits(request: Request, ledger: NodeCapacity, uids: Sequence[str]) -> bool:
+    return isinstance(place(request, without(ledger, uids), ledger.policy), Placed)
 
 
 def test_one_goes_where_two_gpus_have_enough_together_and_neither_alone() -> None:
-    books, pods = world(("a", 19, 0, 5), ("b", 10, 1, 5), ("c", 10, 1, 5))
-    assert victims(SEVEN, books, pods, ()) == (uid("a"),)
+    ledger, pods = world(("a", 19, 0, 5), ("b", 10, 1, 5), ("c", 10, 1, 5))
+    assert victims(SEVEN, ledger, pods, ()) == (uid("a"),)
 
 
 def test_the_fewest_go_and_then_the_least_important() -> None:
-    books, pods = world(("a", 7, 0, 9), ("b", 7, 0, 3), ("c", 8, 0, 5), ("d", 22, 1, 7), gib=(23, 23))
-    assert victims(SEVEN, books, pods, ()) == (uid("b"),)
+    ledger, pods = world(("a", 7, 0, 9), ("b", 7, 0, 3), ("c", 8, 0, 5), ("d", 22, 1, 7), gib=(23, 23))
+    assert victims(SEVEN, ledger, pods, ()) == (uid("b"),)
 
 
 def test_two_small_ones_go_only_where_no_large_one_may() -> None:
-    books, pods = world(("a", 19, 0, 100), ("b", 2, 0, 1), ("c", 2, 0, 1), ("d", 20, 1, 1))
-    assert victims(SEVEN, books, pods, ()) == (uid("d"),)
-    books, pods = world(("a", 16, 0, 100), ("b", 3, 0, 1), ("c", 4, 0, 1), ("d", 20, 1, 100))
-    assert set(victims(SEVEN, books, pods, ())) == {uid("b"), uid("c")}
+    ledger, pods = world(("a", 19, 0, 100), ("b", 2, 0, 1), ("c", 2, 0, 1), ("d", 20, 1, 1))
+    assert victims(SEVEN, ledger, pods, ()) == (uid("d"),)
+    ledger, pods = world(("a", 16, 0, 100), ("b", 3, 0, 1), ("c", 4, 0, 1), ("d", 20, 1, 100))
+    assert set(victims(SEVEN, ledger, pods, ())) == {uid("b"), uid("c")}
 
 
 def test_whoever_was_proposed_stays_proposed_and_nobody_is_added_where_that_is_enough() -> None:
-    books, pods = world(("a", 19, 0, 5), ("b", 20, 1, 5))
-    assert victims(SEVEN, books, pods, (uid("b"), "for-its-cpu")) == (uid("b"), "for-its-cpu")
-    assert victims(SEVEN, books, pods, ("for-its-cpu",)) == ("for-its-cpu", uid("a"))
+    ledger, pods = world(("a", 19, 0, 5), ("b", 20, 1, 5))
+    assert victims(SEVEN, ledger, pods, (uid("b"), "for-its-cpu")) == (uid("b"), "for-its-cpu")
+    assert victims(SEVEN, ledger, pods, ("for-its-cpu",)) == ("for-its-cpu", uid("a"))
 
 
 def test_nobody_goes_for_a_request_that_fits_or_that_nothing_would_make_fit() -> None:
-    books, pods = world(("a", 2, 0, 5), gib=(23,))
-    assert victims(SEVEN, books, pods, ()) == ()
-    books, pods = world(("a", 2, 0, 5), gib=(6,))
-    assert victims(SEVEN, books, pods, (uid("a"),)) == ()
+    ledger, pods = world(("a", 2, 0, 5), gib=(23,))
+    assert victims(SEVEN, ledger, pods, ()) == ()
+    ledger, pods = world(("a", 2, 0, 5), gib=(6,))
+    assert victims(SEVEN, ledger, pods, (uid("a"),)) == ()
 
 
 def test_equals_and_pods_that_go_already_or_that_nobody_knows_are_left_alone() -> None:
-    books, pods = world(("a", 20, 0, 100), gib=(23,))
-    assert victims(SEVEN, books, pods, ()) == ()
-    books, pods = world(("a", 20, 0, 5), gib=(23,))
-    assert victims(SEVEN, books, [replace(pods[0], terminating=True)], ()) == ()
-    assert victims(SEVEN, books, (), ()) == ()
-    assert victims(SEVEN, books, pods, ()) == (uid("a"),)
+    ledger, pods = world(("a", 20, 0, 100), gib=(23,))
+    assert victims(SEVEN, ledger, pods, ()) == ()
+    ledger, pods = world(("a", 20, 0, 5), gib=(23,))
+    assert victims(SEVEN, ledger, [replace(pods[0], terminating=True)], ()) == ()
+    assert victims(SEVEN, ledger, (), ()) == ()
+    assert victims(SEVEN, ledger, pods, ()) == (uid("a"),)
 
 
 def test_nobody_is_stopped_while_others_give_back_enough() -> None:
     """A pod's end and its devices' return are told one after the other, and kube-scheduler asks in between."""
-    books, pods = world(("a", 20, 0, 5), ("b", 20, 1, 5))
-    assert len(victims(SEVEN, books, pods, ())) == 1
+    ledger, pods = world(("a", 20, 0, 5), ("b", 20, 1, 5))
+    assert len(victims(SEVEN, ledger, pods, ())) == 1
     for left in (pods[1:], [replace(pods[0], terminating=True), pods[1]], [replace(pods[0], finished=True), pods[1]]):
-        assert victims(SEVEN, books, left, ()) == ()
-        assert victims(SEVEN, books, left, ("for-its-cpu",)) == ("for-its-cpu",)
-    books, pods = world(("a", 3, 0, 5), ("b", 20, 0, 5), ("c", 20, 1, 100))
-    assert victims(SEVEN, books, pods[1:], ()) == (uid("b"),), "3 GiB are not enough"
+        assert victims(SEVEN, ledger, left, ()) == ()
+        assert victims(SEVEN, ledger, left, ("for-its-cpu",)) == ("for-its-cpu",)
+    ledger, pods = world(("a", 3, 0, 5), ("b", 20, 0, 5), ("c", 20, 1, 100))
+    assert victims(SEVEN, ledger, pods[1:], ()) == (uid("b"),), "3 GiB are not enough"
 
 
 def test_a_promise_to_a_pod_that_is_just_being_bound_gives_no_room() -> None:
     pods = [shared_pod("b", 20, "node1", priority=5)]
     promised = (Reservation(shared_pod("a", 20).name, (uuid("node1", 0),), 20 * GIB, 0),)
     node = cluster_node(gib=(23, 23), held=(held("b", 20, 1),))
-    assert victims(SEVEN, node_books(node, "", pods, promised, TERMS), pods, ()) == (uid("b"),)
+    assert victims(SEVEN, node_capacity(node, "", pods, promised, TERMS), pods, ()) == (uid("b"),)
 
 
 def test_a_gpu_that_is_closed_is_not_made_free() -> None:
     node = cluster_node(gib=(23, 23), held=(held("a", 22, 0), held("b", 22, 1)), cordoned=(0,))
     pods = [shared_pod("a", 22, "node1", priority=1), shared_pod("b", 22, "node1", priority=2)]
-    assert victims(SEVEN, node_books(node, "", pods, (), TERMS), pods, ()) == (uid("b"),)
+    assert victims(SEVEN, node_capacity(node, "", pods, (), TERMS), pods, ()) == (uid("b"),)
 
 
 def test_threads_are_made_free_like_memory() -> None:
     node = cluster_node(gib=(23,), held=(held("a", 1, 0, percent=50), held("b", 10, 0, percent=40)))
     pods = [shared_pod("a", 1, "node1", priority=1), shared_pod("b", 10, "node1", priority=1)]
-    books = node_books(node, "", pods, (), TERMS)
-    assert victims(Preemptor(Request(GIB, 55, 1), 100), books, pods, ()) == (uid("a"),)
-    assert set(victims(Preemptor(Request(20 * GIB, 70, 1), 100), books, pods, ())) == {uid("a"), uid("b")}
+    ledger = node_capacity(node, "", pods, (), TERMS)
+    assert victims(Preemptor(Request(GIB, 55, 1), 100), ledger, pods, ()) == (uid("a"),)
+    assert set(victims(Preemptor(Request(20 * GIB, 70, 1), 100), ledger, pods, ())) == {uid("a"), uid("b")}
 
 
 def test_several_gpus_of_one_domain_are_made_free_together() -> None:
@@ -130,9 +130,9 @@ def test_several_gpus_of_one_domain_are_made_free_together() -> None:
     node = cluster_node(gib=(23, 23), held=grants, together=True)
     pods = [shared_pod(name, 1, "node1", priority=1) for name in "abc"]
     two = Preemptor(Request(7 * GIB, None, 2), 100)
-    assert set(victims(two, node_books(node, "", pods, (), TERMS), pods, ())) == {uid("a"), uid("b")}
+    assert set(victims(two, node_capacity(node, "", pods, (), TERMS), pods, ())) == {uid("a"), uid("b")}
     apart = cluster_node(gib=(23, 23), held=grants)
-    assert victims(two, node_books(apart, "", pods, (), TERMS), pods, ()) == ()
+    assert victims(two, node_capacity(apart, "", pods, (), TERMS), pods, ()) == ()
 
 
 def _both() -> tuple[str, str]:
@@ -140,7 +140,7 @@ def _both() -> tuple[str, str]:
 
 
 @st.composite
-def crowds(draw: st.DrawFn) -> tuple[NodeBooks, list[SharedPod], Preemptor, tuple[str, ...]]:
+def crowds(draw: st.DrawFn) -> tuple[NodeCapacity, list[SharedPod], Preemptor, tuple[str, ...]]:
     """A node with up to seven pods, some of several GPUs, some proposed, and one that wants in."""
     grants, pods = [], []
     for n in range(draw(st.integers(0, 7))):
@@ -155,17 +155,17 @@ def crowds(draw: st.DrawFn) -> tuple[NodeBooks, list[SharedPod], Preemptor, tupl
     node = cluster_node(gib=(12, 16, 23), held=tuple(grants), together=draw(st.booleans()))
     request = Request(draw(st.integers(0, 20)) * GIB, draw(st.sampled_from((None, 30, 100))), draw(st.integers(1, 2)))
     proposed = draw(st.lists(st.sampled_from([one.name.uid for one in pods] + ["other"]), unique=True, max_size=2))
-    books = node_books(node, draw(st.sampled_from(("", "spread"))), pods, (), TERMS)
-    return books, pods, Preemptor(request, draw(st.integers(0, 4))), tuple(proposed)
+    ledger = node_capacity(node, draw(st.sampled_from(("", "spread"))), pods, (), TERMS)
+    return ledger, pods, Preemptor(request, draw(st.integers(0, 4))), tuple(proposed)
 
 
 @settings(max_examples=60)
 @given(crowds())
 def test_the_request_fits_then_and_everybody_added_was_needed_and_less_important(
-    crowd: tuple[NodeBooks, list[SharedPod], Preemptor, tuple[str, ...]],
+    crowd: tuple[NodeCapacity, list[SharedPod], Preemptor, tuple[str, ...]],
 ) -> None:
-    books, pods, preemptor, proposed = crowd
-    found = victims(preemptor, books, pods, proposed)
+    ledger, pods, preemptor, proposed = crowd
+    found = victims(preemptor, ledger, pods, proposed)
     if not found:
         return
     added = found[len(proposed) :]
@@ -173,8 +173,8 @@ def test_the_request_fits_then_and_everybody_added_was_needed_and_less_important
     assert len(set(found)) == len(found)
     going = [pod.name.uid for pod in pods if pod.terminating]
     then = {*found, *going}
-    assert fits(preemptor.request, books, [*then])
-    assert not any(fits(preemptor.request, books, [*(then - {each})]) for each in added)
+    assert fits(preemptor.request, ledger, [*then])
+    assert not any(fits(preemptor.request, ledger, [*(then - {each})]) for each in added)
     by_uid = {pod.name.uid: pod for pod in pods}
     assert all(by_uid[one].priority < preemptor.priority and not by_uid[one].terminating for one in added)
 
@@ -182,10 +182,10 @@ def test_the_request_fits_then_and_everybody_added_was_needed_and_less_important
 @settings(max_examples=60)
 @given(crowds())
 def test_no_other_choice_for_one_gpu_would_have_been_better_and_none_was_missed(
-    crowd: tuple[NodeBooks, list[SharedPod], Preemptor, tuple[str, ...]],
+    crowd: tuple[NodeCapacity, list[SharedPod], Preemptor, tuple[str, ...]],
 ) -> None:
-    books, pods, preemptor, proposed = crowd
-    found = victims(preemptor, books, pods, proposed)
+    ledger, pods, preemptor, proposed = crowd
+    found = victims(preemptor, ledger, pods, proposed)
     may_go = [
         pod
         for pod in pods
@@ -196,7 +196,7 @@ def test_no_other_choice_for_one_gpu_would_have_been_better_and_none_was_missed(
         (size, max((pod.priority for pod in choice), default=-1))
         for size in range(len(may_go) + 1)
         for choice in combinations(may_go, size)
-        if fits(preemptor.request, books, [*going, *(pod.name.uid for pod in choice)])
+        if fits(preemptor.request, ledger, [*going, *(pod.name.uid for pod in choice)])
     )
     best = next(choices, None)
     if best is None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mpsd.platform.kube import Away, Kube, Object, PatchKind, Rejected, Resource, open_kube
+from mpsd.platform.kube import Kube, Object, PatchKind, Rejected, Resource, Unavailable, open_kube
 from mpsd.platform.waiting import wait_until
 from tests.simulated_api import simulated_api
 from tests.whole.webhook.world import VALIDATING, free_port, gpu_pod, webhook
@@ -131,7 +131,7 @@ def test_the_webhook_registers_itself_and_has_its_say_on_pods_and_on_the_pods_of
             run(kubeconfig, ask)
 
         async def ask_nobody(kube: Kube) -> None:
-            with pytest.raises(Away, match=r"failed calling webhook .mutate\.mpsd\.io"):
+            with pytest.raises(Unavailable, match=r"failed calling webhook .mutate\.mpsd\.io"):
                 await kube.create(PODS, gpu_pod(), "default")
             name = VALIDATING.rsplit("/", 1)[1]
             for resource in CONFIGURATIONS.values():
@@ -153,7 +153,7 @@ def test_what_is_stored_outlives_a_server_that_is_stopped_and_started(tmp_path: 
         api.stop()
 
         async def nobody(kube: Kube) -> None:
-            with pytest.raises(Away):
+            with pytest.raises(Unavailable):
                 await fails_closed(kube)
 
         run(kubeconfig, nobody)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.simulator import card
-from mpsd.simulator.card import Card, Claim, Refused, create_card
+from mpsd.simulator.card import CardRefusal, CardView, ContextClaim, create_card
 from mpsd.simulator.gpus import MIB
 
 TOTAL_MIB = 1000
@@ -32,20 +32,20 @@ def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
         process.wait()
 
 
-def client(pid: int, mib: int = 10, most_clients: int = 48) -> Claim:
-    return Claim(pid, card.MPS_CLIENT, mib * MIB, most_clients)
+def client(pid: int, mib: int = 10, most_clients: int = 48) -> ContextClaim:
+    return ContextClaim(pid, card.MPS_CLIENT, mib * MIB, most_clients)
 
 
-def outside(pid: int, mib: int = 10) -> Claim:
-    return Claim(pid, card.OUTSIDE_MPS, mib * MIB)
+def outside(pid: int, mib: int = 10) -> ContextClaim:
+    return ContextClaim(pid, card.OUTSIDE_MPS, mib * MIB)
 
 
 def test_what_is_claimed_and_added_is_held_until_it_is_released(path: Path) -> None:
-    opened = Card(path)
+    opened = CardView(path)
     slot = opened.claim(client(os.getpid()))
     assert opened.add(slot, 5 * MIB)
     assert opened.add(slot, -3 * MIB)
-    (holding,) = Card(path).holdings()
+    (holding,) = CardView(path).holdings()
     assert (holding.pid, holding.kind, holding.held_bytes) == (os.getpid(), card.MPS_CLIENT, 12 * MIB)
     assert opened.free_bytes() == (TOTAL_MIB - 12) * MIB
     opened.release(slot, os.getpid())
@@ -54,7 +54,7 @@ def test_what_is_claimed_and_added_is_held_until_it_is_released(path: Path) -> N
 
 def test_what_a_dead_process_held_is_given_back_late_without_harm_to_who_has_its_place(path: Path) -> None:
     """The server hears that a client is gone after another has claimed what it held."""
-    opened = Card(path)
+    opened = CardView(path)
     process = subprocess.Popen(["sleep", "60"])
     place = opened.claim(client(process.pid))
     process.kill()
@@ -66,16 +66,16 @@ def test_what_a_dead_process_held_is_given_back_late_without_harm_to_who_has_its
 
 
 def test_a_card_gives_no_more_than_it_has(path: Path) -> None:
-    opened = Card(path)
+    opened = CardView(path)
     slot = opened.claim(client(os.getpid(), TOTAL_MIB - 1))
     assert opened.add(slot, MIB)
     assert not opened.add(slot, 1)
-    with pytest.raises(Refused):
+    with pytest.raises(CardRefusal):
         opened.claim(client(os.getpid(), 1))
 
 
 def test_a_dead_process_holds_nothing_even_as_a_zombie(path: Path) -> None:
-    opened = Card(path)
+    opened = CardView(path)
     process = subprocess.Popen(["sleep", "60"])
     opened.claim(client(process.pid, TOTAL_MIB))
     process.kill()
@@ -89,7 +89,7 @@ def test_a_dead_process_holds_nothing_even_as_a_zombie(path: Path) -> None:
 
 
 def test_a_pid_that_is_used_again_is_not_the_process_that_held(path: Path) -> None:
-    opened = Card(path)
+    opened = CardView(path)
     process = subprocess.Popen(["sleep", "60"])
     slot = opened.claim(client(process.pid))
     process.kill()
@@ -104,10 +104,10 @@ def test_a_pid_that_is_used_again_is_not_the_process_that_held(path: Path) -> No
 
 
 def test_two_that_allocate_at_once_cannot_both_have_the_last_of_it(path: Path) -> None:
-    slots = [Card(path).claim(client(os.getpid(), 0)) for _ in range(4)]
+    slots = [CardView(path).claim(client(os.getpid(), 0)) for _ in range(4)]
 
     def take(slot: int) -> int:
-        opened = Card(path)
+        opened = CardView(path)
         return sum(opened.add(slot, MIB) for _ in range(TOTAL_MIB))
 
     with ThreadPoolExecutor() as pool:
@@ -115,10 +115,10 @@ def test_two_that_allocate_at_once_cannot_both_have_the_last_of_it(path: Path) -
 
 
 def test_the_clients_of_a_card_are_counted(path: Path, sleepers: list[subprocess.Popen[bytes]]) -> None:
-    opened = Card(path)
+    opened = CardView(path)
     for process in sleepers:
         opened.claim(client(process.pid, most_clients=40))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CardRefusal) as refused:
         opened.claim(client(os.getpid(), most_clients=40))
     assert refused.value.code == 808
 
@@ -126,7 +126,7 @@ def test_the_clients_of_a_card_are_counted(path: Path, sleepers: list[subprocess
 def test_reading_a_card_with_forty_clients_takes_under_a_millisecond(
     path: Path, sleepers: list[subprocess.Popen[bytes]]
 ) -> None:
-    opened = Card(path)
+    opened = CardView(path)
     for process in sleepers:
         opened.claim(client(process.pid))
     taken = []
@@ -147,12 +147,12 @@ def test_reading_a_card_with_forty_clients_takes_under_a_millisecond(
     ],
 )
 def test_the_compute_mode_says_who_may_share(path: Path, mode: int, there: bool, admitted: bool) -> None:
-    opened = Card(path)
+    opened = CardView(path)
     if there:
-        opened.claim(Claim(os.getpid(), card.MPS_SERVER, MIB))
+        opened.claim(ContextClaim(os.getpid(), card.MPS_SERVER, MIB))
     opened.compute_mode = mode
     if admitted:
         opened.claim(outside(os.getpid()))
     else:
-        with pytest.raises(Refused):
+        with pytest.raises(CardRefusal):
             opened.claim(outside(os.getpid()))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.simulator.card import OUTSIDE_MPS, Card, Claim, create_card
+from mpsd.simulator.card import OUTSIDE_MPS, CardView, ContextClaim, create_card
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.nvml import SimulatedNvml
 from tests.simulator.machine import Daemon, Machine
@@ -154,7 +154,7 @@ def test_a_machine_that_was_made_anew_is_the_one_that_is_seen(nvml: SimulatedNvm
     path.unlink()
     assert nvml.nvmlDeviceGetComputeRunningProcesses(handle) == []
     create_card(path, 1000 * MIB)
-    made = Card(path)
-    made.claim(Claim(os.getpid(), OUTSIDE_MPS, 100 * MIB))
+    made = CardView(path)
+    made.claim(ContextClaim(os.getpid(), OUTSIDE_MPS, 100 * MIB))
     assert [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)] == [os.getpid()]
     made.close()

@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 from mpsd.kubelet.rules.gpu_choice import SharedPod
 from mpsd.model.cluster_status import ClusterNode, DomainRow, GpuRow, PodStatus
 from mpsd.model.domain import State
-from mpsd.model.grants import GpuName, Request, Room
+from mpsd.model.grants import GpuCapacity, GpuName, Request
 from mpsd.model.identity import PodName
 from mpsd.model.policy import Placement
-from mpsd.scheduler.rules.capacity import NodeBooks, Terms
+from mpsd.scheduler.rules.capacity import NodeCapacity, Terms
 from mpsd.scheduler.rules.reservations import Reservation
 from tests.model.worlds import POLICY
 
@@ -87,10 +87,10 @@ def shared_pod(
 
 
 @st.composite
-def books(draw: st.DrawFn, node: str) -> NodeBooks:
-    """Any books of a node of up to four GPUs, in one or more domains."""
+def ledger(draw: st.DrawFn, node: str) -> NodeCapacity:
+    """Any ledger of a node of up to four GPUs, in one or more domains."""
     rooms = tuple(
-        Room(
+        GpuCapacity(
             gpu=GpuName(uuid(node, n), n),
             domain=f"gpu{draw(st.integers(0, 1))}",
             memory_mib_total=24 * GIB,
@@ -101,7 +101,7 @@ def books(draw: st.DrawFn, node: str) -> NodeBooks:
         for n in range(draw(st.integers(0, 4)))
     )
     policy = TERMS.policies[draw(st.sampled_from(Placement))]
-    return NodeBooks(node, policy, rooms, (), (), "", tuple((room.gpu, room.memory_mib_total) for room in rooms))
+    return NodeCapacity(node, policy, rooms, (), (), "", tuple((room.gpu, room.memory_mib_total) for room in rooms))
 
 
 requests = st.builds(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from mpsd.kubelet.rules.allocation import Held
+from mpsd.kubelet.rules.allocation import JournalEntry
 from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, read_node_pod
 from mpsd.kubelet.rules.pod_grants import ContainerDevices
 from tests.model.worlds import POLICY, UUIDS
@@ -84,7 +84,7 @@ def entry(
     thread_percent: int | None = None,
     at: float = 1.0,
     uid: str = "",
-) -> Held:
+) -> JournalEntry:
     """One answer to kubelet, as the journal has it."""
     of_percent = bool(ids) and ids[0].startswith("percent/")
-    return Held("percent" if of_percent else "memory", ids, pod, thread_percent, BOOT, at, uid)
+    return JournalEntry("percent" if of_percent else "memory", ids, pod, thread_percent, BOOT, at, uid)

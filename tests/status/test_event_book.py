@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpsd.model.events import Happening, Reason, pod_subject
+from mpsd.model.events import Event, Reason, pod_subject
 from mpsd.status.rules.events import (
     BURST,
     EVERY_S,
@@ -14,17 +14,17 @@ from mpsd.status.rules.events import (
     REMEMBERED,
     REPEAT_S,
     SIMILAR,
-    EventBook,
+    EventAggregator,
     Writing,
 )
 from tests.status.pod_worlds import pod
 
 
-def happening(name: str, message: str = "a fault") -> Happening:
-    return Happening(pod_subject(pod(name)), Reason.FAULT, message)
+def happening(name: str, message: str = "a fault") -> Event:
+    return Event(pod_subject(pod(name)), Reason.FAULT, message)
 
 
-def tell(book: EventBook, now: float) -> list[Writing]:
+def tell(book: EventAggregator, now: float) -> list[Writing]:
     """Takes and tells everything that may be told now."""
     told = []
     while writing := book.take(now):
@@ -34,7 +34,7 @@ def tell(book: EventBook, now: float) -> list[Writing]:
 
 
 def test_the_first_time_is_told_at_once_and_a_repetition_is_counted_later() -> None:
-    book = EventBook()
+    book = EventAggregator()
     book.note(happening("a"), 0.0)
     (first,) = tell(book, 0.0)
     assert (first.is_new, first.told.count) == (True, 1)
@@ -48,7 +48,7 @@ def test_the_first_time_is_told_at_once_and_a_repetition_is_counted_later() -> N
 
 
 def test_what_goes_on_is_told_less_and_less_often() -> None:
-    book = EventBook()
+    book = EventAggregator()
     times = []
     for second in range(3000):
         book.note(happening("a"), float(second))
@@ -57,7 +57,7 @@ def test_what_goes_on_is_told_less_and_less_often() -> None:
 
 
 def test_a_write_that_failed_is_due_again_with_everything_that_happened_since() -> None:
-    book = EventBook()
+    book = EventAggregator()
     book.note(happening("a"), 0.0)
     assert book.take(0.0)  # and the API server is away
     book.note(happening("a"), 1.0)
@@ -66,7 +66,7 @@ def test_a_write_that_failed_is_due_again_with_everything_that_happened_since() 
 
 
 def test_what_happens_while_it_is_being_told_is_not_lost() -> None:
-    book = EventBook()
+    book = EventAggregator()
     book.note(happening("a"), 0.0)
     writing = book.take(0.0)
     assert writing
@@ -77,7 +77,7 @@ def test_what_happens_while_it_is_being_told_is_not_lost() -> None:
 
 
 def test_an_event_of_an_earlier_agent_is_counted_on() -> None:
-    book = EventBook()
+    book = EventAggregator()
     book.note(happening("a"), 0.0)
     writing = book.take(0.0)
     assert writing
@@ -88,7 +88,7 @@ def test_an_event_of_an_earlier_agent_is_counted_on() -> None:
 
 
 def test_an_event_that_the_api_server_has_forgotten_is_told_as_new() -> None:
-    book = EventBook()
+    book = EventAggregator()
     book.note(happening("a"), 0.0)
     tell(book, 0.0)
     book.note(happening("a"), 1.0)
@@ -100,7 +100,7 @@ def test_an_event_that_the_api_server_has_forgotten_is_told_as_new() -> None:
 
 
 def test_many_messages_about_one_thing_become_one_event() -> None:
-    book = EventBook()
+    book = EventAggregator()
     for number in range(100):
         book.note(happening("a", f"message {number}"), float(number))
     messages = [writing.told.happening.message for writing in tell(book, 100.0)]
@@ -109,7 +109,7 @@ def test_many_messages_about_one_thing_become_one_event() -> None:
 
 
 def test_what_is_refused_is_never_tried_again() -> None:
-    book = EventBook()
+    book = EventAggregator()
     book.note(happening("a"), 0.0)
     writing = book.take(0.0)
     assert writing
@@ -119,7 +119,7 @@ def test_what_is_refused_is_never_tried_again() -> None:
 
 
 def test_what_is_told_is_forgotten_after_an_hour_and_what_is_not_told_never() -> None:
-    book = EventBook()
+    book = EventAggregator()
     book.note(happening("told"), 0.0)
     tell(book, 0.0)
     book.note(happening("untold"), 1.0)
@@ -128,7 +128,7 @@ def test_what_is_told_is_forgotten_after_an_hour_and_what_is_not_told_never() ->
 
 
 def test_an_hour_away_costs_bounded_memory_and_what_is_lost_is_counted() -> None:
-    book = EventBook()
+    book = EventAggregator()
     for number in range(REMEMBERED + 50):
         book.note(happening(f"pod{number}"), float(number))
     assert book.dropped == 50
@@ -148,12 +148,12 @@ def test_no_sequence_of_happenings_writes_more_than_its_share_and_every_count_is
     sequence: list[tuple[float, str, int, bool]],
 ) -> None:
     """Each step: a pause, a pod, how many others it happens to as well, and whether the API server is there."""
-    book, now = EventBook(), 0.0
-    happened: dict[Happening, int] = {}
-    told: dict[Happening, int] = {}
+    book, now = EventAggregator(), 0.0
+    happened: dict[Event, int] = {}
+    told: dict[Event, int] = {}
     times: list[float] = []
 
-    def note(one: Happening) -> None:
+    def note(one: Event) -> None:
         book.note(one, now)
         happened[one] = happened.get(one, 0) + 1
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
-from mpsd.kubelet.rules.plugin_calls import Call, Outcome, PluginCalls
+from mpsd.kubelet.rules.plugin_calls import Call, CallOutcome, PluginCalls
 from mpsd.model.metrics import CALL_BOUNDS_S, COMMAND_BOUNDS_S, METRICS, CommandTimes, Durations, Type, no_durations
 from mpsd.status.metrics.rules.samples import Sample, command_samples, plugin_samples, text
 
@@ -55,11 +55,11 @@ def test_what_daemons_took_is_read_as_histograms(times: dict[str, list[float]], 
 @given(st.dictionaries(st.sampled_from(Call), TIMES), st.integers(0, 9))
 def test_calls_of_kubelet_are_read_by_call_and_outcome(times: dict[Call, list[float]], held_back: int) -> None:
     durations = {call: seen(times.get(call, ()), CALL_BOUNDS_S) for call in Call}
-    counts = {(call, outcome): len(times.get(call, ())) for call in Call for outcome in Outcome}
+    counts = {(call, outcome): len(times.get(call, ())) for call in Call for outcome in CallOutcome}
     found = list(plugin_samples(PluginCalls(counts, durations, held_back)))
     assert len([*read_openmetrics(text(found, openmetrics=True) + "# EOF\n")]) == 3
     calls = {(one.labels["call"], one.labels["outcome"]) for one in found if one.name == "mpsd_plugin_calls_total"}
-    assert calls == {(call.value, outcome.value) for call in Call for outcome in Outcome}
+    assert calls == {(call.value, outcome.value) for call in Call for outcome in CallOutcome}
     (told,) = [one.value for one in found if one.name == "mpsd_plugin_containers_held_back"]
     assert told == held_back
 
@@ -74,7 +74,7 @@ def test_times_that_another_version_counted_by_other_bounds_are_not_told() -> No
 
 
 def test_samples_have_the_labels_of_the_table() -> None:
-    calls = PluginCalls({(Call.ALLOCATE, Outcome.ANSWERED): 1}, {Call.ALLOCATE: no_durations(CALL_BOUNDS_S)}, 0)
+    calls = PluginCalls({(Call.ALLOCATE, CallOutcome.ANSWERED): 1}, {Call.ALLOCATE: no_durations(CALL_BOUNDS_S)}, 0)
     table = {series: one for one in METRICS for series in one.series}
     for one in (*command_samples({"gpu0": CommandTimes("boot")}), *plugin_samples(calls)):
         metric = table[one.name]

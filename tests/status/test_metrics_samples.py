@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mpsd.model.domain import State
 from mpsd.model.grants import Grant
 from mpsd.model.identity import HostContainer, PodName
-from mpsd.model.metrics import METRICS, Type, Unit
+from mpsd.model.metrics import METRICS, MetricUnit, Type
 from mpsd.model.node_status import (
     CardStatus,
     ClientStatus,
@@ -23,7 +23,7 @@ from mpsd.model.node_status import (
 )
 from mpsd.model.node_view import Client, HeldGrant, NodeView
 from mpsd.model.policy import Response
-from mpsd.model.violations import Kind
+from mpsd.model.violations import ViolationKind
 from mpsd.status.metrics.rules.samples import Sample, samples
 from mpsd.status.rules.node_status import node_status
 from tests.model.worlds import POLICY, UUIDS, grant, identity, view
@@ -76,7 +76,11 @@ _GPUS = st.builds(
     promised_clients=st.none() | st.integers(0, 60),
 )
 _COUNTS = st.builds(
-    ViolationCount, st.sampled_from(Kind), st.sampled_from(Response), st.integers(1, 9), st.none() | st.integers(0, 9)
+    ViolationCount,
+    st.sampled_from(ViolationKind),
+    st.sampled_from(Response),
+    st.integers(1, 9),
+    st.none() | st.integers(0, 9),
 )
 _VIOLATIONS = st.builds(
     ViolationsStatus,
@@ -117,7 +121,7 @@ def test_names_end_in_their_unit_and_say_their_type() -> None:
         assert one.help.endswith("."), one
         assert one.tellers, one
         assert set(one.name) <= {*string.ascii_lowercase, "_"}, one
-        assert one.unit is not Unit.NONE or not one.family.endswith(("_bytes", "_seconds", "_ratio")), one
+        assert one.unit is not MetricUnit.NONE or not one.family.endswith(("_bytes", "_seconds", "_ratio")), one
 
 
 @given(_STATUSES, st.booleans())
@@ -227,9 +231,9 @@ def test_a_domain_is_in_one_state() -> None:
 
 
 def test_what_has_not_happened_is_known_to_be_none_and_what_has_is_counted() -> None:
-    counts = (ViolationCount(Kind.MEMORY_OVER_GRANT, Response.KILL, 3, None),)
+    counts = (ViolationCount(ViolationKind.MEMORY_OVER_GRANT, Response.KILL, 3, None),)
     status = replace(of({}), violations=ViolationsStatus(0.0, 9, 0.3, 1, 0.5, counts, (), ""))
     found = by_name(status, "mpsd_violations_total")
-    assert len(found) == len(Kind) * len(Response)
+    assert len(found) == len(ViolationKind) * len(Response)
     assert {what: value for what, value in found.items() if value} == {("memory_over_grant", "kill"): 3}
     assert ("memory_over_grant", "kill") not in by_name(status, "mpsd_violations_ended_total")

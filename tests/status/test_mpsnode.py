@@ -19,7 +19,7 @@ from mpsd.status.rules.mpsnode import (
     HEARTBEAT_S,
     USE_S,
     USE_STEP_MIB,
-    Written,
+    WrittenStatus,
     belonging_patch,
     gave_back,
     mpsnode_for,
@@ -139,7 +139,7 @@ def test_the_versions_of_agent_and_control_are_told_each_for_itself_and_left_out
 
 
 def due_after(before: NodeView, now: NodeView) -> float:
-    return write_due(status(now), Written(status(before), 0.0))
+    return write_due(status(now), WrittenStatus(status(before), 0.0))
 
 
 def test_a_first_status_is_due_at_once() -> None:
@@ -187,7 +187,7 @@ def test_no_sequence_of_looks_writes_more_than_once_a_second_and_the_last_is_tol
         told = status(view)
         if write_due(told, written) <= now:
             firm = written is None or firmly(told) != firmly(written.status)
-            written = Written(told, now)
+            written = WrittenStatus(told, now)
             writes.append((now, told, firm))
 
     for pause_s, pods, used_mib, state in sequence:

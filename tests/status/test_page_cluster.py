@@ -21,7 +21,7 @@ from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.model.names import STALE_S
 from mpsd.platform.kube_time import seconds
 from mpsd.status.page.rules.cluster import MOST_LATELY, MOST_VIOLATIONS, aged, cluster_page, no_mpsnode, node_parts
-from mpsd.status.page.rules.view import LISTS, Head, Level, NoteKind, PageView, Scope, pod_card
+from mpsd.status.page.rules.view import LISTS, Level, NoteKind, PageHead, PageScope, PageView, pod_card
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.pods import Why, read_pod_seen
 from tests.model.worlds import POLICY
@@ -31,7 +31,7 @@ from tests.status.cluster_worlds import GIB, cluster_node, held, uuid
 from tests.status.test_pod_story import pod, scene
 
 NOW = 100.0
-HEAD = Head(Scope.CLUSTER, "cluster", "1", NOW)
+HEAD = PageHead(PageScope.CLUSTER, "cluster", "1", NOW)
 
 
 def told(node: ClusterNode, **changes: object) -> ClusterNode:

@@ -5,14 +5,14 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from mpsd.agent.rules.node_events import REFUSED, Happened
+from mpsd.agent.rules.node_events import REFUSED, PastEvent
 from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.node_status import ViolationsStatus, ViolationStatus
-from mpsd.model.node_view import Canary, Client, DomainView, HeldGrant, NodeView, Waiting
-from mpsd.model.violations import Kind, Response
+from mpsd.model.node_view import Canary, Client, DomainView, HeldGrant, NodeView, WaitingRequest
+from mpsd.model.violations import Response, ViolationKind
 from mpsd.status.page.rules.node import MOST_WAITING, node_page
-from mpsd.status.page.rules.view import LISTS, MOST_LATELY, Holder, Level, NoteKind, PageView, Scope, level_of
+from mpsd.status.page.rules.view import LISTS, MOST_LATELY, Level, NoteKind, PageScope, PageView, SliceHolder, level_of
 from mpsd.status.rules.node_status import node_status
 from tests.model.worlds import GPUS, NOW, POLICY, grant, identity, view, waiting
 from tests.page_worlds import GIB, crowd, domain, granted, node, page_of
@@ -25,10 +25,10 @@ def kinds(page: PageView) -> list[tuple[NoteKind, Level, str]]:
 def test_a_slice_says_who_has_it_what_was_given_and_what_is_used() -> None:
     page = page_of(node(GPUS, [granted(GPUS[0], "train", 7 * GIB, percent=30)], used_mib=3 * GIB))
     first, second = page.gpus
-    assert page.head.scope is Scope.NODE
+    assert page.head.scope is PageScope.NODE
     assert (first.label, first.level, first.granted_mib, first.granted_percent) == ("gpu0", Level.WELL, 7 * GIB, 30)
     (one,) = first.slices or ()
-    assert (one.holder, one.name, one.memory_mib, one.used_mib) == (Holder.POD, "default/train", 7 * GIB, 3 * GIB)
+    assert (one.holder, one.name, one.memory_mib, one.used_mib) == (SliceHolder.POD, "default/train", 7 * GIB, 3 * GIB)
     assert (one.thread_percent, one.reserved_percent, one.clients, one.pid) == (30, 30, 1, None)
     assert second.slices == ()
     assert page.notes == ()
@@ -83,7 +83,7 @@ def test_a_process_that_nobody_granted_anything_has_a_slice_of_its_own(*, on_mps
     assert kinds(page) == [(kind, Level.WARN, "gpu1, pid 77")]
     (one,) = page.gpus[1].slices or ()
     assert (one.holder, one.name, one.memory_mib, one.used_mib, one.pid) == (
-        Holder.STRANGER,
+        SliceHolder.STRANGER,
         "miner",
         None,
         5 * GIB,
@@ -97,7 +97,7 @@ def test_a_canary_that_found_something_is_told_although_the_domain_serves() -> N
     assert kinds(page) == [(NoteKind.CANARY, Level.WARN, "gpu0")]
 
 
-def full(*queue: Waiting) -> PageView:
+def full(*queue: WaitingRequest) -> PageView:
     """A node with 3 GiB left on each of its two GPUs."""
     grants = (HeldGrant(grant("big", 20), True), HeldGrant(grant("other", 20, gpu=1), True))
     return page_of(view(grants=grants, waits=queue))
@@ -121,7 +121,7 @@ def test_of_a_thousand_that_wait_the_first_are_listed_and_the_others_counted() -
 
 
 def seen_violation(at: float) -> ViolationStatus:
-    kind, action = Kind.MEMORY_OVER_GRANT, Response.KILL
+    kind, action = ViolationKind.MEMORY_OVER_GRANT, Response.KILL
     return ViolationStatus(at, kind, action, GPUS[0].uuid, 9, "train", "g", "default", "train", "uses 9 GiB", "ended")
 
 
@@ -129,12 +129,12 @@ def test_what_happened_is_told_the_newest_first_and_violations_once() -> None:
     watched = ViolationsStatus(NOW, 1, 0.0, 0, 0.0, (), (seen_violation(NOW + 2),), "")
     status = node_status(node(GPUS, []), POLICY, watched)
     happened = [
-        Happened(NOW + 1, Reason.READY.value, "gpu-a1", "MPS domain gpu0 serves"),
-        Happened(NOW + 2, Reason.GPU_MEMORY_EXCEEDED.value, "default/train", "as the pod was told"),
-        Happened(NOW + 3, REFUSED, "train", "no single GPU has 7 GiB"),
+        PastEvent(NOW + 1, Reason.READY.value, "gpu-a1", "MPS domain gpu0 serves"),
+        PastEvent(NOW + 2, Reason.GPU_MEMORY_EXCEEDED.value, "default/train", "as the pod was told"),
+        PastEvent(NOW + 3, REFUSED, "train", "no single GPU has 7 GiB"),
     ]
     lately = node_page(status, "gpu-a1", happened).lately
-    assert [line.what for line in lately] == [REFUSED, Kind.MEMORY_OVER_GRANT.value, Reason.READY.value]
+    assert [line.what for line in lately] == [REFUSED, ViolationKind.MEMORY_OVER_GRANT.value, Reason.READY.value]
     assert [line.level for line in lately] == [Level.WARN, Level.WARN, Level.WELL]
     assert lately[1].text == "uses 9 GiB; ended"
 
@@ -145,7 +145,7 @@ def test_nobody_watching_is_as_bad_as_it_gets() -> None:
 
 
 def test_more_than_anybody_reads_is_cut() -> None:
-    happened = [Happened(NOW + n, REFUSED, "train", "no room") for n in range(3 * MOST_LATELY)]
+    happened = [PastEvent(NOW + n, REFUSED, "train", "no room") for n in range(3 * MOST_LATELY)]
     lately = node_page(node_status(node(GPUS, []), POLICY), "gpu-a1", happened).lately
     assert len(lately) == MOST_LATELY
     assert lately[0].at == NOW + 3 * MOST_LATELY - 1

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.agent.rules.node_events import REFUSED, Happened
+from mpsd.agent.rules.node_events import REFUSED, PastEvent
 from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.node_view import DomainView, NodeView
@@ -25,7 +25,7 @@ from mpsd.status.page.rules.view import (
 )
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.node_status import node_status
-from mpsd.status.rules.pods import Scene, Why, read_pod_seen
+from mpsd.status.rules.pods import ExplanationContext, Why, read_pod_seen
 from tests.model.worlds import GPUS, NOW, POLICY
 from tests.page_worlds import GIB, domain, granted, node
 from tests.status.test_pod_story import pod
@@ -54,12 +54,12 @@ def down() -> NodeView:
     return replace(seen, domains=(DomainView(stopped, frozenset()), seen.domains[1]))
 
 
-def here(view: NodeView, *pods: Any, happened: tuple[Happened, ...] = (), heard: PodsHeard = PodsHeard()) -> PodsHere:  # noqa: B008
+def here(view: NodeView, *pods: Any, happened: tuple[PastEvent, ...] = (), heard: PodsHeard = PodsHeard()) -> PodsHere:  # noqa: B008
     around = own_scene("gpu-a1", view, POLICY, TIMES)
     return pods_here([read_pod_seen(one, POLICY) for one in pods], last_warnings(happened), around, heard, TIMES)
 
 
-def card(view: NodeView, thing: Any, *happened: Happened) -> WaitingCard:
+def card(view: NodeView, thing: Any, *happened: PastEvent) -> WaitingCard:
     (one,) = here(view, thing, happened=happened).cards
     return one
 
@@ -84,14 +84,14 @@ def test_a_pod_whose_node_is_well_waits_with_the_words_of_its_status() -> None:
 
 
 def test_a_pod_that_says_nothing_waits_with_the_words_of_its_last_event() -> None:
-    older = Happened(NOW - 9, Reason.ALLOCATION_REFUSED.value, "default/train", "an older one", "uid-of-train")
-    event = Happened(NOW - 1, Reason.START_HELD_BACK.value, "default/train", HELD_BACK, "uid-of-train")
+    older = PastEvent(NOW - 9, Reason.ALLOCATION_REFUSED.value, "default/train", "an older one", "uid-of-train")
+    event = PastEvent(NOW - 1, Reason.START_HELD_BACK.value, "default/train", HELD_BACK, "uid-of-train")
     one = card(node(GPUS, []), bound(), event, older)
     assert f"its last warning is StartHeldBack: {HELD_BACK}; more in kubectl describe pod train" in one.text
 
 
 def test_a_pod_of_which_nothing_is_known_is_said_not_to_have_started_and_where_to_look() -> None:
-    other = Happened(NOW, Reason.START_HELD_BACK.value, "default/train", HELD_BACK, "uid-of-an-earlier-train")
+    other = PastEvent(NOW, Reason.START_HELD_BACK.value, "default/train", HELD_BACK, "uid-of-an-earlier-train")
     one = card(node(GPUS, []), bound(), other)
     assert one.text == (
         "pod default/train waits on gpu-a1: kubelet has not started it yet; "
@@ -102,12 +102,12 @@ def test_a_pod_of_which_nothing_is_known_is_said_not_to_have_started_and_where_t
 @pytest.mark.parametrize("what", [REFUSED, Reason.READY.value])
 def test_what_happened_to_no_pod_or_was_no_warning_keeps_no_pod(what: str) -> None:
     uid = "" if what == REFUSED else "uid-of-train"
-    assert last_warnings([Happened(NOW, what, "default/train", "said", uid)]) == {}
+    assert last_warnings([PastEvent(NOW, what, "default/train", "said", uid)]) == {}
 
 
 def test_the_sentence_is_the_one_that_explain_has_for_the_same_mpsnode() -> None:
     around = own_scene("gpu-a1", down(), POLICY, TIMES)
-    assert isinstance(around, Scene)
+    assert isinstance(around, ExplanationContext)
     assert around.told["gpu-a1"].unreadable == ()
     assert card(down(), bound()).text == story(read_pod_seen(bound(), POLICY), around).sentence
 

@@ -11,8 +11,8 @@ import mpsd
 from mpsd.agent.rules.node_events import REFUSED
 from mpsd.model.domain import State
 from mpsd.model.events import Reason
-from mpsd.model.violations import Kind
-from mpsd.status.page.rules.view import Holder, Level, NoteKind
+from mpsd.model.violations import ViolationKind
+from mpsd.status.page.rules.view import Level, NoteKind, SliceHolder
 from mpsd.status.rules.pods import Why
 
 FOLDER = Path(mpsd.__file__).parent / "status/page/static"
@@ -22,9 +22,9 @@ HTML = (FOLDER / "page.html").read_text()
 _SETS: dict[str, Iterable[str]] = {
     "state": [*State, "none"],
     "why": Why,
-    "event": [*Reason, *Kind, REFUSED],
+    "event": [*Reason, *ViolationKind, REFUSED],
     "note": NoteKind,
-    "holder": Holder,
+    "holder": SliceHolder,
     "level": Level,
 }
 

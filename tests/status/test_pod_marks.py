@@ -1,21 +1,21 @@
 """Annotations that a pod must have."""
 
 from mpsd.model.identity import PodName
-from mpsd.status.rules.pods import PodMarks, marks_patch
+from mpsd.status.rules.pods import PodAnnotations, marks_patch
 from tests.status.pod_worlds import pod
 
 
 def test_only_what_differs_is_written_on_the_very_pod() -> None:
-    marks = PodMarks(pod("a"), {"mpsd.io/gpu": "GPU-0", "theirs": "1"}, {"mpsd.io/gpu": "GPU-1", "other": "2"})
+    marks = PodAnnotations(pod("a"), {"mpsd.io/gpu": "GPU-0", "theirs": "1"}, {"mpsd.io/gpu": "GPU-1", "other": "2"})
     assert marks_patch(marks) == {
         "metadata": {"uid": "uid-of-a", "annotations": {"mpsd.io/gpu": "GPU-1", "other": "2"}}
     }
 
 
 def test_nothing_is_missing_where_all_is_there() -> None:
-    assert PodMarks(pod("a"), {"a": "1", "b": "2"}, {"a": "1"}).missing == {}
+    assert PodAnnotations(pod("a"), {"a": "1", "b": "2"}, {"a": "1"}).missing == {}
 
 
 def test_a_pod_of_unknown_uid_is_known_by_its_name() -> None:
-    marks = PodMarks(PodName("default", "a", ""), {}, {"a": "1"})
+    marks = PodAnnotations(PodName("default", "a", ""), {}, {"a": "1"})
     assert marks_patch(marks) == {"metadata": {"annotations": {"a": "1"}}}

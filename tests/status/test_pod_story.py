@@ -11,14 +11,24 @@ from mpsd.grants.rules.placement import Placed, place
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.grants import Request
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, kept_away, read_kubernetes_node
-from mpsd.scheduler.rules.capacity import NodeBooks, node_books
+from mpsd.scheduler.rules.capacity import NodeCapacity, node_capacity
 from mpsd.scheduler.rules.shortage import can_ever
-from mpsd.status.rules.explanation import Needs, needs, story
-from mpsd.status.rules.pods import PodSeen, Scene, Story, Why, last_warning, named, owned_by, quoted, read_pod_seen
+from mpsd.status.rules.explanation import ExplanationNeeds, needs, story
+from mpsd.status.rules.pods import (
+    Explanation,
+    ExplanationContext,
+    PodSeen,
+    Why,
+    last_warning,
+    named,
+    owned_by,
+    quoted,
+    read_pod_seen,
+)
 from tests.model.worlds import POLICY
 from tests.mpsnodes import anything
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, requests, uuid
-from tests.status.cluster_worlds import books as any_books
+from tests.status.cluster_worlds import ledger as any_books
 
 
 def pod(gib: int = 7, percent: int = 0, gpus: int = 1, **fields: Any) -> Any:
@@ -44,16 +54,16 @@ def machine(name: str, **spec: Any) -> KubernetesNode:
     return read_kubernetes_node({"metadata": {"name": name, "labels": labels}, "spec": spec})
 
 
-def scene(*nodes: ClusterNode | NodeBooks, machines: tuple[KubernetesNode, ...] | None = None) -> Scene:
+def scene(*nodes: ClusterNode | NodeCapacity, machines: tuple[KubernetesNode, ...] | None = None) -> ExplanationContext:
     """machines: those of the nodes, none of them special, where not said."""
     told = {one.name: one for one in nodes if isinstance(one, ClusterNode)}
-    books = {name: node_books(one, "", (), (), TERMS) for name, one in told.items()}
-    books |= {one.node: one for one in nodes if isinstance(one, NodeBooks)}
-    known = [machine(name) for name in books] if machines is None else machines
-    return Scene(POLICY, 100.0, told, books, {one.name: one for one in known})
+    ledger = {name: node_capacity(one, "", (), (), TERMS) for name, one in told.items()}
+    ledger |= {one.node: one for one in nodes if isinstance(one, NodeCapacity)}
+    known = [machine(name) for name in ledger] if machines is None else machines
+    return ExplanationContext(POLICY, 100.0, told, ledger, {one.name: one for one in known})
 
 
-def told(thing: Any, around: Scene, warning: str = "") -> Story:
+def told(thing: Any, around: ExplanationContext, warning: str = "") -> Explanation:
     return story(read_pod_seen(thing, POLICY), around, warning)
 
 
@@ -66,7 +76,7 @@ def test_a_request_that_nobody_can_read_is_named_with_its_remedy() -> None:
         "pod default/train waits, and no node takes it: spec.containers[b].resources.limits[aliyun.com/gpu-mem] "
         'is "7Gi": has a unit, and the unit is already GiB; write 7; make it anew with that'
     )
-    assert needs(read_pod_seen(thing, POLICY)) is Needs.NOTHING
+    assert needs(read_pod_seen(thing, POLICY)) is ExplanationNeeds.NOTHING
     del thing["spec"]["containers"][0]
     thing["spec"]["nodeName"] = "node1"
     assert "is on node1, which cannot give it what it asks for: spec" in told(thing, scene()).sentence
@@ -238,13 +248,13 @@ def test_what_has_ended_says_how(status: dict[str, Any], why: Why, part: str) ->
 
 
 def test_no_more_is_looked_at_than_a_sentence_takes() -> None:
-    def wanted(thing: Any) -> Needs:
+    def wanted(thing: Any) -> ExplanationNeeds:
         return needs(read_pod_seen(thing, POLICY))
 
-    assert wanted(pod()) is Needs.CLUSTER
-    assert wanted(pod(spec={"nodeName": "node1"})) is Needs.ITS_NODE
-    assert wanted(pod(0)) is Needs.NOTHING
-    assert wanted(pod(status={"phase": "Failed"})) is Needs.NOTHING
+    assert wanted(pod()) is ExplanationNeeds.CLUSTER
+    assert wanted(pod(spec={"nodeName": "node1"})) is ExplanationNeeds.ITS_NODE
+    assert wanted(pod(0)) is ExplanationNeeds.NOTHING
+    assert wanted(pod(status={"phase": "Failed"})) is ExplanationNeeds.NOTHING
 
 
 # -- by what a person calls it -------------------------------------------------------------------------------------
@@ -305,19 +315,19 @@ def test_any_pod_gets_one_sentence_on_one_line(thing: Any, inner: Any, warning: 
     st.booleans(),
 )
 def test_what_is_said_of_room_is_what_place_finds(
-    request: Request, nodes: tuple[NodeBooks, ...], states: tuple[str, ...], unscheduled: bool
+    request: Request, nodes: tuple[NodeCapacity, ...], states: tuple[str, ...], unscheduled: bool
 ) -> None:
     pairs = list(zip(nodes, states, strict=True))
-    books = [replace(one, shut="its agent ..", rooms=()) if state == "shut" else one for one, state in pairs]
+    ledger = [replace(one, shut="its agent ..", rooms=()) if state == "shut" else one for one, state in pairs]
     machines = [machine(one.node, unschedulable=state == "cordoned") for one, state in pairs if state != "gone"]
-    around = scene(*books, machines=tuple(machines))
+    around = scene(*ledger, machines=tuple(machines))
     conditions = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes."}] if unscheduled else []
     thing = pod(request.memory_mib // GIB, request.thread_percent or 0, request.gpus, status={"conditions": conditions})
     seen = read_pod_seen(thing, POLICY)
     assert seen.shared
     assert seen.shared.request == request
     found = story(seen, around)
-    fitting = {one.node for one in books if isinstance(place(request, one.rooms, one.policy), Placed)}
+    fitting = {one.node for one in ledger if isinstance(place(request, one.rooms, one.policy), Placed)}
     known = around.machines or {}
     free = {name for name in fitting if name in known and not kept_away(seen.wishes, known[name])}
     assert (
@@ -329,7 +339,7 @@ def test_what_is_said_of_room_is_what_place_finds(
         }[bool(fitting), bool(free)]
     )
     if found.why is Why.TOO_LARGE:
-        assert not any(can_ever(request, one) for one in books)
+        assert not any(can_ever(request, one) for one in ledger)
     named_nodes = {words.rpartition(" of ")[2] for words in found.room}
     assert named_nodes == (free or fitting)
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from mpsd.model.domain import State
-from mpsd.model.grants import Part, evenly
+from mpsd.model.grants import GpuShare, evenly
 from mpsd.model.node_view import Client, Fault, FaultHit, HeldGrant, NodeView
 from mpsd.status.rules.node_status import node_status
 from mpsd.status.tables import clock
@@ -87,7 +87,7 @@ def test_a_domain_that_only_starts_or_was_drained_asks_nothing_of_anybody() -> N
 
 
 def test_a_grant_of_uneven_parts_shows_what_it_has_and_uses_of_each_gpu() -> None:
-    parts = tuple(Part(uuid, gib * 1024, 0) for uuid, gib in zip(UUIDS, (3, 5), strict=True))
+    parts = tuple(GpuShare(uuid, gib * 1024, 0) for uuid, gib in zip(UUIDS, (3, 5), strict=True))
     uneven = HeldGrant(replace(grant("uneven", 3), parts=parts), holder_alive=True)
     using = tuple(
         Client(identity(pid), uuid, mib, True, "train", "uneven")

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from mpsd.model.grants import Part
+from mpsd.model.grants import GpuShare
 from mpsd.model.identity import HostContainer
 from mpsd.model.node_view import Client, HeldGrant
 from mpsd.model.policy import CardCompute, Compute
@@ -35,7 +35,7 @@ def test_where_the_clients_are_not_known_nothing_is_said_of_anybody() -> None:
 
 
 def test_a_container_has_a_row_on_each_of_its_gpus_with_its_weight() -> None:
-    parts = (Part(UUIDS[0], 3000, 25, weight=5), Part(UUIDS[1], 1000, 0))
+    parts = (GpuShare(UUIDS[0], 3000, 25, weight=5), GpuShare(UUIDS[1], 1000, 0))
     holder = HostContainer("/run/runc", "c" * 64, "train", identity(7), is_made=True)
     of_two = replace(grant("a", 4), parts=parts, holder=holder)
     (told,) = use_status(view(grants=(HeldGrant(of_two, True),)), POLICY, {}).grants
@@ -49,7 +49,7 @@ def test_a_container_has_a_row_on_each_of_its_gpus_with_its_weight() -> None:
 def test_what_is_free_is_what_a_new_container_could_be_granted() -> None:
     divided = Compute(policy=5, max_inst=None, cards={"0": CardCompute(policy=3, max_inst=20)})
     policy = replace(POLICY, compute=divided)
-    held = replace(grant("a", 4), parts=(Part(UUIDS[0], 4096, 25, weight=5),))
+    held = replace(grant("a", 4), parts=(GpuShare(UUIDS[0], 4096, 25, weight=5),))
     first, second = use_status(view(grants=(HeldGrant(held, True),)), policy, {}).gpus
     assert (first.policy, first.policy_name, first.max_inst, first.free_weight) == (3, "fixed share", 20, 15)
     assert (first.free_percent, second.free_percent) == (75, 100)

@@ -8,10 +8,10 @@ from rich.console import Console
 from mpsd.model.identity import PodName
 from mpsd.model.node_status import ViolationsStatus
 from mpsd.model.policy import Response
-from mpsd.model.violations import Kind, Violation
+from mpsd.model.violations import Violation, ViolationKind
 from mpsd.status.rules.node_status import node_status
 from mpsd.status.verbs import show
-from mpsd.watchdog.history import ViolationBook
+from mpsd.watchdog.history import ViolationHistory
 from tests.model.worlds import NOW, POLICY
 from tests.status.pod_worlds import client as pod_client
 from tests.status.pod_worlds import held, node
@@ -24,14 +24,14 @@ def shown(violations: ViolationsStatus | None, used_mib: int = 1024) -> str:
     return text.getvalue()
 
 
-def violation(pid: int, kind: Kind = Kind.OUTSIDE_MPS, *, again: bool = False) -> Violation:
+def violation(pid: int, kind: ViolationKind = ViolationKind.OUTSIDE_MPS, *, again: bool = False) -> Violation:
     who = pod_client("a", pid)
     pod = PodName("default", "a", "a-uid")
     return Violation(kind, Response.KILL, who.gpu, who.grant, pod, who, "runs beside MPS on gpu0", again)
 
 
 def test_the_last_of_them_are_shown_with_what_became_of_them_and_since_when_they_are_counted() -> None:
-    book = ViolationBook(NOW)
+    book = ViolationHistory(NOW)
     for pid in range(1, 8):
         book.ended(book.add(violation(pid), NOW + pid), 0.06)
     said = shown(book.status(0.0, ""))
@@ -42,14 +42,14 @@ def test_the_last_of_them_are_shown_with_what_became_of_them_and_since_when_they
 
 
 def test_a_violation_that_is_there_again_is_counted_once() -> None:
-    book = ViolationBook(NOW)
+    book = ViolationHistory(NOW)
     first, other = book.add(violation(1), NOW), book.add(violation(2), NOW)
     assert book.add(violation(1, again=True), NOW + 2) is first is not other
-    assert [(one.kind, one.count) for one in book.status(0.0, "").counts] == [(Kind.OUTSIDE_MPS, 2)]
+    assert [(one.kind, one.count) for one in book.status(0.0, "").counts] == [(ViolationKind.OUTSIDE_MPS, 2)]
 
 
 def test_one_that_is_never_gone_is_told_of_once_however_many_come_after_it() -> None:
-    book = ViolationBook(NOW)
+    book = ViolationHistory(NOW)
     first = book.add(violation(1), NOW)
     first.told = "it goes on"
     for pid in range(2, 42):
@@ -59,7 +59,7 @@ def test_one_that_is_never_gone_is_told_of_once_however_many_come_after_it() -> 
 
 
 def test_who_was_to_end_is_not_said_to_have_ended_before_it_has() -> None:
-    book = ViolationBook(NOW)
+    book = ViolationHistory(NOW)
     gone, by_itself = book.add(violation(1), NOW), book.add(violation(2), NOW)
     by_itself.outcome = "it had ended by itself"
     book.ended(gone, 0.06)
@@ -68,7 +68,7 @@ def test_who_was_to_end_is_not_said_to_have_ended_before_it_has() -> None:
 
 
 def test_looks_and_the_longest_pause_between_two_are_counted() -> None:
-    book = ViolationBook(NOW)
+    book = ViolationHistory(NOW)
     for began in (10.0, 10.2, 11.0, 11.2, 11.5):
         book.looked(began)
     status = book.status(1.25, "")
@@ -77,9 +77,9 @@ def test_looks_and_the_longest_pause_between_two_are_counted() -> None:
 
 def test_where_nobody_is_judged_the_reason_is_shown() -> None:
     assert "nobody is watched: kubelet has not said yet who holds what" in shown(
-        ViolationBook(NOW).status(0.0, "kubelet has not said yet who holds what")
+        ViolationHistory(NOW).status(0.0, "kubelet has not said yet who holds what")
     )
-    assert "watched" not in shown(ViolationBook(NOW).status(0.0, ""))
+    assert "watched" not in shown(ViolationHistory(NOW).status(0.0, ""))
     assert "violation" not in shown(None)
 
 

@@ -12,11 +12,11 @@ from mpsd.platform import processes
 from mpsd.platform.containers import PodProcesses
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.nvml import Nvml
-from mpsd.simulator.card import MPS_CLIENT, MPS_SERVER, OUTSIDE_MPS, Card, Claim
+from mpsd.simulator.card import MPS_CLIENT, MPS_SERVER, OUTSIDE_MPS, CardView, ContextClaim
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import Handle, ProcessInfo, SimulatedNvml
-from mpsd.watchdog.scanner import ClientEyes, Owners, Sight
+from mpsd.watchdog.scanner import GpuProcessScanner, Owners, Scan
 from tests.platform.pod_cgroup import PodCgroupHere, needs_cgroups, pod_cgroup
 from tests.whole.machine.machine import eventually
 
@@ -42,11 +42,11 @@ class CountingNvml(SimulatedNvml):
 class World:
     """One GPU, and processes put on it."""
 
-    def __init__(self, nvml: Nvml, library: CountingNvml, uuid: str, card: Card) -> None:
+    def __init__(self, nvml: Nvml, library: CountingNvml, uuid: str, card: CardView) -> None:
         self.library = library
         self.card = card
-        self._eyes = ClientEyes(nvml, [uuid], MARK)
-        self._eyes_beside_kubelet = ClientEyes(nvml, [uuid], None, PodProcesses())
+        self._eyes = GpuProcessScanner(nvml, [uuid], MARK)
+        self._eyes_beside_kubelet = GpuProcessScanner(nvml, [uuid], None, PodProcesses())
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def put(self, kind: int, mark: str | None = None, **variables: str) -> int:
@@ -54,7 +54,7 @@ class World:
         environment = {"PATH": "/usr/bin:/bin"} | ({MARK: mark} if mark else {}) | variables
         process = self.start(["sleep", "600"], environment)
         eventually(lambda: processes.environment_of(process.pid), "the process has its environment")
-        self.card.claim(Claim(process.pid, kind, 100 * MIB))
+        self.card.claim(ContextClaim(process.pid, kind, 100 * MIB))
         return process.pid
 
     def start(self, command: list[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
@@ -62,7 +62,7 @@ class World:
         self.processes.append(process)
         return process
 
-    def look(self) -> Sight:
+    def look(self) -> Scan:
         return self._eyes.look(Owners(grants=frozenset({"a", "b"})))
 
     def asked(self) -> Mapping[str, int]:
@@ -175,13 +175,13 @@ def test_who_leaves_the_gpu_and_comes_back_is_asked_for_again(world: World) -> N
     world.look()
     world.card.release(0, pid)
     assert world.look().clients == ()
-    world.card.claim(Claim(pid, OUTSIDE_MPS, 100 * MIB))
+    world.card.claim(ContextClaim(pid, OUTSIDE_MPS, 100 * MIB))
     assert [client.on_mps for client in world.look().clients] == [False]
 
 
 def test_what_a_process_holds_twice_is_added_up(world: World) -> None:
     pid = world.put(MPS_CLIENT, "a")
-    world.card.claim(Claim(pid, MPS_CLIENT, 50 * MIB))
+    world.card.claim(ContextClaim(pid, MPS_CLIENT, 50 * MIB))
     assert [(client.pid, client.used_mib) for client in world.look().clients] == [(pid, 150)]
 
 
@@ -205,7 +205,7 @@ def test_an_environment_that_stays_empty_is_one_that_nobody_can_read(world: Worl
     """As it is in the middle of an exec, and of a process whose first thread has ended."""
     process = world.start(["/bin/sleep", "600"], {})
     eventually(lambda: processes.command_of(process.pid) == "/bin/sleep 600", "it runs")
-    world.card.claim(Claim(process.pid, MPS_CLIENT, 100 * MIB))
+    world.card.claim(ContextClaim(process.pid, MPS_CLIENT, 100 * MIB))
     before = [world.look() for _ in range(12)]
     assert [client.environment for client in before[-1].clients] == [None]
     assert world.look() is before[-1], "in the end it is not read again"
@@ -216,9 +216,9 @@ def test_a_gpu_that_is_lost_hides_no_process_of_another(tmp_path: Path) -> None:
     node = create_node(tmp_path / "node", cards_asked("A30x2", facts), facts.capabilities)
     nvml, cards = Nvml(SimulatedNvml(node.folder)), [node.card(0), node.card(1)]
     nvml.open()
-    eyes = ClientEyes(nvml, [gpu.uuid for gpu in nvml.gpus(facts)], MARK)
+    eyes = GpuProcessScanner(nvml, [gpu.uuid for gpu in nvml.gpus(facts)], MARK)
     for card in cards:
-        card.claim(Claim(os.getpid(), MPS_CLIENT, 100 * MIB))
+        card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 100 * MIB))
     assert len(eyes.look(Owners()).clients) == 2
     cards[0].lost = True
     seen = eyes.look(Owners())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.grants.rules.messages import ContainerName
+from mpsd.grants.rules.messages import HostContainerName
 from mpsd.platform import processes
 from mpsd.watchdog.ending import ContainerProgram
 from tests.whole.machine.machine import eventually
@@ -30,7 +30,7 @@ class Runtime:
         self.program.write_text(program)
         path.chmod(0o755)
         self.program.chmod(0o755)
-        self._program = ContainerProgram(str(path), ContainerName("/r", "c1"), self.pid_file)
+        self._program = ContainerProgram(str(path), HostContainerName("/r", "c1"), self.pid_file)
 
     def run(self, deadline_s: float) -> int | None:
         return asyncio.run(self._program.run(str(self.program), {"A": "1 2", "B": "3"}, deadline_s))
@@ -53,7 +53,7 @@ def test_at_its_deadline_the_program_is_ended_and_not_only_its_runtime(tmp_path:
 
 
 def test_a_runtime_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    program = ContainerProgram(str(tmp_path / "none"), ContainerName("/r", "c1"), tmp_path / "pid")
+    program = ContainerProgram(str(tmp_path / "none"), HostContainerName("/r", "c1"), tmp_path / "pid")
     with pytest.raises(FileNotFoundError):
         asyncio.run(program.run("/oom.sh", {}, 1))
 

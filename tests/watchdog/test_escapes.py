@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from mpsd.model.client_limits import ClientLimit, environment
 from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PARTITIONING, THREAD_PERCENT, VISIBLE_DEVICES
-from mpsd.model.grants import Part
-from mpsd.model.violations import Kind
-from mpsd.watchdog.rules.processes import Held, escapes
+from mpsd.model.grants import GpuShare
+from mpsd.model.violations import ViolationKind
+from mpsd.watchdog.rules.processes import ClientLimits, escapes
 from tests.model.gpu_worlds import pod_grant
 from tests.model.worlds import UUIDS
 
 GRANT = pod_grant("a", 1024, percent=30)
-HELD = Held(GRANT, 2048, GRANT.gpus)
+HELD = ClientLimits(GRANT, 2048, GRANT.gpus)
 OURS = environment(ClientLimit(1024, 30), "/run/mpsd/client")
 
 
-def found(changes: dict[str, str | None], held: Held = HELD, gpu: str = UUIDS[0]) -> dict[Kind, str]:
+def found(changes: dict[str, str | None], held: ClientLimits = HELD, gpu: str = UUIDS[0]) -> dict[ViolationKind, str]:
     """What is said of a client with these changes of what mpsd starts it with; None takes a variable away."""
     changed = {name: value for name, value in (OURS | changes).items() if value is not None}
     return {escape.kind: escape.message for escape in escapes(changed, gpu, held)}
@@ -37,7 +37,7 @@ def test_what_mpsd_writes_lifts_nothing() -> None:
     ],
 )  # fmt: skip
 def test_a_value_that_libcuda_takes_for_no_limit_lifts_it(value: str) -> None:
-    said = found({MEMORY_LIMIT: value})[Kind.LIMIT_LIFTED]
+    said = found({MEMORY_LIMIT: value})[ViolationKind.LIMIT_LIFTED]
     assert "so that it has no limit at all, not even the server's; it was granted 1024 MiB; leave it as " in said
 
 
@@ -48,12 +48,15 @@ def test_a_value_that_holds_the_process_to_its_grant_lifts_nothing(value: str) -
 
 @pytest.mark.parametrize("value", ["0=1025M", "0=9G", "0=-1G"])
 def test_a_limit_above_the_grant_lifts_it_as_far_as_the_servers(value: str) -> None:
-    assert "that is more than its grant, and lets it have" in found({MEMORY_LIMIT: value})[Kind.LIMIT_LIFTED]
+    assert "that is more than its grant, and lets it have" in found({MEMORY_LIMIT: value})[ViolationKind.LIMIT_LIFTED]
 
 
 def test_no_value_lifts_the_limit_where_the_server_allows_more_than_the_grant() -> None:
-    assert "is not set: only the server's limit of 2048 MiB holds it" in found({MEMORY_LIMIT: None})[Kind.LIMIT_LIFTED]
-    assert found({MEMORY_LIMIT: None}, Held(GRANT, 1024, GRANT.gpus)) == {}
+    assert (
+        "is not set: only the server's limit of 2048 MiB holds it"
+        in found({MEMORY_LIMIT: None})[ViolationKind.LIMIT_LIFTED]
+    )
+    assert found({MEMORY_LIMIT: None}, ClientLimits(GRANT, 1024, GRANT.gpus)) == {}
 
 
 @pytest.mark.parametrize("value", ["0=1T", "0=1.5G"])
@@ -62,10 +65,12 @@ def test_a_value_with_which_no_context_can_be_made_lifts_nothing(value: str) -> 
 
 
 def test_ordinals_count_the_devices_that_the_process_sees() -> None:
-    sees_both = Held(GRANT, 1024, UUIDS)
+    sees_both = ClientLimits(GRANT, 1024, UUIDS)
     assert found({MEMORY_LIMIT: "1=1G", VISIBLE_DEVICES: None}, sees_both, UUIDS[1]) == {}
     assert found({MEMORY_LIMIT: "0=1G", VISIBLE_DEVICES: UUIDS[1]}, sees_both, UUIDS[1]) == {}
-    assert found({MEMORY_LIMIT: "1=1G", VISIBLE_DEVICES: UUIDS[1]}, sees_both, UUIDS[1]).keys() == {Kind.LIMIT_LIFTED}
+    assert found({MEMORY_LIMIT: "1=1G", VISIBLE_DEVICES: UUIDS[1]}, sees_both, UUIDS[1]).keys() == {
+        ViolationKind.LIMIT_LIFTED
+    }
 
 
 def test_a_process_on_a_gpu_that_it_should_not_see_is_not_judged_by_its_ordinals() -> None:
@@ -74,7 +79,7 @@ def test_a_process_on_a_gpu_that_it_should_not_see_is_not_judged_by_its_ordinals
 
 @pytest.mark.parametrize(("value", "read"), [("31", "31"), ("100", "100"), ("0", "100"), ("abc", "100"), (None, "100")])
 def test_a_thread_percentage_above_the_grant_lifts_it(value: str | None, read: str) -> None:
-    said = found({THREAD_PERCENT: value})[Kind.LIMIT_LIFTED]
+    said = found({THREAD_PERCENT: value})[ViolationKind.LIMIT_LIFTED]
     assert f"which counts as {read} %; it was granted 30 %" in said
 
 
@@ -83,7 +88,7 @@ def test_a_smaller_thread_percentage_lifts_nothing() -> None:
 
 
 def test_partitioning_is_a_kind_of_its_own() -> None:
-    assert found({PARTITIONING: "1"}).keys() == {Kind.PARTITIONING_ENABLED}
+    assert found({PARTITIONING: "1"}).keys() == {ViolationKind.PARTITIONING_ENABLED}
     assert found({PARTITIONING: None}) == {}
 
 
@@ -105,9 +110,9 @@ def test_what_mpsd_writes_lifts_nothing_on_any_gpu_of_an_uneven_grant_however_it
     amounts: list[tuple[int, int]], thread_percent: int, others_mib: int, data: st.DataObject
 ) -> None:
     uuids = [f"GPU-{n:08d}-0000-0000-0000-000000000000" for n in range(len(amounts))]
-    parts = tuple(Part(uuid, *amount) for uuid, amount in zip(uuids, amounts, strict=True))
+    parts = tuple(GpuShare(uuid, *amount) for uuid, amount in zip(uuids, amounts, strict=True))
     grant = replace(GRANT, parts=parts, thread_percent=thread_percent)
-    held = Held(grant, max(grant.memory_mib, others_mib), grant.gpus)
+    held = ClientLimits(grant, max(grant.memory_mib, others_mib), grant.gpus)
     ours = environment(ClientLimit(grant.memory_mib, grant.thread_percent), "/run/mpsd/client")
     narrowed = data.draw(st.permutations(uuids))[: data.draw(st.integers(1, len(uuids)))]
     for visible in ({}, {VISIBLE_DEVICES: ",".join(narrowed)}):
@@ -116,7 +121,7 @@ def test_what_mpsd_writes_lifts_nothing_on_any_gpu_of_an_uneven_grant_however_it
 
 
 def test_more_than_the_largest_part_of_an_uneven_grant_lifts_its_limit() -> None:
-    parts = (Part(UUIDS[0], 1024, 0), Part(UUIDS[1], 3072, 0))
-    held = Held(replace(GRANT, parts=parts), 9216, UUIDS)
-    assert "it was granted 3072 MiB" in found({MEMORY_LIMIT: "0=4G"}, held)[Kind.LIMIT_LIFTED]
+    parts = (GpuShare(UUIDS[0], 1024, 0), GpuShare(UUIDS[1], 3072, 0))
+    held = ClientLimits(replace(GRANT, parts=parts), 9216, UUIDS)
+    assert "it was granted 3072 MiB" in found({MEMORY_LIMIT: "0=4G"}, held)[ViolationKind.LIMIT_LIFTED]
     assert found({MEMORY_LIMIT: "0=3G"}, held) == {}

@@ -10,26 +10,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.node_view import HeldGrant
-from mpsd.model.violations import Kind, Response
+from mpsd.model.violations import Response, ViolationKind
 from mpsd.platform.kube_time import stamp
-from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, USE_S, Written, write_due
+from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, USE_S, WrittenStatus, write_due
 from mpsd.watchdog.rules.reported import MOST_LAST, MOST_PODS, LastViolation, NodeViolations, Tally, with_violations
 from tests.model.worlds import NOW
 from tests.status.pod_worlds import held, node, pod
 from tests.status.test_mpsnode import ROUNDING, SCHEMA, status
 
-MEMORY, LIFTED = Kind.MEMORY_OVER_GRANT, Kind.LIMIT_LIFTED
-OF_PODS = (MEMORY, LIFTED, Kind.PARTITIONING_ENABLED, Kind.OUTSIDE_MPS, Kind.TOO_MANY_CLIENTS)
+MEMORY, LIFTED = ViolationKind.MEMORY_OVER_GRANT, ViolationKind.LIMIT_LIFTED
+OF_PODS = (
+    MEMORY,
+    LIFTED,
+    ViolationKind.PARTITIONING_ENABLED,
+    ViolationKind.OUTSIDE_MPS,
+    ViolationKind.TOO_MANY_CLIENTS,
+)
 FULL_NODE = 8 * 40  # pods
 
 
-def last(name: str | None, kind: Kind, at: float = NOW) -> LastViolation:
+def last(name: str | None, kind: ViolationKind, at: float = NOW) -> LastViolation:
     return LastViolation(at, kind, Response.KILL, pod(name) if name else None)
 
 
-def violations(tallies: Mapping[str, Mapping[Kind, int]], *others: LastViolation, at: float = NOW) -> NodeViolations:
+def violations(
+    tallies: Mapping[str, Mapping[ViolationKind, int]], *others: LastViolation, at: float = NOW
+) -> NodeViolations:
     """tallies: by the name of a pod that has a grant. others: what somebody else did."""
-    counts: dict[Kind, int] = {}
+    counts: dict[ViolationKind, int] = {}
     for kind, number in [
         *(pair for tally in tallies.values() for pair in tally.items()),
         *((o.kind, 1) for o in others),
@@ -62,7 +70,7 @@ def test_a_pod_is_told_of_with_what_it_did_how_often_and_when_last() -> None:
 
 
 def test_of_pods_that_are_gone_and_of_processes_in_none_the_node_tells() -> None:
-    found = told(violations({}, last("gone", LIFTED), last(None, Kind.IN_NO_POD)), "a")
+    found = told(violations({}, last("gone", LIFTED), last(None, ViolationKind.IN_NO_POD)), "a")
     jsonschema.validate(found, SCHEMA)
     assert [one["count"] for one in found["violations"]["counts"]] == [1, 1]
     assert [one.get("pod") for one in found["violations"]["last"]] == ["default/gone", None]
@@ -110,18 +118,18 @@ acts = st.lists(
 
 @given(acts)
 def test_whatever_programs_do_again_and_again_is_written_twice_a_minute_at_most_and_the_last_is_told_in_the_end(
-    sequence: list[tuple[float, str, Kind]],
+    sequence: list[tuple[float, str, ViolationKind]],
 ) -> None:
     names = sorted({name for _pause, name, _kind in sequence})
-    tallies: dict[str, dict[Kind, int]] = {}
+    tallies: dict[str, dict[ViolationKind, int]] = {}
     now, current = 0.0, told(violations({}), names)
-    written = Written(current, now)
+    written = WrittenStatus(current, now)
     writes = [(now, current)]
 
     def look() -> None:
         nonlocal written
         if write_due(current, written) <= now:
-            written = Written(current, now)
+            written = WrittenStatus(current, now)
             writes.append((now, current))
 
     for pause_s, name, kind in sequence:
@@ -143,7 +151,7 @@ def test_whatever_programs_do_again_and_again_is_written_twice_a_minute_at_most_
 
 def test_more_of_the_same_is_written_with_what_is_used_and_a_first_one_at_once() -> None:
     def due(before: NodeViolations, now: NodeViolations) -> float:
-        return write_due(told(now, "ab"), Written(told(before, "ab"), 0.0))
+        return write_due(told(now, "ab"), WrittenStatus(told(before, "ab"), 0.0))
 
     none, one, more = (violations(tally) for tally in ({}, {"a": {MEMORY: 1}}, {"a": {MEMORY: 2}}))
     assert due(none, one) == CHANGE_S

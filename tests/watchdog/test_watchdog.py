@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.events import Reason
-from mpsd.model.grants import Grant, Part
+from mpsd.model.grants import GpuShare, Grant
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import Client
 from mpsd.model.policy import Response
-from mpsd.model.violations import Kind
+from mpsd.model.violations import ViolationKind
 from mpsd.watchdog.rules.judge import AGAIN_S, SECOND_LOOK_S
 from tests.model.gpu_worlds import EVERYTHING_KILLS, Watch, client, ended, kinds, pod_grant, policy, program_grant
 from tests.model.worlds import CAPABILITY, GPUS, UUIDS
@@ -54,7 +54,7 @@ def test_a_gpu_that_nvml_does_not_answer_for_once_makes_nobody_a_culprit_and_not
     assert len(watch.look((A,), client(1, A, 700), lifted).violations) == 1
     assert watch.look((A,), unseen=frozenset({UUIDS[0]})).violations == ()
     (found,) = watch.look((A,), client(1, A, 725), replace(lifted, used_mib=400)).violations
-    assert (found.kind, found.client.pid) == (Kind.MEMORY_OVER_GRANT, 2)
+    assert (found.kind, found.client.pid) == (ViolationKind.MEMORY_OVER_GRANT, 2)
 
 
 def test_what_is_within_the_tolerance_is_not_over() -> None:
@@ -69,12 +69,12 @@ def test_memory_of_each_gpu_is_weighed_by_itself() -> None:
 
 
 def test_each_gpu_of_an_uneven_grant_is_held_to_its_own_part_and_not_to_what_mps_was_told() -> None:
-    parts = (Part(UUIDS[0], 1024, 0), Part(UUIDS[1], 4096, 0))
+    parts = (GpuShare(UUIDS[0], 1024, 0), GpuShare(UUIDS[1], 4096, 0))
     uneven = replace(pod_grant("a", 1024, 0, 1), parts=parts)
     within = (client(1, uneven, 1000), client(2, uneven, 4000, gpu=1))
     assert Watch().look((uneven,), *within).violations == ()
     (found,) = Watch().look((uneven,), client(1, uneven, 1100), within[1]).violations
-    assert (found.client.pid, found.kind) == (1, Kind.MEMORY_OVER_GRANT)
+    assert (found.client.pid, found.kind) == (1, ViolationKind.MEMORY_OVER_GRANT)
     assert found.message == "holds 1100 MiB: 1100 MiB of gpu0 are used where 1024 MiB were granted"
     assert ended(Watch().look((uneven,), within[0], client(2, uneven, 4200, gpu=1))) == {2}
 
@@ -189,7 +189,7 @@ def test_a_process_beside_mps_is_ended_at_the_second_look() -> None:
     escaped = client(1, A, on_mps=False)
     first = watch.look((A,), escaped)
     assert (first.violations, first.look_again) == ((), True)
-    assert kinds(watch.look((A,), escaped, after_s=SECOND_LOOK_S)) == {1: {Kind.OUTSIDE_MPS}}
+    assert kinds(watch.look((A,), escaped, after_s=SECOND_LOOK_S)) == {1: {ViolationKind.OUTSIDE_MPS}}
 
 
 def test_a_client_that_shows_beside_mps_for_a_moment_is_left_alone() -> None:
@@ -201,7 +201,7 @@ def test_a_client_that_shows_beside_mps_for_a_moment_is_left_alone() -> None:
 
 def test_a_process_on_a_gpu_that_its_grant_does_not_name_has_no_grant_there() -> None:
     verdict = Watch(EVERYTHING_KILLS).looks((A,), client(1, A, gpu=1))
-    assert kinds(verdict) == {1: {Kind.WITHOUT_GRANT}}
+    assert kinds(verdict) == {1: {ViolationKind.WITHOUT_GRANT}}
     assert str(verdict.violations[0]) == "pid 1 (python) uses gpu1, and was granted gpu0"
     assert verdict.violations[0].pod == A.holder
 
@@ -209,7 +209,7 @@ def test_a_process_on_a_gpu_that_its_grant_does_not_name_has_no_grant_there() ->
 def test_a_process_of_a_pod_that_is_known_to_hold_no_grant_is_ended_and_one_of_an_unknown_pod_never() -> None:
     known, unknown = client(1, None, pod=STRANGER.uid), client(2, None, pod="nobody-knows")
     verdict = Watch(EVERYTHING_KILLS).looks((A,), known, unknown, ungranted={STRANGER.uid: STRANGER})
-    assert kinds(verdict) == {1: {Kind.WITHOUT_GRANT}}
+    assert kinds(verdict) == {1: {ViolationKind.WITHOUT_GRANT}}
     assert verdict.violations[0].pod == STRANGER
 
 
@@ -236,7 +236,7 @@ def test_what_was_only_counted_is_told_of_once_where_the_policy_now_says_so() ->
 def test_what_is_in_no_pod_is_told_of_once_and_not_ended_by_default() -> None:
     watch = Watch()
     (found,) = watch.looks((A,), client(1, None, 5000, on_mps=False)).violations
-    assert (found.kind, found.response, found.pod) == (Kind.IN_NO_POD, Response.WARN, None)
+    assert (found.kind, found.response, found.pod) == (ViolationKind.IN_NO_POD, Response.WARN, None)
     assert (
         str(found) == "pid 1 (python) is in no pod and uses gpu0, which mpsd shares; it runs beside MPS, without limits"
     )
@@ -285,13 +285,13 @@ def test_by_the_shipped_actions_nobody_is_ended_who_has_no_pod_and_no_grant(clie
 def test_of_too_many_processes_the_newest_are_too_many() -> None:
     two = pod_grant("a", 8192, clients=2)
     verdict = Watch(EVERYTHING_KILLS).look((two,), *(client(pid, two) for pid in (30, 10, 20, 40)))
-    assert kinds(verdict) == {30: {Kind.TOO_MANY_CLIENTS}, 40: {Kind.TOO_MANY_CLIENTS}}
+    assert kinds(verdict) == {30: {ViolationKind.TOO_MANY_CLIENTS}, 40: {ViolationKind.TOO_MANY_CLIENTS}}
 
 
 def test_who_is_ended_for_one_reason_counts_for_no_other() -> None:
     two = pod_grant("a", 1024, clients=2)
     clients = client(1, two, 100), client(2, two, 100), client(3, two, 5000)
-    assert kinds(Watch(EVERYTHING_KILLS).look((two,), *clients)) == {3: {Kind.TOO_MANY_CLIENTS}}
+    assert kinds(Watch(EVERYTHING_KILLS).look((two,), *clients)) == {3: {ViolationKind.TOO_MANY_CLIENTS}}
 
 
 def test_a_full_gpu_is_told_of_once_on_the_pods_there_before_error_808_is() -> None:
@@ -309,7 +309,7 @@ def test_a_lifted_limit_is_told_of_once_while_its_process_stays_within() -> None
     watch = Watch()
     lifted = client(1, A, environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"})
     (found,) = watch.look((A,), lifted).violations
-    assert (found.kind, found.ends) == (Kind.LIMIT_LIFTED, False)
+    assert (found.kind, found.ends) == (ViolationKind.LIMIT_LIFTED, False)
     assert found.message.startswith('lifts its limit: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT is "garbage": ')
     assert watch.look((A,), replace(lifted, used_mib=200)).violations == ()
 

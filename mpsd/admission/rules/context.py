@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from mpsd.model.fields import Fields
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.pod import Container, Pod
-from mpsd.model.policy import Mode, Policy, RuleId
+from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.model.problem import Problem, shown
-from mpsd.model.request import Share, asks, read_share
+from mpsd.model.request import PodRequest, asks, read_share
 
 NO_DEVICES = frozenset({"", "none", "void"})  # values of it that give a container no GPU
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class RequestContext:
     """What is known beside the object.
 
     writer: the user's name, empty where nobody is named. config_maps: the keys of those that were looked up, by name.
@@ -33,24 +33,24 @@ class Circumstances:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RuleInput:
     """A pod under judgement. asking: its containers that ask for a GPU; `share` is empty where none does."""
 
     pod: Pod
     policy: Policy
-    circumstances: Circumstances
+    circumstances: RequestContext
     asking: tuple[Container, ...]
-    share: Share
+    share: PodRequest
     malformed: tuple[Problem, ...]
 
 
 def case_of(
-    pod: Pod, malformed: tuple[Problem, ...], policy: Policy, facts: GpuFacts, circumstances: Circumstances
-) -> Case:
+    pod: Pod, malformed: tuple[Problem, ...], policy: Policy, facts: GpuFacts, circumstances: RequestContext
+) -> RuleInput:
     """malformed: what was found wrong with the object's shape on the way to the pod."""
     asking = tuple(container for container in pod.containers if asks(container, policy.resources))
-    share = read_share(pod, policy, facts) if asking else Share((), ())
-    return Case(pod, policy, circumstances, asking, share, malformed)
+    share = read_share(pod, policy, facts) if asking else PodRequest((), ())
+    return RuleInput(pod, policy, circumstances, asking, share, malformed)
 
 
 # How hard each rule is taken: the policy's mode, and what a namespace's labels make of it.
@@ -58,16 +58,16 @@ def case_of(
 # One rule: the three labels work as those of Pod Security Admission do, each for itself; the strongest that names a
 # rule counts. A namespace that says nothing gets the policy.
 
-Modes = Mapping[RuleId, Mode]
+Modes = Mapping[RuleId, RuleMode]
 
 # What each label covers without a value: those rules of the policy, and the stronger ones, so that a rule that is not
 # enforced in a namespace is still warned of.
-_COVERED: Mapping[Mode, frozenset[Mode]] = {
-    Mode.ENFORCE: frozenset({Mode.ENFORCE}),
-    Mode.WARN: frozenset({Mode.ENFORCE, Mode.WARN}),
-    Mode.AUDIT: frozenset(Mode),
+_COVERED: Mapping[RuleMode, frozenset[RuleMode]] = {
+    RuleMode.ENFORCE: frozenset({RuleMode.ENFORCE}),
+    RuleMode.WARN: frozenset({RuleMode.ENFORCE, RuleMode.WARN}),
+    RuleMode.AUDIT: frozenset(RuleMode),
 }
-_VALUES: Mapping[str, Callable[[Mode, Mode], bool]] = {
+_VALUES: Mapping[str, Callable[[RuleMode, RuleMode], bool]] = {
     "all": lambda _label, _rule: True,
     "none": lambda _label, _rule: False,
     "default": lambda label, rule: rule in _COVERED[label],
@@ -86,25 +86,25 @@ class NamespaceModes:
     changes_pods: bool = True
 
 
-def label_of(mode: Mode) -> str:
+def label_of(mode: RuleMode) -> str:
     return f"mpsd.io/{mode}"
 
 
 def modes_in(labels: Fields, rules: Modes) -> NamespaceModes:
     """The modes of a namespace with these labels. Where it enforces nothing, its pods are not changed either."""
-    values = {mode: labels[label_of(mode)] for mode in Mode if label_of(mode) in labels} if labels else {}
+    values = {mode: labels[label_of(mode)] for mode in RuleMode if label_of(mode) in labels} if labels else {}
     if not values:
         return NamespaceModes(rules)
-    covers = {mode: _VALUES.get(str(values.get(mode, "default")), _VALUES["default"]) for mode in Mode}
+    covers = {mode: _VALUES.get(str(values.get(mode, "default")), _VALUES["default"]) for mode in RuleMode}
     modes = {
-        rule: next(mode for mode in Mode if covers[mode](mode, own))
+        rule: next(mode for mode in RuleMode if covers[mode](mode, own))
         for rule, own in rules.items()
-        if any(covers[mode](mode, own) for mode in Mode)
+        if any(covers[mode](mode, own) for mode in RuleMode)
     }
-    return NamespaceModes(modes, tuple(_not_understood(values)), values.get(Mode.ENFORCE) != "none")
+    return NamespaceModes(modes, tuple(_not_understood(values)), values.get(RuleMode.ENFORCE) != "none")
 
 
-def _not_understood(values: Mapping[Mode, object]) -> Iterator[str]:
+def _not_understood(values: Mapping[RuleMode, object]) -> Iterator[str]:
     for mode, value in values.items():
         if value not in _VALUES:
             yield f"the namespace's label {label_of(mode)} is {shown(value)}: write all, none or default"

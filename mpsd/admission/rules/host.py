@@ -7,7 +7,7 @@ driver's) are out of reach here.
 from collections.abc import Iterator
 from functools import lru_cache
 
-from mpsd.admission.rules.context import Case
+from mpsd.admission.rules.context import RuleInput
 from mpsd.model.fields import at
 from mpsd.model.pod import Container, HostVolume, Pod
 from mpsd.model.policy import HostIPC, RuleId
@@ -74,14 +74,14 @@ _OWN = ("/run/mpsd",)
 _SECURITY = "securityContext"
 
 
-def missing_host_ipc(case: Case) -> Iterator[Problem]:
+def missing_host_ipc(case: RuleInput) -> Iterator[Problem]:
     if not case.pod.host_ipc and case.policy.admission.host_ipc is not HostIPC.OFF and not _adds_host_ipc(case):
         message = "a pod that asks for a GPU needs hostIPC: true, without which its programs do not reach MPS"
         remedy = "add hostIPC: true beside containers"
         yield Problem(RuleId.HOST_IPC_MISSING, at(case.pod.path, "spec", "hostIPC"), "", message, remedy)
 
 
-def added_host_ipc(case: Case) -> Iterator[Problem]:
+def added_host_ipc(case: RuleInput) -> Iterator[Problem]:
     if not case.pod.host_ipc and _adds_host_ipc(case):
         yield host_ipc_is_added(case.pod)
 
@@ -93,26 +93,26 @@ def host_ipc_is_added(pod: Pod) -> Problem:
     return Problem(RuleId.HOST_IPC_ADDED, at(pod.path, "spec", "hostIPC"), "", message, remedy)
 
 
-def unneeded_host_ipc(case: Case) -> Iterator[Problem]:
+def unneeded_host_ipc(case: RuleInput) -> Iterator[Problem]:
     if case.pod.host_ipc and case.policy.admission.host_ipc is HostIPC.OFF:
         message = "shares memory with every pod on the node that has it too, and MPS does not need it here"
         yield Problem(RuleId.HOST_IPC_UNNEEDED, at(case.pod.path, "spec", "hostIPC"), "true", message, "remove it")
 
 
-def _adds_host_ipc(case: Case) -> bool:
+def _adds_host_ipc(case: RuleInput) -> bool:
     """Whether it is still to be added: pods are changed, and the pods of a template are created later."""
     is_late = case.circumstances.is_changed and not case.pod.path
     return case.policy.admission.host_ipc is HostIPC.INJECT and not is_late
 
 
-def privileged(case: Case) -> Iterator[Problem]:
+def privileged(case: RuleInput) -> Iterator[Problem]:
     for container in case.pod.containers:
         if container.privileged:
             message = "a privileged container sees every GPU, and no limit holds it"
             yield Problem(RuleId.PRIVILEGED, _privileged_where(container), "true", message, "remove it")
 
 
-def privileged_unasked(case: Case) -> Iterator[Problem]:
+def privileged_unasked(case: RuleInput) -> Iterator[Problem]:
     for container in case.pod.containers:
         if container.privileged:
             message = "a privileged container sees every GPU of its node, which nobody counts"
@@ -120,7 +120,7 @@ def privileged_unasked(case: Case) -> Iterator[Problem]:
             yield Problem(RuleId.UNASKED_PRIVILEGED, _privileged_where(container), "true", message, remedy)
 
 
-def capabilities(case: Case) -> Iterator[Problem]:
+def capabilities(case: RuleInput) -> Iterator[Problem]:
     blocked = frozenset(case.policy.admission.blocked_capabilities)
     for container in case.pod.containers:
         for name in container.capabilities:
@@ -130,14 +130,14 @@ def capabilities(case: Case) -> Iterator[Problem]:
                 yield Problem(RuleId.CAPABILITIES, where, shown(name), message, "remove it")
 
 
-def host_pid(case: Case) -> Iterator[Problem]:
+def host_pid(case: RuleInput) -> Iterator[Problem]:
     if case.pod.host_pid:
         message = "shows the pod its neighbours' processes, and lets root signal them"
         remedy = "remove it; MPS works without"
         yield Problem(RuleId.HOST_PID, at(case.pod.path, "spec", "hostPID"), "true", message, remedy)
 
 
-def host_root(case: Case) -> Iterator[Problem]:
+def host_root(case: RuleInput) -> Iterator[Problem]:
     """Only containers with a GPU are given the way to MPS, on which root can end its neighbours."""
     for container in case.asking if case.pod.host_users else ():
         uid, non_root = container.run_as.uid, container.run_as.non_root
@@ -150,22 +150,22 @@ def host_root(case: Case) -> Iterator[Problem]:
             yield Problem(RuleId.HOST_ROOT, where, value, message, remedy)
 
 
-def host_paths(case: Case) -> Iterator[Problem]:
+def host_paths(case: RuleInput) -> Iterator[Problem]:
     yield from _reaching(case, RuleId.HOST_PATH, "mount a narrower path, or another kind of volume")
 
 
-def host_paths_unasked(case: Case) -> Iterator[Problem]:
+def host_paths_unasked(case: RuleInput) -> Iterator[Problem]:
     yield from _reaching(case, RuleId.UNASKED_HOST_PATH, "mount a narrower path")
 
 
-def mpsd_files(case: Case) -> Iterator[Problem]:
+def mpsd_files(case: RuleInput) -> Iterator[Problem]:
     for volume in case.pod.host_volumes:
         if _is_ours(volume):
             message = "is where mpsd keeps the ways to its daemons, which the node hands to each pod itself"
             yield Problem(RuleId.MPSD_FILES, volume.path, shown(volume.host_path), message, "remove the volume")
 
 
-def mount_paths(case: Case) -> Iterator[Problem]:
+def mount_paths(case: RuleInput) -> Iterator[Problem]:
     for container in case.pod.containers:
         for mount in container.mounts:
             hidden = inside(mount.inside, case.policy.admission.blocked_mount_paths)
@@ -174,7 +174,7 @@ def mount_paths(case: Case) -> Iterator[Problem]:
                 yield Problem(RuleId.MOUNT_PATH, mount.path, shown(mount.inside), message, "mount it elsewhere")
 
 
-def _reaching(case: Case, rule: RuleId, remedy: str) -> Iterator[Problem]:
+def _reaching(case: RuleInput, rule: RuleId, remedy: str) -> Iterator[Problem]:
     for volume in case.pod.host_volumes:
         places = reached(volume.host_path, case.policy.admission.blocked_host_paths)
         if places and not _is_ours(volume):

@@ -21,7 +21,7 @@ class FailurePolicy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class WebhookRegistration:
     """What a configuration must say.
 
     url: empty where the webhook is reached through its Service. authorities: base64 of the PEM bundle that verifies
@@ -44,7 +44,7 @@ class Repair:
     changes: tuple[str, ...]
 
 
-def repair(configuration: Mapping[str, Any], wanted: Registration, *, may_fail: bool) -> Repair | None:
+def repair(configuration: Mapping[str, Any], wanted: WebhookRegistration, *, may_fail: bool) -> Repair | None:
     """The change that a configuration needs, None where it needs none. may_fail: whether `Fail` may be set now.
 
     Rules, timeouts and match conditions are the manifests' business and stay as they are.
@@ -60,7 +60,7 @@ def repair(configuration: Mapping[str, Any], wanted: Registration, *, may_fail: 
     return Repair(repaired, tuple(changes)) if changes else None
 
 
-def is_registered(configuration: Mapping[str, Any], wanted: Registration) -> bool:
+def is_registered(configuration: Mapping[str, Any], wanted: WebhookRegistration) -> bool:
     """Whether the API server asks us, by this configuration, whatever it does when we do not answer."""
     webhooks = [webhook for webhook in configuration.get("webhooks") or [] if isinstance(webhook, dict)]
     return bool(webhooks) and not any(_differing(webhook, wanted, may_fail=False) for webhook in webhooks)
@@ -81,7 +81,7 @@ def exemption(namespace: Mapping[str, Any]) -> dict[str, Any] | None:
     return None if labels.get(EXEMPT) == "true" else {"metadata": {"labels": {EXEMPT: "true"}}}
 
 
-def _differing(webhook: Mapping[str, Any], wanted: Registration, *, may_fail: bool) -> dict[str, Any]:
+def _differing(webhook: Mapping[str, Any], wanted: WebhookRegistration, *, may_fail: bool) -> dict[str, Any]:
     """The fields of one webhook that must change, with their new values."""
     differing: dict[str, Any] = {}
     client = webhook.get("clientConfig") or {}
@@ -98,7 +98,7 @@ def _differing(webhook: Mapping[str, Any], wanted: Registration, *, may_fail: bo
     return differing
 
 
-def _client_config(seen: Mapping[str, Any], wanted: Registration) -> dict[str, Any]:
+def _client_config(seen: Mapping[str, Any], wanted: WebhookRegistration) -> dict[str, Any]:
     if wanted.url:
         right: dict[str, Any] = {"url": wanted.url.rstrip("/") + wanted.path}
     else:

@@ -1,11 +1,11 @@
-"""The rules that keep the scheduler's books true: what is asked for, and who says where it runs.
+"""The rules that keep the scheduler's ledger true: what is asked for, and who says where it runs.
 
 One rule: whatever decides where a pod runs must have asked mpsd whether there is room.
 """
 
 from collections.abc import Iterator, Mapping
 
-from mpsd.admission.rules.context import NO_DEVICES, Case
+from mpsd.admission.rules.context import NO_DEVICES, RuleInput
 from mpsd.model.client_limits import VISIBLE_DEVICES
 from mpsd.model.fields import Fields, at
 from mpsd.model.names import matches, matching, within_reach
@@ -24,15 +24,15 @@ PLACEMENT_ANNOTATIONS = (
 )
 
 
-def malformed(case: Case) -> tuple[Problem, ...]:
+def malformed(case: RuleInput) -> tuple[Problem, ...]:
     return case.malformed
 
 
-def impossible_requests(case: Case) -> tuple[Problem, ...]:
+def impossible_requests(case: RuleInput) -> tuple[Problem, ...]:
     return case.share.problems
 
 
-def other_gpus(case: Case) -> Iterator[Problem]:
+def other_gpus(case: RuleInput) -> Iterator[Problem]:
     for container in case.pod.containers:
         for key, amounts in (("limits", container.limits), ("requests", container.requests)):
             for name, amount in named(amounts, case.policy.admission.other_gpus):
@@ -42,7 +42,7 @@ def other_gpus(case: Case) -> Iterator[Problem]:
                     yield Problem(RuleId.OTHER_GPU_TOO, where, shown(amount), message, "remove one of the two")
 
 
-def gpus_apart(case: Case) -> Iterator[Problem]:
+def gpus_apart(case: RuleInput) -> Iterator[Problem]:
     name = case.policy.resources.count
     gpus = max((request.gpus for request in case.share.requests), default=1)
     if gpus > max([1, *map(len, case.policy.domains)]):
@@ -52,7 +52,7 @@ def gpus_apart(case: Case) -> Iterator[Problem]:
         yield Problem(RuleId.GPUS_NOT_TOGETHER, where, shown(case.pod.labels.get(name)), message, remedy)
 
 
-def scheduler_name(case: Case) -> Iterator[Problem]:
+def scheduler_name(case: RuleInput) -> Iterator[Problem]:
     scheduler, allowed = case.pod.scheduler, case.policy.admission.schedulers
     if scheduler and scheduler not in allowed:
         message = "this scheduler does not ask mpsd which GPU has room"
@@ -61,14 +61,14 @@ def scheduler_name(case: Case) -> Iterator[Problem]:
         )
 
 
-def node_name(case: Case) -> Iterator[Problem]:
+def node_name(case: RuleInput) -> Iterator[Problem]:
     if case.pod.node and not case.circumstances.is_placed:
         message = "goes past the scheduler, which knows what each GPU has left"
         remedy = "remove it; choose nodes by nodeSelector or affinity"
         yield Problem(RuleId.NODE_NAME, _in_spec(case.pod, "nodeName"), shown(case.pod.node), message, remedy)
 
 
-def runtime_class(case: Case) -> Iterator[Problem]:
+def runtime_class(case: RuleInput) -> Iterator[Problem]:
     runtime, allowed = case.pod.runtime_class, case.policy.admission.runtime_classes
     if runtime and runtime not in allowed:
         message = "this runtime may set up GPUs in a way of its own"
@@ -77,7 +77,7 @@ def runtime_class(case: Case) -> Iterator[Problem]:
         )
 
 
-def placement_annotations(case: Case) -> Iterator[Problem]:
+def placement_annotations(case: RuleInput) -> Iterator[Problem]:
     """Those that this writer has added, changed or taken away."""
     now, before = case.pod.annotations, case.circumstances.annotations_before
     if (not now and not before) or case.circumstances.writer in case.policy.admission.placement_accounts:
@@ -124,7 +124,7 @@ def _one_of(allowed: tuple[str, ...]) -> str:
 _REMOVE = "remove it; the node sets what the container needs"
 
 
-def blocked_variables(case: Case) -> Iterator[Problem]:
+def blocked_variables(case: RuleInput) -> Iterator[Problem]:
     """Those of the containers of a pod that asks for a GPU, named one by one or as keys of a known ConfigMap."""
     is_blocked = matching(case.policy.admission.blocked_environment)
     for container in case.pod.containers:
@@ -145,7 +145,7 @@ def blocked_variables(case: Case) -> Iterator[Problem]:
                     yield Problem(RuleId.ENVIRONMENT_BLOCKED, source.path, value, message, remedy)
 
 
-def visible_devices_unasked(case: Case) -> Iterator[Problem]:
+def visible_devices_unasked(case: RuleInput) -> Iterator[Problem]:
     for container in case.pod.containers:
         for variable in container.variables:
             if variable.name == VISIBLE_DEVICES and not _gives_nothing(variable):
@@ -154,15 +154,15 @@ def visible_devices_unasked(case: Case) -> Iterator[Problem]:
                 yield Problem(RuleId.UNASKED_VISIBLE_DEVICES, variable.path, _value(variable), message, remedy)
 
 
-def secrets(case: Case) -> Iterator[Problem]:
+def secrets(case: RuleInput) -> Iterator[Problem]:
     yield from _unseen(case, RuleId.ENVIRONMENT_SECRET, "Secret")
 
 
-def unseen_config_maps(case: Case) -> Iterator[Problem]:
+def unseen_config_maps(case: RuleInput) -> Iterator[Problem]:
     yield from _unseen(case, RuleId.ENVIRONMENT_UNSEEN, "ConfigMap")
 
 
-def _unseen(case: Case, rule: RuleId, kind: str) -> Iterator[Problem]:
+def _unseen(case: RuleInput, rule: RuleId, kind: str) -> Iterator[Problem]:
     for container in case.asking:
         for source in container.sources:
             reach = within_reach(source.prefix, case.policy.admission.blocked_environment)
@@ -183,12 +183,12 @@ def config_maps_within_reach(pod: Pod, policy: Policy) -> Iterator[str]:
                 yield source.name
 
 
-def _keys(source: VariableSource, case: Case) -> frozenset[str]:
+def _keys(source: VariableSource, case: RuleInput) -> frozenset[str]:
     known = case.circumstances.config_maps if source.kind == "ConfigMap" else {}
     return known.get(source.name, frozenset())
 
 
-def _is_harmless(variable: Variable, container: Container, case: Case) -> bool:
+def _is_harmless(variable: Variable, container: Container, case: RuleInput) -> bool:
     return _gives_nothing(variable) and not asks(container, case.policy.resources)
 
 

@@ -9,14 +9,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from mpsd.admission.rules.context import Circumstances, NamespaceModes, modes_in
+from mpsd.admission.rules.context import NamespaceModes, RequestContext, modes_in
 from mpsd.admission.rules.host import host_ipc_is_added
 from mpsd.admission.rules.requests import config_maps_within_reach
-from mpsd.admission.rules.table import Finding
+from mpsd.admission.rules.table import RuleFinding
 from mpsd.admission.rules.verdict import HOST_IPC, Change, is_exempt, judge, of_mode, patch_for_debugging, patch_for_pod
-from mpsd.model.fields import TOO_MANY_FIELDS, Fields, Shape, at
+from mpsd.model.fields import TOO_MANY_FIELDS, FieldReader, Fields, at
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.policy import Mode, Policy, RuleId
+from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.model.problem import Problem, shown
 from mpsd.model.request import asks_for_gpu
 from mpsd.platform.rules.kubernetes_objects import KubernetesObject, read_object
@@ -80,7 +80,7 @@ def read_review(review: object) -> Review:
     if (review.get("apiVersion"), review.get("kind")) != (API_VERSION, KIND):
         sent = f"{shown(review.get('kind'))} of {shown(review.get('apiVersion'))}"
         raise MalformedReview(f"the body is {sent}, and what is read here is {KIND} of {API_VERSION}")
-    shape = Shape()
+    shape = FieldReader()
     request = shape.needed(review, "request", "") or {}
     kind = shape.needed(request, "kind", "request") or {}
     user = shape.mapping(request, "userInfo", "request")
@@ -110,7 +110,7 @@ def read_review(review: object) -> Review:
 _NEEDED = {("object", Operation.CREATE), ("object", Operation.UPDATE), ("oldObject", Operation.UPDATE)}
 
 
-def _object(shape: Shape, request: Fields, key: str, operation: Operation, typed: Fields) -> Fields:
+def _object(shape: FieldReader, request: Fields, key: str, operation: Operation, typed: Fields) -> Fields:
     """The object under `key` with the type that the API server says it has; empty where nobody needs one."""
     if (key, operation) not in _NEEDED:
         return {}
@@ -118,7 +118,7 @@ def _object(shape: Shape, request: Fields, key: str, operation: Operation, typed
     return {} if thing is None else {**thing, **typed}
 
 
-def _operation(shape: Shape, request: Fields) -> Operation:
+def _operation(shape: FieldReader, request: Fields) -> Operation:
     text = _needed_text(shape, request, "operation", "request")
     if text and text not in Operation.__members__:
         remedy = f"write one of {', '.join(Operation)}"
@@ -126,12 +126,12 @@ def _operation(shape: Shape, request: Fields) -> Operation:
     return Operation.__members__.get(text, Operation.CONNECT)
 
 
-def _version(shape: Shape, kind: Fields) -> str:
+def _version(shape: FieldReader, kind: Fields) -> str:
     group, version = (shape.text(kind, key, "request.kind") for key in ("group", "version"))
     return f"{group}/{version}" if group else version
 
 
-def _needed_text(shape: Shape, fields: Fields, key: str, path: str) -> str:
+def _needed_text(shape: FieldReader, fields: Fields, key: str, path: str) -> str:
     if fields and fields.get(key) in (None, ""):
         shape.problems.append(Problem("field-missing", at(path, key), "", "is missing", "add it"))
     return shape.text(fields, key, path)
@@ -198,10 +198,10 @@ class AdmissionAnswer:
         return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
 
 
-def answer_to(uid: str, name: str, found: Iterable[Finding], there: NamespaceModes) -> AdmissionAnswer:
+def answer_to(uid: str, name: str, found: Iterable[RuleFinding], there: NamespaceModes) -> AdmissionAnswer:
     """What is said about the findings in an object of this name, in a namespace where these modes count."""
     taken = tuple(finding for finding in found if finding.rule in there.modes)
-    refused = of_mode(Mode.ENFORCE, taken, there.modes)
+    refused = of_mode(RuleMode.ENFORCE, taken, there.modes)
     verdicts = tuple(dict.fromkeys((str(finding.rule), str(there.modes[finding.rule])) for finding in taken))
     return AdmissionAnswer(
         uid,
@@ -214,9 +214,9 @@ def answer_to(uid: str, name: str, found: Iterable[Finding], there: NamespaceMod
     )
 
 
-def warnings_of(found: Iterable[Finding], there: NamespaceModes) -> tuple[str, ...]:
+def warnings_of(found: Iterable[RuleFinding], there: NamespaceModes) -> tuple[str, ...]:
     """The lines for the findings that only warn, and for labels of the namespace that say nothing."""
-    return tuple(_few(_warnings(of_mode(Mode.WARN, found, there.modes), there.remarks), _MOST_WARNINGS))
+    return tuple(_few(_warnings(of_mode(RuleMode.WARN, found, there.modes), there.remarks), _MOST_WARNINGS))
 
 
 def refusal(name: str, problems: Iterable[Problem]) -> str:
@@ -226,7 +226,7 @@ def refusal(name: str, problems: Iterable[Problem]) -> str:
     return "\n  ".join([f"{name} is refused, {counted}", *_few(lines, _MOST_PROBLEMS)])
 
 
-def _warnings(found: Iterable[Finding], remarks: Iterable[str]) -> Iterator[str]:
+def _warnings(found: Iterable[RuleFinding], remarks: Iterable[str]) -> Iterator[str]:
     """What is wrong and what to do, each led by the rule: kubectl shows a line that comes twice once."""
     for finding in found:
         for sentence in (finding.problem.fault, finding.problem.remedy):
@@ -254,7 +254,7 @@ def _few(lines: Iterable[str], most: int) -> Iterator[str]:
 
 def _audit(verdicts: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The rules by mode; the API server puts the webhook's name before each key."""
-    by_mode = {mode: ",".join(rule for rule, taken in verdicts if taken == mode) for mode in map(str, Mode)}
+    by_mode = {mode: ",".join(rule for rule, taken in verdicts if taken == mode) for mode in map(str, RuleMode)}
     return {mode: named for mode, named in by_mode.items() if named}
 
 
@@ -262,8 +262,8 @@ __all__ = [
     "AdmissionAnswer",
     "AdmissionContext",
     "MalformedReview",
-    "Needs",
     "Review",
+    "ReviewNeeds",
     "mutate",
     "needed_to_mutate",
     "needed_to_validate",
@@ -283,26 +283,26 @@ class AdmissionContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class ReviewNeeds:
     """What an answer needs to know. namespace: whose labels, empty for none. Most objects need nothing."""
 
     namespace: str = ""
     config_maps: tuple[ConfigMapName, ...] = ()
 
 
-NOTHING = Needs()
+NOTHING = ReviewNeeds()
 EPHEMERAL_CONTAINERS = "ephemeralcontainers"
 
 
-def needed_to_validate(review: Review, policy: Policy, facts: GpuFacts) -> Needs:
+def needed_to_validate(review: Review, policy: Policy, facts: GpuFacts) -> ReviewNeeds:
     """What to look up before `validate`."""
     pod = review.found.pod
     if pod is None or _is_idle(review, policy):
         return NOTHING
     if asks_for_gpu(pod, policy.resources):
         maps = tuple((review.found.namespace, name) for name in config_maps_within_reach(pod, policy))
-        return Needs(review.found.namespace, tuple(dict.fromkeys(maps)))
-    return Needs(review.found.namespace) if _found(review, policy, facts, AdmissionContext()) else NOTHING
+        return ReviewNeeds(review.found.namespace, tuple(dict.fromkeys(maps)))
+    return ReviewNeeds(review.found.namespace) if _found(review, policy, facts, AdmissionContext()) else NOTHING
 
 
 def validate(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext) -> AdmissionAnswer:
@@ -313,9 +313,9 @@ def validate(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionCon
     return answer_to(review.uid, review.found.name, found, _modes(policy, seen))
 
 
-def needed_to_mutate(review: Review, policy: Policy) -> Needs:
+def needed_to_mutate(review: Review, policy: Policy) -> ReviewNeeds:
     """What to look up before `mutate`."""
-    return Needs(review.found.namespace) if _patch(review, policy) else NOTHING
+    return ReviewNeeds(review.found.namespace) if _patch(review, policy) else NOTHING
 
 
 def mutate(review: Review, policy: Policy, seen: AdmissionContext) -> AdmissionAnswer:
@@ -323,7 +323,7 @@ def mutate(review: Review, policy: Policy, seen: AdmissionContext) -> AdmissionA
     pod, patch, there = review.found.pod, _patch(review, policy), _modes(policy, seen)
     if pod is None or not patch or not there.changes_pods:
         return AdmissionAnswer(review.uid)
-    told = [Finding(RuleId.HOST_IPC_ADDED, host_ipc_is_added(pod))] if HOST_IPC in patch else []
+    told = [RuleFinding(RuleId.HOST_IPC_ADDED, host_ipc_is_added(pod))] if HOST_IPC in patch else []
     return AdmissionAnswer(review.uid, patch=patch, warnings=warnings_of(told, there))
 
 
@@ -346,11 +346,11 @@ def _modes(policy: Policy, seen: AdmissionContext) -> NamespaceModes:
     return modes_in(seen.namespace_labels or {}, policy.admission.rules)
 
 
-def _found(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext) -> tuple[Finding, ...]:
+def _found(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext) -> tuple[RuleFinding, ...]:
     """What is wrong with the object, less what was wrong with it before."""
     space = review.found.namespace
     maps = {name: frozenset(keys) for (place, name), keys in seen.config_maps.items() if place == space}
-    known = Circumstances(writer=review.writer, config_maps=maps, is_changed=True)
+    known = RequestContext(writer=review.writer, config_maps=maps, is_changed=True)
     if review.operation is Operation.CREATE:
         return judge(review.found, policy, facts, known).found
     before = review.found_before()
@@ -363,11 +363,11 @@ def _found(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionConte
     return tuple(finding for finding in found if _mark(finding) not in old or _is_unread(finding))
 
 
-def _is_unread(finding: Finding) -> bool:
+def _is_unread(finding: RuleFinding) -> bool:
     """Nobody can say what was there before and what is new in an object that was not read."""
     return finding.problem.rule == TOO_MANY_FIELDS
 
 
-def _mark(finding: Finding) -> tuple[str, str, str]:
+def _mark(finding: RuleFinding) -> tuple[str, str, str]:
     """What makes a problem the same as before, in whatever words."""
     return finding.problem.rule, finding.problem.where, finding.problem.value

@@ -6,21 +6,21 @@ One rule: everything that is wrong with an object is said at once.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mpsd.admission.rules.context import Circumstances, Modes, case_of
+from mpsd.admission.rules.context import Modes, RequestContext, case_of
 from mpsd.admission.rules.requests import has_device_of_another
-from mpsd.admission.rules.table import Finding, findings
+from mpsd.admission.rules.table import RuleFinding, findings
 from mpsd.model.client_limits import VISIBLE_DEVICES
 from mpsd.model.fields import Fields
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.pod import CONTAINER_FIELDS, Container, Pod
-from mpsd.model.policy import HostIPC, Mode, Policy, RuleId
+from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
 from mpsd.model.problem import Problem
 from mpsd.model.request import ContainerRequest, asks, asks_for_gpu
 from mpsd.platform.rules.kubernetes_objects import KubernetesObject, objects_in, read_object
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AdmissionVerdict:
     """What is said about one object.
 
     problems: what refuses it. warnings: what does not. noted: what only the audit log would say.
@@ -44,28 +44,28 @@ class Verdict:
 class Judgement:
     """What was found in one object, before anybody says how hard it is taken."""
 
-    found: tuple[Finding, ...]
+    found: tuple[RuleFinding, ...]
     requests: tuple[ContainerRequest, ...] = ()
 
 
-def review_all(document: object, policy: Policy, facts: GpuFacts) -> tuple[Verdict, ...]:
+def review_all(document: object, policy: Policy, facts: GpuFacts) -> tuple[AdmissionVerdict, ...]:
     """A verdict on each object of a decoded document, which may be a List of them."""
     return tuple(review(thing, policy, facts) for thing in objects_in(document))
 
 
-def review(thing: object, policy: Policy, facts: GpuFacts) -> Verdict:
+def review(thing: object, policy: Policy, facts: GpuFacts) -> AdmissionVerdict:
     """The verdict on one decoded object, whatever JSON it is, as if an unknown person created it now.
 
     A pod that a node runs already keeps the place that it was given.
     """
     found = read_object(thing)
     if is_exempt(found, policy):
-        return Verdict(found.name, remark=f"namespace {found.namespace} is exempt")
+        return AdmissionVerdict(found.name, remark=f"namespace {found.namespace} is exempt")
     placed = found.pod is not None and found.pod.is_placed
     annotations = found.pod.annotations if found.pod and placed else {}
-    judged = judge(found, policy, facts, Circumstances(annotations_before=annotations, is_placed=placed))
-    problems, warnings, noted = (of_mode(mode, judged.found, policy.admission.rules) for mode in Mode)
-    return Verdict(
+    judged = judge(found, policy, facts, RequestContext(annotations_before=annotations, is_placed=placed))
+    problems, warnings, noted = (of_mode(mode, judged.found, policy.admission.rules) for mode in RuleMode)
+    return AdmissionVerdict(
         found.name,
         problems=_problems(problems),
         warnings=_problems(warnings),
@@ -75,10 +75,10 @@ def review(thing: object, policy: Policy, facts: GpuFacts) -> Verdict:
     )
 
 
-def judge(found: KubernetesObject, policy: Policy, facts: GpuFacts, circumstances: Circumstances) -> Judgement:
+def judge(found: KubernetesObject, policy: Policy, facts: GpuFacts, circumstances: RequestContext) -> Judgement:
     """What the rules find in an object; exemptions are the caller's."""
     if found.pod is None:
-        return Judgement(tuple(Finding(RuleId.OBJECT_MALFORMED, problem) for problem in found.problems))
+        return Judgement(tuple(RuleFinding(RuleId.OBJECT_MALFORMED, problem) for problem in found.problems))
     case = case_of(found.pod, found.problems, policy, facts, circumstances)
     return Judgement(tuple(findings(case)), case.share.requests)
 
@@ -88,12 +88,12 @@ def is_exempt(found: KubernetesObject, policy: Policy) -> bool:
     return found.namespace in policy.admission.exempt_namespaces
 
 
-def of_mode(mode: Mode, found: Iterable[Finding], modes: Modes) -> tuple[Finding, ...]:
+def of_mode(mode: RuleMode, found: Iterable[RuleFinding], modes: Modes) -> tuple[RuleFinding, ...]:
     """The findings of rules that are taken this hard."""
     return tuple(finding for finding in found if modes.get(finding.rule) is mode)
 
 
-def _problems(found: Iterable[Finding]) -> tuple[Problem, ...]:
+def _problems(found: Iterable[RuleFinding]) -> tuple[Problem, ...]:
     return tuple(finding.problem for finding in found)
 
 

@@ -1,6 +1,6 @@
 """From one look at the node to what is done about it, in order.
 
-One rule: after every single action the books still hold. So grants end before others begin, a server's limit is raised
+One rule: after every single action the ledger still hold. So grants end before others begin, a server's limit is raised
 before the program that needs it is answered, and is lowered last.
 """
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from mpsd.grants.rules.placement import NoRoom, Placed, place
+from mpsd.grants.rules.placement import InsufficientResources, Placed, place
 from mpsd.model.client_limits import DENY_MIB, ClientLimit, problems_with
 from mpsd.model.domain import ANSWERING, SERVING, after_is
-from mpsd.model.grants import CardsRequest, Gpu, Grant, Part, Room, rooms
-from mpsd.model.node_view import DomainView, NodeView, ServerLimit, Waiting
+from mpsd.model.grants import CardsRequest, Gpu, GpuCapacity, GpuShare, Grant, rooms
+from mpsd.model.node_view import DomainView, NodeView, ServerLimit, WaitingRequest
 from mpsd.model.policy import Policy
 
 # Whether the GPUs that a container names have room for what it asks of each.
@@ -21,8 +21,8 @@ from mpsd.model.policy import Policy
 
 
 def place_there(
-    request: CardsRequest, rooms: Sequence[Room], policy: Policy, closed: Mapping[str, str]
-) -> Placed | NoRoom:
+    request: CardsRequest, rooms: Sequence[GpuCapacity], policy: Policy, closed: Mapping[str, str]
+) -> Placed | InsufficientResources:
     """The GPUs, which are one domain's, or the reason why they cannot be had.
 
     closed: in plain words, by UUID, why a GPU that is not among `rooms` takes no programs.
@@ -41,10 +41,10 @@ def place_there(
         said.append("ask for less" + (", or again when others have ended" if fits_when_empty else ""))
     if len(request.parts) > 1:
         said.append(f"nothing is reserved on any of the {len(request.parts)} GPUs")
-    return NoRoom("; ".join(said), not apart and fits_when_empty)
+    return InsufficientResources("; ".join(said), not apart and fits_when_empty)
 
 
-def _lacks(part: Part, room: Room, policy: Policy) -> Iterator[str]:
+def _lacks(part: GpuShare, room: GpuCapacity, policy: Policy) -> Iterator[str]:
     label = room.gpu.label
     if part.memory_mib > room.memory_mib:
         free_mib = max(0, room.memory_mib)
@@ -60,14 +60,14 @@ def _lacks(part: Part, room: Room, policy: Policy) -> Iterator[str]:
         yield f"{label} has room for {max(0, room.clients)} more clients, and a grant may have {needed}"
 
 
-def with_room(request: CardsRequest, rooms: Sequence[Room], policy: Policy) -> tuple[str, ...]:
+def with_room(request: CardsRequest, rooms: Sequence[GpuCapacity], policy: Policy) -> tuple[str, ...]:
     """The labels of the GPUs that have what is asked of them."""
     by_gpu = {room.gpu.uuid: room for room in rooms}
     named = [(part, by_gpu[part.gpu]) for part in request.parts if part.gpu in by_gpu]
     return tuple(room.gpu.label for part, room in named if not tuple(_lacks(part, room, policy)))
 
 
-def _apart(rooms: Sequence[Room]) -> str:
+def _apart(rooms: Sequence[GpuCapacity]) -> str:
     labels = [room.gpu.label for room in rooms]
     ordinals = ", ".join(str(room.gpu.ordinal) for room in rooms)
     return (
@@ -76,7 +76,7 @@ def _apart(rooms: Sequence[Room]) -> str:
     )
 
 
-def _fits_when_empty(request: CardsRequest, rooms: dict[str, Room], policy: Policy) -> bool:
+def _fits_when_empty(request: CardsRequest, rooms: dict[str, GpuCapacity], policy: Policy) -> bool:
     """A GPU that is not here now may come back."""
     return all(
         part.memory_mib <= rooms[part.gpu].memory_mib_total
@@ -89,7 +89,7 @@ def _fits_when_empty(request: CardsRequest, rooms: dict[str, Room], policy: Poli
 
 @dataclass(frozen=True, slots=True)
 class EndGrant:
-    """Take the grant off the books: its holder and all its clients are gone."""
+    """Take the grant off the ledger: its holder and all its clients are gone."""
 
     grant: Grant
 
@@ -129,7 +129,7 @@ Action = EndGrant | SetLimit | Admit | Refuse | Forget
 
 
 def domain_of(action: Action) -> str:
-    """The domain whose daemon or books the action changes; empty for an answer that changes none."""
+    """The domain whose daemon or ledger the action changes; empty for an answer that changes none."""
     match action:
         case EndGrant(grant) | Admit(grant):
             return grant.domain
@@ -190,7 +190,7 @@ def _answers(view: NodeView, kept: Sequence[Grant], policy: Policy) -> Iterator[
 
 
 def _answer(
-    waiting: Waiting, open_rooms: Sequence[Room], view: NodeView, queued: int, policy: Policy
+    waiting: WaitingRequest, open_rooms: Sequence[GpuCapacity], view: NodeView, queued: int, policy: Policy
 ) -> Admit | Refuse | None:
     """None: the request goes on waiting."""
     closed = _closed_gpus(view)
@@ -200,11 +200,11 @@ def _answer(
         unusable = _why_unusable(grant, view)
         return Refuse(waiting.id, unusable, for_ever=True) if unusable else Admit(grant)
     whole_node = _place(waiting, _all_rooms(view, (), policy), policy, closed)
-    if isinstance(whole_node, NoRoom) and not whole_node.ever and not tuple(_without_domain(view)):
+    if isinstance(whole_node, InsufficientResources) and not whole_node.ever and not tuple(_without_domain(view)):
         return Refuse(waiting.id, whole_node.reason, for_ever=True)
     if waiting.deadline is not None and view.now < waiting.deadline:
         return None
-    reason = placed.reason if isinstance(placed, NoRoom) else _queue_reason(queued)
+    reason = placed.reason if isinstance(placed, InsufficientResources) else _queue_reason(queued)
     others = () if isinstance(waiting.request, CardsRequest) else _closed(view)  # who names GPUs asks for no others
     return Refuse(waiting.id, "; ".join([reason, *others]), for_ever=False)
 
@@ -226,7 +226,9 @@ def had_room(request: CardsRequest, view: NodeView, policy: Policy) -> tuple[str
     return with_room(request, _open_rooms(view, [held.grant for held in view.grants], policy), policy)
 
 
-def _place(waiting: Waiting, among: Sequence[Room], policy: Policy, closed: Mapping[str, str]) -> Placed | NoRoom:
+def _place(
+    waiting: WaitingRequest, among: Sequence[GpuCapacity], policy: Policy, closed: Mapping[str, str]
+) -> Placed | InsufficientResources:
     request = waiting.request
     if isinstance(request, CardsRequest):
         return place_there(request, among, policy, closed)
@@ -281,7 +283,7 @@ def _without_domain(view: NodeView) -> Iterator[Gpu]:
     return (gpu for gpu in view.gpus if gpu.uuid not in known)
 
 
-def _grant(waiting: Waiting, placed: Placed, policy: Policy) -> Grant:
+def _grant(waiting: WaitingRequest, placed: Placed, policy: Policy) -> Grant:
     request = waiting.request
     percent = request.thread_percent
     return Grant(
@@ -295,13 +297,13 @@ def _grant(waiting: Waiting, placed: Placed, policy: Policy) -> Grant:
     )
 
 
-def _all_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[Room, ...]:
+def _all_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[GpuCapacity, ...]:
     domain_of = {uuid: domain.name for domain in view.domains for uuid in domain.record.gpus}
     known = [gpu for gpu in view.gpus if gpu.uuid in domain_of]
     return rooms(known, domain_of, grants, policy)
 
 
-def _open_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[Room, ...]:
+def _open_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[GpuCapacity, ...]:
     """The rooms of domains that serve; none where what is on the GPUs cannot be seen."""
     serving = {domain.name for domain in view.domains if domain.state in SERVING}
     return tuple(room for room in _all_rooms(view, grants, policy) if room.domain in serving)

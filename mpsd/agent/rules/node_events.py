@@ -8,21 +8,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mpsd.model.domain import State
-from mpsd.model.events import Happening, Reason, Stamp, Subject, node_subject, pod_subject
+from mpsd.model.events import Event, Reason, Stamp, Subject, node_subject, pod_subject
 from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import DomainRecord, DomainView, Fault, NodeView, pod_names
-from mpsd.model.violations import Kind
+from mpsd.model.violations import ViolationKind
 from mpsd.mps.rules.faults import presence, suspects, unhealed
 
 REFUSED = "Refused"
 
 
-OF_VIOLATIONS = frozenset(kind.reason.value for kind in Kind)  # these are told with how they ended, by the watchdog
+OF_VIOLATIONS = frozenset(
+    kind.reason.value for kind in ViolationKind
+)  # these are told with how they ended, by the watchdog
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class PastEvent:
     """What an agent remembers beside its status. what: a value of model.events.Reason, or REFUSED.
 
     uid: of what it happened to; empty where that has none.
@@ -55,7 +57,7 @@ class FaultTeller:
     node: Subject
     stamp: Stamp
 
-    def of(self, domain: str) -> Iterator[Happening]:
+    def of(self, domain: str) -> Iterator[Event]:
         """What is new of this domain's faults."""
         there = self.now.domain(domain)
         earlier = self.before.domain(domain) if self.before else None
@@ -93,7 +95,7 @@ class _Saying:
     node: Subject
     stamp: Stamp
 
-    def on_node(self, faults: Sequence[Fault], hit: _Hit) -> Happening:
+    def on_node(self, faults: Sequence[Fault], hit: _Hit) -> Event:
         """Of the last of these."""
         said = f"MPS domain {self.domain} had a fault, which ended the work of every program on its GPU: "
         said += self._who(hit)
@@ -102,9 +104,9 @@ class _Saying:
         if found := suspects(faults):
             each = [f"{self._name(one.pod)} ({one.faults} faults since {self.stamp(one.since)})" for one in found]
             said += f"; hit each time: {listed(each)}"
-        return Happening(self.node, Reason.FAULT, said, faults[-1].at)
+        return Event(self.node, Reason.FAULT, said, faults[-1].at)
 
-    def on_pods(self, faults: Sequence[Fault], hit: _Hit) -> Iterator[Happening]:
+    def on_pods(self, faults: Sequence[Fault], hit: _Hit) -> Iterator[Event]:
         """On every pod that the last of these hit."""
         for pod in sorted(hit.keys() & self.names.keys(), key=str):
             lost = f"{hit[pod]} GPU process{'es' if hit[pod] > 1 else ''} of this pod"
@@ -114,9 +116,9 @@ class _Saying:
             if times > 1:
                 since = self.stamp(faults[-times].at)
                 said += f"; this pod was present at {times} of {times} faults since {since}"
-            yield Happening(pod_subject(self.names[str(pod)]), Reason.FAULT, said, faults[-1].at)
+            yield Event(pod_subject(self.names[str(pod)]), Reason.FAULT, said, faults[-1].at)
 
-    def of_ends(self, told: Fault | None, fault: Fault) -> Iterator[Happening]:
+    def of_ends(self, told: Fault | None, fault: Fault) -> Iterator[Event]:
         """On the pods of those that lingered and were ended since it was told last."""
         already = {hit.process for hit in told.hit if hit.ended_at is not None} if told else set()
         for hit in fault.hit:
@@ -126,7 +128,7 @@ class _Saying:
                     f"MPS domain {self.domain}: {hit.process} of this pod stayed after a fault had ended its work, "
                     "and was killed, so that the GPU serves again"
                 )
-                yield Happening(pod_subject(pod), Reason.FAULT, said, hit.ended_at)
+                yield Event(pod_subject(pod), Reason.FAULT, said, hit.ended_at)
 
     def _who(self, hit: _Hit) -> str:
         pods = sorted(f"{self._name(pod)} ({number})" for pod, number in hit.items() if pod is not None)
@@ -164,18 +166,18 @@ _WORDS = {
 _TROUBLED = frozenset({State.DOWN, State.FAULT, State.WEDGED, State.REFUSED})
 
 
-def happenings(before: NodeView | None, now: NodeView, node: str, stamp: Stamp) -> tuple[Happening, ...]:
+def happenings(before: NodeView | None, now: NodeView, node: str, stamp: Stamp) -> tuple[Event, ...]:
     """before: None for the first look, which tells of troubles that are there, and takes nothing for lost."""
     subject = node_subject(node)
     faults = FaultTeller(before, now, subject, stamp)
-    found: list[Happening] = []
+    found: list[Event] = []
     for domain in now.domains:
         found += faults.of(domain.name)
         found += _of_domain(before, domain, subject)
     return tuple(found)
 
 
-def _of_domain(before: NodeView | None, domain: DomainView, node: Subject) -> Iterator[Happening]:
+def _of_domain(before: NodeView | None, domain: DomainView, node: Subject) -> Iterator[Event]:
     earlier = before.domain(domain.name) if before else None
     ended = earlier is not None and domain.record.restarts_total > earlier.record.restarts_total
     risk = _risk(earlier.record, domain.record) if earlier else None
@@ -193,18 +195,18 @@ def _is_news(earlier: DomainView | None, domain: DomainView) -> bool:
     return domain.state is not earlier.state
 
 
-def _on_node(domain: DomainView, node: Subject, at_risk: Sequence[Happening], *, ended: bool) -> Iterator[Happening]:
+def _on_node(domain: DomainView, node: Subject, at_risk: Sequence[Event], *, ended: bool) -> Iterator[Event]:
     pods = listed(sorted({f"{one.subject.namespace}/{one.subject.name}" for one in at_risk}))
     lost, may_lose = (f"; {what}: {pods}" if pods else "" for what in ("pods that lost GPU processes", "pods there"))
     if ended and domain.state is not State.DOWN:  # it ended and came back between the two looks
-        yield Happening(node, Reason.DAEMON_DOWN, f"{_named(domain)}: its MPS control daemon ended{lost}")
+        yield Event(node, Reason.DAEMON_DOWN, f"{_named(domain)}: its MPS control daemon ended{lost}")
     if domain.state in _REASONS:
         why = f": {domain.record.reason}" if domain.record.reason else ""
         if domain.state is State.READY and domain.record.canary:
             doubt = domain.record.canary.problem or domain.record.canary.warning
             why = f"{why}, although its canary found: {doubt}" if doubt else why
         who = {State.DOWN: lost, State.FAULT: lost, State.WEDGED: may_lose}.get(domain.state, "")
-        yield Happening(node, _REASONS[domain.state], f"{_named(domain)} {_WORDS[domain.state]}{why}{who}")
+        yield Event(node, _REASONS[domain.state], f"{_named(domain)} {_WORDS[domain.state]}{why}{who}")
 
 
 def _risk(earlier: DomainRecord, now: DomainRecord) -> Reason | None:
@@ -218,11 +220,11 @@ def _risk(earlier: DomainRecord, now: DomainRecord) -> Reason | None:
     return Reason.WEDGED if now.state is State.WEDGED else None
 
 
-def _on_pods(before: NodeView, domain: DomainView, reason: Reason) -> Iterator[Happening]:
+def _on_pods(before: NodeView, domain: DomainView, reason: Reason) -> Iterator[Event]:
     for grant, pod in _pods_on(before, domain.record.gpus):
         number = _clients(before, grant)
         if number != 0:
-            yield Happening(pod_subject(pod), reason, f"{_named(domain)}: {_lost(number, reason)}")
+            yield Event(pod_subject(pod), reason, f"{_named(domain)}: {_lost(number, reason)}")
 
 
 def _lost(number: int | None, reason: Reason) -> str:

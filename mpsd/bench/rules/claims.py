@@ -9,7 +9,18 @@ from enum import StrEnum
 from itertools import chain
 from statistics import median
 
-from mpsd.bench.rules.rows import Benchmark, CostRow, Mode, NeedRow, Part, RatioRow, Reaction, ShareRow, SizeRow, Work
+from mpsd.bench.rules.rows import (
+    Benchmark,
+    BenchPart,
+    CostRow,
+    NeedRow,
+    RatioRow,
+    Reaction,
+    ShareRow,
+    SharingMode,
+    SizeRow,
+    WorkKind,
+)
 
 # One claim: a sentence, the value that was measured, and the limit that is promised.
 #
@@ -26,7 +37,7 @@ class Bound(StrEnum):
     AT_LEAST = "≥"
 
 
-class Verdict(StrEnum):
+class ClaimVerdict(StrEnum):
     HOLDS = "holds"
     BROKEN = "does not hold"
     NOT_MEASURED = "not measured"
@@ -40,13 +51,13 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class BenchClaim:
     """what: a sentence. value: None where it was not measured, and then note says why; else note says of what it is.
 
     unit: of value and limit. limit: None where nothing is promised.
     """
 
-    part: Part
+    part: BenchPart
     what: str
     unit: str
     limit: Limit | None
@@ -54,11 +65,11 @@ class Claim:
     note: str = ""
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ClaimVerdict:
         if self.value is None:
-            return Verdict.NOT_MEASURED
+            return ClaimVerdict.NOT_MEASURED
         if self.limit is None:
-            return Verdict.NO_LIMIT
+            return ClaimVerdict.NO_LIMIT
         match self.limit.bound:
             case Bound.UNDER:
                 holds = self.value < self.limit.value
@@ -66,25 +77,25 @@ class Claim:
                 holds = self.value <= self.limit.value
             case Bound.AT_LEAST:
                 holds = self.value >= self.limit.value
-        return Verdict.HOLDS if holds else Verdict.BROKEN
+        return ClaimVerdict.HOLDS if holds else ClaimVerdict.BROKEN
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class ClaimLimit:
     """A claim before anything is known of it."""
 
-    part: Part
+    part: BenchPart
     what: str
     unit: str
     limit: Limit | None = None
 
-    def found(self, value: float, note: str = "") -> Claim:
-        return Claim(self.part, self.what, self.unit, self.limit, value, note)
+    def found(self, value: float, note: str = "") -> BenchClaim:
+        return BenchClaim(self.part, self.what, self.unit, self.limit, value, note)
 
-    def unknown(self, why: str) -> Claim:
-        return Claim(self.part, self.what, self.unit, self.limit, None, why)
+    def unknown(self, why: str) -> BenchClaim:
+        return BenchClaim(self.part, self.what, self.unit, self.limit, None, why)
 
-    def median_of(self, values: Sequence[float], of: str) -> Claim:
+    def median_of(self, values: Sequence[float], of: str) -> BenchClaim:
         """With how far they are apart. of: what each is of, as one word in the plural."""
         if not values:
             return self.unknown(f"no {of} could be compared: a figure is 0")
@@ -121,7 +132,7 @@ _OUT_OF_MEMORY = "OUT_OF_MEMORY"
 _SERVER, _CLIENT_TYPE = "nvidia-cuda-mps-server", "M+C"  # as nvidia-smi writes them
 
 
-def claims(benchmark: Benchmark) -> tuple[Claim, ...]:
+def claims(benchmark: Benchmark) -> tuple[BenchClaim, ...]:
     """Every claim, in the order of the parts."""
     return tuple(chain.from_iterable(judge(benchmark) for judge in _JUDGES))
 
@@ -129,26 +140,26 @@ def claims(benchmark: Benchmark) -> tuple[Claim, ...]:
 # -- sharing -------------------------------------------------------------------------------------------------------
 
 
-def _small_kernels(benchmark: Benchmark) -> Iterator[Claim]:
+def _small_kernels(benchmark: Benchmark) -> Iterator[BenchClaim]:
     what = f"{_PROGRAMS} programs of small kernels under mpsd get more done than in turns"
-    promise = Promise(Part.SHARING, what, "×", Limit(Bound.AT_LEAST, 10))
+    promise = ClaimLimit(BenchPart.SHARING, what, "×", Limit(Bound.AT_LEAST, 10))
     rates = {row.mode: row.launches_per_s for row in benchmark.sharing if _is_small(row.work, row.programs)}
     if not rates:
-        yield promise.unknown(_why_not(benchmark, Part.SHARING))
+        yield promise.unknown(_why_not(benchmark, BenchPart.SHARING))
         return
-    gain = ratio(rates.get(Mode.MPSD), rates.get(Mode.TIME_SLICED))
+    gain = ratio(rates.get(SharingMode.MPSD), rates.get(SharingMode.TIME_SLICED))
     yield promise.unknown("it takes both, and a rate above 0") if gain is None else promise.found(gain)
 
 
-def _is_small(work: Work, programs: int) -> bool:
-    return work is Work.SMALL and programs == _PROGRAMS
+def _is_small(work: WorkKind, programs: int) -> bool:
+    return work is WorkKind.SMALL and programs == _PROGRAMS
 
 
-def _nvidia_smi(benchmark: Benchmark) -> Iterator[Claim]:
+def _nvidia_smi(benchmark: Benchmark) -> Iterator[BenchClaim]:
     what = "nvidia-smi lists programs under mpsd as clients of an MPS server"
-    promise = Promise(Part.SHARING, what, "clients", Limit(Bound.AT_LEAST, 1))
+    promise = ClaimLimit(BenchPart.SHARING, what, "clients", Limit(Bound.AT_LEAST, 1))
     if not benchmark.listed:
-        why = _why_not(benchmark, Part.SHARING) if not benchmark.sharing else "nvidia-smi was not asked here"
+        why = _why_not(benchmark, BenchPart.SHARING) if not benchmark.sharing else "nvidia-smi was not asked here"
         yield promise.unknown(why)
         return
     lines = benchmark.listed.splitlines()
@@ -160,19 +171,19 @@ def _nvidia_smi(benchmark: Benchmark) -> Iterator[Claim]:
 # -- shares --------------------------------------------------------------------------------------------------------
 
 
-def _share_line(benchmark: Benchmark) -> Iterator[Claim]:
+def _share_line(benchmark: Benchmark) -> Iterator[BenchClaim]:
     """A program's part of the work against its part of the SMs, in points of percent."""
     for alone, how in ((True, "alone"), (False, "beside others")):
         what = f"a program does its SMs' part of the work, {how} (the largest difference)"
-        yield _line(Promise(Part.SHARES, what, "points", Limit(Bound.AT_MOST, 1.5)), benchmark, alone=alone)
+        yield _line(ClaimLimit(BenchPart.SHARES, what, "points", Limit(Bound.AT_MOST, 1.5)), benchmark, alone=alone)
 
 
-def _line(promise: Promise, benchmark: Benchmark, *, alone: bool) -> Claim:
-    rows = [row for row in benchmark.shares if row.work is Work.ARITHMETIC]
+def _line(promise: ClaimLimit, benchmark: Benchmark, *, alone: bool) -> BenchClaim:
+    rows = [row for row in benchmark.shares if row.work is WorkKind.ARITHMETIC]
     whole = [row for row in rows if row.percent == 100 and not row.beside]
     others = [row for row in rows if row not in whole and bool(row.beside) is not alone]
     if not others:
-        return promise.unknown(_why_not(benchmark, Part.SHARES))
+        return promise.unknown(_why_not(benchmark, BenchPart.SHARES))
     if not whole:
         return promise.unknown("no program was measured alone with 100 %")
     rate = median(row.launches_per_s for row in whole)
@@ -193,26 +204,26 @@ def _points(row: ShareRow, rate: float, sms: int) -> float | None:
 # -- ratio ---------------------------------------------------------------------------------------------------------
 
 
-def _ratios(benchmark: Benchmark) -> Iterator[Claim]:
+def _ratios(benchmark: Benchmark) -> Iterator[BenchClaim]:
     """Held to 1:2 is arithmetic alone: neither bandwidth nor what leaves a card idle is divided."""
-    promise = Promise(
-        Part.RATIO, "two programs of arithmetic with SMs of 1:2 get 1:2 done", "%", Limit(Bound.AT_MOST, 3)
+    promise = ClaimLimit(
+        BenchPart.RATIO, "two programs of arithmetic with SMs of 1:2 get 1:2 done", "%", Limit(Bound.AT_MOST, 3)
     )
-    rows = [row for row in benchmark.ratio if row.work == Work.ARITHMETIC]
+    rows = [row for row in benchmark.ratio if row.work == WorkKind.ARITHMETIC]
     halves = [row for row in rows if row.sms[0] * 2 == row.sms[1]]
     if rows and not halves:
         yield promise.unknown("no pair of programs had exactly 1:2 of the SMs")
     else:
-        yield _furthest(promise, halves, _why_not(benchmark, Part.RATIO))
-    for work in dict.fromkeys(row.work for row in benchmark.ratio if row.work != Work.ARITHMETIC):
+        yield _furthest(promise, halves, _why_not(benchmark, BenchPart.RATIO))
+    for work in dict.fromkeys(row.work for row in benchmark.ratio if row.work != WorkKind.ARITHMETIC):
         same = [row for row in benchmark.ratio if row.work == work]
         percents = " and ".join(f"{percent} %" for percent in same[0].percents)
         what = f"two programs of {work} with {percents}: the second against the first"
-        yield _shown(Promise(Part.RATIO, what, "×"), same)
+        yield _shown(ClaimLimit(BenchPart.RATIO, what, "×"), same)
     yield from _torch(benchmark)
 
 
-def _furthest(promise: Promise, rows: Sequence[RatioRow], why_not: str) -> Claim:
+def _furthest(promise: ClaimLimit, rows: Sequence[RatioRow], why_not: str) -> BenchClaim:
     if not rows:
         return promise.unknown(why_not)
     found = [ratio(row.per_s[1], row.per_s[0]) for row in rows]
@@ -225,18 +236,20 @@ def _furthest(promise: Promise, rows: Sequence[RatioRow], why_not: str) -> Claim
     )
 
 
-def _torch(benchmark: Benchmark) -> Iterator[Claim]:
+def _torch(benchmark: Benchmark) -> Iterator[BenchClaim]:
     if not benchmark.torch:
-        yield Promise(Part.TORCH, "ResNet-50 under PyTorch: the second against the first", "×").unknown(
-            _why_not(benchmark, Part.TORCH)
+        yield ClaimLimit(BenchPart.TORCH, "ResNet-50 under PyTorch: the second against the first", "×").unknown(
+            _why_not(benchmark, BenchPart.TORCH)
         )
     for work, batch in dict.fromkeys((row.work, row.batch) for row in benchmark.torch):
         same = [row for row in benchmark.torch if (row.work, row.batch) == (work, batch)]
         of = "" if batch is None else f", batches of {batch}"
-        yield _shown(Promise(Part.TORCH, f"two programs of {work}{of}: the second against the first", "×"), same)
+        yield _shown(
+            ClaimLimit(BenchPart.TORCH, f"two programs of {work}{of}: the second against the first", "×"), same
+        )
 
 
-def _shown(promise: Promise, rows: Iterable[RatioRow]) -> Claim:
+def _shown(promise: ClaimLimit, rows: Iterable[RatioRow]) -> BenchClaim:
     found = [ratio(row.per_s[1], row.per_s[0]) for row in rows]
     return promise.median_of([each for each in found if each is not None], "windows")
 
@@ -244,15 +257,15 @@ def _shown(promise: Promise, rows: Iterable[RatioRow]) -> Claim:
 # -- memory --------------------------------------------------------------------------------------------------------
 
 
-def _sizes(benchmark: Benchmark) -> Iterator[Claim]:
+def _sizes(benchmark: Benchmark) -> Iterator[BenchClaim]:
     what = "with the same percent and another memory a program gets the same done (the largest difference)"
-    promise = Promise(Part.SIZES, what, "%", Limit(Bound.AT_MOST, 2))
+    promise = ClaimLimit(BenchPart.SIZES, what, "%", Limit(Bound.AT_MOST, 2))
     by_percent = {
         row.percent: [other for other in benchmark.sizes if other.percent == row.percent] for row in benchmark.sizes
     }
     compared = {percent: rows for percent, rows in by_percent.items() if len({row.memory_gib for row in rows}) > 1}
     if not compared:
-        yield promise.unknown(_why_not(benchmark, Part.SIZES))
+        yield promise.unknown(_why_not(benchmark, BenchPart.SIZES))
         return
     apart = {percent: _apart(rows) for percent, rows in compared.items()}
     known = {percent: value for percent, value in apart.items() if value is not None}
@@ -270,19 +283,19 @@ def _apart(rows: Sequence[SizeRow]) -> float | None:
     return None if times is None else 100 * (times - 1)
 
 
-def _needs(benchmark: Benchmark) -> Iterator[Claim]:
+def _needs(benchmark: Benchmark) -> Iterator[BenchClaim]:
     under = [row for row in benchmark.need if row.limit_mib < row.needs_mib]
     over = [row for row in benchmark.need if row.limit_mib > row.needs_mib]
     for rows, is_right, what in (
         (under, _is_stopped, "a program that needs more than its grant runs out of memory"),
         (over, _has_all, "a program that needs less than its grant gets all of it"),
     ):
-        promise = Promise(Part.NEED, what, "exceptions", Limit(Bound.AT_MOST, 0))
+        promise = ClaimLimit(BenchPart.NEED, what, "exceptions", Limit(Bound.AT_MOST, 0))
         wrong = [row for row in rows if not is_right(row)]
         yield (
             promise.found(len(wrong), _needs_words(wrong or rows))
             if rows
-            else promise.unknown(_why_not(benchmark, Part.NEED))
+            else promise.unknown(_why_not(benchmark, BenchPart.NEED))
         )
 
 
@@ -301,11 +314,11 @@ def _needs_words(rows: Iterable[NeedRow]) -> str:
 # -- cost ----------------------------------------------------------------------------------------------------------
 
 
-def _cost(benchmark: Benchmark) -> Iterator[Claim]:
+def _cost(benchmark: Benchmark) -> Iterator[BenchClaim]:
     loads = dict.fromkeys((row.work, row.programs) for row in benchmark.cost)
     if not loads:
         for what in ("throughput", "p99"):
-            yield _cost_promise(what, "").unknown(_why_not(benchmark, Part.COST))
+            yield _cost_promise(what, "").unknown(_why_not(benchmark, BenchPart.COST))
     for work, programs in loads:
         rows = [row for row in benchmark.cost if (row.work, row.programs) == (work, programs)]
         of = f", {programs} × {work}"
@@ -313,9 +326,9 @@ def _cost(benchmark: Benchmark) -> Iterator[Claim]:
         yield _cost_promise("p99", of).median_of(_each(rows, _grown), "pairs")
 
 
-def _cost_promise(what: str, of: str) -> Promise:
+def _cost_promise(what: str, of: str) -> ClaimLimit:
     words = {"throughput": "mpsd takes of MPS's throughput", "p99": "mpsd adds to the p99 of a sample under MPS"}
-    return Promise(Part.COST, words[what] + of, "%", Limit(Bound.UNDER, 1))
+    return ClaimLimit(BenchPart.COST, words[what] + of, "%", Limit(Bound.UNDER, 1))
 
 
 def _each(rows: Iterable[CostRow], compare: Callable[[CostRow], float | None]) -> list[float]:
@@ -335,12 +348,12 @@ def _grown(row: CostRow) -> float | None:
 # -- clients and reactions -----------------------------------------------------------------------------------------
 
 
-def _clients(benchmark: Benchmark) -> Iterator[Claim]:
+def _clients(benchmark: Benchmark) -> Iterator[BenchClaim]:
     what = "programs that compute at once under mpsd"
-    promise = Promise(Part.CLIENTS, what, "programs", Limit(Bound.AT_LEAST, CLIENTS))
+    promise = ClaimLimit(BenchPart.CLIENTS, what, "programs", Limit(Bound.AT_LEAST, CLIENTS))
     served = [row.programs for row in benchmark.clients if row.launches_per_s > 0]
     if not benchmark.clients:
-        yield promise.unknown(_why_not(benchmark, Part.CLIENTS))
+        yield promise.unknown(_why_not(benchmark, BenchPart.CLIENTS))
     elif benchmark.machine.simulated and max(served, default=0) < CLIENTS:
         yield promise.unknown(f"{max(served, default=0)} were played; each waits for a real processor")
     elif benchmark.machine.memory_mib < CLIENTS * 1024:
@@ -353,24 +366,24 @@ _FLOOR_S = {Reaction.ESCAPE: 0.07, Reaction.DAEMON: 0.31}  # what the hardware a
 LIMIT_S = {Reaction.ESCAPE: 0.3, Reaction.DAEMON: 0.6}
 
 
-def _reactions(benchmark: Benchmark) -> Iterator[Claim]:
+def _reactions(benchmark: Benchmark) -> Iterator[BenchClaim]:
     for reaction in Reaction:
         limit = Limit(Bound.AT_MOST, LIMIT_S[reaction]) if reaction in LIMIT_S else None
         grace = ", less the grace that the policy gives" if reaction is Reaction.FAULT else ""
-        promise = Promise(Part.REACTIONS, f"{reaction}{grace}", "s", limit)
+        promise = ClaimLimit(BenchPart.REACTIONS, f"{reaction}{grace}", "s", limit)
         took = [row.seconds - row.grace_s for row in benchmark.reactions if row.reaction is reaction]
         if not took:
-            yield promise.unknown(_why_not(benchmark, Part.REACTIONS))
+            yield promise.unknown(_why_not(benchmark, BenchPart.REACTIONS))
             continue
         claim = promise.median_of(took, "rounds")
         floor = f"; the hardware alone takes {_FLOOR_S[reaction]} s" if reaction in _FLOOR_S else ""
-        yield Claim(claim.part, claim.what, claim.unit, claim.limit, claim.value, claim.note + floor)
+        yield BenchClaim(claim.part, claim.what, claim.unit, claim.limit, claim.value, claim.note + floor)
 
 
 # -- all -----------------------------------------------------------------------------------------------------------
 
 
-def _why_not(benchmark: Benchmark, part: Part) -> str:
+def _why_not(benchmark: Benchmark, part: BenchPart) -> str:
     return next((why for skipped, why in benchmark.skipped if skipped is part), "it was not run")
 
 

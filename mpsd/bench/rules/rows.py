@@ -14,7 +14,7 @@ from mpsd.model.problem import InvalidInput, Problem, shown
 VERSION = 1
 
 
-class Part(StrEnum):
+class BenchPart(StrEnum):
     """The parts of a benchmark, in the order they run, each one question of a user."""
 
     SHARING = "sharing"  # what do many programs get done, in turns, under MPS and under mpsd?
@@ -28,7 +28,7 @@ class Part(StrEnum):
     TORCH = "torch"  # do ResNet-50 under PyTorch and shares of 1:2 get 1:2?
 
 
-class Mode(StrEnum):
+class SharingMode(StrEnum):
     """How programs share the GPU."""
 
     TIME_SLICED = "time-sliced"  # without MPS: they take turns
@@ -36,7 +36,7 @@ class Mode(StrEnum):
     MPSD = "mpsd"
 
 
-class Work(StrEnum):
+class WorkKind(StrEnum):
     """What a program computes: `prepare=` of mpsd/bench/cuda_client.py."""
 
     ARITHMETIC = "arithmetic"  # fills the SMs that it may use; always the same amount
@@ -48,8 +48,8 @@ class Work(StrEnum):
 class SharingRow:
     """So many programs at once, each doing this work: launches a second of all, a sample's times of the slowest."""
 
-    mode: Mode
-    work: Work
+    mode: SharingMode
+    work: WorkKind
     programs: int
     launches_per_s: float
     p50_ms: float
@@ -63,7 +63,7 @@ class ShareRow:
     percent: int
     sms: int
     beside: tuple[int, ...]
-    work: Work
+    work: WorkKind
     launches_per_s: float
 
 
@@ -105,7 +105,7 @@ class CostRow:
     p99 of a sample, of the slowest program.
     """
 
-    work: Work
+    work: WorkKind
     programs: int
     pair: int
     mps_per_s: float
@@ -119,7 +119,7 @@ class ClientsRow:
     """So many programs under mpsd. starts_s: from the first start until the last had its context."""
 
     programs: int
-    work: Work
+    work: WorkKind
     launches_per_s: float
     p50_ms: float
     p99_ms: float
@@ -150,7 +150,7 @@ Row = SharingRow | ShareRow | RatioRow | SizeRow | NeedRow | CostRow | ClientsRo
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineRow:
     """Where it was measured. date: ISO 8601, UTC. simulated: then the figures are played."""
 
     date: str
@@ -171,9 +171,9 @@ class Benchmark:
     processes while programs ran under mpsd; empty where that was not asked."""
 
     version: int
-    machine: Machine
+    machine: MachineRow
     window_s: float
-    skipped: tuple[tuple[Part, str], ...] = ()
+    skipped: tuple[tuple[BenchPart, str], ...] = ()
     sharing: tuple[SharingRow, ...] = ()
     shares: tuple[ShareRow, ...] = ()
     ratio: tuple[RatioRow, ...] = ()
@@ -203,9 +203,9 @@ def together(runs: Sequence[Named]) -> Benchmark:
         return first
     dates = sorted(run.machine.date for run in benchmarks)
     rows: dict[str, Any] = {
-        part.value: next((found for run in benchmarks if (found := rows_of(run, part))), ()) for part in Part
+        part.value: next((found for run in benchmarks if (found := rows_of(run, part))), ()) for part in BenchPart
     }
-    measured = {part for part in Part if rows[part.value]}
+    measured = {part for part in BenchPart if rows[part.value]}
     skipped = {part: why for run in benchmarks for part, why in run.skipped if part not in measured}
     return replace(
         first,
@@ -217,7 +217,7 @@ def together(runs: Sequence[Named]) -> Benchmark:
     )
 
 
-def rows_of(benchmark: Benchmark, part: Part) -> tuple[object, ...]:
+def rows_of(benchmark: Benchmark, part: BenchPart) -> tuple[object, ...]:
     """What was measured of a part; each has its field."""
     found: tuple[object, ...] = getattr(benchmark, part.value)
     return found
@@ -233,7 +233,7 @@ def _problems(runs: Sequence[Named]) -> Iterator[Problem]:
                 yield Problem(
                     "other-machine", f"{file}: machine.{field}", shown(found), message, "show them one by one"
                 )
-    for part in Part:
+    for part in BenchPart:
         files = [file for file, run in runs if rows_of(run, part)]
         if len(files) > 1:
             message = f"is in {files[0]} too, and a part is shown of one run"

@@ -6,8 +6,18 @@ One rule: bytes are card x CONTAINER / DEV, rounded down; a 0 anywhere in the li
 from collections.abc import Mapping, Sequence
 
 from mpsd.containers.dialects.names import CONTAINER, DEV, WEIGHT
-from mpsd.containers.dialects.request import LONGEST_TEXT, MIB, Dialect, Off, Reading, Words, Written, request_of, whole
-from mpsd.model.cgpu_policies import Share, percent_of, policy_for
+from mpsd.containers.dialects.request import (
+    LONGEST_TEXT,
+    MIB,
+    Dialect,
+    DialectShare,
+    Off,
+    Reading,
+    Words,
+    request_of,
+    whole,
+)
+from mpsd.model.cgpu_policies import ThreadCap, percent_of, policy_for
 from mpsd.model.grants import Gpu
 from mpsd.model.policy import CardCompute, Compute
 from mpsd.model.problem import printable
@@ -55,14 +65,14 @@ def read_cgpu(environment: Mapping[str, str], machine: Sequence[Gpu], compute: C
     )
 
 
-def _written(gpu: Gpu, memory_bytes: int, weight: int | None, compute: CardCompute) -> Written:
+def _written(gpu: Gpu, memory_bytes: int, weight: int | None, compute: CardCompute) -> DialectShare:
     policy = policy_for(weight or 1, compute.policy)
     percent = percent_of(policy.share, weight or 1, compute.max_inst)
-    return Written(
+    return DialectShare(
         gpu=gpu,
         memory_bytes=memory_bytes,
         thread_percent=min(100, percent),
-        reserved_percent=0 if policy.share is Share.WHOLE else percent,
+        reserved_percent=0 if policy.share is ThreadCap.WHOLE else percent,
         where=CONTAINER,
         weight=weight,
         policy=policy.number,

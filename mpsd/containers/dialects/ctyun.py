@@ -6,7 +6,7 @@ One rule: what is wrong in it is found while it is parsed, so nothing is ever re
 from collections.abc import Mapping, Sequence
 
 from mpsd.containers.dialects.names import EGPU, VISIBLE_DEVICES
-from mpsd.containers.dialects.request import MIB, Dialect, Reading, Words, Written, request_of, whole
+from mpsd.containers.dialects.request import MIB, Dialect, DialectShare, Reading, Words, request_of, whole
 from mpsd.model.grants import Gpu
 
 _EXAMPLE = "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10"
@@ -38,9 +38,9 @@ def read_ctyun(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readin
     )
 
 
-def _written(gpu: Gpu, card: Mapping[str, int]) -> Written:
+def _written(gpu: Gpu, card: Mapping[str, int]) -> DialectShare:
     weight = card.get("WEIGHT", 100)  # one that is wrong keeps nothing else of the card from being said
-    return Written(
+    return DialectShare(
         gpu=gpu,
         memory_bytes=card["MEM"] * MIB,
         thread_percent=weight,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from mpsd.containers.dialects.cgpu import size_gib
 from mpsd.containers.dialects.names import BYTES, CONTAINER, DEV, PERCENT, RESERVED, SWITCH
-from mpsd.containers.dialects.request import MIB, Dialect, Off, Reading, Words, Written, request_of
+from mpsd.containers.dialects.request import MIB, Dialect, DialectShare, Off, Reading, Words, request_of
 from mpsd.model.grants import Gpu
 from mpsd.model.problem import shown
 
@@ -58,7 +58,7 @@ def read_egpu(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Reading
     return request_of(
         Dialect.EGPU,
         tuple(
-            Written(
+            DialectShare(
                 gpu=gpu,
                 memory_bytes=memory_bytes(gpu),
                 thread_percent=percent if capped else 100,

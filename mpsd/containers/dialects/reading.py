@@ -6,8 +6,8 @@ One rule: exactly one answer, whatever is written: nothing is asked, everything 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from mpsd.containers.dialects import cgpu, ctyun, egpu, names
-from mpsd.containers.dialects.request import CardRequest, Dialect, DialectRequest, Off, Reading, Refused
-from mpsd.model.grants import CardsRequest, Gpu, Part
+from mpsd.containers.dialects.request import CardRequest, Dialect, DialectRequest, InvalidDialect, Off, Reading
+from mpsd.model.grants import CardsRequest, Gpu, GpuShare
 from mpsd.model.policy import Compute
 from mpsd.model.problem import InvalidInput, Problem, shown
 
@@ -26,7 +26,7 @@ def read_dialect(environment: Mapping[str, str], machine: Sequence[Gpu], compute
     """
     spoken = _spoken(environment)
     if len(spoken) > 1:
-        return Refused((_several(spoken),))
+        return InvalidDialect((_several(spoken),))
     match next(iter(spoken), None):
         case Dialect.CGPU:
             return cgpu.read_cgpu(environment, machine, compute)
@@ -101,16 +101,16 @@ def environment_in(lines: Iterable[str], subject: str, needed: Collection[str]) 
     return found
 
 
-# From what a container asks in a dialect to what the books are to hold for it, and what its user is told.
+# From what a container asks in a dialect to what the ledger is to hold for it, and what its user is told.
 #
-# One rule: the books hold of every card what was asked of that card, whatever MPS is told for all of them together.
+# One rule: the ledger holds of every card what was asked of that card, whatever MPS is told for all of them together.
 
 
 def cards_request(request: DialectRequest) -> CardsRequest:
-    """What the books are asked for. MPS has one thread percentage for all cards of a program: the smallest."""
+    """What the ledger is asked for. MPS has one thread percentage for all cards of a program: the smallest."""
     return CardsRequest(
         parts=tuple(
-            Part(card.gpu.uuid, card.memory_mib, card.reserved_percent, _weight(card)) for card in request.cards
+            GpuShare(card.gpu.uuid, card.memory_mib, card.reserved_percent, _weight(card)) for card in request.cards
         ),
         thread_percent=min(card.thread_percent for card in request.cards),
     )

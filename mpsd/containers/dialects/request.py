@@ -32,7 +32,7 @@ class Off:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class InvalidDialect:
     """Everything that is wrong, at least one thing."""
 
     problems: tuple[Problem, ...]
@@ -43,8 +43,8 @@ class CardRequest:
     """What a container asks of one card, and what MPS is told for it.
 
     memory_bytes: the dialect's own formula to the byte, CUDA's context included; the whole card where it sets no limit.
-    memory_mib: what the books hold of it. thread_percent: the cap that MPS is given for all cards, 100 for none.
-    reserved_percent: what the books hold of its threads, 0 where the dialect promises no part of them.
+    memory_mib: what the ledger holds of it. thread_percent: the cap that MPS is given for all cards, 100 for none.
+    reserved_percent: what the ledger holds of its threads, 0 where the dialect promises no part of them.
     weight: as it was written, None where it was not. policy: cGPU's number, None in the other dialects.
     differs: where MPS does something else than the dialect says, a sentence each without its full stop.
     """
@@ -67,11 +67,11 @@ class DialectRequest:
     cards: tuple[CardRequest, ...]
 
 
-Reading = Off | Refused | DialectRequest
+Reading = Off | InvalidDialect | DialectRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class DialectShare:
     """What was written for one card. memory_bytes: None where no limit is asked for, else by the dialect's formula.
 
     thread_percent: the cap on this card, 100 for none. where: the variable that decided the memory, or the threads
@@ -88,29 +88,31 @@ class Written:
     differs: tuple[str, ...] = ()
 
 
-def request_of(dialect: Dialect, written: tuple[Written, ...], problems: Sequence[Problem]) -> DialectRequest | Refused:
+def request_of(
+    dialect: Dialect, written: tuple[DialectShare, ...], problems: Sequence[Problem]
+) -> DialectRequest | InvalidDialect:
     """The request, or everything that is wrong: `problems`, and what keeps any of the cards from giving it.
 
     written: what could be read, at least one card unless there are problems.
     """
-    told = _Told(
+    told = _ContainerLimits(
         memory_mib=max(map(_limit_mib, written), default=0),
         thread_percent=min((card.thread_percent for card in written), default=100),
     )
     if wrong := (*problems, *(problem for card in written for problem in _problems(card, told))):
-        return Refused(wrong)
+        return InvalidDialect(wrong)
     return DialectRequest(dialect, tuple(_card(card, told) for card in written))
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _ContainerLimits:
     """What MPS is told for all cards of the container, since a program has one limit and one percentage for all."""
 
     memory_mib: int
     thread_percent: int
 
 
-def _problems(card: Written, told: _Told) -> tuple[Problem, ...]:
+def _problems(card: DialectShare, told: _ContainerLimits) -> tuple[Problem, ...]:
     gpu, limit_mib = card.gpu, _limit_mib(card)
     if (card.memory_bytes or 0) > gpu.memory_mib * MIB:
         limit_mib = -(-(card.memory_bytes or 0) // MIB)
@@ -118,13 +120,13 @@ def _problems(card: Written, told: _Told) -> tuple[Problem, ...]:
     return problems_with(limit, f"{card.where} on {gpu.label}", gpu.capability, gpu.memory_mib, gpu.sms)
 
 
-def _limit_mib(card: Written) -> int:
+def _limit_mib(card: DialectShare) -> int:
     """MPS counts whole MiB of what its server leaves of a card."""
     left_mib = card.gpu.memory_mib - card.gpu.capability.server_mib
     return left_mib if card.memory_bytes is None else min(left_mib, card.memory_bytes // MIB)
 
 
-def _card(card: Written, told: _Told) -> CardRequest:
+def _card(card: DialectShare, told: _ContainerLimits) -> CardRequest:
     whole_bytes, limit_mib = card.gpu.memory_mib * MIB, _limit_mib(card)
     memory_bytes = whole_bytes if card.memory_bytes is None else card.memory_bytes
     return CardRequest(
@@ -139,7 +141,7 @@ def _card(card: Written, told: _Told) -> CardRequest:
     )
 
 
-def _differs(card: Written, memory_bytes: int, limit_mib: int, told: _Told) -> Iterator[str]:
+def _differs(card: DialectShare, memory_bytes: int, limit_mib: int, told: _ContainerLimits) -> Iterator[str]:
     """What MPS does differently whatever the dialect."""
     if card.memory_bytes is None:
         yield "no limit of memory is asked for: mpsd promises it the whole card, so nobody shares it"

@@ -40,7 +40,7 @@ _AT_WHAT_COST = {
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FileChange:
     """One file. before None: it is not there. after None: it is removed. what: it is, in words.
 
     backup: where what it was is kept, empty for nowhere. spare: a backup that says what the file says afterwards, and
@@ -70,17 +70,17 @@ class Change:
         )
 
 
-def launcher_written(path: str, before: str | None, text: str) -> Change:
+def launcher_written(path: str, before: str | None, text: str) -> FileChange:
     """InvalidInput where something else is there."""
     _check_launcher(path, before)
-    return Change(path, "the launcher", before, text, 0o755)
+    return FileChange(path, "the launcher", before, text, 0o755)
 
 
-def launcher_removed(path: str, before: str | None, still_named_by: Sequence[str]) -> Change:
+def launcher_removed(path: str, before: str | None, still_named_by: Sequence[str]) -> FileChange:
     """It stays where a configuration of another engine names it. InvalidInput where something else is there."""
     _check_launcher(path, before)
     what = f"the launcher, which is there for {' and '.join(still_named_by)}" if still_named_by else "the launcher"
-    return Change(path, what, before, before if still_named_by else None, 0o755)
+    return FileChange(path, what, before, before if still_named_by else None, 0o755)
 
 
 def with_runtime(engine: Engine, text: str | None, subject: str, launcher: str) -> str:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mpsd.containers.dialects.names import OOM_SCRIPT
-from mpsd.grants.rules.messages import BundleDevice, BundleMount, ContainerAnswer, ContainerAsks
-from mpsd.kubelet.rules.allocation import Allocation, Surroundings, memory_answer
+from mpsd.grants.rules.messages import BundleDevice, BundleMount, ContainerAnswer, HostContainerRequest
+from mpsd.kubelet.rules.allocation import Allocation, NodeConditions, memory_answer
 from mpsd.model.grants import Grant
-from mpsd.model.policy import HostIPC, Mode, Policy, RuleId
+from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
 from mpsd.model.problem import Problem, shown
 
 _IPC_UNNEEDED = 580  # the driver from which on clients need not share the host's IPC namespace
@@ -35,17 +35,17 @@ class Findings:
     messages: tuple[str, ...]
 
 
-def container_findings(asks: ContainerAsks, policy: Policy, driver: str) -> Findings:
+def container_findings(asks: HostContainerRequest, policy: Policy, driver: str) -> Findings:
     """What the policy says to a container that asks. driver: its version, such as 580.159.04."""
     modes = policy.admission.rules
     ruled = [*_capabilities(asks, policy), *_root(asks), *_ipc(asks, policy, driver)]
     return Findings(
-        problems=(*_malformed(asks), *(one for rule, one in ruled if modes[rule] is Mode.ENFORCE)),
-        messages=tuple(str(one) for rule, one in ruled if modes[rule] is Mode.WARN),
+        problems=(*_malformed(asks), *(one for rule, one in ruled if modes[rule] is RuleMode.ENFORCE)),
+        messages=tuple(str(one) for rule, one in ruled if modes[rule] is RuleMode.WARN),
     )
 
 
-def _malformed(asks: ContainerAsks) -> Iterator[Problem]:
+def _malformed(asks: HostContainerRequest) -> Iterator[Problem]:
     if not asks.root.startswith("/"):
         yield Problem("container-root", "--root", shown(asks.root), "is no absolute path", "write the whole path")
     if not _ID.fullmatch(asks.id) or not asks.id.strip("."):
@@ -56,7 +56,7 @@ def _malformed(asks: ContainerAsks) -> Iterator[Problem]:
         yield Problem("oom-script-path", OOM_SCRIPT, shown(asks.oom_script), "is no absolute path", remedy)
 
 
-def _capabilities(asks: ContainerAsks, policy: Policy) -> Iterator[tuple[RuleId, Problem]]:
+def _capabilities(asks: HostContainerRequest, policy: Policy) -> Iterator[tuple[RuleId, Problem]]:
     names = [name.upper().removeprefix("CAP_") for name in asks.capabilities]
     found = _in_order(names, frozenset(policy.admission.blocked_capabilities) - _GIVEN_TO_ALL)
     if found:
@@ -70,14 +70,14 @@ def _in_order(names: Sequence[str], blocked: frozenset[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name in blocked))
 
 
-def _root(asks: ContainerAsks) -> Iterator[tuple[RuleId, Problem]]:
+def _root(asks: HostContainerRequest) -> Iterator[tuple[RuleId, Problem]]:
     if asks.host_root:
         message = "may be root on this machine, who can end its neighbours' programs on a GPU"
         remedy = "create it with --user of another, or in a user namespace"
         yield RuleId.HOST_ROOT, Problem(RuleId.HOST_ROOT, "its user", "0", message, remedy)
 
 
-def _ipc(asks: ContainerAsks, policy: Policy, driver: str) -> Iterator[tuple[RuleId, Problem]]:
+def _ipc(asks: HostContainerRequest, policy: Policy, driver: str) -> Iterator[tuple[RuleId, Problem]]:
     """Nobody adds the host's IPC namespace to a bundle, so `inject` is taken as `require` is."""
     if asks.host_ipc or policy.admission.host_ipc is HostIPC.OFF or not _is_before(driver, _IPC_UNNEEDED):
         return
@@ -98,7 +98,7 @@ def _is_before(driver: str, release: int) -> bool:
 
 
 def container_answer(
-    grant: Grant, around: Surroundings, messages: tuple[str, ...] = (), *, with_gate: bool
+    grant: Grant, around: NodeConditions, messages: tuple[str, ...] = (), *, with_gate: bool
 ) -> ContainerAnswer:
     """with_gate: whether gates can be made here; without one, a container that is started while its domain does not
     serve comes up without a GPU.

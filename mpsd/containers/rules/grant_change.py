@@ -1,6 +1,6 @@
 """What `mpsd set` makes of a grant: another size of memory, percentage or weight, on one of its GPUs or on all.
 
-One rule: the books hold afterwards as they held before; what is refused changes nothing, and says what is free.
+One rule: the ledger holds afterwards as they held before; what is refused changes nothing, and says what is free.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from mpsd.grants.rules.messages import CardLimits, GrantChanged, GrantLimits
-from mpsd.model.cgpu_policies import Share, percent_of, policy_for
+from mpsd.model.cgpu_policies import ThreadCap, percent_of, policy_for
 from mpsd.model.client_limits import ClientLimit, problems_with
-from mpsd.model.grants import Gpu, Grant, Part, Room, free_weight, rooms
+from mpsd.model.grants import Gpu, GpuCapacity, GpuShare, Grant, free_weight, rooms
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.model.problem import Problem
-from mpsd.model.violations import Kind, most_mib
+from mpsd.model.violations import ViolationKind, most_mib
 
 _WHOLE = 100
 One = TypeVar("One", bound=Grant)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class GrantChange:
     """What is to be another; None leaves it as it is. percent 0: no cap, and nothing reserved. weight: cGPU's.
 
     gpu: the UUID of the one GPU that is meant, None for every one of the grant. forced: memory may go below what is
@@ -35,16 +35,16 @@ class Change:
     forced: bool = False
 
 
-def changed(grant: One, change: Change, view: NodeView, policy: Policy) -> One | tuple[Problem, ...]:
+def changed(grant: One, change: GrantChange, view: NodeView, policy: Policy) -> One | tuple[Problem, ...]:
     """The grant as it is to be, or everything that keeps it as it is.
 
-    Programs that run keep the percentage, and the limit of MPS, that they started with; what the watchdog and the books
-    go by is the grant's.
+    Programs that run keep the percentage, and the limit of MPS, that they started with; what the watchdog and the
+    ledger go by is the grant's.
     """
     meant = [part for part in grant.parts if change.gpu in (None, part.gpu)]
     if problems := tuple(_misfits(grant, change, meant)):
         return problems
-    scene = _Scene(grant, view, policy)
+    scene = _GrantContext(grant, view, policy)
     if problems := tuple(scene.away(meant)):
         return problems
     if problems := tuple(problem for part in meant for problem in scene.unweighted(part, change.weight)):
@@ -66,7 +66,7 @@ def changed(grant: One, change: Change, view: NodeView, policy: Policy) -> One |
     return tuple(found) or wanted
 
 
-def _misfits(grant: Grant, change: Change, meant: Sequence[Part]) -> Iterator[Problem]:
+def _misfits(grant: Grant, change: GrantChange, meant: Sequence[GpuShare]) -> Iterator[Problem]:
     """What is wrong with the change whatever the node looks like."""
     if grant.pod:
         remedy = "change what the pod asks for, and make it anew"
@@ -88,7 +88,7 @@ def _misfits(grant: Grant, change: Change, meant: Sequence[Part]) -> Iterator[Pr
         yield Problem("weight-range", "the weight", str(change.weight), "is none", "write 1 or more")
 
 
-class _Scene:
+class _GrantContext:
     """The grant among all others."""
 
     def __init__(self, grant: Grant, view: NodeView, policy: Policy) -> None:
@@ -96,7 +96,7 @@ class _Scene:
         self._gpus: Mapping[str, Gpu] = {gpu.uuid: gpu for gpu in view.gpus}
         self._others = [held.grant for held in view.grants if held.grant.id != grant.id]
 
-    def away(self, parts: Sequence[Part]) -> Iterator[Problem]:
+    def away(self, parts: Sequence[GpuShare]) -> Iterator[Problem]:
         """GPUs of which nothing is known now."""
         if not self._view.grants_known:
             yield Problem("grants-unknown", "the grants", "", "are not all known now", "try again when they are")
@@ -104,7 +104,7 @@ class _Scene:
             if part.gpu not in self._gpus:
                 yield Problem("gpu-away", "the GPU", part.gpu, "is not seen now", "try again when it is there")
 
-    def unweighted(self, part: Part, weight: int | None) -> Iterator[Problem]:
+    def unweighted(self, part: GpuShare, weight: int | None) -> Iterator[Problem]:
         """Why a weight says nothing on this GPU."""
         if weight is None:
             return
@@ -114,17 +114,17 @@ class _Scene:
         if part.weight is None:
             message = "is cGPU's, and the grant was not asked for in its words"
             yield Problem("weight-not-cgpus", where, str(weight), message, "set a percentage")
-        elif policy.share is not Share.WEIGHT:
+        elif policy.share is not ThreadCap.WEIGHT:
             message = f"says nothing under policy {policy.number}, {policy.name}: MPS has no weights"
             remedy = "set a percentage, or policy 3 for the GPU (`compute` in policy.yaml)"
             yield Problem("weight-meaningless", where, str(weight), message, remedy)
 
-    def wanted(self, part: Part, change: Change) -> Part:
+    def wanted(self, part: GpuShare, change: GrantChange) -> GpuShare:
         """The part as it is to be."""
         percent = part.reserved_percent if change.percent is None else change.percent
         if change.weight is not None:
             max_inst = self._policy.compute.of(self._gpus[part.gpu].ordinal).max_inst
-            percent = min(_WHOLE, percent_of(Share.WEIGHT, change.weight, max_inst))
+            percent = min(_WHOLE, percent_of(ThreadCap.WEIGHT, change.weight, max_inst))
         return replace(
             part,
             memory_mib=part.memory_mib if change.memory_mib is None else change.memory_mib,
@@ -132,14 +132,14 @@ class _Scene:
             weight=part.weight if change.weight is None else change.weight,
         )
 
-    def cap(self, grant: Grant, parts: Sequence[Part], change: Change) -> int:
+    def cap(self, grant: Grant, parts: Sequence[GpuShare], change: GrantChange) -> int:
         """The one percentage that MPS has for all GPUs of a program: the smallest that is asked for."""
         if change.percent is None and change.weight is None:
             return grant.thread_percent
         no_share = _WHOLE if grant.container else self._policy.requests.default_thread_percent
         return min(part.reserved_percent or no_share for part in parts)
 
-    def problems(self, old: Part, new: Part, wanted: Grant, change: Change) -> Iterator[Problem]:
+    def problems(self, old: GpuShare, new: GpuShare, wanted: Grant, change: GrantChange) -> Iterator[Problem]:
         """Why this GPU cannot give the new part in the old one's place."""
         gpu = self._gpus[new.gpu]
         room = self._room(gpu)
@@ -162,11 +162,11 @@ class _Scene:
         if new.memory_mib < old.memory_mib and not change.forced:
             yield from self._used(gpu, new)
 
-    def _room(self, gpu: Gpu) -> Room:
+    def _room(self, gpu: Gpu) -> GpuCapacity:
         (room,) = rooms([gpu], {gpu.uuid: self._grant.domain}, self._others, self._policy)
         return room
 
-    def _used(self, gpu: Gpu, new: Part) -> Iterator[Problem]:
+    def _used(self, gpu: Gpu, new: GpuShare) -> Iterator[Problem]:
         """Why less memory would end what runs."""
         where, value = f"memory on {gpu.label}", f"{new.memory_mib} MiB"
         own = [one.used_mib for one in self._view.clients or () if (one.grant, one.gpu) == (self._grant.id, gpu.uuid)]
@@ -223,10 +223,10 @@ def _messages(before: Grant, after: Grant, view: NodeView, policy: Policy) -> It
         yield f"MPS has one percentage for all GPUs of a process: it is the smallest, {after.thread_percent} %"
 
 
-def _over(grant: Grant, gpu: Gpu, part: Part, view: NodeView, policy: Policy) -> str:
+def _over(grant: Grant, gpu: Gpu, part: GpuShare, view: NodeView, policy: Policy) -> str:
     """What becomes of processes that use more than there is now; empty where none do."""
     own = [one.used_mib for one in view.clients or () if (one.grant, one.gpu) == (grant.id, part.gpu)]
-    ends = Kind.MEMORY_OVER_GRANT.response(policy).ends
+    ends = ViolationKind.MEMORY_OVER_GRANT.response(policy).ends
     what = "ends what is over" if ends else "only says so, for violations.memory_over_grant does not end it"
     if view.clients is None or None in own:
         return f"what its processes use of {gpu.label} is not known now: where it is over, mpsd {what}"
@@ -242,7 +242,7 @@ def _over(grant: Grant, gpu: Gpu, part: Part, view: NodeView, policy: Policy) ->
 # which whoever makes a container chooses; two that are equally meant are told, and never chosen from.
 
 
-class Held(Protocol):
+class CurrentGrant(Protocol):
     """A grant as `GrantStatus` and `GrantUse` tell it."""
 
     @property
@@ -264,7 +264,7 @@ class Held(Protocol):
     def command(self) -> str: ...
 
 
-Candidate = TypeVar("Candidate", bound=Held)
+Candidate = TypeVar("Candidate", bound=CurrentGrant)
 _SHORT = 12  # characters of a container's id, as engines show it
 
 
@@ -277,31 +277,31 @@ def meant(grants: Iterable[Candidate], word: str) -> tuple[Candidate, ...]:
     return tuple(one for one in among if word and any(each.startswith(word) for each in _ids(one)))
 
 
-def _ids(one: Held) -> Sequence[str]:
+def _ids(one: CurrentGrant) -> Sequence[str]:
     return [one.id] if one.container is None else [one.container, one.id]
 
 
-def _whole_ids(one: Held) -> Sequence[str]:
+def _whole_ids(one: CurrentGrant) -> Sequence[str]:
     return [*_ids(one), short_id(one)]
 
 
-def _names(one: Held) -> Sequence[str]:
+def _names(one: CurrentGrant) -> Sequence[str]:
     if one.pod:
         return [one.pod, f"{one.namespace}/{one.pod}"]
     return [one.container_name] if one.container_name else []
 
 
-def words(grants: Iterable[Held]) -> tuple[str, ...]:
+def words(grants: Iterable[CurrentGrant]) -> tuple[str, ...]:
     """What each of them may be called, for completion: ids as engines show them, and names."""
     return tuple(dict.fromkeys(word for one in grants for word in (short_id(one), *_names(one))))
 
 
-def short_id(one: Held) -> str:
+def short_id(one: CurrentGrant) -> str:
     """The container's id as engines show it; the grant's where no container holds it."""
     return (one.container or one.id)[:_SHORT]
 
 
-def known_as(one: Held) -> str:
+def known_as(one: CurrentGrant) -> str:
     """The grant's holder, as people know it: `3f2a… (train)`."""
     if one.pod:
         return f"{one.namespace}/{one.pod}"

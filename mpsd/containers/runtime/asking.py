@@ -9,7 +9,7 @@ from _socket import AF_UNIX, SO_PEERCRED, SOCK_CLOEXEC, SOCK_STREAM, SOL_SOCKET,
 from os import geteuid
 
 from mpsd.containers.runtime import json_text
-from mpsd.containers.runtime.json_text import Refused, rows, table, text, texts, word
+from mpsd.containers.runtime.json_text import ContainerRefused, rows, table, text, texts, word
 
 _LONGEST_ANSWER = 1024**2  # bytes
 _FIRST_ERROR = 400
@@ -17,7 +17,7 @@ _AGAIN_S = 0.05
 _CREDENTIALS = 12  # bytes: pid, uid, gid; unix(7)
 
 
-class Answer:
+class HttpAnswer:
     """body: None where there is none."""
 
     def __init__(self, status: int, body: object) -> None:
@@ -25,7 +25,7 @@ class Answer:
         self.body = body
 
 
-class NobodyAnswers(Refused):
+class NobodyAnswers(ContainerRefused):
     """mpsd is not there, or was not heard in time."""
 
 
@@ -33,7 +33,7 @@ class _WentAway(Exception):
     """The connection ended before the answer did: mpsd is being upgraded, perhaps."""
 
 
-def ask(run_directory: str, url: str, body: object, answer_s: float = 30.0, patience_s: float = 5.0) -> Answer:
+def ask(run_directory: str, url: str, body: object, answer_s: float = 30.0, patience_s: float = 5.0) -> HttpAnswer:
     """The answer to a POST. NobodyAnswers, after `answer_s` in all, or where nobody listened for `patience_s`; Refused.
 
     Asking again is safe: mpsd knows by the pid and the name who asks, and for what.
@@ -57,10 +57,10 @@ def ask(run_directory: str, url: str, body: object, answer_s: float = 30.0, pati
         except TimeoutError:
             raise NobodyAnswers(f"mpsd did not answer on {path} within {answer_s:g} s; see its log") from None
         except PermissionError:
-            raise Refused(f"you may not use {path}; ask whoever runs mpsd on this machine") from None
+            raise ContainerRefused(f"you may not use {path}; ask whoever runs mpsd on this machine") from None
         except OSError as error:
             why = error.strerror or error
-            raise Refused(f"{path} cannot be used: {why}; name mpsd's folder with --run-dir") from None
+            raise ContainerRefused(f"{path} cannot be used: {why}; name mpsd's folder with --run-dir") from None
         time.sleep(_AGAIN_S)
 
 
@@ -85,7 +85,7 @@ def _exchange(path: str, request: bytes, end: float) -> bytes:
         connection.connect(path)
         uid = int.from_bytes(connection.getsockopt(SOL_SOCKET, SO_PEERCRED, _CREDENTIALS)[4:8], sys.byteorder)
         if uid not in {0, geteuid()}:
-            raise Refused(f"user {uid} answers on {path}, who is neither root nor you; start mpsd as root")
+            raise ContainerRefused(f"user {uid} answers on {path}, who is neither root nor you; start mpsd as root")
         heard = bytearray()
         try:
             connection.settimeout(_left(end))
@@ -94,7 +94,7 @@ def _exchange(path: str, request: bytes, end: float) -> bytes:
             while piece := connection.recv(65536):
                 heard += piece
                 if len(heard) > _LONGEST_ANSWER:
-                    raise Refused(f"mpsd answers more than {_LONGEST_ANSWER} bytes on {path}; see its log")
+                    raise ContainerRefused(f"mpsd answers more than {_LONGEST_ANSWER} bytes on {path}; see its log")
                 connection.settimeout(_left(end))
         except (BrokenPipeError, ConnectionResetError):
             raise _WentAway from None
@@ -107,7 +107,7 @@ def _left(end: float) -> float:
     return max(end - time.monotonic(), 0.001)
 
 
-def _answer(heard: bytes) -> Answer:
+def _answer(heard: bytes) -> HttpAnswer:
     """_WentAway where it is not whole; Refused where it is no HTTP, or no JSON."""
     head, between, body = heard.partition(b"\r\n\r\n")
     if not between:
@@ -115,18 +115,18 @@ def _answer(heard: bytes) -> Answer:
     status_line, *headers = head.decode("latin-1").split("\r\n")
     words = status_line.split(None, 2)
     if len(words) < 2 or not words[0].startswith("HTTP/1.") or not (words[1].isdecimal() and len(words[1]) == 3):
-        raise Refused("what answers in mpsd's place does not speak HTTP; see which program listens there")
+        raise ContainerRefused("what answers in mpsd's place does not speak HTTP; see which program listens there")
     for header in headers:
         name, _, value = header.partition(":")
         if name.lower() == "content-length" and value.strip() != str(len(body)):
             raise _WentAway
     status = int(words[1])
     try:
-        return Answer(status, json_text.read(body, "mpsd's answer") if body else None)
-    except Refused:
+        return HttpAnswer(status, json_text.read(body, "mpsd's answer") if body else None)
+    except ContainerRefused:
         if status < _FIRST_ERROR:
             raise
-        return Answer(status, None)  # of its HTTP server, in words
+        return HttpAnswer(status, None)  # of its HTTP server, in words
 
 
 # What mpsd answers about a container: `grants.rules.container_messages` as they arrive.
@@ -139,7 +139,7 @@ NOTHING_ASKED = 204
 _NOT_FOUND = 404
 
 
-class Mount:
+class AnsweredMount:
     """A folder of this machine, seen in the container at `inside`."""
 
     def __init__(self, source: str, inside: str, read_only: bool) -> None:
@@ -148,7 +148,7 @@ class Mount:
         self.read_only = read_only
 
 
-class Device:
+class AnsweredDevice:
     """A device node of this machine, made again in the container at `inside`, for `access`."""
 
     def __init__(self, source: str, inside: str, access: str) -> None:
@@ -175,33 +175,37 @@ def environment(answer: dict[str, object]) -> dict[str, str]:
     read = table(answer.get("environment"), f"{_ANSWER}: environment")
     for name in read:
         if not name or "=" in name or "\0" in name:
-            raise Refused(f"{_ANSWER} names a variable {name!a}; see its log")
+            raise ContainerRefused(f"{_ANSWER} names a variable {name!a}; see its log")
     return {name: word(value, f"{_ANSWER}: environment: {name}") for name, value in read.items()}
 
 
-def refusal(answer: Answer) -> Refused:
+def refusal(answer: HttpAnswer) -> ContainerRefused:
     """Why mpsd refuses, in its own words where it has any."""
     reasons = texts(answer.body, "reasons", _ANSWER) if isinstance(answer.body, dict) else []
     if not reasons and answer.status == _NOT_FOUND:
-        return Refused("the mpsd that runs here knows nothing of containers; upgrade it")
-    return Refused(*reasons) if reasons else Refused(f"mpsd answers {answer.status} and no reason; see its log")
+        return ContainerRefused("the mpsd that runs here knows nothing of containers; upgrade it")
+    return (
+        ContainerRefused(*reasons)
+        if reasons
+        else ContainerRefused(f"mpsd answers {answer.status} and no reason; see its log")
+    )
 
 
-def _mount(row: object) -> Mount:
+def _mount(row: object) -> AnsweredMount:
     read = table(row, f"{_ANSWER}: a mount")
-    return Mount(_path(read, "source"), _path(read, "inside"), read.get("read_only") is not False)
+    return AnsweredMount(_path(read, "source"), _path(read, "inside"), read.get("read_only") is not False)
 
 
-def _device(row: object) -> Device:
+def _device(row: object) -> AnsweredDevice:
     read = table(row, f"{_ANSWER}: a device")
     access = text(read, "access", _ANSWER)
     if not access or access.strip("rwm"):
-        raise Refused(f"{_ANSWER} names the access {access!a}; see its log")
-    return Device(_path(read, "source"), _path(read, "inside"), access)
+        raise ContainerRefused(f"{_ANSWER} names the access {access!a}; see its log")
+    return AnsweredDevice(_path(read, "source"), _path(read, "inside"), access)
 
 
 def _path(read: dict[str, object], name: str) -> str:
     path = text(read, name, _ANSWER)
     if not path.startswith("/"):
-        raise Refused(f"{_ANSWER} names the path {path!a}, which is not absolute; see its log")
+        raise ContainerRefused(f"{_ANSWER} names the path {path!a}, which is not absolute; see its log")
     return path

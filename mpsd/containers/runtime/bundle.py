@@ -9,8 +9,8 @@ import stat
 
 from mpsd.containers.dialects.names import ASKING, OOM_SCRIPT, VARIABLES
 from mpsd.containers.runtime import json_text
-from mpsd.containers.runtime.asking import Device, Granted, Mount
-from mpsd.containers.runtime.json_text import Refused, inner, member, rows, shown, table, text, texts, word
+from mpsd.containers.runtime.asking import AnsweredDevice, AnsweredMount, Granted
+from mpsd.containers.runtime.json_text import ContainerRefused, inner, member, rows, shown, table, text, texts, word
 
 # Reads and replaces a file of a bundle.
 #
@@ -30,7 +30,9 @@ def open_folder(path: str, what: str) -> int:
     try:
         return os.open(path or ".", _FOLDER)
     except OSError as error:
-        raise Refused(f"{what} {path or '.'} cannot be opened: {error.strerror}; name a folder that is there") from None
+        raise ContainerRefused(
+            f"{what} {path or '.'} cannot be opened: {error.strerror}; name a folder that is there"
+        ) from None
 
 
 def read(folder: int, name: str, what: str) -> bytes:
@@ -40,13 +42,15 @@ def read(folder: int, name: str, what: str) -> bytes:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise Refused(f"{what} cannot be opened: {error.strerror}; it must be a plain file, and no link") from None
+        raise ContainerRefused(
+            f"{what} cannot be opened: {error.strerror}; it must be a plain file, and no link"
+        ) from None
     try:
         seen = os.fstat(file)
         if not stat.S_ISREG(seen.st_mode):
-            raise Refused(f"{what} is not a plain file; put one in its place")
+            raise ContainerRefused(f"{what} is not a plain file; put one in its place")
         if seen.st_size > _LONGEST:
-            raise Refused(f"{what} has {seen.st_size} bytes; at most {_LONGEST} are read")
+            raise ContainerRefused(f"{what} has {seen.st_size} bytes; at most {_LONGEST} are read")
         return _all_of(file, what)
     finally:
         os.close(file)
@@ -57,7 +61,7 @@ def _all_of(file: int, what: str) -> bytes:
     while piece := os.read(file, _LONGEST + 1 - len(data)):
         data += piece
         if len(data) > _LONGEST:
-            raise Refused(f"{what} grows while it is read; at most {_LONGEST} bytes are read")
+            raise ContainerRefused(f"{what} grows while it is read; at most {_LONGEST} bytes are read")
     return bytes(data)
 
 
@@ -130,7 +134,7 @@ def dialect(entries: list[str]) -> tuple[str, dict[str, str]]:
         if not _is_text(value):
             problems.append(f"the variable {name} is {shown(value)}, which is no text; write UTF-8")
     if problems:
-        raise Refused(*problems)
+        raise ContainerRefused(*problems)
     return found.pop(OOM_SCRIPT, ""), found
 
 
@@ -216,7 +220,7 @@ def apply(
     """Adds all of a grant. nodes: what `node` made of its devices, in their order. Refused, with nothing added."""
     problems = conflicts(config, granted.mounts)
     if problems:
-        raise Refused(*problems)
+        raise ContainerRefused(*problems)
     record = Record()
     lists = [_list_at(config, place) for place in _PLACES]
     added: list[list[object]] = [[mount(each) for each in granted.mounts], [], [], [hook]]
@@ -248,13 +252,13 @@ def both(found: Record, added: Record) -> Record:
     return record
 
 
-def mount(each: Mount) -> dict[str, object]:
+def mount(each: AnsweredMount) -> dict[str, object]:
     """Last of all mounts, so that it lies on top of whatever the bundle mounts above it."""
     options = ["bind", "rprivate", "nosuid", "nodev", "ro" if each.read_only else "rw"]
     return {"destination": each.inside, "type": "bind", "source": each.source, "options": options}
 
 
-def node(each: Device, kind: str, major: int, minor: int, mode: int) -> dict[str, object]:
+def node(each: AnsweredDevice, kind: str, major: int, minor: int, mode: int) -> dict[str, object]:
     return {"path": each.inside, "type": kind, "major": major, "minor": minor, "fileMode": mode, "uid": 0, "gid": 0}
 
 
@@ -263,7 +267,7 @@ def rule(made: dict[str, object], access: str) -> dict[str, object]:
     return {"allow": True, **{name: made[name] for name in ("type", "major", "minor")}, "access": access}
 
 
-def conflicts(config: dict[str, object], mounts: list[Mount]) -> list[str]:
+def conflicts(config: dict[str, object], mounts: list[AnsweredMount]) -> list[str]:
     """The bundle's own mounts that stand where the grant's do, or hold the place that grants are mounted in."""
     problems = []
     for row in rows(config, "mounts", CONFIG):
@@ -285,7 +289,7 @@ def _is_there(devices: list[object], made: dict[str, object]) -> bool:
         if _steps(text(read, "path", f"{CONFIG}: a device")) == _steps(str(made["path"])):
             if all(read.get(name) == made[name] for name in ("type", "major", "minor")):
                 return True
-            raise Refused(f"the device {made['path']} is another one than mpsd's; leave it out")
+            raise ContainerRefused(f"the device {made['path']} is another one than mpsd's; leave it out")
     return False
 
 

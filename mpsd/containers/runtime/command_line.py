@@ -13,7 +13,7 @@ from _signal import (  # type: ignore[import-not-found]  # `signal` itself build
 )
 
 from mpsd.containers.dialects.names import COMMANDS, NEXT_RUNTIMES
-from mpsd.containers.runtime.json_text import Refused, shown
+from mpsd.containers.runtime.json_text import ContainerRefused, shown
 
 _OWN = ("next", "run-dir", "runtime-log")
 _OWN_HELP = "help-mpsd"
@@ -111,7 +111,7 @@ def of_create(arguments: list[str]) -> Options:
     hidden = len(options.words) != 1 or any(not word.startswith("--") for word in options.unknown)
     if options.unknown and hidden:
         names = ", ".join(shown(word) for word in options.unknown)
-        raise Refused(
+        raise ContainerRefused(
             f"mpsd-runtime does not know the option {names}; write its value as --NAME=VALUE, or leave it out"
         )
     return options
@@ -165,17 +165,17 @@ def find(asked: str) -> str:
         if path:
             return _not_ourselves(path)
     missing = " or ".join(names)
-    raise Refused(f"the next runtime, {missing}, is not found; name one with --next", exit_code=_NOT_FOUND)
+    raise ContainerRefused(f"the next runtime, {missing}, is not found; name one with --next", exit_code=_NOT_FOUND)
 
 
-def become(path: str, arguments: list[str]) -> Refused:
+def become(path: str, arguments: list[str]) -> ContainerRefused:
     """Returns only where the program cannot be started, and why."""
     for ignored in (SIGPIPE, SIGXFSZ):  # Python ignores them, and what is ignored stays so in the next program
         signal(ignored, SIG_DFL)
     try:
         os.execve(path, [path, *arguments], _environment())
     except OSError as error:
-        return Refused(
+        return ContainerRefused(
             f"the next runtime {path} cannot be started: {error.strerror}; name one with --next", exit_code=126
         )
 
@@ -207,7 +207,7 @@ def _on_path(name: str) -> str:
 def _not_ourselves(path: str) -> str:
     try:
         if os.path.samefile(path, sys.argv[0]):
-            raise Refused(f"the next runtime {path} is mpsd-runtime itself; name another with --next")
+            raise ContainerRefused(f"the next runtime {path} is mpsd-runtime itself; name another with --next")
     except OSError:
         pass  # not started from a file
     return path

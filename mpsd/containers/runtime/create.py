@@ -10,13 +10,13 @@ import stat
 from mpsd.containers.runtime import bundle, json_text
 from mpsd.containers.runtime import bundle as bundle_file
 from mpsd.containers.runtime import bundle as environment
-from mpsd.containers.runtime.asking import CREATED, NOTHING_ASKED, Device, Granted, ask, refusal
+from mpsd.containers.runtime.asking import CREATED, NOTHING_ASKED, AnsweredDevice, Granted, ask, refusal
 from mpsd.containers.runtime.bundle import CONFIG, RECORD, Record
-from mpsd.containers.runtime.json_text import Refused, inner, member, rows, shown, table, text, texts
+from mpsd.containers.runtime.json_text import ContainerRefused, inner, member, rows, shown, table, text, texts
 from mpsd.containers.runtime.runtime_log import RuntimeLog, tell
 
 
-class Asker:
+class BundleOwner:
     """Whose bundle it is, where mpsd listens, and the command of the hook that tells mpsd of the container's end.
 
     runtime: the next one, which makes the container.
@@ -33,7 +33,7 @@ class Asker:
         self.runtime = runtime
 
 
-def prepare(bundle: str, asker: Asker) -> None:
+def prepare(bundle: str, asker: BundleOwner) -> None:
     """Refused, with the bundle as it was."""
     folder = bundle_file.open_folder(bundle, "the bundle")
     try:
@@ -49,7 +49,7 @@ def _config(folder: int) -> dict[str, object]:
     try:
         data = bundle_file.read(folder, CONFIG, CONFIG)
     except FileNotFoundError:
-        raise Refused("the bundle has no config.json; name the bundle's folder with --bundle") from None
+        raise ContainerRefused("the bundle has no config.json; name the bundle's folder with --bundle") from None
     return table(json_text.read(data, CONFIG), CONFIG)
 
 
@@ -83,7 +83,7 @@ def _number(holder: dict[str, object], name: str, where: str) -> int:
     if value is None:
         return 0
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise Refused(f"{where}: {name} is {shown(str(value))}; it must be a whole number from 0 on")
+        raise ContainerRefused(f"{where}: {name} is {shown(str(value))}; it must be a whole number from 0 on")
     return value
 
 
@@ -97,7 +97,7 @@ _LONGEST_NAME = 128  # characters of a container's name; an annotation may have 
 _NAMES = ("nerdctl/name", "io.kubernetes.cri.container-name", "io.kubernetes.container.name")
 
 
-def settle(folder: int, config: dict[str, object], asker: Asker) -> None:
+def settle(folder: int, config: dict[str, object], asker: BundleOwner) -> None:
     """Refused, with the bundle as it was."""
     kept = bundle.read_record(folder)
     found = bundle.undo(config, kept.record) if kept else Record()
@@ -118,7 +118,7 @@ def settle(folder: int, config: dict[str, object], asker: Asker) -> None:
         tell(message)
 
 
-def _granted(asks: dict[str, object], asker: Asker) -> Granted | None:
+def _granted(asks: dict[str, object], asker: BundleOwner) -> Granted | None:
     """None where nothing is asked after all. Refused."""
     asker.log.event("asked", environment=asks["environment"])
     answer = ask(asker.run_directory, "/v1/containers", asks)
@@ -130,7 +130,7 @@ def _granted(asks: dict[str, object], asker: Asker) -> Granted | None:
     return Granted(answer.body)
 
 
-def _asks(config: dict[str, object], asker: Asker) -> dict[str, object] | None:
+def _asks(config: dict[str, object], asker: BundleOwner) -> dict[str, object] | None:
     """ContainerAsks of grants.rules.container_messages; None where nothing is asked. Refused."""
     process = inner(config, "process", CONFIG)
     entries = texts(process, "env", CONFIG)
@@ -169,15 +169,15 @@ def _is_ours(path: str) -> bool:
     return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
 
-def _node(device: Device) -> dict[str, object]:
+def _node(device: AnsweredDevice) -> dict[str, object]:
     """Refused where there is no device."""
     try:
         seen = os.stat(device.source)
     except OSError as error:
-        raise Refused(f"mpsd's device {device.source} is gone: {error.strerror}; see `mpsd status`") from None
+        raise ContainerRefused(f"mpsd's device {device.source} is gone: {error.strerror}; see `mpsd status`") from None
     kind = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}.get(stat.S_IFMT(seen.st_mode), "")
     if not kind:
-        raise Refused(f"mpsd's device {device.source} is no device; see `mpsd status`")
+        raise ContainerRefused(f"mpsd's device {device.source} is no device; see `mpsd status`")
     major, minor = os.major(seen.st_rdev), os.minor(seen.st_rdev)
     return bundle.node(device, kind, major, minor, stat.S_IMODE(seen.st_mode))
 

@@ -12,7 +12,7 @@ from _json import encode_basestring_ascii, make_encoder, make_scanner
 # One rule: each reason is a sentence that names the object, what is wrong with it and the remedy.
 
 
-class Refused(Exception):
+class ContainerRefused(Exception):
     """reasons: all that is wrong, in plain words. exit_code: the one of `mpsd-runtime`."""
 
     def __init__(self, *reasons: str, exit_code: int = 1) -> None:
@@ -61,9 +61,9 @@ def read(data: bytes, what: str) -> object:
         if text[end:].strip(_SPACE):
             raise ValueError
     except (ValueError, StopIteration, SystemError):  # SystemError: its own error is in json.decoder, not loaded here
-        raise Refused(f"{what} is not JSON; write it anew") from None
+        raise ContainerRefused(f"{what} is not JSON; write it anew") from None
     except (RecursionError, MemoryError):
-        raise Refused(f"{what} is nested too deeply to be read; write it flatter") from None
+        raise ContainerRefused(f"{what} is nested too deeply to be read; write it flatter") from None
     read_value: object = value
     return read_value
 
@@ -73,7 +73,7 @@ def write(value: object, what: str) -> str:
     try:
         return "".join(_encode(value, 0))
     except (ValueError, RecursionError):
-        raise Refused(f"{what} holds what JSON cannot say; write it anew") from None
+        raise ContainerRefused(f"{what} holds what JSON cannot say; write it anew") from None
 
 
 # The fields of a JSON object, with their types.
@@ -85,7 +85,7 @@ def write(value: object, what: str) -> str:
 def table(value: object, where: str) -> dict[str, object]:
     """An object. Refused."""
     if not isinstance(value, dict):
-        raise Refused(f"{where} is {_kind(value)}; it must be an object")
+        raise ContainerRefused(f"{where} is {_kind(value)}; it must be an object")
     return value
 
 
@@ -94,7 +94,7 @@ def member(holder: dict[str, object], name: str, where: str) -> object:
     folded = name.casefold()
     for other in holder:
         if other != name and other.casefold() == folded:
-            raise Refused(f"{where} has a field {shown(other)}; write it {name}")
+            raise ContainerRefused(f"{where} has a field {shown(other)}; write it {name}")
     return holder.get(name)
 
 
@@ -110,7 +110,7 @@ def rows(holder: dict[str, object], name: str, where: str) -> list[object]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise Refused(f"{where}: {name} is {_kind(value)}; it must be a list")
+        raise ContainerRefused(f"{where}: {name} is {_kind(value)}; it must be a list")
     return value
 
 
@@ -128,9 +128,9 @@ def text(holder: dict[str, object], name: str, where: str) -> str:
 def word(value: object, where: str) -> str:
     """A text. Refused, for one with a NUL too."""
     if not isinstance(value, str):
-        raise Refused(f"{where} is {_kind(value)}; it must be a text")
+        raise ContainerRefused(f"{where} is {_kind(value)}; it must be a text")
     if "\0" in value:
-        raise Refused(f"{where} is {shown(value)}; a text with a NUL is read in two ways")
+        raise ContainerRefused(f"{where} is {shown(value)}; a text with a NUL is read in two ways")
     return value
 
 

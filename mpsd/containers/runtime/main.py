@@ -10,7 +10,7 @@ import sys
 from mpsd.containers.runtime import command_line
 from mpsd.containers.runtime import command_line as next_program
 from mpsd.containers.runtime.command_line import CommandLine
-from mpsd.containers.runtime.json_text import Refused
+from mpsd.containers.runtime.json_text import ContainerRefused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,11 +72,11 @@ def _run(line: CommandLine) -> int:
             _exec(line)
         elif line.wants_help:
             _show_help(line)
-    except Refused as refused:
+    except ContainerRefused as refused:
         return _give_up(line, refused)
     except OSError as error:
         return _give_up(
-            line, Refused(f"{error.filename or line.command}: {error.strerror}; see that it can be written")
+            line, ContainerRefused(f"{error.filename or line.command}: {error.strerror}; see that it can be written")
         )
     return _give_up(line, next_program.become(following, line.passed))
 
@@ -88,12 +88,12 @@ def _create(line: CommandLine, following: str) -> None:
         return  # the next runtime says what is wrong with it
     line.container = options.words[0]
     if "config" in options.values:
-        raise Refused("mpsd-runtime reads no other file than the bundle's config.json; leave --config out")
+        raise ContainerRefused("mpsd-runtime reads no other file than the bundle's config.json; leave --config out")
     from mpsd.containers.runtime import create
 
     hook = [*_own_command(), "--run-dir", line.own["run-dir"], "--runtime-log", line.own["runtime-log"]]
     hook += ["--root", line.root, "over"]
-    asker = create.Asker(line.root, line.container, line.own["run-dir"], _log(line), hook, following)
+    asker = create.BundleOwner(line.root, line.container, line.own["run-dir"], _log(line), hook, following)
     create.prepare(options.values.get("bundle", ""), asker)
 
 
@@ -134,7 +134,7 @@ def _own_command() -> list[str]:
     return [sys.executable, "-ISc", start]
 
 
-def _give_up(line: CommandLine, refused: Refused) -> int:
+def _give_up(line: CommandLine, refused: ContainerRefused) -> int:
     from mpsd.containers.runtime import runtime_log
 
     subject = f"container {line.container}: " if line.container else ""

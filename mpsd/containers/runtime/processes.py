@@ -17,7 +17,7 @@ from mpsd.containers.runtime import bundle as environment
 from mpsd.containers.runtime import json_text
 from mpsd.containers.runtime.asking import ask
 from mpsd.containers.runtime.asking import environment as variables_of
-from mpsd.containers.runtime.json_text import Refused, inner, table, text, texts
+from mpsd.containers.runtime.json_text import ContainerRefused, inner, table, text, texts
 from mpsd.containers.runtime.runtime_log import RuntimeLog
 
 _STATES = ("state.json", "status")  # runc's and crun's, in the container's folder below the root
@@ -42,7 +42,7 @@ def prepare(root: str, container: str, process: str, run_directory: str, log: Ru
         holder["env"] = environment.replaced(entries, variables)
         bundle_file.replace(folder, name, json_text.write(holder, process))
     except FileNotFoundError:
-        raise Refused(f"{process} is not there; name a file with --process") from None
+        raise ContainerRefused(f"{process} is not there; name a file with --process") from None
     finally:
         os.close(folder)
     log.event("exec", environment=variables)
@@ -55,10 +55,12 @@ def _variables(kept: bundle_record.Kept, root: str, container: str, run_director
         answer = ask(run_directory, "/v1/containers/environment", asked, _ANSWER_S, patience_s=0.0)
         if answer.status == _OK:
             return variables_of(table(answer.body, "mpsd's answer"))
-    except Refused:
+    except ContainerRefused:
         pass
     if (kept.root, kept.container) != (root, container):
-        raise Refused("mpsd does not answer, and the bundle is another container's by now; start it with `mpsd up`")
+        raise ContainerRefused(
+            "mpsd does not answer, and the bundle is another container's by now; start it with `mpsd up`"
+        )
     return kept.variables
 
 
@@ -71,7 +73,7 @@ def _kept(root: str, container: str) -> bundle_record.Kept | None:
         return None
     try:
         folder = bundle_file.open_folder(bundle, "the bundle")
-    except Refused:
+    except ContainerRefused:
         return None
     try:
         return bundle_record.read_record(folder)
@@ -83,7 +85,7 @@ def _bundle(state_path: str) -> str:
     """The folder of the container's bundle; empty where nobody says."""
     try:
         folder = bundle_file.open_folder(state_path, "the state")
-    except Refused:
+    except ContainerRefused:
         return ""
     try:
         for name in _STATES:
@@ -118,7 +120,7 @@ def over(root: str, run_directory: str, log_path: str) -> None:
         log = RuntimeLog(log_path, root, container)
         left = max(end - time.monotonic(), 0.0)
         ask(run_directory, "/v1/containers/over", {"root": root, "id": container}, left, patience_s=0.0)
-    except (Refused, OSError) as error:
+    except (ContainerRefused, OSError) as error:
         log.event("over", reasons=[str(error)])
     else:
         log.event("over")
@@ -132,5 +134,5 @@ def _state(end: float) -> bytes:
             return bytes(data)
         data += piece
         if len(data) > _LONGEST_STATE:
-            raise Refused(f"{_STATE} has more than {_LONGEST_STATE} bytes")
-    raise Refused(f"{_STATE} was not written within {_DEADLINE_S:g} s")
+            raise ContainerRefused(f"{_STATE} has more than {_LONGEST_STATE} bytes")
+    raise ContainerRefused(f"{_STATE} was not written within {_DEADLINE_S:g} s")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramAsks:
+class ProgramRequest:
     """As it was written. gpu_core None: no share of the threads. wait_s 0: an answer now or never."""
 
     gpu_mem: str
@@ -43,7 +43,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerName:
+class HostContainerName:
     """One container of this machine. root: the runtime's `--root`, where its state is kept; id: unique there."""
 
     root: str
@@ -51,7 +51,7 @@ class ContainerName:
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerAsks:
+class HostContainerRequest:
     """What is to be created. name: as people know it, empty where nobody says. environment: VARIABLES of
     containers.dialects.dialect_names, as far as they are set.
 
@@ -116,7 +116,7 @@ class ExecAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class GrantChangeAsks:
+class GrantChangeRequest:
     """As containers.rules.grant_change.Change has it. gpu: a UUID; None for every GPU of the grant. dry_run: nothing is
     changed."""
 
@@ -130,7 +130,7 @@ class GrantChangeAsks:
 
 @dataclass(frozen=True, slots=True)
 class CardLimits:
-    """What the books hold of one GPU for a grant. weight: None where it was not asked for in cGPU's words."""
+    """What the ledger holds of one GPU for a grant. weight: None where it was not asked for in cGPU's words."""
 
     gpu: str
     label: str

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Literal
 
 from mpsd.kubelet.rules.devices import gpu_of, is_percent, not_ours, units_by_gpu
-from mpsd.kubelet.rules.messages import Answer, DeviceNode, Mount
+from mpsd.kubelet.rules.messages import Answer, DeviceNode, HostMount
 from mpsd.kubelet.rules.node_pods import ContainerName, NodePod
 from mpsd.model.client_limits import VISIBLE_DEVICES, ClientLimit, environment
 from mpsd.model.cuda_limit_parser import THREAD_PERCENT
@@ -39,7 +39,7 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class JournalEntry:
     """One entry of the journal: what was answered to one Allocate.
 
     pod None: nobody knew whom it was for. thread_percent None: no cap was answered. at: seconds since 1970. uid: of
@@ -188,7 +188,7 @@ class DeviceListStrategy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class NodeConditions:
     """What is the same for every container of this node.
 
     run_directory: mpsd's, on the host. The rest is for simulated GPUs, and empty where they are real: extra: variables;
@@ -203,7 +203,7 @@ class Surroundings:
     device_lists: tuple[str, ...] = ()
 
 
-def memory_answer(allocation: Allocation, around: Surroundings) -> Answer:
+def memory_answer(allocation: Allocation, around: NodeConditions) -> Answer:
     """For the memory resource; the percent stays out where the other resource answers it."""
     limit = ClientLimit(allocation.memory_mib, allocation.thread_percent or 100)
     limits = environment(limit, CLIENT_INSIDE)
@@ -219,9 +219,9 @@ def memory_answer(allocation: Allocation, around: Surroundings) -> Answer:
             **dict.fromkeys(around.device_lists, ",".join(allocation.gpus)),
         },
         mounts=(
-            Mount(f"{folder}/client", CLIENT_INSIDE, read_only=True),
+            HostMount(f"{folder}/client", CLIENT_INSIDE, read_only=True),
             *chosen.mounts,
-            *(Mount(shared, shared, read_only=False) for shared in around.shared),
+            *(HostMount(shared, shared, read_only=False) for shared in around.shared),
         ),
         devices=(DeviceNode(f"{folder}/gate", GATE_INSIDE, "r"),),
         annotations=chosen.annotations,
@@ -240,7 +240,7 @@ def _gpus_answered(uuids: Iterable[str], strategy: DeviceListStrategy) -> Answer
         case DeviceListStrategy.ENVVAR:
             return Answer({VISIBLE_DEVICES: ",".join(uuids)})
         case DeviceListStrategy.VOLUME_MOUNTS:
-            mounts = (Mount("/dev/null", f"{_VOLUME_LIST}/{uuid}", read_only=True) for uuid in uuids)
+            mounts = (HostMount("/dev/null", f"{_VOLUME_LIST}/{uuid}", read_only=True) for uuid in uuids)
             return Answer({VISIBLE_DEVICES: _VOLUME_LIST}, mounts=tuple(mounts))
         case DeviceListStrategy.CDI_CRI:
             return Answer({VISIBLE_DEVICES: "void"}, cdi=tuple(f"{_CDI_KIND}={uuid}" for uuid in uuids))

@@ -16,10 +16,10 @@ from mpsd.kubelet.rules.allocation import Asking
 from mpsd.kubelet.rules.devices import gpu_of, number_of
 from mpsd.kubelet.rules.node_pods import NodePod, read_node_pod
 from mpsd.kubelet.rules.pod_grants import ContainerDevices
-from mpsd.model.grants import Gpu, GpuName, Grant, Request, Room, promised_mib, rooms
+from mpsd.model.grants import Gpu, GpuCapacity, GpuName, Grant, Request, promised_mib, rooms
 from mpsd.model.identity import PodName
 from mpsd.model.policy import Policy
-from mpsd.model.request import Share
+from mpsd.model.request import PodRequest
 
 GPU = "mpsd.io/gpu"  # UUIDs, with commas between
 
@@ -216,7 +216,7 @@ class _Offer:
         """Whether this GPU could be one of the container's."""
         return self.size % self.gpus == 0 and self.inside[uuid] <= self.each <= self.units(uuid)
 
-    def select(self, among: Sequence[Room], wish: frozenset[str] | None) -> tuple[str, ...]:
+    def select(self, among: Sequence[GpuCapacity], wish: frozenset[str] | None) -> tuple[str, ...]:
         """GPUs of one domain that hold what must be included, and are of the wish or hold all of it; () for none."""
         needed = {uuid for uuid in self.inside if uuid}
         for domain in dict.fromkeys(room.domain for room in among):
@@ -271,7 +271,7 @@ def read_shared_pod(thing: object, policy: Policy) -> SharedPod | None:
     if pod is None or not isinstance(thing, dict):
         return None
     spec = thing.get("spec") or {}
-    share = Share(pod.requests, ())
+    share = PodRequest(pod.requests, ())
     priority, node, scheduler = spec.get("priority"), spec.get("nodeName"), spec.get("schedulerName")
     return SharedPod(
         name=pod.identity,

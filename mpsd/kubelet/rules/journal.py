@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Literal
 
-from mpsd.kubelet.rules.allocation import Held
+from mpsd.kubelet.rules.allocation import JournalEntry
 from mpsd.kubelet.rules.node_pods import ContainerName, NodePod
 from mpsd.kubelet.rules.pod_grants import ContainerDevices
 
@@ -15,7 +15,7 @@ from mpsd.kubelet.rules.pod_grants import ContainerDevices
 def served(
     resource: Literal["memory", "percent"],
     held: Iterable[ContainerDevices],
-    journal: Iterable[Held],
+    journal: Iterable[JournalEntry],
     pods: Iterable[NodePod],
 ) -> frozenset[ContainerName]:
     """The containers that have their devices of this resource, by kubelet's word or by the journal's.
@@ -34,19 +34,22 @@ def served(
     return frozenset(listed | noted)
 
 
-def by_devices(journal: Iterable[Held]) -> dict[frozenset[str], Held]:
+def by_devices(journal: Iterable[JournalEntry]) -> dict[frozenset[str], JournalEntry]:
     """The last answer that was given for exactly these devices."""
     return {frozenset(entry.ids): entry for entry in sorted(journal, key=lambda entry: entry.at)}
 
 
-def newest(ids: Iterable[str], journal: Iterable[Held]) -> Held | None:
+def newest(ids: Iterable[str], journal: Iterable[JournalEntry]) -> JournalEntry | None:
     """The last answer that was given for exactly these devices; None where there is none."""
     return by_devices(journal).get(frozenset(ids))
 
 
 def corrected(
-    journal: Iterable[Held], asked_with: Iterable[Held], held: Iterable[ContainerDevices], pods: Iterable[NodePod]
-) -> tuple[Held, ...]:
+    journal: Iterable[JournalEntry],
+    asked_with: Iterable[JournalEntry],
+    held: Iterable[ContainerDevices],
+    pods: Iterable[NodePod],
+) -> tuple[JournalEntry, ...]:
     """The entries, each with the container that kubelet has by now given exactly its devices.
 
     So that a pod still has all that is its own where kubelet, which forgets at a restart, lists nothing for a while.
@@ -59,8 +62,8 @@ def corrected(
 
 
 def _corrected(
-    entry: Held, whose: Mapping[frozenset[str], ContainerName], known: Mapping[tuple[str, str], NodePod]
-) -> Held:
+    entry: JournalEntry, whose: Mapping[frozenset[str], ContainerName], known: Mapping[tuple[str, str], NodePod]
+) -> JournalEntry:
     container = whose.get(frozenset(entry.ids))
     pod = known.get((container.namespace, container.pod)) if container else None
     if pod is None or (entry.pod and (entry.pod.namespace, entry.pod.pod) == (pod.namespace, pod.name)):
@@ -69,8 +72,8 @@ def _corrected(
 
 
 def still_needed(
-    journal: Iterable[Held], held: Iterable[ContainerDevices], pods: Iterable[NodePod], not_before: float
-) -> tuple[Held, ...]:
+    journal: Iterable[JournalEntry], held: Iterable[ContainerDevices], pods: Iterable[NodePod], not_before: float
+) -> tuple[JournalEntry, ...]:
     """The entries that say anything yet, in order of time: of pods that are there, or of devices that are held.
 
     pods: all of this node that ask for a GPU, so this is no question while the API cannot say. not_before: seconds
@@ -78,7 +81,7 @@ def still_needed(
     """
     known = _by_name(pods)
     in_use = {device_id for one in held for device_id in (*one.memory, *one.percent)}
-    kept: list[Held] = []
+    kept: list[JournalEntry] = []
     newer: set[str] = set()
     for entry in sorted(journal, key=lambda entry: entry.at, reverse=True):
         speaks = not in_use.isdisjoint(entry.ids) and not newer.issuperset(entry.ids)
@@ -88,7 +91,7 @@ def still_needed(
     return tuple(reversed(kept))
 
 
-def _is_of_another(entry: Held, owners: Mapping[str, ContainerDevices]) -> bool:
+def _is_of_another(entry: JournalEntry, owners: Mapping[str, ContainerDevices]) -> bool:
     """Whether kubelet says that another pod than the entry's holds any of its devices."""
     holders = {owners[one_id].pod for one_id in entry.ids if one_id in owners}
     return entry.pod is not None and bool(holders - {(entry.pod.namespace, entry.pod.pod)})
@@ -98,7 +101,7 @@ def _by_name(pods: Iterable[NodePod]) -> dict[tuple[str, str], NodePod]:
     return {(pod.namespace, pod.name): pod for pod in pods}
 
 
-def _names_one(entry: Held, known: Mapping[tuple[str, str], NodePod]) -> bool:
+def _names_one(entry: JournalEntry, known: Mapping[tuple[str, str], NodePod]) -> bool:
     """Whether the entry names one of these pods, and not an earlier one of its name."""
     pod = known.get((entry.pod.namespace, entry.pod.pod)) if entry.pod else None
     return pod is not None and not pod.is_finished and entry.uid in ("", pod.uid)

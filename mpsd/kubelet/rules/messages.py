@@ -17,7 +17,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class HostMount:
     """A folder or a file of the host that the container sees at `inside`."""
 
     host: str
@@ -42,7 +42,7 @@ class Answer:
     """What a container gets because of its devices. cdi: names such as `vendor.com/class=name`."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[HostMount, ...] = ()
     devices: tuple[DeviceNode, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     cdi: tuple[str, ...] = ()

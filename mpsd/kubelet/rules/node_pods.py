@@ -7,13 +7,13 @@ checked when the container starts, where kubelet does name it.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from mpsd.model.fields import Fields, Shape, at
+from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.identity import PodName
 from mpsd.model.pod import Container, Pod, Role, read_pod
 from mpsd.model.policy import Policy
 from mpsd.model.problem import Problem
-from mpsd.model.quantity import Unit, is_zero, memory_unit, whole_units
-from mpsd.model.request import PERCENT, Asked, ContainerRequest, each_mib, each_percent, gpu_count
+from mpsd.model.quantity import QuantityUnit, is_zero, memory_unit, whole_units
+from mpsd.model.request import PERCENT, ContainerRequest, GpuRequest, each_mib, each_percent, gpu_count
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
 CLAIM = "a resource claim"
@@ -95,7 +95,7 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
     """
     if not isinstance(thing, dict) or thing.get("kind", "Pod") != "Pod":
         return None
-    shape = Shape(_NO_BOUND)
+    shape = FieldReader(_NO_BOUND)
     pod = _read(shape, thing)
     metadata = shape.mapping(thing, "metadata", "")
     requests = tuple(_requests(pod, policy))
@@ -120,7 +120,7 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
 
 def request_problems(thing: object, policy: Policy) -> tuple[Problem, ...]:
     """What no number can be read of in a pod's request, so that nobody knows what it needs."""
-    pod = _read(Shape(_NO_BOUND), thing if isinstance(thing, dict) else {})
+    pod = _read(FieldReader(_NO_BOUND), thing if isinstance(thing, dict) else {})
     units = {policy.resources.memory: memory_unit(policy.resources.memory_unit_mib), policy.resources.percent: PERCENT}
     found = (
         whole_units(container.limits[name], at(container.path, "resources", "limits", name), unit)
@@ -131,7 +131,7 @@ def request_problems(thing: object, policy: Policy) -> tuple[Problem, ...]:
     return tuple(one for one in found if isinstance(one, Problem))
 
 
-def _read(shape: Shape, thing: Fields) -> Pod:
+def _read(shape: FieldReader, thing: Fields) -> Pod:
     return read_pod(shape, {**thing, "spec": _lean(thing.get("spec"))}, "")
 
 
@@ -181,11 +181,11 @@ def _request(container: Container, gpus: int, policy: Policy) -> ContainerReques
     percent = _devices(container, names.percent, PERCENT)
     if not units and not percent:
         return None
-    asked = Asked(units, percent or None, gpus, "", "")
+    asked = GpuRequest(units, percent or None, gpus, "", "")
     return ContainerRequest(container.name, container.role, units, each_mib(asked, policy), each_percent(asked), gpus)
 
 
-def _devices(container: Container, resource: str, unit: Unit) -> int:
+def _devices(container: Container, resource: str, unit: QuantityUnit) -> int:
     """How many devices of this resource kubelet allocates for the container."""
     if resource not in container.limits:
         return 0
@@ -269,7 +269,7 @@ def read_bystander(thing: object) -> Bystander | None:
     """The pod in a decoded object of the API, where it is no `NodePod`; None where any doubt is left."""
     if not isinstance(thing, dict) or thing.get("kind", "Pod") != "Pod":
         return None
-    shape = Shape()
+    shape = FieldReader()
     pod = read_pod(shape, thing, "")
     metadata = shape.mapping(thing, "metadata", "")
     namespace, name, uid = (shape.text(metadata, key, "metadata") for key in ("namespace", "name", "uid"))

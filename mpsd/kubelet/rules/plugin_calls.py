@@ -20,7 +20,7 @@ class Call(StrEnum):
     PRE_START = "PreStartContainer"
 
 
-class Outcome(StrEnum):
+class CallOutcome(StrEnum):
     """REFUSED: for good, by what was asked. HELD_BACK: for now; kubelet asks again. LATE: no answer was found in time.
 
     FAILED: by a fault of mpsd's own; its log says which.
@@ -37,6 +37,6 @@ class Outcome(StrEnum):
 class PluginCalls:
     """Since the agent began. held_back: containers that may not start as kubelet last heard."""
 
-    counts: Mapping[tuple[Call, Outcome], int]
+    counts: Mapping[tuple[Call, CallOutcome], int]
     times: Mapping[Call, Durations]
     held_back: int

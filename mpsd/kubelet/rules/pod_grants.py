@@ -1,4 +1,4 @@
-"""What each pod of this node has been granted: the books of the device plugin, read back from kubelet.
+"""What each pod of this node has been granted: the ledger of the device plugin, read back from kubelet.
 
 One rule: a device counts for one pod at most, and kubelet's word goes before the journal's.
 """
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mpsd.kubelet.rules.allocation import Held
+from mpsd.kubelet.rules.allocation import JournalEntry
 from mpsd.kubelet.rules.devices import gpu_of
 from mpsd.kubelet.rules.node_pods import ContainerName, NodePod
 from mpsd.model.domain import Domain
@@ -36,7 +36,7 @@ class ContainerDevices:
 
 def pod_grants(
     held: Sequence[ContainerDevices],
-    journal: Sequence[Held],
+    journal: Sequence[JournalEntry],
     pods: Sequence[NodePod],
     domains: Sequence[Domain],
     policy: Policy,
@@ -74,7 +74,7 @@ class _Holding:
 
 
 def _holdings(
-    held: Sequence[ContainerDevices], journal: Sequence[Held], known: Mapping[_Key, NodePod]
+    held: Sequence[ContainerDevices], journal: Sequence[JournalEntry], known: Mapping[_Key, NodePod]
 ) -> dict[_Key, _Holding]:
     holdings: dict[_Key, _Holding] = {}
     owners: dict[str, _Key] = {}
@@ -122,7 +122,7 @@ class _Guesses:
     seen: set[tuple[ContainerName, str]] = field(default_factory=set)
     last_uid: dict[_Key, str] = field(default_factory=dict)
 
-    def whose(self, entry: Held) -> _Key | None:
+    def whose(self, entry: JournalEntry) -> _Key | None:
         """The pod that has this entry's devices; None where it ended, or nobody can say.
 
         kubelet gives a device to no second pod while the first is there, so whoever it says holds one of them holds
@@ -144,11 +144,11 @@ class _Guesses:
         self.seen.add(told)
         return named
 
-    def _is_known(self, entry: Held, named: _Key) -> bool:
+    def _is_known(self, entry: JournalEntry, named: _Key) -> bool:
         """Whether kubelet says by itself what the entry says: nearly all of them, at every look."""
         return (entry.pod, entry.resource) in self.listed and self.owners.get(next(iter(entry.ids), "")) == named
 
-    def _is_there(self, entry: Held, named: _Key) -> bool:
+    def _is_there(self, entry: JournalEntry, named: _Key) -> bool:
         """Whether the pod that the entry names is still on this node, as far as anybody says."""
         pod = self.known.get(named)
         if pod is None:  # the API may be away; kubelet lists what runs, and a newer answer names who has the name now
@@ -162,7 +162,7 @@ def _name(key: _Key, known: Mapping[_Key, NodePod], noted: Mapping[_Key, set[str
     return PodName(*key, next(iter(uids)) if len(uids) == 1 else "")
 
 
-def _noted_uids(held: Iterable[ContainerDevices], journal: Iterable[Held]) -> dict[_Key, set[str]]:
+def _noted_uids(held: Iterable[ContainerDevices], journal: Iterable[JournalEntry]) -> dict[_Key, set[str]]:
     """The uids that the last answers name for what each pod holds by kubelet's word, which says no uid."""
     last = {frozenset(entry.ids): entry for entry in sorted(journal, key=lambda entry: entry.at)}
     uids: dict[_Key, set[str]] = {}
@@ -181,7 +181,7 @@ class _Worth:
     other: Mapping[str, int]
 
     @classmethod
-    def of(cls, journal: Sequence[Held], policy: Policy) -> "_Worth":
+    def of(cls, journal: Sequence[JournalEntry], policy: Policy) -> "_Worth":
         unit_mib = policy.resources.memory_unit_mib
         other: dict[str, int] = {}
         if any(entry.unit_mib not in (0, unit_mib) for entry in journal):

@@ -1,7 +1,7 @@
 """Pods that run although kubelet never gave them the devices they ask for.
 
 A kubelet that has just started, with an old status of its node and no plugin registered yet, was seen to run pods
-without a call of Allocate. Such a pod has no limit and no place in the books.
+without a call of Allocate. Such a pod has no limit and no place in the ledger.
 
 One rule: nobody is taken for such a pod before that was so for a while, since kubelet and the API each lag behind.
 """
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mpsd.kubelet.rules import journal
-from mpsd.kubelet.rules.allocation import Held
+from mpsd.kubelet.rules.allocation import JournalEntry
 from mpsd.kubelet.rules.node_pods import CLAIM, Bystander, NodePod, memory_units
 from mpsd.kubelet.rules.pod_grants import ContainerDevices
 from mpsd.model.identity import PodName
@@ -25,7 +25,7 @@ def without_devices(
     pods: Iterable[NodePod],
     held: Sequence[ContainerDevices],
     listed: Collection[tuple[str, str]],
-    entries: Sequence[Held],
+    entries: Sequence[JournalEntry],
 ) -> tuple[NodePod, ...]:
     """The pods that run, ask for memory of a GPU, and have nothing by kubelet's word nor by the journal's.
 
@@ -64,7 +64,7 @@ class Known:
     pods: Sequence[NodePod]
     bystanders: Sequence[Bystander]
     held: Sequence[ContainerDevices]
-    journal: Sequence[Held]
+    journal: Sequence[JournalEntry]
     unallocated: Collection[str]
 
 

@@ -8,7 +8,7 @@ other than a scheduler chose, since what kubelet gave wins where it holds.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from mpsd.kubelet.rules.allocation import Held, spread
+from mpsd.kubelet.rules.allocation import JournalEntry, spread
 from mpsd.kubelet.rules.devices import is_percent, units_by_gpu
 from mpsd.kubelet.rules.journal import by_devices
 from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, memory_units, percents
@@ -33,7 +33,7 @@ class StartProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
+class StartContext:
     """Everything that a start is held against. held: of all containers of the node. journal: of this boot.
 
     records: one a domain that `mpsd control` has; pods: those of this node that ask for a GPU, as far as is known.
@@ -42,7 +42,7 @@ class Holdings:
     gpus: tuple[Gpu, ...]
     records: tuple[DomainRecord, ...]
     held: tuple[ContainerDevices, ...]
-    journal: tuple[Held, ...]
+    journal: tuple[JournalEntry, ...]
     pods: tuple[NodePod, ...]
 
     def pod(self, namespace: str, name: str) -> NodePod | None:
@@ -50,7 +50,7 @@ class Holdings:
         return next((pod for pod in self.pods if (pod.namespace, pod.name) == (namespace, name)), None)
 
 
-def starting_container(ids: tuple[str, ...], node: Holdings) -> ContainerDevices | None:
+def starting_container(ids: tuple[str, ...], node: StartContext) -> ContainerDevices | None:
     """The container that kubelet is about to start with these devices of one resource; None where nobody knows.
 
     kubelet's PodResources leave out init containers, whose devices later containers of the pod use again.
@@ -67,7 +67,7 @@ def starting_container(ids: tuple[str, ...], node: Holdings) -> ContainerDevices
     return _as_noted(name, ids, node) if name else None
 
 
-def _init_container(ids: tuple[str, ...], later: ContainerDevices | None, node: Holdings) -> ContainerName | None:
+def _init_container(ids: tuple[str, ...], later: ContainerDevices | None, node: StartContext) -> ContainerName | None:
     """later: a container of the same pod that uses some of these devices again, as kubelet says."""
     entry = by_devices(node.journal).get(frozenset(ids))
     noted = entry.pod if entry else None
@@ -79,7 +79,7 @@ def _init_container(ids: tuple[str, ...], later: ContainerDevices | None, node: 
     return next((pod.container(request) for request in asking if pod), later.container)
 
 
-def _as_noted(name: ContainerName, ids: tuple[str, ...], node: Holdings) -> ContainerDevices:
+def _as_noted(name: ContainerName, ids: tuple[str, ...], node: StartContext) -> ContainerDevices:
     """The container with these devices, and those of the other resource that the journal has for it."""
     other = "memory" if is_percent(ids[0]) else "percent"
     noted = [entry for entry in node.journal if entry.pod == name and entry.resource == other]
@@ -87,7 +87,7 @@ def _as_noted(name: ContainerName, ids: tuple[str, ...], node: Holdings) -> Cont
     return ContainerDevices(name, rest, ids) if other == "memory" else ContainerDevices(name, ids, rest)
 
 
-def start_problems(starting: ContainerDevices, node: Holdings, policy: Policy) -> tuple[StartProblem, ...]:
+def start_problems(starting: ContainerDevices, node: StartContext, policy: Policy) -> tuple[StartProblem, ...]:
     """Every reason why this container may not start; none where it may."""
     try:
         units = units_by_gpu(starting.memory)
@@ -111,8 +111,8 @@ class _Start:
     units: Mapping[str, int]
     pod: NodePod | None
     request: ContainerRequest | None
-    node: Holdings
-    noted: Mapping[frozenset[str], Held]
+    node: StartContext
+    noted: Mapping[frozenset[str], JournalEntry]
     policy: Policy
 
     @property

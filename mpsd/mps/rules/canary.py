@@ -56,7 +56,7 @@ DENIAL = Trial(DENY_MIB, own=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ProbeResult:
     """It had a context, and was told this of its GPU."""
 
     uuid: str
@@ -79,7 +79,7 @@ class Broken:
     how: str
 
 
-Outcome = Told | NoContext | Broken
+Outcome = ProbeResult | NoContext | Broken
 
 
 def outcome_of(code: int, output: str, errors: str) -> Outcome:
@@ -88,7 +88,7 @@ def outcome_of(code: int, output: str, errors: str) -> Outcome:
         return Broken(f"was killed by signal {-code}")
     match _first_object(output):
         case {"uuid": str(uuid), "meminfo_free_MiB": int(free), "sms": int(sms)} if code == 0:
-            return Told(uuid, free, sms)
+            return ProbeResult(uuid, free, sms)
         case {"fail": str(step), "err": str(error)}:
             return NoContext(printable(step, _LONGEST), printable(error, _LONGEST))
         case _:
@@ -112,7 +112,7 @@ def _first_object(output: str) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CanaryFinding:
     """Of one GPU. problem: why its limits cannot be relied on; warning: what is not as limits/gpus.yaml has it.
 
     context_mib: what a context on sms SMs costs; None where there was none.
@@ -124,16 +124,16 @@ class Finding:
     sms: int | None = None
 
 
-def finding(gpu: Gpu, served: Mapping[Trial, Outcome]) -> Finding:
+def finding(gpu: Gpu, served: Mapping[Trial, Outcome]) -> CanaryFinding:
     """What clients that were to be let in say of their GPU."""
     problems = dict.fromkeys(filter(None, (_problem(gpu, trial, outcome) for trial, outcome in served.items())))
     if problems:
-        return Finding(problem=f"{gpu.label}: {'; '.join(problems)}")
-    told = [(trial, outcome) for trial, outcome in served.items() if isinstance(outcome, Told)]
+        return CanaryFinding(problem=f"{gpu.label}: {'; '.join(problems)}")
+    told = [(trial, outcome) for trial, outcome in served.items() if isinstance(outcome, ProbeResult)]
     # The smaller: a card that is nearly full leaves a client less than its limit.
     context_mib, sms = min((trial.limit_mib - outcome.free_mib, outcome.sms) for trial, outcome in told)
     warnings = "; ".join(_warnings(gpu, context_mib, sms))
-    return Finding(warning=f"{gpu.label}: {warnings}" if warnings else "", context_mib=context_mib, sms=sms)
+    return CanaryFinding(warning=f"{gpu.label}: {warnings}" if warnings else "", context_mib=context_mib, sms=sms)
 
 
 def denial_problem(gpu: Gpu, outcome: Outcome) -> str:
@@ -141,7 +141,7 @@ def denial_problem(gpu: Gpu, outcome: Outcome) -> str:
     match outcome:
         case NoContext(_step, error) if error == _OUT_OF_MEMORY:
             return ""
-        case Told(_uuid, free_mib, _sms):
+        case ProbeResult(_uuid, free_mib, _sms):
             return f"{gpu.label}: {DENIAL} got a context and was told {free_mib} MiB free, where none may fit"
         case NoContext(step, error):
             return f"{gpu.label}: {DENIAL} failed at {step} with {error}, not with {_OUT_OF_MEMORY} at its context"
@@ -151,14 +151,14 @@ def denial_problem(gpu: Gpu, outcome: Outcome) -> str:
 
 def _problem(gpu: Gpu, trial: Trial, outcome: Outcome) -> str:
     match outcome:
-        case Told(uuid) if uuid != gpu.uuid:
+        case ProbeResult(uuid) if uuid != gpu.uuid:
             return f"{trial} was given {printable(uuid, _LONGEST)} in place of {gpu.uuid}"
-        case Told(_uuid, free_mib, _sms) if free_mib > trial.limit_mib:
+        case ProbeResult(_uuid, free_mib, _sms) if free_mib > trial.limit_mib:
             return f"{trial} was told {free_mib} MiB free: this driver does not hold memory limits"
-        case Told(_uuid, _free_mib, sms) if sms > _sms_expected(gpu) + gpu.capability.sm_minimum:
+        case ProbeResult(_uuid, _free_mib, sms) if sms > _sms_expected(gpu) + gpu.capability.sm_minimum:
             held = f"not about {_sms_expected(gpu)}: this driver does not hold thread percentages"
             return f"{trial} and {PERCENT} % of the threads was given {sms} of {gpu.sms} SMs, {held}"
-        case Told():
+        case ProbeResult():
             return ""
         case NoContext(step, error) if step == _LIBCUDA:
             return f"{error}; {_COMPUTE}"
@@ -187,14 +187,14 @@ def _warnings(gpu: Gpu, context_mib: int, sms: int) -> Iterable[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class CanaryScope:
     """What a canary holds for."""
 
     boot_id: str
     driver: str
 
 
-def in_one(findings: Iterable[Finding], denials: Iterable[str], here: Here, now: float) -> Canary:
+def in_one(findings: Iterable[CanaryFinding], denials: Iterable[str], here: CanaryScope, now: float) -> Canary:
     """The canary of a domain, of what was found on each of its GPUs: every problem, and the dearest context."""
     found = tuple(findings)
     costs = [(one.context_mib, one.sms) for one in found if one.context_mib is not None]
@@ -210,7 +210,7 @@ def in_one(findings: Iterable[Finding], denials: Iterable[str], here: Here, now:
     )
 
 
-def is_due(canary: Canary | None, here: Here, rule: CanaryRule, *, in_use: bool) -> bool:
+def is_due(canary: Canary | None, here: CanaryScope, rule: CanaryRule, *, in_use: bool) -> bool:
     """Whether it must be run before the domain serves. in_use: somebody holds a grant, and waits for nothing but this.
 
     A canary that passed holds until the next boot or driver; a restart that programs wait for is not held up.
@@ -221,12 +221,12 @@ def is_due(canary: Canary | None, here: Here, rule: CanaryRule, *, in_use: bool)
     return rule is not CanaryRule.SKIP and not in_use
 
 
-def obstacle(canary: Canary | None, here: Here, rule: CanaryRule) -> str:
+def obstacle(canary: Canary | None, here: CanaryScope, rule: CanaryRule) -> str:
     """Why the domain cannot serve; empty where the canary passed, was not run yet, or only warns."""
     if canary is None or rule is not CanaryRule.REQUIRE or not canary.problem or not _holds(canary, here):
         return ""
     return f"the canary failed under driver {canary.driver}: {canary.problem}"
 
 
-def _holds(canary: Canary, here: Here) -> bool:
+def _holds(canary: Canary, here: CanaryScope) -> bool:
     return (canary.boot_id, canary.driver) == (here.boot_id, here.driver)

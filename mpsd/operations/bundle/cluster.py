@@ -17,7 +17,7 @@ from mpsd.model.names import LIMITS, NAMESPACE, OURS
 from mpsd.model.problem import InvalidInput
 from mpsd.operations.bundle.rules.contents import (
     MOST_BYTES,
-    Part,
+    BundlePart,
     faults_kept,
     json_part,
     labels_kept,
@@ -68,7 +68,7 @@ class ClusterBundle:
         self._nodes = tuple(nodes)
         self._report = report
 
-    async def parts(self) -> AsyncIterator[Part]:
+    async def parts(self) -> AsyncIterator[BundlePart]:
         """InvalidInput where one of the nodes is not there; Away where nobody answers at all."""
         facts = await look(self._kube, self._nodes)
         diagnosis = diagnose(facts, CLUSTER_CHECKS)
@@ -85,7 +85,7 @@ class ClusterBundle:
         async for part in self._pods():
             yield part
 
-    async def _pods(self) -> AsyncIterator[Part]:
+    async def _pods(self) -> AsyncIterator[BundlePart]:
         try:
             pods = [pod for pod in await self._kube.list(PODS, NAMESPACE, OURS) if self._wants(_node_of(pod))]
         except KubeError as error:
@@ -97,7 +97,7 @@ class ClusterBundle:
                 async for part in self._logs(pod, str(container["name"])):
                     yield part
 
-    async def _logs(self, pod: Object, container: str) -> AsyncIterator[Part]:
+    async def _logs(self, pod: Object, container: str) -> AsyncIterator[BundlePart]:
         name = str(pod["metadata"]["name"])
         statuses = (pod.get("status") or {}).get("containerStatuses") or ()
         restarted = any(one.get("name") == container and one.get("restartCount") for one in statuses)
@@ -146,7 +146,7 @@ class ClusterBundle:
     def _wants(self, node: str) -> bool:
         return not self._nodes or not node or node in self._nodes
 
-    async def _tried(self, file: str, about: str, question: Awaitable[Any]) -> Part:
+    async def _tried(self, file: str, about: str, question: Awaitable[Any]) -> BundlePart:
         try:
             return json_part(file, about, await question)
         except KubeError as error:

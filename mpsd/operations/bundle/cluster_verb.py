@@ -4,7 +4,7 @@ from mpsd.operations.bundle.cluster import ClusterBundle
 from mpsd.operations.bundle.verbs import Output, Put, bundle_to
 from mpsd.operations.doctor.verbs import record
 from mpsd.platform.kube import Kube
-from mpsd.status.cluster_answers import Cluster
+from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
 
 
@@ -31,7 +31,7 @@ def bundle(
         kubectl mps bundle
         kubectl mps bundle gpu-a1 -o for-support.tar.gz
     """
-    cluster = Cluster("kubectl mps bundle", kubeconfig, context)
+    cluster = ClusterAccess("kubectl mps bundle", kubeconfig, context)
     with bundle_to(output, "kubectl mps bundle", "a cluster") as put:
         cluster.ask(lambda kube: _gather(kube, nodes or [], put))
 

@@ -35,7 +35,7 @@ from mpsd.model.problem import InvalidInput
 from mpsd.mps.drain import DrainRequest
 from mpsd.operations.bundle.rules.contents import (
     MOST_BYTES,
-    Part,
+    BundlePart,
     daemon_log_kept,
     engine_kept,
     faults_kept,
@@ -105,7 +105,7 @@ _RUNTIME_LOG = Path("/var/log/mpsd/runtime.log")
 _JOURNAL = ("journalctl", "-u", "mpsd*", "-n", "5000", "--no-pager", "-o", "short-iso")
 
 
-def parts(place: node.Place, report: Callable[[Diagnosis], object]) -> Iterator[Part]:
+def parts(place: node.NodeSurvey, report: Callable[[Diagnosis], object]) -> Iterator[BundlePart]:
     """report: a diagnosis for programs."""
     yield json_part("versions.json", "versions of mpsd, kernel and system", {"mpsd": mpsd.__version__, **system()})
     facts = _bare(node.look(place))
@@ -129,7 +129,7 @@ def _bare(facts: NodeFacts) -> NodeFacts:
     return replace(facts, agent=AgentSeen(without_arguments(told))) if told else facts
 
 
-def _agent(place: node.Place) -> Iterator[Part]:
+def _agent(place: node.NodeSurvey) -> Iterator[BundlePart]:
     socket = place.settings.socket_to_ask
     for file, about, path, read in (
         ("node.json", "what the agent sees, GET /v1/node", "/v1/node", _node_json),
@@ -147,7 +147,7 @@ def _node_json(body: bytes) -> str:
     return msgspec.json.format(msgspec.json.encode(status), indent=1).decode() + "\n"
 
 
-def _gpus(nvml: Nvml | str) -> Part:
+def _gpus(nvml: Nvml | str) -> BundlePart:
     file, about = "gpus.json", "driver and GPUs, by NVML"
     if isinstance(nvml, str):
         return missing_part(file, about, nvml)
@@ -191,7 +191,7 @@ def _gpu(nvml: Nvml, ordinal: int) -> dict[str, object]:
     return told
 
 
-def _limits(folder: Path) -> Iterator[Part]:
+def _limits(folder: Path) -> Iterator[BundlePart]:
     """The values in each file, without its comments; none of a file that is not read as limits."""
     found = read_limits(folder)
     for name, read in ((POLICY_FILE, found.policy), (GPU_FACTS_FILE, found.facts)):
@@ -203,7 +203,7 @@ def _limits(folder: Path) -> Iterator[Part]:
         )
 
 
-def _domain(folder: DomainFolder) -> Iterator[Part]:
+def _domain(folder: DomainFolder) -> Iterator[BundlePart]:
     name = folder.path.name
     for path, about, kind in (
         (folder.record, "record of mpsd control", DomainRecord),
@@ -232,7 +232,7 @@ def _record(path: Path, kind: type[object]) -> str:
         raise OSError(error.reason) from None
 
 
-def _surroundings(host: Host | None) -> Iterator[Part]:
+def _surroundings(host: Host | None) -> Iterator[BundlePart]:
     if host is None:
         yield missing_part("engines", "container engines", "these GPUs are played, and have none around them")
         return
@@ -259,7 +259,9 @@ def _configuration(host: Host, path: str) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
 
 
-def _tried(file: str, about: str, read: Callable[[], str], make: Callable[[str, str, str], Part] = text_part) -> Part:
+def _tried(
+    file: str, about: str, read: Callable[[], str], make: Callable[[str, str, str], BundlePart] = text_part
+) -> BundlePart:
     try:
         return make(file, about, read())
     except (OSError, InvalidInput) as error:

@@ -14,7 +14,7 @@ import mpsd
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.operations.bundle import node
 from mpsd.operations.bundle.node import parts
-from mpsd.operations.bundle.rules.contents import INDEX, MOST_IN_ALL, Entry, Part, cut, index, missing_part
+from mpsd.operations.bundle.rules.contents import INDEX, MOST_IN_ALL, BundlePart, IndexEntry, cut, index, missing_part
 from mpsd.operations.doctor.verbs import KubeletDirectory, Root, place_of, record
 from mpsd.platform.console import complaints
 from mpsd.platform.imports import INTERRUPTED
@@ -30,7 +30,7 @@ Output = Annotated[
     typer.Option("-o", "--output", metavar="FILE", help="Where; else mpsd-bundle-….tar.gz here.", show_default=False),
 ]
 
-Put = Callable[[Part], None]
+Put = Callable[[BundlePart], None]
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def bundle_to(output: str | None, program: str, of: str) -> Iterator[Put]:
     if path.is_dir() or path.is_symlink() or (path.exists() and not path.is_file()):
         problem = Problem("setting", "-o", shown(str(path), 200), "is no plain file", "name one that is to be written")
         raise InvalidInput(program, [problem])
-    entries: list[Entry] = []
+    entries: list[IndexEntry] = []
     try:
         with node.writing(path, folder) as tar:
             yield lambda part: entries.append(_put(tar, part, sum(entry.size for entry in entries), program))
@@ -67,16 +67,16 @@ def bundle_to(output: str | None, program: str, of: str) -> Iterator[Put]:
     sys.stdout.flush()
 
 
-def _put(tar: node.Archive, part: Part, so_far: int, program: str) -> Entry:
+def _put(tar: node.Archive, part: BundlePart, so_far: int, program: str) -> IndexEntry:
     if not part.missing and so_far >= MOST_IN_ALL:
         part = missing_part(part.file, part.about, f"the bundle has {MOST_IN_ALL // 1024**2} MiB already")
     if part.missing:
         complaints().print(f"{program}: not {part.file}: {part.missing}")
-        return Entry(part, 0)
+        return IndexEntry(part, 0)
     complaints().print(f"{program}: {part.file}")
     written = cut(part.text)
     tar.add(part.file, written.data)
-    return Entry(part, len(written.data), written.left_out)
+    return IndexEntry(part, len(written.data), written.left_out)
 
 
 def bundle(

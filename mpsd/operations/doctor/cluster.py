@@ -20,14 +20,14 @@ from mpsd.model.fields import Fields
 from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.model.names import NAMESPACE, OURS, WEBHOOK
 from mpsd.operations.doctor.rules.cluster_facts import (
-    Authority,
+    CaBundleCertificate,
     Clock,
     ClusterFacts,
+    ClusterNodeFacts,
     Hook,
     KubeScheduler,
-    Machine,
     OwnPod,
-    PodSaid,
+    PodFacts,
     RightSeen,
     Workload,
 )
@@ -56,7 +56,7 @@ from mpsd.status.rules.pods import quoted
 # One rule: what OpenSSL does not take for the certificate of an authority is none.
 
 
-def authorities_of(bundle: str) -> tuple[Authority, ...]:
+def authorities_of(bundle: str) -> tuple[CaBundleCertificate, ...]:
     """bundle: base64 of PEM, as a webhook configuration has it; empty for what is none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
@@ -64,7 +64,8 @@ def authorities_of(bundle: str) -> tuple[Authority, ...]:
     except (ssl.SSLError, ValueError, binascii.Error):
         return ()
     return tuple(
-        Authority(_subject(one), ssl.cert_time_to_seconds(str(one["notAfter"]))) for one in context.get_ca_certs()
+        CaBundleCertificate(_subject(one), ssl.cert_time_to_seconds(str(one["notAfter"])))
+        for one in context.get_ca_certs()
     )
 
 
@@ -97,10 +98,10 @@ async def look(kube: Kube, nodes: Sequence[str]) -> ClusterFacts:
     if nodes:
         await mpsnodes(kube, nodes)  # says which are there instead
     in_force = await policy_in_force(kube)
-    return await _Look(kube, frozenset(nodes), in_force).facts(version)
+    return await _ClusterLook(kube, frozenset(nodes), in_force).facts(version)
 
 
-class _Look:
+class _ClusterLook:
     """One look. wanted: names of nodes; empty for all."""
 
     def __init__(self, kube: Kube, wanted: frozenset[str], in_force: PolicyInForce) -> None:
@@ -191,7 +192,7 @@ class _Look:
             return Unknown(str(error))
         return Clock("this machine", date - time.time()) if date else Unknown("the API server's answers have no Date")
 
-    async def _machines(self) -> tuple[Machine, ...]:
+    async def _machines(self) -> tuple[ClusterNodeFacts, ...]:
         return tuple(read_machine(thing, self._policy) for thing in await self._kube.list(NODES))
 
     async def _refusals(self) -> tuple[str, ...]:
@@ -202,8 +203,10 @@ class _Look:
     # -- what was heard, read ------------------------------------------------------------------------------------
 
     def _said(
-        self, everybody: tuple[Sequence[Object], Sequence[Object]] | Unknown, machines: tuple[Machine, ...] | Unknown
-    ) -> Fact[tuple[PodSaid, ...]]:
+        self,
+        everybody: tuple[Sequence[Object], Sequence[Object]] | Unknown,
+        machines: tuple[ClusterNodeFacts, ...] | Unknown,
+    ) -> Fact[tuple[PodFacts, ...]]:
         """Of the pods on mpsd's nodes, and of those that have no node yet."""
         if isinstance(everybody, Unknown):
             return everybody
@@ -220,7 +223,7 @@ class _Look:
         found = (read_own_pod(thing, self._policy) for thing in things)
         return tuple(one for one in found if self._wants(one.node) or not one.node)
 
-    def _wanted_of(self, machines: Sequence[Machine]) -> tuple[Machine, ...]:
+    def _wanted_of(self, machines: Sequence[ClusterNodeFacts]) -> tuple[ClusterNodeFacts, ...]:
         return tuple(one for one in machines if self._wants(one.name))
 
     def _told(self, things: Sequence[Object]) -> Mapping[str, ClusterNode]:
@@ -251,7 +254,7 @@ def _of(fact: Answer | Unknown, read: Callable[[Answer], Fact[Value]]) -> Fact[V
     return fact if isinstance(fact, Unknown) else read(fact)
 
 
-def _authorities(hooks: Sequence[Hook]) -> Mapping[str, tuple[Authority, ...]]:
+def _authorities(hooks: Sequence[Hook]) -> Mapping[str, tuple[CaBundleCertificate, ...]]:
     return {hook.bundle: authorities_of(hook.bundle) for hook in hooks if hook.bundle}
 
 

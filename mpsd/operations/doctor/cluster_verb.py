@@ -5,7 +5,7 @@ from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.operations.doctor.rules.facts import diagnose
 from mpsd.operations.doctor.verbs import Verbose, answer
 from mpsd.platform.console import Format, OutputFormat
-from mpsd.status.cluster_answers import Cluster
+from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
 
 
@@ -29,5 +29,5 @@ def doctor(
 
     What only a node can see, `mpsd doctor` says there.
     """
-    facts = Cluster("kubectl mps doctor", kubeconfig, context).ask(lambda kube: look(kube, nodes or ()))
+    facts = ClusterAccess("kubectl mps doctor", kubeconfig, context).ask(lambda kube: look(kube, nodes or ()))
     answer(diagnose(facts, CLUSTER_CHECKS), output, verbose=verbose)

@@ -216,7 +216,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeSurvey:
     """What is looked at. nvml: not open yet; why where there is none. is_here: whether a process with this environment
     is of this machine, played or real. host, kubelet_directory: None for nothing of it, for the GPUs are played.
     """
@@ -236,7 +236,7 @@ class _Driver:
     gpus: Fact[tuple[GpuSeen, ...]]
 
 
-def look(place: Place) -> NodeFacts:
+def look(place: NodeSurvey) -> NodeFacts:
     """The whole picture; seconds where something does not answer."""
     chosen = place.settings
     agent = agent_says(chosen.socket_to_ask)

@@ -13,7 +13,7 @@ from mpsd.kubelet.settings import kubelet_directory
 from mpsd.model.problem import InvalidInput, Problem, printable
 from mpsd.operations.doctor import node
 from mpsd.operations.doctor.node import Host
-from mpsd.operations.doctor.rules.facts import Diagnosis, Outcome, Verdict, diagnose
+from mpsd.operations.doctor.rules.facts import CheckOutcome, CheckVerdict, Diagnosis, diagnose
 from mpsd.operations.doctor.rules.host_checks import CHECKS
 from mpsd.platform.console import ExitCode, Format, OutputFormat, answers, print_json
 from mpsd.platform.options import LimitsDirectory, RunDirectory, Simulate
@@ -26,8 +26,13 @@ from mpsd.simulator.machine import find_tools
 # One rule: the first line is the worst finding with the one thing to do about it.
 
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also what is well, and what does not apply here.")]
-_STYLES = {Verdict.FOUND: "red", Verdict.UNKNOWN: "yellow", Verdict.WELL: "green", Verdict.ELSEWHERE: "dim"}
-_SILENT = {Verdict.WELL, Verdict.ELSEWHERE}
+_STYLES = {
+    CheckVerdict.FOUND: "red",
+    CheckVerdict.UNKNOWN: "yellow",
+    CheckVerdict.WELL: "green",
+    CheckVerdict.ELSEWHERE: "dim",
+}
+_SILENT = {CheckVerdict.WELL, CheckVerdict.ELSEWHERE}
 _LONGEST = 1000
 
 
@@ -63,9 +68,9 @@ def record(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:
     to = answers()
-    is_worst_found = bool(diagnosis.of(Verdict.FOUND))
+    is_worst_found = bool(diagnosis.of(CheckVerdict.FOUND))
     to.print(Text(_line(diagnosis.headline), "bold red" if is_worst_found else ""))
-    for verdict in Verdict:
+    for verdict in CheckVerdict:
         outcomes = diagnosis.of(verdict)
         if outcomes and (verbose or verdict not in _SILENT):
             to.print(Text.assemble("\n", (f"{verdict}: {len(outcomes)}", _STYLES[verdict])))
@@ -77,18 +82,18 @@ def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:
         to.print(f"\n{silent} more checks are well or do not apply (-v)")
 
 
-def _lines(outcome: Outcome) -> Iterator[Text]:
+def _lines(outcome: CheckOutcome) -> Iterator[Text]:
     check = outcome.check
     match outcome.verdict:
-        case Verdict.FOUND:
+        case CheckVerdict.FOUND:
             yield Text.assemble(f"  {check.id} ", (f"({check.severity}; seen in {check.how})", "dim"))
             for wrong in outcome.wrong:
                 yield Text.assemble(f"    {_line(wrong.what)}; ", (_line(wrong.remedy), "green"))
             if outcome.why:
                 yield Text(f"    and not known for the rest: {_line(outcome.why)}")
-        case Verdict.UNKNOWN | Verdict.ELSEWHERE:
+        case CheckVerdict.UNKNOWN | CheckVerdict.ELSEWHERE:
             yield Text(f"  {check.id}: whether {check.well}: {_line(outcome.why)}")
-        case Verdict.WELL:
+        case CheckVerdict.WELL:
             yield Text.assemble(f"  {check.id}: {check.well} ", (f"({check.how})", "dim"))
 
 
@@ -140,7 +145,7 @@ def doctor(
     answer(diagnose(node.look(place_of(chosen, root, kubelet_dir)), CHECKS), output, verbose=verbose)
 
 
-def place_of(chosen: Settings, root: str | None, kubelet_dir: str | None) -> node.Place:
+def place_of(chosen: Settings, root: str | None, kubelet_dir: str | None) -> node.NodeSurvey:
     """Played GPUs have nothing of a host's around them, unless a root for them is named."""
     host = Host(Path(root).absolute()) if root else None if chosen.simulate else Host(Path("/"))
     if host and not host.root.is_dir():
@@ -158,5 +163,5 @@ def place_of(chosen: Settings, root: str | None, kubelet_dir: str | None) -> nod
         tools = find_tools(chosen)
     except OSError:
         why = f"no simulated GPUs are in {chosen.simulation}; `mpsd up --simulate {chosen.simulate}` makes them"
-        return node.Place(chosen, why, {}, is_here, host, kubelet)
-    return node.Place(chosen, tools.nvml, tools.environment, is_here, host, kubelet)
+        return node.NodeSurvey(chosen, why, {}, is_here, host, kubelet)
+    return node.NodeSurvey(chosen, tools.nvml, tools.environment, is_here, host, kubelet)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from mpsd.containers.dialects.names import VARIABLES
 from mpsd.containers.dialects.reading import environment_in, read_dialect
-from mpsd.containers.dialects.request import CardRequest, DialectRequest, Off, Reading, Refused
+from mpsd.containers.dialects.request import CardRequest, DialectRequest, InvalidDialect, Off, Reading
 from mpsd.model.client_limits import VISIBLE_DEVICES
 from mpsd.model.gpu_facts import Card, GpuFacts
 from mpsd.model.grants import Gpu
@@ -35,7 +35,7 @@ def explain_environment(sources: Sequence[str], models: str, limits: Limits, *, 
         print_json(_record(reading))
     else:
         _print(reading)
-    return ExitCode.NO if isinstance(reading, Refused) else ExitCode.YES
+    return ExitCode.NO if isinstance(reading, InvalidDialect) else ExitCode.YES
 
 
 def card_named(model: str, facts: GpuFacts) -> Card:
@@ -104,9 +104,9 @@ def _record(reading: Reading) -> dict[str, object]:
     return {
         "object": _SUBJECT,
         "dialect": request.dialect.value if request else None,
-        "admitted": not isinstance(reading, Refused),
+        "admitted": not isinstance(reading, InvalidDialect),
         "remark": f"nothing is asked: {reading.why}" if isinstance(reading, Off) else "",
-        "problems": [problem.record() for problem in reading.problems] if isinstance(reading, Refused) else [],
+        "problems": [problem.record() for problem in reading.problems] if isinstance(reading, InvalidDialect) else [],
         "cards": [_card_record(card) for card in request.cards] if request else [],
     }
 
@@ -134,7 +134,7 @@ def _print(reading: Reading) -> None:
     match reading:
         case Off(why=why):
             out.print(f"nothing is asked, and the container is left as it is: {why}")
-        case Refused(problems=problems):
+        case InvalidDialect(problems=problems):
             out.print(
                 Text.assemble((_SUBJECT, "bold"), " is ", ("refused", "bold red"), ", ", counted(problems, "red"))
             )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from mpsd.admission.rules.verdict import Verdict, review_all
+from mpsd.admission.rules.verdict import AdmissionVerdict, review_all
 from mpsd.grants.rules.placement import gib
 from mpsd.model.client_limits import environment
 from mpsd.model.gpu_facts import Card
@@ -85,10 +85,12 @@ def explain(
     if env:
         raise typer.Exit(explain_environment(env, gpu, in_force, as_json=output is Format.JSON))
     card = card_named(gpu, in_force.facts) if gpu else None
-    scene = _Scene(in_force if card is None else replace(in_force, facts=replace(in_force.facts, cards=[card])), card)
+    scene = _ManifestContext(
+        in_force if card is None else replace(in_force, facts=replace(in_force.facts, cards=[card])), card
+    )
     verdicts, unreadable = _verdicts(files or (), scene.limits)
     if output is Format.JSON:
-        unread = [Verdict(wrong.subject, wrong.problems) for wrong in unreadable]
+        unread = [AdmissionVerdict(wrong.subject, wrong.problems) for wrong in unreadable]
         print_json([_record(verdict, scene) for verdict in [*verdicts, *unread]])
     else:
         for verdict in verdicts:
@@ -101,16 +103,16 @@ def explain(
 
 
 @dataclass(frozen=True, slots=True)
-class _Scene:
+class _ManifestContext:
     """What the objects are judged by. card: the one GPU they are to run on, None for any."""
 
     limits: Limits
     card: Card | None
 
 
-def _verdicts(files: Sequence[str], limits: Limits) -> tuple[list[Verdict], list[InvalidInput]]:
+def _verdicts(files: Sequence[str], limits: Limits) -> tuple[list[AdmissionVerdict], list[InvalidInput]]:
     """The verdicts on what is in all files, and what is wrong with the files that cannot be read."""
-    verdicts: list[Verdict] = []
+    verdicts: list[AdmissionVerdict] = []
     unreadable = []
     for file in files:
         try:
@@ -126,7 +128,7 @@ def _verdicts(files: Sequence[str], limits: Limits) -> tuple[list[Verdict], list
     return verdicts, unreadable
 
 
-def _record(verdict: Verdict, scene: _Scene) -> dict[str, object]:
+def _record(verdict: AdmissionVerdict, scene: _ManifestContext) -> dict[str, object]:
     policy = scene.limits.policy
     return {
         "object": verdict.object_name,
@@ -152,7 +154,7 @@ def _request_record(request: ContainerRequest) -> dict[str, object]:
     }
 
 
-def _limit_record(request: ContainerRequest, scene: _Scene) -> dict[str, object]:
+def _limit_record(request: ContainerRequest, scene: _ManifestContext) -> dict[str, object]:
     limit = client_limit(request, scene.limits.policy)
     record: dict[str, object] = {
         "container": request.container,
@@ -192,7 +194,7 @@ def _given(request: ContainerRequest, card: Card, limits: Limits) -> _Given:
     return _Given(sms, context_mib, limit.memory_mib - context_mib)
 
 
-def _print(verdict: Verdict, scene: _Scene) -> None:
+def _print(verdict: AdmissionVerdict, scene: _ManifestContext) -> None:
     out = answers()
     state = Text("admitted", "green") if verdict.admitted else Text("refused", "bold red")
     tail = Text(f": {verdict.remark}" if verdict.remark else "")

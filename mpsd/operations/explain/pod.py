@@ -18,10 +18,19 @@ from mpsd.platform.kube import MPS_NODES, PODS, Forbidden, Kube, NotFound, Objec
 from mpsd.platform.kube_access import namespace_of_user
 from mpsd.platform.kube_time import seconds
 from mpsd.status.cluster import PolicyInForce, policy_in_force
-from mpsd.status.cluster_answers import Cluster
+from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig, PodName
-from mpsd.status.rules.explanation import Needs, needs, story, wants_warning
-from mpsd.status.rules.pods import Owner, PodSeen, Scene, Story, last_warning, named, owned_by, read_pod_seen
+from mpsd.status.rules.explanation import ExplanationNeeds, needs, story, wants_warning
+from mpsd.status.rules.pods import (
+    Explanation,
+    ExplanationContext,
+    Owner,
+    PodSeen,
+    last_warning,
+    named,
+    owned_by,
+    read_pod_seen,
+)
 
 # Says of pods of a cluster why they wait for a GPU, and looks at no more for it than that takes.
 #
@@ -43,7 +52,7 @@ class Answers:
     each.
     """
 
-    stories: Sequence[tuple[PodSeen, Story]]
+    stories: Sequence[tuple[PodSeen, Explanation]]
     owner: Owner | None
     in_force: PolicyInForce
     unseen: Sequence[str]
@@ -53,7 +62,7 @@ async def explain_one(kube: Kube, words: str, namespace: str) -> Answers:
     """words: a pod's name, or KIND/NAME of it or of what made it. InvalidInput where there is none."""
     kind, name = named(words)
     in_force, thing = await both(policy_in_force(kube), _pod(kube, kind, name, namespace))
-    look = _Look(kube, in_force)
+    look = _PodLook(kube, in_force)
     if thing is not None:
         return await look.answers([read_pod_seen(thing, in_force.policy)], None)
     pods = [read_pod_seen(one, in_force.policy) for one in await kube.list(PODS, namespace)]
@@ -68,7 +77,7 @@ async def explain_all(kube: Kube, namespace: str) -> Answers:
     in_force, things = await both(policy_in_force(kube), kube.list(PODS, namespace, _PENDING))
     pods = [read_pod_seen(one, in_force.policy) for one in things]
     asking = sorted((pod for pod in pods if pod.shared), key=lambda pod: (pod.name.namespace, pod.name.name))
-    return await _Look(kube, in_force).answers(asking, None)
+    return await _PodLook(kube, in_force).answers(asking, None)
 
 
 async def _pod(kube: Kube, kind: str, name: str, namespace: str) -> Object | None:
@@ -81,7 +90,7 @@ async def _pod(kube: Kube, kind: str, name: str, namespace: str) -> Object | Non
         return None
 
 
-class _Look:
+class _PodLook:
     """One look. Its `unseen` grows by what may not be looked at."""
 
     def __init__(self, kube: Kube, in_force: PolicyInForce) -> None:
@@ -94,20 +103,20 @@ class _Look:
         stories = [(pod, story(pod, scene, warnings.get(pod.name.uid, ""))) for pod in pods]
         return Answers(stories, owner, self._in_force, tuple(self._unseen))
 
-    async def _scene(self, pods: Sequence[PodSeen]) -> Scene:
+    async def _scene(self, pods: Sequence[PodSeen]) -> ExplanationContext:
         wanted = {needs(pod) for pod in pods}
-        nodes = sorted({pod.node for pod in pods if needs(pod) is Needs.ITS_NODE})
-        if Needs.CLUSTER in wanted or len(nodes) > _MOST_ASKED:
+        nodes = sorted({pod.node for pod in pods if needs(pod) is ExplanationNeeds.ITS_NODE})
+        if ExplanationNeeds.CLUSTER in wanted or len(nodes) > _MOST_ASKED:
             return await self._cluster()
         things = [thing for thing in await asyncio.gather(*map(self._mpsnode, nodes)) if thing]
         now = time.time()
         told = {node.name: node for node in (read_mpsnode(thing, now, seconds) for thing in things)}
-        return Scene(self._in_force.policy, now, told, {}, None)
+        return ExplanationContext(self._in_force.policy, now, told, {}, None)
 
-    async def _cluster(self) -> Scene:
+    async def _cluster(self) -> ExplanationContext:
         room = await look_for_room(self._kube, (), self._in_force)
         self._unseen += room.unseen
-        return Scene(self._in_force.policy, room.now, room.told, room.books, room.machines)
+        return ExplanationContext(self._in_force.policy, room.now, room.told, room.ledger, room.machines)
 
     async def _mpsnode(self, name: str) -> Object | None:
         try:
@@ -202,7 +211,7 @@ def explain(
     question: Callable[[Kube], Awaitable[Answers]] = lambda kube: (  # noqa: E731 - one of two
         explain_all(kube, where) if pod is None else explain_one(kube, pod, where)
     )
-    found = Cluster(_PROGRAM, kubeconfig, context, _RIGHTS).ask(question)
+    found = ClusterAccess(_PROGRAM, kubeconfig, context, _RIGHTS).ask(question)
     if output is Format.JSON:
         _print_json(found, one=pod is not None and found.owner is None)
     else:
@@ -238,7 +247,7 @@ def _print_json(found: Answers, *, one: bool) -> None:
         print_json({"owner": owner, "pods": pods} | around)
 
 
-def _record(pod: PodSeen, story: Story) -> dict[str, object]:
+def _record(pod: PodSeen, story: Explanation) -> dict[str, object]:
     request = pod.shared.request if pod.shared else None
     return {
         "namespace": pod.name.namespace,

@@ -1,4 +1,4 @@
-"""Looks at what the GPUs of a cluster have left, once, as those who ask from outside may: the books of its nodes.
+"""Looks at what the GPUs of a cluster have left, once, as those who ask from outside may: the ledger of its nodes.
 
 One rule: a right that is missing leaves out what it is for, which is said; without MPSNodes there is no answer.
 
@@ -17,7 +17,7 @@ from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.platform.kube import NODES, PODS, Forbidden, Kube, Object
 from mpsd.platform.kube_time import seconds
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, read_kubernetes_node
-from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, NodeBooks, Terms, node_books
+from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, NodeCapacity, Terms, node_capacity
 from mpsd.scheduler.rules.reservations import KEY, Reservation, read_reservations
 from mpsd.status.cluster import PolicyInForce, mpsnodes
 
@@ -28,20 +28,20 @@ Other = TypeVar("Other")
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterRoom:
-    """told, books: by name. pending: pods that ask for GPUs and have not started. machines: the Nodes by name; None
+class ClusterCapacity:
+    """told, ledger: by name. pending: pods that ask for GPUs and have not started. machines: the Nodes by name; None
     where one may not look. unseen: what could not be looked at, a sentence each.
     """
 
     now: float
     told: Mapping[str, ClusterNode]
-    books: Mapping[str, NodeBooks]
+    ledger: Mapping[str, NodeCapacity]
     pending: tuple[SharedPod, ...]
     machines: Mapping[str, KubernetesNode] | None
     unseen: tuple[str, ...]
 
 
-async def look_for_room(kube: Kube, names: Sequence[str], in_force: PolicyInForce) -> ClusterRoom:
+async def look_for_room(kube: Kube, names: Sequence[str], in_force: PolicyInForce) -> ClusterCapacity:
     """Of these nodes, all where none is named. Raises as `mpsnodes` does."""
     unseen: list[str] = []
     things, (machines, pending) = await both(
@@ -91,20 +91,20 @@ def _room(
     pending: tuple[SharedPod, ...] | None,
     in_force: PolicyInForce,
     unseen: Iterable[str],
-) -> ClusterRoom:
+) -> ClusterCapacity:
     now, terms = time.time(), Terms.of(in_force.policy, in_force.clients)
     bound: dict[str, list[SharedPod]] = {}
     for pod in pending or ():
         bound.setdefault(pod.node, []).append(pod)
-    told, books = {}, {}
+    told, ledger = {}, {}
     for thing in things:
         node = read_mpsnode(thing, now, seconds)
         machine = (machines or {}).get(node.name)
         placement = machine.labels.get(PLACEMENT_LABEL, "") if machine else ""
         promised = _promised(thing, node.name, pending)
         told[node.name] = node
-        books[node.name] = node_books(node, placement, bound.get(node.name, ()), promised, terms)
-    return ClusterRoom(now, told, books, pending or (), machines, tuple(unseen))
+        ledger[node.name] = node_capacity(node, placement, bound.get(node.name, ()), promised, terms)
+    return ClusterCapacity(now, told, ledger, pending or (), machines, tuple(unseen))
 
 
 def _promised(thing: Object, node: str, pending: tuple[SharedPod, ...] | None) -> tuple[Reservation, ...]:

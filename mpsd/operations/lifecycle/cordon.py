@@ -14,11 +14,11 @@ from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.operations.lifecycle.rules.upgrade import MARK, left_to_others, read_mark
 from mpsd.platform.console import ExitCode, answers, complaints, one_line
-from mpsd.platform.kube import MPS_NODES, Away, Conflict, Kube, Object, PatchKind
+from mpsd.platform.kube import MPS_NODES, Conflict, Kube, Object, PatchKind, Unavailable
 from mpsd.platform.kube_time import seconds as kube_time_seconds
 from mpsd.platform.settings import seconds
 from mpsd.status.cluster import mpsnodes
-from mpsd.status.cluster_answers import Cluster
+from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, GpuNames, Kubeconfig, NodeName
 from mpsd.status.rules.cordon import CordonChange, cordon_change, effects, merge_patch, progress
 from mpsd.status.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, table
@@ -67,7 +67,7 @@ async def change_cordon(
 async def _unseen(_node: ClusterNode, _is_last: bool) -> None: ...
 
 
-def _unheard(_error: Away | None) -> None: ...
+def _unheard(_error: Unavailable | None) -> None: ...
 
 
 async def node_when(
@@ -76,7 +76,7 @@ async def node_when(
     done: Callable[[ClusterNode], bool],
     within_s: float,
     seen: Callable[[ClusterNode, bool], Awaitable[None]] = _unseen,
-    away: Callable[[Away | None], None] = _unheard,
+    away: Callable[[Unavailable | None], None] = _unheard,
 ) -> tuple[ClusterNode, bool]:
     """The node once it is `done`, else as it is after `within_s`, and whether it is.
 
@@ -88,7 +88,7 @@ async def node_when(
         is_last = time.monotonic() >= deadline
         try:
             now = await seen_node(kube, node)
-        except Away as error:
+        except Unavailable as error:
             if is_last:
                 raise
             away(error)
@@ -130,7 +130,7 @@ def cordon(
         kubectl mps cordon gpu-a1 gpu0
         kubectl mps cordon gpu-a1 --wait 30m      every GPU, and wait for the last program
     """
-    _change(Cluster("kubectl mps cordon", kubeconfig, context), node, gpus or (), cordon=True, wait=wait)
+    _change(ClusterAccess("kubectl mps cordon", kubeconfig, context), node, gpus or (), cordon=True, wait=wait)
 
 
 def uncordon(
@@ -144,7 +144,7 @@ def uncordon(
     kubectl mps uncordon gpu-a1 gpu0
     kubectl mps uncordon gpu-a1               every GPU
     """
-    _change(Cluster("kubectl mps uncordon", kubeconfig, context), node, gpus or (), cordon=False, wait=None)
+    _change(ClusterAccess("kubectl mps uncordon", kubeconfig, context), node, gpus or (), cordon=False, wait=None)
 
 
 def _seconds(wait: str | None) -> float | None:
@@ -155,7 +155,7 @@ def _seconds(wait: str | None) -> float | None:
         raise InvalidInput("kubectl mps cordon", [problem]) from None
 
 
-def _change(cluster: Cluster, node: str, gpus: Sequence[str], *, cordon: bool, wait: str | None) -> NoReturn:
+def _change(cluster: ClusterAccess, node: str, gpus: Sequence[str], *, cordon: bool, wait: str | None) -> NoReturn:
     """wait None: only until the node has taken it up, if it does at once."""
     wait_s = _seconds(wait)
     said = ""

@@ -11,7 +11,7 @@ from mpsd.model.cluster_status import ClusterNode, PodStatus, silence
 from mpsd.model.domain import State
 from mpsd.operations.lifecycle.cordon import change_cordon, node_when, seen_node
 from mpsd.operations.lifecycle.rules.drain import (
-    Fate,
+    EvictionFate,
     again_after_s,
     are_empty,
     closed_for_s,
@@ -37,8 +37,8 @@ from mpsd.operations.lifecycle.waiting import (
     say,
 )
 from mpsd.platform.console import Format, OutputFormat, answers, one_line, print_json
-from mpsd.platform.kube import PODS, Away, Conflict, Kube, KubeError, NotFound, NotNow, Object, Rejected
-from mpsd.status.cluster_answers import Cluster
+from mpsd.platform.kube import PODS, Conflict, Kube, KubeError, NotFound, Object, Rejected, Throttled, Unavailable
+from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, GpuOptions, Kubeconfig, NodeName
 from mpsd.status.rules.cordon import CordonChange, cordon_change, effects
 
@@ -104,21 +104,21 @@ class Evictions:
         try:
             found = verdict(await self._pod(holder), holder)
             match found.fate:
-                case Fate.EVICT:
+                case EvictionFate.EVICT:
                     await self._kube.evict(holder.pod, holder.namespace, holder.uid)
                     self._tell(attempt, f"evicted {name}" + (f" ({found.why})" if found.why else ""))
-                case Fate.STAYS:
+                case EvictionFate.STAYS:
                     self._tell(attempt, f"{name} is not evicted: {found.why}")
-                case Fate.ENDING:
+                case EvictionFate.ENDING:
                     self._tell(attempt, f"{name} is ending already")
-                case Fate.GONE:
+                case EvictionFate.GONE:
                     self._tell(attempt, f"{name} is gone from the API, and its GPU is given back soon")
             attempt.asked = True
         except (NotFound, Conflict):  # it has gone in this very moment, or another has its name
             attempt.asked = True
-        except NotNow as error:
+        except Throttled as error:
             self._refused(attempt, f"{name} cannot be evicted now, and is tried again: {error}")
-        except (Away, Rejected) as error:
+        except (Unavailable, Rejected) as error:
             self._refused(attempt, f"{name} could not be evicted, and is tried again: {error}")
 
     async def _pod(self, holder: PodStatus) -> Object | None:
@@ -173,7 +173,7 @@ class Telling:
             self._said[subject] = sentence
             self._say(sentence)
 
-    def away(self, error: Away | None) -> None:
+    def away(self, error: Unavailable | None) -> None:
         """None: the API server is there."""
         self("away", f"{error}; still waiting" if error else None)
 
@@ -272,7 +272,7 @@ def drain(
         kubectl mps drain gpu-a1 --evict
         kubectl mps drain gpu-a1 --timeout 0 -o json  ask for it; who is there?
     """
-    cluster = Cluster("kubectl mps drain", kubeconfig, context, DRAIN_RIGHTS)
+    cluster = ClusterAccess("kubectl mps drain", kubeconfig, context, DRAIN_RIGHTS)
     within_s = read_seconds(cluster.program, "--timeout", timeout, zero=True)
     begun: list[tuple[ClusterNode, CordonChange]] = []
 
@@ -304,7 +304,7 @@ def drain(
     end(well=done)
 
 
-def _stays(cluster: Cluster, before: ClusterNode, change: CordonChange) -> str:
+def _stays(cluster: ClusterAccess, before: ClusterNode, change: CordonChange) -> str:
     """What is so from now on, and how to withdraw it."""
     words = undrain_words(before, change)
     labels = ", ".join(before.labels.get(uuid, uuid) for uuid in newly_cordoned(before, change))

@@ -12,7 +12,7 @@ from mpsd.operations.lifecycle.rules.drain import refusals, serving, states
 from mpsd.operations.lifecycle.waiting import DRAIN_RIGHTS, ask_and_say_what_stays, command, end, read_seconds, say
 from mpsd.platform.console import Format, OutputFormat, answers, one_line, print_json
 from mpsd.platform.kube import Kube
-from mpsd.status.cluster_answers import Cluster
+from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, GpuOptions, Kubeconfig, NodeName
 from mpsd.status.rules.cordon import CordonChange, effects
 
@@ -37,7 +37,7 @@ def undrain(
         kubectl mps undrain gpu-a1                    every GPU of the node
         kubectl mps undrain gpu-a1 --gpu gpu0 --gpu gpu1
     """
-    cluster = Cluster("kubectl mps undrain", kubeconfig, context, DRAIN_RIGHTS)
+    cluster = ClusterAccess("kubectl mps undrain", kubeconfig, context, DRAIN_RIGHTS)
     within_s = read_seconds(cluster.program, "--timeout", timeout, zero=True)
     begun: list[CordonChange] = []
 

@@ -21,19 +21,19 @@ from mpsd.operations.lifecycle.waiting import ask_and_say_what_stays, end, read_
 from mpsd.platform.console import answers, complaints, one_line
 from mpsd.platform.kube import (
     PODS,
-    Away,
     Conflict,
     Forbidden,
-    Kind,
     Kube,
     KubeError,
     NotFound,
     Object,
     Resource,
+    ResourceKind,
+    Unavailable,
     deletable_kinds,
 )
 from mpsd.status.cluster import NotInstalled, look
-from mpsd.status.cluster_answers import Cluster
+from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig
 
 # Takes mpsd off a cluster: finds what carries its label, and deletes it in the order of
@@ -54,16 +54,16 @@ class StillThere(KubeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Installation:
     """things: in the order of their deletion. users: who would lose something. unseen: what could not be looked for."""
 
     things: Sequence[Thing]
     users: Sequence[str]
     unseen: Sequence[str]
-    kinds: Sequence[Kind]
+    kinds: Sequence[ResourceKind]
 
 
-async def find(kube: Kube) -> Found:
+async def find(kube: Kube) -> Installation:
     """Forbidden where so much cannot be listed that the order would not be safe."""
     kinds, unseen = await deletable_kinds(kube)
     answers = await asyncio.gather(*(_listed(kube, kind) for kind in kinds))
@@ -80,7 +80,7 @@ async def find(kube: Kube) -> Found:
         for kind, thing in labelled
         if is_deleted(thing["metadata"], kind.group, own_groups)
     }
-    return Found(in_order(things.values()), await users(kube), unseen, kinds)
+    return Installation(in_order(things.values()), await users(kube), unseen, kinds)
 
 
 async def users(kube: Kube) -> list[str]:
@@ -95,7 +95,7 @@ async def users(kube: Kube) -> list[str]:
     return list(in_use(status, daemons, agents=bool(agents)))
 
 
-async def _listed(kube: Kube, kind: Kind) -> Sequence[Object] | str:
+async def _listed(kube: Kube, kind: ResourceKind) -> Sequence[Object] | str:
     """Why not, where it cannot be listed."""
     try:
         return await kube.list(kind.resource, query=OURS)
@@ -107,7 +107,7 @@ async def _listed(kube: Kube, kind: Kind) -> Sequence[Object] | str:
         return str(error)
 
 
-def _thing(kind: Kind, thing: Object) -> Thing:
+def _thing(kind: ResourceKind, thing: Object) -> Thing:
     metadata = thing["metadata"]
     return Thing(
         api=kind.resource.api,
@@ -123,7 +123,7 @@ def _thing(kind: Kind, thing: Object) -> Thing:
 class Uninstall:
     """timeout_s: of each wait for what was deleted to be gone."""
 
-    def __init__(self, kube: Kube, found: Found, timeout_s: float, say: Say, did: Say) -> None:
+    def __init__(self, kube: Kube, found: Installation, timeout_s: float, say: Say, did: Say) -> None:
         self._kube = kube
         self._found = found
         self._timeout_s = timeout_s
@@ -176,7 +176,7 @@ class Uninstall:
         while True:
             try:
                 left = await look()
-            except Away as error:
+            except Unavailable as error:
                 telling.away(error)
                 left = ["what the API server does not say"]
             if not left:
@@ -240,7 +240,7 @@ def uninstall(
         kubectl mps drain gpu-a1 && kubectl mps uninstall
         kubectl mps uninstall --yes --timeout 20m
     """
-    cluster = Cluster("kubectl mps uninstall", kubeconfig, context, _RIGHTS)
+    cluster = ClusterAccess("kubectl mps uninstall", kubeconfig, context, _RIGHTS)
     timeout_s = read_seconds(cluster.program, "--timeout", timeout)
     found = cluster.ask(find)
     for why in found.unseen:
@@ -279,12 +279,12 @@ def uninstall(
     end(well=True)
 
 
-def _show(found: Found) -> None:
+def _show(found: Installation) -> None:
     for thing in found.things:
         answers().print(one_line(str(thing)))
 
 
-def _refuse(cluster: Cluster, there: Sequence[str]) -> NoReturn:
+def _refuse(cluster: ClusterAccess, there: Sequence[str]) -> NoReturn:
     say(f"{cluster.program}: refused, GPUs are in use or it is not known whether they are:")
     for user in there:
         say(f"  {user}")
@@ -292,7 +292,7 @@ def _refuse(cluster: Cluster, there: Sequence[str]) -> NoReturn:
     end(well=False)
 
 
-def _confirm(cluster: Cluster, found: Found) -> None:
+def _confirm(cluster: ClusterAccess, found: Installation) -> None:
     """Ends the program where nobody agrees."""
     if not sys.stdin.isatty():
         remedy = "add --yes, or run it on a terminal"

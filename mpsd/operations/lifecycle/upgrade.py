@@ -20,7 +20,7 @@ from mpsd.operations.lifecycle.rules.upgrade import (
     ControlSet,
     Decision,
     Standing,
-    Step,
+    UpgradeStep,
     control_pods,
     how_it_stands,
     is_due,
@@ -39,7 +39,6 @@ from mpsd.platform.kube import (
     MPS_NODES,
     NODES,
     PODS,
-    Away,
     Conflict,
     Kube,
     KubeError,
@@ -47,10 +46,11 @@ from mpsd.platform.kube import (
     Object,
     PatchKind,
     Resource,
+    Unavailable,
 )
 from mpsd.platform.kube_time import seconds
 from mpsd.status.cluster import NotInstalled, mpsnodes
-from mpsd.status.cluster_answers import Cluster
+from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
 
 # Replaces the control pods of a cluster, node by node, so that no program loses its GPU by it.
@@ -64,7 +64,9 @@ from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
 # list of nodes; to evict those of `cluster_evictions`.
 
 _DAEMON_SETS, _REVISIONS = Resource("apps/v1", "daemonsets"), Resource("apps/v1", "controllerrevisions")
-_WAITS = frozenset({Step.DRAIN, Step.REPLACE, Step.START, Step.SERVE})  # the others are done, and what follows is seen
+_WAITS = frozenset(
+    {UpgradeStep.DRAIN, UpgradeStep.REPLACE, UpgradeStep.START, UpgradeStep.SERVE}
+)  # the others are done, and what follows is seen
 _OBSERVED_S = 30.0  # until the API's controller has seen a change of the DaemonSet
 
 
@@ -73,7 +75,7 @@ class NotUpgradable(KubeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class UpgradeSelection:
     """nodes: of these names, all where none is named. selector: of the Nodes' labels, empty for any. timeout_s: of each
     step of a node. image None: the one that the DaemonSet has.
     """
@@ -90,14 +92,14 @@ class Failure:
     """Where a walk stopped, and why."""
 
     standing: Standing
-    step: Step
+    step: UpgradeStep
     why: str
 
 
 class Upgrade:
     """One walk. control and standings: as last looked at, of the nodes that were asked for, in their order."""
 
-    def __init__(self, kube: Kube, wanted: Wanted, say: Say) -> None:
+    def __init__(self, kube: Kube, wanted: UpgradeSelection, say: Say) -> None:
         self._kube = kube
         self._wanted = wanted
         self._say = say
@@ -105,7 +107,7 @@ class Upgrade:
         self._selector = ""
         self.control: ControlSet | None = None
         self.standings: dict[str, Standing] = {}
-        self.step: tuple[str, Step] | None = None  # where the walk is; None between nodes
+        self.step: tuple[str, UpgradeStep] | None = None  # where the walk is; None between nodes
 
     async def look(self) -> None:
         """InvalidInput for nodes that are not there, NotUpgradable or NotInstalled where nothing can be upgraded."""
@@ -151,19 +153,19 @@ class Upgrade:
                     step, since = decided.step, time.monotonic()
                     self.step = (name, step)
                 telling("step", progress(seen, step, decided.why))
-                if step is Step.DONE:
+                if step is UpgradeStep.DONE:
                     self.step = None
                     return None
                 too_long = time.monotonic() - since >= self._wanted.timeout_s
                 if why := self._given_up(seen, decided, too_long=too_long, cordoned=cordoned):
                     return Failure(seen, step, why)
                 await self._do(seen, step, evictions)
-                cordoned = cordoned or step is Step.CORDON
+                cordoned = cordoned or step is UpgradeStep.CORDON
                 telling.away(None)
             except Conflict:  # somebody was faster: what is so now is looked at first
                 await asyncio.sleep(PAUSE_S)
                 continue
-            except Away as error:
+            except Unavailable as error:
                 telling.away(error)
                 if time.monotonic() - since >= self._wanted.timeout_s:
                     raise
@@ -173,20 +175,20 @@ class Upgrade:
 
     def _given_up(self, seen: Standing, decided: Decision, *, too_long: bool, cordoned: bool) -> str:
         """Why it goes no further on this node; empty where it does."""
-        if decided.step is Step.STUCK:
+        if decided.step is UpgradeStep.STUCK:
             return decided.why
-        if decided.step is Step.CORDON and cordoned:
+        if decided.step is UpgradeStep.CORDON and cordoned:
             return "somebody has put GPUs back into use meanwhile"
         return too_slow(seen, decided.step, decided.why, self._wanted.timeout_s) if too_long else ""
 
-    async def _do(self, seen: Standing, step: Step, evictions: Evictions) -> None:
+    async def _do(self, seen: Standing, step: UpgradeStep, evictions: Evictions) -> None:
         name = seen.node.name
         match step:
-            case Step.CORDON | Step.PUT_BACK | Step.FINISH:
+            case UpgradeStep.CORDON | UpgradeStep.PUT_BACK | UpgradeStep.FINISH:
                 await self._kube.patch(MPS_NODES, name, patch_of(step, seen, self._versions[name]), PatchKind.MERGE)
-            case Step.DRAIN if self._wanted.evict:
+            case UpgradeStep.DRAIN if self._wanted.evict:
                 await evictions.look(seen.node, seen.gpus)
-            case Step.END if seen.pod and self.control:
+            case UpgradeStep.END if seen.pod and self.control:
                 with suppress(NotFound):
                     await self._kube.delete(PODS, seen.pod.name, self.control.namespace, uid=seen.pod.uid)
             case _:
@@ -320,7 +322,7 @@ def upgrade(
         kubectl mps upgrade -l pool=a --evict         their pods are evicted
         kubectl mps upgrade --image REGISTRY/mpsd:0.2.0
     """
-    cluster = Cluster("kubectl mps upgrade", kubeconfig, context, _RIGHTS)
+    cluster = ClusterAccess("kubectl mps upgrade", kubeconfig, context, _RIGHTS)
     timeout_s = read_seconds(cluster.program, "--timeout", timeout)
     walks: list[Upgrade] = []
 
@@ -332,7 +334,7 @@ def upgrade(
         return "\n".join(how_it_stands(walk.control, walk.standings[name], step, options(cluster)))
 
     async def upgrade_them(kube: Kube) -> Failure | None:
-        walk = Upgrade(kube, Wanted(nodes or (), selector, timeout_s, evict, image), say)
+        walk = Upgrade(kube, UpgradeSelection(nodes or (), selector, timeout_s, evict, image), say)
         await walk.look()
         assert walk.control
         walks.append(walk)

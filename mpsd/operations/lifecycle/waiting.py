@@ -15,7 +15,7 @@ from mpsd.platform.console import ExitCode, complaints, one_line
 from mpsd.platform.imports import INTERRUPTED
 from mpsd.platform.kube import Kube
 from mpsd.platform.settings import seconds
-from mpsd.status.cluster_answers import Cluster
+from mpsd.status.cluster_answers import ClusterAccess
 
 Answer = TypeVar("Answer")
 
@@ -42,12 +42,12 @@ def say(sentence: str) -> None:
     complaints().print(one_line(sentence))
 
 
-def command(cluster: Cluster, words: Sequence[str]) -> str:
+def command(cluster: ClusterAccess, words: Sequence[str]) -> str:
     """A command of this program about the same cluster, to be copied into a shell."""
     return shlex.join(["kubectl", "mps", *words]) + options(cluster)
 
 
-def options(cluster: Cluster) -> str:
+def options(cluster: ClusterAccess) -> str:
     """What says which cluster is meant, after a command of kubectl; with a leading blank, empty where nothing does."""
     words = ["--kubeconfig", cluster.kubeconfig] if cluster.kubeconfig else []
     words += ["--context", cluster.context] if cluster.context else []
@@ -55,7 +55,7 @@ def options(cluster: Cluster) -> str:
 
 
 def ask_and_say_what_stays(
-    cluster: Cluster, question: Callable[[Kube], Awaitable[Answer]], stays: Callable[[], str]
+    cluster: ClusterAccess, question: Callable[[Kube], Awaitable[Answer]], stays: Callable[[], str]
 ) -> Answer:
     """As `cluster.ask`; where it is interrupted or fails half way, what stays as it is then is said, a line each."""
 

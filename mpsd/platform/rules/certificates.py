@@ -49,7 +49,7 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SecretView:
     """What the Secret holds; None each for what is absent or cannot be used.
 
     following: the authority that will sign next. former: the one that signed before, trusted until former_until.
@@ -70,7 +70,7 @@ class Seen:
         return frozenset(one.id for one in (self.authority, self.following, self.former) if one)
 
 
-class Step(StrEnum):
+class CertificateStep(StrEnum):
     """One change of the Secret; what is to be done next is asked again after it."""
 
     START = "make an authority"
@@ -81,25 +81,25 @@ class Step(StrEnum):
     FORGET = "forget the former authority"
 
 
-def next_step(seen: Seen, names: frozenset[str], lives: Lives, now: float) -> Step | None:
+def next_step(seen: SecretView, names: frozenset[str], lives: Lives, now: float) -> CertificateStep | None:
     """What to do, None for nothing. names: what the serving certificate must be good for. now: seconds since 1970."""
     if seen.authority is None:
-        return Step.BRING_BACK if seen.held else Step.START
+        return CertificateStep.BRING_BACK if seen.held else CertificateStep.START
     expired = now >= seen.authority.not_after
     if seen.following and (expired or _settled(seen, lives, now)):
-        return Step.SWITCH
+        return CertificateStep.SWITCH
     if expired:
-        return Step.START
+        return CertificateStep.START
     if _serving_is_due(seen.authority, seen.serving, names, lives, now):
-        return Step.ISSUE
+        return CertificateStep.ISSUE
     if seen.former:
-        return Step.FORGET if now >= seen.former_until else None  # one rotation at a time
+        return CertificateStep.FORGET if now >= seen.former_until else None  # one rotation at a time
     if seen.following is None and now >= seen.authority.not_after - lives.authority_s / _LAST_PART:
-        return Step.PREPARE
+        return CertificateStep.PREPARE
     return None
 
 
-def _settled(seen: Seen, lives: Lives, now: float) -> bool:
+def _settled(seen: SecretView, lives: Lives, now: float) -> bool:
     since = seen.following_trusted_since
     return since is not None and now >= since + lives.settle_s and seen.former is None
 

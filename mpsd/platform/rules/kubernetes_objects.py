@@ -6,7 +6,7 @@ One rule: any JSON whatever is an object with its problems; nothing here raises.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mpsd.model.fields import Fields, Shape, at
+from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.pod import Pod, read_pod
 from mpsd.model.problem import Problem, printable, shown, shown_name
 
@@ -83,7 +83,7 @@ def read_object(thing: object, namespace: str = "") -> KubernetesObject:
         remedy = "start it with apiVersion and kind"
         problem = Problem("not-an-object", "the document", shown(thing), "is not a Kubernetes object", remedy)
         return KubernetesObject("(not an object)", namespace, None, (problem,))
-    shape = Shape()
+    shape = FieldReader()
     kind = shape.text(thing, "kind", "")
     shape.problems.extend(_no_single_object(kind, thing))
     pod = _pod(shape, kind, thing)
@@ -104,7 +104,7 @@ def _no_single_object(kind: str, thing: Fields) -> Iterator[Problem]:
         yield Problem("wrong-type", "items", value, "is not one object", "write the items as a list of objects")
 
 
-def _pod(shape: Shape, kind: str, thing: Fields) -> Pod | None:
+def _pod(shape: FieldReader, kind: str, thing: Fields) -> Pod | None:
     """The pod at the end of the kind's steps; None where the kind has none or something on the way is missing."""
     known = _KINDS.get(kind)
     group = _group(thing)
@@ -193,7 +193,7 @@ class KubernetesNode:
 def read_kubernetes_node(thing: object) -> KubernetesNode:
     """The Node in a decoded object of the API, whatever that holds."""
     fields: Fields = thing if isinstance(thing, dict) else {}
-    shape = Shape()
+    shape = FieldReader()
     metadata = shape.mapping(fields, "metadata", "")
     spec, status = shape.mapping(fields, "spec", ""), shape.mapping(fields, "status", "")
     conditions = [entry for _path, entry in shape.entries(status, "conditions", "status")]
@@ -209,7 +209,7 @@ def read_kubernetes_node(thing: object) -> KubernetesNode:
     )
 
 
-def _taints(shape: Shape, spec: Fields) -> Iterator[Taint]:
+def _taints(shape: FieldReader, spec: Fields) -> Iterator[Taint]:
     for path, entry in shape.entries(spec, "taints", "spec"):
         yield Taint(*(shape.text(entry, key, path) for key in ("key", "value", "effect")))
 
@@ -234,7 +234,7 @@ class Toleration:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AffinityRequirement:
     """One requirement of a node affinity. of_fields: about `metadata.name`, else about a label."""
 
     key: str
@@ -267,13 +267,13 @@ class NodeWishes:
 
     selector: tuple[tuple[str, str], ...]
     tolerations: tuple[Toleration, ...]
-    terms: tuple[tuple[Wanted, ...], ...]
+    terms: tuple[tuple[AffinityRequirement, ...], ...]
 
     def tolerates(self, taint: Taint) -> bool:
         return any(one.holds(taint) for one in self.tolerations)
 
 
-def read_wishes(shape: Shape, spec: Fields) -> NodeWishes:
+def read_wishes(shape: FieldReader, spec: Fields) -> NodeWishes:
     """spec: of a pod."""
     affinity = shape.mapping(shape.mapping(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
     required = shape.mapping(affinity, "requiredDuringSchedulingIgnoredDuringExecution", "spec.affinity.nodeAffinity")
@@ -285,17 +285,17 @@ def read_wishes(shape: Shape, spec: Fields) -> NodeWishes:
     )
 
 
-def _tolerations(shape: Shape, spec: Fields) -> Iterator[Toleration]:
+def _tolerations(shape: FieldReader, spec: Fields) -> Iterator[Toleration]:
     for path, entry in shape.entries(spec, "tolerations", "spec"):
         value = None if entry.get("operator") == "Exists" else shape.text(entry, "value", path)
         yield Toleration(shape.text(entry, "key", path), value, shape.text(entry, "effect", path))
 
 
-def _wanted(shape: Shape, term: Fields, path: str) -> Iterator[Wanted]:
+def _wanted(shape: FieldReader, term: Fields, path: str) -> Iterator[AffinityRequirement]:
     for kind in ("matchExpressions", "matchFields"):
         for inner, entry in shape.entries(term, kind, path):
             key, operator = (shape.text(entry, name, inner) for name in ("key", "operator"))
-            yield Wanted(key, operator, shape.texts(entry, "values", inner), kind == "matchFields")
+            yield AffinityRequirement(key, operator, shape.texts(entry, "values", inner), kind == "matchFields")
 
 
 def _is_beyond(found: str | None, values: tuple[str, ...], *, above: bool) -> bool:

@@ -18,7 +18,7 @@ _OWN_NAME = "localhost"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReaderVerdict:
     """status: of HTTP; 200 for who may read. reason: why not, one sentence without a full stop. user: who may."""
 
     status: int
@@ -30,11 +30,11 @@ class Verdict:
         return self.status == 200
 
 
-MAY_READ = Verdict(200)
-NO_TOKEN = Verdict(401, "who asks? Send a Kubernetes token: Authorization: Bearer TOKEN")
-NOT_KNOWN = Verdict(401, "the API server does not know this token; send one that is in force")
-TOO_MANY = Verdict(503, "too many ask at once who they are; try again")
-OTHER_HOST = Verdict(
+MAY_READ = ReaderVerdict(200)
+NO_TOKEN = ReaderVerdict(401, "who asks? Send a Kubernetes token: Authorization: Bearer TOKEN")
+NOT_KNOWN = ReaderVerdict(401, "the API server does not know this token; send one that is in force")
+TOO_MANY = ReaderVerdict(503, "too many ask at once who they are; try again")
+OTHER_HOST = ReaderVerdict(
     403, "this address answers to its IP address and to localhost alone, so that no web page reads it by another name"
 )
 
@@ -49,18 +49,18 @@ class User:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-def lets_in(user: User) -> Verdict:
+def lets_in(user: User) -> ReaderVerdict:
     return replace(MAY_READ, user=user.name)
 
 
-def away(reason: str) -> Verdict:
+def away(reason: str) -> ReaderVerdict:
     """reason: why the API server could not be asked."""
-    return Verdict(503, f"nobody can be asked who may read this: {reason}")
+    return ReaderVerdict(503, f"nobody can be asked who may read this: {reason}")
 
 
-def no_right(user: User, path: str) -> Verdict:
+def no_right(user: User, path: str) -> ReaderVerdict:
     remedy = f'bind it to the ClusterRole mpsd-reader, or to another with "get" on the nonResourceURL {path}'
-    return Verdict(403, f"{user.name} may not get {path}; {remedy}")
+    return ReaderVerdict(403, f"{user.name} may not get {path}; {remedy}")
 
 
 def bearer_token(authorization: str) -> str:
@@ -128,7 +128,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-_Kept = dict[tuple[bytes, str], tuple[float, Verdict]]  # the oldest first
+_Kept = dict[tuple[bytes, str], tuple[float, ReaderVerdict]]  # the oldest first
 
 
 class Verdicts:
@@ -141,13 +141,13 @@ class Verdicts:
         self._yes: _Kept = {}
         self._no: _Kept = {}
 
-    def known(self, token: str, path: str, now: float) -> Verdict | None:
+    def known(self, token: str, path: str, now: float) -> ReaderVerdict | None:
         """None where it must be asked. now: seconds of a clock that is never set."""
         key = _key(token, path)
         at, verdict = self._yes.get(key) or self._no.get(key) or (0.0, None)
         return verdict if verdict and now - at < KEPT_S else None
 
-    def keep(self, token: str, path: str, verdict: Verdict, now: float) -> None:
+    def keep(self, token: str, path: str, verdict: ReaderVerdict, now: float) -> None:
         """now: when it was asked, not when it was answered."""
         if verdict.status == 503:
             return

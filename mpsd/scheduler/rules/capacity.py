@@ -1,4 +1,4 @@
-"""The books of one node as a scheduler keeps them: what each GPU has left, and who holds or was promised the rest.
+"""The ledger of one node as a scheduler keeps them: what each GPU has left, and who holds or was promised the rest.
 
 One rule: a pod counts once, and for no less than it asks. What the node says kubelet gave it goes before what was
 written on it, that before what a scheduler has promised it, and that before a guess; and a node that says nothing takes
@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from mpsd.grants.rules.placement import NoRoom, Placed, place
+from mpsd.grants.rules.placement import InsufficientResources, Placed, place
 from mpsd.kubelet.rules.gpu_choice import SharedPod, chosen_gpus
 from mpsd.model.cluster_status import ClusterNode, GpuRow
 from mpsd.model.domain import State, after_is
-from mpsd.model.grants import GpuName, Request, Room
+from mpsd.model.grants import GpuCapacity, GpuName, Request
 from mpsd.model.identity import PodName
 from mpsd.model.policy import Placement, Policy
 from mpsd.scheduler.rules.reservations import Reservation
@@ -21,7 +21,7 @@ from mpsd.scheduler.rules.reservations import Reservation
 PLACEMENT_LABEL = "ack.node.gpu.placement"  # of a Node: binpack or spread; anything else means the policy's
 
 
-class Source(StrEnum):
+class AssignmentSource(StrEnum):
     """How it is known which GPUs a pod has, the surest first."""
 
     GRANTED = "kubelet gave them"
@@ -38,7 +38,7 @@ class Taken:
     gpus: tuple[str, ...]
     memory_mib: int
     percent: int
-    source: Source
+    source: AssignmentSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ClosedGpu:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeBooks:
+class NodeCapacity:
     """policy: with the placement of this node. rooms: of the GPUs that take pods, by ordinal. shut: why the whole node
     takes none, a sentence about it; empty where that is not so, and else there are no rooms. totals: MiB that each
     of its GPUs may promise in all, also of those that take no pods.
@@ -60,7 +60,7 @@ class NodeBooks:
 
     node: str
     policy: Policy
-    rooms: tuple[Room, ...]
+    rooms: tuple[GpuCapacity, ...]
     closed: tuple[ClosedGpu, ...]
     taken: tuple[Taken, ...]
     shut: str
@@ -69,7 +69,7 @@ class NodeBooks:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the books of every node go by.
+    """What the ledger of every node go by.
 
     policies: the policy in force, by placement, since a node may have its own. clients: of a GPU whose node does not
     say how many it serves, as those of older agents.
@@ -89,13 +89,13 @@ class Terms:
         return self.policies[known.get(placement_label, self.default)]
 
 
-def node_books(
+def node_capacity(
     node: ClusterNode,
     placement_label: str,
     pods: Iterable[SharedPod],
     promised: Iterable[Reservation],
     terms: Terms,
-) -> NodeBooks:
+) -> NodeCapacity:
     """pods: those that are bound to the node. promised: to pods that may not be bound yet."""
     policy = terms.policy(placement_label)
     taken, unplaced = _taken(node, pods, promised)
@@ -109,7 +109,7 @@ def node_books(
     for pod in unplaced:
         everything, guess = _guessed(pod, everything, policy)
         guesses.append(guess)
-    return NodeBooks(
+    return NodeCapacity(
         node=node.name,
         policy=policy,
         rooms=() if shut else everything,
@@ -163,7 +163,7 @@ def _taken(
     for held in node.pods or ():
         name = PodName(held.namespace, held.pod, held.uid)
         amount = (held.memory_mib or 0, held.reserved_percent or 0)
-        taken[held.uid or str(name)] = Taken(name, held.gpus, *amount, Source.GRANTED)
+        taken[held.uid or str(name)] = Taken(name, held.gpus, *amount, AssignmentSource.GRANTED)
     by_uid = {one.pod.uid: one for one in promised}
     for pod in pods:
         if pod.finished:
@@ -172,12 +172,12 @@ def _taken(
         if given := next((key for key in (pod.name.uid, str(pod.name)) if key in taken), ""):
             taken[given] = _at_least(taken[given], *amount)
         elif chosen := chosen_gpus(pod.choice, gpus):
-            taken[pod.name.uid] = Taken(pod.name, chosen, *amount, Source.BOUND)
+            taken[pod.name.uid] = Taken(pod.name, chosen, *amount, AssignmentSource.BOUND)
         elif pod.name.uid not in by_uid:
             unknown.append(pod)
     for uid, one in by_uid.items():
         if uid not in taken:
-            taken[uid] = Taken(one.pod, one.gpus, one.memory_mib, one.percent, Source.RESERVED)
+            taken[uid] = Taken(one.pod, one.gpus, one.memory_mib, one.percent, AssignmentSource.RESERVED)
     return tuple(taken.values()), tuple(sorted(unknown, key=lambda pod: (pod.created, pod.name.uid)))
 
 
@@ -196,7 +196,7 @@ def _by_gpu(taken: Iterable[Taken]) -> Mapping[str, Sequence[Taken]]:
     return found
 
 
-def _room(row: GpuRow, here: Sequence[Taken], terms: Terms) -> Room | None:
+def _room(row: GpuRow, here: Sequence[Taken], terms: Terms) -> GpuCapacity | None:
     """here: what is taken of this GPU."""
     if row.promised_mib is None or row.domain is None:
         return None
@@ -204,7 +204,7 @@ def _room(row: GpuRow, here: Sequence[Taken], terms: Terms) -> Room | None:
     clients = terms.clients if row.promised_clients is None else row.promised_clients
     threads = policy.oversubscription.thread_percent if row.promised_percent is None else row.promised_percent
     total_mib = _whole_units(row.promised_mib, policy)
-    return Room(
+    return GpuCapacity(
         gpu=_name(row),
         domain=row.domain,
         memory_mib_total=total_mib,
@@ -220,7 +220,7 @@ def _whole_units(mib: int, policy: Policy) -> int:
     return mib // unit_mib * unit_mib
 
 
-def _guessed(pod: SharedPod, rooms: tuple[Room, ...], policy: Policy) -> tuple[tuple[Room, ...], Taken]:
+def _guessed(pod: SharedPod, rooms: tuple[GpuCapacity, ...], policy: Policy) -> tuple[tuple[GpuCapacity, ...], Taken]:
     """Where the device plugin will most likely put a pod that no scheduler of ours chose for, and the rooms after that.
 
     Where it fits nowhere, kubelet will refuse it, and it takes nothing.
@@ -230,7 +230,7 @@ def _guessed(pod: SharedPod, rooms: tuple[Room, ...], policy: Policy) -> tuple[t
     found = place(pod.request, rooms, policy) if any(room.holds(pod.request, policy) for room in rooms) else None
     gpus = found.gpus if isinstance(found, Placed) else ()
     if not gpus:
-        return rooms, Taken(pod.name, (), pod.request.memory_mib, percent, Source.GUESSED)
+        return rooms, Taken(pod.name, (), pod.request.memory_mib, percent, AssignmentSource.GUESSED)
     clients = policy.requests.clients_per_grant
     left = tuple(
         replace(
@@ -243,7 +243,7 @@ def _guessed(pod: SharedPod, rooms: tuple[Room, ...], policy: Policy) -> tuple[t
         else room
         for room in rooms
     )
-    return left, Taken(pod.name, gpus, pod.request.memory_mib, percent, Source.GUESSED)
+    return left, Taken(pod.name, gpus, pod.request.memory_mib, percent, AssignmentSource.GUESSED)
 
 
 # Which promises of a node's GPUs count, and which GPUs a pod is promised next.
@@ -254,7 +254,7 @@ def _guessed(pod: SharedPod, rooms: tuple[Room, ...], policy: Policy) -> tuple[t
 # the reader's own clock from when it first saw the promise: clocks of two machines are never compared.
 
 
-class Fate(StrEnum):
+class ReservationFate(StrEnum):
     """What is known of the pod that a promise was made to."""
 
     UNSEEN = "never seen"
@@ -265,26 +265,26 @@ class Fate(StrEnum):
     ENDED = "finished or deleted"
 
 
-_OVER = frozenset({Fate.GRANTED, Fate.ELSEWHERE, Fate.ENDED})
-_EXPIRES = frozenset({Fate.UNSEEN, Fate.WAITING})
+_OVER = frozenset({ReservationFate.GRANTED, ReservationFate.ELSEWHERE, ReservationFate.ENDED})
+_EXPIRES = frozenset({ReservationFate.UNSEEN, ReservationFate.WAITING})
 
-Fates = Callable[[Reservation], Fate]
+Fates = Callable[[Reservation], ReservationFate]
 
 
 @dataclass(frozen=True, slots=True)
-class _Promise:
+class _Reservation:
     """since: seconds of the reader's clock."""
 
     what: Reservation
     since: float
 
 
-class NodePromises:
+class NodeReservations:
     """Those of one node: what its MPSNode says, and the one that this scheduler is about to write there."""
 
     def __init__(self, longest_s: float) -> None:
         self._longest_s = longest_s
-        self._written: dict[str, _Promise] = {}
+        self._written: dict[str, _Reservation] = {}
         self._decided: Reservation | None = None  # None while nothing is about to be written
 
     @property
@@ -295,7 +295,7 @@ class NodePromises:
     def heard(self, written: Iterable[Reservation], now: float) -> None:
         """What the MPSNode says now; the age of what it has said before goes on."""
         before = self._written
-        new = ((one.pod.uid, _Promise(one, now)) for one in written)
+        new = ((one.pod.uid, _Reservation(one, now)) for one in written)
         self._written = {uid: was if (was := before.get(uid)) and was.what == one.what else one for uid, one in new}
 
     def decide(self, promise: Reservation) -> None:
@@ -329,12 +329,12 @@ class NodePromises:
         ends = [one.since + self._longest_s for one in self._written.values() if fate(one.what) in _EXPIRES]
         return min((at for at in ends if at > now), default=None)
 
-    def _is_over(self, one: _Promise, fate: Fate, now: float) -> bool:
+    def _is_over(self, one: _Reservation, fate: ReservationFate, now: float) -> bool:
         return fate in _OVER or (fate in _EXPIRES and now - one.since >= self._longest_s)
 
 
-def choose(request: Request, books: NodeBooks, earlier: tuple[str, ...]) -> Placed | NoRoom:
-    """The GPUs for a pod by books without its own promise. earlier: the GPUs that it was promised before, which it
+def choose(request: Request, ledger: NodeCapacity, earlier: tuple[str, ...]) -> Placed | InsufficientResources:
+    """The GPUs for a pod by ledger without its own promise. earlier: the GPUs that it was promised before, which it
     keeps where they still have room."""
-    kept = place(request, [room for room in books.rooms if room.gpu.uuid in earlier], books.policy)
-    return kept if isinstance(kept, Placed) else place(request, books.rooms, books.policy)
+    kept = place(request, [room for room in ledger.rooms if room.gpu.uuid in earlier], ledger.policy)
+    return kept if isinstance(kept, Placed) else place(request, ledger.rooms, ledger.policy)

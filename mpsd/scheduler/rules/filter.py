@@ -15,7 +15,7 @@ from mpsd.kubelet.rules.node_pods import request_problems
 from mpsd.model.grants import Request
 from mpsd.model.policy import Policy
 from mpsd.model.quantity import is_zero
-from mpsd.scheduler.rules.capacity import NodeBooks
+from mpsd.scheduler.rules.capacity import NodeCapacity
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack
 from mpsd.scheduler.rules.shortage import NO_BOOKS, why_not
 
@@ -62,10 +62,10 @@ class Filtered:
     never: Mapping[str, str] = field(default_factory=dict)
 
 
-def filtered(request: Request, nodes: tuple[str, ...], table: GpuTable, own: Mapping[str, NodeBooks]) -> Filtered:
-    """own: books without what is promised to this very pod, of the nodes where it has a promise."""
+def filtered(request: Request, nodes: tuple[str, ...], table: GpuTable, own: Mapping[str, NodeCapacity]) -> Filtered:
+    """own: ledger without what is promised to this very pod, of the nodes where it has a promise."""
     passing = table.passing(request, nodes)
-    kept = {node for node, books in own.items() if node in nodes and not why_not(request, books)}
+    kept = {node for node, ledger in own.items() if node in nodes and not why_not(request, ledger)}
     if kept:
         both = kept.union(passing)
         passing = tuple(node for node in nodes if node in both)
@@ -80,15 +80,15 @@ def filtered(request: Request, nodes: tuple[str, ...], table: GpuTable, own: Map
     return Filtered(passing, failed, never)
 
 
-def scores(request: Request, nodes: tuple[str, ...], table: GpuTable, own: Mapping[str, NodeBooks]) -> list[int]:
+def scores(request: Request, nodes: tuple[str, ...], table: GpuTable, own: Mapping[str, NodeCapacity]) -> list[int]:
     """From 0 to BEST for each node, the best where the pod has a promise already."""
     found: list[int] = table.scores(request, table.slots(nodes)).tolist()
     return [BEST if node in own else score for node, score in zip(nodes, found, strict=True)] if own else found
 
 
 def _in_detail(request: Request, table: GpuTable, failing: Iterable[str]) -> dict[str, str]:
-    found = {node: table.books(node) for node in failing}
-    return {node: why_not(request, books) if books else NO_BOOKS for node, books in found.items()}
+    found = {node: table.ledger(node) for node in failing}
+    return {node: why_not(request, ledger) if ledger else NO_BOOKS for node, ledger in found.items()}
 
 
 def _in_short(request: Request, table: GpuTable, failing: Mapping[str, int]) -> dict[str, str]:
@@ -96,8 +96,8 @@ def _in_short(request: Request, table: GpuTable, failing: Mapping[str, int]) -> 
     words = {lack: _words(request, Lack(lack)) for lack in set(failing.values())}
     failed = {node: words[lack] for node, lack in failing.items()}
     if not _MAYBE_SHUT.isdisjoint(words):
-        found = ((node, table.books(node)) for node, lack in failing.items() if lack in _MAYBE_SHUT)
-        failed.update((node, books.shut) for node, books in found if books and books.shut)
+        found = ((node, table.ledger(node)) for node, lack in failing.items() if lack in _MAYBE_SHUT)
+        failed.update((node, ledger.shut) for node, ledger in found if ledger and ledger.shut)
     return failed
 
 

@@ -3,7 +3,7 @@
 What was found out for a request is kept, and where the nodes of a list are: schedulers ask of the same nodes again and
 again, for pods that are alike, and then only the nodes that have changed since are looked at.
 
-One rule: it says of a node exactly what `placement.place` says of its books, only for all nodes at once.
+One rule: it says of a node exactly what `placement.place` says of its ledger, only for all nodes at once.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mpsd.model.grants import Request
 from mpsd.model.policy import Placement
-from mpsd.scheduler.rules.capacity import NodeBooks
+from mpsd.scheduler.rules.capacity import NodeCapacity
 
 # What every GPU of a cluster has left, in columns of numbers: by kind of number, GPU of a node, and the node's slot.
 #
@@ -56,16 +56,16 @@ class Lack(IntEnum):
 
 
 class GpuColumns:
-    """The slot after the last one written is empty, and so is -1, which stands for a node without books."""
+    """The slot after the last one written is empty, and so is -1, which stands for a node without ledger."""
 
     def __init__(self) -> None:
         self._gpus = np.full((5, 1, _FIRST), _ABSENT, np.int32)
         self._spread = np.zeros(_FIRST, np.bool_)
         self._domains = 0  # of several GPUs, that a node had at most
 
-    def write(self, slot: int, books: NodeBooks) -> None:
-        self._grow(max(len(books.rooms), len(books.totals)), slot)
-        rooms, clients = books.rooms, books.policy.requests.clients_per_grant
+    def write(self, slot: int, ledger: NodeCapacity) -> None:
+        self._grow(max(len(ledger.rooms), len(ledger.totals)), slot)
+        rooms, clients = ledger.rooms, ledger.policy.requests.clients_per_grant
         shared = [domain for domain, size in Counter(room.domain for room in rooms).items() if size > 1]
         self._domains = max(self._domains, len(shared))
         self.clear(slot)
@@ -74,10 +74,10 @@ class GpuColumns:
             (_MEMORY, [room.memory_mib for room in rooms]),
             (_PERCENT, [room.thread_percent for room in rooms]),
             (_DOMAIN, [shared.index(room.domain) if room.domain in shared else _ABSENT for room in rooms]),
-            (_TOTAL, sorted((mib for _gpu, mib in books.totals), reverse=True)),
+            (_TOTAL, sorted((mib for _gpu, mib in ledger.totals), reverse=True)),
         ):
             self._gpus[kind, : len(amounts), slot] = _kept(amounts)
-        self._spread[slot] = books.policy.placement is Placement.SPREAD
+        self._spread[slot] = ledger.policy.placement is Placement.SPREAD
 
     def clear(self, slot: int) -> None:
         self._gpus[:, :, slot] = _ABSENT
@@ -160,7 +160,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class Lately(Generic[Key, Value]):
+class RecentValues(Generic[Key, Value]):
     """Keeps `most` values, the last asked for. A key that is the very object of before is found without a comparison,
     so what is made from a key (names, from the bytes they came in) is worth keeping as one object.
     """
@@ -212,7 +212,7 @@ class _Listed:
     """Where the nodes of a list are, and which of them have passed: by their flags as bytes."""
 
     slots: Slots
-    passing: Lately[bytes, tuple[str, ...]] = field(default_factory=lambda: Lately(_KEPT))
+    passing: RecentValues[bytes, tuple[str, ...]] = field(default_factory=lambda: RecentValues(_KEPT))
 
 
 @dataclass(slots=True)
@@ -224,46 +224,46 @@ class _Found:
 
 
 class GpuTable:
-    """A node's columns are written anew when its books change."""
+    """A node's columns are written anew when its ledger change."""
 
     def __init__(self) -> None:
         self._columns = GpuColumns()
         self._slots: dict[str, int] = {}
-        self._books: list[NodeBooks | None] = []
+        self._ledger: list[NodeCapacity | None] = []
         self._free: list[int] = []  # slots of nodes that have gone
-        self._lists: Lately[tuple[str, ...], _Listed] = Lately(_KEPT)
-        self._found: Lately[Request, _Found] = Lately(_KEPT)
+        self._lists: RecentValues[tuple[str, ...], _Listed] = RecentValues(_KEPT)
+        self._found: RecentValues[Request, _Found] = RecentValues(_KEPT)
 
-    def put(self, books: NodeBooks) -> None:
+    def put(self, ledger: NodeCapacity) -> None:
         """Writes a node's columns."""
-        slot = self._slots.get(books.node)
+        slot = self._slots.get(ledger.node)
         if slot is None:
-            slot = self._new_slot(books.node)
-        self._books[slot] = books
-        self._columns.write(slot, books)
+            slot = self._new_slot(ledger.node)
+        self._ledger[slot] = ledger
+        self._columns.write(slot, ledger)
         self._touch(slot)
 
     def drop(self, node: str) -> None:
         """Forgets a node; one that is not there is no error."""
         slot = self._slots.pop(node, None)
         if slot is not None:
-            self._books[slot] = None
+            self._ledger[slot] = None
             self._columns.clear(slot)
             self._touch(slot)
             self._free.append(slot)
             self._lists.clear()
 
-    def books(self, node: str) -> NodeBooks | None:
+    def ledger(self, node: str) -> NodeCapacity | None:
         slot = self._slots.get(node)
-        return None if slot is None else self._books[slot]
+        return None if slot is None else self._ledger[slot]
 
     @property
     def nodes(self) -> Sequence[str]:
-        """Those that have books, by name."""
+        """Those that have ledger, by name."""
         return sorted(self._slots)
 
     def slots(self, nodes: Sequence[str]) -> Slots:
-        """Where these nodes are, until a node comes or goes; -1 for one that has no books.
+        """Where these nodes are, until a node comes or goes; -1 for one that has no ledger.
 
         Kept for a tuple, and at no cost where the very tuple is asked about again.
         """
@@ -314,9 +314,9 @@ class GpuTable:
         return found
 
     def _new_slot(self, node: str) -> int:
-        slot = self._free.pop() if self._free else len(self._books)
-        if slot == len(self._books):
-            self._books.append(None)
+        slot = self._free.pop() if self._free else len(self._ledger)
+        if slot == len(self._ledger):
+            self._ledger.append(None)
             self._found.clear()
         self._slots[node] = slot
         self._lists.clear()
@@ -336,7 +336,7 @@ class GpuTable:
 
     def _keys(self, request: Request) -> Keys:
         """Of every slot, and of an empty one at the end, which -1 means."""
-        found, slots = self._found.get(request), len(self._books) + 1
+        found, slots = self._found.get(request), len(self._ledger) + 1
         if found is None:
             found = _Found(self._columns.keys(request, slice(slots)))
             self._found.put(request, found)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpsd.model.grants import GpuName, Request
-from mpsd.scheduler.rules.capacity import NodeBooks, Source, Taken
+from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity, Taken
 
 _GAP = "  "
 _MORE_DASHES = 20  # than the characters of the first row, as gpushare has it
@@ -69,27 +69,27 @@ class CgpuNode:
         return max((gpu.column + 1 for gpu in self.gpus), default=0)
 
 
-def cgpu_node(books: NodeBooks, address: str, bound: Mapping[str, Request], unit_mib: int) -> CgpuNode:
+def cgpu_node(ledger: NodeCapacity, address: str, bound: Mapping[str, Request], unit_mib: int) -> CgpuNode:
     """bound: what pods asked for, by uid, of those that kubelet may have given nothing yet."""
-    columns = _columns(books)
-    taken = [one for one in books.taken if one.source is not Source.RESERVED]
+    columns = _columns(ledger)
+    taken = [one for one in ledger.taken if one.source is not AssignmentSource.RESERVED]
     gpus = [
         CgpuGpu(columns[gpu.uuid], gpu.label, gpu.uuid, _on(gpu.uuid, taken) // unit_mib, total_mib // unit_mib)
-        for gpu, total_mib in books.totals
+        for gpu, total_mib in ledger.totals
     ]
     pods = [pod for one in taken if (pod := _pod(one, columns, bound, unit_mib))]
     return CgpuNode(
-        name=books.node,
+        name=ledger.node,
         address=address,
         gpus=tuple(sorted(gpus, key=lambda gpu: gpu.column)),
         pods=tuple(sorted(pods, key=lambda pod: (pod.columns or (_MOST_COLUMNS,), pod.namespace, pod.name, pod.uid))),
     )
 
 
-def _columns(books: NodeBooks) -> dict[str, int]:
+def _columns(ledger: NodeCapacity) -> dict[str, int]:
     """By UUID: that of its ordinal, and for one without, or one whose place is taken, the next that is free."""
     taken: dict[int, str] = {}
-    for gpu, _total in sorted(books.totals, key=lambda pair: not 0 <= pair[0].ordinal < _MOST_COLUMNS):
+    for gpu, _total in sorted(ledger.totals, key=lambda pair: not 0 <= pair[0].ordinal < _MOST_COLUMNS):
         wanted = gpu.ordinal if 0 <= gpu.ordinal < _MOST_COLUMNS else 0
         while wanted in taken:
             wanted += 1
@@ -98,13 +98,13 @@ def _columns(books: NodeBooks) -> dict[str, int]:
 
 
 def _on(uuid: str, taken: Iterable[Taken]) -> int:
-    return sum(one.memory_mib for one in taken if uuid in one.gpus and one.source is not Source.GUESSED)
+    return sum(one.memory_mib for one in taken if uuid in one.gpus and one.source is not AssignmentSource.GUESSED)
 
 
 def _pod(one: Taken, columns: Mapping[str, int], bound: Mapping[str, Request], unit_mib: int) -> CgpuPod | None:
     """Where it is only guessed, it has no GPU yet, and takes its whole request of the node. None for what lies on GPUs
     that the node has no more."""
-    if one.source is Source.GUESSED:
+    if one.source is AssignmentSource.GUESSED:
         request = bound.get(one.pod.uid)
         memory_mib = one.memory_mib * (request.gpus if request else 1)
         return CgpuPod(one.pod.namespace, one.pod.name, one.pod.uid, (), memory_mib // unit_mib)
@@ -185,7 +185,7 @@ def _aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
         yield _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
 
 
-# What a scheduler's books look like to clients of gpushare, who ask its extender for /inspect.
+# What a scheduler's ledger look like to clients of gpushare, who ask its extender for /inspect.
 #
 # One rule: names and units are gpushare's: whole units of the memory resource, rounded down, and pods by the GPU that
 # they have; what these clients cannot read (percent, clients, what is closed) is left out.
@@ -200,22 +200,22 @@ def inspection(nodes: Sequence[object], error: str = "") -> Record:
     return record | ({"error": error} if error else {})
 
 
-def inspected(books: NodeBooks) -> Record:
+def inspected(ledger: NodeCapacity) -> Record:
     """One node."""
-    unit_mib = books.policy.resources.memory_unit_mib
-    devices = [_device(books, gpu, total_mib, unit_mib) for gpu, total_mib in books.totals]
+    unit_mib = ledger.policy.resources.memory_unit_mib
+    devices = [_device(ledger, gpu, total_mib, unit_mib) for gpu, total_mib in ledger.totals]
     return {
-        "name": books.node,
+        "name": ledger.node,
         "totalGPU": sum(device["totalGPU"] for device in devices),
         "usedGPU": sum(device["usedGPU"] for device in devices),
         "devs": devices,
     }
 
 
-def _device(books: NodeBooks, gpu: GpuName, total_mib: int, unit_mib: int) -> Record:
+def _device(ledger: NodeCapacity, gpu: GpuName, total_mib: int, unit_mib: int) -> Record:
     pods: list[Record] = [
         {"name": one.pod.name, "namespace": one.pod.namespace, "usedGPU": one.memory_mib // unit_mib}
-        for one in books.taken
+        for one in ledger.taken
         if gpu.uuid in one.gpus
     ]
     used = sum(pod["usedGPU"] for pod in pods)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from mpsd.grants.rules.placement import Placed, by_preference, place
 from mpsd.kubelet.rules.gpu_choice import SharedPod
-from mpsd.model.grants import Request, Room
-from mpsd.scheduler.rules.capacity import NodeBooks, Source, Taken
+from mpsd.model.grants import GpuCapacity, Request
+from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity, Taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,48 +34,48 @@ class _Victim:
 
 
 def victims(
-    preemptor: Preemptor, books: NodeBooks, pods: Iterable[SharedPod], proposed: Sequence[str]
+    preemptor: Preemptor, ledger: NodeCapacity, pods: Iterable[SharedPod], proposed: Sequence[str]
 ) -> tuple[str, ...]:
     """The uids of all who have to go: those proposed, and as few more as will do. Empty where nothing helps, or where
     nobody has to go.
 
-    pods: those of the node that books know. proposed: uids, kept whatever they are, since they may stand in the way of
-    something else that the request wants, such as CPU. A pod that goes, or has gone while its node has not said yet
+    pods: those of the node that ledger knows. proposed: uids, kept whatever they are, since they may stand in the way
+    of something else that the request wants, such as CPU. A pod that goes, or has gone while its node has not said yet
     that its devices are back, gives room without our help: where that is enough, nobody is added.
 
     For a request of one GPU no other choice adds fewer; among such, the highest priority that has to go is the lowest
     that it can be. For one of several GPUs they are found GPU by GPU, so that there may be a choice of fewer.
     """
     known, there = set(proposed), tuple(pods)
-    going = frozenset(_going(books, there))
-    rooms = _without(books.rooms, (one for one in books.taken if one in going or one.pod.uid in known), books)
-    by_uid = {one.pod.uid: one for one in books.taken if one.gpus and one not in going and one.pod.uid not in known}
+    going = frozenset(_going(ledger, there))
+    rooms = _without(ledger.rooms, (one for one in ledger.taken if one in going or one.pod.uid in known), ledger)
+    by_uid = {one.pod.uid: one for one in ledger.taken if one.gpus and one not in going and one.pod.uid not in known}
     others = [
         _Victim(by_uid[pod.name.uid], pod.priority)
         for pod in there
         if pod.name.uid in by_uid and pod.priority < preemptor.priority
     ]
-    added = _added(preemptor.request, rooms, others, books)
+    added = _added(preemptor.request, rooms, others, ledger)
     return () if added is None else (*proposed, *(one.uid for one in added))
 
 
-def _going(books: NodeBooks, pods: Sequence[SharedPod]) -> Iterator[Taken]:
+def _going(ledger: NodeCapacity, pods: Sequence[SharedPod]) -> Iterator[Taken]:
     """What is given back without anybody else's end. A promise alone may be to a pod that is just being bound."""
     stay = {name for pod in pods if not pod.finished and not pod.terminating for name in (pod.name.uid, str(pod.name))}
     here = {name for pod in pods for name in (pod.name.uid, str(pod.name))}
-    for one in books.taken:
+    for one in ledger.taken:
         name = one.pod.uid or str(one.pod)
-        if name not in stay and (name in here or one.source is Source.GRANTED):
+        if name not in stay and (name in here or one.source is AssignmentSource.GRANTED):
             yield one
 
 
 def _added(
-    request: Request, rooms: tuple[Room, ...], others: Sequence[_Victim], books: NodeBooks
+    request: Request, rooms: tuple[GpuCapacity, ...], others: Sequence[_Victim], ledger: NodeCapacity
 ) -> tuple[_Victim, ...] | None:
     """Whom to stop beside those whose room is counted already; None where that does not help."""
-    if _fits(request, rooms, books):
+    if _fits(request, rooms, ledger):
         return ()
-    ways = [_of_domain(request, domain, rooms, others, books) for domain in dict.fromkeys(r.domain for r in rooms)]
+    ways = [_of_domain(request, domain, rooms, others, ledger) for domain in dict.fromkeys(r.domain for r in rooms)]
     return min((way for way in ways if way is not None), key=_cost, default=None)
 
 
@@ -85,43 +85,47 @@ def _cost(way: Sequence[_Victim]) -> tuple[int, list[int], list[str]]:
 
 
 def _of_domain(
-    request: Request, domain: str, rooms: tuple[Room, ...], others: Sequence[_Victim], books: NodeBooks
+    request: Request, domain: str, rooms: tuple[GpuCapacity, ...], others: Sequence[_Victim], ledger: NodeCapacity
 ) -> tuple[_Victim, ...] | None:
     """Frees as many GPUs of the domain as are asked for, each time the one that costs least; None where it cannot."""
     here = tuple(room for room in rooms if room.domain == domain)
     gone: tuple[_Victim, ...] = ()
     freed: set[str] = set()
     while len(freed) < request.gpus:
-        now = by_preference(_without(here, (one.taken for one in gone), books), books.policy)
+        now = by_preference(_without(here, (one.taken for one in gone), ledger), ledger.policy)
         left = [one for one in others if one not in gone]
         ways = [
             (way, room)
             for room in now
             if room.gpu.uuid not in freed
-            if (way := _of_gpu(request, room, left, books)) is not None
+            if (way := _of_gpu(request, room, left, ledger)) is not None
         ]
         if not ways:
             return None
         way, room = min(ways, key=lambda found: _cost(found[0]))
         gone += way
         freed.add(room.gpu.uuid)
-    return gone if request.gpus == 1 else tuple(_needed(request, here, gone, books))
+    return gone if request.gpus == 1 else tuple(_needed(request, here, gone, ledger))
 
 
-def _needed(request: Request, rooms: tuple[Room, ...], gone: Sequence[_Victim], books: NodeBooks) -> Iterator[_Victim]:
+def _needed(
+    request: Request, rooms: tuple[GpuCapacity, ...], gone: Sequence[_Victim], ledger: NodeCapacity
+) -> Iterator[_Victim]:
     """Without those that a later choice has made needless, the most important of them first."""
     kept = sorted(gone, key=lambda one: (-one.priority, one.uid))
     for one in tuple(kept):
         rest = [other for other in kept if other is not one]
-        if _fits(request, _without(rooms, (other.taken for other in rest), books), books):
+        if _fits(request, _without(rooms, (other.taken for other in rest), ledger), ledger):
             kept = rest
     yield from kept
 
 
-def _of_gpu(request: Request, room: Room, others: Sequence[_Victim], books: NodeBooks) -> tuple[_Victim, ...] | None:
+def _of_gpu(
+    request: Request, room: GpuCapacity, others: Sequence[_Victim], ledger: NodeCapacity
+) -> tuple[_Victim, ...] | None:
     """The fewest whose going makes room on this GPU, and of these the least important; None where that cannot be."""
     here = sorted((one for one in others if room.gpu.uuid in one.taken.gpus), key=lambda one: (one.priority, one.uid))
-    fewest = _fewest(request, room, here, books)
+    fewest = _fewest(request, room, here, ledger)
     if not fewest:
         return fewest
     # The more may go, the fewer have to: so the first priority where as few do is found by halving.
@@ -129,7 +133,7 @@ def _of_gpu(request: Request, room: Room, others: Sequence[_Victim], books: Node
     low, high, best = 0, priorities.index(max(one.priority for one in fewest)), fewest
     while low < high:
         middle = (low + high) // 2
-        found = _fewest(request, room, [one for one in here if one.priority <= priorities[middle]], books)
+        found = _fewest(request, room, [one for one in here if one.priority <= priorities[middle]], ledger)
         if found is not None and len(found) == len(fewest):
             high, best = middle, found
         else:
@@ -137,12 +141,14 @@ def _of_gpu(request: Request, room: Room, others: Sequence[_Victim], books: Node
     return best
 
 
-def _fewest(request: Request, room: Room, here: Sequence[_Victim], books: NodeBooks) -> tuple[_Victim, ...] | None:
+def _fewest(
+    request: Request, room: GpuCapacity, here: Sequence[_Victim], ledger: NodeCapacity
+) -> tuple[_Victim, ...] | None:
     """The fewest of these whose going makes room on this GPU; the earlier ones where it is all the same.
 
     Steps are at most the square of their number, times the percent that lack.
     """
-    clients = books.policy.requests.clients_per_grant
+    clients = ledger.policy.requests.clients_per_grant
     lack_mib = request.memory_mib - room.memory_mib
     lack_percent = max(0, (request.thread_percent or 0) - room.thread_percent)
     if sum(one.taken.memory_mib for one in here) < lack_mib or sum(one.taken.percent for one in here) < lack_percent:
@@ -163,11 +169,11 @@ def _fewest(request: Request, room: Room, here: Sequence[_Victim], books: NodeBo
     return min(enough, key=lambda found: found[0], default=(0, None))[1]
 
 
-def _fits(request: Request, rooms: tuple[Room, ...], books: NodeBooks) -> bool:
-    return isinstance(place(request, rooms, books.policy), Placed)
+def _fits(request: Request, rooms: tuple[GpuCapacity, ...], ledger: NodeCapacity) -> bool:
+    return isinstance(place(request, rooms, ledger.policy), Placed)
 
 
-def _without(rooms: tuple[Room, ...], gone: Iterable[Taken], books: NodeBooks) -> tuple[Room, ...]:
+def _without(rooms: tuple[GpuCapacity, ...], gone: Iterable[Taken], ledger: NodeCapacity) -> tuple[GpuCapacity, ...]:
     """The rooms once these have gone."""
     by_gpu = {room.gpu.uuid: room for room in rooms}
     for one in gone:
@@ -177,6 +183,6 @@ def _without(rooms: tuple[Room, ...], gone: Iterable[Taken], books: NodeBooks) -
                     room,
                     memory_mib=room.memory_mib + one.memory_mib,
                     thread_percent=room.thread_percent + one.percent,
-                    clients=room.clients + books.policy.requests.clients_per_grant,
+                    clients=room.clients + ledger.policy.requests.clients_per_grant,
                 )
     return tuple(by_gpu.values())

@@ -15,10 +15,10 @@ from typing import Any
 
 import aiohttp
 
-from mpsd.simulator.api_server.kinds import MUTATING, NAMESPACES, VALIDATING, Kind, Object
+from mpsd.simulator.api_server.kinds import MUTATING, NAMESPACES, VALIDATING, Object, ObjectKind
 from mpsd.simulator.api_server.objects import Objects
 from mpsd.simulator.api_server.patches import edited
-from mpsd.simulator.api_server.refusals import Refused
+from mpsd.simulator.api_server.refusals import ApiRefusal
 from mpsd.simulator.api_server.selectors import labels_of, matches
 
 _LONGEST_S = 10.0  # of a webhook that names no time-out
@@ -29,7 +29,7 @@ class Attempt:
     """What somebody tries to do. thing: as it would be stored. before: None for what is created."""
 
     operation: str
-    kind: Kind
+    kind: ObjectKind
     version: str
     thing: Object
     before: Object | None
@@ -48,7 +48,7 @@ class Admitted:
     warnings: list[str] = field(default_factory=list)
 
 
-class Admission:
+class WebhookAdmission:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._session: aiohttp.ClientSession | None = None  # None until a webhook is asked
@@ -71,7 +71,7 @@ class Admission:
         if self._session:
             await self._session.close()
 
-    def _asked(self, kind: Kind, attempt: Attempt) -> Iterator[Object]:
+    def _asked(self, kind: ObjectKind, attempt: Attempt) -> Iterator[Object]:
         for _key, configuration in self._objects.store.all(kind):
             for webhook in configuration.get("webhooks") or []:
                 if self._concerns(webhook, attempt):
@@ -97,14 +97,14 @@ class Admission:
                 return {}
             why = "context deadline exceeded" if isinstance(error, TimeoutError) else str(error)
             message = f'Internal error occurred: failed calling webhook "{webhook["name"]}": {why}'
-            raise Refused(500, "InternalError", message) from None
+            raise ApiRefusal(500, "InternalError", message) from None
         admitted.warnings += response.get("warnings") or []
         if response.get("allowed"):
             return response
         status = response.get("status") or {}
         said = f": {status['message']}" if status.get("message") else " without explanation"
         message = f'admission webhook "{webhook["name"]}" denied the request{said}'
-        raise Refused(int(status.get("code") or 400), str(status.get("reason") or "Forbidden"), message)
+        raise ApiRefusal(int(status.get("code") or 400), str(status.get("reason") or "Forbidden"), message)
 
     async def _exchange(self, webhook: Object, review: Object) -> Mapping[str, Any]:
         client = webhook["clientConfig"]

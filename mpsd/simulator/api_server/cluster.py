@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from mpsd.simulator.api_server.admission import Admission, Admitted, Attempt
+from mpsd.simulator.api_server.admission import Admitted, Attempt, WebhookAdmission
 from mpsd.simulator.api_server.defaults import stamp
 from mpsd.simulator.api_server.kinds import (
     DAEMON_SETS,
@@ -22,13 +22,13 @@ from mpsd.simulator.api_server.kinds import (
     NODES,
     PODS,
     REVISIONS,
-    Kind,
     Kinds,
     Object,
+    ObjectKind,
 )
-from mpsd.simulator.api_server.objects import Key, Objects, Store
+from mpsd.simulator.api_server.objects import ObjectKey, Objects, Store
 from mpsd.simulator.api_server.patches import patched
-from mpsd.simulator.api_server.refusals import Cause, Refused, invalid, modified
+from mpsd.simulator.api_server.refusals import ApiRefusal, Cause, invalid, modified
 from mpsd.simulator.api_server.reviews import Reviews
 from mpsd.simulator.api_server.scheduler import Scheduler, is_kept_away
 from mpsd.simulator.api_server.selectors import labels_of
@@ -57,7 +57,7 @@ class DaemonSets:
             if not daemon_set["metadata"].get("deletionTimestamp"):
                 await self._run(key, daemon_set)
 
-    async def _run(self, key: Key, daemon_set: Object) -> None:
+    async def _run(self, key: ObjectKey, daemon_set: Object) -> None:
         revision = self._newest_revision(daemon_set)
         wanted = {
             node["metadata"]["name"] for _key, node in self._objects.store.all(NODES) if _belongs(daemon_set, node)
@@ -67,7 +67,7 @@ class DaemonSets:
             if pod["spec"].get("nodeName") not in wanted or pod["status"].get("phase") in _ENDED:
                 self._end(pod)
         for name in sorted(wanted - {pod["spec"].get("nodeName") for pod in pods}):
-            with suppress(Refused):  # by admission, or because its namespace is going
+            with suppress(ApiRefusal):  # by admission, or because its namespace is going
                 await self._create(key.namespace, _pod(daemon_set, revision, name))
         pods = self._owned(PODS, daemon_set)
         ready, current = (
@@ -100,7 +100,7 @@ class DaemonSets:
             name = f"{metadata['name']}-{made}"
             about = {"name": name, "labels": labels, "ownerReferences": [_owner(daemon_set)]}
             data = {"spec": {"template": {**copy.deepcopy(template), "$patch": "replace"}}}
-            with suppress(Refused):
+            with suppress(ApiRefusal):
                 body = {"metadata": about, "data": data, "revision": newest + 1}
                 self._objects.create(REVISIONS, metadata["namespace"], body)
         elif kept[made]["revision"] < newest:  # the template is again what it was
@@ -173,13 +173,13 @@ class Garbage:
         for name in ending - inhabited:
             self._objects.remove(NAMESPACES, self._objects.key(NAMESPACES, "", name))
 
-    def _delete(self, key: Key) -> None:
+    def _delete(self, key: ObjectKey) -> None:
         kind = next(kind for kind in self._objects.kinds if (kind.group, kind.plural) == (key.group, key.plural))
         if self._objects.store.get(key) is not None:
             self._objects.delete(kind, key.namespace, key.name, {})
 
 
-def _is(key: Key, plural: str) -> bool:
+def _is(key: ObjectKey, plural: str) -> bool:
     return (key.group, key.plural) == ("", plural)
 
 
@@ -207,7 +207,7 @@ class Jobs:
             if not job["metadata"].get("deletionTimestamp") and not _has_ended(job):
                 await self._run(key, job)
 
-    async def _run(self, key: Key, job: Object) -> None:
+    async def _run(self, key: ObjectKey, job: Object) -> None:
         spec, pods = job["spec"], self._pods_of(job)
         phases = [pod["status"].get("phase") for pod in pods]
         succeeded, failed = phases.count("Succeeded"), phases.count("Failed")
@@ -242,13 +242,13 @@ class Jobs:
         about = {**(template.get("metadata") or {}), "generateName": f"{metadata['name']}-", "ownerReferences": [owner]}
         try:
             await self._create(metadata["namespace"], {"metadata": about, "spec": template["spec"]})
-        except Refused as error:  # by admission, or because its namespace is going
+        except ApiRefusal as error:  # by admission, or because its namespace is going
             self._say_refused(job, error)
             self._not_before[metadata["uid"]] = time.monotonic() + _RETRY_S
             return False
         return True
 
-    def _say_refused(self, job: Object, error: Refused) -> None:
+    def _say_refused(self, job: Object, error: ApiRefusal) -> None:
         """As an event on the Job, once for each reason."""
         metadata = job["metadata"]
         event = {
@@ -263,7 +263,7 @@ class Jobs:
             "lastTimestamp": stamp(),
             "count": 1,
         }
-        with suppress(Refused):  # told already, or the namespace is going
+        with suppress(ApiRefusal):  # told already, or the namespace is going
             self._objects.create(EVENTS, metadata["namespace"], event)
 
 
@@ -292,17 +292,17 @@ _LOOK_S = 0.5  # between two looks of the controllers that no change asked for
 _TRIES = 5  # of a change that loses a race while admission takes its time
 
 
-class Cluster:
+class SimulatedCluster:
     def __init__(self, store: Store | None = None) -> None:
         self.kinds = Kinds()
         self.objects = Objects(store or Store(), self.kinds)
         self.store = self.objects.store
         self.reviews = Reviews(self.objects, self.kinds)
         self.logs: dict[tuple[str, str, bool], str] = {}  # by namespace, pod, and whether it is the one before
-        self._admission = Admission(self.objects)
+        self._admission = WebhookAdmission(self.objects)
         self._controllers: asyncio.Task[None] | None = None  # None while they do not run
         for namespace in ("default", "kube-system"):
-            with suppress(Refused):
+            with suppress(ApiRefusal):
                 self.objects.create(NAMESPACES, "", {"metadata": {"name": namespace}})
 
     def start(self) -> None:
@@ -313,10 +313,10 @@ class Cluster:
             self._controllers.cancel()
             await asyncio.gather(self._controllers, return_exceptions=True)
         await self._admission.close()
-        self._admission = Admission(self.objects)
+        self._admission = WebhookAdmission(self.objects)
 
     async def create(
-        self, kind: Kind, version: str, namespace: str, body: Object, *, user: str = ADMIN, dry_run: bool = False
+        self, kind: ObjectKind, version: str, namespace: str, body: Object, *, user: str = ADMIN, dry_run: bool = False
     ) -> Admitted:
         thing = self.objects.new(kind, version, namespace, body)
         admitted = await self._admission.admit(Attempt("CREATE", kind, version, thing, None, user, dry_run=dry_run))
@@ -324,12 +324,14 @@ class Cluster:
             admitted.thing = self.objects.add(kind, admitted.thing)
         return admitted
 
-    async def update(self, kind: Kind, version: str, namespace: str, body: Object, path: tuple[str, str]) -> Admitted:
+    async def update(
+        self, kind: ObjectKind, version: str, namespace: str, body: Object, path: tuple[str, str]
+    ) -> Admitted:
         """path: the name and the subresource that the request names."""
         return await self._change(kind, version, namespace, path, lambda _before: body)
 
     async def patch(
-        self, kind: Kind, version: str, namespace: str, patch: Any, content_type: str, path: tuple[str, str]
+        self, kind: ObjectKind, version: str, namespace: str, patch: Any, content_type: str, path: tuple[str, str]
     ) -> Admitted:
         def body(before: Object) -> Object:
             thing: Object = patched(content_type, before, patch, custom=kind.custom)
@@ -341,7 +343,9 @@ class Cluster:
 
         return await self._change(kind, version, namespace, path, body)
 
-    async def _change(self, kind: Kind, version: str, namespace: str, path: tuple[str, str], body: Any) -> Admitted:
+    async def _change(
+        self, kind: ObjectKind, version: str, namespace: str, path: tuple[str, str], body: Any
+    ) -> Admitted:
         """A change that names no version is tried again where another came between."""
         name, subresource = path
         for _try in range(_TRIES):

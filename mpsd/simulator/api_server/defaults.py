@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mpsd.model.problem import LONGEST_NAME
-from mpsd.simulator.api_server.kinds import JOBS, NAMESPACES, PODS, Kind, Object, causes, pruned
+from mpsd.simulator.api_server.kinds import JOBS, NAMESPACES, PODS, Object, ObjectKind, causes, pruned
 from mpsd.simulator.api_server.refusals import Cause, bad_request, invalid
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.:]*[a-z0-9])?")  # with the colon of RBAC's names
@@ -27,7 +27,7 @@ def random_suffix() -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(5))
 
 
-def new_object(kind: Kind, version: str, namespace: str, body: Object) -> Object:
+def new_object(kind: ObjectKind, version: str, namespace: str, body: Object) -> Object:
     """The object that a request to create makes, before it is stored. Refused for what Kubernetes would refuse."""
     thing = typed(kind, version, body)
     metadata = thing.setdefault("metadata", {})
@@ -50,7 +50,7 @@ def new_object(kind: Kind, version: str, namespace: str, body: Object) -> Object
     return thing
 
 
-def typed(kind: Kind, version: str, body: Object) -> Object:
+def typed(kind: ObjectKind, version: str, body: Object) -> Object:
     """A copy of the body with its type, less what a custom resource's definition does not name."""
     if body.get("kind", kind.name) != kind.name or (kind.custom and "kind" not in body):
         raise bad_request(f"{kind.plural} of kind {body.get('kind')!r} cannot be handled as a {kind.name}")
@@ -58,7 +58,7 @@ def typed(kind: Kind, version: str, body: Object) -> Object:
     return pruned(thing, kind.schema) if kind.schema else thing
 
 
-def check(kind: Kind, thing: Object) -> None:
+def check(kind: ObjectKind, thing: Object) -> None:
     """Refused with everything that is wrong."""
     name = thing["metadata"].get("name") or ""
     wrong = list(causes(thing, kind.schema)) if kind.schema else []

@@ -14,7 +14,7 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ObjectKind:
     """group: empty for the core group. has_status: the status is written through a subresource alone.
 
     counts: `metadata.generation` counts the changes of what is neither metadata nor status. custom: of a custom
@@ -40,13 +40,13 @@ class Kind:
         return f"{self.group}/{version}" if self.group else version
 
 
-def _spec(group: str, name: str, plural: str, *short: str, **more: Any) -> Kind:
+def _spec(group: str, name: str, plural: str, *short: str, **more: Any) -> ObjectKind:
     """A kind with a spec, a status and a generation."""
-    return Kind(group, ("v1",), name, plural, has_status=True, counts=True, short_names=short, **more)
+    return ObjectKind(group, ("v1",), name, plural, has_status=True, counts=True, short_names=short, **more)
 
 
 _RBAC, _WEBHOOKS = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
-CRDS = Kind(
+CRDS = ObjectKind(
     "apiextensions.k8s.io",
     ("v1",),
     "CustomResourceDefinition",
@@ -56,14 +56,14 @@ CRDS = Kind(
     counts=True,
     short_names=("crd",),
 )
-PODS = Kind(
+PODS = ObjectKind(
     "", ("v1",), "Pod", "pods", has_status=True, short_names=("po",), subresources=("binding", "eviction", "log")
 )
-NODES = Kind("", ("v1",), "Node", "nodes", namespaced=False, has_status=True, short_names=("no",))
-NAMESPACES = Kind("", ("v1",), "Namespace", "namespaces", namespaced=False, has_status=True, short_names=("ns",))
-EVENTS = Kind("", ("v1",), "Event", "events", short_names=("ev",))
+NODES = ObjectKind("", ("v1",), "Node", "nodes", namespaced=False, has_status=True, short_names=("no",))
+NAMESPACES = ObjectKind("", ("v1",), "Namespace", "namespaces", namespaced=False, has_status=True, short_names=("ns",))
+EVENTS = ObjectKind("", ("v1",), "Event", "events", short_names=("ev",))
 JOBS = _spec("batch", "Job", "jobs")
-BUDGETS = Kind(
+BUDGETS = ObjectKind(
     "policy",
     ("v1", "v1beta1"),
     "PodDisruptionBudget",
@@ -73,37 +73,37 @@ BUDGETS = Kind(
     short_names=("pdb",),
 )
 DAEMON_SETS = _spec("apps", "DaemonSet", "daemonsets", "ds")
-REVISIONS = Kind("apps", ("v1",), "ControllerRevision", "controllerrevisions")
-VALIDATING = Kind(_WEBHOOKS, ("v1",), "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False)
-MUTATING = Kind(_WEBHOOKS, ("v1",), "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False)
+REVISIONS = ObjectKind("apps", ("v1",), "ControllerRevision", "controllerrevisions")
+VALIDATING = ObjectKind(_WEBHOOKS, ("v1",), "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False)
+MUTATING = ObjectKind(_WEBHOOKS, ("v1",), "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False)
 
 _BUILT_IN = (
     PODS,
     NODES,
     NAMESPACES,
     EVENTS,
-    Kind("", ("v1",), "ConfigMap", "configmaps", short_names=("cm",)),
-    Kind("", ("v1",), "Endpoints", "endpoints", short_names=("ep",)),
-    Kind("", ("v1",), "Secret", "secrets"),
-    Kind("", ("v1",), "ServiceAccount", "serviceaccounts", short_names=("sa",), subresources=("token",)),
-    Kind("", ("v1",), "Service", "services", has_status=True, short_names=("svc",)),
+    ObjectKind("", ("v1",), "ConfigMap", "configmaps", short_names=("cm",)),
+    ObjectKind("", ("v1",), "Endpoints", "endpoints", short_names=("ep",)),
+    ObjectKind("", ("v1",), "Secret", "secrets"),
+    ObjectKind("", ("v1",), "ServiceAccount", "serviceaccounts", short_names=("sa",), subresources=("token",)),
+    ObjectKind("", ("v1",), "Service", "services", has_status=True, short_names=("svc",)),
     _spec("apps", "Deployment", "deployments", "deploy"),
     DAEMON_SETS,
     REVISIONS,
     _spec("apps", "StatefulSet", "statefulsets", "sts"),
     _spec("apps", "ReplicaSet", "replicasets", "rs"),
     JOBS,
-    Kind("batch", ("v1", "v1beta1"), "CronJob", "cronjobs", has_status=True, counts=True),
+    ObjectKind("batch", ("v1", "v1beta1"), "CronJob", "cronjobs", has_status=True, counts=True),
     BUDGETS,
     VALIDATING,
     MUTATING,
     CRDS,
-    Kind("coordination.k8s.io", ("v1",), "Lease", "leases"),
-    Kind("scheduling.k8s.io", ("v1",), "PriorityClass", "priorityclasses", False),
-    Kind(_RBAC, ("v1",), "ClusterRole", "clusterroles", False),
-    Kind(_RBAC, ("v1",), "ClusterRoleBinding", "clusterrolebindings", False),
-    Kind(_RBAC, ("v1",), "Role", "roles"),
-    Kind(_RBAC, ("v1",), "RoleBinding", "rolebindings"),
+    ObjectKind("coordination.k8s.io", ("v1",), "Lease", "leases"),
+    ObjectKind("scheduling.k8s.io", ("v1",), "PriorityClass", "priorityclasses", False),
+    ObjectKind(_RBAC, ("v1",), "ClusterRole", "clusterroles", False),
+    ObjectKind(_RBAC, ("v1",), "ClusterRoleBinding", "clusterrolebindings", False),
+    ObjectKind(_RBAC, ("v1",), "Role", "roles"),
+    ObjectKind(_RBAC, ("v1",), "RoleBinding", "rolebindings"),
 )
 
 
@@ -111,16 +111,16 @@ class Kinds:
     """Every kind there is now."""
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[str, str], Kind] = {(kind.group, kind.plural): kind for kind in _BUILT_IN}
+        self._kinds: dict[tuple[str, str], ObjectKind] = {(kind.group, kind.plural): kind for kind in _BUILT_IN}
 
-    def __iter__(self) -> Iterator[Kind]:
+    def __iter__(self) -> Iterator[ObjectKind]:
         return iter(self._kinds.values())
 
-    def find(self, group: str, version: str, plural: str) -> Kind | None:
+    def find(self, group: str, version: str, plural: str) -> ObjectKind | None:
         kind = self._kinds.get((group, plural))
         return kind if kind and version in kind.versions else None
 
-    def named(self, api: str, name: str) -> Kind | None:
+    def named(self, api: str, name: str) -> ObjectKind | None:
         """By apiVersion and kind, as owner references have them."""
         return next((kind for kind in self if kind.name == name and api in map(kind.api, kind.versions)), None)
 
@@ -134,11 +134,11 @@ class Kinds:
         self._kinds.pop((kind.group, kind.plural), None)
 
 
-def kind_of_definition(definition: Mapping[str, Any]) -> Kind:
+def kind_of_definition(definition: Mapping[str, Any]) -> ObjectKind:
     spec = definition["spec"]
     names, served = spec["names"], [version for version in spec["versions"] if version.get("served")]
     stored = next(version for version in spec["versions"] if version.get("storage"))
-    return Kind(
+    return ObjectKind(
         group=spec["group"],
         versions=tuple(version["name"] for version in served),
         name=names["kind"],

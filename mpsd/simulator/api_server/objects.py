@@ -14,7 +14,7 @@ from typing import Any
 
 from mpsd.simulator.api_server import refusals
 from mpsd.simulator.api_server.defaults import check, new_object, stamp, typed
-from mpsd.simulator.api_server.kinds import BUDGETS, CRDS, NAMESPACES, PODS, Kind, Kinds, Object, unknown_keywords
+from mpsd.simulator.api_server.kinds import BUDGETS, CRDS, NAMESPACES, PODS, Kinds, Object, ObjectKind, unknown_keywords
 from mpsd.simulator.api_server.refusals import Cause, expired
 from mpsd.simulator.api_server.selectors import labels_of, matches
 
@@ -26,7 +26,7 @@ HISTORY = 10_000  # changes that a watch may go back
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Key:
+class ObjectKey:
     group: str
     plural: str
     namespace: str
@@ -38,22 +38,22 @@ class Stored:
     """One change. before, now: None where the object was not there before, or is gone."""
 
     version: int
-    key: Key
+    key: ObjectKey
     before: Object | None
     now: Object | None
 
 
 class Store:
     def __init__(self, history: int = HISTORY) -> None:
-        self._objects: dict[Key, Object] = {}
+        self._objects: dict[ObjectKey, Object] = {}
         self._history: deque[Stored] = deque(maxlen=history)
         self._waiting: set[asyncio.Event] = set()
         self.version = 1
 
-    def get(self, key: Key) -> Object | None:
+    def get(self, key: ObjectKey) -> Object | None:
         return self._objects.get(key)
 
-    def all(self, kind: Kind, namespace: str = "") -> list[tuple[Key, Object]]:
+    def all(self, kind: ObjectKind, namespace: str = "") -> list[tuple[ObjectKey, Object]]:
         """In the order of namespace and name. namespace: empty for all."""
         found = [
             (key, thing)
@@ -62,10 +62,10 @@ class Store:
         ]
         return sorted(found, key=lambda pair: pair[0])
 
-    def everything(self) -> list[tuple[Key, Object]]:
+    def everything(self) -> list[tuple[ObjectKey, Object]]:
         return list(self._objects.items())
 
-    def put(self, key: Key, thing: Object) -> Object:
+    def put(self, key: ObjectKey, thing: Object) -> Object:
         """The object as it is stored; the one that is there where it is the same."""
         before = self._objects.get(key)
         thing = copy.deepcopy(thing)
@@ -77,7 +77,7 @@ class Store:
         self._note(Stored(self.version, key, before, thing))
         return thing
 
-    def remove(self, key: Key) -> Object:
+    def remove(self, key: ObjectKey) -> Object:
         """The object as it was last, with the version of its removal."""
         self.version += 1
         before = self._objects.pop(key)
@@ -140,10 +140,10 @@ class Objects:
         self.store = store
         self.kinds = kinds
 
-    def key(self, kind: Kind, namespace: str, name: str) -> Key:
-        return Key(kind.group, kind.plural, namespace if kind.namespaced else "", name)
+    def key(self, kind: ObjectKind, namespace: str, name: str) -> ObjectKey:
+        return ObjectKey(kind.group, kind.plural, namespace if kind.namespaced else "", name)
 
-    def found(self, kind: Kind, namespace: str, name: str) -> Object:
+    def found(self, kind: ObjectKind, namespace: str, name: str) -> Object:
         thing = self.store.get(self.key(kind, namespace, name))
         if thing is None:
             raise refusals.not_found(kind.plural, name)
@@ -151,13 +151,13 @@ class Objects:
 
     # -- create ----------------------------------------------------------------------------------------------------
 
-    def new(self, kind: Kind, version: str, namespace: str, body: Object) -> Object:
+    def new(self, kind: ObjectKind, version: str, namespace: str, body: Object) -> Object:
         """What `add` may store; admission comes between the two."""
         if kind.namespaced:
             self._check_namespace(namespace)
         return new_object(kind, version, namespace, body)
 
-    def add(self, kind: Kind, thing: Object) -> Object:
+    def add(self, kind: ObjectKind, thing: Object) -> Object:
         check(kind, thing)
         metadata = thing["metadata"]
         key = self.key(kind, metadata.get("namespace", ""), metadata["name"])
@@ -167,7 +167,7 @@ class Objects:
             self._define(thing)
         return self.store.put(key, thing)
 
-    def create(self, kind: Kind, namespace: str, body: Object) -> Object:
+    def create(self, kind: ObjectKind, namespace: str, body: Object) -> Object:
         """As a controller creates, without admission."""
         return self.add(kind, self.new(kind, kind.versions[0], namespace, body))
 
@@ -192,7 +192,7 @@ class Objects:
 
     # -- update ----------------------------------------------------------------------------------------------------
 
-    def changed(self, kind: Kind, version: str, before: Object, body: Object, subresource: str) -> Object:
+    def changed(self, kind: ObjectKind, version: str, before: Object, body: Object, subresource: str) -> Object:
         """What `replace` may store where a client wants `body` instead of `before`."""
         name, sent = before["metadata"]["name"], body.get("metadata") or {}
         if sent.get("name", name) != name:
@@ -214,7 +214,7 @@ class Objects:
             thing["metadata"]["generation"] = before["metadata"]["generation"] + 1
         return thing
 
-    def replace(self, kind: Kind, before: Object, thing: Object) -> Object:
+    def replace(self, kind: ObjectKind, before: Object, thing: Object) -> Object:
         """Stores it, unless something else was stored since `before`."""
         check(kind, thing)
         metadata = thing["metadata"]
@@ -229,7 +229,7 @@ class Objects:
             return self._remove(kind, key)
         return stored
 
-    def change(self, key: Key, edit: Callable[[Object], None]) -> None:
+    def change(self, key: ObjectKey, edit: Callable[[Object], None]) -> None:
         """As a controller changes: whatever it likes, of what is there now."""
         before = self.store.get(key)
         if before is None:
@@ -240,7 +240,7 @@ class Objects:
 
     # -- delete ----------------------------------------------------------------------------------------------------
 
-    def delete(self, kind: Kind, namespace: str, name: str, options: Object) -> Object:
+    def delete(self, kind: ObjectKind, namespace: str, name: str, options: Object) -> Object:
         """The object as it is after that, still there where something has to end first."""
         thing = self.found(kind, namespace, name)
         key, metadata = self.key(kind, namespace, name), thing["metadata"]
@@ -254,7 +254,7 @@ class Objects:
             return self._begin_end(kind, key, thing, grace_s)
         return self._remove(kind, key)
 
-    def _begin_end(self, kind: Kind, key: Key, thing: Object, grace_s: int) -> Object:
+    def _begin_end(self, kind: ObjectKind, key: ObjectKey, thing: Object, grace_s: int) -> Object:
         """Marks an object that somebody else (a kubelet, the owner of a finalizer) removes once it has ended."""
         metadata = thing["metadata"]
         if metadata.get("deletionTimestamp") and metadata.get("deletionGracePeriodSeconds", 0) <= grace_s:
@@ -264,7 +264,7 @@ class Objects:
         phase = {"status": {**thing["status"], "phase": "Terminating"}} if kind is NAMESPACES else {}
         return self.store.put(key, {**thing, "metadata": ending, **phase})
 
-    def _remove(self, kind: Kind, key: Key) -> Object:
+    def _remove(self, kind: ObjectKind, key: ObjectKey) -> Object:
         last = self.store.remove(key)
         if kind is CRDS:
             dropped = self.kinds.named(_api_of(last), last["spec"]["names"]["kind"])
@@ -273,7 +273,7 @@ class Objects:
             self.kinds.drop(last)
         return last
 
-    def remove(self, kind: Kind, key: Key) -> None:
+    def remove(self, kind: ObjectKind, key: ObjectKey) -> None:
         """At once, as a controller that knows that nothing is left of it."""
         if self.store.get(key) is not None:
             self._remove(kind, key)
@@ -327,7 +327,7 @@ def set_condition(thing: Object, kind: str, status: str, reason: str = "", messa
         before |= wanted | {"lastTransitionTime": since}
 
 
-def _grace_s(kind: Kind, thing: Object, options: Object) -> int:
+def _grace_s(kind: ObjectKind, thing: Object, options: Object) -> int:
     """How long a pod may take to end: none where no kubelet has it, or it has ended."""
     if kind is not PODS or not thing["spec"].get("nodeName") or thing["status"].get("phase") in _ENDED:
         return 0

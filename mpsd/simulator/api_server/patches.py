@@ -7,7 +7,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from mpsd.simulator.api_server.refusals import Refused, bad_request
+from mpsd.simulator.api_server.refusals import ApiRefusal, bad_request
 
 # By which field the elements of a list are the same, for a strategic merge patch; a list that is not here is replaced.
 _KEYS: Mapping[str, str] = {
@@ -40,7 +40,7 @@ def patched(content_type: str, thing: Any, patch: Any, *, custom: bool) -> Any:
             return edited(thing, patch)
         case _:
             message = "the body of the request was in an unknown format"
-            raise Refused(415, "UnsupportedMediaType", f"{message}: {content_type}")
+            raise ApiRefusal(415, "UnsupportedMediaType", f"{message}: {content_type}")
 
 
 def merged(thing: Any, patch: Any) -> Any:
@@ -113,7 +113,7 @@ def edited(thing: Any, operations: Any) -> Any:
         try:
             _edit(root, operation)
         except (KeyError, IndexError, ValueError, TypeError) as error:
-            raise Refused(422, "Invalid", f"the server rejected our request: {operation}: {error!r}") from None
+            raise ApiRefusal(422, "Invalid", f"the server rejected our request: {operation}: {error!r}") from None
     return root[""]
 
 

@@ -14,7 +14,7 @@ class Cause:
     reason: str = "FieldValueInvalid"
 
 
-class Refused(Exception):
+class ApiRefusal(Exception):
     """An answer other than 2xx."""
 
     def __init__(self, code: int, reason: str, message: str, causes: tuple[Cause, ...] = ()) -> None:
@@ -39,48 +39,48 @@ class Refused(Exception):
         }
 
 
-def not_found(plural: str, name: str) -> Refused:
-    return Refused(404, "NotFound", f'{plural} "{name}" not found')
+def not_found(plural: str, name: str) -> ApiRefusal:
+    return ApiRefusal(404, "NotFound", f'{plural} "{name}" not found')
 
 
-def no_such_path() -> Refused:
-    return Refused(404, "NotFound", "the server could not find the requested resource")
+def no_such_path() -> ApiRefusal:
+    return ApiRefusal(404, "NotFound", "the server could not find the requested resource")
 
 
-def already_exists(plural: str, name: str) -> Refused:
-    return Refused(409, "AlreadyExists", f'{plural} "{name}" already exists')
+def already_exists(plural: str, name: str) -> ApiRefusal:
+    return ApiRefusal(409, "AlreadyExists", f'{plural} "{name}" already exists')
 
 
-def conflict(plural: str, name: str, why: str) -> Refused:
-    return Refused(409, "Conflict", f'Operation cannot be fulfilled on {plural} "{name}": {why}')
+def conflict(plural: str, name: str, why: str) -> ApiRefusal:
+    return ApiRefusal(409, "Conflict", f'Operation cannot be fulfilled on {plural} "{name}": {why}')
 
 
-def modified(plural: str, name: str) -> Refused:
+def modified(plural: str, name: str) -> ApiRefusal:
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(plural, name, why)
 
 
-def invalid(kind: str, name: str, causes: list[Cause]) -> Refused:
+def invalid(kind: str, name: str, causes: list[Cause]) -> ApiRefusal:
     words = ", ".join(f"{cause.field}: {cause.message}" for cause in causes)
-    return Refused(422, "Invalid", f'{kind} "{name}" is invalid: {words}', tuple(causes))
+    return ApiRefusal(422, "Invalid", f'{kind} "{name}" is invalid: {words}', tuple(causes))
 
 
-def bad_request(message: str) -> Refused:
-    return Refused(400, "BadRequest", message)
+def bad_request(message: str) -> ApiRefusal:
+    return ApiRefusal(400, "BadRequest", message)
 
 
-def forbidden(message: str) -> Refused:
-    return Refused(403, "Forbidden", message)
+def forbidden(message: str) -> ApiRefusal:
+    return ApiRefusal(403, "Forbidden", message)
 
 
-def expired(version: str) -> Refused:
-    return Refused(410, "Expired", f"too old resource version: {version}")
+def expired(version: str) -> ApiRefusal:
+    return ApiRefusal(410, "Expired", f"too old resource version: {version}")
 
 
-def too_new(version: str) -> Refused:
+def too_new(version: str) -> ApiRefusal:
     cause = Cause("", "Too large resource version", "ResourceVersionTooLarge")
-    return Refused(504, "Timeout", f"Timeout: Too large resource version: {version}", (cause,))
+    return ApiRefusal(504, "Timeout", f"Timeout: Too large resource version: {version}", (cause,))
 
 
-def too_many_requests(message: str) -> Refused:
-    return Refused(429, "TooManyRequests", message)
+def too_many_requests(message: str) -> ApiRefusal:
+    return ApiRefusal(429, "TooManyRequests", message)

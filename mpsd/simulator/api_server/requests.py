@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from mpsd.simulator.api_server.kinds import NAMESPACES, PODS, Kind, Kinds, Object
-from mpsd.simulator.api_server.objects import Key, Store, Stored
-from mpsd.simulator.api_server.refusals import Refused, bad_request
+from mpsd.simulator.api_server.kinds import NAMESPACES, PODS, Kinds, Object, ObjectKind
+from mpsd.simulator.api_server.objects import ObjectKey, Store, Stored
+from mpsd.simulator.api_server.refusals import ApiRefusal, bad_request
 from mpsd.simulator.api_server.selectors import Test, selected
 
 
@@ -24,14 +24,14 @@ from mpsd.simulator.api_server.selectors import Test, selected
 class Target:
     """name: empty for a collection. namespace: empty for all, and for kinds that have none."""
 
-    kind: Kind
+    kind: ObjectKind
     version: str
     namespace: str
     name: str
     subresource: str
 
     @property
-    def at(self) -> tuple[Kind, str, str]:
+    def at(self) -> tuple[ObjectKind, str, str]:
         return self.kind, self.version, self.namespace
 
     @property
@@ -39,7 +39,7 @@ class Target:
         return self.name, self.subresource
 
     @property
-    def place(self) -> tuple[Kind, str, str]:
+    def place(self) -> tuple[ObjectKind, str, str]:
         return self.kind, self.namespace, self.name
 
 
@@ -64,7 +64,7 @@ def read_target(path: str, kinds: Kinds) -> Target | None:
     return Target(kind, version, namespace, name, subresource)
 
 
-def _has(kind: Kind, subresource: str) -> bool:
+def _has(kind: ObjectKind, subresource: str) -> bool:
     return not subresource or subresource in kind.subresources or (subresource == "status" and kind.has_status)
 
 
@@ -79,13 +79,13 @@ class ListOptions:
     version: int | None
     timeout_s: float
     limit: int
-    after: Key | None
+    after: ObjectKey | None
     first_version: int | None
 
-    def test(self, kind: Kind) -> Test:
+    def test(self, kind: ObjectKind) -> Test:
         return selected(kind, self.fields, self.labels)
 
-    def token(self, version: int, last: Key) -> str:
+    def token(self, version: int, last: ObjectKey) -> str:
         """What a client sends to go on after this object."""
         said = [version, last.group, last.plural, last.namespace, last.name]
         return base64.urlsafe_b64encode(json.dumps(said).encode()).decode()
@@ -117,12 +117,12 @@ def _number(query: Mapping[str, str], name: str) -> int | None:
     return int(text) if text else None
 
 
-def _going_on(token: str) -> tuple[int, Key]:
+def _going_on(token: str) -> tuple[int, ObjectKey]:
     try:
         version, *key = json.loads(base64.urlsafe_b64decode(token))
-        return int(version), Key(*key)
+        return int(version), ObjectKey(*key)
     except (ValueError, TypeError):
-        raise Refused(410, "Expired", "The provided continue parameter is too old or cannot be read") from None
+        raise ApiRefusal(410, "Expired", "The provided continue parameter is too old or cannot be read") from None
 
 
 # What the simulated API server says of itself, so that kubectl finds its way.
@@ -163,7 +163,7 @@ def _group(name: str, kinds: Kinds) -> dict[str, Any]:
     return {"name": name, "versions": listed, "preferredVersion": listed[0]}
 
 
-def _resources(api: str, kinds: Iterable[Kind]) -> dict[str, Any]:
+def _resources(api: str, kinds: Iterable[ObjectKind]) -> dict[str, Any]:
     resources = []
     for kind in kinds:
         named = {"kind": kind.name, "namespaced": kind.namespaced, "singularName": kind.name.lower()}
@@ -195,7 +195,7 @@ def is_wanted(accept: str) -> bool:
     return "as=Table" in accept
 
 
-def table(kind: Kind, things: Iterable[Object], metadata: Object) -> Object | None:
+def table(kind: ObjectKind, things: Iterable[Object], metadata: Object) -> Object | None:
     """None for a kind that kubectl makes its own table of."""
     columns = _POD_COLUMNS if kind is PODS else kind.columns
     if not columns:
@@ -253,7 +253,7 @@ def _partial(thing: Object) -> Object:
 class Watched:
     """since None: tell what is there first. bookmark_s: between two bookmarks; None: none are wanted."""
 
-    kind: Kind
+    kind: ObjectKind
     version: str
     namespace: str
     test: Test
@@ -278,7 +278,7 @@ async def changes(store: Store, watched: Watched) -> AsyncIterator[Object]:
                 if line:
                     yield line
                 position = change.version
-        except Refused as error:
+        except ApiRefusal as error:
             yield {"type": "ERROR", "object": error.status()}
             return
         now = time.monotonic()

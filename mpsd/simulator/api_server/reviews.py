@@ -11,7 +11,7 @@ from typing import Any
 
 from mpsd.simulator.api_server.kinds import Kinds, Object
 from mpsd.simulator.api_server.objects import Objects
-from mpsd.simulator.api_server.refusals import Refused, bad_request, not_found
+from mpsd.simulator.api_server.refusals import ApiRefusal, bad_request, not_found
 
 _WHOSE = "TokenReview"
 REVIEWS: Mapping[str, str] = {
@@ -76,7 +76,7 @@ class Reviews:
         assert kind is not None
         try:
             thing = self._objects.found(kind, namespace, name)
-        except Refused:
+        except ApiRefusal:
             return None
         return _Account(namespace, name, thing["metadata"]["uid"])
 

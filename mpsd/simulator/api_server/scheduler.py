@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from mpsd.simulator.api_server.kinds import NODES, PODS, Object
-from mpsd.simulator.api_server.objects import Key, Objects, set_condition
-from mpsd.simulator.api_server.refusals import Refused
+from mpsd.simulator.api_server.objects import ObjectKey, Objects, set_condition
+from mpsd.simulator.api_server.refusals import ApiRefusal
 from mpsd.simulator.api_server.selectors import labels_of
 
 _NAME = "default-scheduler"
@@ -38,13 +38,13 @@ class Scheduler:
             used[chosen] += asked(pod)
             self._bind(key, chosen)
 
-    def _bind(self, key: Key, node: str) -> None:
+    def _bind(self, key: ObjectKey, node: str) -> None:
         try:
             self._objects.bind(key.namespace, key.name, {"target": {"kind": "Node", "name": node}})
-        except Refused:  # it was bound or deleted in this very look
+        except ApiRefusal:  # it was bound or deleted in this very look
             return
 
-    def _say_unschedulable(self, key: Key, reasons: Iterable[str]) -> None:
+    def _say_unschedulable(self, key: ObjectKey, reasons: Iterable[str]) -> None:
         counted = Counter(reasons)
         each = ", ".join(f"{number} {reason}" for reason, number in sorted(counted.items()))
         message = f"0/{counted.total()} nodes are available{f': {each}' if each else ''}."
@@ -73,7 +73,7 @@ def _is_waiting(pod: Object) -> bool:
     return ours and not metadata.get("deletionTimestamp") and pod["status"].get("phase") not in _ENDED
 
 
-def _used(node: Object, pods: list[tuple[Key, Object]]) -> Counter[str]:
+def _used(node: Object, pods: list[tuple[ObjectKey, Object]]) -> Counter[str]:
     here: Counter[str] = Counter()
     for _key, pod in pods:
         if pod["spec"].get("nodeName") == node["metadata"]["name"] and pod["status"].get("phase") not in _ENDED:

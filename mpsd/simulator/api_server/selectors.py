@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mpsd.simulator.api_server.kinds import EVENTS, NODES, PODS, Kind, Object
+from mpsd.simulator.api_server.kinds import EVENTS, NODES, PODS, Object, ObjectKind
 from mpsd.simulator.api_server.refusals import bad_request
 
 Test = Callable[[Object], bool]
@@ -31,7 +31,7 @@ _SET = re.compile(r"(?P<key>\S+)\s+(?P<operator>in|notin)\s+\((?P<values>[^)]*)\
 _COMMAS = re.compile(r",(?![^(]*\))")  # those that are not inside brackets
 
 
-def selected(kind: Kind, fields: str, labels: str) -> Test:
+def selected(kind: ObjectKind, fields: str, labels: str) -> Test:
     """Whether an object is selected by both. Refused for what cannot be read, or a field that cannot be asked for."""
     tests = [_field(kind, term) for term in fields.split(",") if term]
     tests += [_label(term.strip()) for term in _COMMAS.split(labels) if term.strip()]
@@ -57,7 +57,7 @@ def labels_of(thing: Object) -> dict[str, str]:
     return (thing.get("metadata") or {}).get("labels") or {}
 
 
-def _field(kind: Kind, term: str) -> Test:
+def _field(kind: ObjectKind, term: str) -> Test:
     match = _TERM.fullmatch(term)
     if not match:
         raise bad_request(f"invalid field selector: {term!r}")

@@ -35,9 +35,9 @@ from cryptography.x509.oid import NameOID
 
 from mpsd.simulator.api_server import refusals
 from mpsd.simulator.api_server.admission import Admitted
-from mpsd.simulator.api_server.cluster import Cluster
+from mpsd.simulator.api_server.cluster import SimulatedCluster
 from mpsd.simulator.api_server.kinds import PODS, Object
-from mpsd.simulator.api_server.refusals import Refused
+from mpsd.simulator.api_server.refusals import ApiRefusal
 from mpsd.simulator.api_server.requests import (
     Target,
     Watched,
@@ -191,7 +191,7 @@ _WATCH_S = 1800.0  # of a watch that does not say how long it wants to last
 class ApiServer:
     """cluster: outlives a server that is stopped and started. port 0: the kernel chooses one, which is kept."""
 
-    def __init__(self, cluster: Cluster, *, port: int = 0, bookmark_s: float = _BOOKMARK_S) -> None:
+    def __init__(self, cluster: SimulatedCluster, *, port: int = 0, bookmark_s: float = _BOOKMARK_S) -> None:
         self.cluster = cluster
         self.port = port
         self.token = secrets.token_urlsafe(16)
@@ -233,14 +233,14 @@ class ApiServer:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         try:
             return await self._answer(request)
-        except Refused as error:
+        except ApiRefusal as error:
             return _json(error.status(), error.code)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         if request.path in {"/healthz", "/readyz", "/livez"}:
             return web.Response(text="ok")
         if request.headers.get("Authorization") != f"Bearer {self.token}":
-            raise Refused(401, "Unauthorized", "Unauthorized")
+            raise ApiRefusal(401, "Unauthorized", "Unauthorized")
         found = discovery(request.path, self.cluster.kinds) if request.method == "GET" else None
         if found is not None:
             return _json(found)
@@ -283,7 +283,7 @@ class ApiServer:
                 return await self._delete_all(request, target)
             case _:
                 pass
-        raise Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        raise ApiRefusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
     async def _create(self, request: web.Request, target: Target) -> web.Response:
         dry_run = request.query.get("dryRun") == "All"
@@ -376,7 +376,7 @@ async def _body(request: web.Request) -> Any:
     """What was sent, {} for nothing. YAML too, which is what kubectl may send."""
     sent = await request.read()
     if "protobuf" in request.content_type:  # some of kubectl's own commands; `kubectl apply -f` sends JSON
-        raise Refused(415, "UnsupportedMediaType", "the simulated API server reads JSON and YAML, not protobuf")
+        raise ApiRefusal(415, "UnsupportedMediaType", "the simulated API server reads JSON and YAML, not protobuf")
     try:
         return yaml.safe_load(sent) if "yaml" in request.content_type else msgspec.json.decode(sent or b"{}")
     except (msgspec.DecodeError, yaml.YAMLError) as error:
@@ -394,7 +394,7 @@ def write_kubeconfig(server: ApiServer, folder: Path) -> Path:
 
 
 async def serve(folder: Path, port: int) -> None:
-    server, stop = ApiServer(Cluster(), port=port), asyncio.Event()
+    server, stop = ApiServer(SimulatedCluster(), port=port), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await server.start()

@@ -27,7 +27,7 @@ from mpsd.platform.limits_files import load_limits
 from mpsd.platform.settings import Settings, settings
 from mpsd.platform.waiting import wait_until
 from mpsd.simulator import own_mpsd
-from mpsd.simulator.demo.story import NotAsTold
+from mpsd.simulator.demo.story import DemoFailed
 from mpsd.simulator.kubelet.api_source import read_kubeconfig
 
 # The simulated API server, as a user of the demo's cluster asks it.
@@ -52,7 +52,7 @@ _ANSWER_S = 10.0
 _TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
 
 
-class Refused(NotAsTold):
+class RequestRefused(DemoFailed):
     """The API server says no, with its words; where that was not meant to be, the story ends."""
 
 
@@ -86,7 +86,7 @@ class DemoApi:
         """As `get`; empty where there is no such object."""
         try:
             return self.get(path)
-        except Refused:
+        except RequestRefused:
             return {}
 
     def items(self, path: str, selector: str = "") -> Sequence[Object]:
@@ -111,7 +111,7 @@ class DemoApi:
         answer = self._connection.getresponse()
         said: Object = json.loads(answer.read())
         if answer.status >= http.HTTPStatus.BAD_REQUEST:
-            raise Refused(said.get("message", f"{method} {path}: {answer.status}"))
+            raise RequestRefused(said.get("message", f"{method} {path}: {answer.status}"))
         return answer, said
 
 

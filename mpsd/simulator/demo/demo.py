@@ -21,9 +21,9 @@ from mpsd.platform.imports import STOP_SIGNALS, Stopped, first_signal_stops
 from mpsd.platform.local_api import NotRunning
 from mpsd.platform.verbs import extra_needed
 from mpsd.simulator import own_mpsd
-from mpsd.simulator.demo.story import NotAsTold, Story
+from mpsd.simulator.demo.story import DemoFailed, DemoStory
 
-_NOT_AS_TOLD = (NotAsTold, NotRunning, TimeoutError, TimeoutExpired, EOFError, HTTPException, ConnectionRefusedError)
+_NOT_AS_TOLD = (DemoFailed, NotRunning, TimeoutError, TimeoutExpired, EOFError, HTTPException, ConnectionRefusedError)
 GPUS = "A30×2"  # two cards of 24 GiB
 _NODE_NEEDS = ("aiohttp", "google.protobuf", "grpc", "psutil", "structlog", "tenacity")
 _CLUSTER_NEEDS = ("cryptography", "kubernetes", "prometheus_client", "urllib3")
@@ -44,7 +44,7 @@ def demo(
         mpsd demo --machine
     """
     _check_modules(() if machine else _CLUSTER_NEEDS)
-    story = Story(as_json=as_json)
+    story = DemoStory(as_json=as_json)
     try:
         with _workplace() as folder:
             (_play_machine if machine else _play_cluster)(story, folder)
@@ -67,13 +67,13 @@ def _check_modules(more: tuple[str, ...]) -> None:
                 raise ModuleNotFoundError(name=name)
 
 
-def _play_machine(story: Story, folder: Path) -> None:
+def _play_machine(story: DemoStory, folder: Path) -> None:
     from mpsd.simulator.demo import machine
 
     machine.play(story, folder, GPUS)
 
 
-def _play_cluster(story: Story, folder: Path) -> None:
+def _play_cluster(story: DemoStory, folder: Path) -> None:
     from mpsd.simulator.demo.acts import admission, beginning, end, refusals, restart, sharing
     from mpsd.simulator.demo.cluster import DemoCluster
 
@@ -101,9 +101,9 @@ def _workplace() -> Iterator[Path]:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
             yield folder
             left = own_mpsd.processes()
-            Story.check(not left, f"these processes are left: {left}")
+            DemoStory.check(not left, f"these processes are left: {left}")
     finally:
         if folder is not None:
             own_mpsd.remove(folder, folder.name)
     found = [*own_mpsd.cgroups(folder.name), *own_mpsd.mounts(folder), *filter(Path.exists, [folder])]
-    Story.check(not found, f"this is left: {found}")
+    DemoStory.check(not found, f"this is left: {found}")

@@ -16,7 +16,7 @@ from typing import Any
 import mpsd
 from mpsd.platform.yaml_files import read_yaml
 from mpsd.simulator.demo.cluster import DemoCluster
-from mpsd.simulator.demo.story import NotAsTold
+from mpsd.simulator.demo.story import DemoFailed
 
 Object = dict[str, Any]
 
@@ -124,7 +124,7 @@ class JobPod:
     def _check_runs(self, key: str) -> None:
         pod = self.object()
         if pod["status"].get("phase") in {"Succeeded", "Failed"} and not any(key in line for line in self.lines()):
-            raise NotAsTold(f"pod {self.name} ended without saying {key!r}: {pod['status']}; {self.lines()}")
+            raise DemoFailed(f"pod {self.name} ended without saying {key!r}: {pod['status']}; {self.lines()}")
 
     def until_phase(self, phase: str) -> Object:
         """The pod once it is there."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mpsd.admission.rules.verdict import Verdict, review_all
+from mpsd.admission.rules.verdict import AdmissionVerdict, review_all
 from mpsd.grants.rules.placement import gib
 from mpsd.platform.console import ExitCode
 from mpsd.platform.limits_files import Limits, load_limits
@@ -16,7 +16,7 @@ from mpsd.platform.programs import JsonProgram
 from mpsd.platform.waiting import wait_until
 from mpsd.platform.yaml_files import read_yaml
 from mpsd.simulator.demo.jobs import SAMPLE
-from mpsd.simulator.demo.story import Story
+from mpsd.simulator.demo.story import DemoStory
 from mpsd.simulator.own_mpsd import OwnMpsd
 
 # A simulated machine for the demo: the real programs, in a folder of their own.
@@ -39,7 +39,7 @@ class DemoMachine(OwnMpsd):
 _DEADLINE_S = 20.0
 
 
-def play(story: Story, folder: Path, gpus: str) -> None:
+def play(story: DemoStory, folder: Path, gpus: str) -> None:
     """In this folder, which is left as it is."""
     limits = load_limits(None)
     with _machine(story, folder, gpus) as machine:
@@ -56,7 +56,7 @@ def play(story: Story, folder: Path, gpus: str) -> None:
 
 
 @contextmanager
-def _machine(story: Story, folder: Path, gpus: str) -> Iterator[DemoMachine]:
+def _machine(story: DemoStory, folder: Path, gpus: str) -> Iterator[DemoMachine]:
     story.chapter("A machine with two GPUs, simulated")
     machine = DemoMachine(folder, gpus)
     took_s = machine.wait_until_ready()
@@ -79,7 +79,7 @@ def _gpu_facts(gpu: Any) -> dict[str, object]:
     return {"gpu": gpu.label, "name": gpu.name, "promised_mib": gpu.promised_mib}
 
 
-def _explain_the_sample(story: Story, limits: Limits) -> Verdict:
+def _explain_the_sample(story: DemoStory, limits: Limits) -> AdmissionVerdict:
     story.chapter("The sample Job of the ACK guide: what it asks for")
     (document,) = read_yaml(str(SAMPLE))
     (verdict,) = review_all(document.value, limits.policy, limits.facts)
@@ -95,7 +95,9 @@ def _explain_the_sample(story: Story, limits: Limits) -> Verdict:
     return verdict
 
 
-def _share(story: Story, machine: DemoMachine, job: Verdict) -> tuple[JsonProgram, JsonProgram, JsonProgram]:
+def _share(
+    story: DemoStory, machine: DemoMachine, job: AdmissionVerdict
+) -> tuple[JsonProgram, JsonProgram, JsonProgram]:
     story.chapter("Programs share a GPU, each under its limit (sim-cuda plays the programs)")
     sample_gib = job.requests[0].memory_mib // 1024
     sample = _started(story, machine, "the sample Job's program", sample_gib, None)
@@ -107,7 +109,7 @@ def _share(story: Story, machine: DemoMachine, job: Verdict) -> tuple[JsonProgra
     return sample, second, elsewhere
 
 
-def _started(story: Story, machine: DemoMachine, who: str, gpu_mem: int, gpu_core: int | None) -> JsonProgram:
+def _started(story: DemoStory, machine: DemoMachine, who: str, gpu_mem: int, gpu_core: int | None) -> JsonProgram:
     """Starts a program that holds 1 GiB, and tells what it sees."""
     program = machine.run(gpu_mem, ["alloc=1024", "hold"], gpu_core)
     seen, took, _ready = program.line(), program.line(), program.line()
@@ -135,7 +137,7 @@ def _gpu_of(machine: DemoMachine, program: JsonProgram) -> str:
     return next(gpu.label for gpu in node.gpus if gpu.uuid == uuid)
 
 
-def _take_too_much(story: Story, machine: DemoMachine) -> None:
+def _take_too_much(story: DemoStory, machine: DemoMachine) -> None:
     story.chapter("A program asks for more than its grant")
     greedy = machine.run(2, ["alloc=4096"])
     greedy.line()
@@ -159,7 +161,7 @@ def _holders(machine: DemoMachine) -> set[int | None]:
 
 
 def _kill_the_daemon(
-    story: Story, machine: DemoMachine, sample: JsonProgram, second: JsonProgram, elsewhere: JsonProgram
+    story: DemoStory, machine: DemoMachine, sample: JsonProgram, second: JsonProgram, elsewhere: JsonProgram
 ) -> None:
     story.chapter("The control daemon of gpu0 is killed (SIGKILL)")
     before = machine.domain("gpu0").daemon_pid
@@ -195,7 +197,7 @@ def _is_back(machine: DemoMachine, before: int | None) -> bool:
     return domain.state == "ready" and domain.daemon_pid != before
 
 
-def _ask_for_what_no_gpu_has(story: Story, machine: DemoMachine) -> None:
+def _ask_for_what_no_gpu_has(story: DemoStory, machine: DemoMachine) -> None:
     story.chapter("A request that fits no single GPU, although the sum would do")
     free = {gpu.label: gpu.promised_mib - gpu.granted_mib for gpu in machine.node().gpus}
     wanted = max(free.values()) // 1024 + 1

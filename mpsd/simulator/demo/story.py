@@ -15,11 +15,11 @@ from mpsd.status.verbs import show
 _INDENT = " " * 12
 
 
-class NotAsTold(Exception):
+class DemoFailed(Exception):
     """Something in the story did not come as it should: mpsd is broken here."""
 
 
-class Story:
+class DemoStory:
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._began = time.monotonic()
@@ -59,4 +59,4 @@ class Story:
     def check(held: bool, what: str) -> None:
         """Ends the story where it does not go as it should."""
         if not held:
-            raise NotAsTold(what)
+            raise DemoFailed(what)

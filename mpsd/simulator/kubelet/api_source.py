@@ -15,14 +15,14 @@ import aiohttp
 import yaml
 
 from mpsd.simulator.kubelet.pods import Json, SimPod
-from mpsd.simulator.kubelet.sources import SourceAway
+from mpsd.simulator.kubelet.sources import SourceUnavailable
 
 _ANSWER_S = 10.0
 _GONE = {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}  # the pod, or the one that was meant
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ApiAccess:
     """How an API server is reached. token: empty for none. trusted: None where it is no matter, or well known."""
 
     url: str
@@ -30,7 +30,7 @@ class Access:
     trusted: SSLContext | None = None
 
 
-def read_kubeconfig(file: Path) -> Access:
+def read_kubeconfig(file: Path) -> ApiAccess:
     """Of its current context; only a token lets in, no client certificate."""
     read = yaml.safe_load(file.read_text())
 
@@ -42,13 +42,13 @@ def read_kubeconfig(file: Path) -> Access:
     cluster, user = named("cluster", context["cluster"]), named("user", context["user"])
     authority = base64.b64decode(cluster.get("certificate-authority-data", "")).decode()
     trusted = create_default_context(cadata=authority) if authority else None
-    return Access(cluster["server"], user.get("token", ""), trusted)
+    return ApiAccess(cluster["server"], user.get("token", ""), trusted)
 
 
-class ApiServer:
+class ApiServerSource:
     """Closed by `close`. labels: of the node, which is made where there is none."""
 
-    def __init__(self, access: Access, node: str, labels: Mapping[str, str] | None = None) -> None:
+    def __init__(self, access: ApiAccess, node: str, labels: Mapping[str, str] | None = None) -> None:
         self._url = access.url.rstrip("/")
         self._node = node
         self._labels = {"kubernetes.io/hostname": node, **(labels or {})}
@@ -97,11 +97,11 @@ class ApiServer:
                 if answer.status in _GONE:
                     return {}
                 if answer.status >= HTTPStatus.BAD_REQUEST:
-                    raise SourceAway(f"{method} {path}: {answer.status} {(await answer.text())[:300]}")
+                    raise SourceUnavailable(f"{method} {path}: {answer.status} {(await answer.text())[:300]}")
                 read: Mapping[str, Any] = await answer.json()
                 return read
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise SourceAway(f"{method} {path}: {type(error).__name__} {error}") from None
+            raise SourceUnavailable(f"{method} {path}: {type(error).__name__} {error}") from None
 
 
 def _path(pod: SimPod) -> str:

@@ -49,7 +49,7 @@ class NotStarted:
     reason: str
 
 
-class Run:
+class ContainerRun:
     """One time that a container ran, or runs: a folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -105,11 +105,11 @@ class Containers:
         self._cgroup_root = cgroup_root
         self._shims: list[int] = []  # pids of children, which must be waited for
 
-    def last_run(self, pod: SimPod, container: SimContainer) -> Run | None:
+    def last_run(self, pod: SimPod, container: SimContainer) -> ContainerRun | None:
         """The newest; None where it never ran."""
         return max(self._runs(pod.uid, container.name), key=lambda run: run.attempt, default=None)
 
-    def start(self, pod: SimPod, container: SimContainer, command: tuple[str, ...], given: Answer) -> Run:
+    def start(self, pod: SimPod, container: SimContainer, command: tuple[str, ...], given: Answer) -> ContainerRun:
         """Starts it once more, with what its devices bring. CannotCreate where a device node is not there."""
         for node in given.devices:
             if self._makes_devices and not os.path.lexists(node.host):
@@ -118,7 +118,7 @@ class Containers:
             if not os.path.lexists(mount.host):
                 Path(mount.host).mkdir(parents=True)  # as containerd does: an empty folder, where a daemon is to be
         last = self.last_run(pod, container)
-        run = Run(self._folder / pod.uid / container.name / str(last.attempt + 1 if last else 0))
+        run = ContainerRun(self._folder / pod.uid / container.name / str(last.attempt + 1 if last else 0))
         (run.folder / "root").mkdir(parents=True)
         identity = secrets.token_hex(32)
         spec = {
@@ -139,7 +139,7 @@ class Containers:
         self._shims.append(os.posix_spawn(sys.executable, arguments, os.environ))
         return run
 
-    def spec(self, run: Run) -> Mapping[str, Any]:
+    def spec(self, run: ContainerRun) -> Mapping[str, Any]:
         """What the container was started with."""
         spec: Mapping[str, Any] = json.loads((run.folder / "spec.json").read_text())
         return spec
@@ -156,13 +156,13 @@ class Containers:
         """The uid of every pod that has a trace here."""
         return {pod.name for pod in self._folder.iterdir()} if self._folder.is_dir() else set()
 
-    def all_runs(self, pod_uid: str) -> list[Run]:
+    def all_runs(self, pod_uid: str) -> list[ContainerRun]:
         folder = self._folder / pod_uid
         return [run for name in _names(folder) for run in self._runs(pod_uid, name)]
 
-    def _runs(self, pod_uid: str, container: str) -> Iterator[Run]:
+    def _runs(self, pod_uid: str, container: str) -> Iterator[ContainerRun]:
         folder = self._folder / pod_uid / container
-        return (Run(folder / attempt) for attempt in _names(folder))
+        return (ContainerRun(folder / attempt) for attempt in _names(folder))
 
     def _new_cgroup(self, pod: SimPod, identity: str) -> Path | str:
         """A cgroup as kubelet's cgroupfs driver names it; empty where there can be none."""

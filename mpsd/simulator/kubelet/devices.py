@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mpsd.kubelet.rules.messages import Answer, DeviceNode, Mount
+from mpsd.kubelet.rules.messages import Answer, DeviceNode, HostMount
 from mpsd.model.pod import Role
-from mpsd.simulator.kubelet.plugins import PluginFailed, PluginTable, Registration
+from mpsd.simulator.kubelet.plugins import PluginFailed, PluginSocket, PluginTable
 from mpsd.simulator.kubelet.pods import SimContainer, SimPod
-from mpsd.simulator.kubelet.versions import Pace, Version
+from mpsd.simulator.kubelet.versions import KubeletPace, Version
 
 # Which devices each container of the simulated kubelet holds, and what it gets for them, kept in a file.
 #
@@ -25,25 +25,25 @@ Order = Callable[[Iterable[str]], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class ContainerHolding:
     """What one container holds of one resource."""
 
     ids: tuple[str, ...]
     answer: Answer
 
 
-class Holdings:
+class DeviceHoldings:
     """By pod uid, container and resource. file: kubelet's checkpoint, in a format of our own."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._held: dict[str, dict[str, dict[str, Holding]]] = {}
+        self._held: dict[str, dict[str, dict[str, ContainerHolding]]] = {}
 
-    def of(self, uid: str, container: str) -> dict[str, Holding]:
+    def of(self, uid: str, container: str) -> dict[str, ContainerHolding]:
         """By resource."""
         return self._held.get(uid, {}).get(container, {})
 
-    def add(self, uid: str, container: str, resource: str, holding: Holding) -> None:
+    def add(self, uid: str, container: str, resource: str, holding: ContainerHolding) -> None:
         self._held.setdefault(uid, {}).setdefault(container, {})[resource] = holding
 
     def keep_only(self, uids: Iterable[str]) -> bool:
@@ -84,19 +84,19 @@ class Holdings:
         return set(read["resources"])
 
 
-def _holding(read: Any) -> Holding:
+def _holding(read: Any) -> ContainerHolding:
     given = read["answer"]
     answer = Answer(
         environment=given["environment"],
-        mounts=tuple(Mount(**mount) for mount in given["mounts"]),
+        mounts=tuple(HostMount(**mount) for mount in given["mounts"]),
         devices=tuple(DeviceNode(**node) for node in given["devices"]),
         annotations=given["annotations"],
         cdi=tuple(given["cdi"]),
     )
-    return Holding(tuple(read["ids"]), answer)
+    return ContainerHolding(tuple(read["ids"]), answer)
 
 
-def merged(holdings: dict[str, Holding], order: Order) -> Answer:
+def merged(holdings: dict[str, ContainerHolding], order: Order) -> Answer:
     """What a container gets for all that it holds; of two that say differently the first wins, in kubelet's any order.
 
     Source: deviceRunContainerOptions in kubelet's pod_devices.go.
@@ -114,7 +114,7 @@ def merged(holdings: dict[str, Holding], order: Order) -> Answer:
     return answer
 
 
-def _insides(places: Iterable[Mount | DeviceNode]) -> set[str]:
+def _insides(places: Iterable[HostMount | DeviceNode]) -> set[str]:
     return {place.inside for place in places}
 
 
@@ -131,15 +131,15 @@ class DeviceManager:
         version: Version,
         active: Callable[[], Collection[str] | None],
         chance: random.Random,
-        pace: Pace,
+        pace: KubeletPace,
     ) -> None:
         self._folder = folder
         self._version = version
         self._active = active
         self._chance = chance
         self._plugins = PluginTable(version, self._save, pace)
-        self._registration = Registration(folder / KUBELET_SOCKET, self._plugins.register)
-        self._holdings = Holdings(folder / CHECKPOINT)
+        self._registration = PluginSocket(folder / KUBELET_SOCKET, self._plugins.register)
+        self._holdings = DeviceHoldings(folder / CHECKPOINT)
         self._in_use: dict[str, set[str]] = {}
         self._reusable: dict[str, dict[str, set[str]]] = {}  # by pod, then resource: of its init containers
 
@@ -199,9 +199,9 @@ class DeviceManager:
         except PluginFailed:
             self._in_use = self._holdings.in_use()
             raise
-        self._holdings.add(pod.uid, container.name, resource, Holding(tuple(self._any_order(ids)), answer))
+        self._holdings.add(pod.uid, container.name, resource, ContainerHolding(tuple(self._any_order(ids)), answer))
 
-    def _check_health(self, resource: str, held: Holding | None) -> None:
+    def _check_health(self, resource: str, held: ContainerHolding | None) -> None:
         if resource not in self._plugins.resources:
             raise PluginFailed(f"cannot allocate unregistered device {resource}")
         if not self._version.checks_held_devices:

@@ -21,13 +21,13 @@ import grpc
 from mpsd.kubelet.api import podresources_pb2 as wire
 from mpsd.kubelet.api import podresources_pb2_grpc as services
 from mpsd.model.pod import Role
-from mpsd.simulator.kubelet.api_source import Access, ApiServer, read_kubeconfig
+from mpsd.simulator.kubelet.api_source import ApiAccess, ApiServerSource, read_kubeconfig
 from mpsd.simulator.kubelet.containers import Containers, Running
 from mpsd.simulator.kubelet.devices import DeviceManager
 from mpsd.simulator.kubelet.plugins import PluginFailed
 from mpsd.simulator.kubelet.pods import SimPod, read_pod
-from mpsd.simulator.kubelet.sources import PodSource, SourceAway
-from mpsd.simulator.kubelet.versions import OLDEST, VERSIONS, Pace, Version
+from mpsd.simulator.kubelet.sources import PodSource, SourceUnavailable
+from mpsd.simulator.kubelet.versions import OLDEST, VERSIONS, KubeletPace, Version
 from mpsd.simulator.kubelet.worker import PodWorker, rejection
 
 # The PodResources API of the simulated kubelet.
@@ -81,7 +81,7 @@ class PodResources(services.PodResourcesListerServicer):
 
 
 @dataclass(frozen=True, slots=True)
-class KubeletSettings:
+class SimulatedKubeletSettings:
     """folder: kubelet's root. command: what every container runs in place of its own; empty: its own.
 
     seed: of whatever kubelet leaves to chance. cgroup_root: below which the cgroups of pods are made; empty: the top.
@@ -90,13 +90,13 @@ class KubeletSettings:
     folder: Path
     version: Version = OLDEST
     command: tuple[str, ...] = ()
-    pace: Pace = field(default_factory=Pace)
+    pace: KubeletPace = field(default_factory=KubeletPace)
     seed: int | None = None
     cgroup_root: str = ""
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownPod:
     """A pod that this kubelet has seen. worker: None where it was refused, or had ended before."""
 
     pod: SimPod
@@ -117,10 +117,10 @@ class _Known:
 class Kubelet:
     """Serves until `stop`. Nothing happens to pods but in `sync`, which one task at a time may call."""
 
-    def __init__(self, settings: KubeletSettings, source: PodSource) -> None:
+    def __init__(self, settings: SimulatedKubeletSettings, source: PodSource) -> None:
         self._settings = settings
         self._source = source
-        self._pods: dict[str, _Known] = {}
+        self._pods: dict[str, _KnownPod] = {}
         self._written_amounts: object = None
         self._is_away = False
         self.has_heard = False  # kubelet's sourcesReady
@@ -170,7 +170,7 @@ class Kubelet:
         """Admits the pods that are new, one after the other, ends those that go, and says how all of them are."""
         try:
             await self._sync({pod.uid: pod for pod in map(read_pod, await self._source.pods())})
-        except SourceAway as away:
+        except SourceUnavailable as away:
             if not self._is_away:
                 print(f"kubelet goes on alone: {away}", file=sys.stderr, flush=True)
             self._is_away = True
@@ -189,10 +189,10 @@ class Kubelet:
         self._end_those_that_go(wanted)
         await self._say_all()
 
-    async def _admit(self, pod: SimPod) -> _Known:
+    async def _admit(self, pod: SimPod) -> _KnownPod:
         if pod.has_ended:
-            return _Known(pod, None)
-        self._pods[pod.uid] = _Known(pod, None, {"phase": "Pending"})  # it counts as active from now on
+            return _KnownPod(pod, None)
+        self._pods[pod.uid] = _KnownPod(pod, None, {"phase": "Pending"})  # it counts as active from now on
         try:
             for container in pod.containers:
                 last = self.containers.last_run(pod, container)
@@ -200,9 +200,9 @@ class Kubelet:
                 await self.devices.allocate(pod, container, runs=runs)
         except PluginFailed as error:
             words = f"{self._settings.version.rejected}Allocate failed due to {error}, which is unexpected"
-            return _Known(pod, None, rejection("UnexpectedAdmissionError", words))
+            return _KnownPod(pod, None, rejection("UnexpectedAdmissionError", words))
         worker = PodWorker(pod, self.devices, self.containers, self._settings.pace, self._settings.command)
-        return _Known(pod, worker)
+        return _KnownPod(pod, worker)
 
     def _end_those_that_go(self, wanted: Mapping[str, SimPod]) -> None:
         for uid, known in self._pods.items():
@@ -215,11 +215,11 @@ class Kubelet:
             if not any(run.may_run for run in runs):
                 self.containers.forget(orphan)
 
-    async def _end(self, known: _Known) -> None:
+    async def _end(self, known: _KnownPod) -> None:
         if known.worker:
             await known.worker.kill(known.pod.grace_s)
         while True:
-            with suppress(SourceAway):
+            with suppress(SourceUnavailable):
                 await self._source.remove(known.pod)
                 break
             await asyncio.sleep(self._settings.pace.retry_s)
@@ -256,7 +256,7 @@ class Kubelet:
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     command, version = tuple(shlex.split(given.run)), VERSIONS[given.version]
-    settings = KubeletSettings(given.dir, version, command, seed=given.seed, cgroup_root=given.cgroup_root)
+    settings = SimulatedKubeletSettings(given.dir, version, command, seed=given.seed, cgroup_root=given.cgroup_root)
     return asyncio.run(_serve(settings, given))
 
 
@@ -279,13 +279,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _serve(settings: KubeletSettings, given: argparse.Namespace) -> int:
+async def _serve(settings: SimulatedKubeletSettings, given: argparse.Namespace) -> int:
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    access = read_kubeconfig(given.kubeconfig) if given.kubeconfig else Access(given.api)
+    access = read_kubeconfig(given.kubeconfig) if given.kubeconfig else ApiAccess(given.api)
     labels = dict(label.split("=", 1) for label in given.node_labels.split(",") if label)
-    api = ApiServer(access, given.node, labels)
+    api = ApiServerSource(access, given.node, labels)
     kubelet = Kubelet(settings, api)
     await kubelet.start()
     print(f"kubelet {settings.version.name} of {given.node} serves in {settings.folder}", file=sys.stderr, flush=True)

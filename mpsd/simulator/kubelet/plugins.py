@@ -13,8 +13,8 @@ import grpc
 
 from mpsd.kubelet.api import deviceplugin_pb2 as wire
 from mpsd.kubelet.api import deviceplugin_pb2_grpc as services
-from mpsd.kubelet.rules.messages import Answer, Device, DeviceNode, Mount
-from mpsd.simulator.kubelet.versions import Pace, Version
+from mpsd.kubelet.rules.messages import Answer, Device, DeviceNode, HostMount
+from mpsd.simulator.kubelet.versions import KubeletPace, Version
 
 _VERSION = "v1beta1"
 _PRE_START_S = 30.0
@@ -110,7 +110,7 @@ async def _asked(call: Awaitable[Value]) -> Value:
 def _answer(said: wire.ContainerAllocateResponse) -> Answer:
     return Answer(
         environment=dict(said.envs),
-        mounts=tuple(Mount(each.host_path, each.container_path, each.read_only) for each in said.mounts),
+        mounts=tuple(HostMount(each.host_path, each.container_path, each.read_only) for each in said.mounts),
         devices=tuple(DeviceNode(each.host_path, each.container_path, each.permissions) for each in said.devices),
         annotations=dict(said.annotations),
         cdi=tuple(each.name for each in said.cdi_devices),
@@ -123,7 +123,7 @@ class Registered(Protocol):
         ...
 
 
-class Registration(services.RegistrationServicer):
+class PluginSocket(services.RegistrationServicer):
     """The socket where plugins register."""
 
     def __init__(self, socket: Path, registered: Registered) -> None:
@@ -165,7 +165,7 @@ class Registration(services.RegistrationServicer):
 class PluginTable:
     """By resource. changed: called when a list of devices has come."""
 
-    def __init__(self, version: Version, changed: Callable[[], None], pace: Pace) -> None:
+    def __init__(self, version: Version, changed: Callable[[], None], pace: KubeletPace) -> None:
         self._version = version
         self._changed = changed
         self._pace = pace

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from mpsd.simulator.kubelet.pods import Json, SimPod
 
 
-class SourceAway(Exception):
+class SourceUnavailable(Exception):
     """The API server does not answer now."""
 
 
@@ -64,7 +64,7 @@ class PodsInMemory:
 
     async def pods(self) -> Sequence[Json]:
         if self.away:
-            raise SourceAway("away")
+            raise SourceUnavailable("away")
         return list(self._pods.values())
 
     async def write_status(self, pod: SimPod, status: Json) -> None:

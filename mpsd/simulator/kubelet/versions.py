@@ -60,7 +60,7 @@ VERSIONS = {version.name: version for version in (OLDEST, CONFUSED, NEWEST)}
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class KubeletPace:
     """retry_s: before it tries the same again, at first; a real one waits 10 s.
 
     list_s, look_s: between two looks at which pods there are, and at how a container is.

@@ -13,17 +13,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mpsd.model.pod import Role
-from mpsd.simulator.kubelet.containers import CannotCreate, Containers, Ended, NotStarted, Run, Running
+from mpsd.simulator.kubelet.containers import CannotCreate, ContainerRun, Containers, Ended, NotStarted, Running
 from mpsd.simulator.kubelet.devices import DeviceManager
 from mpsd.simulator.kubelet.plugins import PluginFailed
 from mpsd.simulator.kubelet.pods import SimContainer, SimPod
-from mpsd.simulator.kubelet.versions import Pace
+from mpsd.simulator.kubelet.versions import KubeletPace
 
 # What the simulated kubelet says of a pod: its status, in the API's form.
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class ContainerWaiting:
     """Why a container does not run: a reason in CamelCase, and words."""
 
     reason: str
@@ -35,7 +35,7 @@ class ContainerStatus:
     """Where one container stands. before: how it ended the last time, if it has run before."""
 
     container: SimContainer
-    now: Waiting | Running | Ended = field(default_factory=lambda: Waiting("PodInitializing"))
+    now: ContainerWaiting | Running | Ended = field(default_factory=lambda: ContainerWaiting("PodInitializing"))
     before: Ended | None = None
     restarts: int = 0
     id: str = ""
@@ -74,9 +74,9 @@ def rejection(reason: str, message: str) -> Mapping[str, Any]:
     return {"phase": "Failed", "reason": reason, "message": message, "startTime": _shown(datetime.now(UTC).timestamp())}
 
 
-def _state(state: Waiting | Running | Ended) -> dict[str, Any]:
+def _state(state: ContainerWaiting | Running | Ended) -> dict[str, Any]:
     match state:
-        case Waiting(reason, message):
+        case ContainerWaiting(reason, message):
             return {"waiting": {"reason": reason, "message": message} if message else {"reason": reason}}
         case Running(started=started):
             return {"running": {"startedAt": _shown(started)}}
@@ -98,7 +98,7 @@ class PodWorker:
     """A pod that was admitted. command: what every container runs in place of its own, empty for its own."""
 
     def __init__(
-        self, pod: SimPod, devices: DeviceManager, containers: Containers, pace: Pace, command: tuple[str, ...]
+        self, pod: SimPod, devices: DeviceManager, containers: Containers, pace: KubeletPace, command: tuple[str, ...]
     ) -> None:
         self.pod = pod
         self._devices = devices
@@ -160,11 +160,11 @@ class PodWorker:
             if restart == "Never" or (restart == "OnFailure" and ended.exit_code == 0):
                 return ended.exit_code == 0
             run, status.before = None, ended
-            status.now = Waiting("CrashLoopBackOff", f"back-off {wait_s:g}s restarting failed container")
+            status.now = ContainerWaiting("CrashLoopBackOff", f"back-off {wait_s:g}s restarting failed container")
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT * self._pace.retry_s)
 
-    async def _start(self, container: SimContainer) -> Run:
+    async def _start(self, container: SimContainer) -> ContainerRun:
         """Tries until there is a container."""
         status = self._statuses[container.name]
         while True:
@@ -172,12 +172,12 @@ class PodWorker:
                 given = await self._devices.prepare(self.pod, container)
                 return self._containers.start(self.pod, container, self._command or container.command, given)
             except PluginFailed as error:
-                status.now = Waiting("CreateContainerConfigError", str(error))
+                status.now = ContainerWaiting("CreateContainerConfigError", str(error))
             except CannotCreate as error:
-                status.now = Waiting("CreateContainerError", str(error))
+                status.now = ContainerWaiting("CreateContainerError", str(error))
             await asyncio.sleep(self._pace.retry_s)
 
-    async def _to_its_end(self, run: Run, status: ContainerStatus) -> Ended:
+    async def _to_its_end(self, run: ContainerRun, status: ContainerStatus) -> Ended:
         status.restarts, status.id = run.attempt, self._containers.spec(run)["id"]
         while True:
             match run.state():
@@ -191,7 +191,7 @@ class PodWorker:
                     status.now = Ended(_CANNOT_START, now, now)
                     return status.now
                 case NotStarted():
-                    status.now = Waiting("ContainerCreating")
+                    status.now = ContainerWaiting("ContainerCreating")
             await asyncio.sleep(self._pace.look_s)
 
     def _phase_now(self) -> str:
@@ -202,7 +202,7 @@ class PodWorker:
         runs = [run for each in containers if (run := self._containers.last_run(self.pod, each))]
         for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _LONGEST_KILL_S)):
             ends = time.monotonic() + wait_s
-            told: set[Run] = set()
+            told: set[ContainerRun] = set()
             while any(run.may_run for run in runs) and time.monotonic() < ends:
                 told.update(run for run in runs if run not in told and run.signal(number))
                 await asyncio.sleep(self._pace.look_s)

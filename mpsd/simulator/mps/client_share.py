@@ -39,7 +39,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ClientShare:
     """What the client gets; limit_bytes is None where nothing limits it. The context comes out of the limit."""
 
     limit_bytes: int | None
@@ -72,19 +72,19 @@ def _own_bytes(reading: MemoryReading, ordinal: int) -> int | None:
             return None
 
 
-def share(wish: Wish, server_bytes: int | None, server_percent: float, gpu: SimulatedGpu) -> Share:
+def share(wish: Wish, server_bytes: int | None, server_percent: float, gpu: SimulatedGpu) -> ClientShare:
     """The smaller of the client's and the server's limit wins, unless the client lifted them."""
     limits = [limit for limit in (wish.own_bytes, server_bytes) if limit is not None]
     percent = wish.thread_percent if wish.partitioned else min(wish.thread_percent, server_percent)
     sms = gpu.sms_by_percent[max(1, int(percent))]
-    return Share(
+    return ClientShare(
         limit_bytes=None if wish.lifted or not limits else min(limits),
         sms=sms,
         context_bytes=gpu.context_mib_by_sms[sms] * MIB,
     )
 
 
-def with_quirks(share: Share, quirks: Quirk, gpu: SimulatedGpu) -> Share:
+def with_quirks(share: ClientShare, quirks: Quirk, gpu: SimulatedGpu) -> ClientShare:
     """The share as a driver gives it that does not do what this one was seen to."""
     if Quirk.IGNORES_MEMORY_LIMITS in quirks:
         share = replace(share, limit_bytes=None)

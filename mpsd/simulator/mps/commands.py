@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mpsd.model.cuda_limit_parser import thread_percent_as_read
 from mpsd.simulator.mps.client_share import device_table, limit_as_shown
-from mpsd.simulator.mps.server_link import Asker, ServerLink, server_device
+from mpsd.simulator.mps.server_link import CommandSender, ServerLink, server_device
 
 if TYPE_CHECKING:
     from mpsd.simulator.mps.daemon import ControlDaemon
@@ -23,7 +23,7 @@ class Given:
     """A command, to whom and by whom it was given; `words` are its arguments."""
 
     daemon: "ControlDaemon"
-    asker: Asker
+    asker: CommandSender
     words: Sequence[str]
 
     def word(self, place: int) -> str:
@@ -52,7 +52,7 @@ class Given:
 Handler = Callable[[Given], Answer]
 
 
-def answer(daemon: "ControlDaemon", asker: Asker, line: str) -> Answer:
+def answer(daemon: "ControlDaemon", asker: CommandSender, line: str) -> Answer:
     """Carry out one command line."""
     name, *words = line.split()
     handler = _HANDLERS.get(name)

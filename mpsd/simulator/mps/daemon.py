@@ -19,9 +19,9 @@ from mpsd.simulator.card import MPS_SERVER_NOT_READY
 from mpsd.simulator.gpus import SimulatedGpu
 from mpsd.simulator.mps import commands, messages
 from mpsd.simulator.mps import messages as listening
-from mpsd.simulator.mps.messages import MpsLog, Peer
+from mpsd.simulator.mps.messages import MpsLog, SocketPeer
 from mpsd.simulator.mps.server import ServerSetup, run_server
-from mpsd.simulator.mps.server_link import Asker, ServerLink, Settings, fork_server
+from mpsd.simulator.mps.server_link import CommandSender, ServerLink, ServerSettings, fork_server
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class DaemonSettings:
 class Quit:
     """A `quit` under way: who waits for it, and when the clients' patience ends (None: never)."""
 
-    asker: Asker
+    asker: CommandSender
     deadline: float | None
 
 
@@ -51,9 +51,9 @@ class ControlDaemon:
         self.settings = settings
         self.log = log
         self._lock = lock
-        self.defaults = Settings(settings.thread_percent)
+        self.defaults = ServerSettings(settings.thread_percent)
         self.server: ServerLink | None = None  # None: no client came yet, or it ended
-        self._waiting: deque[tuple[socket.socket, Peer]] = deque()
+        self._waiting: deque[tuple[socket.socket, SocketPeer]] = deque()
         self._quit: Quit | None = None  # None: not asked to
         self._finished = False
         self._selector = selectors.DefaultSelector()
@@ -105,7 +105,7 @@ class ControlDaemon:
             self.server.kill()
             self._server_gone(self.server)
 
-    def quit(self, asker: Asker, timeout_s: float | None) -> None:
+    def quit(self, asker: CommandSender, timeout_s: float | None) -> None:
         """Stop serving once all clients are gone, or after timeout_s; the asker is answered then."""
         self._quit = Quit(asker, None if timeout_s is None else time.monotonic() + timeout_s)
         if self.server:
@@ -135,10 +135,10 @@ class ControlDaemon:
     def _accept(self, listener: socket.socket, privileged: bool) -> None:
         connection, _ = listener.accept()
         self.log.control("Accepting connection...")
-        asker = Asker(connection, listening.peer(connection), privileged)
+        asker = CommandSender(connection, listening.peer(connection), privileged)
         self._watch(connection, partial(self._hear_first, asker))
 
-    def _hear_first(self, asker: Asker) -> None:
+    def _hear_first(self, asker: CommandSender) -> None:
         """The first message tells whether this is a CUDA client or somebody with commands."""
         message = messages.receive(asker.connection)
         if message is None:
@@ -152,7 +152,7 @@ class ControlDaemon:
             self._selector.modify(asker.connection, selectors.EVENT_READ, partial(self._hear_asker, asker))
             self._obey(asker, message["words"])
 
-    def _hear_asker(self, asker: Asker) -> None:
+    def _hear_asker(self, asker: CommandSender) -> None:
         message = messages.receive(asker.connection)
         if message is None:
             self.log.control("UI closed")
@@ -160,13 +160,13 @@ class ControlDaemon:
         else:
             self._obey(asker, message["words"])
 
-    def _obey(self, asker: Asker, line: str) -> None:
+    def _obey(self, asker: CommandSender, line: str) -> None:
         self.log.control(f"Cmd:{line}")
         answer = commands.answer(self, asker, line)
         if answer is not None:
             self._answer(asker, answer)
 
-    def _answer(self, asker: Asker, text: str) -> None:
+    def _answer(self, asker: CommandSender, text: str) -> None:
         for line in text.splitlines():
             self.log.control(line)
         if not asker.gone:

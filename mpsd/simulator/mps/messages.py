@@ -90,7 +90,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class SocketPeer:
     """Who is at the other end, by the kernel's word."""
 
     pid: int
@@ -107,10 +107,10 @@ def listen(path: Path, mode: int) -> socket.socket:
     return listener
 
 
-def peer(connection: socket.socket) -> Peer:
+def peer(connection: socket.socket) -> SocketPeer:
     """Who connected: pid and uid at the time, in this process's own namespaces."""
     pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return Peer(pid, uid)
+    return SocketPeer(pid, uid)
 
 
 def still_open(key: selectors.SelectorKey) -> bool:

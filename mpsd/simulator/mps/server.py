@@ -20,21 +20,21 @@ from mpsd.simulator.card import (
     MPS_SERVER_NOT_READY,
     OUT_OF_MEMORY,
     SUCCESS,
-    Card,
-    Claim,
-    Refused,
+    CardRefusal,
+    CardView,
+    ContextClaim,
 )
 from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path
 from mpsd.simulator.mps import client_share, messages
 from mpsd.simulator.mps import messages as listening
-from mpsd.simulator.mps.client_share import Share, Wish, device_table
+from mpsd.simulator.mps.client_share import ClientShare, Wish, device_table
 from mpsd.simulator.mps.messages import Message, MpsLog
-from mpsd.simulator.mps.server_clients import Client, Context
+from mpsd.simulator.mps.server_clients import ServerClient, ServerContext
 
 # What the server's lists look like, and what it logs about a fault.
 
 
-def process_table(clients: Sequence[Client], server: int, gpus: Sequence[SimulatedGpu]) -> str:
+def process_table(clients: Sequence[ServerClient], server: int, gpus: Sequence[SimulatedGpu]) -> str:
     """`ps`: a header and a row for each client; nothing at all without clients."""
     if not clients:
         return ""
@@ -56,7 +56,7 @@ def _namespace_and_command(pid: int) -> tuple[str, str]:
         return "", ""
 
 
-def device_client_list(clients: Sequence[Client], gpus: Sequence[SimulatedGpu]) -> str:
+def device_client_list(clients: Sequence[ServerClient], gpus: Sequence[SimulatedGpu]) -> str:
     """`get_device_client_list`: each device with clients; the real one shows every PCI address as 00:00.0."""
     text = ""
     for ordinal, gpu in enumerate(gpus):
@@ -72,7 +72,7 @@ def devices(gpus: Sequence[SimulatedGpu], server: int, words: Sequence[str]) -> 
     return f"Default\n{table}\nServer {server}\n{table}"
 
 
-def fault_lines(named: Client, hit: Sequence[Client], ordinal: int) -> Iterator[str]:
+def fault_lines(named: ServerClient, hit: Sequence[ServerClient], ordinal: int) -> Iterator[str]:
     """The log of a fault on device `ordinal` that hit these clients."""
     yield f"Client {{PID: {named.pid}, Context: {named.contexts}}} encountered a fatal GPU error."
     yield "Server is handling a fatal GPU error."
@@ -107,7 +107,7 @@ def run_server(setup: ServerSetup, link: socket.socket) -> None:
     log.server("Initializing server process", writer="Other")
     try:
         server = MpsServer(setup, link)
-    except Refused as refused:
+    except CardRefusal as refused:
         log.server(f"Failed to create server context with status {refused.code}")
         os._exit(1)
     server.run()
@@ -121,14 +121,14 @@ class MpsServer:
         self._gpus = setup.gpus
         self._log = setup.log
         self._link = link
-        self._cards = tuple(Card(card_path(setup.folder, gpu)) for gpu in setup.gpus)
+        self._cards = tuple(CardView(card_path(setup.folder, gpu)) for gpu in setup.gpus)
         for ordinal, (gpu, card) in enumerate(zip(setup.gpus, self._cards, strict=True)):
             self._log.server(f"Creating server context on device {ordinal} ({gpu.name})")
-            card.claim(Claim(os.getpid(), MPS_SERVER, gpu.server_mib * MIB))
+            card.claim(ContextClaim(os.getpid(), MPS_SERVER, gpu.server_mib * MIB))
         self._settings: Message = {"thread_percent": 100.0, "limits": {}}
         self._started = False
         self._running = True
-        self._clients: list[Client] = []
+        self._clients: list[ServerClient] = []
         self._served = 0
         self._contexts_made = 0
         self._selector = selectors.DefaultSelector()
@@ -203,7 +203,7 @@ class MpsServer:
             connection.close()
             self._tell_if_idle()
             return
-        client = Client(connection, peer)
+        client = ServerClient(connection, peer)
         self._log.server(f"Client {who} connected")
         self._log.server(f"Creating worker thread for client {who}")
         self._clients.append(client)
@@ -211,7 +211,7 @@ class MpsServer:
         gpus = [gpu.uuid for gpu in self._gpus]
         messages.send(connection, {"status": SUCCESS, "pid": peer.pid, "gpus": gpus})
 
-    def _hear_client(self, client: Client) -> None:
+    def _hear_client(self, client: ServerClient) -> None:
         message = messages.receive(client.connection)
         if message is None:
             self._forget(client)
@@ -223,7 +223,7 @@ class MpsServer:
         elif client.context:
             self._fault(client, client.context.ordinal)
 
-    def _create_context(self, client: Client, asked: dict[str, Any]) -> Message:
+    def _create_context(self, client: ServerClient, asked: dict[str, Any]) -> Message:
         if self.in_fault:
             return {"status": MPS_SERVER_NOT_READY}
         ordinal = next(n for n, gpu in enumerate(self._gpus) if gpu.uuid == asked["uuid"])
@@ -232,24 +232,24 @@ class MpsServer:
             share = client_share.with_quirks(share, quirks, self._gpus[ordinal])
         if not share.holds_its_context:
             return {"status": OUT_OF_MEMORY}
-        claim = Claim(client.pid, MPS_CLIENT, share.context_bytes, self._gpus[ordinal].clients)
+        claim = ContextClaim(client.pid, MPS_CLIENT, share.context_bytes, self._gpus[ordinal].clients)
         try:
             slot = self._cards[ordinal].claim(claim)
-        except Refused as refused:
+        except CardRefusal as refused:
             return {"status": refused.code}
         self._contexts_made += not client.number
-        client.take(Context(ordinal, slot), self._contexts_made)
+        client.take(ServerContext(ordinal, slot), self._contexts_made)
         gpu = self._gpus[ordinal]
         self._log.server(f"Device {gpu.name} (uuid {gpu.uuid}) is associated")
         self._log.server(f"Status of client {client.shown} is ACTIVE")
         return {"status": SUCCESS, "slot": slot, "sms": share.sms, "limit_bytes": share.limit_bytes}
 
-    def _share(self, wish: Wish, gpu: SimulatedGpu, clients_ordinal: int) -> Share:
+    def _share(self, wish: Wish, gpu: SimulatedGpu, clients_ordinal: int) -> ClientShare:
         """The server's limits go by the ordinal that the client gives the device, not by the server's own."""
         limit = self._settings["limits"].get(str(clients_ordinal))
         return client_share.share(wish, limit, self._settings["thread_percent"], gpu)
 
-    def _fault(self, culprit: Client, ordinal: int) -> None:
+    def _fault(self, culprit: ServerClient, ordinal: int) -> None:
         """Every client with a context on the device is torn down; the log names one that need not be the culprit."""
         hit = [client for client in self._clients if client.context and client.context.ordinal == ordinal]
         named = next((client for client in hit if client is not culprit), culprit)
@@ -268,7 +268,7 @@ class MpsServer:
         self._log.server("Client termination succeeded.")
         return "0\n"
 
-    def _destroy_context(self, client: Client) -> None:
+    def _destroy_context(self, client: ServerClient) -> None:
         if client.context is None:
             return
         self._cards[client.context.ordinal].release(client.context.slot, client.pid)
@@ -277,7 +277,7 @@ class MpsServer:
         self._log_exit(client.shown)
         self._log.server(f"Client {client.shown} exiting. Number of active client contexts is {active}.")
 
-    def _forget(self, client: Client) -> None:
+    def _forget(self, client: ServerClient) -> None:
         """The process is gone."""
         self._destroy_context(client)
         self._selector.unregister(client.connection)

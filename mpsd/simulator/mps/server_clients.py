@@ -3,11 +3,11 @@
 import socket
 from dataclasses import dataclass
 
-from mpsd.simulator.mps.messages import Peer
+from mpsd.simulator.mps.messages import SocketPeer
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ServerContext:
     """A context on the server's device `ordinal`; slot is its place on the card."""
 
     ordinal: int
@@ -15,7 +15,7 @@ class Context:
 
 
 @dataclass(eq=False, slots=True)
-class Client:
+class ServerClient:
     """A client's process, from its first connection until it is gone.
 
     context: None before the first and after it was destroyed; contexts counts them all. number: what `ps` shows as
@@ -23,8 +23,8 @@ class Client:
     """
 
     connection: socket.socket
-    peer: Peer
-    context: Context | None = None
+    peer: SocketPeer
+    context: ServerContext | None = None
     contexts: int = 0
     number: int = 0
     device: int = 0
@@ -39,7 +39,7 @@ class Client:
         """As the log names it."""
         return f"{{PID: {self.pid}, Context ID: {self.contexts}}}"
 
-    def take(self, context: Context, number: int) -> None:
+    def take(self, context: ServerContext, number: int) -> None:
         """Have this context; `number` counts only for the first one."""
         self.context = context
         self.device = context.ordinal

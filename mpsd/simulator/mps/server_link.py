@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from mpsd.simulator.gpus import SimulatedGpu
 from mpsd.simulator.mps import messages
 from mpsd.simulator.mps.client_share import server_limit_bytes
-from mpsd.simulator.mps.messages import Peer
+from mpsd.simulator.mps.messages import SocketPeer
 
 
 @dataclass(eq=False, slots=True)
-class Asker:
+class CommandSender:
     """A process that gives commands: who it is and through which socket it came."""
 
     connection: socket.socket
-    peer: Peer
+    peer: SocketPeer
     privileged: bool
 
     @property
@@ -31,7 +31,7 @@ class Asker:
 
 
 @dataclass(slots=True)
-class Settings:
+class ServerSettings:
     """Limits for clients. memory_limits: the text given, by the device named; read back by the same name."""
 
     thread_percent: float
@@ -44,10 +44,10 @@ class Settings:
         else:
             self.memory_limits[device] = value
 
-    def for_server(self, gpus: Sequence[SimulatedGpu]) -> "Settings":
+    def for_server(self, gpus: Sequence[SimulatedGpu]) -> "ServerSettings":
         """The settings a new server starts with: a server knows its devices by ordinal."""
         limits = {server_device(device, gpus): value for device, value in self.memory_limits.items()}
-        return Settings(self.thread_percent, self.priority, limits)
+        return ServerSettings(self.thread_percent, self.priority, limits)
 
     def as_message(self) -> Mapping[str, object]:
         limits = {device: server_limit_bytes(value) for device, value in self.memory_limits.items()}
@@ -70,14 +70,14 @@ class ServerLink:
     pid: int
     uid: int
     connection: socket.socket
-    settings: Settings
-    askers: deque[Asker] = field(default_factory=deque)
+    settings: ServerSettings
+    askers: deque[CommandSender] = field(default_factory=deque)
     handed: int = 0
     idle: bool = True
     closing: bool = False
     ending: bool = False
 
-    def ask(self, asker: Asker, command: str, words: Sequence[str]) -> None:
+    def ask(self, asker: CommandSender, command: str, words: Sequence[str]) -> None:
         """Put a question; the answer comes back over the link, in order."""
         self.askers.append(asker)
         messages.send(self.connection, {"ask": command, "words": list(words)})
@@ -113,7 +113,7 @@ class ServerLink:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-def fork_server(uid: int, settings: Settings, serve: Callable[[socket.socket], None]) -> ServerLink:
+def fork_server(uid: int, settings: ServerSettings, serve: Callable[[socket.socket], None]) -> ServerLink:
     """Fork a server: `serve` runs in it, with its end of the link, and never returns to the daemon's code."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()

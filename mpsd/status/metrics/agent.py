@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
 from mpsd.agent.sources import AgentSources
-from mpsd.kubelet.call_counts import PluginCallBook
+from mpsd.kubelet.call_counts import PluginCallCounts
 from mpsd.mps.control_daemon import command_times
 from mpsd.platform.listener import Handler
 from mpsd.status.metrics.rules.samples import Sample, command_samples, plugin_samples, samples, text
@@ -45,7 +45,7 @@ class Exposition:
 class MetricsApi:
     """calls: None without a kubelet."""
 
-    def __init__(self, sources: AgentSources, calls: PluginCallBook | None) -> None:
+    def __init__(self, sources: AgentSources, calls: PluginCallCounts | None) -> None:
         self._sources = sources
         self._calls = calls
 

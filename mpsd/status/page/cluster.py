@@ -17,12 +17,12 @@ from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, Object
 from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.kube_time import seconds
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, read_kubernetes_node
-from mpsd.scheduler.ledger import ClusterBooks
-from mpsd.scheduler.rules.capacity import NodeBooks
+from mpsd.scheduler.ledger import ClusterLedger
+from mpsd.scheduler.rules.capacity import NodeCapacity
 from mpsd.status.page.rules.cluster import MOST_WAITING, NodeParts, aged, cluster_page, no_mpsnode, node_parts
-from mpsd.status.page.rules.view import Head, PageView, Scope, WaitingCard, pod_card
+from mpsd.status.page.rules.view import PageHead, PageScope, PageView, WaitingCard, pod_card
 from mpsd.status.rules.explanation import story
-from mpsd.status.rules.pods import PodSeen, Scene, read_pod_seen
+from mpsd.status.rules.pods import ExplanationContext, PodSeen, read_pod_seen
 
 _AT_ONCE = 8  # nodes, before others are served
 _SHARE = 10  # of the time, one part at most is spent on why pods wait
@@ -32,11 +32,11 @@ _NAME = "cluster"
 
 
 class ClusterPage:
-    """books: what the scheduler knows to be free."""
+    """ledger: what the scheduler knows to be free."""
 
-    def __init__(self, kube: Kube, books: ClusterBooks) -> None:
+    def __init__(self, kube: Kube, ledger: ClusterLedger) -> None:
         self._kube = kube
-        self._books = books
+        self._ledger = ledger
         self._changed = True
         self._looked_at = 0.0
         self._made: dict[str, tuple[object, NodeParts]] = {}  # by node, and what it was made from
@@ -77,7 +77,7 @@ class ClusterPage:
         self._changed = True
 
     def _read_pod(self, thing: Object) -> PodSeen | None:
-        pod = read_pod_seen(thing, self._books.policy)
+        pod = read_pod_seen(thing, self._ledger.policy)
         return pod if pod.shared or pod.unreadable else None
 
     async def _view(self, away: str) -> PageView:
@@ -90,18 +90,20 @@ class ClusterPage:
             await _let_others(place)
         self._made = {name: made for name, made in self._made.items() if name in told}
         pods = self._pods.objects()
-        await self._tell_stories(Scene(self._books.policy, now, told, self._free(), machines), pods[:MOST_WAITING])
+        await self._tell_stories(
+            ExplanationContext(self._ledger.policy, now, told, self._free(), machines), pods[:MOST_WAITING]
+        )
         waiting = {pod.name.uid for pod in pods}
         stories = [card for card in self._stories if card.id in waiting]
         silent = sorted(one.name for one in machines.values() if one.is_labelled and one.name not in told)
         head = self._head(away, max(0, len(pods) - MOST_WAITING))
         return cluster_page(head, parts, stories, tuple(map(no_mpsnode, silent)))
 
-    def _free(self) -> Mapping[str, NodeBooks]:
-        table = self._books.table
-        return {name: found for name in table.nodes if (found := table.books(name))}
+    def _free(self) -> Mapping[str, NodeCapacity]:
+        table = self._ledger.table
+        return {name: found for name in table.nodes if (found := table.ledger(name))}
 
-    async def _tell_stories(self, scene: Scene, pods: Sequence[PodSeen]) -> None:
+    async def _tell_stories(self, scene: ExplanationContext, pods: Sequence[PodSeen]) -> None:
         """On a thread, since thousands of GPUs take seconds; then not again for so long that it costs little."""
         began = time.monotonic()
         if began < self._stories_due:
@@ -118,10 +120,10 @@ class ClusterPage:
             known = self._made[node.name] = source, node_parts(node, now)
         return known[1]
 
-    def _head(self, away: str, more: int = 0) -> Head:
+    def _head(self, away: str, more: int = 0) -> PageHead:
         since = [one.out_of_sync_since for one in self._mirrors if one.trouble and one.out_of_sync_since]
         away_since = min(since) if away and since else None
-        return Head(Scope.CLUSTER, _NAME, mpsd.__version__, time.time(), away, away_since, more)
+        return PageHead(PageScope.CLUSTER, _NAME, mpsd.__version__, time.time(), away, away_since, more)
 
 
 async def _let_others(place: int) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from mpsd.platform.logs import logger
-from mpsd.status.page.rules.view import LISTS, Head, PageView, who_gives_way
+from mpsd.status.page.rules.view import LISTS, PageHead, PageView, who_gives_way
 
 MOST_READERS = 32
 SHORTEST_PAUSE_S = 0.5  # between two looks
@@ -41,14 +41,14 @@ class _Place:
     hang_up: Callable[[], None]
 
 
-class _Entry(Protocol):
+class _ListEntry(Protocol):
     """Of a list of a view."""
 
     @property
     def id(self) -> str: ...
 
 
-class Source(Protocol):
+class ViewSource(Protocol):
     """Where views come from. Between `begin` and `end` it is asked again and again."""
 
     async def begin(self) -> None: ...
@@ -73,7 +73,7 @@ class _Shown:
     """What was made of the views so far. serial: how often that was another; 0 before the first view."""
 
     serial: int = 0
-    head: Head | None = None  # None before the first view
+    head: PageHead | None = None  # None before the first view
     view: PageView | None = None  # likewise
     parts: dict[str, dict[str, _Part]] = field(default_factory=lambda: {name: {} for name in LISTS})
     gone: deque[tuple[int, str, str]] = field(default_factory=lambda: deque(maxlen=_GONE_KEPT))
@@ -108,13 +108,13 @@ class _Shown:
         return msgspec.json.encode(told | {"put": {name: msgspec.Raw(text) for name, text in put.items()}})
 
 
-def _lasting(head: Head) -> tuple[object, ...]:
+def _lasting(head: PageHead) -> tuple[object, ...]:
     """The head without the time."""
     return head.scope, head.name, head.version, head.away, head.away_since, head.waiting_more, head.pods
 
 
 def _encoded(name: str, view: PageView, before: Mapping[str, _Part], serial: int) -> Iterator[tuple[str, _Part]]:
-    entries: Sequence[_Entry] = getattr(view, name)
+    entries: Sequence[_ListEntry] = getattr(view, name)
     for value in entries:
         known = before.get(value.id)
         if known is not None and known.value is value:
@@ -125,14 +125,14 @@ def _encoded(name: str, view: PageView, before: Mapping[str, _Part], serial: int
 
 
 class PageFeed:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ViewSource) -> None:
         self._source = source
         self._shown = _Shown()
         self._places: list[_Place] = []  # the first who came first
         self._idle_since = time.monotonic()
         self._task: asyncio.Task[None] | None = None  # None while nobody reads
         self._news = asyncio.Event()
-        self._last: tuple[tuple[int, int, Head | None], bytes] = (
+        self._last: tuple[tuple[int, int, PageHead | None], bytes] = (
             (-1, -1, None),
             b"",
         )  # told last: of what, and the text
@@ -186,7 +186,7 @@ class PageFeed:
         return now, self._last[1]
 
     @property
-    def head(self) -> Head | None:
+    def head(self) -> PageHead | None:
         """None before the first view."""
         return self._shown.head
 

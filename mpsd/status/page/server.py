@@ -21,7 +21,7 @@ from aiohttp import web
 
 from mpsd.model.problem import shown_name
 from mpsd.platform.listener import Handler, asker
-from mpsd.status.page.feed import MOST_READERS, Full, PageFeed, Source
+from mpsd.status.page.feed import MOST_READERS, Full, PageFeed, ViewSource
 from mpsd.status.page.rules.view import PageView
 
 # The page as browsers get it: one file, made of those in mpsd/status/page/static, and the policy that says what it may
@@ -106,7 +106,7 @@ _HEADERS = {
 class PageApi:
     """Started and stopped with the servers that serve its routes, and stopped before them."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ViewSource) -> None:
         self._feed = PageFeed(source)
 
     @property

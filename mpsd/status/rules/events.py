@@ -9,7 +9,7 @@ A book changes as things happen, unlike most of core: it holds hundreds of entri
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
-from mpsd.model.events import Happening, Reason, Subject, Told
+from mpsd.model.events import Event, EventCount, Reason, Subject
 
 BURST = 60  # a daemon that ends takes up to 60 clients with it, and each of their pods hears of it
 EVERY_S = 1.0  # between two writes once that is used up
@@ -23,10 +23,10 @@ SIMILAR = "(combined from similar events) "
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _EventEntry:
     """told: the count that the API server knows. due: when the next write may be; repeat_s: and how long after it."""
 
-    seen: Told
+    seen: EventCount
     told: int
     due: float
     repeat_s: float
@@ -36,20 +36,20 @@ class _Entry:
 class Writing:
     """One event to write. is_new: it is to be created, else its count is to be patched."""
 
-    told: Told
+    told: EventCount
     is_new: bool
 
 
-class EventBook:
+class EventAggregator:
     """`now` is always seconds since 1970; a clock that goes back delays and loses nothing."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[Happening, _Entry] = OrderedDict()  # what happened last is last
+        self._entries: OrderedDict[Event, _EventEntry] = OrderedDict()  # what happened last is last
         self._tokens = float(BURST)
         self._counted_at: float | None = None  # None before the first question
         self.dropped = 0  # happenings that nobody will be told of, because too much happened
 
-    def note(self, happening: Happening, now: float) -> None:
+    def note(self, happening: Event, now: float) -> None:
         """Something happened."""
         self._forget(now)
         happening = self._combined(happening)
@@ -58,7 +58,7 @@ class EventBook:
             seen = replace(entry.seen, last=max(now, entry.seen.last), count=entry.seen.count + 1)
             self._entries[happening] = replace(entry, seen=seen)
         else:
-            self._entries[happening] = _Entry(Told(happening, now, now, 1), 0, now, REPEAT_S)
+            self._entries[happening] = _EventEntry(EventCount(happening, now, now, 1), 0, now, REPEAT_S)
         if len(self._entries) > REMEMBERED:
             self._drop()
 
@@ -78,7 +78,7 @@ class EventBook:
         entry = min(ready, key=lambda entry: entry.due)
         return Writing(entry.seen, is_new=entry.told == 0)
 
-    def wrote(self, written: Told, now: float, known: int | None = None) -> None:
+    def wrote(self, written: EventCount, now: float, known: int | None = None) -> None:
         """It is told. known: the count that the API server has now, where that is another than ours."""
         entry = self._entries.get(written.happening)
         if entry is None:  # it was dropped in the meantime
@@ -86,15 +86,15 @@ class EventBook:
         ahead = (known or written.count) - written.count  # what an earlier agent had counted
         seen = replace(entry.seen, count=entry.seen.count + ahead)
         longer = min(LONGEST_REPEAT_S, entry.repeat_s * 2)
-        self._entries[written.happening] = _Entry(seen, written.count + ahead, now + entry.repeat_s, longer)
+        self._entries[written.happening] = _EventEntry(seen, written.count + ahead, now + entry.repeat_s, longer)
 
-    def gone(self, written: Told) -> None:
+    def gone(self, written: EventCount) -> None:
         """The API server has forgotten the event: what happens from now on is told as new."""
         entry = self._entries.get(written.happening)
         if entry:
             self._entries[written.happening] = replace(entry, told=0)
 
-    def refused(self, written: Told) -> None:
+    def refused(self, written: EventCount) -> None:
         """The API server will not have it, now or later."""
         self._entries.pop(written.happening, None)
         self.dropped += 1
@@ -103,7 +103,7 @@ class EventBook:
         since = 0.0 if self._counted_at is None else max(0.0, now - self._counted_at)
         return min(float(BURST), self._tokens + since / EVERY_S)
 
-    def _combined(self, happening: Happening) -> Happening:
+    def _combined(self, happening: Event) -> Event:
         """Itself, or what stands for it where its object has had too many messages of this reason."""
         if happening in self._entries:
             return happening
@@ -130,10 +130,10 @@ class EventBook:
         del self._entries[told]
 
 
-def _is_untold(entry: _Entry) -> bool:
+def _is_untold(entry: _EventEntry) -> bool:
     return entry.seen.count > entry.told
 
 
-def dropped_happening(subject: Subject) -> Happening:
+def dropped_happening(subject: Subject) -> Event:
     """What tells a node that its agent had more to say than it could keep."""
-    return Happening(subject, Reason.EVENTS_DROPPED, "more happened than could be told; see the log of the agent")
+    return Event(subject, Reason.EVENTS_DROPPED, "more happened than could be told; see the log of the agent")

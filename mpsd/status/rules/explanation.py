@@ -13,7 +13,7 @@ from mpsd.model.domain import State, after_is
 from mpsd.model.grants import GpuName
 from mpsd.model.problem import shown_name
 from mpsd.model.quantity import lasting
-from mpsd.status.rules.pods import ContainerState, PodSeen, Scene, Story, Why, listed, quoted, wanted
+from mpsd.status.rules.pods import ContainerState, Explanation, ExplanationContext, PodSeen, Why, listed, quoted, wanted
 from mpsd.status.rules.waiting import waiting_story
 
 _UNEXPECTED, _OUT_OF = "UnexpectedAdmissionError", "OutOf"  # kubelet's reasons: it had nothing of what was asked for
@@ -22,7 +22,7 @@ _PULLS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "Err
 _CRASHES = "CrashLoopBackOff"
 
 
-class Needs(Enum):
+class ExplanationNeeds(Enum):
     """What a story is made of beside the pod."""
 
     NOTHING = "nothing"
@@ -30,19 +30,19 @@ class Needs(Enum):
     CLUSTER = "the cluster"
 
 
-def needs(pod: PodSeen) -> Needs:
+def needs(pod: PodSeen) -> ExplanationNeeds:
     """What is to be looked at for a story about this pod, and no more than that."""
     if pod.shared is None or _never_placed(pod) or pod.phase in ("Succeeded", "Failed"):
-        return Needs.NOTHING
-    return Needs.ITS_NODE if pod.node else Needs.CLUSTER
+        return ExplanationNeeds.NOTHING
+    return ExplanationNeeds.ITS_NODE if pod.node else ExplanationNeeds.CLUSTER
 
 
 def wants_warning(pod: PodSeen) -> bool:
     """Whether the last Warning event about it would say more."""
-    return needs(pod) is Needs.ITS_NODE and (pod.is_pending or bool(pod.waiting))
+    return needs(pod) is ExplanationNeeds.ITS_NODE and (pod.is_pending or bool(pod.waiting))
 
 
-def story(pod: PodSeen, scene: Scene, warning: str = "") -> Story:
+def story(pod: PodSeen, scene: ExplanationContext, warning: str = "") -> Explanation:
     """warning: the last Warning event about the pod, reason and message; empty where there is none or nobody looked."""
     if _never_placed(pod) or (pod.shared is None and pod.unreadable):
         on = (
@@ -51,11 +51,13 @@ def story(pod: PodSeen, scene: Scene, warning: str = "") -> Story:
             else "waits, and no node takes it"
         )
         words = f"pod {_name(pod)} {on}: {pod.unreadable}; make it anew with that"
-        return Story(Why.ASKS_UNREADABLY, words, node=pod.node)
+        return Explanation(Why.ASKS_UNREADABLY, words, node=pod.node)
     if pod.shared is None:
         return _no_gpu(pod, scene)
     if pod.phase == "Succeeded":
-        return Story(Why.SUCCEEDED, f"pod {_name(pod)} has finished well, and holds no GPU any more", is_well=True)
+        return Explanation(
+            Why.SUCCEEDED, f"pod {_name(pod)} has finished well, and holds no GPU any more", is_well=True
+        )
     if pod.phase == "Failed":
         return _failed(pod)
     if not pod.node:
@@ -75,17 +77,17 @@ def _never_placed(pod: PodSeen) -> bool:
     return bool(pod.unreadable) and pod.is_pending and not pod.node
 
 
-def _no_gpu(pod: PodSeen, scene: Scene) -> Story:
+def _no_gpu(pod: PodSeen, scene: ExplanationContext) -> Explanation:
     resource = scene.policy.resources.memory
     words = f"pod {_name(pod)} asks for no GPU: none of its containers has {resource} under resources.limits"
     said = f'; its scheduler says "{quoted(pod.unscheduled)}"' if pod.is_pending and pod.unscheduled else ""
-    return Story(Why.ASKS_FOR_NO_GPU, words + said, is_well=pod.phase in ("Running", "Succeeded"), node=pod.node)
+    return Explanation(Why.ASKS_FOR_NO_GPU, words + said, is_well=pod.phase in ("Running", "Succeeded"), node=pod.node)
 
 
 # -- ended badly ---------------------------------------------------------------------------------------------------
 
 
-def _failed(pod: PodSeen) -> Story:
+def _failed(pod: PodSeen) -> Explanation:
     if pod.reason == _UNEXPECTED or pod.reason.startswith(_OUT_OF):
         return _refused(pod)
     if pod.reason:
@@ -95,7 +97,7 @@ def _failed(pod: PodSeen) -> Story:
         words = f"pod {_name(pod)} failed: {_ended(pod.ended[0])}{_counts(pod)}; {_kubectl('logs', pod)}"
     else:
         words = f"pod {_name(pod)} failed{_counts(pod)}; {_kubectl('describe pod', pod)}"
-    return Story(Why.FAILED, words, node=pod.node)
+    return Explanation(Why.FAILED, words, node=pod.node)
 
 
 def _ended(container: ContainerState) -> str:
@@ -109,7 +111,7 @@ def _counts(pod: PodSeen) -> str:
     return f", which {owner} counts as one of its retries (spec.backoffLimit)" if owner and owner.kind == "Job" else ""
 
 
-def _refused(pod: PodSeen) -> Story:
+def _refused(pod: PodSeen) -> Explanation:
     """A Pod that kubelet has refused is never started again, by whomever."""
     where = f" of {shown_name(pod.node)}" if pod.node else ""
     said = f": {quoted(pod.message)}" if pod.message else ""
@@ -122,13 +124,13 @@ def _refused(pod: PodSeen) -> Story:
         then = "it is never started again, and has to be made anew"
     remedy = "with the scheduler of mpsd such a pod waits for room instead (docs/operations/on-call.md#why-a-pod-waits)"
     words = f"pod {_name(pod)} failed: kubelet{where} refused it with {quoted(pod.reason)}{said}; {then}; {remedy}"
-    return Story(Why.REFUSED_BY_KUBELET, words, node=pod.node)
+    return Explanation(Why.REFUSED_BY_KUBELET, words, node=pod.node)
 
 
 # -- on a node -----------------------------------------------------------------------------------------------------
 
 
-def _on_node(pod: PodSeen, scene: Scene, warning: str) -> Story:
+def _on_node(pod: PodSeen, scene: ExplanationContext, warning: str) -> Explanation:
     node = scene.told.get(pod.node)
     grant = next((one for one in (node.pods if node else None) or () if one.uid == pod.name.uid), None)
     gpus = _gpus(pod, node, grant)
@@ -137,13 +139,15 @@ def _on_node(pod: PodSeen, scene: Scene, warning: str) -> Story:
     trouble = _trouble(gpus, node, scene.now)
     if pod.is_pending:
         words = f"pod {_name(pod)} waits on {where}: {_not_started(pod, trouble, warning)}"
-        return Story(Why.NOT_STARTED, words, node=pod.node, gpus=labels)
+        return Explanation(Why.NOT_STARTED, words, node=pod.node, gpus=labels)
     if stopped := [one for one in pod.waiting if not one.is_plain]:
         words = f"pod {_name(pod)} is on {where}, and {_waiting(stopped[0], warning)}; {_remedy(stopped[0], pod)}"
-        return Story(Why.RESTARTS, words, node=pod.node, gpus=labels)
+        return Explanation(Why.RESTARTS, words, node=pod.node, gpus=labels)
     held = _held(pod, grant) if gpus else "; mpsd has not told which GPU it has"
     after = f"; but {trouble}" if trouble else ""
-    return Story(Why.RUNS, f"pod {_name(pod)} runs on {where}{held}{after}", is_well=True, node=pod.node, gpus=labels)
+    return Explanation(
+        Why.RUNS, f"pod {_name(pod)} runs on {where}{held}{after}", is_well=True, node=pod.node, gpus=labels
+    )
 
 
 def _gpus(pod: PodSeen, node: ClusterNode | None, grant: PodStatus | None) -> tuple[GpuRow, ...]:

@@ -70,14 +70,14 @@ def mpsnode_status(view: NodeView, policy: "Policy", condition: Object, stamp: S
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenStatus:
     """A status as it was written, and when, on a clock that never goes back."""
 
     status: Object
     at: float
 
 
-def write_due(status: Object, written: Written | None) -> float:
+def write_due(status: Object, written: WrittenStatus | None) -> float:
     """When this status is to be written, on the clock of `written`; in the past where it should have been by now."""
     if written is None:
         return float("-inf")

@@ -7,7 +7,7 @@ them for each GPU and each grant.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from mpsd.model.grants import Gpu, Part, promised_mib
+from mpsd.model.grants import Gpu, GpuShare, promised_mib
 from mpsd.model.identity import PodName, process_of
 from mpsd.model.node_status import (
     CardStatus,
@@ -19,7 +19,7 @@ from mpsd.model.node_status import (
     ViolationsStatus,
     WaitingStatus,
 )
-from mpsd.model.node_view import Client, HeldGrant, NodeView, Waiting, pod_names
+from mpsd.model.node_view import Client, HeldGrant, NodeView, WaitingRequest, pod_names
 from mpsd.model.violations import most_mib
 from mpsd.mps.rules.faults import faults_status
 
@@ -70,7 +70,7 @@ def _by(pairs: Iterable[tuple[Key, Value]]) -> Mapping[Key, Sequence[Value]]:
 def _gpu(
     gpu: Gpu,
     view: NodeView,
-    parts: Mapping[str, Sequence[Part]],
+    parts: Mapping[str, Sequence[GpuShare]],
     on_gpus: Mapping[str, Sequence[Client]] | None,
     policy: "Policy",
 ) -> GpuStatus:
@@ -137,7 +137,7 @@ def _grant(held: HeldGrant, of_grants: Mapping[str | None, Sequence[Client]] | N
     )
 
 
-def _card(part: Part, own: Sequence[Client] | None, policy: "Policy") -> CardStatus:
+def _card(part: GpuShare, own: Sequence[Client] | None, policy: "Policy") -> CardStatus:
     used_mib = _used_mib(own, part.gpu)
     over = used_mib is not None and used_mib > most_mib(part, policy)
     return CardStatus(part.gpu, part.memory_mib, part.reserved_percent, used_mib, over)
@@ -165,7 +165,7 @@ def _client(client: Client) -> ClientStatus:
     return ClientStatus(client.pid, client.gpu, client.used_mib, client.on_mps, client.grant, client.command)
 
 
-def _waiting(waiting: Waiting, reasons: Mapping[str, str]) -> WaitingStatus:
+def _waiting(waiting: WaitingRequest, reasons: Mapping[str, str]) -> WaitingStatus:
     return WaitingStatus(
         id=waiting.id,
         memory_mib=waiting.request.memory_mib,

@@ -12,13 +12,13 @@ from mpsd.grants.rules.placement import gib
 from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
 from mpsd.kubelet.rules.node_pods import request_problems
 from mpsd.model.cluster_status import ClusterNode
-from mpsd.model.fields import Fields, Shape
+from mpsd.model.fields import FieldReader, Fields
 from mpsd.model.grants import Request
 from mpsd.model.identity import PodName
 from mpsd.model.policy import Policy
 from mpsd.model.problem import printable
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, NodeWishes, read_wishes
-from mpsd.scheduler.rules.capacity import NodeBooks
+from mpsd.scheduler.rules.capacity import NodeCapacity
 
 _STATUSES = ("initContainerStatuses", "containerStatuses")
 _LONGEST = 400
@@ -87,7 +87,7 @@ class PodSeen:
 
 def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
     fields: Fields = thing if isinstance(thing, dict) else {}
-    shape = Shape()
+    shape = FieldReader()
     metadata = shape.mapping(fields, "metadata", "")
     spec, status = shape.mapping(fields, "spec", ""), shape.mapping(fields, "status", "")
     namespace, name, uid = (shape.text(metadata, key, "metadata") for key in ("namespace", "name", "uid"))
@@ -114,7 +114,7 @@ def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
     )
 
 
-def _scheduled(shape: Shape, status: Fields, truth: str, *fields: str) -> str:
+def _scheduled(shape: FieldReader, status: Fields, truth: str, *fields: str) -> str:
     """The first of these fields that says anything, of the condition PodScheduled where its status is this one."""
     for path, entry in shape.entries(status, "conditions", "status"):
         if entry.get("type") == "PodScheduled" and entry.get("status") == truth:
@@ -122,7 +122,7 @@ def _scheduled(shape: Shape, status: Fields, truth: str, *fields: str) -> str:
     return ""
 
 
-def _states(shape: Shape, status: Fields) -> Iterator[ContainerState]:
+def _states(shape: FieldReader, status: Fields) -> Iterator[ContainerState]:
     for key in _STATUSES:
         for path, entry in shape.entries(status, key, "status"):
             name, state = shape.text(entry, "name", path), shape.mapping(entry, "state", path)
@@ -136,14 +136,14 @@ def _states(shape: Shape, status: Fields) -> Iterator[ContainerState]:
                     yield ContainerState(name, reason, message, code)
 
 
-def _running(shape: Shape, status: Fields) -> Iterator[str]:
+def _running(shape: FieldReader, status: Fields) -> Iterator[str]:
     for key in _STATUSES:
         for path, entry in shape.entries(status, key, "status"):
             if shape.mapping(entry, "state", path).get("running") is not None:
                 yield shape.text(entry, "name", path)
 
 
-def _owners(shape: Shape, metadata: Fields) -> Iterator[Owner]:
+def _owners(shape: FieldReader, metadata: Fields) -> Iterator[Owner]:
     for path, entry in shape.entries(metadata, "ownerReferences", "metadata"):
         kind, name = (shape.text(entry, key, path) for key in ("kind", "name"))
         if entry.get("controller") is not True or not kind or not name:
@@ -198,14 +198,14 @@ def quoted(text: str) -> str:
 
 def last_warning(events: Iterable[object]) -> str:
     """Reason and message of the newest of these Events; empty where there is none."""
-    shape = Shape()
+    shape = FieldReader()
     found = [one for one in events if isinstance(one, dict) and one.get("type") == "Warning"]
     last = max(found, key=lambda one: _seen_at(shape, one), default={})
     reason, message = (shape.text(last, key, "") for key in ("reason", "message"))
     return ": ".join(filter(None, (reason, message)))
 
 
-def _seen_at(shape: Shape, event: Fields) -> str:
+def _seen_at(shape: FieldReader, event: Fields) -> str:
     """RFC 3339 in UTC, which sorts as text. Older events have the first, those of newer clients the others."""
     series = shape.text(shape.mapping(event, "series", ""), "lastObservedTime", "series")
     times = [series, *(shape.text(event, key, "") for key in ("lastTimestamp", "eventTime"))]
@@ -219,7 +219,7 @@ def _seen_at(shape: Shape, event: Fields) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class PodMarks:
+class PodAnnotations:
     """has: the pod's annotations as last seen. wants: those that it must have, the same from look to look."""
 
     pod: PodName
@@ -231,7 +231,7 @@ class PodMarks:
         return {key: value for key, value in self.wants.items() if self.has.get(key) != value}
 
 
-def marks_patch(marks: PodMarks) -> dict[str, Any]:
+def marks_patch(marks: PodAnnotations) -> dict[str, Any]:
     """A merge patch, refused with a conflict where another pod has the name by now."""
     uid = {"uid": marks.pod.uid} if marks.pod.uid else {}
     return {"metadata": {**uid, "annotations": marks.missing}}
@@ -271,8 +271,8 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scene:
-    """told, books: of every MPSNode that was asked for, by name. machines: the Nodes; None where one may not ask.
+class ExplanationContext:
+    """told, ledger: of every MPSNode that was asked for, by name. machines: the Nodes; None where one may not ask.
 
     One scene is equal to itself alone, so that what follows from it is worked out once for thousands of pods.
     """
@@ -280,12 +280,12 @@ class Scene:
     policy: Policy
     now: float
     told: Mapping[str, ClusterNode]
-    books: Mapping[str, NodeBooks]
+    ledger: Mapping[str, NodeCapacity]
     machines: Mapping[str, KubernetesNode] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class Explanation:
     """The answer about one pod. is_well: it runs, or has finished well. node, gpus: where it is, as far as is known;
     gpus by label. room: where it would fit, `gpu0 of node1`.
     """

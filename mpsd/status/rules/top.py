@@ -196,7 +196,7 @@ def _name(grant: "GrantStatus", use: "GrantUse | None") -> str:
 
 
 def _stranger(client: "ClientStatus", labels: Mapping[str, str]) -> TopUser:
-    """A process that the books do not know."""
+    """A process that the ledger do not know."""
     how = "without a grant" if client.on_mps else "beside MPS"
     return TopUser(
         node="",

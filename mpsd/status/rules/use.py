@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mpsd.model.cgpu_policies import POLICIES
-from mpsd.model.grants import Gpu, Grant, Room, rooms
+from mpsd.model.grants import Gpu, GpuCapacity, Grant, rooms
 from mpsd.model.node_status import CardStatus, GrantStatus
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
@@ -180,6 +180,6 @@ def _gpu(gpu: Gpu, held: Iterable[Grant], view: NodeView, policy: Policy, busy: 
     )
 
 
-def _room(gpu: Gpu, held: Iterable[Grant], policy: Policy) -> Room:
+def _room(gpu: Gpu, held: Iterable[Grant], policy: Policy) -> GpuCapacity:
     (room,) = rooms([gpu], {gpu.uuid: ""}, held, policy)
     return room

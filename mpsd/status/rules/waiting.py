@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from mpsd.grants.rules.placement import Placed, gib, place
-from mpsd.model.grants import Request, Room
+from mpsd.model.grants import GpuCapacity, Request
 from mpsd.model.problem import shown, shown_name
 from mpsd.platform.rules.kubernetes_objects import LABELS, NodeWishes, kept_away
-from mpsd.scheduler.rules.capacity import NodeBooks, Source
+from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity
 from mpsd.scheduler.rules.shortage import can_ever, has_domain
-from mpsd.status.rules.pods import PodSeen, Scene, Story, Why, counted, listed, quoted, wanted
+from mpsd.status.rules.pods import Explanation, ExplanationContext, PodSeen, Why, counted, listed, quoted, wanted
 
 # Why no GPU of a whole cluster has room for a request, in the few words that a person reads.
 #
@@ -35,7 +35,7 @@ class Candidate:
     """
 
     node: str
-    books: NodeBooks | None
+    ledger: NodeCapacity | None
     away: str
     gpus: tuple[str, ...]
 
@@ -44,30 +44,30 @@ class Candidate:
         return f"{listed(self.gpus)} of {shown_name(self.node)}"
 
 
-def candidates(request: Request, wishes: NodeWishes, scene: Scene) -> tuple[Candidate, ...]:
+def candidates(request: Request, wishes: NodeWishes, scene: ExplanationContext) -> tuple[Candidate, ...]:
     """By name: every node that has an MPSNode, or should."""
     labelled = {one for one, machine in (scene.machines or {}).items() if machine.is_labelled}
-    return tuple(_candidate(node, request, wishes, scene) for node in sorted(labelled | scene.books.keys()))
+    return tuple(_candidate(node, request, wishes, scene) for node in sorted(labelled | scene.ledger.keys()))
 
 
-def _candidate(node: str, request: Request, wishes: NodeWishes, scene: Scene) -> Candidate:
-    books = scene.books.get(node)
-    if books is None:
+def _candidate(node: str, request: Request, wishes: NodeWishes, scene: ExplanationContext) -> Candidate:
+    ledger = scene.ledger.get(node)
+    if ledger is None:
         return Candidate(node, None, _TELLS_NOTHING, ())
-    shut = books.shut.removeprefix("its ").removeprefix("it ")
-    return Candidate(node, books, _kept_away_of_all(node, wishes, scene) or shut, _with_room(request, books))
+    shut = ledger.shut.removeprefix("its ").removeprefix("it ")
+    return Candidate(node, ledger, _kept_away_of_all(node, wishes, scene) or shut, _with_room(request, ledger))
 
 
-def _with_room(request: Request, books: NodeBooks) -> tuple[str, ...]:
+def _with_room(request: Request, ledger: NodeCapacity) -> tuple[str, ...]:
     """`place` is asked only where it may find something: it would word a reason for each of thousands of GPUs."""
-    if books.shut or not any(room.holds(request, books.policy) for room in books.rooms):
+    if ledger.shut or not any(room.holds(request, ledger.policy) for room in ledger.rooms):
         return ()
-    found = place(request, books.rooms, books.policy)
-    labels = {room.gpu.uuid: room.gpu.label for room in books.rooms}
+    found = place(request, ledger.rooms, ledger.policy)
+    labels = {room.gpu.uuid: room.gpu.label for room in ledger.rooms}
     return tuple(labels[uuid] for uuid in found.gpus) if isinstance(found, Placed) else ()
 
 
-def _kept_away_of_all(node: str, wishes: NodeWishes, scene: Scene) -> str:
+def _kept_away_of_all(node: str, wishes: NodeWishes, scene: ExplanationContext) -> str:
     """By Kubernetes; nothing is known of that where nobody may look at the Nodes."""
     if scene.machines is None:
         return ""
@@ -80,10 +80,10 @@ def _kept_away_of_all(node: str, wishes: NodeWishes, scene: Scene) -> str:
 
 def too_large(request: Request, nodes: Sequence[Candidate]) -> str:
     """Why it could fit nowhere, not even on empty GPUs; empty where it could, or where a node has not told its size."""
-    told = [one.books for one in nodes if one.books]
-    if len(told) < len(nodes) or any(not books.totals or can_ever(request, books) for books in told):
+    told = [one.ledger for one in nodes if one.ledger]
+    if len(told) < len(nodes) or any(not ledger.totals or can_ever(request, ledger) for ledger in told):
         return ""
-    sizes = [(mib, f"{gpu.label} of {shown_name(books.node)}") for books in told for gpu, mib in books.totals]
+    sizes = [(mib, f"{gpu.label} of {shown_name(ledger.node)}") for ledger in told for gpu, mib in ledger.totals]
     most_mib, where = max(sizes, key=lambda pair: pair[0], default=(0, ""))
     if most_mib < request.memory_mib:
         return f"asks for {gib(request.memory_mib)} GiB of one GPU, and the largest can give {gib(most_mib)}, {where}"
@@ -92,12 +92,12 @@ def too_large(request: Request, nodes: Sequence[Candidate]) -> str:
 
 def shortage(request: Request, nodes: Sequence[Candidate]) -> str:
     """What the nodes that may take it lack, and which may not. For nodes of which none may take it and has room."""
-    open_ones = [one.books for one in nodes if one.books and not one.away]
+    open_ones = [one.ledger for one in nodes if one.ledger and not one.away]
     parts = [_lack(request, open_ones), *_closed(open_ones), *_left_out([one for one in nodes if one.away])]
     return "; ".join(parts)
 
 
-def _lack(request: Request, nodes: Sequence[NodeBooks]) -> str:
+def _lack(request: Request, nodes: Sequence[NodeCapacity]) -> str:
     if not nodes:
         return "no node may take it now"
     where = counted([shown_name(one.node) for one in nodes], "nodes")
@@ -111,12 +111,12 @@ def _lack(request: Request, nodes: Sequence[NodeBooks]) -> str:
 class _At:
     """A GPU's room. alone: its node is the only one that is spoken of."""
 
-    room: Room
-    books: NodeBooks
+    room: GpuCapacity
+    ledger: NodeCapacity
     alone: bool
 
     def __str__(self) -> str:
-        return self.room.gpu.label if self.alone else f"{self.room.gpu.label} of {shown_name(self.books.node)}"
+        return self.room.gpu.label if self.alone else f"{self.room.gpu.label} of {shown_name(self.ledger.node)}"
 
 
 def _lack_of_one(request: Request, rooms: Sequence[_At], where: str) -> str:
@@ -132,22 +132,24 @@ def _lack_of_one(request: Request, rooms: Sequence[_At], where: str) -> str:
         has = f"{best} has the memory and {percent} %" if request.memory_mib else f"the most is {percent} %, {best}"
         return f"no GPU of {where} has {wanted(request)} free: {has}"
     best = max(with_threads, key=lambda one: one.room.clients)
-    clients = best.books.policy.requests.clients_per_grant
+    clients = best.ledger.policy.requests.clients_per_grant
     left = max(0, best.room.clients)
     return f"no GPU of {where} with {wanted(request)} free takes {clients} more clients: {best} takes {left}"
 
 
 def _lack_of_several(request: Request, rooms: Sequence[_At], where: str) -> str:
-    sizes = Counter((one.books.node, one.room.domain) for one in rooms)
+    sizes = Counter((one.ledger.node, one.room.domain) for one in rooms)
     if max(sizes.values()) < request.gpus:
         return f"no domain of {where} has {request.gpus} GPUs that take pods (domains in the policy)"
-    fitting = [one for one in rooms if one.room.holds(request, one.books.policy)]
-    most = max(Counter((one.books.node, one.room.domain) for one in fitting).values(), default=0)
+    fitting = [one for one in rooms if one.room.holds(request, one.ledger.policy)]
+    most = max(Counter((one.ledger.node, one.room.domain) for one in fitting).values(), default=0)
     return f"no domain of {where} has {request.gpus} GPUs with {wanted(request)} free: the most is {most}"
 
 
-def _closed(nodes: Iterable[NodeBooks]) -> Iterator[str]:
-    closed = [(f"{one.gpu.label} of {shown_name(books.node)}", one.reason) for books in nodes for one in books.closed]
+def _closed(nodes: Iterable[NodeCapacity]) -> Iterator[str]:
+    closed = [
+        (f"{one.gpu.label} of {shown_name(ledger.node)}", one.reason) for ledger in nodes for one in ledger.closed
+    ]
     if not closed:
         return
     if len(closed) <= _MOST_CLOSED:
@@ -169,13 +171,15 @@ def _left_out(away: Sequence[Candidate]) -> Iterator[str]:
 
 def most_mib(nodes: Iterable[Candidate]) -> int:
     """The most that one GPU has free of those that may take it."""
-    return max((room.memory_mib for one in nodes if one.books and not one.away for room in one.books.rooms), default=0)
+    return max(
+        (room.memory_mib for one in nodes if one.ledger and not one.away for room in one.ledger.rooms), default=0
+    )
 
 
 _NOBODY_SAID = "the default-scheduler"
 
 
-def waiting_story(pod: PodSeen, request: Request, scene: Scene) -> Story:
+def waiting_story(pod: PodSeen, request: Request, scene: ExplanationContext) -> Explanation:
     """Of a pod that is bound to no node."""
     for look in (_ending, _gated, _scheduled_by_others):
         if story := look(pod, scene):
@@ -197,9 +201,9 @@ class _Outlook:
 
 
 @lru_cache(maxsize=256)
-def _outlook(request: Request, wishes: NodeWishes, scene: Scene) -> _Outlook:
+def _outlook(request: Request, wishes: NodeWishes, scene: ExplanationContext) -> _Outlook:
     nodes = candidates(request, wishes, scene)
-    if not any(one.books for one in nodes):
+    if not any(one.ledger for one in nodes):
         return _Outlook(Why.NO_NODE, _no_node(nodes, scene))
     fitting = tuple(one for one in nodes if one.gpus)
     if free := tuple(one for one in fitting if not one.away):
@@ -211,19 +215,19 @@ def _outlook(request: Request, wishes: NodeWishes, scene: Scene) -> _Outlook:
     return _Outlook(Why.NO_ROOM, f"{shortage(request, nodes)}; {_when(request, nodes, scene)}")
 
 
-def _waits(pod: PodSeen, why: Why, sentence: str, room: Sequence[Candidate] = ()) -> Story:
-    return Story(why, f"pod {shown_name(str(pod.name))} waits: {sentence}", room=tuple(one.room for one in room))
+def _waits(pod: PodSeen, why: Why, sentence: str, room: Sequence[Candidate] = ()) -> Explanation:
+    return Explanation(why, f"pod {shown_name(str(pod.name))} waits: {sentence}", room=tuple(one.room for one in room))
 
 
-def _ending(pod: PodSeen, _scene: Scene) -> Story | None:
+def _ending(pod: PodSeen, _scene: ExplanationContext) -> Explanation | None:
     if not pod.terminating:
         return None
-    return Story(
+    return Explanation(
         Why.ENDS, f"pod {shown_name(str(pod.name))} never ran: it is being deleted, and waits for its finalizers"
     )
 
 
-def _gated(pod: PodSeen, _scene: Scene) -> Story | None:
+def _gated(pod: PodSeen, _scene: ExplanationContext) -> Explanation | None:
     if not pod.gates:
         return None
     gates = listed([shown_name(gate) for gate in pod.gates])
@@ -232,7 +236,7 @@ def _gated(pod: PodSeen, _scene: Scene) -> Story | None:
     return _waits(pod, Why.GATED, f"{words}, by whoever set {'them' if many else 'it'} (spec.schedulingGates)")
 
 
-def _scheduled_by_others(pod: PodSeen, scene: Scene) -> Story | None:
+def _scheduled_by_others(pod: PodSeen, scene: ExplanationContext) -> Explanation | None:
     known = scene.policy.admission.schedulers
     if not pod.scheduler or pod.scheduler in known:
         return None
@@ -240,7 +244,7 @@ def _scheduled_by_others(pod: PodSeen, scene: Scene) -> Story | None:
     return _waits(pod, Why.OTHER_SCHEDULER, f"{words}; make it anew with spec.schedulerName: {' or '.join(known)}")
 
 
-def _no_node(nodes: Sequence[Candidate], scene: Scene) -> str:
+def _no_node(nodes: Sequence[Candidate], scene: ExplanationContext) -> str:
     if nodes:
         where = listed([shown_name(one.node) for one in nodes])
         words = f"{where} {'is' if len(nodes) == 1 else 'are'} labelled {LABELS[0]}, and mpsd tells of no GPU there"
@@ -250,19 +254,19 @@ def _no_node(nodes: Sequence[Candidate], scene: Scene) -> str:
 
 
 @lru_cache(maxsize=4)
-def _promises(scene: Scene) -> Mapping[str, str]:
+def _promises(scene: ExplanationContext) -> Mapping[str, str]:
     """By uid of a pod, where a scheduler has promised it room."""
     found = {}
-    for books in scene.books.values():
-        for one in books.taken:
-            if one.source is Source.RESERVED:
-                gpus = listed([gpu.label for gpu, _total in books.totals if gpu.uuid in one.gpus])
-                words = f"its scheduler has promised it {gpus} of {shown_name(books.node)}"
+    for ledger in scene.ledger.values():
+        for one in ledger.taken:
+            if one.source is AssignmentSource.RESERVED:
+                gpus = listed([gpu.label for gpu, _total in ledger.totals if gpu.uuid in one.gpus])
+                words = f"its scheduler has promised it {gpus} of {shown_name(ledger.node)}"
                 found[one.pod.uid] = f"{words}, and binds it there or gives that up within a minute"
     return found
 
 
-def _fits(pod: PodSeen, fitting: Sequence[Candidate]) -> Story:
+def _fits(pod: PodSeen, fitting: Sequence[Candidate]) -> Explanation:
     room = f"{listed([one.room for one in fitting])} {'has' if len(fitting) == 1 else 'have'} room"
     describe = f"kubectl describe pod {shown_name(pod.name.name)} -n {shown_name(pod.name.namespace)}"
     if pod.unscheduled:
@@ -289,16 +293,16 @@ def _kept_away(request: Request, fitting: Sequence[Candidate], nodes: Sequence[C
     return "; ".join([f"there is room only where it may not go: {rooms}", *remedy, *elsewhere])
 
 
-def _when(request: Request, nodes: Sequence[Candidate], scene: Scene) -> str:
+def _when(request: Request, nodes: Sequence[Candidate], scene: ExplanationContext) -> str:
     """When it will start, and what would do sooner."""
-    open_ones = [one.books for one in nodes if one.books and not one.away]
+    open_ones = [one.ledger for one in nodes if one.ledger and not one.away]
     if not open_ones:
         return "kubectl mps shows how each node is"
     unit_mib = scene.policy.resources.memory_unit_mib
     less_mib = most_mib(nodes) // unit_mib * unit_mib
     ask_less = f"ask for {gib(less_mib)} GiB or less" if 0 < less_mib < request.memory_mib and request.gpus == 1 else ""
-    if not any(has_domain(request, books) for books in open_ones):
+    if not any(has_domain(request, ledger) for ledger in open_ones):
         return f"it never fits until an administrator makes a domain of {request.gpus} GPUs; or ask for one GPU"
-    if any(can_ever(request, books) for books in open_ones):
+    if any(can_ever(request, ledger) for ledger in open_ones):
         return "; or ".join(filter(None, ["it starts when others end, which kubectl mps shows", ask_less]))
     return "; ".join(filter(None, ["what is counted is too small for it even when empty", ask_less]))

@@ -12,15 +12,27 @@ from mpsd.model.grants import Gpu, Grant
 from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_view import Client
 from mpsd.model.policy import Policy, Response
-from mpsd.model.violations import Kind, Violation, most_mib, named
-from mpsd.watchdog.rules.processes import Books, Examined, Finding, Place, Seen, age, crowd, lifted, strangers
+from mpsd.model.violations import Violation, ViolationKind, most_mib, named
+from mpsd.watchdog.rules.processes import (
+    Books,
+    Examined,
+    Place,
+    ProcessFinding,
+    WatchdogView,
+    age,
+    crowd,
+    lifted,
+    strangers,
+)
 
 AGAIN_S = 2.0  # a process that was signalled and is still listed counts again after this; memory is back in 0.07 s
 SECOND_LOOK_S = 0.03  # after the first: a process that starts or ends may show outside MPS for a moment
 _APART_S = 0.02  # that two looks must be to count as two
-_TWO_LOOKS = frozenset({Kind.OUTSIDE_MPS, Kind.WITHOUT_GRANT, Kind.IN_NO_POD})
+_TWO_LOOKS = frozenset({ViolationKind.OUTSIDE_MPS, ViolationKind.WITHOUT_GRANT, ViolationKind.IN_NO_POD})
 
-_Key = tuple[Kind | str, ProcessIdentity | str, str]  # what of whom, a process or a grant, on the GPU with this UUID
+_Key = tuple[
+    ViolationKind | str, ProcessIdentity | str, str
+]  # what of whom, a process or a grant, on the GPU with this UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +67,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class WatchdogVerdict:
     """violations: each once, and again where its process does not end. look_again: soon, before anybody is punished."""
 
     violations: tuple[Violation, ...]
@@ -63,14 +75,14 @@ class Verdict:
     look_again: bool
 
 
-def judge(seen: Seen, memory: Memory, policy: Policy) -> tuple[Verdict, Memory]:
+def judge(seen: WatchdogView, memory: Memory, policy: Policy) -> tuple[WatchdogVerdict, Memory]:
     """What is wrong now and was not said yet, with what the next look must remember."""
-    look = _Look(seen, memory, policy)
+    look = _JudgeLook(seen, memory, policy)
     for stranger in strangers(seen, policy.resources.memory):
         look.note(stranger)
-    by_books = seen.by_books()
-    examined = lifted(seen, by_books, memory.examined)
-    for (grant_id, gpu), clients in by_books.items():
+    by_ledger = seen.by_ledger()
+    examined = lifted(seen, by_ledger, memory.examined)
+    for (grant_id, gpu), clients in by_ledger.items():
         grant = seen.grants[grant_id]
         look.at_environments(grant, gpu, clients, examined)
         for one_more in crowd(grant, seen.label(gpu), clients, look.ending) if len(clients) > grant.clients else ():
@@ -81,10 +93,10 @@ def judge(seen: Seen, memory: Memory, policy: Policy) -> tuple[Verdict, Memory]:
     return look.verdict(), look.memory(examined)
 
 
-class _Look:
+class _JudgeLook:
     """A look under way. Who is to end for one reason is not counted for the next."""
 
-    def __init__(self, seen: Seen, before: Memory, policy: Policy) -> None:
+    def __init__(self, seen: WatchdogView, before: Memory, policy: Policy) -> None:
         self._seen = seen
         self._before = before
         self._policy = policy
@@ -102,8 +114,8 @@ class _Look:
         self._violations: list[Violation] = []
         self._notices: list[Notice] = []
 
-    def verdict(self) -> Verdict:
-        return Verdict(tuple(self._violations), tuple(self._notices), look_again=bool(self._since))
+    def verdict(self) -> WatchdogVerdict:
+        return WatchdogVerdict(tuple(self._violations), tuple(self._notices), look_again=bool(self._since))
 
     def memory(self, examined: Mapping[Place, Examined]) -> Memory:
         return Memory(self._within, self.ending, self._since, self._told, examined)
@@ -114,7 +126,7 @@ class _Look:
         for client in clients:
             known = examined.get((client.process, gpu))
             for escape in known.found if known else ():
-                self.note(Finding(escape.kind, client, grant.pod, f"lifts its limit: {escape.message}"))
+                self.note(ProcessFinding(escape.kind, client, grant.pod, f"lifts its limit: {escape.message}"))
 
     def at_memory(self, grant: Grant, gpu: str, clients: list[Client]) -> None:
         """A grant whose processes together use more than it of a GPU, those that are being ended left out."""
@@ -141,7 +153,7 @@ class _Look:
                 f"{taken if before else f'holds {used[client.process]} MiB'}: "
                 f"{total_mib} MiB of {self._seen.label(gpu)} are used where {part.memory_mib} MiB were granted"
             )
-            finding = Finding(Kind.MEMORY_OVER_GRANT, client, grant.pod, message)
+            finding = ProcessFinding(ViolationKind.MEMORY_OVER_GRANT, client, grant.pod, message)
             self.note(finding, as_one=grant.id)
             left_mib -= used[client.process]
             if left_mib <= limit_mib or not self._response(finding).ends:
@@ -171,7 +183,7 @@ class _Look:
         if key not in self._before.told:
             self._notices.append(notice)
 
-    def note(self, finding: Finding, as_one: str = "") -> None:
+    def note(self, finding: ProcessFinding, as_one: str = "") -> None:
         """Something is wrong with a process. as_one: the grant of which only one of its processes is to be told."""
         client = finding.client
         key: _Key = (finding.kind, as_one or client.process, client.gpu)
@@ -203,9 +215,13 @@ class _Look:
             )
         )
 
-    def _response(self, finding: Finding) -> Response:
+    def _response(self, finding: ProcessFinding) -> Response:
         """As the policy says, but that nobody without a pod can be evicted, and the exempt are only observed."""
         response, pod = finding.kind.response(self._policy), finding.pod
-        if finding.kind is Kind.WITHOUT_GRANT and pod and pod.namespace in self._policy.admission.exempt_namespaces:
+        if (
+            finding.kind is ViolationKind.WITHOUT_GRANT
+            and pod
+            and pod.namespace in self._policy.admission.exempt_namespaces
+        ):
             return Response.OBSERVE
         return Response.KILL if response is Response.EVICT and pod is None else response

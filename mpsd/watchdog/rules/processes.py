@@ -24,7 +24,7 @@ from mpsd.model.grants import Gpu, Grant
 from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_view import Client
 from mpsd.model.problem import shown
-from mpsd.model.violations import Kind
+from mpsd.model.violations import ViolationKind
 
 # What the environment that a client was started with lifts of its limits.
 #
@@ -36,7 +36,7 @@ _MIB = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ClientLimits:
     """What holds a client. grant: its own. server_mib: the limit of its server, which is the domain's largest grant.
 
     sees: the UUIDs of the GPUs that its process can see, before CUDA_VISIBLE_DEVICES narrows them.
@@ -51,21 +51,25 @@ class Held:
 class Escape:
     """kind: LIMIT_LIFTED or PARTITIONING_ENABLED. message: which variable does it, its value, and what it was given."""
 
-    kind: Kind
+    kind: ViolationKind
     message: str
 
 
-def escapes(environment: Mapping[str, str], gpu: str, held: Held) -> tuple[Escape, ...]:
+def escapes(environment: Mapping[str, str], gpu: str, held: ClientLimits) -> tuple[Escape, ...]:
     """What lifts the limits of a client with this environment on the GPU with this UUID; empty where nothing does."""
     lifted = [why for why in (_memory(environment, gpu, held), _threads(environment, held.grant)) if why]
-    found = [Escape(Kind.LIMIT_LIFTED, f"{'; '.join(lifted)}; leave it as the program was given it")] if lifted else []
+    found = (
+        [Escape(ViolationKind.LIMIT_LIFTED, f"{'; '.join(lifted)}; leave it as the program was given it")]
+        if lifted
+        else []
+    )
     if environment.get(PARTITIONING) == "1":
         what = f"{PARTITIONING}=1 lifts the server's thread percentage; take it out of the program's environment"
-        found.append(Escape(Kind.PARTITIONING_ENABLED, what))
+        found.append(Escape(ViolationKind.PARTITIONING_ENABLED, what))
     return tuple(found)
 
 
-def _memory(environment: Mapping[str, str], gpu: str, held: Held) -> str:
+def _memory(environment: Mapping[str, str], gpu: str, held: ClientLimits) -> str:
     visible = visible_devices(environment.get(VISIBLE_DEVICES), held.sees)
     if gpu not in visible:  # it sees other GPUs than is known here, so nobody can say what its ordinals mean
         return ""
@@ -75,7 +79,7 @@ def _memory(environment: Mapping[str, str], gpu: str, held: Held) -> str:
     return f"{said}: {why}; it was granted {held.grant.memory_mib} MiB" if why else ""
 
 
-def _lifting(value: str | None, visible: Sequence[str], ordinal: int, held: Held) -> str:
+def _lifting(value: str | None, visible: Sequence[str], ordinal: int, held: ClientLimits) -> str:
     """Why this value holds its process to no less than it was granted, or empty."""
     granted_mib = max(held.grant.memory_mib, held.grant.earlier_mib)  # what runs keeps what it was started with
     match memory_limit_as_read(value, visible):
@@ -108,7 +112,7 @@ Place = tuple[ProcessIdentity, str]  # a process and the UUID of a GPU that it u
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WatchdogView:
     """What a look goes by. now: seconds, of a clock that never goes back.
 
     grants: by id. domains: the UUIDs of each domain's GPUs, by name. ungranted: as in NodeView. own: mpsd's processes
@@ -129,7 +133,7 @@ class Seen:
     def label(self, uuid: str) -> str:
         return next((gpu.label for gpu in self.gpus if gpu.uuid == uuid), uuid)
 
-    def by_books(self) -> Mapping[Books, list[Client]]:
+    def by_ledger(self) -> Mapping[Books, list[Client]]:
         """The processes that are where they were granted, by grant and GPU."""
         found: dict[Books, list[Client]] = {}
         for client in self.clients:
@@ -140,10 +144,10 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProcessFinding:
     """Something that is wrong with a process. pod: None where none that is known by name holds it."""
 
-    kind: Kind
+    kind: ViolationKind
     client: Client
     pod: PodName | None
     message: str
@@ -154,11 +158,11 @@ class Examined:
     """What the environment of a client was found to lift, and what that went by."""
 
     environment: Mapping[str, str]
-    held: Held
+    held: ClientLimits
     found: tuple[Escape, ...]
 
 
-def strangers(seen: Seen, resource: str) -> Iterator[Finding]:
+def strangers(seen: WatchdogView, resource: str) -> Iterator[ProcessFinding]:
     """Who is on a GPU that it was not given, and who is beside MPS. resource: what a pod must hold."""
     for client in seen.clients:
         grant = seen.grants.get(client.grant or "")
@@ -168,41 +172,41 @@ def strangers(seen: Seen, resource: str) -> Iterator[Finding]:
             yield from _misplaced(client, grant, seen) if grant else _ungranted(client, seen, resource)
 
 
-def _misplaced(client: Client, grant: Grant, seen: Seen) -> Iterator[Finding]:
+def _misplaced(client: Client, grant: Grant, seen: WatchdogView) -> Iterator[ProcessFinding]:
     label = seen.label(client.gpu)
     if client.gpu not in grant.gpus:
         given = ", ".join(map(seen.label, grant.gpus))
-        yield Finding(Kind.WITHOUT_GRANT, client, grant.pod, f"uses {label}, and was granted {given}")
+        yield ProcessFinding(ViolationKind.WITHOUT_GRANT, client, grant.pod, f"uses {label}, and was granted {given}")
     else:
         message = (
             f"runs beside MPS on {label}, where no limit holds it; it must be started with the "
             f"CUDA_MPS_PIPE_DIRECTORY that it was given"
         )
-        yield Finding(Kind.OUTSIDE_MPS, client, grant.pod, message)
+        yield ProcessFinding(ViolationKind.OUTSIDE_MPS, client, grant.pod, message)
 
 
-def _ungranted(client: Client, seen: Seen, resource: str) -> Iterator[Finding]:
+def _ungranted(client: Client, seen: WatchdogView, resource: str) -> Iterator[ProcessFinding]:
     how = "it is on MPS" if client.on_mps else "it runs beside MPS, without limits"
     label = seen.label(client.gpu)
     if client.pod is None or not seen.pods_known:
         where = "is in no pod and uses" if seen.pods_known else "has no grant and uses"
-        yield Finding(Kind.IN_NO_POD, client, None, f"{where} {label}, which mpsd shares; {how}")
+        yield ProcessFinding(ViolationKind.IN_NO_POD, client, None, f"{where} {label}, which mpsd shares; {how}")
     elif client.pod in seen.ungranted:
         message = f"uses {label} without a grant: its pod holds no {resource}; {how}"
-        yield Finding(Kind.WITHOUT_GRANT, client, seen.ungranted[client.pod], message)
+        yield ProcessFinding(ViolationKind.WITHOUT_GRANT, client, seen.ungranted[client.pod], message)
 
 
 def lifted(
-    seen: Seen, by_books: Mapping[Books, list[Client]], before: Mapping[Place, Examined]
+    seen: WatchdogView, by_ledger: Mapping[Books, list[Client]], before: Mapping[Place, Examined]
 ) -> dict[Place, Examined]:
     """What the environments of the clients on MPS lift; beside it there are no limits. before: of the last look."""
     largest: dict[str, int] = {}
     for grant in seen.grants.values():
         largest[grant.domain] = max(grant.memory_mib, largest.get(grant.domain, 0))
     examined = {}
-    for (grant_id, gpu), clients in by_books.items():
+    for (grant_id, gpu), clients in by_ledger.items():
         grant = seen.grants[grant_id]
-        held = Held(grant, largest[grant.domain], _sees(grant, seen))
+        held = ClientLimits(grant, largest[grant.domain], _sees(grant, seen))
         for client in clients:
             if client.on_mps and client.environment is not None:
                 known = before.get((client.process, gpu))
@@ -212,12 +216,14 @@ def lifted(
     return examined
 
 
-def _sees(grant: Grant, seen: Seen) -> tuple[str, ...]:
+def _sees(grant: Grant, seen: WatchdogView) -> tuple[str, ...]:
     """A container has its own GPUs only; a program of this machine all of its domain's."""
     return grant.gpus if grant.pod or grant.container else seen.domains.get(grant.domain, grant.gpus)
 
 
-def crowd(grant: Grant, label: str, clients: Iterable[Client], ending: Container[ProcessIdentity]) -> Iterator[Finding]:
+def crowd(
+    grant: Grant, label: str, clients: Iterable[Client], ending: Container[ProcessIdentity]
+) -> Iterator[ProcessFinding]:
     """The newest of a grant's processes on a GPU where there are more than it may have. ending: who does not count."""
     counted = [client for client in clients if client.process not in ending]
     if len(counted) > grant.clients:
@@ -226,7 +232,7 @@ def crowd(grant: Grant, label: str, clients: Iterable[Client], ending: Container
             f"(requests.clients_per_grant)"
         )
         for client in sorted(counted, key=age)[grant.clients :]:
-            yield Finding(Kind.TOO_MANY_CLIENTS, client, grant.pod, message)
+            yield ProcessFinding(ViolationKind.TOO_MANY_CLIENTS, client, grant.pod, message)
 
 
 def age(client: Client) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from mpsd.model.mpsnode import (
 if TYPE_CHECKING:  # as in model.grants
     from collections.abc import Callable
 
-    from mpsd.model.violations import Kind, Response
+    from mpsd.model.violations import Response, ViolationKind
 
 MOST_PODS = 32
 MOST_LAST = 5
@@ -36,7 +36,7 @@ class LastViolation:
     """at: seconds since 1970. action: what the policy has done about it. pod: None where none is known."""
 
     at: float
-    kind: "Kind"
+    kind: "ViolationKind"
     action: "Response"
     pod: PodName | None
 
@@ -45,7 +45,7 @@ class LastViolation:
 class Tally:
     """Of one grant: how often what happened, and the last of it."""
 
-    counts: "Mapping[Kind, int]"
+    counts: "Mapping[ViolationKind, int]"
     last: LastViolation
 
 
@@ -55,7 +55,7 @@ class NodeViolations:
     held now."""
 
     since: float
-    counts: "Mapping[Kind, int]"
+    counts: "Mapping[ViolationKind, int]"
     last: tuple[LastViolation, ...]
     grants: Mapping[str, Tally]
 
@@ -87,7 +87,7 @@ def _tally(tally: Tally, stamp: "Callable[[float], str]") -> ReportedPodViolatio
     return ReportedPodViolations(_counts(tally.counts), shown)
 
 
-def _counts(counts: "Mapping[Kind, int]") -> list[ReportedCount]:
+def _counts(counts: "Mapping[ViolationKind, int]") -> list[ReportedCount]:
     return [ReportedCount(kind.value, counts[kind]) for kind in sorted(counts)]
 
 

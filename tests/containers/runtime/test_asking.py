@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.containers.runtime.asking import NobodyAnswers, ask, refusal
-from mpsd.containers.runtime.json_text import Refused
+from mpsd.containers.runtime.json_text import ContainerRefused
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def test_an_answer_is_understood(tmp_path: Path, said: bytes, status: int, body:
     ],
 )
 def test_what_is_no_answer_is_refused(tmp_path: Path, said: bytes) -> None:
-    with pytest.raises(Refused) as raised, _saying_until_closed(tmp_path, said):
+    with pytest.raises(ContainerRefused) as raised, _saying_until_closed(tmp_path, said):
         _ask(tmp_path)
     assert not isinstance(raised.value, NobodyAnswers)
 
@@ -133,7 +133,7 @@ def test_nobody_there_is_said_with_the_remedy(tmp_path: Path, left: bool) -> Non
 
 
 def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="--run-dir"):
+    with pytest.raises(ContainerRefused, match="--run-dir"):
         ask(f"{tmp_path}/{'x' * 200}", "/v1/containers", {})
 
 
@@ -151,7 +151,7 @@ def test_a_stranger_in_mpsds_place_is_not_believed(tmp_path: Path) -> None:
         try:
             assert stranger.stdout
             stranger.stdout.readline()
-            with pytest.raises(Refused, match="user 65534 answers"):
+            with pytest.raises(ContainerRefused, match="user 65534 answers"):
                 _ask(tmp_path)
         finally:
             stranger.kill()

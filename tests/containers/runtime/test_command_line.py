@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.containers.runtime import command_line
-from mpsd.containers.runtime.json_text import Refused
+from mpsd.containers.runtime.json_text import ContainerRefused
 
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=6)
 PLAIN = WORDS.filter(lambda word: word != "" and not word.startswith("-"))
@@ -57,7 +57,7 @@ def test_the_bundle_and_the_id_are_found_wherever_they_stand(parts: list[list[st
 def test_options_of_create_are_read_or_refused(arguments: list[str]) -> None:
     try:
         options = command_line.of_create(arguments)
-    except Refused:
+    except ContainerRefused:
         assert any(word.startswith("-") for word in arguments)
         return
     assert all(word in arguments for word in options.words)
@@ -90,7 +90,7 @@ def test_the_command_is_found(argv: list[str], command: str) -> None:
 
 @pytest.mark.parametrize("arguments", [["--new", "value", "c1"], ["-b/x", "c1"], ["-x", "c1"]])
 def test_an_unknown_option_that_may_hide_the_id_or_the_bundle_is_refused(arguments: list[str]) -> None:
-    with pytest.raises(Refused, match="does not know the option"):
+    with pytest.raises(ContainerRefused, match="does not know the option"):
         command_line.of_create(arguments)
 
 

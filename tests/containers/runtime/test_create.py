@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mpsd.grants.rules.messages import BundleDevice, BundleMount, ContainerAnswer, ContainerAsks, Refusal
+from mpsd.grants.rules.messages import BundleDevice, BundleMount, ContainerAnswer, HostContainerRequest, Refusal
 from tests.containers.runtime.ground import Ground, names
 from tests.containers.runtime.mpsd_answers import Answers, answering
 
@@ -113,7 +113,7 @@ def test_a_grant_is_written_into_the_bundle(ground: Ground) -> None:
     assert names(ground.bundle) == {"config.json", "mpsd-runtime.json"}
     (asked,) = mpsd.asked
     six = dict(entry.split("=") for entry in SIX)
-    assert msgspec.convert(asked.body, ContainerAsks, strict=True) == ContainerAsks(
+    assert msgspec.convert(asked.body, HostContainerRequest, strict=True) == HostContainerRequest(
         str(ground.root), "c1", "", six, "", (), host_ipc=True, runtime=str(ground.following), host_root=True
     )
     assert [event["event"] for event in ground.events] == ["asked", "granted"]
@@ -133,8 +133,8 @@ def test_everything_that_is_asked_is_told(ground: Ground) -> None:
     ground.config.write_text(json.dumps(config))
     with answering(ground.run_directory, Answers({ASK: (204, None)})) as mpsd:
         ground.create()
-    asks = msgspec.convert(mpsd.asked[0].body, ContainerAsks, strict=True)
-    assert asks == ContainerAsks(
+    asks = msgspec.convert(mpsd.asked[0].body, HostContainerRequest, strict=True)
+    assert asks == HostContainerRequest(
         str(ground.root), "c1", "train", {"EGPU": "x=y"}, "/s", ("CAP_KILL",), False, str(ground.following), False
     )
 

@@ -10,7 +10,7 @@ from mpsd.containers.dialects import names
 from mpsd.containers.runtime import bundle, json_text
 from mpsd.containers.runtime.asking import Granted
 from mpsd.containers.runtime.bundle import Record
-from mpsd.containers.runtime.json_text import Refused
+from mpsd.containers.runtime.json_text import ContainerRefused
 
 NAMES = st.sampled_from([*names.VARIABLES, "CUDA_MPS_PIPE_DIRECTORY", "PATH", "", "X"])
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=5)
@@ -25,7 +25,7 @@ def test_what_decides_is_read_in_one_way_or_refused(entries: list[str]) -> None:
     deciding = sorted(pair for pair in pairs if pair[0] in names.VARIABLES)
     try:
         script, found = bundle.dialect(entries)
-    except Refused:
+    except ContainerRefused:
         assert len(dict(deciding)) < len(deciding)
         return
     assert script == ""
@@ -99,7 +99,7 @@ def test_whatever_is_no_json_is_refused(data: bytes) -> None:
     except (ValueError, ZeroDivisionError):
         try:
             json_text.read(data, "it")
-        except Refused:
+        except ContainerRefused:
             return
         raise AssertionError("read what is no JSON") from None
     assert json_text.read(data, "it") == wanted

@@ -8,7 +8,7 @@ import time
 import msgspec
 import pytest
 
-from mpsd.grants.rules.messages import ContainerName, ExecAnswer
+from mpsd.grants.rules.messages import ExecAnswer, HostContainerName
 from tests.containers.runtime.ground import Ended, Ground
 from tests.containers.runtime.mpsd_answers import Answers, answering
 from tests.containers.runtime.test_create import ASK, SIX, granted
@@ -48,7 +48,9 @@ def test_a_further_process_gets_what_holds_now(container: Ground) -> None:
     with answering(container.run_directory, Answers({NOW: (200, msgspec.to_builtins(now))})) as mpsd:
         assert _exec(container).code == 0
     assert _environment(container) == ["A=b", *(f"{name}={value}" for name, value in now.environment.items())]
-    assert msgspec.convert(mpsd.asked[0].body, ContainerName, strict=True) == ContainerName(str(container.root), "c1")
+    assert msgspec.convert(mpsd.asked[0].body, HostContainerName, strict=True) == HostContainerName(
+        str(container.root), "c1"
+    )
     assert container.events[-1]["event"] == "exec"
 
 
@@ -121,7 +123,9 @@ def test_the_hook_of_the_bundle_tells_mpsd_of_the_end(container: Ground) -> None
         ended = subprocess.run(hook["args"], executable=hook["path"], input=state.encode(), timeout=20, check=False)
     assert ended.returncode == 0
     assert [asked.url for asked in mpsd.asked] == [OVER]
-    assert msgspec.convert(mpsd.asked[0].body, ContainerName, strict=True) == ContainerName(str(container.root), "c1")
+    assert msgspec.convert(mpsd.asked[0].body, HostContainerName, strict=True) == HostContainerName(
+        str(container.root), "c1"
+    )
     assert container.events[-1]["event"] == "over"
     assert "reasons" not in container.events[-1]
 

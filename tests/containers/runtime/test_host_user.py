@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mpsd.containers.runtime.create import may_be_root
-from mpsd.containers.runtime.json_text import Refused
+from mpsd.containers.runtime.json_text import ContainerRefused
 
 MAPPED = {"containerID": 0, "hostID": 100_000, "size": 65_536}
 
@@ -32,5 +32,5 @@ def test_root_of_the_machine_is_known_by_user_and_mapping(bundle: dict[str, obje
 
 @pytest.mark.parametrize("uid", ["0", -1, True, 1.5, []])
 def test_a_user_that_is_no_number_is_refused(uid: object) -> None:
-    with pytest.raises(Refused, match="process: user: uid is"):
+    with pytest.raises(ContainerRefused, match="process: user: uid is"):
         may_be_root(config(uid=uid))

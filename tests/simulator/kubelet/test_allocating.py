@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from mpsd.kubelet.rules.messages import Answer, DeviceNode, Mount
+from mpsd.kubelet.rules.messages import Answer, DeviceNode, HostMount
 from mpsd.kubelet.rules.node_pods import ContainerName
 from mpsd.kubelet.rules.pod_grants import ContainerDevices
 from mpsd.model.problem import InvalidInput, Problem
@@ -176,7 +176,7 @@ def test_a_container_sees_its_mounts_its_devices_and_its_variables_which_beat_th
         gate.touch()
         plugin.answer = Answer(
             {"PIPE": "/run/mpsd/client", "LIMIT": "the plugin's"},
-            (Mount(str(client), "/run/mpsd/client", read_only=True),),
+            (HostMount(str(client), "/run/mpsd/client", read_only=True),),
             (DeviceNode(str(gate), "/dev/mpsd-gate", "r"),),
         )
         own = container(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.platform.waiting import wait_until
-from mpsd.simulator.kubelet.containers import Ended, NotStarted, Run
+from mpsd.simulator.kubelet.containers import ContainerRun, Ended, NotStarted
 from tests.simulator.kubelet.world import lives
 
 NOBODY = 65534
@@ -25,7 +25,7 @@ kubelet_shim.main()
 """
 
 
-def run(folder: Path, command: list[str], shim_uid: int = 0, **spec: object) -> Run:
+def run(folder: Path, command: list[str], shim_uid: int = 0, **spec: object) -> ContainerRun:
     """One container, at its end. shim_uid: another than root may not mount."""
     (folder / "root").mkdir()
     told = {"command": command, "environment": {}, "mounts": [], "devices": [], "cgroup": "", "uid": None, **spec}
@@ -34,7 +34,7 @@ def run(folder: Path, command: list[str], shim_uid: int = 0, **spec: object) -> 
         for each in (folder, folder / "root", folder / "spec.json"):
             os.chown(each, shim_uid, shim_uid)
     subprocess.run([sys.executable, "-P", "-c", IMPORT_FIRST, str(folder), str(shim_uid)], timeout=30, check=False)
-    return Run(folder)
+    return ContainerRun(folder)
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from typing import Any
 import aiohttp
 
 from mpsd.kubelet.device_plugin import PluginServer, register
-from mpsd.simulator.api_server.cluster import Cluster
+from mpsd.simulator.api_server.cluster import SimulatedCluster
 from mpsd.simulator.api_server.server import ApiServer as Server
 from mpsd.simulator.api_server.server import write_kubeconfig
-from mpsd.simulator.kubelet.api_source import Access, ApiServer, read_kubeconfig
-from mpsd.simulator.kubelet.kubelet import Kubelet, KubeletSettings
-from mpsd.simulator.kubelet.versions import Pace
+from mpsd.simulator.kubelet.api_source import ApiAccess, ApiServerSource, read_kubeconfig
+from mpsd.simulator.kubelet.kubelet import Kubelet, SimulatedKubeletSettings
+from mpsd.simulator.kubelet.versions import KubeletPace
 from tests.simulator.kubelet.world import DEADLINE_S, MEMORY, Plugin, container
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
@@ -25,7 +25,7 @@ PODS = "/api/v1/namespaces/default/pods"
 class OneNode:
     """A cluster of one node, asked as anybody asks it."""
 
-    def __init__(self, access: Access, session: aiohttp.ClientSession, folder: Path) -> None:
+    def __init__(self, access: ApiAccess, session: aiohttp.ClientSession, folder: Path) -> None:
         self.folder = folder
         self._access = access
         self._session = session
@@ -44,11 +44,11 @@ class OneNode:
 
 @asynccontextmanager
 async def cluster(folder: Path) -> AsyncIterator[OneNode]:
-    server = Server(Cluster())
+    server = Server(SimulatedCluster())
     await server.start()
     access = read_kubeconfig(write_kubeconfig(server, folder))
-    source = ApiServer(access, "gpu-1", {"gpu": "yes"})
-    kubelet = Kubelet(KubeletSettings(folder, pace=Pace(retry_s=0.1, list_s=0.02, look_s=0.02)), source)
+    source = ApiServerSource(access, "gpu-1", {"gpu": "yes"})
+    kubelet = Kubelet(SimulatedKubeletSettings(folder, pace=KubeletPace(retry_s=0.1, list_s=0.02, look_s=0.02)), source)
     await kubelet.start()
     stopping = asyncio.Event()
     running = asyncio.create_task(kubelet.run(stopping))

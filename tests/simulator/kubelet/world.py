@@ -14,10 +14,10 @@ from mpsd.kubelet.rules.messages import Answer, Device
 from mpsd.kubelet.rules.pod_grants import ContainerDevices
 from mpsd.platform import processes
 from mpsd.platform.waiting import until
-from mpsd.simulator.kubelet.containers import Run, Running
-from mpsd.simulator.kubelet.kubelet import Kubelet, KubeletSettings
+from mpsd.simulator.kubelet.containers import ContainerRun, Running
+from mpsd.simulator.kubelet.kubelet import Kubelet, SimulatedKubeletSettings
 from mpsd.simulator.kubelet.sources import PodsInMemory
-from mpsd.simulator.kubelet.versions import Pace, Version
+from mpsd.simulator.kubelet.versions import KubeletPace, Version
 
 MEMORY, PERCENT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 KINDS = {MEMORY: "memory", PERCENT: "percent"}
@@ -98,8 +98,8 @@ class World:
         return self._kubelet
 
     async def start_kubelet(self) -> None:
-        pace = Pace(retry_s=0.05, list_s=0.01, look_s=0.01, dial_s=0.5)
-        settings = KubeletSettings(self.folder, self.version, pace=pace)
+        pace = KubeletPace(retry_s=0.05, list_s=0.01, look_s=0.01, dial_s=0.5)
+        settings = SimulatedKubeletSettings(self.folder, self.version, pace=pace)
         self._kubelet = Kubelet(settings, self.pods)
         await self._kubelet.start()
         self._stopping.clear()
@@ -159,7 +159,7 @@ class World:
         message: str = self.state(uid)["waiting"]["message"]
         return message
 
-    def run_of(self, uid: str) -> Run:
+    def run_of(self, uid: str) -> ContainerRun:
         """The newest run of a container of the pod."""
         return max(
             self.kubelet.containers.all_runs(uid), key=lambda run: (run.folder.parent.name == "main", run.attempt)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.model.domain import State
-from mpsd.model.events import Happening, Reason, node_subject
+from mpsd.model.events import Event, Reason, node_subject
 from tests.simulated_api import SimulatedApi
 from tests.status.pod_worlds import client, held, node
 from tests.status.report.test_telling import BUSY, told
@@ -88,7 +88,7 @@ def test_a_missing_right_is_said_once_and_keeps_nothing_else_from_being_told(
     async def test(world: World) -> None:
         await world.make_node()
         world.report.report(BUSY)
-        world.report.happened(Happening(node_subject(NODE), Reason.CORDON_UNKNOWN, "told all the same"))
+        world.report.happened(Event(node_subject(NODE), Reason.CORDON_UNKNOWN, "told all the same"))
 
         async def event() -> bool:
             return (NODE, "MPSCordonUnknown", 1) in await world.events()

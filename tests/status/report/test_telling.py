@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from mpsd.model.domain import State
-from mpsd.model.events import Happening, Reason, pod_subject
+from mpsd.model.events import Event, Reason, pod_subject
 from mpsd.model.identity import PodName
-from mpsd.model.violations import Kind, Response
+from mpsd.model.violations import Response, ViolationKind
 from mpsd.platform.kube import NotFound, Object, PatchKind
 from mpsd.platform.kube_time import stamp
 from mpsd.status.rules import mpsnode
-from mpsd.status.rules.pods import PodMarks
+from mpsd.status.rules.pods import PodAnnotations
 from mpsd.watchdog.rules.reported import LastViolation, NodeViolations, Tally
 from tests.model.worlds import POLICY, UUIDS
 from tests.simulated_api import SimulatedApi
@@ -126,7 +126,7 @@ def test_annotations_are_written_on_the_very_pod_and_others_are_left(api: Simula
         name = PodName("default", "train", made["metadata"]["uid"])
         other = PodName("default", "train", "of-another-time")
         wants = {"mpsd.io/gpu": UUIDS[0]}
-        world.report.report(BUSY, [PodMarks(other, {}, {"wrong": "1"}), PodMarks(name, {}, wants)])
+        world.report.report(BUSY, [PodAnnotations(other, {}, {"wrong": "1"}), PodAnnotations(name, {}, wants)])
 
         async def annotations() -> dict[str, str] | None:
             found: dict[str, str] = (await world.kube.get(PODS, "train", "default"))["metadata"]["annotations"]
@@ -172,8 +172,8 @@ def test_what_a_program_did_that_it_may_not_is_told_of_its_pod_once_the_pod_is_g
     api: SimulatedApi, tmp_path: Path
 ) -> None:
     who = PodName("default", "train", BUSY.grants[0].grant.id)
-    last = LastViolation(BUSY.now, Kind.MEMORY_OVER_GRANT, Response.KILL, who)
-    counts = {Kind.MEMORY_OVER_GRANT: 1}
+    last = LastViolation(BUSY.now, ViolationKind.MEMORY_OVER_GRANT, Response.KILL, who)
+    counts = {ViolationKind.MEMORY_OVER_GRANT: 1}
     quiet = NodeViolations(BUSY.now, {}, (), {})
     one = replace(quiet, counts=counts, last=(last,), grants={who.uid: Tally(counts, last)})
 
@@ -209,8 +209,8 @@ def test_an_event_in_a_namespace_that_is_gone_keeps_no_other_from_being_told(api
     async def test(world: World) -> None:
         await world.make_node()
         lost = PodName("no-such-namespace", "lost", "uid")
-        world.report.happened(Happening(pod_subject(lost), Reason.EVICTED, "it is gone"))
-        world.report.happened(Happening(pod_subject(PodName("default", "a", "uid")), Reason.EVICTED, "it is told"))
+        world.report.happened(Event(pod_subject(lost), Reason.EVICTED, "it is gone"))
+        world.report.happened(Event(pod_subject(PodName("default", "a", "uid")), Reason.EVICTED, "it is told"))
 
         async def one() -> bool:
             return await world.events() == [("a", "MPSEvicted", 1)]
@@ -312,9 +312,7 @@ def test_what_happened_last_is_told_before_the_agent_ends(api: SimulatedApi, tmp
     async def test(world: World) -> None:
         await world.make_node()
         world.report.report(BUSY)
-        world.report.happened(
-            Happening(pod_subject(PodName("default", "a", "uid")), Reason.EVICTED, "in the last moment")
-        )
+        world.report.happened(Event(pod_subject(PodName("default", "a", "uid")), Reason.EVICTED, "in the last moment"))
         await world.stop_reporting()
         assert ("a", "MPSEvicted", 1) in await world.events()
 

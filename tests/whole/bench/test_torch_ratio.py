@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from mpsd.bench import torch_ratio
-from mpsd.bench.here import CannotMeasure, Here
+from mpsd.bench.here import BenchContext, CannotMeasure
 from mpsd.platform.limits_files import load_limits
 
 # As resnet.py speaks: twice as many images as percents of the threads, a batch's part less.
@@ -22,8 +22,8 @@ for word in sys.argv[2:]:
 """
 
 
-def here_with(simulate: str, steps: list[str]) -> Here:
-    return Here(simulate=simulate, facts=load_limits(None).facts, window_s=0.1, rounds=1, step=steps.append)
+def here_with(simulate: str, steps: list[str]) -> BenchContext:
+    return BenchContext(simulate=simulate, facts=load_limits(None).facts, window_s=0.1, rounds=1, step=steps.append)
 
 
 def test_simulated_gpus_run_no_pytorch() -> None:

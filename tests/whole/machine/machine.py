@@ -30,7 +30,7 @@ from mpsd.mps.rules import control_protocol
 from mpsd.platform import local_api, processes, records
 from mpsd.platform.domain_folder import DomainFolder
 from mpsd.platform.limits_files import load_limits, shipped_folder
-from mpsd.simulator.card import Card
+from mpsd.simulator.card import CardView
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import SimulatedNvml
 
@@ -149,7 +149,7 @@ class Machine:
         self._gpus = gpus
         self._programs: list[Program] = []
         self._services: list[tuple[str, Service]] = []
-        self._cards: list[Card] = []
+        self._cards: list[CardView] = []
         self._limits.mkdir()
         self._write_facts(cards)
         self.set_policy()
@@ -383,7 +383,7 @@ class Machine:
         there = self.program(CONTROL)
         there.with_name("real").replace(there)
 
-    def card(self, ordinal: int = 0) -> Card:
+    def card(self, ordinal: int = 0) -> CardView:
         """A GPU's state; it can be read even after the simulation was removed."""
         card = self.simulation.card(ordinal)
         self._cards.append(card)

@@ -15,14 +15,14 @@ import pytest
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import Client
 from mpsd.model.policy import Response
-from mpsd.model.violations import Kind, Violation
+from mpsd.model.violations import Violation, ViolationKind
 from mpsd.mps.node import Node
 from mpsd.platform import processes
 from mpsd.platform.containers import PodProcesses
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.nvml import Nvml
 from mpsd.platform.settings import settings
-from mpsd.simulator.card import GRAPHICS, MPS_CLIENT, OUTSIDE_MPS, Card, Claim
+from mpsd.simulator.card import GRAPHICS, MPS_CLIENT, OUTSIDE_MPS, CardView, ContextClaim
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import SimulatedNvml
@@ -41,7 +41,7 @@ class World:
         self.nvml = Nvml(SimulatedNvml(machine.folder))
         self.nvml.open()
         self.node = Node(self.nvml, self.nvml.gpus(FACTS), {}, (), {}, "")
-        self.card: Card = machine.card(0)
+        self.card: CardView = machine.card(0)
         self.settings = settings(run_directory=str(folder), environment={})
         self.process = subprocess.Popen(["sleep", "600"])
         found = processes.identity_of(self.process.pid)
@@ -49,9 +49,11 @@ class World:
         self.identity: ProcessIdentity = found
 
     def put_on_gpu(self, kind: int = MPS_CLIENT) -> None:
-        self.card.claim(Claim(self.process.pid, kind, 100 * MIB))
+        self.card.claim(ContextClaim(self.process.pid, kind, 100 * MIB))
 
-    def violation(self, kind: Kind = Kind.MEMORY_OVER_GRANT, pod: str | None = None, **identity: int) -> Violation:
+    def violation(
+        self, kind: ViolationKind = ViolationKind.MEMORY_OVER_GRANT, pod: str | None = None, **identity: int
+    ) -> Violation:
         who = replace(self.identity, **identity)  # type: ignore[arg-type]
         seen = Client(who, self.node.gpus[0].uuid, 100, on_mps=False, command="sleep", grant="a", pod=pod)
         return Violation(kind, Response.KILL, seen.gpu, "a", None, seen, "takes too much")
@@ -114,9 +116,9 @@ def test_what_shows_something_on_a_display_is_left_alone_unless_it_has_a_grant(w
     for kind in (OUTSIDE_MPS, GRAPHICS):
         world.put_on_gpu(kind)
     with pytest.raises(NotEnded, match="it shows something on a display"):
-        world.end(world.violation(Kind.IN_NO_POD))
+        world.end(world.violation(ViolationKind.IN_NO_POD))
     assert world.lives
-    world.end(world.violation(Kind.MEMORY_OVER_GRANT))
+    world.end(world.violation(ViolationKind.MEMORY_OVER_GRANT))
     assert not world.lives, "nobody can hide by drawing something"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.model.node_status import GrantStatus
-from mpsd.model.violations import Kind
+from mpsd.model.violations import ViolationKind
 from mpsd.platform import processes
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.conftest import parted_on
@@ -260,7 +260,7 @@ def test_a_process_of_a_container_that_takes_too_much_is_ended_alone(container: 
     assert greedy.exit_code() != 0
     violations = container.machine.node().violations
     assert violations
-    assert (violations.last[-1].kind, violations.last[-1].pid) == (Kind.MEMORY_OVER_GRANT, greedy.pid)
+    assert (violations.last[-1].kind, violations.last[-1].pid) == (ViolationKind.MEMORY_OVER_GRANT, greedy.pid)
     assert processes.identity_of(neighbour)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PIPE_DIRECTORY
-from mpsd.model.violations import Kind
+from mpsd.model.violations import ViolationKind
 from tests.whole.machine import hardware
 from tests.whole.machine.hardware import AnyMachine, SimulatedMachine, cuda, seconds_over, used_mib
 from tests.whole.machine.machine import Program, eventually
@@ -41,7 +41,7 @@ def test_who_lifts_his_limit_within_his_program(here: AnyMachine, neighbour: Pro
         return cuda(here, GRANTED_GIB, f"lift={value}", f"alloc={TAKEN_MIB}", "hold")
 
     way = f"{MEMORY_LIMIT}={value}, set by the program itself"
-    _is_ended_soon(here, Escape(way, escape, GRANTED_MIB + TOLERANCE_MIB, Kind.MEMORY_OVER_GRANT))
+    _is_ended_soon(here, Escape(way, escape, GRANTED_MIB + TOLERANCE_MIB, ViolationKind.MEMORY_OVER_GRANT))
     _computes_on(neighbour)
 
 
@@ -52,7 +52,7 @@ def test_who_starts_a_program_without_its_limit(here: AnyMachine, neighbour: Pro
         return here.run(f"--gpu-mem {GRANTED_GIB}", "env", changed, *here.cuda, f"alloc={TAKEN_MIB}", "hold")
 
     way = f"{changed} in its environment"
-    _is_ended_soon(here, Escape(way, escape, GRANTED_MIB + TOLERANCE_MIB, Kind.MEMORY_OVER_GRANT))
+    _is_ended_soon(here, Escape(way, escape, GRANTED_MIB + TOLERANCE_MIB, ViolationKind.MEMORY_OVER_GRANT))
     _computes_on(neighbour)
 
 
@@ -63,7 +63,7 @@ def test_who_goes_beside_mps(here: AnyMachine, neighbour: Program) -> None:
     def escape() -> Program:
         return here.run(f"--gpu-mem {GRANTED_GIB}", "env", changed, *here.cuda, "hold")
 
-    _is_ended_soon(here, Escape(f"{changed} in its environment", escape, 0, Kind.OUTSIDE_MPS))
+    _is_ended_soon(here, Escape(f"{changed} in its environment", escape, 0, ViolationKind.OUTSIDE_MPS))
     _computes_on(neighbour)
 
 
@@ -74,7 +74,7 @@ class Escape:
     way: str
     begin: Callable[[], Program]
     most_mib: int
-    kind: Kind
+    kind: ViolationKind
 
 
 def _is_ended_soon(here: AnyMachine, escape: Escape) -> None:
@@ -89,7 +89,7 @@ def _is_ended_soon(here: AnyMachine, escape: Escape) -> None:
     is_kept_within(PROMISED_S, contained, tries=3 if isinstance(here, SimulatedMachine) else 1)
 
 
-def _is_told_of(here: AnyMachine, tenant: Program, kind: Kind) -> None:
+def _is_told_of(here: AnyMachine, tenant: Program, kind: ViolationKind) -> None:
     def told() -> bool:
         violations = here.node().violations
         assert violations is not None

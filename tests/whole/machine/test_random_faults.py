@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: in the end every domain serves, and the books hold exactly the living programs.
+"""Whatever happens in whatever order: in the end every domain serves, and the ledger holds exactly the living programs.
 
 On a machine of its own, where programs wait for their grants; tests/whole/node/test_soak.py is about pods.
 """

@@ -13,8 +13,8 @@ import pytest
 
 from mpsd.model.node_status import ViolationsStatus, ViolationStatus
 from mpsd.model.policy import Response
-from mpsd.model.violations import Kind
-from mpsd.simulator.card import GRAPHICS, MPS_SERVER, OUTSIDE_MPS, Claim
+from mpsd.model.violations import ViolationKind
+from mpsd.simulator.card import GRAPHICS, MPS_SERVER, OUTSIDE_MPS, ContextClaim
 from mpsd.simulator.gpus import MIB
 from tests.whole.machine.hardware import seconds_over
 from tests.whole.machine.machine import Machine, Program, eventually
@@ -76,7 +76,7 @@ class Watched:
         assert found is not None
         return found
 
-    def told(self, kind: Kind, program: Program) -> ViolationStatus:
+    def told(self, kind: ViolationKind, program: Program) -> ViolationStatus:
         """What was told of it, once its outcome is known where there is one."""
 
         def look() -> list[ViolationStatus]:
@@ -115,7 +115,7 @@ def test_a_program_that_lifts_its_limit_and_uses_it_is_ended_in_time(watched: Wa
         program = watched.shell(f"{LIMIT}='{value}' exec sim-cuda alloc=4000 hold")
         took_s = watched.seconds_over(program)
         assert program.exit_code() in ENDED
-        told = watched.told(Kind.MEMORY_OVER_GRANT, program)
+        told = watched.told(ViolationKind.MEMORY_OVER_GRANT, program)
         assert "MiB of gpu0 are used where 2048 MiB were granted" in told.message
         assert told.outcome.startswith("ended, its memory back ")
         assert watched.up.logged("ended", kind="memory_over_grant", pid=program.pid)
@@ -140,19 +140,19 @@ def test_processes_within_their_limits_and_over_together_are_contained(watched: 
 
     is_kept_within(PROMISED_S, escape)
     kinds = {one.kind for one in watched.violations.last}
-    assert Kind.TOO_MANY_CLIENTS in kinds, "the fourth was more than its grant may have"
+    assert ViolationKind.TOO_MANY_CLIENTS in kinds, "the fourth was more than its grant may have"
 
 
 def test_a_limit_that_is_lifted_and_not_used_is_told_of_once(watched: Watched) -> None:
     program = watched.shell(f"{LIMIT}=garbage {PARTITIONING}=1 exec sim-cuda hold")
-    assert watched.told(Kind.LIMIT_LIFTED, program).action is Response.WARN
-    assert watched.told(Kind.PARTITIONING_ENABLED, program).action is Response.WARN
+    assert watched.told(ViolationKind.LIMIT_LIFTED, program).action is Response.WARN
+    assert watched.told(ViolationKind.PARTITIONING_ENABLED, program).action is Response.WARN
     assert program.running
     looks = watched.violations.looks
     eventually(lambda: watched.violations.looks > looks + 2, "it was looked at again")
     assert [one.kind for one in watched.violations.last if one.pid == program.pid] == [
-        Kind.LIMIT_LIFTED,
-        Kind.PARTITIONING_ENABLED,
+        ViolationKind.LIMIT_LIFTED,
+        ViolationKind.PARTITIONING_ENABLED,
     ]
 
 
@@ -171,7 +171,7 @@ def test_a_granted_program_beside_mps_is_ended_though_the_daemon_does_not_answer
         finally:
             os.kill(daemon, signal.SIGCONT)
         assert program.exit_code() == KILLED
-        assert "runs beside MPS on gpu0" in watched.told(Kind.OUTSIDE_MPS, program).message
+        assert "runs beside MPS on gpu0" in watched.told(ViolationKind.OUTSIDE_MPS, program).message
         watched.machine.until_ready()
         return took_s
 
@@ -181,7 +181,7 @@ def test_a_granted_program_beside_mps_is_ended_though_the_daemon_does_not_answer
 def test_a_process_without_a_grant_is_told_of_and_left_alone(watched: Watched) -> None:
     stranger = watched.stranger("alloc=2000", "hold")
     stranger.heard("ready")
-    told = watched.told(Kind.IN_NO_POD, stranger)
+    told = watched.told(ViolationKind.IN_NO_POD, stranger)
     assert (told.action, told.grant) == (Response.WARN, None)
     assert "has no grant and uses gpu0" in told.message
     assert stranger.running
@@ -191,8 +191,8 @@ def test_who_may_not_be_ended_is_told_of_and_told_of_again_once_he_is_ended(watc
     watched.set_violations(in_no_pod={"action": "kill"})
     try:
         stranger = watched.machine.start(["sleep", "600"])
-        shown = watched.card.claim(Claim(stranger.pid, GRAPHICS, MIB))
-        watched.card.claim(Claim(stranger.pid, OUTSIDE_MPS, 100 * MIB))
+        shown = watched.card.claim(ContextClaim(stranger.pid, GRAPHICS, MIB))
+        watched.card.claim(ContextClaim(stranger.pid, OUTSIDE_MPS, 100 * MIB))
         goes_on = f"pid {stranger.pid} (sleep) has no grant and uses gpu0, which mpsd shares; it runs beside MPS, "
         goes_on += "without limits; it goes on: it shows something on a display, and such a process is never ended"
         eventually(lambda: watched.up.logged("violation", message=goes_on), "he is told of")

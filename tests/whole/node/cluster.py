@@ -175,7 +175,7 @@ class Cluster(Machine):
         return eventually(lambda: [one for one in self.node().grants if one.pod == name], f"{name} has a grant")[0]
 
     def empty(self) -> None:
-        """Deletes every pod; the books must be at zero then."""
+        """Deletes every pod; the ledger must be at zero then."""
         for item in self.pods():
             self.delete(item["metadata"]["name"])
         eventually(lambda: not self.pods(), "every pod is gone")
@@ -191,7 +191,7 @@ class Cluster(Machine):
         self.until_nothing_runs()
 
     def until_denied(self) -> None:
-        """Until the books are at zero, and nobody is let in any more."""
+        """Until the ledger is at zero, and nobody is let in any more."""
         self.until_no_grants()
         for domain in self.node().domains:
             eventually(lambda name=domain.name: self.limit_mib(name) == DENY_MIB, f"{domain.name} lets nobody in")

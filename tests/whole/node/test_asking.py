@@ -14,10 +14,10 @@ from mpsd.agent.agent import AgentRole
 from mpsd.kubelet import ledger, plugins
 from mpsd.kubelet.api import podresources_pb2 as wire
 from mpsd.kubelet.api.podresources_pb2_grpc import PodResourcesListerServicer, add_PodResourcesListerServicer_to_server
-from mpsd.kubelet.device_plugin import HeldBack
+from mpsd.kubelet.device_plugin import StartDeferred
 from mpsd.kubelet.ledger import KubeletGrants
 from mpsd.kubelet.plugins import MemoryPlugin, NodeDevices
-from mpsd.kubelet.rules.allocation import DeviceListStrategy, Held, Surroundings
+from mpsd.kubelet.rules.allocation import DeviceListStrategy, JournalEntry, NodeConditions
 from mpsd.kubelet.rules.devices import gpu_of, memory_devices
 from mpsd.kubelet.rules.node_pods import Bystander, NodePod, read_bystander, read_node_pod
 from mpsd.model.domain import Domain
@@ -75,18 +75,18 @@ class World:
     """Books beside a kubelet and an API server, which have one pod."""
 
     def __init__(
-        self, api: SimulatedApi, kubelet: Kubelet, books: KubeletGrants, pods: Mirror[NodePod | Bystander]
+        self, api: SimulatedApi, kubelet: Kubelet, ledger: KubeletGrants, pods: Mirror[NodePod | Bystander]
     ) -> None:
         self.api = api
         self.kubelet = kubelet
-        self.books = books
+        self.ledger = ledger
         self.pods = pods
 
     async def asks(self, looks: int) -> int:
         """How often kubelet is asked at so many looks, one right after the other."""
         before = self.kubelet.asked
         for _look in range(looks):
-            await self.books.refresh()
+            await self.ledger.refresh()
         return self.kubelet.asked - before
 
     def create(self, pod: Mapping[str, object]) -> None:
@@ -114,13 +114,13 @@ async def _world(folder: Path, api: SimulatedApi) -> AsyncIterator[World]:
     pods = Mirror[NodePod | Bystander](
         kube, Selection(PODS), lambda thing: read_node_pod(thing, POLICY) or read_bystander(thing), lambda: None
     )
-    books = KubeletGrants(folder / "kubelet.sock", folder / "agent/journal", pods, DOMAINS, lambda: POLICY, logger())
-    world = World(api, kubelet, books, pods)
+    ledger = KubeletGrants(folder / "kubelet.sock", folder / "agent/journal", pods, DOMAINS, lambda: POLICY, logger())
+    world = World(api, kubelet, ledger, pods)
     world.create(pod_object("train-0", container(mem=7)))
     await kubelet.start()
-    await books.refresh()
-    assert not books.ungranted
-    assert books.pods() == {}  # the grant is known, and not yet whose processes have it
+    await ledger.refresh()
+    assert not ledger.ungranted
+    assert ledger.pods() == {}  # the grant is known, and not yet whose processes have it
     mirroring = asyncio.create_task(pods.run())
     try:
         await until(lambda: pods.synced and pods.out_of_sync_since is None, DEADLINE_S, "the pods are mirrored")
@@ -150,11 +150,11 @@ def test_while_nothing_changes_kubelet_is_asked_seldom(monkeypatch: pytest.Monke
 
 def test_while_nothing_changes_the_books_stay_the_very_same() -> None:
     async def story(world: World) -> None:
-        await world.books.refresh()
-        held = world.books.held()
+        await world.ledger.refresh()
+        held = world.ledger.held()
         assert [one.grant.memory_mib for one in held] == [7 * 1024]
-        await world.books.refresh_now()
-        assert world.books.held() is held
+        await world.ledger.refresh_now()
+        assert world.ledger.held() is held
 
     tell(story)
 
@@ -174,7 +174,7 @@ def test_a_pod_that_changes_has_kubelet_asked_again() -> None:
 def test_an_answer_to_kubelet_has_it_asked_again() -> None:
     async def story(world: World) -> None:
         await world.calm()
-        world.books.note(Held("memory", mem_ids(2, first=20), named("train-0"), 100, processes.boot_id(), 1.0))
+        world.ledger.note(JournalEntry("memory", mem_ids(2, first=20), named("train-0"), 100, processes.boot_id(), 1.0))
         assert await world.asks(1) == 1
 
     tell(story)
@@ -187,8 +187,8 @@ def test_another_word_of_kubelet_has_it_asked_again() -> None:
         await world.calm()
         world.kubelet.held = ()
         assert await world.asks(1) == 0
-        await world.books.refresh_now()  # as before each start of a container
-        assert world.books.held() == ()
+        await world.ledger.refresh_now()  # as before each start of a container
+        assert world.ledger.held() == ()
         assert await world.asks(1) == 1
 
     tell(story)
@@ -198,8 +198,8 @@ def test_a_kubelet_that_is_away_is_asked_at_every_look() -> None:
     async def story(world: World) -> None:
         await world.calm()
         await world.kubelet.stop()
-        await world.books.refresh_now()
-        assert [one.grant.memory_mib for one in world.books.held()] == [7 * 1024]  # its last word stands
+        await world.ledger.refresh_now()
+        assert [one.grant.memory_mib for one in world.ledger.held()] == [7 * 1024]  # its last word stands
         await world.kubelet.start()
         assert await world.asks(1) == 1
 
@@ -221,12 +221,12 @@ def test_while_the_api_is_away_kubelet_is_asked_at_every_look() -> None:
 def test_a_pod_that_asks_for_no_gpu_is_known_to_have_none_and_has_nobody_asked() -> None:
     async def story(world: World) -> None:
         await world.calm()
-        asking = world.books.pods_seen
+        asking = world.ledger.pods_seen
         world.create(pod_object("web", container()))
         await until(lambda: len(world.pods.objects()) == 2, DEADLINE_S, "it is seen")
         assert await world.asks(1) == 0
-        assert [pod.name for pod in world.books.ungranted.values()] == ["web"]
-        assert world.books.pods_seen is asking
+        assert [pod.name for pod in world.ledger.ungranted.values()] == ["web"]
+        assert world.ledger.pods_seen is asking
 
     tell(story)
 
@@ -235,13 +235,13 @@ def test_while_the_api_is_away_who_has_none_is_known_and_nobody_else() -> None:
     async def story(world: World) -> None:
         world.create(pod_object("web", container()))
         await until(lambda: len(world.pods.objects()) == 2, DEADLINE_S, "it is seen")
-        await world.books.refresh()
-        before = dict(world.books.ungranted)
+        await world.ledger.refresh()
+        before = dict(world.ledger.ungranted)
         world.api.stop()
         await until(lambda: world.pods.out_of_sync_since, DEADLINE_S, "the API server is missed")
         world.kubelet.held = ()
-        await world.books.refresh_now()
-        assert world.books.ungranted == before
+        await world.ledger.refresh_now()
+        assert world.ledger.ungranted == before
         assert {pod.name for pod in before.values()} == {"web"}
 
     tell(story)
@@ -253,40 +253,40 @@ def test_devices_are_chosen_by_what_kubelet_says_now() -> None:
     async def story(world: World) -> None:
         world.create(pod_object("older", container(mem=4, percent=60), age=9))
         world.create(pod_object("newer", container(mem=7, percent=60)))
-        await until(lambda: len(world.books.pods_seen) == 3, DEADLINE_S, "they are seen")
+        await until(lambda: len(world.ledger.pods_seen) == 3, DEADLINE_S, "they are seen")
         boot, ids = processes.boot_id(), percent_ids(60)
-        world.books.note(Held("percent", ids, named("older"), 60, boot, 1.0, "uid-of-older"))
-        world.books.note(Held("memory", mem_ids(7), named("newer"), None, boot, 2.0, "uid-of-newer"))
+        world.ledger.note(JournalEntry("percent", ids, named("older"), 60, boot, 1.0, "uid-of-older"))
+        world.ledger.note(JournalEntry("memory", mem_ids(7), named("newer"), None, boot, 2.0, "uid-of-newer"))
         world.kubelet.name, world.kubelet.percent = "newer", ids
         available = [one for one in memory_devices(GPUS, POLICY) if one not in mem_ids(7)]
-        chosen = await _plugin(world.books).preferred(available, (), 4)
+        chosen = await _plugin(world.ledger).preferred(available, (), 4)
         assert set(map(gpu_of, chosen)) == {UUIDS[1]}  # both on the first would have 120 percent of its threads
 
     tell(story)
 
 
-def _plugin(books: KubeletGrants) -> MemoryPlugin:
+def _plugin(ledger: KubeletGrants) -> MemoryPlugin:
     """What chooses devices; who looks at the GPUs is not asked for that."""
     node = Node(cast("Nvml", None), GPUS, {}, (), {}, "")
-    devices = NodeDevices(node, DOMAINS, cast("AgentRole", None), books, lambda: POLICY)
+    devices = NodeDevices(node, DOMAINS, cast("AgentRole", None), ledger, lambda: POLICY)
 
     async def evict(pod: object, why: str) -> None:
         raise AssertionError(f"{pod}: {why}")
 
-    around = Surroundings("/run/mpsd", DeviceListStrategy.ENVVAR, {})
+    around = NodeConditions("/run/mpsd", DeviceListStrategy.ENVVAR, {})
     return MemoryPlugin(devices, around, lambda _happening: None, evict)
 
 
 def test_an_older_word_of_kubelet_that_comes_late_undoes_no_newer_one() -> None:
     async def story(world: World) -> None:
         world.kubelet.late = late = asyncio.Event()
-        first = asyncio.create_task(world.books.refresh_now())
+        first = asyncio.create_task(world.ledger.refresh_now())
         await until(lambda: world.kubelet.late is None, DEADLINE_S, "kubelet is asked")
         world.kubelet.held = mem_ids(3)
-        await world.books.refresh_now()
+        await world.ledger.refresh_now()
         late.set()
         await first
-        assert [one.grant.memory_mib for one in world.books.held()] == [3 * 1024]
+        assert [one.grant.memory_mib for one in world.ledger.held()] == [3 * 1024]
 
     tell(story)
 
@@ -295,9 +295,9 @@ def test_no_container_starts_before_kubelet_has_said_what_its_pod_holds(monkeypa
     async def story(world: World) -> None:
         monkeypatch.setattr(plugins, "_ANSWER_S", 0.3)
         await world.kubelet.stop()
-        with pytest.raises(HeldBack, match="kubelet does not say who holds what"):
-            await _plugin(world.books).pre_start(mem_ids(7))
-        waiting = asyncio.create_task(world.books.until_answered(DEADLINE_S))
+        with pytest.raises(StartDeferred, match="kubelet does not say who holds what"):
+            await _plugin(world.ledger).pre_start(mem_ids(7))
+        waiting = asyncio.create_task(world.ledger.until_answered(DEADLINE_S))
         await world.kubelet.start()
         assert await waiting == ""
 
@@ -307,14 +307,14 @@ def test_no_container_starts_before_kubelet_has_said_what_its_pod_holds(monkeypa
 def test_who_was_without_for_long_counts_as_holding_nothing_until_kubelet_says_otherwise() -> None:
     async def story(world: World) -> None:
         ids, world.kubelet.held = world.kubelet.held, ()
-        await world.books.refresh_now()
-        assert not world.books.ungranted  # it may just have come
-        assert world.books.listed == {("default", "train-0")}
-        (pod,) = world.books.pods_seen
-        world.books.set_unallocated(frozenset({pod.uid}))
-        assert set(world.books.ungranted) == {pod.uid}
+        await world.ledger.refresh_now()
+        assert not world.ledger.ungranted  # it may just have come
+        assert world.ledger.listed == {("default", "train-0")}
+        (pod,) = world.ledger.pods_seen
+        world.ledger.set_unallocated(frozenset({pod.uid}))
+        assert set(world.ledger.ungranted) == {pod.uid}
         world.kubelet.held = ids
-        await world.books.refresh_now()
-        assert not world.books.ungranted
+        await world.ledger.refresh_now()
+        assert not world.ledger.ungranted
 
     tell(story)

@@ -2,14 +2,14 @@
 
 import asyncio
 
-from mpsd.platform.event_loop import Pace
+from mpsd.platform.event_loop import Throttle
 from mpsd.platform.waiting import until
 
 
 def test_the_first_is_at_once_and_all_that_follow_are_one() -> None:
     async def story() -> list[float]:
         loop, acted = asyncio.get_running_loop(), list[float]()
-        pace = Pace(lambda: acted.append(loop.time()), 0.2)
+        pace = Throttle(lambda: acted.append(loop.time()), 0.2)
         pace.ask()
         for _turn_of_the_loop in range(2):
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Whatever befalls a node in whatever order: in the end its books hold exactly the living pods, and no other was hit.
+"""Whatever befalls a node in whatever order: in the end its ledger holds exactly the living pods, and no other was hit.
 
 One node with two GPUs for all sequences. One of the GPUs is spared in each: what befalls the other, mpsd, kubelet and
 the API server is not noticed there.

@@ -19,7 +19,7 @@ import pytest
 
 from mpsd.model.node_status import ViolationsStatus
 from mpsd.model.policy import Response
-from mpsd.model.violations import Kind
+from mpsd.model.violations import ViolationKind
 from mpsd.platform import local_api
 from mpsd.simulator.card import MPS_SERVER, OUT_OF_MEMORY
 from mpsd.simulator.gpus import MIB
@@ -158,7 +158,7 @@ class Watched:
         before = eventually(looks, "somebody judges")
         eventually(lambda: looks() > before, "and judges again")
 
-    def counted(self, kind: Kind, action: Response) -> int:
+    def counted(self, kind: ViolationKind, action: Response) -> int:
         return sum(one.count for one in self.violations.counts if (one.kind, one.action) == (kind, action))
 
     def empty(self) -> None:
@@ -226,7 +226,7 @@ def test_every_value_that_lifts_the_limits_is_contained_though_nothing_shows_it(
     assert "MiB of gpu0 are used where 2048 MiB were granted" in watched.told("liar", "GPUMemoryExceeded")
     assert "GPULimitLifted" not in watched.events("liar")
     assert watched.cluster.phase("liar") == "Running", "the process that uses no GPU is left alone"
-    last = [one for one in watched.violations.last if one.kind is Kind.MEMORY_OVER_GRANT][-1]
+    last = [one for one in watched.violations.last if one.kind is ViolationKind.MEMORY_OVER_GRANT][-1]
     assert (last.namespace, last.pod, last.action) == ("default", "liar", Response.KILL)
 
 
@@ -286,11 +286,11 @@ def test_a_pod_that_asks_for_no_gpu_is_kept_off_it(watched: Watched) -> None:
 def test_in_an_exempt_namespace_it_is_left_alone(watched: Watched) -> None:
     made, pods = unasking(watched, "monitor"), "/api/v1/namespaces/kube-system/pods"
     made["metadata"]["namespace"] = "kube-system"
-    ended = watched.counted(Kind.WITHOUT_GRANT, Response.KILL)
+    ended = watched.counted(ViolationKind.WITHOUT_GRANT, Response.KILL)
     watched.cluster.ask("POST", pods, made)
-    eventually(lambda: watched.counted(Kind.WITHOUT_GRANT, Response.OBSERVE), "it is seen")
+    eventually(lambda: watched.counted(ViolationKind.WITHOUT_GRANT, Response.OBSERVE), "it is seen")
     assert watched.others()
-    assert watched.counted(Kind.WITHOUT_GRANT, Response.KILL) == ended
+    assert watched.counted(ViolationKind.WITHOUT_GRANT, Response.KILL) == ended
     watched.cluster.ask("DELETE", f"{pods}/monitor?gracePeriodSeconds=0")
 
 
@@ -341,7 +341,7 @@ def test_the_policy_says_what_is_done(watched: Watched) -> None:
     cluster.apply(by_shell("observed", f"{PIPE}=/nowhere exec sim-cuda hold", 3))
     cluster.apply(unasking(watched, "evicted"))
     assert watched.told("warned", "GPUMemoryExceeded")
-    eventually(lambda: watched.counted(Kind.OUTSIDE_MPS, Response.OBSERVE), "it is observed")
+    eventually(lambda: watched.counted(ViolationKind.OUTSIDE_MPS, Response.OBSERVE), "it is observed")
     eventually(lambda: cluster.is_gone("evicted"), "it is evicted")
     assert "without a grant" in watched.told("evicted", "MPSEvicted")
     assert not watched.events("observed")

@@ -40,7 +40,7 @@ def test_a_bind_is_one_patch_and_one_binding(api: SimulatedApi, tmp_path: Path) 
         await world.add_node()
         scheduler = await world.scheduler()
         pod = await world.add_pod("a", 7)
-        await scheduler.sees(lambda: scheduler.books.pod("default", "a"), "the pod is heard of")
+        await scheduler.sees(lambda: scheduler.ledger.pod("default", "a"), "the pod is heard of")
         before = api.do(lambda: api.cluster.store.version)
         assert await scheduler.bind(pod) == ""
         changes = api.do(lambda: [change.key.plural for change in api.cluster.store.since(before)])
@@ -84,7 +84,7 @@ def test_pods_that_cannot_be_bound_are_refused_with_the_reason(api: SimulatedApi
         await world.end_pod("a")
         assert await scheduler.bind(pod) == "pod default/a is gone"
         again = await world.add_pod("a", 7)
-        await scheduler.sees(partial(scheduler.books.pod, "default", "a"), "its namesake is heard of")
+        await scheduler.sees(partial(scheduler.ledger.pod, "default", "a"), "its namesake is heard of")
         assert await scheduler.bind(pod) == "pod default/a is gone; another has its name"
         assert await world.promises() == {}
         assert await scheduler.bind(again) == ""
@@ -113,7 +113,7 @@ def test_binds_to_one_node_at_once_wait_for_each_other(api: SimulatedApi, tmp_pa
         with between(world.kubeconfig) as (here, kube):
             scheduler = await world.scheduler(kube)
             pods = [await world.add_pod(f"p{n}", 7) for n in range(4)]
-            await scheduler.sees(lambda: scheduler.books.pod("default", "p3"), "the pods are heard of")
+            await scheduler.sees(lambda: scheduler.ledger.pod("default", "p3"), "the pods are heard of")
             answers = await asyncio.gather(*(scheduler.bind(pod) for pod in pods))
             assert sorted(map(bool, answers)) == [False, False, True, True]
             assert Counter(here.calls) == {"PATCH mpsnodes": 2, "POST binding": 2, "GET pods": 2}
@@ -160,7 +160,7 @@ def test_versions_that_went_back_stop_no_bind(api: SimulatedApi, tmp_path: Path)
     async def test(world: World) -> None:
         await world.add_node()
         scheduler = await world.scheduler()
-        known = scheduler.books.known("node1")
+        known = scheduler.ledger.known("node1")
         assert known
         assert known.told
         known.watched(replace(known.told, version="999999"), world.clock())
@@ -215,7 +215,7 @@ def test_a_promise_that_cannot_be_kept_is_taken_back(api: SimulatedApi, tmp_path
         await world.add_node("node2")
         scheduler, other = await world.scheduler(), await world.scheduler()
         pod = await world.add_pod("a", 7)
-        for heard in (scheduler.books, other.books):
+        for heard in (scheduler.ledger, other.ledger):
             await scheduler.sees(partial(heard.pod, "default", "a"), "the pod is heard of")
         answers = await asyncio.gather(scheduler.bind(pod, "node1"), other.bind(pod, "node2"))
         assert sorted(map(bool, answers)) == [False, True]

@@ -7,7 +7,7 @@ from mpsd.kubelet.rules.gpu_choice import GPU
 from mpsd.model.policy import Placement
 from mpsd.platform.kube import PatchKind
 from mpsd.scheduler.ledger import Patience
-from mpsd.scheduler.rules.capacity import Source
+from mpsd.scheduler.rules.capacity import AssignmentSource
 from tests.model.worlds import POLICY
 from tests.simulated_api import SimulatedApi
 from tests.whole.scheduler.world import GIB, MPS_NODES, NODES, World, run, uuid
@@ -22,10 +22,10 @@ def test_pods_of_other_schedulers_count(api: SimulatedApi, tmp_path: Path) -> No
         await world.add_pod("unsaid", 5, node="node1")
         await scheduler.sees_free(23, 11)
         assert {one.pod.name: one.source for one in scheduler.node().taken} == {
-            "said": Source.BOUND,
-            "unsaid": Source.GUESSED,
+            "said": AssignmentSource.BOUND,
+            "unsaid": AssignmentSource.GUESSED,
         }
-        assert {pod.name.name for pod in scheduler.books.pods_on("node1")} == {"said", "unsaid"}
+        assert {pod.name.name for pod in scheduler.ledger.pods_on("node1")} == {"said", "unsaid"}
 
     run(api, tmp_path, test)
 
@@ -81,8 +81,8 @@ def test_a_promise_to_a_pod_that_nobody_binds_ends(api: SimulatedApi, tmp_path: 
         await world.promise(uid, "a", 7)
         scheduler = await world.scheduler()
         await scheduler.sees_free(16, 23)
-        assert set(scheduler.books.promised_to(uid)) == {"node1"}
-        assert [room.memory_mib for room in scheduler.books.promised_to(uid)["node1"].rooms] == [23 * GIB] * 2
+        assert set(scheduler.ledger.promised_to(uid)) == {"node1"}
+        assert [room.memory_mib for room in scheduler.ledger.promised_to(uid)["node1"].rooms] == [23 * GIB] * 2
         world.pass_time(149)
         assert scheduler.free() == [16, 23]
         world.pass_time(2)
@@ -108,7 +108,7 @@ def test_a_promise_to_a_pod_that_is_bound_does_not_end(api: SimulatedApi, tmp_pa
         await world.add_node()
         scheduler = await world.scheduler()
         assert await scheduler.bind(await world.add_pod("a", 7)) == ""
-        await scheduler.sees(lambda: scheduler.books.pods_on("node1"), "it is seen bound")
+        await scheduler.sees(lambda: scheduler.ledger.pods_on("node1"), "it is seen bound")
         world.pass_time()
         assert await scheduler.bind(await world.add_pod("b", 7)) == ""
         assert len(await world.promises()) == 2
@@ -122,16 +122,16 @@ def test_a_scheduler_that_lost_its_watches_lists_again(api: SimulatedApi, tmp_pa
         scheduler = await world.scheduler()
         for name in "ab":
             assert await scheduler.bind(await world.add_pod(name, 7)) == ""
-        await scheduler.sees(lambda: len(scheduler.books.pods_on("node1")) == 2, "both are seen bound")
+        await scheduler.sees(lambda: len(scheduler.ledger.pods_on("node1")) == 2, "both are seen bound")
         api.stop()
-        await scheduler.sees(lambda: scheduler.books.out_of_sync_s, "the API is away")
-        assert scheduler.books.trouble == ""
+        await scheduler.sees(lambda: scheduler.ledger.out_of_sync_s, "the API is away")
+        assert scheduler.ledger.trouble == ""
         assert scheduler.free() == [9, 23]
         await world.end_pod("a")
         api.forget_history()
         api.start()
         await scheduler.sees_free(16, 23)
-        assert [pod.name.name for pod in scheduler.books.pods_on("node1")] == ["b"]
+        assert [pod.name.name for pod in scheduler.ledger.pods_on("node1")] == ["b"]
 
     run(api, tmp_path, test)
 
@@ -142,7 +142,7 @@ def test_nothing_is_bound_while_the_api_has_been_away_for_long(api: SimulatedApi
         scheduler = await world.scheduler(patience=Patience(out_of_sync_s=0.1))
         pod = await world.add_pod("a", 7)
         api.stop()
-        await scheduler.sees(lambda: scheduler.books.trouble, "the API has been away for long")
+        await scheduler.sees(lambda: scheduler.ledger.trouble, "the API has been away for long")
         assert "mpsd scheduler cannot say what is free: nothing has been heard of" in await scheduler.bind(pod)
         api.start()
         await scheduler.is_ready()
@@ -157,11 +157,11 @@ def test_a_node_that_is_gone_takes_no_pods(api: SimulatedApi, tmp_path: Path) ->
         scheduler = await world.scheduler()
         assert await scheduler.bind(await world.add_pod("a", 7)) == ""
         await world.kube.delete(MPS_NODES, "node1")
-        await scheduler.sees(lambda: not scheduler.books.table.nodes, "it has no row")
+        await scheduler.sees(lambda: not scheduler.ledger.table.nodes, "it has no row")
         assert await scheduler.bind(await world.add_pod("b", 7)) == "node node1: mpsd knows no GPU of this node"
         await world.kube.delete(NODES, "node1")
         await world.end_pod("a")
-        await scheduler.sees(lambda: scheduler.books.known("node1") is None, "nothing of it is kept")
+        await scheduler.sees(lambda: scheduler.ledger.known("node1") is None, "nothing of it is kept")
 
     run(api, tmp_path, test)
 
@@ -172,7 +172,7 @@ def test_a_changed_policy_writes_every_row_anew(api: SimulatedApi, tmp_path: Pat
         scheduler = await world.scheduler()
         assert scheduler.node().policy.placement is Placement.BINPACK
         scheduler.policy = replace(POLICY, placement=Placement.SPREAD)
-        scheduler.books.policy_changed()
+        scheduler.ledger.policy_changed()
         assert scheduler.node().policy.placement is Placement.SPREAD
 
     run(api, tmp_path, test)
@@ -197,7 +197,7 @@ def test_what_says_nothing_of_room_writes_no_row(api: SimulatedApi, tmp_path: Pa
         await world.add_node()
         scheduler = await world.scheduler()
         row = scheduler.node()
-        known = scheduler.books.known("node1")
+        known = scheduler.ledger.known("node1")
         assert known
         assert known.told
         version = known.told.version

@@ -8,7 +8,7 @@ import pytest
 
 from mpsd.platform.kube import Kube
 from mpsd.platform.waiting import until
-from mpsd.scheduler.rules.capacity import Source
+from mpsd.scheduler.rules.capacity import AssignmentSource
 from tests.simulated_api import SimulatedApi
 from tests.whole.scheduler.between import Between, Cut, between
 from tests.whole.scheduler.server_history import overfull
@@ -39,7 +39,7 @@ def test_a_bind_that_another_write_comes_before_counts_again(api: SimulatedApi, 
         with between(world.kubeconfig) as (here, kube):
             scheduler = await scheduler_behind(world, here, kube)
             pod = await world.add_pod("a", 7)
-            await scheduler.sees(lambda: scheduler.books.pod("default", "a"), "the pod is heard of")
+            await scheduler.sees(lambda: scheduler.ledger.pod("default", "a"), "the pod is heard of")
             here.cut_at(None)
             assert await scheduler.bind(pod) == ""
             assert tuple(here.calls) == CALLS
@@ -69,7 +69,7 @@ def test_the_books_are_right_at_once_after_a_crash(api: SimulatedApi, tmp_path: 
         assert bound == (cut.call == 3 and cut.done)
         new = await world.scheduler()
         assert new.free() == [16 if promised else 23]
-        expected = [Source.BOUND] if bound else [Source.RESERVED] if promised else []
+        expected = [AssignmentSource.BOUND] if bound else [AssignmentSource.RESERVED] if promised else []
         assert [one.source for one in new.node().taken] == expected
 
         large = await world.add_pod("large", 17)
@@ -80,7 +80,9 @@ def test_the_books_are_right_at_once_after_a_crash(api: SimulatedApi, tmp_path: 
         assert new.free() == [16]
         assert "gpu0 has 16 of 17 GiB free" in await new.bind(large)
         await world.tell("node1", await world.pod("a"))
-        await new.sees(lambda: [one.source for one in new.node().taken] == [Source.GRANTED], "the grant is heard of")
+        await new.sees(
+            lambda: [one.source for one in new.node().taken] == [AssignmentSource.GRANTED], "the grant is heard of"
+        )
         assert (await world.scheduler()).free() == [16]
         assert overfull(api, CARD) == []
 
@@ -145,9 +147,9 @@ def test_a_scheduler_that_hears_no_pods_gives_no_room_away_twice(api: SimulatedA
             deaf, well = await world.scheduler(kube), await world.scheduler()
             for name in "ab":
                 assert await well.bind(await world.add_pod(name, 7)) == ""
-            await well.sees(lambda: len(well.books.pods_on("node1")) == 2, "both are seen bound")
+            await well.sees(lambda: len(well.ledger.pods_on("node1")) == 2, "both are seen bound")
             await world.tell("node1", await world.pod("b"))
-            await well.sees(lambda: Source.GRANTED in {one.source for one in well.node().taken}, "it is told")
+            await well.sees(lambda: AssignmentSource.GRANTED in {one.source for one in well.node().taken}, "it is told")
             c, d = await world.add_pod("c", 2), await world.add_pod("d", 8)
             assert await well.bind(c) == ""  # with that write, the promise to b goes
             assert len(await world.promises()) == 2

@@ -4,7 +4,7 @@ import pytest
 
 from mpsd.platform.kube import Object
 from mpsd.scheduler.node import KnownNode, read_told
-from mpsd.scheduler.rules.capacity import Fate, Terms
+from mpsd.scheduler.rules.capacity import ReservationFate, Terms
 from mpsd.scheduler.rules.reservations import KEY
 from tests.model.worlds import POLICY
 from tests.whole.scheduler.world import told
@@ -60,16 +60,16 @@ def test_what_says_nothing_of_room_changes_the_version_alone(node: KnownNode) ->
 
 
 def test_a_node_that_falls_silent_takes_no_pods_after_a_while(node: KnownNode) -> None:
-    at = node.changes_at(lambda _promise: Fate.BOUND, 0)
+    at = node.changes_at(lambda _promise: ReservationFate.BOUND, 0)
     assert at == pytest.approx(600, abs=2)
     thing = mpsnode("11")
     thing["status"]["toldAt"] = "2020-01-01T00:00:00Z"
     node.watched(read_told(thing), 1)
-    books = node.books(Terms.of(POLICY, 48), ())
-    assert books
-    assert books.shut == "its agent has told nothing for long"
-    assert node.changes_at(lambda _promise: Fate.BOUND, 0) is None
+    ledger = node.ledger(Terms.of(POLICY, 48), ())
+    assert ledger
+    assert ledger.shut == "its agent has told nothing for long"
+    assert node.changes_at(lambda _promise: ReservationFate.BOUND, 0) is None
     assert node.watched(read_told(mpsnode("12")), 2)
-    books = node.books(Terms.of(POLICY, 48), ())
-    assert books
-    assert not books.shut
+    ledger = node.ledger(Terms.of(POLICY, 48), ())
+    assert ledger
+    assert not ledger.shut

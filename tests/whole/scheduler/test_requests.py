@@ -1,4 +1,4 @@
-"""What kube-scheduler asks is answered from the books, over HTTP, by one process for all of these tests."""
+"""What kube-scheduler asks is answered from the ledger, over HTTP, by one process for all of these tests."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from mpsd.kubelet.rules.gpu_choice import GPU
 from mpsd.platform.limits_files import POLICY_FILE, shipped_folder
 from mpsd.platform.waiting import wait_until
 from mpsd.simulator.api_server.kinds import PODS as POD_KIND
-from mpsd.simulator.api_server.objects import Key
+from mpsd.simulator.api_server.objects import ObjectKey
 from tests.scheduler.test_extender_wire import ANY_JSON
 from tests.served import DEADLINE_S, Object
 from tests.simulated_api import SimulatedApi, simulated_api
@@ -199,7 +199,7 @@ def test_a_gpu_that_is_cordoned_takes_nobody_from_then_on(served: Extender, api:
     seven = asking(api, "late")
     assert served.filter(seven, "roomy")["NodeNames"] == ["roomy"]
 
-    node = Key("mpsd.io", "mpsnodes", "", "roomy")
+    node = ObjectKey("mpsd.io", "mpsnodes", "", "roomy")
     api.do(lambda: api.cluster.objects.change(node, lambda thing: thing["spec"].update({"cordoned": ["all"]})))
     wait_until(lambda: not served.filter(seven, "roomy")["NodeNames"], DEADLINE_S, "it is heard of", 0.01)
     assert served.filter(seven, "roomy")["FailedNodes"] == {"roomy": "gpu0 is cordoned, gpu1 is cordoned"}

@@ -16,8 +16,8 @@ from mpsd.platform.kube_access import of_kubeconfig
 from mpsd.platform.kube_time import stamp
 from mpsd.platform.waiting import until
 from mpsd.scheduler.bind import BindArgs, Binder
-from mpsd.scheduler.ledger import PATIENCE, ClusterBooks, Patience
-from mpsd.scheduler.rules.capacity import NodeBooks
+from mpsd.scheduler.ledger import PATIENCE, ClusterLedger, Patience
+from mpsd.scheduler.rules.capacity import NodeCapacity
 from mpsd.scheduler.rules.reservations import KEY, LONGEST_S, Reservation, written
 from mpsd.simulator.api_server.kinds import PODS as POD_KIND
 from tests.model.worlds import POLICY
@@ -51,15 +51,15 @@ class Scheduler:
     def __init__(self, kubeconfig: Path, clock: Callable[[], float], through: Kube | None, patience: Patience) -> None:
         self.policy = POLICY
         self.kube = through or open_kube(kubeconfig)
-        self.books = ClusterBooks(self.kube, lambda: self.policy, 48, patience=patience, now=clock)
-        self.binder = Binder(self.kube, self.books)
-        self._task = asyncio.create_task(self.books.run())
+        self.ledger = ClusterLedger(self.kube, lambda: self.policy, 48, patience=patience, now=clock)
+        self.binder = Binder(self.kube, self.ledger)
+        self._task = asyncio.create_task(self.ledger.run())
 
     async def bind(self, pod: Object, node: str = "node1") -> str:
         return await self.binder.bind(args_of(pod, node))
 
-    def node(self, name: str = "node1") -> NodeBooks:
-        found = self.books.table.books(name)
+    def node(self, name: str = "node1") -> NodeCapacity:
+        found = self.ledger.table.ledger(name)
         assert found, f"{name} has no row"
         return found
 
@@ -68,19 +68,19 @@ class Scheduler:
         return [room.memory_mib // GIB for room in self.node(node).rooms]
 
     async def is_ready(self) -> None:
-        await self.sees(lambda: not self.books.trouble, "everything is heard of")
+        await self.sees(lambda: not self.ledger.trouble, "everything is heard of")
 
     async def sees(self, condition: Callable[[], object], what: str) -> None:
         await until(condition, DEADLINE_S, what)
 
     async def sees_free(self, *gib: int, node: str = "node1") -> None:
         def is_so() -> bool:
-            return self.books.table.books(node) is not None and self.free(node) == list(gib)
+            return self.ledger.table.ledger(node) is not None and self.free(node) == list(gib)
 
         try:
             await until(is_so, DEADLINE_S, f"{node} has {gib} GiB free")
         except TimeoutError as error:
-            raise AssertionError(f"{error}, and it has {self.books.table.books(node)}") from None
+            raise AssertionError(f"{error}, and it has {self.ledger.table.ledger(node)}") from None
 
     async def die(self) -> None:
         """As a process that is killed: nothing more of it reaches the server."""

@@ -283,7 +283,7 @@ _CREDENTIALS = re.compile(r"://[^\s/]*@")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BundlePart:
     """A file of the bundle, with only what may be in it. about: what it is, as the end of a sentence. missing: why it
     could not be had; empty where it could.
     """
@@ -294,21 +294,21 @@ class Part:
     missing: str = ""
 
 
-def text_part(file: str, about: str, text: str) -> Part:
-    return Part(file, about, text)
+def text_part(file: str, about: str, text: str) -> BundlePart:
+    return BundlePart(file, about, text)
 
 
-def log_part(file: str, about: str, text: str) -> Part:
+def log_part(file: str, about: str, text: str) -> BundlePart:
     """Of a log of mpsd's own."""
-    return Part(file, about, log_kept(text))
+    return BundlePart(file, about, log_kept(text))
 
 
-def json_part(file: str, about: str, value: Any) -> Part:
-    return Part(file, about, json.dumps(value, indent=1) + "\n")
+def json_part(file: str, about: str, value: Any) -> BundlePart:
+    return BundlePart(file, about, json.dumps(value, indent=1) + "\n")
 
 
-def missing_part(file: str, about: str, why: str) -> Part:
-    return Part(file, about, missing=" ".join(_CREDENTIALS.sub("://", why).split()) or "nobody says why")
+def missing_part(file: str, about: str, why: str) -> BundlePart:
+    return BundlePart(file, about, missing=" ".join(_CREDENTIALS.sub("://", why).split()) or "nobody says why")
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,15 +333,15 @@ def cut(text: str, most_bytes: int = MOST_BYTES) -> Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """What the index says of a part."""
 
-    part: Part
+    part: BundlePart
     size: int
     left_out: int = 0
 
 
-def index(of: str, version: str, made_at: str, entries: Iterable[Entry]) -> str:
+def index(of: str, version: str, made_at: str, entries: Iterable[IndexEntry]) -> str:
     """of: what the bundle is of, such as `node gpu-a1`. made_at: for people."""
     entries = list(entries)
     here = [entry for entry in entries if not entry.part.missing]
@@ -357,5 +357,5 @@ def index(of: str, version: str, made_at: str, entries: Iterable[Entry]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cut_words(entry: Entry) -> str:
+def _cut_words(entry: IndexEntry) -> str:
     return f" (its last {entry.size} bytes; {entry.left_out} before them are left out)" if entry.left_out else ""

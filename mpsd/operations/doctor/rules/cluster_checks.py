@@ -12,7 +12,7 @@ from mpsd.model.names import AGENT, CONTROL, NAME_LABEL, NAMESPACE, SCHEDULER, W
 from mpsd.model.quantity import DAY_S, lasting
 from mpsd.operations.doctor.rules.cluster_facts import Clock, ClusterFacts, OwnPod
 from mpsd.operations.doctor.rules.cluster_pods import POD_CHECKS, WEBHOOK_CHECKS
-from mpsd.operations.doctor.rules.component_rights import Part, Skew, compare, skew_of
+from mpsd.operations.doctor.rules.component_rights import Component, Skew, compare, skew_of
 from mpsd.operations.doctor.rules.facts import Check, Elsewhere, NotKnown, Severity, Unknown, Wrong, known
 from mpsd.platform.rules.kubernetes_objects import LABELS
 
@@ -247,12 +247,12 @@ def _skews(facts: ClusterFacts) -> Iterator[tuple[str, Skew]]:
         if not node.version:
             silent = f"the agent of {node.name} is too old to say its version"
             continue
-        agent = (Part.AGENT, node.version)
+        agent = (Component.AGENT, node.version)
         for version in sorted({one.version for one in node.domains if one.version}):
-            if row := skew_of((Part.CONTROL, version), agent):
+            if row := skew_of((Component.CONTROL, version), agent):
                 yield f"{node.name}: control is of version {version} and the agent of {node.version}", row
-        if row := skew_of((Part.COMMAND, facts.ours), agent):
-            yield f"{Part.COMMAND} is of version {facts.ours} and the agent of {node.name} of {node.version}", row
+        if row := skew_of((Component.COMMAND, facts.ours), agent):
+            yield f"{Component.COMMAND} is of version {facts.ours} and the agent of {node.name} of {node.version}", row
     if silent:
         raise NotKnown(Unknown(silent))
 

@@ -44,7 +44,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class ClusterNodeFacts:
     """A Node. gpus: why it is known to have NVIDIA GPUs, such as a label; empty where nothing says so. whole_gpus: the
     resource of another device plugin that gives GPUs there, with its number; empty where there is none.
     """
@@ -88,7 +88,7 @@ class Hook:
 
 
 @dataclass(frozen=True, slots=True)
-class Authority:
+class CaBundleCertificate:
     """A certificate in a caBundle. ends_at: seconds since 1970."""
 
     subject: str
@@ -104,10 +104,10 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class PodSaid:
+class PodFacts:
     """A pod of anybody's that is on a node of mpsd's, or waits for its GPUs.
 
-    asks: for GPU memory. outside: how it gets at a GPU past the books, in admission's words; empty where it does not.
+    asks: for GPU memory. outside: how it gets at a GPU past the ledger, in admission's words; empty where it does not.
     whole_gpus: another resource of GPUs that it has. placed: a scheduler of mpsd's has written which GPU it has.
     unscheduled: what its scheduler says of it while it waits for a node.
     """
@@ -149,13 +149,13 @@ class ClusterFacts:
     rights: Fact[tuple[RightSeen, ...]]
     pods: Fact[tuple[OwnPod, ...]]
     workloads: Fact[tuple[Workload, ...]]
-    machines: Fact[tuple[Machine, ...]]
+    machines: Fact[tuple[ClusterNodeFacts, ...]]
     mpsnodes: Fact[Mapping[str, ClusterNode]]
     hooks: Fact[tuple[Hook, ...]]
-    authorities: Fact[Mapping[str, tuple[Authority, ...]]]
+    authorities: Fact[Mapping[str, tuple[CaBundleCertificate, ...]]]
     endpoints: Fact[int]
     refusals: Fact[tuple[str, ...]]
     own_clock: Fact[Clock]
     node_clocks: Fact[tuple[Clock, ...]]
-    said: Fact[tuple[PodSaid, ...]]
+    said: Fact[tuple[PodFacts, ...]]
     kube_schedulers: Fact[tuple[KubeScheduler, ...]]

@@ -1,7 +1,7 @@
-"""The checks of `kubectl mps doctor` of pods: who uses GPUs past the books, and who waits for a scheduler that is not
+"""The checks of `kubectl mps doctor` of pods: who uses GPUs past the ledger, and who waits for a scheduler that is not
 there.
 
-One rule: a pod is outside the books where admission would refuse it now for a way to a GPU, or where another device
+One rule: a pod is outside the ledger where admission would refuse it now for a way to a GPU, or where another device
 plugin gave it one.
 """
 
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from mpsd.model.names import NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
 from mpsd.model.policy import RuleId
 from mpsd.model.quantity import DAY_S, lasting
-from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, PodSaid
+from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, PodFacts
 from mpsd.operations.doctor.rules.facts import Check, Elsewhere, NotKnown, Severity, Unknown, Wrong, each, known
 from mpsd.platform.rules.certificates import ANNOTATION
 
 _SHOWN = 5  # pods that are named
-# The rules of admission about ways to a GPU that no books see; the others are about what a pod asks for.
+# The rules of admission about ways to a GPU that no ledger see; the others are about what a pod asks for.
 BYPASSES = frozenset(
     {
         RuleId.ENVIRONMENT_BLOCKED,
@@ -78,7 +78,7 @@ def _unplaced(facts: ClusterFacts) -> Iterator[Wrong]:
         )
 
 
-def _went_past(pod: PodSaid) -> bool:
+def _went_past(pod: PodFacts) -> bool:
     return pod.asks and bool(pod.node) and not pod.placed
 
 

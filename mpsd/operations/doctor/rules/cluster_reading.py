@@ -5,22 +5,22 @@ One rule: any JSON is read as far as it can be; nothing here raises, and nothing
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mpsd.admission.rules.context import Circumstances, modes_in
+from mpsd.admission.rules.context import RequestContext, modes_in
 from mpsd.admission.rules.requests import named, ours
 from mpsd.admission.rules.verdict import judge
-from mpsd.model.fields import Fields, Seconds, Shape
+from mpsd.model.fields import FieldReader, Fields, Seconds
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.names import NAME_LABEL
 from mpsd.model.pod import Container
-from mpsd.model.policy import Mode, Policy
+from mpsd.model.policy import Policy, RuleMode
 from mpsd.operations.doctor.rules.cluster_facts import (
     Clock,
+    ClusterNodeFacts,
     Definition,
     Hook,
     KubeScheduler,
-    Machine,
     OwnPod,
-    PodSaid,
+    PodFacts,
     Workload,
 )
 from mpsd.operations.doctor.rules.cluster_pods import BYPASSES
@@ -46,7 +46,7 @@ _TOLD = ("toldAt", "driver", "version", "summary", "gpus", "domains", "grants", 
 
 def read_own_pod(thing: object, policy: Policy) -> OwnPod:
     seen = read_pod_seen(thing, policy)
-    shape, fields = Shape(), thing if isinstance(thing, dict) else {}
+    shape, fields = FieldReader(), thing if isinstance(thing, dict) else {}
     labels = shape.mapping(shape.mapping(fields, "metadata", ""), "labels", "metadata")
     status, spec = shape.mapping(fields, "status", ""), shape.mapping(fields, "spec", "")
     statuses = [entry for _path, entry in shape.entries(status, "containerStatuses", "status")]
@@ -73,7 +73,7 @@ def read_own_pod(thing: object, policy: Policy) -> OwnPod:
     )
 
 
-def _ended(shape: Shape, terminated: Fields) -> str:
+def _ended(shape: FieldReader, terminated: Fields) -> str:
     reason = shape.text(terminated, "reason", "")
     code = shape.number(terminated, "exitCode", "", absent=None)
     return f"{reason or 'ended'} (exit code {code})" if code is not None else reason
@@ -81,7 +81,7 @@ def _ended(shape: Shape, terminated: Fields) -> str:
 
 def read_workload(thing: object, kind: str) -> Workload:
     """kind: `ds` or `deploy`."""
-    shape, fields = Shape(), thing if isinstance(thing, dict) else {}
+    shape, fields = FieldReader(), thing if isinstance(thing, dict) else {}
     metadata, spec, status = (shape.mapping(fields, key, "") for key in ("metadata", "spec", "status"))
     labels = shape.mapping(metadata, "labels", "metadata")
     place, ready = (status, "numberReady") if kind == "ds" else (spec, "readyReplicas")
@@ -95,21 +95,21 @@ def read_workload(thing: object, kind: str) -> Workload:
     )
 
 
-def read_machine(thing: object, policy: Policy) -> Machine:
+def read_machine(thing: object, policy: Policy) -> ClusterNodeFacts:
     node = read_kubernetes_node(thing)
-    shape, fields = Shape(), thing if isinstance(thing, dict) else {}
+    shape, fields = FieldReader(), thing if isinstance(thing, dict) else {}
     capacity = shape.mapping(shape.mapping(fields, "status", ""), "capacity", "status")
     others = [
         f"{name}: {amount}" for name, amount in named(capacity, policy.admission.other_gpus) if name not in ours(policy)
     ]
     labels = [f"label {key}" for key, value in _GPU_LABELS.items() if node.labels.get(key) == value]
     labels += [f"label {key}" for key in _GPU_KEYS if key in node.labels]
-    return Machine(node.name, node.is_labelled, next(iter([*labels, *others]), ""), ", ".join(others))
+    return ClusterNodeFacts(node.name, node.is_labelled, next(iter([*labels, *others]), ""), ", ".join(others))
 
 
 def read_definition(thing: object) -> Definition:
     """A CustomResourceDefinition."""
-    shape, fields = Shape(), thing if isinstance(thing, dict) else {}
+    shape, fields = FieldReader(), thing if isinstance(thing, dict) else {}
     spec, status = shape.mapping(fields, "spec", ""), shape.mapping(fields, "status", "")
     conditions = [entry for _path, entry in shape.entries(status, "conditions", "status")]
     said = [one.get("status") for one in conditions if one.get("type") == "Established"]
@@ -124,7 +124,7 @@ def read_definition(thing: object) -> Definition:
 
 def read_hooks(thing: object, kind: str, seconds: Seconds) -> Iterator[Hook]:
     """Those of a webhook configuration."""
-    shape, fields = Shape(), thing if isinstance(thing, dict) else {}
+    shape, fields = FieldReader(), thing if isinstance(thing, dict) else {}
     serving = read_annotation(fields, seconds) or _SERVING_UNTOLD
     for path, entry in shape.entries(fields, "webhooks", ""):
         configured = shape.mapping(entry, "clientConfig", path)
@@ -135,7 +135,7 @@ def read_hooks(thing: object, kind: str, seconds: Seconds) -> Iterator[Hook]:
 
 def ready_addresses(thing: object) -> int:
     """Of an Endpoints object."""
-    shape, fields = Shape(), thing if isinstance(thing, dict) else {}
+    shape, fields = FieldReader(), thing if isinstance(thing, dict) else {}
     subsets = [entry for _path, entry in shape.entries(fields, "subsets", "")]
     return sum(len([*shape.entries(one, "addresses", "subsets")]) for one in subsets)
 
@@ -144,7 +144,7 @@ def read_clock(thing: object, seconds: Seconds) -> Clock | None:
     """How far the clock of a node is behind the API server's: when it says that it told its MPSNode, against when the
     API server says that its status was written. None where that is not said.
     """
-    shape, fields = Shape(), thing if isinstance(thing, dict) else {}
+    shape, fields = FieldReader(), thing if isinstance(thing, dict) else {}
     metadata, status = shape.mapping(fields, "metadata", ""), shape.mapping(fields, "status", "")
     told = seconds(shape.text(status, "toldAt", "status"))
     written = [
@@ -166,7 +166,7 @@ def is_refusal(event: object) -> bool:
 
 def read_kube_scheduler(thing: object) -> KubeScheduler | None:
     """None for any other pod. kubeadm and its like label theirs so."""
-    shape, fields = Shape(), thing if isinstance(thing, dict) else {}
+    shape, fields = FieldReader(), thing if isinstance(thing, dict) else {}
     metadata, spec = shape.mapping(fields, "metadata", ""), shape.mapping(fields, "spec", "")
     labels = shape.mapping(metadata, "labels", "metadata")
     if metadata.get("namespace") != "kube-system" or labels.get("component") != "kube-scheduler":
@@ -182,7 +182,7 @@ def _command(container: Fields) -> list[str]:
     return " ".join(words).split()  # as a shell takes them, which some clusters start it by
 
 
-def read_said(thing: object, policy: Policy, facts: GpuFacts, namespaces: Mapping[str, Fields]) -> PodSaid | None:
+def read_said(thing: object, policy: Policy, facts: GpuFacts, namespaces: Mapping[str, Fields]) -> PodFacts | None:
     """A pod of anybody's; None where it has ended, or is exempt. namespaces: their labels, which choose the modes."""
     seen = read_pod_seen(thing, policy)
     if seen.phase in ("Succeeded", "Failed") or seen.name.namespace in policy.admission.exempt_namespaces:
@@ -191,14 +191,14 @@ def read_said(thing: object, policy: Policy, facts: GpuFacts, namespaces: Mappin
     outside: Sequence[str] = ()
     whole = ""
     if found.pod:
-        circumstances = Circumstances(annotations_before=found.pod.annotations, is_placed=True, is_changed=True)
+        circumstances = RequestContext(annotations_before=found.pod.annotations, is_placed=True, is_changed=True)
         modes = modes_in(namespaces.get(seen.name.namespace, {}), policy.admission.rules).modes
         judged = judge(found, policy, facts, circumstances).found
         outside = [
-            str(one.problem.fault) for one in judged if one.rule in BYPASSES and modes.get(one.rule) is Mode.ENFORCE
+            str(one.problem.fault) for one in judged if one.rule in BYPASSES and modes.get(one.rule) is RuleMode.ENFORCE
         ]
         whole = next((f"{name}: {amount}" for name, amount in _whole(found.pod.containers, policy)), "")
-    return PodSaid(
+    return PodFacts(
         name=f"{seen.name.namespace}/{seen.name.name}",
         node=seen.node,
         asks=seen.shared is not None,

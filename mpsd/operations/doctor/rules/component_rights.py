@@ -105,7 +105,7 @@ RIGHTS: tuple[Right, ...] = (
 # One rule: a row for each pair that speaks to each other; a version that nobody tells is not known, and never the same.
 
 
-class Part(StrEnum):
+class Component(StrEnum):
     CONTROL = "control"
     AGENT = "agent"
     COMMAND = "this command line"
@@ -115,8 +115,8 @@ class Part(StrEnum):
 class Skew:
     """older than newer: normal where nothing has to be done at once. why: what it means. remedy: what ends it."""
 
-    older: Part
-    newer: Part
+    older: Component
+    newer: Component
     normal: bool
     why: str
     remedy: str
@@ -124,30 +124,30 @@ class Skew:
 
 SKEWS = (
     Skew(
-        Part.CONTROL,
-        Part.AGENT,
+        Component.CONTROL,
+        Component.AGENT,
         normal=True,
         why="normal after an upgrade, for the DaemonSet mps-control-daemon is OnDelete: control's end would end every"
         " program on its GPUs",
         remedy="when it suits, `kubectl mps upgrade` replaces it without a program losing its GPU",
     ),
     Skew(
-        Part.AGENT,
-        Part.CONTROL,
+        Component.AGENT,
+        Component.CONTROL,
         normal=False,
         why="the agent reads records that a later version writes, and may not know what they say",
         remedy=f"roll the agents out: kubectl -n {NAMESPACE} rollout status ds/{AGENT}",
     ),
     Skew(
-        Part.COMMAND,
-        Part.AGENT,
+        Component.COMMAND,
+        Component.AGENT,
         normal=True,
         why="what later versions tell is not shown",
         remedy="pip install --upgrade 'mpsd[kubectl]'",
     ),
     Skew(
-        Part.AGENT,
-        Part.COMMAND,
+        Component.AGENT,
+        Component.COMMAND,
         normal=True,
         why="what the node does not tell yet is shown as unknown",
         remedy="upgrade the cluster when it suits: kubectl apply -k manifests",
@@ -155,7 +155,7 @@ SKEWS = (
 )
 
 
-def skew_of(one: tuple[Part, str], other: tuple[Part, str]) -> Skew | None:
+def skew_of(one: tuple[Component, str], other: tuple[Component, str]) -> Skew | None:
     """The row of these two; None where they are of one version, or no row is about them."""
     order = compare(one[1], other[1])
     if not order:

@@ -239,7 +239,7 @@ class Check(Generic[Facts]):
     find: Callable[[Facts], Iterator[Wrong]]
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     FOUND = "found"
     UNKNOWN = "unknown"
     WELL = "well"
@@ -247,11 +247,11 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckOutcome:
     """What came of a check. why: it could not be made, or does not apply; empty where it was made as a whole."""
 
     check: Check[Any]
-    verdict: Verdict
+    verdict: CheckVerdict
     wrong: tuple[Wrong, ...] = ()
     why: str = ""
 
@@ -260,23 +260,23 @@ class Outcome:
 class Diagnosis:
     """outcomes: in the order in which they are to be read."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[CheckOutcome, ...]
 
-    def of(self, verdict: Verdict) -> tuple[Outcome, ...]:
+    def of(self, verdict: CheckVerdict) -> tuple[CheckOutcome, ...]:
         return tuple(outcome for outcome in self.outcomes if outcome.verdict is verdict)
 
     @property
     def is_well(self) -> bool:
         """Whether nothing is wrong as far as that can be known, and all of it can."""
-        return not self.of(Verdict.FOUND) and not self.of(Verdict.UNKNOWN)
+        return not self.of(CheckVerdict.FOUND) and not self.of(CheckVerdict.UNKNOWN)
 
     @property
     def headline(self) -> str:
         """The worst, with its remedy, in one line."""
-        for outcome in self.of(Verdict.FOUND):
+        for outcome in self.of(CheckVerdict.FOUND):
             return str(outcome.wrong[0])
-        unknown = self.of(Verdict.UNKNOWN)
-        made = sum(outcome.verdict is not Verdict.ELSEWHERE for outcome in self.outcomes)
+        unknown = self.of(CheckVerdict.UNKNOWN)
+        made = sum(outcome.verdict is not CheckVerdict.ELSEWHERE for outcome in self.outcomes)
         if unknown:
             more = f", and {len(unknown) - 1} more checks" if len(unknown) > 1 else ""
             return f"nothing wrong was found, but not known is whether {unknown[0].check.well}: {unknown[0].why}{more}"
@@ -289,14 +289,14 @@ def diagnose(facts: Facts, checks: Sequence[Check[Facts]]) -> Diagnosis:
     checks: causes stand before what follows from them.
     """
     outcomes = [_outcome(check, facts) for check in checks]
-    rank = {verdict: place for place, verdict in enumerate(Verdict)}
+    rank = {verdict: place for place, verdict in enumerate(CheckVerdict)}
     place = {check.id: number for number, check in enumerate(checks)}
     return Diagnosis(
         tuple(sorted(outcomes, key=lambda one: (rank[one.verdict], one.check.severity, place[one.check.id])))
     )
 
 
-def _outcome(check: Check[Facts], facts: Facts) -> Outcome:
+def _outcome(check: Check[Facts], facts: Facts) -> CheckOutcome:
     wrong: list[Wrong] = []
     try:
         for one in check.find(facts):
@@ -306,10 +306,10 @@ def _outcome(check: Check[Facts], facts: Facts) -> Outcome:
                 pass  # nothing was found in what was seen: that is well only where all of it was
     except NotKnown as error:
         if wrong:
-            return Outcome(check, Verdict.FOUND, tuple(wrong), str(error))
-        verdict = Verdict.ELSEWHERE if isinstance(error.fact, Elsewhere) else Verdict.UNKNOWN
-        return Outcome(check, verdict, why=str(error))
-    return Outcome(check, Verdict.FOUND if wrong else Verdict.WELL, tuple(wrong))
+            return CheckOutcome(check, CheckVerdict.FOUND, tuple(wrong), str(error))
+        verdict = CheckVerdict.ELSEWHERE if isinstance(error.fact, Elsewhere) else CheckVerdict.UNKNOWN
+        return CheckOutcome(check, verdict, why=str(error))
+    return CheckOutcome(check, CheckVerdict.FOUND if wrong else CheckVerdict.WELL, tuple(wrong))
 
 
 def each(things: Iterable[Thing], fact: Callable[[Thing], Fact[Value]]) -> Iterator[tuple[Thing, Value]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from mpsd.model.domain import State, after_is, remedy
 from mpsd.model.node_status import NodeStatus
 from mpsd.model.node_view import RECORD_VERSION
-from mpsd.operations.doctor.rules.component_rights import Part, Skew, skew_of
+from mpsd.operations.doctor.rules.component_rights import Component, Skew, skew_of
 from mpsd.operations.doctor.rules.facts import (
     Check,
     DomainSeen,
@@ -43,7 +43,7 @@ def _told(facts: NodeFacts) -> NodeStatus:
     return agent.told
 
 
-def _outside_books(facts: NodeFacts) -> Iterator[Wrong]:
+def _outside_ledger(facts: NodeFacts) -> Iterator[Wrong]:
     told = _told(facts)
     if told.clients is None:
         raise NotKnown(Unknown("NVML does not tell the agent who is on the GPUs"))
@@ -67,12 +67,12 @@ def _skews(facts: NodeFacts) -> Iterator[tuple[str, Skew]]:
     told, ours = _told(facts), known(facts.ours)
     if not told.version:
         raise NotKnown(Unknown("the agent is too old to say its version"))
-    agent = (Part.AGENT, told.version)
+    agent = (Component.AGENT, told.version)
     for version in sorted({domain.version for domain in told.domains if domain.version}):
-        if row := skew_of((Part.CONTROL, version), agent):
+        if row := skew_of((Component.CONTROL, version), agent):
             yield f"control is of version {version} and the agent of {told.version}", row
-    if row := skew_of((Part.COMMAND, ours), agent):
-        yield f"{Part.COMMAND} is of version {ours} and the agent of {told.version}", row
+    if row := skew_of((Component.COMMAND, ours), agent):
+        yield f"{Component.COMMAND} is of version {ours} and the agent of {told.version}", row
 
 
 def _skewed(facts: NodeFacts) -> Iterator[Wrong]:
@@ -93,7 +93,7 @@ _VERSIONS_IN = f"{_AGENT}: version, domains[].version"
 
 SILENT_CHECK = Check("agent-silent", Severity.STOPS, "the agent answers", ("agent",), _AGENT, _agent_silent)
 AGENT_CHECKS = (
-    Check("outside-books", Severity.BREAKS, "every process on a GPU has a grant", ("agent",), _AGENT, _outside_books),
+    Check("outside-books", Severity.BREAKS, "every process on a GPU has a grant", ("agent",), _AGENT, _outside_ledger),
     Check("version-skew", Severity.BREAKS, "the agent knows what control writes", _VERSIONS, _VERSIONS_IN, _skewed),
     Check("agent-blind", Severity.BREAKS, "the agent sees everything", ("agent",), _AGENT, _agent_blind),
 )

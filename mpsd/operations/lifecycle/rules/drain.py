@@ -133,7 +133,7 @@ _LONGEST_PAUSE_S = 10.0
 _OFFERED = frozenset({State.READY.value, State.STARTING.value, State.FAULT.value})  # where devices are Healthy
 
 
-class Fate(StrEnum):
+class EvictionFate(StrEnum):
     EVICT = "evict"
     ENDING = "ending"
     GONE = "gone"
@@ -141,30 +141,32 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class EvictionVerdict:
     """why: in plain words, empty where there is nothing to be said."""
 
-    fate: Fate
+    fate: EvictionFate
     why: str = ""
 
 
-def verdict(pod: Mapping[str, Any] | None, holder: PodStatus) -> Verdict:
+def verdict(pod: Mapping[str, Any] | None, holder: PodStatus) -> EvictionVerdict:
     """What becomes of the pod of a grant. pod: what has its name in the API, None where nothing has."""
     if not holder.uid:
-        return Verdict(Fate.STAYS, "its uid is not known, and another pod may have its name by now")
+        return EvictionVerdict(EvictionFate.STAYS, "its uid is not known, and another pod may have its name by now")
     metadata = (pod or {}).get("metadata") or {}
     if metadata.get("uid") != holder.uid:
-        return Verdict(Fate.GONE)
+        return EvictionVerdict(EvictionFate.GONE)
     if metadata.get("deletionTimestamp"):
-        return Verdict(Fate.ENDING)
+        return EvictionVerdict(EvictionFate.ENDING)
     if _MIRROR in (metadata.get("annotations") or {}):
-        return Verdict(Fate.STAYS, "it is a static pod, of a file on the node")
+        return EvictionVerdict(EvictionFate.STAYS, "it is a static pod, of a file on the node")
     owner = next((one for one in metadata.get("ownerReferences") or () if one.get("controller")), None)
     if owner is None:
-        return Verdict(Fate.EVICT, "nothing makes it again elsewhere")
+        return EvictionVerdict(EvictionFate.EVICT, "nothing makes it again elsewhere")
     if owner.get("kind") == "DaemonSet":
-        return Verdict(Fate.STAYS, f"it is of the DaemonSet {owner.get('name')}, which would make it again here")
-    return Verdict(Fate.EVICT)
+        return EvictionVerdict(
+            EvictionFate.STAYS, f"it is of the DaemonSet {owner.get('name')}, which would make it again here"
+        )
+    return EvictionVerdict(EvictionFate.EVICT)
 
 
 def offers_room(node: ClusterNode, gpus: Collection[str]) -> bool:

@@ -21,7 +21,7 @@ from mpsd.operations.lifecycle.rules.drain import are_empty, holders, holding, r
 MARK = "mpsd.io/cordoned-by-upgrade"
 
 
-class Step(StrEnum):
+class UpgradeStep(StrEnum):
     """The value: what is being done, after the node's name."""
 
     CORDON = "cordon"
@@ -91,24 +91,26 @@ class Standing:
 class Decision:
     """why: of STUCK, and what a wait is for."""
 
-    step: Step
+    step: UpgradeStep
     why: str = ""
 
 
 def next_step(seen: Standing) -> Decision:
     pod = seen.pod
     if not seen.revision:
-        return Decision(Step.REPLACE, "the cluster's controller has not taken up the last change of the DaemonSet")
+        return Decision(
+            UpgradeStep.REPLACE, "the cluster's controller has not taken up the last change of the DaemonSet"
+        )
     if pod is None or pod.ending:
-        return Decision(Step.REPLACE, "the old pod ends" if pod else "there is no control pod")
+        return Decision(UpgradeStep.REPLACE, "the old pod ends" if pod else "there is no control pod")
     if not seen.current:
         if seen.mark is None or seen.uncordoned:
-            return Decision(Step.CORDON)
-        return Decision(Step.END if are_empty(seen.node, seen.gpus) else Step.DRAIN)
+            return Decision(UpgradeStep.CORDON)
+        return Decision(UpgradeStep.END if are_empty(seen.node, seen.gpus) else UpgradeStep.DRAIN)
     if seen.mark is None:
-        return Decision(Step.DONE)
+        return Decision(UpgradeStep.DONE)
     if not pod.ready or pod.started_at is None:
-        return Decision(Step.REPLACE, pod.trouble or "it is not ready yet")
+        return Decision(UpgradeStep.REPLACE, pod.trouble or "it is not ready yet")
     return _with_the_new_pod(seen, pod.started_at)
 
 
@@ -117,19 +119,19 @@ def _with_the_new_pod(seen: Standing, started_at: float) -> Decision:
     begun = [domain for domain in seen.node.domains if domain.since is not None and domain.since >= started_at]
     refused = [refusal for domain in begun for refusal in refusals(seen.node, domain.gpus)]
     if fresh and refused:
-        return Decision(Step.STUCK, "; ".join(refused))
+        return Decision(UpgradeStep.STUCK, "; ".join(refused))
     in_use = _in_use(seen.node)
     covered = {uuid for domain in begun for uuid in domain.gpus}
     if not fresh or len(begun) < len(seen.node.domains) or not covered.issuperset(seen.gpus) or not covered:
-        return Decision(Step.START, "the node has not told of its new domains yet")
+        return Decision(UpgradeStep.START, "the node has not told of its new domains yet")
     settled = (State.DRAINED, State.READY)
     waiting = [domain for domain in begun if domain.state not in settled and (seen.ours or domain not in in_use)]
     if waiting:
-        return Decision(Step.START, _states(waiting))
+        return Decision(UpgradeStep.START, _states(waiting))
     if seen.ours:
-        return Decision(Step.PUT_BACK)
+        return Decision(UpgradeStep.PUT_BACK)
     idle = [domain for domain in in_use if domain.state != State.READY]
-    return Decision(Step.SERVE, _states(idle)) if idle else Decision(Step.FINISH)
+    return Decision(UpgradeStep.SERVE, _states(idle)) if idle else Decision(UpgradeStep.FINISH)
 
 
 def _in_use(node: ClusterNode) -> list[DomainRow]:
@@ -160,16 +162,16 @@ def left_to_others(mark: frozenset[str], gpus: Collection[str]) -> str:
     return ",".join(sorted(mark.difference(gpus)))
 
 
-def patch_of(step: Step, seen: Standing, version: str) -> dict[str, Any]:
+def patch_of(step: UpgradeStep, seen: Standing, version: str) -> dict[str, Any]:
     """The merge patch of the MPSNode that CORDON, PUT_BACK or FINISH is. version: the resourceVersion that was seen."""
     cordoned = frozenset(seen.node.cordoned)
     match step:
-        case Step.CORDON:
+        case UpgradeStep.CORDON:
             mark = seen.ours.union(seen.uncordoned)
             return _patch(version, cordoned.union(seen.uncordoned), ",".join(sorted(mark)))
-        case Step.PUT_BACK:
+        case UpgradeStep.PUT_BACK:
             return _patch(version, cordoned - seen.ours, "")
-        case Step.FINISH:
+        case UpgradeStep.FINISH:
             return _patch(version, cordoned, None)
         case _:
             raise ValueError(f"{step.name} changes no MPSNode")
@@ -328,39 +330,39 @@ def _named(gpus: Sequence[str], labels: dict[str, str]) -> str:
     return ", ".join(sorted(labels.get(uuid, uuid) for uuid in gpus))
 
 
-def progress(seen: Standing, step: Step, why: str) -> str:
+def progress(seen: Standing, step: UpgradeStep, why: str) -> str:
     """A line when a step begins, or what it waits for is another thing."""
     labels, pod = seen.node.labels, seen.pod
     match step:
-        case Step.CORDON:
+        case UpgradeStep.CORDON:
             what = f"cordons {_named(seen.uncordoned, labels) or 'nothing, since all is cordoned already'}"
-        case Step.DRAIN:
+        case UpgradeStep.DRAIN:
             what = f"draining: {what_is_left(seen.node, seen.gpus)}"
-        case Step.END:
+        case UpgradeStep.END:
             what = f"nobody is left; deletes {pod.name if pod else 'the pod'}, image {pod.image if pod else '?'}"
-        case Step.REPLACE:
+        case UpgradeStep.REPLACE:
             what = f"waits for the new control pod: {why}"
-        case Step.START:
+        case UpgradeStep.START:
             image = pod.image if pod else "?"
             what = f"waits for the domains of the new pod, image {image}: {why}"
-        case Step.PUT_BACK:
+        case UpgradeStep.PUT_BACK:
             what = f"puts {_named(sorted(seen.ours), labels)} back into use"
-        case Step.SERVE:
+        case UpgradeStep.SERVE:
             what = f"waits until it serves: {why}"
-        case Step.FINISH | Step.DONE:
+        case UpgradeStep.FINISH | UpgradeStep.DONE:
             what = "done"
-        case Step.STUCK:
+        case UpgradeStep.STUCK:
             what = why
     return f"{seen.node.name}: {what}"
 
 
-def too_slow(seen: Standing, step: Step, why: str, limit_s: float) -> str:
+def too_slow(seen: Standing, step: UpgradeStep, why: str, limit_s: float) -> str:
     """Why a step is given up after so long."""
-    left = what_is_left(seen.node, seen.gpus) if step is Step.DRAIN else why
+    left = what_is_left(seen.node, seen.gpus) if step is UpgradeStep.DRAIN else why
     return f"it took longer than {lasting(limit_s)}" + (f": {left}" if left else "")
 
 
-def how_it_stands(control: ControlSet, seen: Standing, step: Step, where: str = "") -> Iterator[str]:
+def how_it_stands(control: ControlSet, seen: Standing, step: UpgradeStep, where: str = "") -> Iterator[str]:
     """What is so on a node where an upgrade stopped in this step, and how to go on or back.
 
     where: options for every command, such as ` --context a`, with their leading blank.
@@ -370,7 +372,7 @@ def how_it_stands(control: ControlSet, seen: Standing, step: Step, where: str = 
     cordoned = (
         f"cordoned by this upgrade, and still so: {ours}" if ours else "nothing of it is cordoned by this upgrade"
     )
-    if step in (Step.CORDON, Step.DRAIN, Step.END):
+    if step in (UpgradeStep.CORDON, UpgradeStep.DRAIN, UpgradeStep.END):
         yield f"{name}: the old control pod still runs; {cordoned}"
         yield f"to see who is left: kubectl mps {name}{where}; to go on: the same command again"
         if ours:

@@ -2,10 +2,10 @@
 
 from mpsd.grants.rules.placement import gib
 from mpsd.simulator.demo.cluster import NODE, DemoCluster
-from mpsd.simulator.demo.story import Story
+from mpsd.simulator.demo.story import DemoStory
 
 
-def begin(story: Story, cluster: DemoCluster) -> None:
+def begin(story: DemoStory, cluster: DemoCluster) -> None:
     story.chapter("A Kubernetes cluster of one node, simulated")
     cluster.start()
     story.tell(

@@ -1,12 +1,12 @@
-"""The Jobs end, the books are at zero, everything is stopped."""
+"""The Jobs end, the ledger is at zero, everything is stopped."""
 
 from mpsd.simulator.demo.acts.sharing import told
 from mpsd.simulator.demo.cluster import DemoCluster
 from mpsd.simulator.demo.jobs import JobPod
-from mpsd.simulator.demo.story import Story
+from mpsd.simulator.demo.story import DemoStory
 
 
-def end(story: Story, cluster: DemoCluster, pods: tuple[JobPod, ...]) -> None:
+def end(story: DemoStory, cluster: DemoCluster, pods: tuple[JobPod, ...]) -> None:
     story.chapter("The Jobs end")
     for pod in pods:
         pod.finish()

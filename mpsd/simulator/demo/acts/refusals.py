@@ -3,12 +3,12 @@
 from mpsd.simulator.demo import jobs
 from mpsd.simulator.demo.cluster import DemoCluster
 from mpsd.simulator.demo.jobs import JobPod
-from mpsd.simulator.demo.story import Story
+from mpsd.simulator.demo.story import DemoStory
 
 _GREEDY_UNITS, _WANTED_MIB = 2, 4096
 
 
-def refuse(story: Story, cluster: DemoCluster, others: tuple[JobPod, ...]) -> None:
+def refuse(story: DemoStory, cluster: DemoCluster, others: tuple[JobPod, ...]) -> None:
     """others: run meanwhile, and must not be touched."""
     story.chapter("A program takes more than its grant")
     _take_too_much(story, cluster, others)
@@ -16,7 +16,7 @@ def refuse(story: Story, cluster: DemoCluster, others: tuple[JobPod, ...]) -> No
     _ask_too_much(story, cluster)
 
 
-def _take_too_much(story: Story, cluster: DemoCluster, others: tuple[JobPod, ...]) -> None:
+def _take_too_much(story: DemoStory, cluster: DemoCluster, others: tuple[JobPod, ...]) -> None:
     limits = {cluster.resources.memory: _GREEDY_UNITS}
     cluster.api.apply(jobs.like_the_sample("greedy", limits, f"alloc={_WANTED_MIB}"))
     greedy = JobPod(cluster, "greedy")
@@ -36,7 +36,7 @@ def _take_too_much(story: Story, cluster: DemoCluster, others: tuple[JobPod, ...
     story.tell("given-back", "It ended, its grant is free again, and its neighbours compute on.", launches=launches)
 
 
-def _ask_too_much(story: Story, cluster: DemoCluster) -> None:
+def _ask_too_much(story: DemoStory, cluster: DemoCluster) -> None:
     resources = cluster.resources
     largest = max(gpu.promised_mib for gpu in cluster.node().gpus) // resources.memory_unit_mib
     wanted, offered = largest + 1, cluster.offered(resources.memory)

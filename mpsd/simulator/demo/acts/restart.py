@@ -5,15 +5,15 @@ import time
 from mpsd.platform import local_api
 from mpsd.simulator.demo.cluster import DemoCluster
 from mpsd.simulator.demo.jobs import JobPod
-from mpsd.simulator.demo.story import Story
+from mpsd.simulator.demo.story import DemoStory
 
 _ALONE_S = 1.0  # at least so long there is no agent
 
 
-def restart_agent(story: Story, cluster: DemoCluster, pods: tuple[JobPod, ...]) -> None:
+def restart_agent(story: DemoStory, cluster: DemoCluster, pods: tuple[JobPod, ...]) -> None:
     """pods: run meanwhile."""
     story.chapter("The agent is killed (SIGKILL) while both Jobs compute")
-    before, grants = cluster.pid("agent"), _books(cluster)
+    before, grants = cluster.pid("agent"), _ledger(cluster)
     computed = {pod: pod.newer_launches() for pod in pods}
     cluster.kill("agent")
     killed = time.monotonic()
@@ -27,7 +27,7 @@ def restart_agent(story: Story, cluster: DemoCluster, pods: tuple[JobPod, ...]) 
     )
     cluster.start_agent()
     cluster.until(lambda: _knows_all(cluster), "the agent has heard from kubelet who holds what")
-    story.check(_books(cluster) == grants, f"the books were {grants} and are {_books(cluster)}")
+    story.check(_ledger(cluster) == grants, f"the books were {grants} and are {_ledger(cluster)}")
     story.tell(
         "agent-back",
         f"A new agent (pid {cluster.pid('agent')} after {before}) finds the same grants again after "
@@ -55,6 +55,6 @@ def _knows_all(cluster: DemoCluster) -> bool:
         return False
 
 
-def _books(cluster: DemoCluster) -> dict[str, tuple[int, int]]:
+def _ledger(cluster: DemoCluster) -> dict[str, tuple[int, int]]:
     """By pod: the MiB and the percent of its grant."""
     return {pod: (grant.memory_mib, grant.thread_percent) for pod, grant in cluster.grants().items()}

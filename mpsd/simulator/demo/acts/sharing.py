@@ -5,12 +5,12 @@ from mpsd.simulator.demo import jobs
 from mpsd.simulator.demo.acts.admission import WORK
 from mpsd.simulator.demo.cluster import MPSNODES, NODE, DemoCluster
 from mpsd.simulator.demo.jobs import JobPod
-from mpsd.simulator.demo.story import Story
+from mpsd.simulator.demo.story import DemoStory
 
 _SECOND_UNITS, _SECOND_PERCENT = 4, 25
 
 
-def share(story: Story, cluster: DemoCluster, sample: JobPod) -> JobPod:
+def share(story: DemoStory, cluster: DemoCluster, sample: JobPod) -> JobPod:
     """The second Job's pod."""
     story.chapter("The Job runs: scheduled, allocated, under its limits")
     sample_gpu = _tell_start(story, cluster, sample)
@@ -26,7 +26,7 @@ def share(story: Story, cluster: DemoCluster, sample: JobPod) -> JobPod:
     return second
 
 
-def _tell_start(story: Story, cluster: DemoCluster, pod: JobPod) -> str:
+def _tell_start(story: DemoStory, cluster: DemoCluster, pod: JobPod) -> str:
     """Follows a pod from the scheduler to its program's first words; the GPU's label."""
     seen = pod.next("meminfo_free_MiB")
     node, environment = pod.object()["spec"]["nodeName"], pod.environment()
@@ -64,7 +64,7 @@ def _tell_start(story: Story, cluster: DemoCluster, pod: JobPod) -> str:
     return gpu.label
 
 
-def _tell_status(story: Story, cluster: DemoCluster) -> None:
+def _tell_status(story: DemoStory, cluster: DemoCluster) -> None:
     story.chapter("mpsd status on the node, and kubectl get mps")
     node = cluster.node()
     if not cluster.has_cgroups:

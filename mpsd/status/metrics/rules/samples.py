@@ -16,21 +16,24 @@ from mpsd.model.metrics import (
     COMMAND_BOUNDS_S,
     CommandTimes,
     Durations,
-    Holder,
+    HolderKind,
     Metric,
+    MetricUnit,
     Teller,
     Type,
-    Unit,
     told_by,
 )
 from mpsd.model.node_status import CardStatus, DomainStatus, GpuStatus, GrantStatus, NodeStatus, ViolationsStatus
 from mpsd.model.policy import Response
-from mpsd.model.violations import Kind
+from mpsd.model.violations import ViolationKind
 
 Labels = Mapping[str, str]
 _NONE: Labels = {}
 _MIB = 1024**2
-_BYTES, _RATIO = Unit.BYTES, Unit.RATIO  # to find a member in its enum costs as much as the rest of a sample
+_BYTES, _RATIO = (
+    MetricUnit.BYTES,
+    MetricUnit.RATIO,
+)  # to find a member in its enum costs as much as the rest of a sample
 
 
 class Sample(NamedTuple):  # there are thousands at each scrape, and a dataclass takes three times as long to make
@@ -41,11 +44,11 @@ class Sample(NamedTuple):  # there are thousands at each scrape, and a dataclass
     value: float
 
 
-class _Held(NamedTuple):
+class _HolderLabels(NamedTuple):
     """Who holds a share of which GPU, as its labels say. A program's pid is no label: programs are told together."""
 
     gpu: str
-    holder: Holder
+    holder: HolderKind
     namespace: str = ""
     pod: str = ""
     container: str = ""
@@ -54,7 +57,7 @@ class _Held(NamedTuple):
 _Share = tuple[GrantStatus, CardStatus]
 
 
-class _Told(list[Sample]):
+class _Samples(list[Sample]):
     """What is said so far."""
 
     def tell(self, metric: Metric, value: float | None, labels: Labels = _NONE) -> None:
@@ -70,7 +73,7 @@ class _Told(list[Sample]):
 
 def samples(status: NodeStatus | None, *, limits_wrong: bool) -> list[Sample]:
     """status: None before the first look at the node. Samples of one holder, domain or GPU share their labels."""
-    told = _Told()
+    told = _Samples()
     told.tell(names.LIMITS_WRONG, limits_wrong)
     if status is None:
         return told
@@ -93,7 +96,7 @@ def as_label(value: str) -> str:
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
-def _tell_domain(told: _Told, domain: DomainStatus) -> None:
+def _tell_domain(told: _Samples, domain: DomainStatus) -> None:
     labels = {"domain": as_label(domain.name)}
     for state in State:
         told.tell(names.DOMAIN_STATE, state is domain.state, {**labels, "state": state.value})
@@ -105,7 +108,7 @@ def _tell_domain(told: _Told, domain: DomainStatus) -> None:
     told.tell(names.DOMAIN_CANARY, None if domain.canary is None else not domain.canary.problem, labels)
 
 
-def _tell_gpu(told: _Told, gpu: GpuStatus, status: NodeStatus) -> None:
+def _tell_gpu(told: _Samples, gpu: GpuStatus, status: NodeStatus) -> None:
     labels = {"gpu": as_label(gpu.label), "uuid": as_label(gpu.uuid)}
     about = {"domain": as_label(gpu.domain or ""), "model": as_label(gpu.name)}
     told.tell(names.GPU, 1, {**labels, **about})
@@ -127,43 +130,47 @@ def _tell_gpu(told: _Told, gpu: GpuStatus, status: NodeStatus) -> None:
             told.tell(names.GPU_STRANGERS, sum(client.grant is None for client in here), labels)
 
 
-def _holders(gpu: str, grants: Iterable[GrantStatus]) -> Mapping[Holder, int]:
+def _holders(gpu: str, grants: Iterable[GrantStatus]) -> Mapping[HolderKind, int]:
     found = Counter(_holder(grant) for grant in grants if gpu in grant.gpus)
-    return {holder: found[holder] for holder in Holder}
+    return {holder: found[holder] for holder in HolderKind}
 
 
-def _holder(grant: GrantStatus) -> Holder:
+def _holder(grant: GrantStatus) -> HolderKind:
     if grant.pod is not None:
-        return Holder.POD
-    return Holder.PROGRAM if grant.container is None else Holder.CONTAINER
+        return HolderKind.POD
+    return HolderKind.PROGRAM if grant.container is None else HolderKind.CONTAINER
 
 
-def _tell_grants(told: _Told, status: NodeStatus) -> None:
+def _tell_grants(told: _Samples, status: NodeStatus) -> None:
     """A pod and a container by its name, as long as it lives; containers without one together, as programs are."""
     gpus = {as_label(gpu.uuid): as_label(gpu.label) for gpu in status.gpus}
     clients = None if status.clients is None else Counter((client.grant, client.gpu) for client in status.clients)
-    shares: defaultdict[_Held, list[_Share]] = defaultdict(list)
+    shares: defaultdict[_HolderLabels, list[_Share]] = defaultdict(list)
     for grant in status.grants:
         holder = _holder(grant)
-        if holder is Holder.PROGRAM or grant.holder_alive:
+        if holder is HolderKind.PROGRAM or grant.holder_alive:
             for card in grant.cards:
                 shares[_held(grant, holder, card.gpu)].append((grant, card))
     for held, own in shares.items():
         _tell_share(told, held, own, gpus.get(held.gpu, held.gpu), clients)
 
 
-def _held(grant: GrantStatus, holder: Holder, gpu: str) -> _Held:
+def _held(grant: GrantStatus, holder: HolderKind, gpu: str) -> _HolderLabels:
     match holder:
-        case Holder.POD:
-            return _Held(as_label(gpu), holder, as_label(grant.namespace or ""), as_label(grant.pod or ""))
-        case Holder.CONTAINER:
-            return _Held(as_label(gpu), holder, container=as_label(grant.container_name or ""))
-        case Holder.PROGRAM:
-            return _Held(as_label(gpu), holder)
+        case HolderKind.POD:
+            return _HolderLabels(as_label(gpu), holder, as_label(grant.namespace or ""), as_label(grant.pod or ""))
+        case HolderKind.CONTAINER:
+            return _HolderLabels(as_label(gpu), holder, container=as_label(grant.container_name or ""))
+        case HolderKind.PROGRAM:
+            return _HolderLabels(as_label(gpu), holder)
 
 
 def _tell_share(
-    told: _Told, held: _Held, own: list[_Share], gpu: str, clients: Mapping[tuple[str | None, str], int] | None
+    told: _Samples,
+    held: _HolderLabels,
+    own: list[_Share],
+    gpu: str,
+    clients: Mapping[tuple[str | None, str], int] | None,
 ) -> None:
     labels = {
         "gpu": gpu,
@@ -187,7 +194,7 @@ def _tell_share(
             processes += clients.get((grant.id, card.gpu), 0)
     told.tell(names.SHARE_LIMIT, limit_mib, labels)
     told.tell(names.SHARE_RESERVED, reserved, labels)
-    if held.holder is not Holder.PROGRAM:
+    if held.holder is not HolderKind.PROGRAM:
         told.tell(names.SHARE_THREADS, threads, labels)
     if known == len(own):
         told.tell(names.SHARE_USED, known_mib, labels)
@@ -196,10 +203,10 @@ def _tell_share(
         told.tell(names.SHARE_CLIENTS, processes, labels)
 
 
-def _tell_watchdog(told: _Told, seen: ViolationsStatus) -> None:
+def _tell_watchdog(told: _Samples, seen: ViolationsStatus) -> None:
     """Every kind and action, so that the first is seen as an increase; what has not happened is known to be 0."""
     happened = {(one.kind, one.action): one for one in seen.counts}
-    for kind in Kind:
+    for kind in ViolationKind:
         for action in Response:
             labels = {"kind": kind.value, "action": action.value}
             one = happened.get((kind, action))
@@ -278,7 +285,7 @@ def _head(metric: Metric, *, openmetrics: bool) -> Iterator[str]:
     kind = Type.GAUGE if metric.type is Type.INFO and not openmetrics else metric.type
     yield f"# HELP {name} {_escaped(metric.help) if openmetrics else metric.help}\n"
     yield f"# TYPE {name} {kind}\n"
-    if openmetrics and metric.unit is not Unit.NONE:
+    if openmetrics and metric.unit is not MetricUnit.NONE:
         yield f"# UNIT {name} {metric.unit}\n"
 
 

@@ -24,16 +24,16 @@ from mpsd.model.quantity import DAY_S
 from mpsd.model.violations import DONE
 from mpsd.status.page.rules.view import (
     VERSION,
+    EventLine,
     GpuCard,
-    Head,
-    Holder,
-    LatelyLine,
     Level,
     NodeCard,
     Note,
     NoteKind,
+    PageHead,
     PageView,
     Slice,
+    SliceHolder,
     WaitingCard,
     level_of,
     shown_text,
@@ -51,8 +51,8 @@ class NodeParts:
     card: NodeCard
     notes: tuple[Note, ...]
     gpus: tuple[GpuCard, ...]
-    lately: tuple[LatelyLine, ...]
-    violations: tuple[LatelyLine, ...]
+    lately: tuple[EventLine, ...]
+    violations: tuple[EventLine, ...]
 
 
 def aged(node: ClusterNode, now: float) -> ClusterNode:
@@ -79,7 +79,7 @@ def node_parts(node: ClusterNode, now: float) -> NodeParts:
 
 
 def cluster_page(
-    head: Head, nodes: Iterable[NodeParts], waiting: Iterable[WaitingCard], notes: Sequence[Note] = ()
+    head: PageHead, nodes: Iterable[NodeParts], waiting: Iterable[WaitingCard], notes: Sequence[Note] = ()
 ) -> PageView:
     """waiting: of pods, as `page_waiting.pod_card` makes them; the head says how many there are beside these."""
     parts = list(nodes)
@@ -96,7 +96,7 @@ def cluster_page(
     )
 
 
-def _newest(lines: Iterable[LatelyLine]) -> Sequence[LatelyLine]:
+def _newest(lines: Iterable[EventLine]) -> Sequence[EventLine]:
     """The newest first."""
     return sorted(lines, key=lambda line: (-line.at, line.id))
 
@@ -142,7 +142,7 @@ def _slice(pod: PodStatus) -> Slice:
     """A pod on several GPUs has as much of each of them, and is told with what it uses of that where it uses most."""
     return Slice(
         id=pod.uid or f"{pod.namespace}/{pod.pod}",
-        holder=Holder.POD,
+        holder=SliceHolder.POD,
         name=shown_name(f"{pod.namespace}/{pod.pod}"),
         memory_mib=pod.memory_mib,
         used_mib=pod.used_mib,
@@ -180,25 +180,25 @@ def _of_domain(domain: DomainRow, node: str) -> Iterator[Note]:
         yield Note(f"suspects {where}", Level.WARN, NoteKind.SUSPECTS, where, shown_text(each))
 
 
-def _lately(node: ClusterNode, now: float) -> Iterator[LatelyLine]:
+def _lately(node: ClusterNode, now: float) -> Iterator[EventLine]:
     """What an MPSNode still tells of a day: faults, and domains whose state has changed after they first served."""
     for domain in node.domains:
         where = f"{shown_name(node.name)} {shown_name(domain.name)}"
         if domain.last_fault is not None and now - domain.last_fault < LATELY_S:
             key = f"fault {where} {domain.last_fault:.0f}"
-            yield LatelyLine(key, domain.last_fault, Level.WARN, Reason.FAULT.value, where, "")
+            yield EventLine(key, domain.last_fault, Level.WARN, Reason.FAULT.value, where, "")
         changed = domain.state != State.READY or domain.restarts
         if domain.since is not None and now - domain.since < LATELY_S and changed:
             key = f"state {where} {domain.since:.0f}"
             level = level_of(domain.state)
-            yield LatelyLine(key, domain.since, level, shown_name(domain.state), where, shown_text(domain.reason))
+            yield EventLine(key, domain.since, level, shown_name(domain.state), where, shown_text(domain.reason))
 
 
-def _violations(node: ClusterNode, now: float) -> Iterator[LatelyLine]:
+def _violations(node: ClusterNode, now: float) -> Iterator[EventLine]:
     """The last of each pod, and of all; one that is told as both has the same id."""
     of_pods = [pod.violations.last for pod in node.pods or () if pod.violations and pod.violations.last]
     for one in (*of_pods, *(node.violations.last if node.violations else ())):
         if one.at is not None and now - one.at < LATELY_S:
             where = shown_name(f"{node.name} {one.namespace}/{one.pod}" if one.pod else node.name)
             key = f"violation {one.kind} {one.action} {one.at} {where}"
-            yield LatelyLine(shown_name(key), one.at, Level.WARN, shown_name(one.kind), where, DONE.get(one.action, ""))
+            yield EventLine(shown_name(key), one.at, Level.WARN, shown_name(one.kind), where, DONE.get(one.action, ""))

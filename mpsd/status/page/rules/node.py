@@ -5,22 +5,22 @@ One rule: every sentence is the one that the status has; here is only chosen wha
 
 from collections.abc import Iterable, Iterator
 
-from mpsd.agent.rules.node_events import Happened
+from mpsd.agent.rules.node_events import PastEvent
 from mpsd.model.node_status import ClientStatus, DomainStatus, GpuStatus, GrantStatus, NodeStatus, WaitingStatus
 from mpsd.model.problem import shown_name
 from mpsd.model.quantity import gib
 from mpsd.status.page.rules.view import (
     VERSION,
     GpuCard,
-    Head,
-    Holder,
     Level,
     Note,
     NoteKind,
+    PageHead,
+    PageScope,
     PageView,
     PodsHere,
-    Scope,
     Slice,
+    SliceHolder,
     WaitingCard,
     lately,
     level_of,
@@ -33,7 +33,7 @@ MOST_WAITING, _MOST_STRANGERS = 200, 50
 def node_page(
     node: NodeStatus,
     name: str,
-    happened: Iterable[Happened] = (),
+    happened: Iterable[PastEvent] = (),
     since: float = 0.0,
     pods: PodsHere | None = None,
 ) -> PageView:
@@ -42,8 +42,8 @@ def node_page(
     more = max(0, len(node.waiting) - MOST_WAITING) + (pods.more if pods else 0)
     return PageView(
         version=VERSION,
-        head=Head(
-            scope=Scope.NODE,
+        head=PageHead(
+            scope=PageScope.NODE,
             name=shown_name(name),
             version=node.version,
             at=node.now,
@@ -68,7 +68,7 @@ def _gpu(gpu: GpuStatus, domain: DomainStatus | None, node: NodeStatus) -> GpuCa
     known = node.grants_known
     state = domain.state.value if domain else None
     slices = (*_slices(gpu.uuid, node.grants), *_strangers(gpu.uuid, node.clients or ()))
-    doubtful = any(one.over or one.holder is Holder.STRANGER for one in slices)
+    doubtful = any(one.over or one.holder is SliceHolder.STRANGER for one in slices)
     return GpuCard(
         id=gpu.uuid,
         node="",
@@ -109,27 +109,27 @@ def _slices(gpu: str, grants: Iterable[GrantStatus]) -> Iterator[Slice]:
             thread_percent=grant.thread_percent,
             reserved_percent=card.reserved_percent,
             clients=grant.clients,
-            pid=grant.holder_pid if holder is Holder.PROGRAM else None,
+            pid=grant.holder_pid if holder is SliceHolder.PROGRAM else None,
             over=card.over,
             ended=not grant.holder_alive,
         )
 
 
-def _holder(grant: GrantStatus) -> tuple[Holder, str]:
+def _holder(grant: GrantStatus) -> tuple[SliceHolder, str]:
     if grant.pod is not None:
-        return Holder.POD, f"{grant.namespace}/{grant.pod}"
+        return SliceHolder.POD, f"{grant.namespace}/{grant.pod}"
     if grant.container is not None:
-        return Holder.CONTAINER, grant.container_name or grant.container[:12]
-    return Holder.PROGRAM, grant.command
+        return SliceHolder.CONTAINER, grant.container_name or grant.container[:12]
+    return SliceHolder.PROGRAM, grant.command
 
 
 def _strangers(gpu: str, clients: Iterable[ClientStatus]) -> Iterator[Slice]:
-    """Processes on the GPU that the books do not know."""
+    """Processes on the GPU that the ledger do not know."""
     found = [one for one in clients if one.grant is None and one.gpu == gpu]
     for one in found[:_MOST_STRANGERS]:
         yield Slice(
             id=f"pid-{one.pid}",
-            holder=Holder.STRANGER,
+            holder=SliceHolder.STRANGER,
             name=shown_name(one.command),
             memory_mib=None,
             used_mib=one.used_mib,

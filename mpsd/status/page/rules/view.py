@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mpsd.agent.rules.node_events import OF_VIOLATIONS, REFUSED, Happened
+from mpsd.agent.rules.node_events import OF_VIOLATIONS, REFUSED, PastEvent
 from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.fields import Seconds
@@ -20,7 +20,7 @@ from mpsd.model.policy import Policy
 from mpsd.model.problem import printable, shown_name
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.mpsnode import Stamp, mpsnode_status
-from mpsd.status.rules.pods import PodSeen, Scene, Story, Why
+from mpsd.status.rules.pods import Explanation, ExplanationContext, PodSeen, Why
 
 VERSION = "v1"
 _LONGEST_TEXT = 2000
@@ -34,7 +34,7 @@ class Level(StrEnum):
     WELL = "well"
 
 
-class Scope(StrEnum):
+class PageScope(StrEnum):
     NODE = "node"
     CLUSTER = "cluster"
 
@@ -56,7 +56,7 @@ class NoteKind(StrEnum):
     NO_MPSNODE = "no-mpsnode"
 
 
-class Holder(StrEnum):
+class SliceHolder(StrEnum):
     """Who has a slice."""
 
     POD = "pod"
@@ -75,7 +75,7 @@ class Slice:
     """
 
     id: str
-    holder: Holder
+    holder: SliceHolder
     name: str
     memory_mib: int | None
     used_mib: int | None
@@ -166,7 +166,7 @@ class WaitingCard:
 
 
 @dataclass(frozen=True, slots=True)
-class LatelyLine:
+class EventLine:
     """Something that happened. at: seconds since 1970. what: a value of model.events.Reason or of
     model.violations.Kind, `Refused` for a program that was told no, or a domain's state.
     """
@@ -200,13 +200,13 @@ class PodsHere:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class PageHead:
     """at: when what is shown was seen, seconds since 1970. away: why nothing is heard since `away_since`; empty while
     it is. waiting_more: how many wait beside those that are listed. pods: of a node beside a kubelet, whose pods are
     listed once they are bound to it; None: pods do not come here, or of a cluster, which lists all of them.
     """
 
-    scope: Scope
+    scope: PageScope
     name: str
     version: str
     at: float
@@ -221,12 +221,12 @@ class PageView:
     """All of it. version: of this shape."""
 
     version: str
-    head: Head
+    head: PageHead
     notes: tuple[Note, ...]
     nodes: tuple[NodeCard, ...]
     gpus: tuple[GpuCard, ...]
     waiting: tuple[WaitingCard, ...]
-    lately: tuple[LatelyLine, ...]
+    lately: tuple[EventLine, ...]
 
 
 LISTS = ("notes", "nodes", "gpus", "waiting", "lately")  # the fields of a view whose entries have ids
@@ -266,23 +266,23 @@ def who_gives_way(there: Sequence[str], newcomer: str) -> int | None:
 MOST_LATELY = 60
 
 
-def last_warnings(happened: Iterable[Happened]) -> Mapping[str, str]:
+def last_warnings(happened: Iterable[PastEvent]) -> Mapping[str, str]:
     """By uid, what each pod was told last of what keeps or ends it: reason and message, as its event has them."""
     found = sorted((one for one in happened if one.uid and _level(one.what) is Level.WARN), key=lambda one: one.at)
     return {one.uid: f"{one.what}: {one.text}" for one in found}
 
 
-def lately(node: NodeStatus, happened: Iterable[Happened], since: float) -> Sequence[LatelyLine]:
+def lately(node: NodeStatus, happened: Iterable[PastEvent], since: float) -> Sequence[EventLine]:
     """The newest first."""
     found = [*_remembered(happened), *_violations(node), *_older_faults(node, since)]
     return sorted(found, key=lambda line: (-line.at, line.id))[:MOST_LATELY]
 
 
-def _remembered(happened: Iterable[Happened]) -> Iterator[LatelyLine]:
+def _remembered(happened: Iterable[PastEvent]) -> Iterator[EventLine]:
     for one in happened:
         if one.what not in OF_VIOLATIONS:
             key = f"{one.what} {one.at:.6f} {one.where}"
-            yield LatelyLine(
+            yield EventLine(
                 shown_name(key), one.at, _level(one.what), one.what, shown_name(one.where), shown_text(one.text)
             )
 
@@ -291,21 +291,21 @@ def _level(what: str) -> Level:
     return Level.WARN if what == REFUSED or Reason(what).is_warning else Level.WELL
 
 
-def _violations(node: NodeStatus) -> Iterator[LatelyLine]:
+def _violations(node: NodeStatus) -> Iterator[EventLine]:
     for one in node.violations.last if node.violations else ():
         where = f"{one.namespace}/{one.pod}" if one.pod else f"pid {one.pid}"
         text = f"{one.message}; {one.outcome}" if one.outcome else one.message
         key = f"violation {one.at:.3f} {one.pid} {one.kind}"
-        yield LatelyLine(key, one.at, Level.WARN, one.kind.value, shown_name(where), shown_text(text))
+        yield EventLine(key, one.at, Level.WARN, one.kind.value, shown_name(where), shown_text(text))
 
 
-def _older_faults(node: NodeStatus, since: float) -> Iterator[LatelyLine]:
+def _older_faults(node: NodeStatus, since: float) -> Iterator[EventLine]:
     """Those of which this agent knows from the domain's record alone."""
     for domain in node.domains:
         at = domain.faults.last
         if at is not None and at < since:
             key = f"fault {domain.name} {at:.3f}"
-            yield LatelyLine(key, at, Level.WARN, Reason.FAULT.value, domain.name, shown_text(_hit(domain.faults)))
+            yield EventLine(key, at, Level.WARN, Reason.FAULT.value, domain.name, shown_text(_hit(domain.faults)))
 
 
 def _hit(faults: FaultsStatus) -> str:
@@ -329,7 +329,7 @@ class Times:
     seconds: Seconds
 
 
-def pod_card(pod: PodSeen, told: Story, seconds: Seconds) -> WaitingCard:
+def pod_card(pod: PodSeen, told: Explanation, seconds: Seconds) -> WaitingCard:
     request = pod.shared.request if pod.shared else None
     began = pod.bound if pod.node else pod.shared.created if pod.shared else ""
     return WaitingCard(
@@ -345,15 +345,15 @@ def pod_card(pod: PodSeen, told: Story, seconds: Seconds) -> WaitingCard:
     )
 
 
-def own_scene(node: str, view: NodeView, policy: Policy, times: Times) -> Scene:
+def own_scene(node: str, view: NodeView, policy: Policy, times: Times) -> ExplanationContext:
     """What is known around the pods of a node on the node itself: what its MPSNode will tell of this view."""
     status = mpsnode_status(view, policy, {}, times.stamp)
     told = read_mpsnode({"metadata": {"name": node}, "status": status}, view.now, times.seconds)
-    return Scene(policy, view.now, {node: told}, {}, None)
+    return ExplanationContext(policy, view.now, {node: told}, {}, None)
 
 
 def pods_here(
-    pods: Sequence[PodSeen], warnings: Mapping[str, str], around: Scene, heard: PodsHeard, times: Times
+    pods: Sequence[PodSeen], warnings: Mapping[str, str], around: ExplanationContext, heard: PodsHeard, times: Times
 ) -> PodsHere:
     """pods: those bound to the node that do not run yet. warnings: by uid, the last event that each was told."""
     listed = pods[:MOST_ON_NODE]
