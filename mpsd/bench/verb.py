@@ -26,11 +26,11 @@ from mpsd.bench.rules.claims import BenchClaim, ClaimVerdict, claims
 from mpsd.bench.rules.rows import Benchmark, BenchPart
 from mpsd.bench.run import BenchRun, look
 from mpsd.model.problem import InvalidInput, Problem
-from mpsd.platform.console import ExitCode, Format, OutputFormat, complaints, print_json
+from mpsd.platform.console import ExitCode, Format, complaints, print_json
 from mpsd.platform.imports import STOP_SIGNALS, Stopped, first_signal_stops
 from mpsd.platform.limits_files import limits_folder, load_limits
 from mpsd.platform.nvml import NvmlFailed
-from mpsd.platform.options import LimitsDirectory, Simulate
+from mpsd.platform.options import LimitsDirectory, OutputFormat, Simulate
 from mpsd.platform.settings import settings
 from mpsd.platform.verbs import extra_needed
 from mpsd.simulator import own_mpsd

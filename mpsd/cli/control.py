@@ -17,10 +17,10 @@ from mpsd.mps.control_daemon import ControlFailed, ControlPipe
 from mpsd.mps.rules import control_protocol
 from mpsd.mps.rules.control_protocol import NotUnderstood
 from mpsd.platform import processes, records, run_directory
-from mpsd.platform.console import ExitCode, Format, OutputFormat, answers, complaints, print_json
+from mpsd.platform.console import ExitCode, Format, answers, complaints, print_json
 from mpsd.platform.domain_folder import DomainFolder
 from mpsd.platform.nvml import Nvml, NvmlFailed
-from mpsd.platform.options import LimitsDirectory, LogFormat, RunDirectory, Simulate
+from mpsd.platform.options import LimitsDirectory, LogFormat, OutputFormat, RunDirectory, Simulate
 from mpsd.platform.settings import Settings, settings
 from mpsd.simulator.machine import find_tools
 

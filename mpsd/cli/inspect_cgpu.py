@@ -13,8 +13,9 @@ import typer
 
 from mpsd.model.cluster_status import ClusterNode, silence
 from mpsd.operations.explain.room import ClusterCapacity, look_for_room
-from mpsd.platform.console import ExitCode, Format, OutputFormat, answers, complaints, one_line, print_json
+from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
 from mpsd.platform.kube import Kube
+from mpsd.platform.options import OutputFormat
 from mpsd.platform.rules.kubernetes_objects import UNKNOWN_ADDRESS
 from mpsd.platform.verbs import CONTEXT_SETTINGS, Version, help_of, run
 from mpsd.scheduler.rules.gpushare import CgpuNode, cgpu_node, detailed, summary

@@ -14,8 +14,8 @@ from mpsd.model.node_status import GrantStatus, NodeStatus
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.quantity import written_mib
 from mpsd.platform import local_api
-from mpsd.platform.console import ExitCode, Format, OutputFormat, answers, one_line, print_json
-from mpsd.platform.options import RunDirectory
+from mpsd.platform.console import ExitCode, Format, answers, one_line, print_json
+from mpsd.platform.options import OutputFormat, RunDirectory
 from mpsd.platform.settings import settings
 from mpsd.status.grant_options import completed, give_up, named, the_one
 

@@ -11,8 +11,8 @@ import typer
 from rich.console import RenderableType
 
 from mpsd.platform import local_api
-from mpsd.platform.console import ExitCode, Format, OutputFormat, StatusFormat
-from mpsd.platform.options import RunDirectory
+from mpsd.platform.console import ExitCode, Format, StatusFormat
+from mpsd.platform.options import OutputFormat, RunDirectory
 from mpsd.platform.settings import settings
 from mpsd.status.grant_options import completed, give_up, named, the_one
 from mpsd.status.rules.use import CardUse, GpuUse, GrantUse, UseStatus

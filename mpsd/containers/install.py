@@ -18,8 +18,8 @@ from mpsd.containers.engines.change import CONFIGURATION, LAUNCHER, Engine, File
 from mpsd.containers.engines.launcher import launcher
 from mpsd.containers.users import ContainerUser
 from mpsd.model.problem import InvalidInput, Problem, printable, shown
-from mpsd.platform.console import ExitCode, Format, OutputFormat, answers, complaints, one_line, print_json
-from mpsd.platform.options import RunDirectory
+from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
+from mpsd.platform.options import OutputFormat, RunDirectory
 from mpsd.platform.settings import SYSTEM_DIRECTORY, settings
 
 # What `mpsd install` and `mpsd uninstall` share: their options, and the paths that come of them.

@@ -24,8 +24,8 @@ from mpsd.containers.install import (
     say_users,
 )
 from mpsd.model.problem import InvalidInput
-from mpsd.platform.console import ExitCode, Format, OutputFormat, complaints
-from mpsd.platform.options import RunDirectory
+from mpsd.platform.console import ExitCode, Format, complaints
+from mpsd.platform.options import OutputFormat, RunDirectory
 from mpsd.platform.settings import SYSTEM_DIRECTORY, settings
 
 Force = Annotated[bool, typer.Option("--force", help="Although containers use it: says what that costs them.")]

@@ -9,8 +9,9 @@ from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput
 from mpsd.model.quantity import memory_unit
-from mpsd.platform.console import ExitCode, Format, OutputFormat, answers, print_invalid, print_json
+from mpsd.platform.console import ExitCode, Format, answers, print_invalid, print_json
 from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, limits_folder, read_limits
+from mpsd.platform.options import OutputFormat
 from mpsd.platform.yaml_files import UnreadableFile
 
 

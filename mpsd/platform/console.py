@@ -1,4 +1,9 @@
-"""How every verb speaks, as verbs know it: what `speech` has, and the option that chooses a format."""
+"""How every verb speaks: exit codes, problems for people, JSON for machines, and how a program ends when it cannot
+answer.
+
+Answers go to standard output, complaints to standard error, and colours only to a terminal. Nothing is imported here
+that takes long: some answers are given before the library of the command line has loaded.
+"""
 
 import io
 import json
@@ -8,18 +13,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from mpsd.model.problem import InvalidInput, Problem, printable
 from mpsd.platform.imports import INTERRUPTED
-
-# How every verb speaks: exit codes, problems for people, JSON for machines.
-#
-# One rule: answers go to standard output, complaints to standard error, and colours only to a terminal.
-#
-# Nothing is imported here that takes long: some answers are given before the library of the command line has loaded.
 
 if TYPE_CHECKING:  # a tenth of the start of `mpsd run`, which mostly says nothing
     from rich.console import Console
@@ -120,11 +117,6 @@ def counted(problems: Sequence[Problem], style: str) -> "Text":
     from rich.text import Text
 
     return Text(f"{len(problems)} problem{'' if len(problems) == 1 else 's'}", style)
-
-
-OutputFormat = Annotated[
-    Format, typer.Option("-o", "--output", metavar="FORMAT", help="text for people, json for machines.")
-]
 
 
 # How a program ends when it cannot answer: what is missing, or what is wrong with the question.

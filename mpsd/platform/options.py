@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mpsd.platform.console import Format
 from mpsd.platform.settings import ROWS as LISTEN_ROWS
 from mpsd.platform.settings import Row
 
@@ -50,4 +51,8 @@ ListenAt = Annotated[
 ListenCertificate = Annotated[
     str | None,
     setting(LISTEN_ROWS["listen_certificate"], "DIR", "tls.crt and tls.key to be shown there; else one is made"),
+]
+
+OutputFormat = Annotated[
+    Format, typer.Option("-o", "--output", metavar="FORMAT", help="text for people, json for machines.")
 ]

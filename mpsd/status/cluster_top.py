@@ -7,8 +7,9 @@ import typer
 
 from mpsd.model.cluster_status import ClusterStatus
 from mpsd.model.problem import InvalidInput
-from mpsd.platform.console import Format, OutputFormat
+from mpsd.platform.console import Format
 from mpsd.platform.imports import lasting
+from mpsd.platform.options import OutputFormat
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
 from mpsd.status.glance import Glance

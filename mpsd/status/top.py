@@ -6,8 +6,8 @@ import typer
 
 from mpsd.model.node_status import NodeStatus
 from mpsd.platform import local_api
-from mpsd.platform.console import Format, OutputFormat
-from mpsd.platform.options import RunDirectory
+from mpsd.platform.console import Format
+from mpsd.platform.options import OutputFormat, RunDirectory
 from mpsd.platform.settings import Settings, settings
 from mpsd.status.grant_options import named
 from mpsd.status.rules.top import Sort, Top, node_top

@@ -4,7 +4,8 @@ from mpsd.operations.doctor.cluster import look
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.operations.doctor.rules.facts import diagnose
 from mpsd.operations.doctor.verbs import Verbose, answer
-from mpsd.platform.console import Format, OutputFormat
+from mpsd.platform.console import Format
+from mpsd.platform.options import OutputFormat
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
 

@@ -15,8 +15,8 @@ from mpsd.operations.doctor import node
 from mpsd.operations.doctor.node import Host
 from mpsd.operations.doctor.rules.facts import CheckOutcome, CheckVerdict, Diagnosis, diagnose
 from mpsd.operations.doctor.rules.host_checks import CHECKS
-from mpsd.platform.console import ExitCode, Format, OutputFormat, answers, print_json
-from mpsd.platform.options import LimitsDirectory, RunDirectory, Simulate
+from mpsd.platform.console import ExitCode, Format, answers, print_json
+from mpsd.platform.options import LimitsDirectory, OutputFormat, RunDirectory, Simulate
 from mpsd.platform.settings import Settings, settings
 from mpsd.simulator.gpus import FOLDER
 from mpsd.simulator.machine import find_tools

@@ -17,17 +17,9 @@ from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.model.request import ContainerRequest, client_limit
 from mpsd.operations.explain.environment import card_named, explain_environment
-from mpsd.platform.console import (
-    ExitCode,
-    Format,
-    OutputFormat,
-    answers,
-    counted,
-    print_invalid,
-    print_json,
-    problem_line,
-)
+from mpsd.platform.console import ExitCode, Format, answers, counted, print_invalid, print_json, problem_line
 from mpsd.platform.limits_files import Limits, load_limits
+from mpsd.platform.options import OutputFormat
 from mpsd.platform.yaml_files import name_of, read_yaml
 
 CLIENT_DIRECTORY = "/run/mpsd/client"  # where a pod finds its domain's socket, whichever domain that is

@@ -13,10 +13,11 @@ import typer
 from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.model.problem import InvalidInput, Problem, printable, shown
 from mpsd.operations.explain.room import allowed, both, look_for_room
-from mpsd.platform.console import ExitCode, Format, OutputFormat, answers, complaints, print_json
+from mpsd.platform.console import ExitCode, Format, answers, complaints, print_json
 from mpsd.platform.kube import MPS_NODES, PODS, Forbidden, Kube, NotFound, Object, Resource
 from mpsd.platform.kube_access import namespace_of_user
 from mpsd.platform.kube_time import seconds
+from mpsd.platform.options import OutputFormat
 from mpsd.status.cluster import PolicyInForce, policy_in_force
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig, PodName

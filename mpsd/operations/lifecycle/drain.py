@@ -36,8 +36,9 @@ from mpsd.operations.lifecycle.waiting import (
     read_seconds,
     say,
 )
-from mpsd.platform.console import Format, OutputFormat, answers, one_line, print_json
+from mpsd.platform.console import Format, answers, one_line, print_json
 from mpsd.platform.kube import PODS, Conflict, Kube, KubeError, NotFound, Object, Rejected, Throttled, Unavailable
+from mpsd.platform.options import OutputFormat
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, GpuOptions, Kubeconfig, NodeName
 from mpsd.status.rules.cordon import CordonChange, cordon_change, effects

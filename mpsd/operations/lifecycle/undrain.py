@@ -10,8 +10,9 @@ from mpsd.operations.lifecycle.cordon import change_cordon
 from mpsd.operations.lifecycle.drain import until_serving
 from mpsd.operations.lifecycle.rules.drain import refusals, serving, states
 from mpsd.operations.lifecycle.waiting import DRAIN_RIGHTS, ask_and_say_what_stays, command, end, read_seconds, say
-from mpsd.platform.console import Format, OutputFormat, answers, one_line, print_json
+from mpsd.platform.console import Format, answers, one_line, print_json
 from mpsd.platform.kube import Kube
+from mpsd.platform.options import OutputFormat
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, GpuOptions, Kubeconfig, NodeName
 from mpsd.status.rules.cordon import CordonChange, effects

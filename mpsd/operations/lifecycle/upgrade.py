@@ -34,7 +34,7 @@ from mpsd.operations.lifecycle.rules.upgrade import (
     too_slow,
 )
 from mpsd.operations.lifecycle.waiting import Evict, ask_and_say_what_stays, end, options, read_seconds, say
-from mpsd.platform.console import Format, OutputFormat, answers, one_line, print_json
+from mpsd.platform.console import Format, answers, one_line, print_json
 from mpsd.platform.kube import (
     MPS_NODES,
     NODES,
@@ -49,6 +49,7 @@ from mpsd.platform.kube import (
     Unavailable,
 )
 from mpsd.platform.kube_time import seconds
+from mpsd.platform.options import OutputFormat
 from mpsd.status.cluster import NotInstalled, mpsnodes
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames

@@ -26,7 +26,7 @@ def host(tmp_path: Path) -> Path:
     write(tmp_path / "dev/nvidia-uvm", "")
     write(tmp_path / "etc/docker/daemon.json", json.dumps(DOCKER))
     write(tmp_path / "opt/python", "#!/bin/sh\n")
-    write(tmp_path / "opt/mpsd/containers/runtime/main.py", "")
+    write(tmp_path / "opt/mpsd/runtime/main.py", "")
     write(tmp_path / "usr/bin/nvidia-container-runtime", "#!/bin/sh\n").chmod(0o755)
     text = launcher("/opt/python", "/opt", "/run/mpsd", "", "/var/log/mpsd/runtime.log")
     write(tmp_path / "usr/local/bin/mpsd-runtime", text).chmod(0o755)
