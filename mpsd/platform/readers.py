@@ -165,8 +165,10 @@ def _made() -> Pair:
 
 _LONGEST_BODY = 4096
 _LAST_REQUESTS_S = 1.0  # a scrape that is cut is made again, and a stream has no end to wait for
-_CONNECTIONS = 64  # at a time on each port; each takes some 100 KiB, and an agent has 256 MiB
-_OF_ONE_ADDRESS = 16  # where others get in; on a loopback address whoever is on this machine is one
+_CONNECTIONS = 128  # at a time on each port; each takes some 100 KiB, and an agent has 256 MiB
+# Where others get in; on a loopback address whoever is on this machine is one. Several readers may share an address
+# (NAT): one of them can have all 32 streams of the page and be told so, with 16 connections left for the others.
+_OF_ONE_ADDRESS = 48
 _LONGEST_ANSWER_S = 600.0  # of a stream; who asks anew is looked at anew
 
 
