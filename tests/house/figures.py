@@ -47,7 +47,7 @@ def rooms(tree: Tree) -> list[Room]:
     """The first-level folders of mpsd/, the largest first."""
     files, lines = Counter[str](), Counter[str]()
     for module in tree.modules.values():
-        files[module.room] += 1
+        files[module.room] += bool(module.lines)
         lines[module.room] += module.lines
     product = {module.room for module in tree.product}
     all_lines = sum(lines[room] for room in product)
@@ -64,7 +64,7 @@ def figures(tree: Tree) -> list[Figure]:
     loaded = control_modules()
     reached = tree.closure(loaded)
     return [
-        Figure("files, all", len(tree.modules)),
+        Figure("files, all", tree.files(tree.modules)),
         Figure("lines, all", tree.lines_of(tree.modules)),
         Figure("files without simulator and bench", len(product), 200),
         Figure("lines without simulator and bench", _lines(product), 36_000),
@@ -73,9 +73,9 @@ def figures(tree: Tree) -> list[Figure]:
         Figure("largest file, lines", max(module.lines for module in product), 450),
         Figure("modules with exactly one importer", len(modules_with_one_importer(tree))),
         Figure("class names defined twice or more", len(tree.classes_defined_twice()), 0),
-        Figure("modules that `mpsd control` loads at its start", len(loaded)),
+        Figure("modules that `mpsd control` loads at its start", tree.files(loaded)),
         Figure("lines of these", tree.lines_of(loaded)),
-        Figure("modules that `mpsd control` can load, later imports too", len(reached), 70),
+        Figure("modules that `mpsd control` can load, later imports too", tree.files(reached), 70),
         Figure("lines of these modules", tree.lines_of(reached)),
     ]
 

@@ -1,6 +1,7 @@
 """The modules of mpsd, read with `ast` and not imported: their lines, classes and imports.
 
-Left out: what protoc generates (`*_pb2*`), and every file that is not Python.
+Left out: what protoc generates (`*_pb2*`), and every file that is not Python. A file without a line (an empty
+`__init__.py`) is no file that anybody reads, and is not counted.
 """
 
 import ast
@@ -47,7 +48,11 @@ class Tree:
 
     @property
     def product(self) -> list[Module]:
-        return [module for module in self.modules.values() if module.is_product]
+        return [module for module in self.modules.values() if module.is_product and module.lines]
+
+    def files(self, names: Iterable[str]) -> int:
+        """How many of these have a line to read."""
+        return sum(1 for name in names if self.modules[name].lines)
 
     @cached_property
     def importers(self) -> Mapping[str, frozenset[str]]:
