@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from aiohttp import web
 
 from mpsd.agent.agent import AgentRole
-from mpsd.cli.running import CannotServe, NodeConfig
+from mpsd.cli.foreground import CannotServe
+from mpsd.cli.running import NodeConfig
 from mpsd.kubelet.call_counts import PluginCallCounts
 from mpsd.kubelet.ledger import KubeletGrants, are_same
 from mpsd.kubelet.plugins import MemoryPlugin, NodeDevices, PercentPlugin

@@ -1,49 +1,39 @@
-"""What `mpsd up`, `mpsd control` and `mpsd agent` share: the parts of one node, from start to signal."""
+"""How an agent is put together, alone (`mpsd agent`) or with the daemons' supervision in one process (`mpsd up`)."""
 
 import asyncio
 import platform
 import shutil
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from mpsd.agent.agent import AgentRole
-from mpsd.cli.domains import ControlRole
+from mpsd.cli import foreground
 from mpsd.grants.ledger import Ledger, LocalGrants
 from mpsd.kubelet.call_counts import PluginCallCounts
 from mpsd.model.domain import Domain, domains
 from mpsd.model.policy import Policy
-from mpsd.mps import gate
 from mpsd.mps.node import Node
-from mpsd.platform import event_loop, logs, run_directory
-from mpsd.platform.console import ExitCode, complaints
+from mpsd.platform import event_loop, logs
 from mpsd.platform.http_server import AlreadyServed
 from mpsd.platform.imports import lasting
 from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.limits_watch import watch_limits
-from mpsd.platform.nvml import NvmlFailed
-from mpsd.platform.run_directory import DirectoryIdentity, Vanished
 from mpsd.platform.settings import CannotListen, Listen, Settings
 from mpsd.simulator.machine import find_node
 
-# The part that an agent has in a cluster and not on a machine of its own, as whoever starts an agent sees it.
-#
-# One rule: it is named here and imported where it is used, so that `mpsd control` and `mpsd up` stay small.
-
 if TYPE_CHECKING:
+    from mpsd.cli.agent_api import AgentApi
+    from mpsd.cli.domains import ControlRole
+    from mpsd.platform.readers import ReadersPort, Reviewer
     from mpsd.status.page.node import PodsOfNode
-
-
-class CannotServe(Exception):
-    """It cannot begin here; the message says why."""
+    from mpsd.status.page.server import PageApi
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """What it is made from. wake: makes the agent look."""
+    """What a cluster part is made from. wake: makes the agent look."""
 
     settings: Settings
     node: Node
@@ -53,7 +43,9 @@ class NodeConfig:
 
 
 class ClusterPart(Protocol):
-    """Made before the agent, which goes by its ledger, and run beside it."""
+    """What an agent has in a cluster, and not on a machine of its own: made before the agent, which goes by its ledger,
+    and run beside it. It is imported only where it is used, so that `mpsd up` stays small.
+    """
 
     @property
     def ledger(self) -> Ledger: ...
@@ -78,54 +70,8 @@ class ClusterPart(Protocol):
 
 
 MakeClusterPart = Callable[[NodeConfig], ClusterPart]
-
-
-# Ends control and agent, with the reason, where somebody removes the run directory under them.
-#
-# One rule: what was removed cannot be brought back, since sockets and records in it are other processes' as well; so
-# daemons and programs are left as they are, as where mpsd is killed.
-
-_LOOK_S = 0.5
-
-
-async def watch_directory(sight: DirectoryIdentity) -> None:
-    """Vanished once it is not there."""
-    while True:
-        if not sight.is_there:
-            raise Vanished(sight.directory)
-        await asyncio.sleep(_LOOK_S)
-
-
-@contextmanager
-def sight_of(directory: Path) -> Iterator[DirectoryIdentity]:
-    """What fails within because of a removal is Vanished, whoever noticed it first, and is logged."""
-    with run_directory.in_sight(directory) as sight:
-        try:
-            yield sight
-        except (ExceptionGroup, OSError) as error:
-            failures = _leaves(error)
-            said = [one for one in failures if isinstance(one, Vanished)]
-            lost = said[0].path if said else sight.lost(failures)
-            if lost is None:
-                raise
-            logs.logger().error("run directory vanished", path=str(lost), reason=str(Vanished(lost)))
-            raise Vanished(lost) from None
-
-
-def _leaves(error: BaseException) -> Sequence[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for one in error.exceptions for leaf in _leaves(one)]
-    return [error]
-
-
-if TYPE_CHECKING:
-    from mpsd.cli.agent_api import AgentApi
-    from mpsd.platform.readers import ReadersPort, Reviewer
-    from mpsd.status.page.server import PageApi
-
 MakeReviewer = Callable[[], "Reviewer"]
 _NOWHERE = Listen()
-_CANNOT = (NvmlFailed, AlreadyServed, CannotServe, CannotListen, run_directory.AlreadyHeld, run_directory.Vanished)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,25 +89,23 @@ class AgentPlace:
 
 
 class Parts:
-    """The roles of one node, in one event loop: control, agent or both."""
+    """The agent of one node, and the supervision of its daemons too where that is wanted, in one event loop."""
 
-    def __init__(self, settings: Settings, place: AgentPlace | None, *, with_control: bool) -> None:
-        """place: of the agent; None for none."""
+    def __init__(self, settings: Settings, place: AgentPlace, *, with_control: bool) -> None:
         self._settings = settings
-        self._place = place or AgentPlace()
+        self._place = place
         self._log = logs.logger()
         self._files = LimitsFiles(settings.limits_directory)
-        node = find_node(settings, self._files.facts)
-        self._node = node
+        self._node = node = find_node(settings, self._files.facts)
         found = domains(node.gpus, self._policy())
-        self._control = ControlRole(settings, found, node, self._policy) if with_control else None
+        self._control = _control(settings, found, node, self._policy) if with_control else None
         self._wake = asyncio.Event()
         here = NodeConfig(settings, node, found, self._policy, self._wake.set)
-        self._cluster = self._place.make_cluster_part(here) if self._place.make_cluster_part else None
+        self._cluster = place.make_cluster_part(here) if place.make_cluster_part else None
         local = LocalGrants(settings.grants, self._wake.set, self._log)
         self._ledger = None if self._cluster else local
         ledger = self._cluster.ledger if self._cluster else local
-        self._agent = AgentRole(settings, node, self._policy, ledger, self._wake) if place else None
+        self._agent = AgentRole(settings, node, self._policy, ledger, self._wake)
 
     def _policy(self) -> Policy:
         return self._files.policy
@@ -176,14 +120,13 @@ class Parts:
                 opened.push_async_callback(server.stop)
             if self._cluster:
                 await self._cluster.start()
-            sight = opened.enter_context(sight_of(self._settings.run_directory))
+            directory = opened.enter_context(foreground.directory_in_sight(self._settings.run_directory))
             async with asyncio.TaskGroup() as tasks:
-                if self._agent:
-                    tasks.create_task(self._agent.run(agent_stop))
+                tasks.create_task(self._agent.run(agent_stop))
                 serving = tasks.create_task(self._serve_cluster(cluster_stop))
                 watches = [
                     tasks.create_task(watch_limits(self._files, self._log)),
-                    tasks.create_task(watch_directory(sight)),
+                    tasks.create_task(foreground.watch_directory(directory)),
                 ]
                 await (self._control.run(stop) if self._control else stop.wait())
                 cluster_stop.set()
@@ -198,7 +141,7 @@ class Parts:
         return 0
 
     async def _serve_cluster(self, stop: asyncio.Event) -> None:
-        if self._cluster and self._agent:
+        if self._cluster:
             await self._cluster.run(self._agent, stop)
 
     def _hurry(self) -> None:
@@ -207,11 +150,9 @@ class Parts:
 
     def _servers(self) -> "Iterator[AgentApi | ReadersPort | PageApi]":
         """Stopped in the opposite order: a stream ends before its server waits for the answers that are under way."""
-        if self._agent is None:
-            return
         with lasting():
             from mpsd.agent.sources import AgentSources
-            from mpsd.cli.agent_api import AgentApi  # brings an HTTP server, which control is better without
+            from mpsd.cli.agent_api import AgentApi
             from mpsd.status.metrics.agent import MetricsApi
             from mpsd.status.page.node import NodePage
             from mpsd.status.page.server import PageApi
@@ -235,18 +176,17 @@ class Parts:
         return ReadersPort(api.readers_routes, listen.addresses, reviewer, listen.certificate)
 
 
-def serve(chosen: Settings, place: AgentPlace | None, *, with_control: bool) -> NoReturn:
-    """Runs control, an agent or both until a signal; exits with 1 where they cannot run here.
+def _control(settings: Settings, found: tuple[Domain, ...], node: Node, policy: Callable[[], Policy]) -> "ControlRole":
+    from mpsd.cli.domains import ControlRole  # only `mpsd up` has one
 
-    place: of the agent; None for none.
-    """
-    logs.configure(chosen.log_format)
-    try:
-        with run_directory.held(chosen.run_directory) if with_control else nullcontext():
-            if with_control:  # before anything that can fail, such as NVML
-                gate.close_before_start(chosen.run_directory, logs.logger())
-            code = event_loop.run(Parts(chosen, place, with_control=with_control).run())
-    except (*_CANNOT, OSError) as error:
-        complaints().print(f"mpsd: {error}")
-        code = ExitCode.NO
-    sys.exit(code)
+    return ControlRole(settings, found, node, policy)
+
+
+def serve(chosen: Settings, place: AgentPlace, *, with_control: bool) -> NoReturn:
+    """Runs an agent, with the supervision of its daemons or without, until a signal; exits with 1 where it cannot."""
+    foreground.serve(
+        chosen,
+        lambda: Parts(chosen, place, with_control=with_control).run(),
+        with_control=with_control,
+        cannot=(AlreadyServed, CannotListen),
+    )

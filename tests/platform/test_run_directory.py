@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.cli.running import sight_of
+from mpsd.cli.foreground import directory_in_sight
 from mpsd.platform.run_directory import Vanished, in_sight
 
 
@@ -53,7 +53,7 @@ def test_one_that_was_never_there_has_vanished(tmp_path: Path) -> None:
 
 def test_a_removal_that_is_under_way_is_known_by_what_is_missing_inside(tmp_path: Path) -> None:
     record = tmp_path / "gpu0" / "record.json"
-    with pytest.raises(Vanished) as raised, sight_of(tmp_path):
+    with pytest.raises(Vanished) as raised, directory_in_sight(tmp_path):
         raise ExceptionGroup("", [ExceptionGroup("", [missing(record)]), missing(tmp_path / "grants")])
     assert raised.value.path == record
 
@@ -62,6 +62,6 @@ def test_a_removal_that_is_under_way_is_known_by_what_is_missing_inside(tmp_path
     "failure", [missing(Path("/elsewhere/x")), PermissionError(13, "no", "x"), ValueError("a fault of ours")]
 )
 def test_any_other_failure_stays_what_it_is(tmp_path: Path, failure: Exception) -> None:
-    with pytest.raises(ExceptionGroup) as raised, sight_of(tmp_path):
+    with pytest.raises(ExceptionGroup) as raised, directory_in_sight(tmp_path):
         raise ExceptionGroup("", [missing(tmp_path / "gpu0"), failure])
     assert raised.value.exceptions[1] is failure

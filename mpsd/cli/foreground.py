@@ -1,0 +1,80 @@
+"""How `mpsd control`, `mpsd agent` and `mpsd up` run in the foreground: from the run directory's lock to the exit code.
+
+They end, with the reason, where somebody removes the run directory under them. What was removed cannot be brought back,
+since other processes have sockets and records in it too; so daemons and programs are left as they are, as where mpsd is
+killed.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import NoReturn
+
+from mpsd.mps import gate
+from mpsd.platform import event_loop, logs, run_directory
+from mpsd.platform.console import ExitCode, complaints
+from mpsd.platform.nvml import NvmlFailed
+from mpsd.platform.run_directory import AlreadyHeld, DirectoryIdentity, Vanished
+from mpsd.platform.settings import Settings
+
+_LOOK_S = 0.5
+
+
+class CannotServe(Exception):
+    """A part of the process cannot begin here; the message says why."""
+
+
+def serve(
+    settings: Settings,
+    run: Callable[[], Coroutine[None, None, int]],
+    *,
+    with_control: bool,
+    cannot: tuple[type[Exception], ...] = (),
+) -> NoReturn:
+    """Runs until a signal; exits with 1 where that cannot be done here. cannot: further errors that mean this.
+
+    with_control: whether this process supervises the daemons, for which it must hold the run directory.
+    """
+    expected: tuple[type[Exception], ...] = (NvmlFailed, CannotServe, AlreadyHeld, Vanished, OSError, *cannot)
+    logs.configure(settings.log_format)
+    try:
+        with run_directory.held(settings.run_directory) if with_control else nullcontext():
+            if with_control:  # before anything that can fail, such as NVML
+                gate.close_before_start(settings.run_directory, logs.logger())
+            code = event_loop.run(run())
+    except expected as error:
+        complaints().print(f"mpsd: {error}")
+        code = ExitCode.NO
+    sys.exit(code)
+
+
+async def watch_directory(directory: DirectoryIdentity) -> None:
+    """Vanished once it is not there."""
+    while True:
+        if not directory.is_there:
+            raise Vanished(directory.directory)
+        await asyncio.sleep(_LOOK_S)
+
+
+@contextmanager
+def directory_in_sight(directory: Path) -> Iterator[DirectoryIdentity]:
+    """What fails within because the directory was removed is Vanished, whoever noticed it first, and is logged."""
+    with run_directory.in_sight(directory) as identity:
+        try:
+            yield identity
+        except (ExceptionGroup, OSError) as error:
+            failures = _leaves(error)
+            noticed = [one for one in failures if isinstance(one, Vanished)]
+            lost = noticed[0].path if noticed else identity.lost(failures)
+            if lost is None:
+                raise
+            logs.logger().error("run directory vanished", path=str(lost), reason=str(Vanished(lost)))
+            raise Vanished(lost) from None
+
+
+def _leaves(error: BaseException) -> Sequence[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in error.exceptions for leaf in _leaves(one)]
+    return [error]
