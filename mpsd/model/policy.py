@@ -1,7 +1,8 @@
 """What pods and programs may have: the shape of `limits/policy.yaml`.
 
-One rule: a policy that loads is complete and free of contradictions; unknown, missing and wrong fields are
-refused by name, all at once (`platform.rules.limits_reading` turns pydantic's list into problems).
+A policy that loads is complete and free of contradictions; unknown, missing and wrong fields are refused by name, all
+at once (`platform.rules.limits_reading` turns pydantic's list into problems). Only a rule of admission may be left out,
+so that a new one makes no older policy invalid.
 """
 
 from collections.abc import Mapping
@@ -97,13 +98,38 @@ class RuleId(StrEnum):
     UNASKED_HOST_PATH = "unasked-host-path"
 
 
-class _EveryRule:
-    """A mode for each rule, no more and no less, so that each one missing or unknown is refused by its own name."""
+# The modes of limits/policy.yaml, which a rule has where a policy does not name it: one may be older than the rule.
+_WARNED = frozenset(
+    {
+        RuleId.GPUS_NOT_TOGETHER,
+        RuleId.HOST_IPC_ADDED,
+        RuleId.HOST_IPC_UNNEEDED,
+        RuleId.ENVIRONMENT_SECRET,
+        RuleId.ENVIRONMENT_UNSEEN,
+        RuleId.HOST_PID,
+        RuleId.HOST_ROOT,
+        RuleId.UNASKED_PRIVILEGED,
+        RuleId.UNASKED_HOST_PATH,
+    }
+)
+DEFAULT_MODES: Mapping[RuleId, RuleMode] = {
+    rule: RuleMode.WARN if rule in _WARNED else RuleMode.ENFORCE for rule in RuleId
+}
+
+
+class RuleModes(dict[RuleId, RuleMode]):
+    """A mode for every rule. by_default: the rules that the policy does not name, which have their shipped mode."""
+
+    def __init__(self, named: Mapping[RuleId, RuleMode]) -> None:
+        super().__init__({rule: named.get(rule, default) for rule, default in DEFAULT_MODES.items()})
+        self.by_default = tuple(rule for rule in RuleId if rule not in named)
 
     @staticmethod
     def __get_pydantic_core_schema__(_source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        mode = core_schema.typed_dict_field(handler.generate_schema(RuleMode))
-        return core_schema.typed_dict_schema(dict.fromkeys(RuleId, mode), extra_behavior="forbid")
+        """A field for each rule, so that one that is misspelt or has no such mode is refused by its own name."""
+        mode = core_schema.typed_dict_field(handler.generate_schema(RuleMode), required=False)
+        named = core_schema.typed_dict_schema(dict.fromkeys(RuleId, mode), extra_behavior="forbid")
+        return core_schema.no_info_after_validator_function(RuleModes, named)
 
 
 class Placement(StrEnum):
@@ -162,7 +188,7 @@ class Admission:
     """What the rules of admission go by. Tuples, so that what is made of them can be kept."""
 
     host_ipc: HostIPC
-    rules: Annotated[Mapping[RuleId, RuleMode], _EveryRule]
+    rules: RuleModes
     exempt_namespaces: tuple[Text, ...]
     blocked_environment: tuple[VariablePattern, ...]
     blocked_capabilities: tuple[CapabilityName, ...]

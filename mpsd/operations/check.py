@@ -1,5 +1,6 @@
 """`mpsd check`: whether limits files are sound, and what they put in force."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +28,8 @@ def check(
     ] = None,
     output: OutputFormat = Format.TEXT,
 ) -> None:
-    """Say every fault in policy.yaml and gpus.yaml at once, or in one line each what they put in force.
+    """Report every fault in policy.yaml and gpus.yaml at once, or in one line each what they put in force, and which
+    rules of admission the policy does not name.
 
     Needs no GPU and no cluster. Exits with 1 when a file has a fault, with 2 when one cannot be read at all.
 
@@ -46,6 +48,8 @@ def check(
                 print_invalid(held)
             else:
                 answers().print(f"{folder / name}: {_in_force(held)}")
+                for line in _defaults(held):
+                    answers().print(f"  {line}")
     if any(isinstance(error, UnreadableFile) for error in wrong):
         raise typer.Exit(ExitCode.MISUSE)
     raise typer.Exit(ExitCode.NO if wrong else ExitCode.YES)
@@ -59,7 +63,21 @@ def _record(file: str, held: Policy | GpuFacts | InvalidInput) -> dict[str, obje
             "in_force": "",
             "problems": [problem.record() for problem in held.problems],
         }
-    return {"file": file, "sound": True, "in_force": _in_force(held), "problems": []}
+    defaults = {"rules_by_default": _modes_by_default(held)} if isinstance(held, Policy) else {}
+    return {"file": file, "sound": True, "in_force": _in_force(held), "problems": [], **defaults}
+
+
+def _modes_by_default(policy: Policy) -> dict[str, str]:
+    """The rules of admission that the file does not name, with the mode that they have therefore."""
+    rules = policy.admission.rules
+    return {rule.value: rules[rule].value for rule in rules.by_default}
+
+
+def _defaults(held: Policy | GpuFacts) -> Iterator[str]:
+    modes = _modes_by_default(held) if isinstance(held, Policy) else {}
+    if modes:
+        listed = ", ".join(f"{rule}: {mode}" for rule, mode in modes.items())
+        yield f"admission.rules does not name every rule; these have their shipped mode: {listed}"
 
 
 def _in_force(held: Policy | GpuFacts) -> str:

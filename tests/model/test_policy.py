@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.model.policy import HostIPC, Placement, Response, RuleId, RuleMode
+from mpsd.model.policy import DEFAULT_MODES, HostIPC, Placement, Response, RuleId, RuleMode
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.platform.rules.limits_reading import read_policy
 from tests.model.manifests import POLICY
@@ -133,15 +133,21 @@ def test_a_card_that_is_not_named_has_what_holds_for_every_card() -> None:
     assert compute.of(2).max_inst == 20
 
 
-def test_each_rule_that_is_missing_or_unknown_is_refused_by_its_name() -> None:
-    rules = {rule.value: "warn" for rule in RuleId if rule not in {RuleId.HOST_PID, RuleId.HOST_ROOT}}
-    with pytest.raises(InvalidInput) as raised:
-        read_policy(changed("admission.rules", {**rules, "host-pids": "warn"}), "policy.yaml")
-    assert {(problem.rule, problem.where) for problem in raised.value.problems} == {
-        ("field-missing", "admission.rules.host-pid"),
-        ("field-missing", "admission.rules.host-root"),
-        ("field-unknown", "admission.rules.host-pids"),
-    }
+def test_a_rule_that_a_policy_does_not_name_has_its_shipped_mode() -> None:
+    older = {"privileged": "warn", "host-root": "enforce"}
+    rules = read_policy(changed("admission.rules", older), "policy.yaml").admission.rules
+    assert rules == {**DEFAULT_MODES, RuleId.PRIVILEGED: RuleMode.WARN, RuleId.HOST_ROOT: RuleMode.ENFORCE}
+    assert rules.by_default == tuple(rule for rule in RuleId if rule.value not in older)
+
+
+def test_the_shipped_policy_names_every_rule_with_its_default() -> None:
+    assert POLICY.admission.rules == DEFAULT_MODES
+    assert POLICY.admission.rules.by_default == ()
+
+
+def test_a_rule_that_is_misspelt_is_refused_by_its_name() -> None:
+    problem = refused("admission.rules", {"host-pids": "warn"})
+    assert (problem.rule, problem.where) == ("field-unknown", "admission.rules.host-pids")
 
 
 def test_the_shipped_policy_warns_only_of_what_the_published_sample_or_a_daemon_has() -> None:
