@@ -238,7 +238,10 @@ class Podman(Engine):
             f'[engine]\nconmon_path = ["{conmon}"]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
             f'lock_type = "file"\nruntime = "mpsd"\n[engine.runtimes]\nmpsd = ["{launcher}"]\n'
         )
-        self._environment = host.environment | {"CONTAINERS_CONF": str(config)}
+        self._environment = host.environment | {
+            "CONTAINERS_CONF": str(config),
+            "LD_LIBRARY_PATH": _libraries_of(self._podman),
+        }
 
     def podman(self, *words: str | Path) -> Ended:
         own = [*("--root", self._folder / "root"), *("--runroot", self._folder / "runroot")]
@@ -273,9 +276,9 @@ class PodmanOnCrun(Podman):
     """podman with crun 1.8, which it takes where both are installed."""
 
     def __init__(self, host: Host) -> None:
-        program = Path(_found("crun"))
+        program = _found("crun")
         wrapper = host.folder / "crun"
-        wrapper.write_text(_CRUN.format(program=program, libraries=program.parents[1] / "lib" / _TRIPLET))
+        wrapper.write_text(_CRUN.format(program=program, libraries=_libraries_of(program)))
         wrapper.chmod(0o755)
         self._states_were_there = _CRUN_STATES.exists()
         super().__init__(host, str(wrapper))
@@ -300,6 +303,11 @@ def _found(program: str) -> str:
     if found is None:
         pytest.skip(f"needs {program}: {_REMEDY}")
     return found
+
+
+def _libraries_of(program: str) -> str:
+    """Where its libraries are: beside it, where programs.sh has unpacked it."""
+    return str(Path(program).parents[1] / "lib" / _TRIPLET)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -115,14 +115,16 @@ def strangers(page: str) -> list[str]:
 
 
 def test_one_reader_who_holds_every_stream_of_the_page_keeps_nobody_out(cluster: Cluster, reader: str) -> None:
-    def by_token() -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection("127.0.0.1", port(cluster, tls=True), timeout=SOON_S, context=unverified())
+    def by_token(place: int = 0) -> http.client.HTTPSConnection:
+        """From one of several addresses, none of which may have all connections."""
+        where, source = ("127.0.0.1", port(cluster, tls=True)), (f"127.0.0.{2 + place % 4}", 0)
+        return http.client.HTTPSConnection(*where, timeout=SOON_S, context=unverified(), source_address=source)
 
     def at_home() -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", port(cluster, tls=False), timeout=SOON_S)
 
     with ExitStack() as opened:
-        own = [stream(opened, by_token(), reader) for _place in range(MOST_READERS)]
+        own = [stream(opened, by_token(place), reader) for place in range(MOST_READERS)]
         assert all(one.readline() == b"event: page\n" for one in own)
 
         other = stream(opened, at_home())
