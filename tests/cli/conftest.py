@@ -8,8 +8,6 @@ import structlog
 
 from tests.cli.cluster_world import ClusterWorld
 from tests.simulated_api import simulated_api
-from tests.whole.machine.conftest import served as served
-from tests.whole.machine.conftest import serving as serving
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ _FILE = re.compile(r"cat ([\w.-]+)$")  # what the reader is told to have in it, 
 
 # What the others need, and where what they show is tried instead.
 NEEDS = {
-    r"kubectl |kubectl-|make e2e": "a cluster: tests/cli plays one for each verb, tests/e2e has a real one",
+    r"kubectl |kubectl-|make e2e": "a cluster: tests/whole/cli plays one for each verb, tests/e2e has a real one",
     r"docker |podman |nerdctl |ctr ": "a container engine, and root: tests/host",
-    r"mpsd (up|run|status|smi|set|control|doctor)\b": "a machine with mpsd on it: tests/cli, tests/whole/machine",
+    r"mpsd (up|run|status|smi|set|control|doctor)\b": "a machine with mpsd on it: tests/whole/cli, tests/whole/machine",
     r"mpsd (install|uninstall) ": "an engine's files, and root: tests/cli/test_install.py, tests/host",
     r"mpsd (agent|webhook|scheduler)\b": "a cluster, or the files of one: tests/whole",
-    r"mpsd (bench|demo)\b": "minutes, and figures that differ each time: tests/whole/bench, tests/cli/test_demo.py",
+    r"mpsd (bench|demo)\b": "minutes, and figures that differ each time: tests/whole (bench, cli/test_demo.py)",
     r"mpsd (top|bundle)\b": "a machine with mpsd on it",
     r"(curl|kill|nvidia-smi|python3? |pip |make |ls |jq |tar )": "a machine with mpsd on it, or a checkout of its own",
 }

@@ -9,8 +9,8 @@ from mpsd.platform.kube import PODS, Kube, Resource, deletable_kinds
 from mpsd.simulator.api_server.kinds import NAMESPACES, Object
 from mpsd.simulator.api_server.objects import Objects
 from tests.cli.cluster_world import ClusterWorld
-from tests.cli.played_nodes import PlayedNodes, control_images, played_nodes, run_pods
 from tests.manifests.rendering import rendered
+from tests.whole.cli.played_nodes import PlayedNodes, control_images, played_nodes, run_pods
 from tests.whole.machine.machine import eventually
 
 MAPS = Resource("v1", "configmaps")

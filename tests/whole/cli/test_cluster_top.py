@@ -10,8 +10,8 @@ import pytest
 from mpsd.cli import kubectl_mps, plain
 from mpsd.status.rules.top import NO_SM_USE
 from tests.cli.cluster_world import ClusterWorld
-from tests.cli.screens import Screen, on_screen
 from tests.mpsnodes import NAMES
+from tests.whole.cli.screens import Screen, on_screen
 
 BIN = Path(sys.executable).parent
 

@@ -14,8 +14,8 @@ import pytest
 
 from mpsd.platform.kube import MPS_NODES, PODS, PatchKind, Resource
 from tests.cli.cluster_world import ClusterWorld
-from tests.cli.played_nodes import PlayedNodes, played_nodes, run_pods
 from tests.mpsnodes import mpsnode
+from tests.whole.cli.played_nodes import PlayedNodes, played_nodes, run_pods
 from tests.whole.machine.machine import Program, eventually
 from tests.whole.webhook.api_server import api_server
 

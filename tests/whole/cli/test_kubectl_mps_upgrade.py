@@ -12,8 +12,8 @@ import pytest
 from mpsd.operations.lifecycle.rules.upgrade import MARK
 from mpsd.platform.kube import MPS_NODES, PatchKind, Resource
 from tests.cli.cluster_world import ClusterWorld
-from tests.cli.played_nodes import NAMESPACE, PlayedNodes, control_images, played_nodes, run_control, run_pods
 from tests.mpsnodes import mpsnode
+from tests.whole.cli.played_nodes import NAMESPACE, PlayedNodes, control_images, played_nodes, run_control, run_pods
 from tests.whole.machine.machine import Program, eventually
 
 A1 = [gpu["uuid"] for gpu in mpsnode("gpu-a1")["status"]["gpus"]]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.screens import Screen, on_screen
+from tests.whole.cli.screens import Screen, on_screen
 from tests.whole.machine.conftest import on_machine, serving_on
 from tests.whole.machine.machine import MPSD, Machine, eventually
 

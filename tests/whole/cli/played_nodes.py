@@ -23,7 +23,7 @@ from tests.whole.machine.machine import eventually
 
 _PAUSE_S = 0.03
 NAMESPACE = "mpsd-system"
-_DAEMON_SET = Path(__file__).parents[2] / "manifests" / "base" / "control" / "daemonset.yaml"
+_DAEMON_SET = Path(__file__).parents[3] / "manifests" / "base" / "control" / "daemonset.yaml"
 _RUNNING = {"phase": "Running"}
 CONTROL_LABELS = {"app.kubernetes.io/name": "mpsd-control", "app.kubernetes.io/part-of": "mpsd"}
 

@@ -11,9 +11,9 @@ from mpsd.admission.rules.context import RequestContext
 from mpsd.admission.rules.verdict import judge, patch_for_debugging, patch_for_pod
 from mpsd.model.policy import RuleId, RuleMode
 from mpsd.platform.rules.kubernetes_objects import read_object
-from tests.manifests.cel import Object, apply_configuration, broken, evaluate, is_asked
 from tests.manifests.rendering import of_kind, only
 from tests.model.manifests import FACTS, MEMORY, PERCENT, POLICY, container, inside, pod
+from tests.whole.manifests.cel import Object, apply_configuration, broken, evaluate, is_asked
 
 _POLICIES, _MUTATIONS = "overlays/policies", "overlays/policies-mutating"
 # What the policies leave out, because CEL sees the object alone.

@@ -1,0 +1,6 @@
+"""What `mpsd` and `kubectl mps` are asked here: a machine on which mpsd runs, and clusters."""
+
+from tests.cli.conftest import bare_world as bare_world
+from tests.cli.conftest import world as world
+from tests.whole.machine.conftest import served as served
+from tests.whole.machine.conftest import serving as serving
