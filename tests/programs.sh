@@ -17,12 +17,14 @@ done
 if ((${#missing[@]})); then
   mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
   command -v apt-get >/dev/null || { echo "${0##*/}: no apt-get here to fetch ${missing[*]} with" >&2; exit 1; }
+  mkdir -p "$folder"
+  exec 8>"$folder/../mpsd-programs.lock"
+  flock 8 # apt-get update has one at a time
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
   cd "$work"
   apt=(apt-get -qq -o APT::Sandbox::User=root)
   "${apt[@]}" download "${missing[@]}" >&2 || { "${apt[@]}" update && "${apt[@]}" download "${missing[@]}"; } >&2
-  mkdir -p "$folder"
   for archive in *.deb; do dpkg -x "$archive" "$folder"; done
 fi
 echo "$folder/usr/sbin:$folder/usr/bin"
