@@ -1,29 +1,26 @@
-"""How `mpsd webhook` runs: the part of `platform.settings` that only it has.
-
-One rule: one row a setting, which says its flag, its variable, its default and what it may be.
-"""
+"""The settings of `mpsd webhook`."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from mpsd.admission.rules.registration import FailurePolicy
 from mpsd.model.names import NAMESPACE
-from mpsd.model.problem import InvalidInput, Problem
+from mpsd.model.problem import Problem
 from mpsd.platform.rules.certificates import Lives
 from mpsd.platform.settings import (
+    KUBECONFIG,
     LIMITS_DIRECTORY,
     LOG_FORMAT,
-    Row,
+    Setting,
     address,
-    log_format,
     name,
     path,
     port,
-    problem_with,
-    read_rows,
+    read_settings,
+    refuse,
     seconds,
     url,
 )
@@ -78,44 +75,59 @@ def _failure_policy(text: str) -> FailurePolicy:
 
 
 # MPSD_HTTPS_PORT and not MPSD_PORT: a Service named `mpsd` puts MPSD_PORT=tcp://… into every pod of its namespace.
-ROWS: Mapping[str, Row] = {
-    "address": Row("--address", "MPSD_ADDRESS", "0.0.0.0", address),  # noqa: S104
-    "port": Row("--port", "MPSD_HTTPS_PORT", "9443", port),
-    "metrics_port": Row("--metrics-port", "MPSD_METRICS_PORT", "9444", port),
-    "limits_directory": Row("--limits", LIMITS_DIRECTORY, "", path),
-    "namespace": Row("--namespace", "MPSD_NAMESPACE", NAMESPACE, name),
-    "service": Row("--service", "MPSD_SERVICE", "mpsd-webhook", name),
-    "kubeconfig": Row("--kubeconfig", "MPSD_KUBECONFIG", "", path),
-    "certificate_directory": Row("--cert-dir", "MPSD_CERT_DIR", "", path),
-    "url": Row("--url", "MPSD_URL", "", url),
-    "failure_policy": Row("--failure-policy", "MPSD_FAILURE_POLICY", FailurePolicy.FAIL.value, _failure_policy),
-    "authority_life": Row("--authority-life", "MPSD_AUTHORITY_LIFE", "3650d", seconds),
-    "serving_life": Row("--serving-life", "MPSD_SERVING_LIFE", "30d", seconds),
-    "settle": Row("--settle", "MPSD_SETTLE", "60s", seconds),
-    "drain": Row("--drain", "MPSD_DRAIN", "10s", seconds),
-    "log_format": Row("--log-format", LOG_FORMAT, "auto", log_format),
+WEBHOOK_SETTINGS = {
+    "port": Setting("--port", "MPSD_HTTPS_PORT", "9443", port, "PORT", "Reviews, over TLS"),
+    "metrics_port": Setting(
+        "--metrics-port", "MPSD_METRICS_PORT", "9444", port, "PORT", "Probes and metrics, without TLS"
+    ),
+    "address": Setting("--address", "MPSD_ADDRESS", "0.0.0.0", address, "IP", "Where to listen"),  # noqa: S104
+    "limits_directory": LIMITS_DIRECTORY,
+    "namespace": Setting(
+        "--namespace", "MPSD_NAMESPACE", NAMESPACE, name, "NAME", "Where the Service and the Secret are"
+    ),
+    "service": Setting(
+        "--service", "MPSD_SERVICE", "mpsd-webhook", name, "NAME", "The name of the Service and of both configurations"
+    ),
+    "kubeconfig": KUBECONFIG,
+    "certificate_directory": Setting(
+        "--cert-dir", "MPSD_CERT_DIR", "", path, "DIR", "tls.crt and tls.key, as cert-manager has them mounted"
+    ),
+    "url": Setting("--url", "MPSD_URL", "", url, "URL", "Be registered by this address instead of the Service"),
+    "failure_policy": Setting(
+        "--failure-policy",
+        "MPSD_FAILURE_POLICY",
+        FailurePolicy.FAIL.value,
+        _failure_policy,
+        "POLICY",
+        "What API servers do while no replica answers: Fail or Ignore",
+    ),
+    "authority_life": Setting(
+        "--authority-life", "MPSD_AUTHORITY_LIFE", "3650d", seconds, "TIME", "How long a CA lasts"
+    ),
+    "serving_life": Setting(
+        "--serving-life", "MPSD_SERVING_LIFE", "30d", seconds, "TIME", "How long a serving certificate lasts"
+    ),
+    "settle": Setting("--settle", "MPSD_SETTLE", "60s", seconds, "TIME", "From naming a new CA until it signs"),
+    "drain": Setting("--drain", "MPSD_DRAIN", "10s", seconds, "TIME", "How long to serve on after SIGTERM"),
+    "log_format": LOG_FORMAT,
 }
 
 
 def webhook_settings(flags: Mapping[str, str | None], environment: Mapping[str, str] = os.environ) -> WebhookSettings:
-    """flags: by the names of ROWS, None where not given. InvalidInput with every problem."""
-    read = read_rows(ROWS, flags, environment)
+    """flags: by the names of WEBHOOK_SETTINGS, None where not given. InvalidInput with every problem."""
+    read = read_settings(WEBHOOK_SETTINGS, flags, environment)
     lives = Lives(read.pop("authority_life"), read.pop("serving_life"), read.pop("settle"))
     uses_api = bool(read["kubeconfig"] or environment.get("KUBERNETES_SERVICE_HOST"))
     chosen = WebhookSettings(drain_s=read.pop("drain"), lives=lives, uses_api=uses_api, **read)
-    problems = _contradictions(chosen)
-    if problems:
-        raise InvalidInput("settings", problems)
+    refuse(_contradictions(chosen))
     return chosen
 
 
-def _contradictions(chosen: WebhookSettings) -> list[Problem]:
-    problems = []
+def _contradictions(chosen: WebhookSettings) -> Iterator[Problem]:
     if not chosen.lives.are_sound:
         message = f"is below three times the serving life of {chosen.lives.serving_s:g} s"
         remedy = "let an authority live three times as long as what it signs, or longer"
-        problems.append(problem_with(ROWS["authority_life"], f"{chosen.lives.authority_s:g} s", message, remedy))
+        yield WEBHOOK_SETTINGS["authority_life"].problem(f"{chosen.lives.authority_s:g} s", message, remedy)
     if not chosen.uses_api and chosen.certificate_directory is None:
         remedy = "run it in a pod, name a --kubeconfig, or bring certificates with --cert-dir"
-        problems.append(problem_with(ROWS["kubeconfig"], "", "there is no API server to keep certificates in", remedy))
-    return problems
+        yield KUBECONFIG.problem("", "there is no API server to keep certificates in", remedy)

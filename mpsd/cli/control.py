@@ -22,8 +22,8 @@ from mpsd.platform.console import ExitCode, Format, answers, complaints, print_j
 from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.limits_watch import watch_limits
 from mpsd.platform.nvml import NvmlFailed
-from mpsd.platform.options import LimitsDirectory, LogFormat, OutputFormat, RunDirectory, Simulate
-from mpsd.platform.settings import Settings, settings
+from mpsd.platform.options import LimitsDirectory, LogFormat, OutputFormat, RunDirectory, Simulate, option
+from mpsd.platform.settings import DAEMON_CGROUP, Settings, settings
 from mpsd.simulator.machine import find_node, find_tools
 
 
@@ -32,16 +32,7 @@ def control(
     limits: LimitsDirectory = None,
     run_dir: RunDirectory = None,
     log_format: LogFormat = None,
-    daemon_cgroup: Annotated[
-        str | None,
-        typer.Option(
-            "--daemon-cgroup",
-            metavar="DIR",
-            help="The host's /sys/fs/cgroup: there each daemon gets a cgroup of its own, so that it outlives this "
-            "container (MPSD_DAEMON_CGROUP; else it stays in this one's).",
-            show_default=False,
-        ),
-    ] = None,
+    daemon_cgroup: Annotated[str | None, option(DAEMON_CGROUP)] = None,
     release: Annotated[
         bool,
         typer.Option("--release", help="Put back the compute modes that an mpsd which is gone left behind, and end."),

@@ -4,7 +4,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Mapping
-from typing import Annotated
 
 from aiohttp import web
 
@@ -15,7 +14,7 @@ from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.limits_watch import watch_limits
 from mpsd.platform.listener import Handler, Listener, ListenerSettings, PortTaken, Shutdown, TcpAddress
 from mpsd.platform.logs import logger
-from mpsd.platform.options import LimitsDirectory, ListenAt, ListenCertificate, LogFormat, setting
+from mpsd.platform.options import taking
 from mpsd.platform.readers import ReadersPort, token_reviewer
 from mpsd.platform.server_metrics import CONTENT_TYPE
 from mpsd.platform.settings import CannotListen
@@ -24,7 +23,7 @@ from mpsd.scheduler.bind import Binder
 from mpsd.scheduler.ledger import ClusterLedger
 from mpsd.scheduler.listener import ExtenderListener
 from mpsd.scheduler.metrics import Numbers, SchedulerMetrics
-from mpsd.scheduler.settings import ROWS, SchedulerSettings, scheduler_settings
+from mpsd.scheduler.settings import SCHEDULER_SETTINGS, SchedulerSettings, scheduler_settings
 from mpsd.status.page.cluster import ClusterPage
 from mpsd.status.page.server import PageApi
 
@@ -146,27 +145,8 @@ def _readers_port(routes: Mapping[str, Handler], settings: SchedulerSettings) ->
     return ReadersPort(routes, listen.addresses, reviewer, listen.certificate)
 
 
-Text = str | None
-
-
-def scheduler(
-    address: Annotated[Text, setting(ROWS["address"], "IP", "Where kube-scheduler comes in")] = None,
-    port: Annotated[Text, setting(ROWS["port"], "PORT", "The port there")] = None,
-    cert_dir: Annotated[
-        Text, setting(ROWS["certificate_directory"], "DIR", "tls.crt and tls.key, to be shown to kube-scheduler")
-    ] = None,
-    client_ca: Annotated[
-        Text, setting(ROWS["client_authority"], "FILE", "Whose client certificates are let in, and nobody else")
-    ] = None,
-    metrics_address: Annotated[Text, setting(ROWS["metrics_address"], "IP", "Where probes and metrics are")] = None,
-    metrics_port: Annotated[Text, setting(ROWS["metrics_port"], "PORT", "The port there, without TLS")] = None,
-    limits: LimitsDirectory = None,
-    kubeconfig: Annotated[Text, setting(ROWS["kubeconfig"], "FILE", "The API server; else that of this pod")] = None,
-    listen: ListenAt = None,
-    listen_certificate: ListenCertificate = None,
-    drain: Annotated[Text, setting(ROWS["drain"], "TIME", "How long to serve on after SIGTERM")] = None,
-    log_format: LogFormat = None,
-) -> None:
+@taking(SCHEDULER_SETTINGS)
+def scheduler(**flags: str | None) -> None:
     """Tell kube-scheduler which nodes have one GPU with room, and bind pods to it.
 
     Without it, kube-scheduler adds up what a node's GPUs have free, and sends a pod of 7 GiB to a node with 4 and 3.
@@ -199,21 +179,7 @@ def scheduler(
         curl -s http://127.0.0.1:12345/inspect/NODE  a node's GPUs, and who has what
         mpsd scheduler --kubeconfig ~/.kube/config   outside a cluster, to try it
     """
-    given = {
-        "address": address,
-        "port": port,
-        "certificate_directory": cert_dir,
-        "client_authority": client_ca,
-        "metrics_address": metrics_address,
-        "metrics_port": metrics_port,
-        "limits_directory": limits,
-        "kubeconfig": kubeconfig,
-        "listen": listen,
-        "listen_certificate": listen_certificate,
-        "drain": drain,
-        "log_format": log_format,
-    }
-    chosen = scheduler_settings(given)
+    chosen = scheduler_settings(flags)
     logs.configure(chosen.log_format)
     try:
         event_loop.run(_serve(chosen))

@@ -1,17 +1,14 @@
 """`mpsd up`: control and agent in one process."""
 
 from mpsd.cli.running import AgentPlace, serve
-from mpsd.platform.options import LimitsDirectory, ListenAt, LogFormat, RunDirectory, Simulate
-from mpsd.platform.settings import listen_settings, settings
+from mpsd.platform.options import taking
+from mpsd.platform.settings import LISTEN_SETTINGS, LOG_FORMAT, NODE_SETTINGS, listen_settings, settings
+
+_OF_NODE = {name: NODE_SETTINGS[name] for name in ("simulate", "limits_directory", "run_directory")}
 
 
-def up(
-    simulate: Simulate = None,
-    limits: LimitsDirectory = None,
-    run_dir: RunDirectory = None,
-    listen: ListenAt = None,
-    log_format: LogFormat = None,
-) -> None:
+@taking({**_OF_NODE, "listen": LISTEN_SETTINGS["listen"], "log_format": LOG_FORMAT})
+def up(**flags: str | None) -> None:
     """Share this machine's GPUs through MPS: supervise the daemons, grant shares, in the foreground.
 
     Ctrl-C (or SIGTERM) takes no new programs, waits for those that run, stops the daemons and puts everything back;
@@ -21,6 +18,11 @@ def up(
         mpsd up
         mpsd up --simulate H200x2     # no GPU needed
     """
-    readers = listen_settings({"listen": listen}, in_cluster=False)
-    chosen = settings(run_directory=run_dir, limits_directory=limits, simulate=simulate, log_format=log_format)
+    readers = listen_settings(flags, in_cluster=False)
+    chosen = settings(
+        run_directory=flags["run_directory"],
+        limits_directory=flags["limits_directory"],
+        simulate=flags["simulate"],
+        log_format=flags["log_format"],
+    )
     serve(chosen, AgentPlace(readers), with_control=True)

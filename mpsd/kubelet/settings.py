@@ -1,6 +1,6 @@
-"""How `mpsd agent` runs beside a kubelet: the part of `platform.settings` that only it has.
+"""The settings of `mpsd agent` beside a kubelet.
 
-One rule: an agent that was given the name of a node serves that node's kubelet, and nobody else gets its GPUs.
+An agent that is given the name of a node serves that node's kubelet, and nobody else gets its GPUs.
 """
 
 import os
@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpsd.kubelet.rules.allocation import DeviceListStrategy
-from mpsd.model.problem import InvalidInput
-from mpsd.platform.settings import Row, address, path, port, problem_with, read_rows
+from mpsd.platform.settings import KUBECONFIG, Setting, address, path, port, read_settings, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,29 +39,43 @@ def _strategy(text: str) -> DeviceListStrategy:
         raise ValueError(f"write {', '.join(DeviceListStrategy)}") from None
 
 
-ROWS: Mapping[str, Row] = {
-    "node": Row("--node", "MPSD_NODE_NAME", "", str),
-    "kubelet_directory": Row("--kubelet-dir", "MPSD_KUBELET_DIR", "/var/lib/kubelet", path),
-    "pod_resources": Row("--pod-resources", "MPSD_POD_RESOURCES", "", path),
-    "kubeconfig": Row("--kubeconfig", "MPSD_KUBECONFIG", "", path),
-    "address": Row("--address", "MPSD_ADDRESS", "0.0.0.0", address),  # noqa: S104
-    "port": Row("--metrics-port", "MPSD_METRICS_PORT", "9445", port),
-    "device_list_strategy": Row("--device-list-strategy", "MPSD_DEVICE_LIST_STRATEGY", "envvar", _strategy),
+KUBELET_SETTINGS = {
+    "node": Setting("--node", "MPSD_NODE_NAME", "", str, "NAME", "This node of a cluster: serve its kubelet"),
+    "kubelet_directory": Setting(
+        "--kubelet-dir", "MPSD_KUBELET_DIR", "/var/lib/kubelet", path, "DIR", "Kubelet's root"
+    ),
+    "pod_resources": Setting(
+        "--pod-resources",
+        "MPSD_POD_RESOURCES",
+        "",
+        path,
+        "SOCKET",
+        "Where kubelet says who holds what; else below its root",
+    ),
+    "kubeconfig": KUBECONFIG,
+    "device_list_strategy": Setting(
+        "--device-list-strategy",
+        "MPSD_DEVICE_LIST_STRATEGY",
+        "envvar",
+        _strategy,
+        "HOW",
+        "How containers get their GPU, in NVIDIA's words",
+    ),
+    "address": Setting("--address", "MPSD_ADDRESS", "0.0.0.0", address, "IP", "Where probes are"),  # noqa: S104
+    "port": Setting("--metrics-port", "MPSD_METRICS_PORT", "9445", port, "PORT", "Probes, without TLS"),
 }
 
 
 def kubelet_settings(
     flags: Mapping[str, str | None], environment: Mapping[str, str] = os.environ
 ) -> KubeletSettings | None:
-    """None where no node is named. flags: by the names of ROWS. InvalidInput with every problem."""
-    read = read_rows(ROWS, flags, environment)
+    """None where no node is named. flags: by the names of KUBELET_SETTINGS. InvalidInput with every problem."""
+    read = read_settings(KUBELET_SETTINGS, flags, environment)
     if not read["node"]:
-        given = [name for name, value in flags.items() if value]
-        if given:
-            row = ROWS["node"]
-            raise InvalidInput(
-                "settings", [problem_with(row, "", f"is missing beside {ROWS[given[0]].flag}", "name this node")]
-            )
+        given = [setting.flag for name, setting in KUBELET_SETTINGS.items() if flags.get(name)]
+        refuse(
+            KUBELET_SETTINGS["node"].problem("", f"is missing beside {flag}", "name this node") for flag in given[:1]
+        )
         return None
     pod_resources = read.pop("pod_resources") or read["kubelet_directory"] / "pod-resources" / "kubelet.sock"
     return KubeletSettings(pod_resources=pod_resources, **read)
@@ -70,6 +83,6 @@ def kubelet_settings(
 
 def kubelet_directory(asked: str | None, environment: Mapping[str, str] = os.environ) -> Path:
     """Kubelet's root, whether or not a node is named. asked: its flag, None where it was not given. InvalidInput."""
-    row = {"kubelet_directory": ROWS["kubelet_directory"]}
-    found: Path = read_rows(row, {"kubelet_directory": asked}, environment)["kubelet_directory"]
+    declared = {"kubelet_directory": KUBELET_SETTINGS["kubelet_directory"]}
+    found: Path = read_settings(declared, {"kubelet_directory": asked}, environment)["kubelet_directory"]
     return found

@@ -1,7 +1,7 @@
-"""How `mpsd scheduler` runs: the part of `platform.settings` that only it has.
+"""The settings of `mpsd scheduler`.
 
-One rule: whoever may ask can have pods bound, so an address that others reach is taken only with TLS and an authority
-for client certificates.
+Whoever may send it requests can have pods bound, so an address that others reach is accepted only with TLS and an
+authority for client certificates.
 """
 
 import ipaddress
@@ -10,21 +10,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpsd.model.problem import InvalidInput, Problem
+from mpsd.model.problem import Problem
 from mpsd.platform.settings import (
+    KUBECONFIG,
     LIMITS_DIRECTORY,
+    LISTEN_SETTINGS,
     LOG_FORMAT,
     Listen,
-    Row,
+    Setting,
     address,
-    log_format,
     path,
     port,
-    problem_with,
-    read_rows,
+    read_settings,
+    refuse,
     seconds,
 )
-from mpsd.platform.settings import ROWS as LISTEN_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,32 +51,41 @@ class SchedulerSettings:
 
 
 # MPSD_LISTEN_PORT and not MPSD_PORT: a Service named `mpsd` puts MPSD_PORT=tcp://… into every pod of its namespace.
-ROWS: Mapping[str, Row] = {
-    "address": Row("--address", "MPSD_ADDRESS", "127.0.0.1", address),
-    "port": Row("--port", "MPSD_LISTEN_PORT", "12345", port),
-    "metrics_address": Row("--metrics-address", "MPSD_METRICS_ADDRESS", "0.0.0.0", address),  # noqa: S104
-    "metrics_port": Row("--metrics-port", "MPSD_METRICS_PORT", "9446", port),
-    "certificate_directory": Row("--cert-dir", "MPSD_CERT_DIR", "", path),
-    "client_authority": Row("--client-ca", "MPSD_CLIENT_CA", "", path),
-    "limits_directory": Row("--limits", LIMITS_DIRECTORY, "", path),
-    "kubeconfig": Row("--kubeconfig", "MPSD_KUBECONFIG", "", path),
-    **LISTEN_ROWS,
-    "drain": Row("--drain", "MPSD_DRAIN", "2s", seconds),
-    "log_format": Row("--log-format", LOG_FORMAT, "auto", log_format),
+SCHEDULER_SETTINGS = {
+    "address": Setting("--address", "MPSD_ADDRESS", "127.0.0.1", address, "IP", "Where kube-scheduler comes in"),
+    "port": Setting("--port", "MPSD_LISTEN_PORT", "12345", port, "PORT", "The port there"),
+    "certificate_directory": Setting(
+        "--cert-dir", "MPSD_CERT_DIR", "", path, "DIR", "tls.crt and tls.key, to be shown to kube-scheduler"
+    ),
+    "client_authority": Setting(
+        "--client-ca", "MPSD_CLIENT_CA", "", path, "FILE", "Whose client certificates are let in, and nobody else"
+    ),
+    "metrics_address": Setting(
+        "--metrics-address",
+        "MPSD_METRICS_ADDRESS",
+        "0.0.0.0",  # noqa: S104
+        address,
+        "IP",
+        "Where probes and metrics are",
+    ),
+    "metrics_port": Setting("--metrics-port", "MPSD_METRICS_PORT", "9446", port, "PORT", "The port there, without TLS"),
+    "limits_directory": LIMITS_DIRECTORY,
+    "kubeconfig": KUBECONFIG,
+    **LISTEN_SETTINGS,
+    "drain": Setting("--drain", "MPSD_DRAIN", "2s", seconds, "TIME", "How long to serve on after SIGTERM"),
+    "log_format": LOG_FORMAT,
 }
 
 
 def scheduler_settings(
     flags: Mapping[str, str | None], environment: Mapping[str, str] = os.environ
 ) -> SchedulerSettings:
-    """flags: by the names of ROWS, None where not given. InvalidInput with every problem."""
-    read = read_rows(ROWS, flags, environment)
+    """flags: by the names of SCHEDULER_SETTINGS, None where not given. InvalidInput with every problem."""
+    read = read_settings(SCHEDULER_SETTINGS, flags, environment)
     in_pod = bool(environment.get("KUBERNETES_SERVICE_HOST"))
     listen = Listen(read.pop("listen"), read.pop("listen_certificate"))
     chosen = SchedulerSettings(listen=listen, drain_s=read.pop("drain"), in_pod=in_pod, **read)
-    problems = [*_contradictions(chosen)]
-    if problems:
-        raise InvalidInput("settings", problems)
+    refuse(_contradictions(chosen))
     return chosen
 
 
@@ -86,10 +95,10 @@ def _contradictions(chosen: SchedulerSettings) -> Iterator[Problem]:
     if len(missing) == 1:
         (other,) = tls.keys() - set(missing)
         remedy = "give both for TLS with client certificates, or neither on a loopback address"
-        yield problem_with(ROWS[missing[0]], "", f"is missing beside {ROWS[other].flag}", remedy)
+        yield SCHEDULER_SETTINGS[missing[0]].problem("", f"is missing beside {SCHEDULER_SETTINGS[other].flag}", remedy)
     elif missing and not ipaddress.ip_address(chosen.address).is_loopback:
         message = "can be reached by others, and whoever may ask can have pods bound"
         remedy = "listen on 127.0.0.1, or let only client certificates in with --cert-dir and --client-ca"
-        yield problem_with(ROWS["address"], chosen.address, message, remedy)
+        yield SCHEDULER_SETTINGS["address"].problem(chosen.address, message, remedy)
     if not (chosen.in_pod or chosen.kubeconfig):
-        yield problem_with(ROWS["kubeconfig"], "", "there is no API server", "run it in a pod, or name a --kubeconfig")
+        yield KUBECONFIG.problem("", "there is no API server", "run it in a pod, or name a --kubeconfig")

@@ -7,7 +7,7 @@ from pkgutil import walk_packages
 import pytest
 
 import mpsd
-from mpsd.platform.settings import Row
+from mpsd.platform.settings import Setting
 from tests.docs.command_line_tables import PROGRAMS, rows_of
 from tests.docs.pages import page
 from tests.docs.printed import TABLES
@@ -30,12 +30,12 @@ def test_every_setting_with_a_row_is_an_option_of_its_program() -> None:
     assert {f"`{row.variable}`" for row in setting_rows()} <= told
 
 
-def setting_rows() -> list[Row]:
+def setting_rows() -> list[Setting]:
     """Of every module of settings, one by itself or in a mapping."""
     names = (module.name for module in walk_packages(mpsd.__path__, "mpsd.") if module.name.endswith(".settings"))
     values = [value for name in names for value in vars(import_module(name)).values()]
     inside = [row for value in values if isinstance(value, Mapping) for row in value.values()]
-    return [row for row in [*values, *inside] if isinstance(row, Row)]
+    return [row for row in [*values, *inside] if isinstance(row, Setting)]
 
 
 def test_printing_keeps_the_words_of_people_and_loses_no_other_line() -> None:

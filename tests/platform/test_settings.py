@@ -38,4 +38,7 @@ def test_the_longest_run_directory_still_holds_the_sockets_of_every_domain() -> 
 def test_every_fault_is_named() -> None:
     with pytest.raises(InvalidInput) as raised:
         settings(run_directory="/" + 120 * "r", log_format="xml", environment={})
-    assert {problem.rule for problem in raised.value.problems} == {"run-dir-too-long", "log-format"}
+    assert [(problem.rule, problem.where) for problem in raised.value.problems] == [
+        ("setting", "--run-dir (MPSD_RUN_DIR)"),
+        ("setting", "--log-format (MPSD_LOG_FORMAT)"),
+    ]
