@@ -1,30 +1,27 @@
-"""What a cluster tells of its GPUs, for people and programs: the shape of `kubectl mps -o json`.
+"""The GPUs of a node or a cluster, their domains and who holds them, as shown: the shape of `kubectl mps -o json`.
 
-One rule: names and units are an interface, those of model.node_status where they mean the same; fields are added, never
-renamed.
+Names and units are an interface, those of model.node_status where they mean the same; fields are added, never renamed.
+What is not known is None, and never zero.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mpsd.model.conditions import CONDITION, SAID_OF_DOMAINS, Truth
+import msgspec
+
+from mpsd.model.conditions import CONDITION, REASONS_OF_DOMAINS, Truth
 from mpsd.model.domain import Domain, State, unknown_cordons
 from mpsd.model.names import HEARTBEAT_S, STALE_S
 from mpsd.model.problem import shown
 from mpsd.model.quantity import lasting
 
-# What a status shows: a row a GPU, a domain, a grant, whether the node itself tells of them or the cluster.
-#
-# One rule: what nobody knows is None in a row, and never zero.
-
 if TYPE_CHECKING:  # as in model.grants
-    from mpsd.model.node_status import CardStatus, GrantStatus, NodeStatus
+    from mpsd.model.node_status import CardStatus, NodeStatus
 
 
-@dataclass(frozen=True, slots=True)
-class GpuRow:
-    """node: empty where it is this machine. domain, state: None where no control daemon holds the GPU.
+class GpuRow(msgspec.Struct, frozen=True, gc=False):
+    """A GPU. node: empty where it is this machine. domain, state: None where no control daemon holds the GPU.
 
     cordoned: an operator has asked that it takes no new pods, or that a GPU of its domain does.
     """
@@ -48,13 +45,13 @@ class GpuRow:
     promised_clients: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DomainRow:
-    """since: seconds since 1970. suspects: pods that the last faults hit each time, and how many faults that were.
+class DomainRow(msgspec.Struct, frozen=True, gc=False):
+    """A control daemon and its GPUs. since: seconds since 1970. suspects: pods that each of the last faults affected,
+    and how many faults that were.
 
     context_mib: what a context costs there, as the canary measured it. doubt: what else it found, empty where nothing.
-    version: of the `mpsd control` that holds it; empty where it does not say. faults: of this boot; last_fault: seconds
-    since 1970; None where there was none, or where that is not told.
+    version: of the `mpsd control` that holds it; empty where it is not reported. faults: of this boot; last_fault:
+    seconds since 1970; None where there was none, or where it is not reported.
     """
 
     node: str
@@ -72,29 +69,38 @@ class DomainRow:
     last_fault: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GrantRow:
-    """gpus: their labels. pod: namespace and name; None where a process holds the grant, whose pid is then known.
+class GrantRow(msgspec.Struct, frozen=True):
+    """Who holds a part of which GPUs, on this machine or on a node of a cluster.
 
-    id: the pod's uid, empty where that is not known. over: it uses more than it may; False where that is not told.
-    memory_mib, used_mib: the most of one GPU. cards: where it has more of one than of another, GPU by GPU as in `gpus`.
-    violations: None where nobody tells of them.
+    id: the grant's on this machine, the pod's uid in a cluster; empty where that is not known. gpus: UUIDs, and their
+    labels. pod: namespace and name. container: its name, or the beginning of its id. pid: of the program that holds the
+    grant. memory_mib, used_mib: the most of one GPU. cards: GPU by GPU, where that is reported. ended: its holder is
+    gone, though not all of its programs. over: it uses more than it may; False where that is not reported. violations:
+    None where they are not reported.
     """
 
     node: str
     id: str
-    pod: str | None
-    pid: int | None
     gpus: tuple[str, ...]
+    labels: tuple[str, ...]
+    pod: str | None
     memory_mib: int | None
     thread_percent: int | None
+    reserved_percent: int | None
     used_mib: int | None
     clients: int | None
-    command: str
-    ended: bool  # its holder, though not all of its programs
+    container: str | None = None
+    pid: int | None = None
+    command: str = ""
+    ended: bool = False
     over: bool = False
     cards: tuple["CardStatus", ...] = ()
     violations: "PodViolations | None" = None
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether it has more of one GPU than of another."""
+        return len({card.memory_mib for card in self.cards}) > 1
 
 
 def gpu_rows(node: "NodeStatus") -> tuple[GpuRow, ...]:
@@ -156,51 +162,51 @@ def grant_rows(node: "NodeStatus") -> tuple[GrantRow, ...]:
         GrantRow(
             node="",
             id=grant.id,
-            pod=_pod(grant),
-            pid=grant.holder_pid,
-            gpus=tuple(labels.get(uuid, uuid) for uuid in grant.gpus),
+            gpus=grant.gpus,
+            labels=tuple(labels.get(uuid, uuid) for uuid in grant.gpus),
+            pod=None if grant.pod is None else f"{grant.namespace}/{grant.pod}",
             memory_mib=grant.memory_mib,
             thread_percent=grant.thread_percent,
+            reserved_percent=max((card.reserved_percent for card in grant.cards), default=None),
             used_mib=grant.used_mib,
             clients=grant.clients,
+            container=grant.container_name or grant.container[:12] if grant.container else None,
+            pid=grant.holder_pid,
             command=grant.command,
             ended=not grant.holder_alive,
             over=grant.over,
-            cards=grant.cards if len({card.memory_mib for card in grant.cards}) > 1 else (),
+            cards=grant.cards,
         )
         for grant in node.grants
     )
 
 
 def pod_rows(node: "ClusterNode") -> tuple[GrantRow, ...]:
-    """The pods of a node of the cluster, as `grant_rows` shows them there."""
+    """The pods of a node of the cluster, as `grant_rows` has those of this machine."""
     labels = node.labels
     return tuple(
-        GrantRow(
-            node=pod.node,
-            id=pod.uid,
-            pod=f"{pod.namespace}/{pod.pod}",
-            pid=None,
-            gpus=tuple(labels.get(uuid, uuid) for uuid in pod.gpus),
-            memory_mib=pod.memory_mib,
-            thread_percent=pod.thread_percent,
-            used_mib=pod.used_mib,
-            clients=pod.clients,
-            command="",
-            ended=False,
-            violations=pod.violations,
-        )
-        for pod in node.pods or ()
+        [
+            GrantRow(
+                node=pod.node,
+                id=pod.uid,
+                gpus=pod.gpus,
+                labels=tuple([labels.get(uuid, uuid) for uuid in pod.gpus]),
+                pod=f"{pod.namespace}/{pod.pod}",
+                memory_mib=pod.memory_mib,
+                thread_percent=pod.thread_percent,
+                reserved_percent=pod.reserved_percent,
+                used_mib=pod.used_mib,
+                clients=pod.clients,
+                violations=pod.violations,
+            )
+            for pod in node.pods or ()
+        ]
     )
-
-
-def _pod(grant: "GrantStatus") -> str | None:
-    return None if grant.pod is None else f"{grant.namespace}/{grant.pod}"
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionStatus:
-    """since: seconds since 1970."""
+    """A condition of an MPSNode. since: seconds since 1970."""
 
     type: str
     status: str
@@ -219,7 +225,9 @@ class KindCount:
 
 @dataclass(frozen=True, slots=True)
 class ShownViolation:
-    """at: seconds since 1970. action: what the policy has done about it. namespace, pod: empty where none is known."""
+    """A violation. at: seconds since 1970. action: what the policy has done about it. namespace, pod: empty where none
+    is known.
+    """
 
     at: float | None
     kind: str
@@ -230,22 +238,22 @@ class ShownViolation:
 
 @dataclass(frozen=True, slots=True)
 class PodViolations:
-    """The violations of a pod. last: None where it did nothing."""
+    """The violations of a pod. last: None where there was none."""
 
     counts: tuple[KindCount, ...] = ()
     last: ShownViolation | None = None
 
     @property
     def total(self) -> int | None:
-        return _sum(one.count for one in self.counts)
+        return total(one.count for one in self.counts)
 
 
 @dataclass(frozen=True, slots=True)
 class ShownViolations:
     """The violations of everybody on a node, pods that are gone too.
 
-    since: seconds since 1970, when its agent began to watch. pods: that have a grant and did something; not all of them
-    are reported. last: the newest last.
+    since: seconds since 1970, when its agent began to watch. pods: that have a grant and broke their limits; not all of
+    them are reported. last: the newest last.
     """
 
     since: float | None
@@ -255,14 +263,13 @@ class ShownViolations:
 
     @property
     def total(self) -> int | None:
-        return _sum(one.count for one in self.counts)
+        return total(one.count for one in self.counts)
 
 
-@dataclass(frozen=True, slots=True)
-class PodStatus:
+class PodStatus(msgspec.Struct, frozen=True, gc=False):
     """What a pod got, memory on each of its GPUs (UUIDs). used_mib: on the GPU where it uses most.
 
-    violations: None where its node does not tell.
+    violations: None where its node does not report them.
     """
 
     node: str
@@ -280,11 +287,11 @@ class PodStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """ready: it has told of late that every GPU it has takes programs; a cordoned one takes none.
+    """A node of a cluster. ready: it has reported of late that every GPU takes programs; a cordoned one takes none.
 
-    told_at: seconds since 1970, None where it has told nothing yet. stale: too long ago to be believed.
+    told_at: of its last report, seconds since 1970, None where there is none. stale: too long ago to be believed.
     cordoned: as in the spec, UUIDs or `all`. pods None: the node does not know. unreadable: what is wrong with the
-    object, a sentence each. version: of the agent's mpsd; empty where an older one does not say. violations: None
+    object, a sentence each. version: of the agent's mpsd; empty where an older one does not report it. violations: None
     likewise.
     """
 
@@ -304,7 +311,7 @@ class ClusterNode:
 
     @property
     def condition(self) -> ConditionStatus | None:
-        """MPSReady; None where nobody has told it."""
+        """MPSReady; None where it is not reported."""
         return next((one for one in self.conditions if one.type == CONDITION), None)
 
     @property
@@ -312,10 +319,16 @@ class ClusterNode:
         """The GPUs' labels by UUID."""
         return {gpu.uuid: gpu.label for gpu in self.gpus}
 
+    @property
+    def cordoned_labels(self) -> str:
+        """What is cordoned, by label; empty where nothing is."""
+        labels = self.labels
+        return ",".join(sorted(labels.get(one, one) for one in self.cordoned))
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """now: seconds since 1970, by the clock of whoever asks."""
+    """The nodes of a cluster. now: seconds since 1970, by the clock of whoever asks."""
 
     now: float
     nodes: tuple[ClusterNode, ...]
@@ -342,69 +355,8 @@ def is_ready(
     )
 
 
-def gpu_label(uuid: str, index: int | None) -> str:
-    return uuid if index is None else f"gpu{index}"
-
-
-def cordoned_gpus(node: ClusterNode) -> str:
-    """What is cordoned, by label; empty where nothing is."""
-    labels = node.labels
-    return ",".join(sorted(labels.get(one, one) for one in node.cordoned))
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRow:
-    """A row a node. Amounts are of all its GPUs; None where one is not known, and where it has told nothing.
-
-    condition: MPSReady; None where nobody has told it. ready_domains: of `domains`. cordoned: by label, with commas.
-    violations: since its agent began; violation_at: seconds since 1970, the last one; None where there was none too.
-    """
-
-    name: str
-    ready: bool
-    condition: ConditionStatus | None
-    told_at: float | None
-    stale: bool
-    gpus: int | None
-    domains: int | None
-    ready_domains: int | None
-    granted_mib: int | None
-    promised_mib: int | None
-    used_mib: int | None
-    clients: int | None
-    pods: int | None
-    cordoned: str
-    driver: str
-    violations: int | None = None
-    violation_at: float | None = None
-
-
-def node_row(node: ClusterNode) -> NodeRow:
-    """The row of a node."""
-    gpus, told = node.gpus, node.told_at is not None
-    return NodeRow(
-        name=node.name,
-        ready=node.ready,
-        condition=node.condition,
-        told_at=node.told_at,
-        stale=node.stale,
-        gpus=len(gpus) if told else None,
-        domains=len(node.domains) if told else None,
-        ready_domains=sum(domain.state == State.READY for domain in node.domains) if told else None,
-        granted_mib=_sum(gpu.granted_mib for gpu in gpus) if told else None,
-        promised_mib=_sum(gpu.promised_mib for gpu in gpus) if told else None,
-        used_mib=_sum(gpu.used_mib for gpu in gpus) if told else None,
-        clients=_sum(gpu.clients for gpu in gpus) if told else None,
-        pods=None if node.pods is None else len(node.pods),
-        cordoned=cordoned_gpus(node),
-        driver=node.driver,
-        violations=node.violations.total if node.violations else None,
-        violation_at=node.violations.last[-1].at if node.violations and node.violations.last else None,
-    )
-
-
-def _sum(amounts: Iterable[int | None]) -> int | None:
-    """None as soon as one is not known."""
+def total(amounts: Iterable[int | None]) -> int | None:
+    """The sum; None as soon as one is not known."""
     found = 0
     for amount in amounts:
         if amount is None:
@@ -413,37 +365,31 @@ def _sum(amounts: Iterable[int | None]) -> int | None:
     return found
 
 
-# What is to be known of a node of the cluster beside its rows: that it is silent, and what is wrong there.
-#
-# One rule: a sentence begins with the node's name, for it is read in a list of many nodes.
+# Sentences about a node; each begins with its name, for it is read in a list of many nodes.
 
 
 def silence(node: ClusterNode, now: float) -> str | None:
-    """Why what is shown of a node may not be how it is; None where it has told of late."""
+    """Why what is shown of a node may be out of date; None where it has reported of late."""
     if node.told_at is None:
-        return f"{node.name} has told nothing yet; see whether a pod of the DaemonSet mpsd-agent runs there"
+        return f"{node.name} has reported nothing yet; see whether a pod of the DaemonSet mpsd-agent runs there"
     if not node.stale:
         return None
     how_long = f"for {lasting(now - node.told_at)}, and should every {lasting(HEARTBEAT_S)}"
     why = "its agent does not run, or does not reach the API server"
-    return f"{node.name} has told nothing {how_long}: {why}; shown is what it told last"
+    return f"{node.name} has reported nothing {how_long}: {why}; its last report is shown"
 
 
 def troubles(node: ClusterNode, now: float) -> Iterator[str]:
-    """What is to be known of a node beside its rows and its domains, a sentence each."""
+    """What an operator should know of a node beside its rows and its domains, a sentence each."""
     if silent := silence(node, now):
         yield silent
-    for condition in node.conditions:
-        if condition.status != Truth.TRUE and condition.reason not in SAID_OF_DOMAINS:
-            yield _said(node, condition, now)
+    for one in node.conditions:
+        if one.status != Truth.TRUE and one.reason not in REASONS_OF_DOMAINS:
+            since = "" if one.since is None else f" for {lasting(now - one.since)}"
+            yield f"{node.name}: {one.type} is {one.status}{since}, {one.reason}: {one.message}"
     known = [Domain(domain.name, domain.gpus) for domain in node.domains]
     for stranger in unknown_cordons(frozenset(node.cordoned), known) if known else ():
         yield f"{node.name}: spec.cordoned names {shown(stranger)}, which is no GPU of this node"
     if node.unreadable:
         more = f" (and {len(node.unreadable) - 1} more)" if len(node.unreadable) > 1 else ""
-        yield f"{node.name}: what it told cannot be read: {node.unreadable[0]}{more}"
-
-
-def _said(node: ClusterNode, condition: ConditionStatus, now: float) -> str:
-    since = "" if condition.since is None else f" for {lasting(now - condition.since)}"
-    return f"{node.name}: {condition.type} is {condition.status}{since}, {condition.reason}: {condition.message}"
+        yield f"{node.name}: its MPSNode cannot be read: {node.unreadable[0]}{more}"

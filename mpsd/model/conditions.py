@@ -40,7 +40,7 @@ _REASONS: Mapping[State, str] = {
     State.STARTING: "DomainStarting",
 }
 _CORDONED = frozenset({State.DRAINING, State.DRAINED})
-SAID_OF_DOMAINS = frozenset({*_REASONS.values(), "Cordoned"})  # reasons that each domain's own state says too
+REASONS_OF_DOMAINS = frozenset({*_REASONS.values(), "Cordoned"})  # reasons that each domain's own state says too
 
 
 def mps_ready(view: "NodeView") -> Condition:

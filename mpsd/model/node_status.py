@@ -36,6 +36,9 @@ class HitStatus:
     pod: str | None
     processes: int
 
+    def __str__(self) -> str:
+        return f"{self.pod or 'processes of no known pod'} ({self.processes})"
+
 
 @dataclass(frozen=True, slots=True)
 class FaultsStatus:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from mpsd.kubelet.rules.gpu_choice import SharedPod
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.identity import PodName
@@ -58,10 +60,12 @@ def _lean(node: ClusterNode) -> ClusterNode:
         domains=(),
         unreadable=(),
         gpus=tuple(
-            replace(gpu, restarts=None, granted_mib=None, granted_percent=None, used_mib=None, clients=None)
+            structs.replace(gpu, restarts=None, granted_mib=None, granted_percent=None, used_mib=None, clients=None)
             for gpu in node.gpus
         ),
-        pods=None if node.pods is None else tuple(replace(pod, used_mib=None, clients=None) for pod in node.pods),
+        pods=None
+        if node.pods is None
+        else tuple(structs.replace(pod, used_mib=None, clients=None) for pod in node.pods),
     )
 
 

@@ -16,7 +16,7 @@ import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
-from mpsd.model.cluster_status import ClusterStatus, node_row, pod_rows, troubles
+from mpsd.model.cluster_status import ClusterStatus, pod_rows, troubles
 from mpsd.model.domain import State
 from mpsd.model.quantity import lasting
 from mpsd.platform.console import ExitCode, StatusFormat, complaints, extra_needed, one_line
@@ -156,7 +156,7 @@ def cluster_parts(status: ClusterStatus, *, wide: bool) -> Iterator[RenderableTy
     that the first is on the screen while the others are made."""
     nodes = status.nodes
     if nodes:
-        yield node_table(map(node_row, nodes), status.now, wide=wide)
+        yield node_table(nodes, status.now, wide=wide)
     if any(node.gpus for node in nodes):
         yield table(CLUSTER_GPU_COLUMNS, (gpu for node in nodes for gpu in node.gpus), wide=wide)
     if any(node.pods for node in nodes):

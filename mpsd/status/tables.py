@@ -16,10 +16,10 @@ from rich.style import Style
 from rich.text import Text
 
 from mpsd.agent.rules.node_events import listed
-from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow
+from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow, total
 from mpsd.model.conditions import Truth
 from mpsd.model.domain import State, after_is, remedy
-from mpsd.model.node_status import FaultsStatus, HitStatus, ViolationCount, ViolationsStatus, ViolationStatus
+from mpsd.model.node_status import FaultsStatus, ViolationCount, ViolationsStatus, ViolationStatus
 from mpsd.model.problem import printable
 from mpsd.model.quantity import DAY_S, gib, lasting
 from mpsd.model.violations import DONE, Response
@@ -150,7 +150,7 @@ def _padded(texts: Sequence[str], width: int, *, left: bool) -> list[str]:
 
 
 if TYPE_CHECKING:  # `top` does without
-    from mpsd.model.cluster_status import NodeRow
+    from mpsd.model.cluster_status import ClusterNode
 
 Row = TypeVar("Row")
 
@@ -261,7 +261,7 @@ CLUSTER_GPU_COLUMNS: tuple[Column[GpuRow], ...] = (Column("NODE", lambda gpu: gp
 
 
 def _granted(row: GrantRow) -> str:
-    return _each([card.memory_mib for card in row.cards]) if row.cards else known_gib(row.memory_mib)
+    return _each([card.memory_mib for card in row.cards]) if row.is_uneven else known_gib(row.memory_mib)
 
 
 def _each(amounts_mib: Sequence[int | None]) -> str:
@@ -269,7 +269,7 @@ def _each(amounts_mib: Sequence[int | None]) -> str:
 
 
 def _used(row: GrantRow) -> str | Text:
-    used = _each([card.used_mib for card in row.cards]) if row.cards else known_gib(row.used_mib)
+    used = _each([card.used_mib for card in row.cards]) if row.is_uneven else known_gib(row.used_mib)
     return Text(f"{used}, over", "red") if row.over else used
 
 
@@ -285,7 +285,7 @@ def _violations(row: GrantRow) -> str:
 
 
 _GRANT: tuple[Column[GrantRow], ...] = (
-    Column("GPU", lambda grant: ",".join(grant.gpus), left=True),
+    Column("GPU", lambda grant: ",".join(grant.labels), left=True),
     Column("GRANTED", _granted),
     Column("THREADS", lambda grant: _percent(grant.thread_percent)),
     Column("USED", _used),
@@ -318,36 +318,48 @@ def grant_table(rows: Sequence[GrantRow], *, wide: bool = False) -> TextTable:
 # -- nodes ---------------------------------------------------------------------------------------------------------
 
 
-def node_table(nodes: "Iterable[NodeRow]", now: float, *, wide: bool) -> TextTable:
+def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> TextTable:
     return table(_node_columns(now), nodes, wide=wide)
 
 
-def _node_columns(now: float) -> "tuple[Column[NodeRow], ...]":
+def _sum(node: "ClusterNode", field: str) -> int | None:
+    """Of all GPUs of the node; None where it has reported nothing."""
+    return None if node.told_at is None else total(getattr(gpu, field) for gpu in node.gpus)
+
+
+def _node_columns(now: float) -> "tuple[Column[ClusterNode], ...]":
     def age(seconds: float | None) -> str:
         return "?" if seconds is None else lasting(now - seconds)
 
-    def ready(node: "NodeRow") -> Text:
+    def ready(node: "ClusterNode") -> Text:
         said = node.condition.status if node.condition else Truth.UNKNOWN
         colour = "green" if node.ready else "yellow" if said == Truth.TRUE else "red"
         return Text("silent", "red") if node.stale else Text(printable(said), colour)
 
-    def violations(node: "NodeRow") -> str:
-        last = "" if node.violation_at is None else f", last {age(node.violation_at)} ago"
-        return "" if node.violations == 0 else f"{_known(node.violations)}{last}"
+    def domains(node: "ClusterNode") -> str:
+        serving = sum(domain.state == State.READY for domain in node.domains)
+        return "?" if node.told_at is None else f"{serving}/{len(node.domains)}"
+
+    def violations(node: "ClusterNode") -> str:
+        """Since its agent began, and when the last one was."""
+        seen = node.violations
+        at = seen.last[-1].at if seen and seen.last else None
+        last = "" if at is None else f", last {age(at)} ago"
+        return "" if seen and seen.total == 0 else f"{_known(seen.total if seen else None)}{last}"
 
     return (
         Column("NODE", lambda node: node.name, left=True),
         Column("READY", ready, left=True),
         Column("REASON", lambda node: node.condition.reason if node.condition else "", left=True),
         Column("SINCE", lambda node: age(node.condition.since) if node.condition else ""),
-        Column("GPUS", lambda node: _known(node.gpus)),
-        Column("DOMAINS", lambda node: "?" if node.domains is None else f"{node.ready_domains}/{node.domains}"),
-        Column("GRANTED", lambda node: part_of(node.granted_mib, node.promised_mib)),
-        Column("USED", lambda node: known_gib(node.used_mib)),
-        Column("PODS", lambda node: _known(node.pods)),
-        Column("CLIENTS", lambda node: _known(node.clients)),
+        Column("GPUS", lambda node: "?" if node.told_at is None else str(len(node.gpus))),
+        Column("DOMAINS", domains),
+        Column("GRANTED", lambda node: part_of(_sum(node, "granted_mib"), _sum(node, "promised_mib"))),
+        Column("USED", lambda node: known_gib(_sum(node, "used_mib"))),
+        Column("PODS", lambda node: "?" if node.pods is None else str(len(node.pods))),
+        Column("CLIENTS", lambda node: _known(_sum(node, "clients"))),
         Column("VIOLATIONS", violations, rare=True),
-        Column("CORDONED", lambda node: node.cordoned, left=True),
+        Column("CORDONED", lambda node: node.cordoned_labels, left=True),
         Column("TOLD", lambda node: "never" if node.told_at is None else age(node.told_at)),
         Column("DRIVER", lambda node: node.driver, left=True, wide=True),
         Column("MESSAGE", lambda node: node.condition.message if node.condition else "", left=True, wide=True),
@@ -399,13 +411,9 @@ def fault_lines(domain: str, faults: FaultsStatus, now: float) -> Iterator[str]:
         if faults.count == 1
         else f"{faults.count} faults in this boot; the last, at {at},"
     )
-    who = listed([_named(one) for one in faults.hit]) if faults.hit else "nobody that is known"
+    who = listed([*map(str, faults.hit)]) if faults.hit else "nobody that is known"
     over = "is not over" if faults.healed is None else f"was over after {max(0.0, faults.healed - faults.last):.1f} s"
     yield one_line(f"{domain} had {had} hit {who} and {over}")
-
-
-def _named(one: HitStatus) -> str:
-    return f"{one.pod or 'processes of no known pod'} ({one.processes})"
 
 
 # What `mpsd status` says of programs that took more than they were given.

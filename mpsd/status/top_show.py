@@ -10,10 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NoReturn
 
+import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -95,7 +96,7 @@ def _user_sheet(users: Sequence[TopUser], width: int, without: frozenset[str]) -
     if sheet.width <= width:
         return sheet
     longest = max(_SHORTEST_NAME, width * 2 // 5)
-    short = [replace(one, name=printable(one.name, longest)) for one in users]
+    short = [msgspec.structs.replace(one, name=printable(one.name, longest)) for one in users]
     return fitted(columns, short, width, _USERS_DROPPED)
 
 
@@ -233,7 +234,7 @@ def _below_each_other(asked: TopOptions, look: Callable[[], Top], first: Top) ->
 
 def _print(top: Top, asked: TopOptions) -> None:
     if asked.as_json:
-        sys.stdout.write(json.dumps(asdict(top)) + "\n")
+        sys.stdout.write(json.dumps(msgspec.to_builtins(top)) + "\n")
     else:
         to = console(WIDEST)
         if asked.iterations != 1:

@@ -138,7 +138,7 @@ def test_a_node_that_is_silent_is_said_beside_the_table(cluster: GpuCluster) -> 
     cluster.nodes(machine("node1", "10.0.0.1"), mpsnode("node1", 15, told_ago_s=3600))
     said = inspect(cluster)
     assert (said.code, said.output.splitlines()[1]) == (0, "node1  10.0.0.1   0/15                   0/15")
-    assert said.errors.startswith("kubectl inspect cgpu: node1 has told nothing for 60 min, and should every 5 min")
+    assert said.errors.startswith("kubectl inspect cgpu: node1 has reported nothing for 60 min, and should every 5 min")
 
 
 def test_a_node_that_is_not_there_is_a_wrong_question(cluster: GpuCluster) -> None:

@@ -55,7 +55,7 @@ def test_a_silent_node_is_not_waited_for_and_that_is_said(world: ClusterWorld) -
     assert said.code == 0
     assert world.cordoned("gpu-b1") == ["all"]
     assert said.row("gpu-b1", "gpu0")[4:7] == ["gpu0", "ready,", "cordoned"]
-    assert "gpu-b1 has told nothing for 87 min" in said.output
+    assert "gpu-b1 has reported nothing for 87 min" in said.output
 
 
 def test_a_gpu_or_a_node_that_is_not_there_changes_nothing(world: ClusterWorld) -> None:

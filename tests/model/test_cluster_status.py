@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 
 from mpsd.model.cluster_status import (
     ClusterNode,
     PodViolations,
     ShownViolation,
-    cordoned_gpus,
     domain_rows,
     gpu_rows,
     grant_rows,
@@ -61,9 +61,10 @@ VIEWS = {
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 def test_the_cluster_shows_the_rows_that_the_node_shows(view: NodeView) -> None:
     there, here = read_mpsnode(told(view), VIEW_NOW, seconds), node_status(view, POLICY)
-    assert [replace(row, node="") for row in there.gpus] == list(gpu_rows(here))
-    assert [replace(row, node="") for row in there.domains] == list(domain_rows(here))
-    assert [replace(row, node="", command=row.pod or "") for row in pod_rows(there)] == list(grant_rows(here))
+    assert [changed(row, node="") for row in there.gpus] == list(gpu_rows(here))
+    assert [changed(row, node="") for row in there.domains] == list(domain_rows(here))
+    pods = [changed(row, node="", command=row.pod or "") for row in pod_rows(there)]
+    assert pods == [changed(row, cards=()) for row in grant_rows(here)]
 
 
 def test_a_node_that_serves_is_ready_and_one_whose_daemon_is_down_is_not() -> None:
@@ -86,7 +87,7 @@ def test_two_heartbeats_of_silence_are_said_and_are_not_ready() -> None:
     assert (late.ready, late.stale) == (False, True)
     (sentence,) = troubles(late, last + STALE_S + 1)
     assert sentence.startswith(
-        "gpu-a1 has told nothing for 10 min, and should every 5 min: its agent does not run, or "
+        "gpu-a1 has reported nothing for 10 min, and should every 5 min: its agent does not run, or "
     )
 
 
@@ -94,17 +95,17 @@ def test_a_node_of_which_nothing_was_told_is_said_to_be_one() -> None:
     unborn = read("gpu-b2")
     assert (unborn.ready, unborn.told_at, unborn.gpus, unborn.pods) == (False, None, (), None)
     (sentence,) = troubles(unborn, NOW)
-    assert sentence == "gpu-b2 has told nothing yet; see whether a pod of the DaemonSet mpsd-agent runs there"
+    assert sentence == "gpu-b2 has reported nothing yet; see whether a pod of the DaemonSet mpsd-agent runs there"
 
 
 def test_what_is_cordoned_is_said_by_label_and_marked_on_every_gpu_of_the_domain() -> None:
     drains = read("gpu-a2")
-    assert cordoned_gpus(drains) == "gpu0"
+    assert drains.cordoned_labels == "gpu0"
     assert [gpu.cordoned for gpu in drains.gpus] == [True, False, False, False]
     half = mpsnode("gpu-a2")
     half["spec"]["cordoned"] = [drains.gpus[3].uuid]
     assert [gpu.cordoned for gpu in read_mpsnode(half, NOW, seconds).gpus] == [False, False, True, True]
-    assert cordoned_gpus(read("gpu-b2")) == "all"
+    assert read("gpu-b2").cordoned_labels == "all"
 
 
 def test_a_cordoned_gpu_that_is_not_there_is_said() -> None:
@@ -186,7 +187,7 @@ def test_any_json_is_a_node_and_nothing_raises(things: list[Any], now: float) ->
     for one in status.nodes:
         assert [row.node for row in pod_rows(one)] == [one.name] * len(one.pods or ())
         assert all(isinstance(sentence, str) for sentence in troubles(one, now))
-        assert isinstance(cordoned_gpus(one), str)
+        assert isinstance(one.cordoned_labels, str)
         if one.ready:
             assert one.gpus
             assert one.told_at is not None

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import State
@@ -117,7 +118,7 @@ JOB = [{"kind": "Job", "name": "train", "controller": True}]
 def test_a_pod_is_evicted_that_holds_the_grant_and_would_not_come_back_here(metadata: Any, fate: EvictionFate) -> None:
     pod = None if metadata is None else {"metadata": {"uid": HOLDER.uid, **metadata}}
     assert verdict(pod, HOLDER).fate is fate
-    assert verdict(pod, replace(HOLDER, uid="")).fate is EvictionFate.STAYS
+    assert verdict(pod, changed(HOLDER, uid="")).fate is EvictionFate.STAYS
 
 
 def test_a_refused_eviction_is_asked_for_again_and_ever_more_seldom() -> None:

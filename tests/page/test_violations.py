@@ -3,6 +3,8 @@
 import time
 from dataclasses import replace
 
+from msgspec.structs import replace as changed
+
 from mpsd.model.cluster_status import KindCount, PodViolations, ShownViolation, ShownViolations
 from mpsd.status.page.rules.cluster import cluster_page, node_parts
 from mpsd.status.page.rules.view import PageHead, PageScope
@@ -17,7 +19,7 @@ def test_a_pod_that_broke_its_limit_is_marked_and_what_it_did_happened_lately(wi
     now = time.time()
     last = ShownViolation(now - 60, "memory_over_grant", "kill", "default", "train")
     own = PodViolations((KindCount("memory_over_grant", 3),), last)
-    pods = (replace(held("train", 7), violations=own), replace(held("well", 3), violations=PodViolations()))
+    pods = (changed(held("train", 7), violations=own), changed(held("well", 3), violations=PodViolations()))
     node = replace(
         cluster_node(gib=(23,), held=pods), told_at=now, violations=ShownViolations(now - 900, 1, own.counts, (last,))
     )

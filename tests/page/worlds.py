@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from msgspec.structs import replace as changed
+
 from mpsd.agent.rules.node_events import REFUSED, PastEvent
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import State
@@ -11,18 +13,8 @@ from mpsd.model.node_view import Client, DomainView, NodeView
 from mpsd.model.violations import Response, ViolationKind
 from mpsd.platform.kube_time import seconds, stamp
 from mpsd.status.page.rules.cluster import aged, cluster_page, node_parts
-from mpsd.status.page.rules.node import node_page
-from mpsd.status.page.rules.view import (
-    PageHead,
-    PageScope,
-    PageView,
-    PodsHeard,
-    PodsHere,
-    Times,
-    own_scene,
-    pod_card,
-    pods_here,
-)
+from mpsd.status.page.rules.node import Times, node_page, own_scene, pods_here
+from mpsd.status.page.rules.view import PageHead, PageScope, PageView, PodsHeard, PodsHere, pod_card
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.node_status import node_status
 from mpsd.status.rules.pods import read_pod_seen
@@ -128,10 +120,10 @@ def cluster(now: float) -> PageView:
     """Eight nodes: one in fault, one silent, and pods that wait."""
     nodes = [_node(f"gpu-a{number}", now) for number in range(1, 9)]
     first, *rest = nodes[2].domains
-    broken = replace(
+    broken = changed(
         first, state=State.FAULT.value, since=now - 75, reason="a program had a GPU fault", last_fault=now - 75
     )
-    gpus = tuple(replace(gpu, state=State.FAULT.value) if gpu.domain == first.name else gpu for gpu in nodes[2].gpus)
+    gpus = tuple(changed(gpu, state=State.FAULT.value) if gpu.domain == first.name else gpu for gpu in nodes[2].gpus)
     nodes[2] = replace(nodes[2], ready=False, domains=(broken, *rest), gpus=gpus)
     nodes[5] = aged(replace(nodes[5], told_at=now - 1500), now)
     around = scene(*nodes)
@@ -154,7 +146,7 @@ def _named(namespace: str, name: str) -> dict[str, str]:
 def _node(name: str, now: float) -> ClusterNode:
     sizes = (23, 23, 23, 23)
     pods = tuple(
-        replace(
+        changed(
             held(f"{job}-{name[-1]}", gib, ordinal, name, 25),
             namespace=space,
             used_mib=int(gib * GIB * used),
@@ -165,8 +157,8 @@ def _node(name: str, now: float) -> ClusterNode:
     )
     made = cluster_node(name, sizes, held=pods)
     gpus = tuple(
-        replace(gpu, name="NVIDIA A30", granted_mib=16 * GIB, granted_percent=50, used_mib=11 * GIB, clients=2)
+        changed(gpu, name="NVIDIA A30", granted_mib=16 * GIB, granted_percent=50, used_mib=11 * GIB, clients=2)
         for gpu in made.gpus
     )
-    domains = tuple(replace(one, since=now - 90_000) for one in made.domains)
+    domains = tuple(changed(one, since=now - 90_000) for one in made.domains)
     return replace(made, told_at=now - 4, gpus=gpus, domains=domains, version="0.1.0")

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from random import Random
 
+from msgspec.structs import replace as changed
+
 from mpsd.grants.rules.placement import Placed, place
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.grants import Request
@@ -183,7 +185,7 @@ def cluster_nodes(nodes: int, seed: int) -> tuple[ClusterNode, ...]:
         holds = tuple(held(f"whole-{n}", gib, n, name) for pair in pairs for n in (pair, pair + 1))
         node = cluster_node(name, (gib,) * GPUS, held=holds)
         if number % 8 >= 4:
-            node = replace(node, gpus=tuple(replace(gpu, domain=f"gpus{n // 2}") for n, gpu in enumerate(node.gpus)))
+            node = replace(node, gpus=tuple(changed(gpu, domain=f"gpus{n // 2}") for n, gpu in enumerate(node.gpus)))
         found.append(node)
     return tuple(found)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 
 from mpsd.model.grants import Request
 from mpsd.model.policy import Placement
@@ -22,7 +23,7 @@ def test_a_pod_that_is_granted_bound_and_promised_counts_once_and_where_kubelet_
 
 
 def test_a_pod_that_kubelet_is_in_the_middle_of_counts_as_it_will_be() -> None:
-    node = cluster_node(held=(held("a", 3, 1), replace(held("b", 1), memory_mib=None)))
+    node = cluster_node(held=(held("a", 3, 1), changed(held("b", 1), memory_mib=None)))
     pods = [shared_pod("a", 7, "node1", request=Request(7 * GIB, 30, 1)), shared_pod("b", 2, "node1")]
     rooms = node_capacity(node, "", pods, [], TERMS).rooms
     assert [(room.memory_mib // GIB, room.thread_percent) for room in rooms] == [(21, 100), (16, 70)]
@@ -63,7 +64,7 @@ def test_a_finished_pod_holds_nothing() -> None:
 
 def test_what_a_card_has_beyond_whole_units_is_nobodys() -> None:
     node = cluster_node(gib=(3, 4))
-    larger = replace(node, gpus=tuple(replace(row, promised_mib=(row.promised_mib or 0) + 510) for row in node.gpus))
+    larger = replace(node, gpus=tuple(changed(row, promised_mib=(row.promised_mib or 0) + 510) for row in node.gpus))
     assert why_not(SEVEN, node_capacity(larger, "", [], [], TERMS)) == "gpu0 has 3 of 7 GiB free, gpu1 4"
 
 

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import Domain, State, drains
@@ -96,7 +97,7 @@ def test_what_was_cordoned_by_mistake_can_be_put_back() -> None:
 
 
 def with_state(of: ClusterNode, state: State) -> ClusterNode:
-    return replace(of, gpus=tuple(replace(gpu, state=state.value) for gpu in of.gpus))
+    return replace(of, gpus=tuple(changed(gpu, state=state.value) for gpu in of.gpus))
 
 
 def test_it_is_done_once_the_node_drains_and_drained_once_nothing_is_left() -> None:

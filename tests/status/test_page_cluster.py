@@ -5,6 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 from hypothesis import given
+from msgspec.structs import replace as changed
 
 from mpsd.model.cluster_status import (
     ClusterNode,
@@ -43,7 +44,7 @@ def in_state(state: State, reason: str = "because", since: float = NOW - 5) -> C
     node = cluster_node(states=(state.value, State.READY.value))
     first, *rest = node.domains
     return told(
-        replace(node, ready=False, domains=(replace(first, state=state.value, reason=reason, since=since), *rest))
+        replace(node, ready=False, domains=(changed(first, state=state.value, reason=reason, since=since), *rest))
     )
 
 
@@ -114,7 +115,7 @@ def test_what_will_never_fit_is_worse_than_what_waits() -> None:
 def test_faults_and_changes_of_the_last_day_are_what_happened_lately() -> None:
     node = in_state(State.WEDGED)
     first, second = node.domains
-    node = replace(node, domains=(first, replace(second, last_fault=NOW - 2, since=NOW - 90_000.0, restarts=1)))
+    node = replace(node, domains=(first, changed(second, last_fault=NOW - 2, since=NOW - 90_000.0, restarts=1)))
     page = cluster_page(HEAD, [node_parts(node, NOW)], ())
     assert [(line.what, line.where) for line in page.lately] == [("MPSFault", "node1 gpu1"), ("wedged", "node1 gpu0")]
     later = node_parts(node, NOW + 100_000.0)
@@ -127,8 +128,8 @@ def test_what_a_pod_did_marks_its_slice_and_is_what_happened_lately_once() -> No
     old, in_no_pod = replace(last, at=NOW - 100_000.0), ShownViolation(NOW - 7, "in_no_pod", "warn", "", "")
     own = PodViolations((KindCount("memory_over_grant", 2), KindCount("limit_lifted", 1)), last)
     pods = (
-        replace(held("train", 7), violations=own),
-        replace(held("well", 3), violations=PodViolations()),
+        changed(held("train", 7), violations=own),
+        changed(held("well", 3), violations=PodViolations()),
         held("?", 1),
     )
     of_node = ShownViolations(NOW - 200_000.0, 1, (), (old, gone, in_no_pod, last))
@@ -144,10 +145,10 @@ def test_what_a_pod_did_marks_its_slice_and_is_what_happened_lately_once() -> No
 def test_a_tenant_whose_pods_all_break_their_limits_pushes_no_fault_out() -> None:
     def one(number: int) -> PodStatus:
         last = ShownViolation(NOW - 1, "outside_mps", "kill", "default", f"thief-{number}")
-        return replace(held(last.pod, 1), violations=PodViolations((KindCount("outside_mps", 1),), last))
+        return changed(held(last.pod, 1), violations=PodViolations((KindCount("outside_mps", 1),), last))
 
     node = told(cluster_node(held=tuple(map(one, range(MOST_LATELY)))))
-    hit = replace(node.domains[0], faults=1, last_fault=NOW - 600, since=None)
+    hit = changed(node.domains[0], faults=1, last_fault=NOW - 600, since=None)
     page = cluster_page(HEAD, [node_parts(replace(node, domains=(hit, *node.domains[1:])), NOW)], ())
     assert [line.what for line in page.lately] == ["outside_mps"] * MOST_VIOLATIONS + ["MPSFault"]
 

@@ -11,8 +11,8 @@ from mpsd.model.events import Reason
 from mpsd.model.node_status import ViolationsStatus, ViolationStatus
 from mpsd.model.node_view import Canary, Client, DomainView, HeldGrant, NodeView, WaitingRequest
 from mpsd.model.violations import Response, ViolationKind
-from mpsd.status.page.rules.node import MOST_WAITING, node_page
-from mpsd.status.page.rules.view import LISTS, MOST_LATELY, Level, NoteKind, PageScope, PageView, SliceHolder, level_of
+from mpsd.status.page.rules.node import MOST_LATELY, MOST_WAITING, node_page
+from mpsd.status.page.rules.view import LISTS, Level, NoteKind, PageScope, PageView, SliceHolder, level_of
 from mpsd.status.rules.node_status import node_status
 from tests.model.worlds import GPUS, NOW, POLICY, grant, identity, view, waiting
 from tests.page_worlds import GIB, crowd, domain, granted, node, page_of

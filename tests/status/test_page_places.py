@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.status.page.rules.view import who_gives_way
+from mpsd.status.page.feed import who_gives_way
 
 ADDRESSES = st.sampled_from(["10.0.0.1", "10.0.0.2", "10.0.0.3", "fd00::1"])
 

@@ -10,19 +10,8 @@ from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.node_view import DomainView, NodeView
 from mpsd.platform.kube_time import seconds, stamp
-from mpsd.status.page.rules.node import node_page
-from mpsd.status.page.rules.view import (
-    MOST_ON_NODE,
-    Level,
-    PageView,
-    PodsHeard,
-    PodsHere,
-    Times,
-    WaitingCard,
-    last_warnings,
-    own_scene,
-    pods_here,
-)
+from mpsd.status.page.rules.node import MOST_ON_NODE, Times, last_warnings, node_page, own_scene, pods_here
+from mpsd.status.page.rules.view import Level, PageView, PodsHeard, PodsHere, WaitingCard
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.node_status import node_status
 from mpsd.status.rules.pods import ExplanationContext, Why, read_pod_seen

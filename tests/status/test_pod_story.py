@@ -210,7 +210,7 @@ def test_a_silent_node_is_said_of_a_pod_that_runs() -> None:
     found = told(pod(spec={"nodeName": "node1"}, status={"phase": "Running"}), scene(silent))
     assert found.is_well
     assert "runs on gpu0 of node1 with 7 GiB and 100 % of its threads" in found.sentence
-    assert "; but node1 has told nothing for 16 min" in found.sentence
+    assert "; but node1 has reported nothing for 16 min" in found.sentence
 
 
 @pytest.mark.parametrize(

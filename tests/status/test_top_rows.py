@@ -110,7 +110,7 @@ def test_a_cluster_tells_all_but_how_busy_the_sms_are_and_says_so() -> None:
     assert {row.sm_percent for row in (*top.gpus, *top.users)} == {None}
     assert top.notes[0] == NO_SM_USE
     assert any(note.startswith("gpu-b1: silent for 10 min or longer") for note in top.notes)
-    assert "gpu-b2: nothing told yet" in top.notes
+    assert "gpu-b2: nothing reported yet" in top.notes
     assert {gpu.state for gpu in top.gpus if gpu.node == "gpu-b1"} == {"silent"}
     assert ("gpu-a1", "default/mps-sample-7xk2p", 4608) in {(one.node, one.name, one.used_mib) for one in top.users}
 

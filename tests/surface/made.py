@@ -23,7 +23,7 @@ from mpsd.cli import inspect_cgpu, kubectl_mps, main
 from mpsd.containers.runtime import command_line
 from mpsd.containers.runtime import main as runtime
 from mpsd.containers.runtime.json_text import ContainerRefused
-from mpsd.model.conditions import CONDITION, SAID_OF_DOMAINS, Condition
+from mpsd.model.conditions import CONDITION, REASONS_OF_DOMAINS, Condition
 from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.metrics import METRICS
@@ -149,7 +149,7 @@ def _alerts() -> Section:
 def _conditions() -> Section:
     """The type of the node's condition, and its reasons."""
     given = [call.args[1] for call in calls(Condition.__name__) if len(call.args) > 1]
-    reasons = {reason.value for reason in given if isinstance(reason, ast.Constant)} | SAID_OF_DOMAINS
+    reasons = {reason.value for reason in given if isinstance(reason, ast.Constant)} | REASONS_OF_DOMAINS
     return {CONDITION: "type"} | {str(reason): "reason" for reason in reasons}
 
 

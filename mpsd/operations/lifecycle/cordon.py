@@ -196,7 +196,7 @@ def _change(cluster: ClusterAccess, node: str, gpus: Sequence[str], *, cordon: b
 def _show(node: ClusterNode, change: CordonChange) -> None:
     gpus = [gpu for gpu in node.gpus if gpu.uuid in change.touched.union(change.gpus)]
     labels = {gpu.label for gpu in gpus}
-    pods = [pod for pod in pod_rows(node) if not labels.isdisjoint(pod.gpus)]
+    pods = [pod for pod in pod_rows(node) if not labels.isdisjoint(pod.labels)]
     to = console(WIDEST)
     if gpus:
         to.print(table(CLUSTER_GPU_COLUMNS, gpus))

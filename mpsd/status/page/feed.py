@@ -7,7 +7,7 @@ worked out when it can take it, so that nothing is kept for one that is slow.
 import asyncio
 import contextlib
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from mpsd.platform.logs import logger
-from mpsd.status.page.rules.view import LISTS, PageHead, PageView, who_gives_way
+from mpsd.status.page.rules.view import LISTS, PageHead, PageView
 
 MOST_READERS = 32
 SHORTEST_PAUSE_S = 0.5  # between two looks
@@ -31,6 +31,19 @@ class Full(Exception):
     def __init__(self, own: int) -> None:
         super().__init__()
         self.own = own
+
+
+def who_gives_way(there: Sequence[str], newcomer: str) -> int | None:
+    """Which reader of the page goes where there is no place left: the last one of whoever has the most, so that nobody
+    keeps all others out.
+
+    None: the newcomer goes, for nobody would then have more than it has. there: whose each place is (an address, a
+    user), the first who came first.
+    """
+    count = Counter(there)
+    if not there or count[(most := max(count, key=lambda one: count[one]))] < count[newcomer] + 2:
+        return None
+    return max(place for place, address in enumerate(there) if address == most)
 
 
 @dataclass(eq=False, slots=True)

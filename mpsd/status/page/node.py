@@ -15,15 +15,11 @@ from mpsd.model.policy import Policy
 from mpsd.platform.kube import PODS, Kube, Object
 from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.kube_time import seconds, stamp
-from mpsd.status.page.rules.node import node_page
+from mpsd.status.page.rules.node import Times, last_warnings, node_page, own_scene, pods_here
 from mpsd.status.page.rules.view import (
     PageView,
     PodsHeard,
     PodsHere,
-    Times,
-    last_warnings,
-    own_scene,
-    pods_here,
     shown_text,
 )
 from mpsd.status.rules.node_status import node_status

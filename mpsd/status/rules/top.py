@@ -1,8 +1,6 @@
 """What `top` shows: GPUs, and who uses them, in the order that somebody in a hurry reads them in.
 
-One rule: what is not known is None here and comes after what is known, never as nothing before it; who uses more than
-was granted comes first, whatever the order.
-
+What is not known is None and comes after what is known; who uses more than was granted comes first, whatever the order.
 Names and units are an interface, that of `top -o json`: fields are added, never renamed.
 """
 
@@ -11,15 +9,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
+from mpsd.model.cluster_status import GpuRow, GrantRow, gpu_rows, grant_rows, pod_rows
 from mpsd.model.names import STALE_S
 from mpsd.model.quantity import lasting
 
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.cluster_status import ClusterNode, ClusterStatus
-    from mpsd.model.node_status import ClientStatus, GrantStatus, NodeStatus
+    from mpsd.model.node_status import ClientStatus, NodeStatus
     from mpsd.status.rules.use import GrantUse, UseStatus
 
-NO_SM_USE = "how busy the SMs are is not told to the cluster: on a node, `mpsd top` shows it"
+NO_SM_USE = "SM use is not reported to the cluster; run `mpsd top` on a node to see it"
 NO_DAEMON, SILENT = "no daemon", "silent"
 _MOST_NAMED = 4  # nodes in a sentence
 
@@ -32,9 +33,8 @@ class Sort(StrEnum):
     NAME = "name"
 
 
-@dataclass(frozen=True, slots=True)
-class TopGpu:
-    """node: empty where it is this machine. memory_mib: what may be granted in all. state: of its domain."""
+class TopGpu(msgspec.Struct, frozen=True, gc=False):
+    """A GPU. node: empty where it is this machine. memory_mib: what may be granted in all. state: of its domain."""
 
     node: str
     gpu: str
@@ -53,11 +53,10 @@ class TopGpu:
 
     @property
     def over(self) -> bool:
-        return None not in (self.used_mib, self.memory_mib) and (self.used_mib or 0) > (self.memory_mib or 0)
+        return _exceeds(self.used_mib, self.memory_mib)
 
 
-@dataclass(frozen=True, slots=True)
-class TopUser:
+class TopUser(msgspec.Struct, frozen=True, gc=False):
     """A pod, a container or a program on one GPU (gpu: its UUID; of pods of a cluster, several with commas).
 
     granted_mib None: it was granted nothing. thread_percent: what MPS holds each of its processes to. over: it uses
@@ -94,6 +93,11 @@ class Top:
         return replace(self, gpus=ordered(self.gpus, by), users=ordered(self.users, by))
 
 
+def _exceeds(used_mib: int | None, most_mib: int | None) -> bool:
+    """False where either is not known."""
+    return used_mib is not None and most_mib is not None and used_mib > most_mib
+
+
 Row = TypeVar("Row", TopGpu, TopUser)
 
 
@@ -114,89 +118,82 @@ _AMOUNTS: Mapping[Sort, Callable[[TopGpu | TopUser], int | None]] = {
 }
 
 
+def _gpu(row: GpuRow, state: str | None, sm_percent: int | None = None) -> TopGpu:
+    return TopGpu(
+        node=row.node,
+        gpu=row.uuid,
+        label=row.label,
+        model=row.name,
+        state=state or NO_DAEMON,
+        memory_mib=row.promised_mib,
+        granted_mib=row.granted_mib,
+        used_mib=row.used_mib,
+        clients=row.clients,
+        sm_percent=sm_percent,
+    )
+
+
+def _user(row: GrantRow, name: str, sm_percent: int | None = None) -> TopUser:
+    """On all GPUs of the grant."""
+    return TopUser(
+        node=row.node,
+        name=name,
+        gpu=",".join(row.gpus),
+        label=",".join(row.labels),
+        granted_mib=row.memory_mib,
+        used_mib=row.used_mib,
+        thread_percent=row.thread_percent,
+        sm_percent=sm_percent,
+        clients=row.clients,
+        over=row.over,
+    )
+
+
 # -- one machine -----------------------------------------------------------------------------------------------------
 
 
 def node_top(node: "NodeStatus", use: "UseStatus | None") -> Top:
-    """use: None where this agent does not tell it; then nobody's SM use is known."""
-    states = {domain.name: domain.state.value for domain in node.domains}
+    """use: None where this agent does not report it; then nobody's SM use is known."""
     busy = {one.gpu: one.sm_percent for one in use.gpus} if use else {}
-    gpus = tuple(
-        TopGpu(
-            node="",
-            gpu=gpu.uuid,
-            label=gpu.label,
-            model=gpu.name,
-            state=states.get(gpu.domain or "", NO_DAEMON),
-            memory_mib=gpu.promised_mib,
-            granted_mib=gpu.granted_mib,
-            used_mib=gpu.used_mib,
-            clients=gpu.clients,
-            sm_percent=busy.get(gpu.uuid),
-        )
-        for gpu in node.gpus
-    )
+    gpus = tuple(_gpu(row, row.state, busy.get(row.uuid)) for row in gpu_rows(node))
     unknown = dict.fromkeys((*node.unknown, *(use.unknown if use else ())))
     return Top(node.now, gpus, tuple(_users(node, use)), tuple(f"unknown: {what}" for what in unknown))
 
 
 def _users(node: "NodeStatus", use: "UseStatus | None") -> Iterator[TopUser]:
     labels = {gpu.uuid: gpu.label for gpu in node.gpus}
-    told = {one.id: one for one in use.grants} if use else {}
-    for grant in node.grants:
-        yield from _of_grant(grant, told.get(grant.id), labels, node.clients)
+    uses = {one.id: one for one in use.grants} if use else {}
+    for row in grant_rows(node):
+        yield from _of_grant(row, uses.get(row.id), node.clients)
     for client in node.clients or ():
         if client.grant is None:
             yield _stranger(client, labels)
 
 
-def _of_grant(
-    grant: "GrantStatus",
-    use: "GrantUse | None",
-    labels: Mapping[str, str],
-    clients: "tuple[ClientStatus, ...] | None",
-) -> Iterator[TopUser]:
-    """A row a GPU; one in all where an agent older than this does not say what it has of each."""
+def _of_grant(row: GrantRow, use: "GrantUse | None", clients: "tuple[ClientStatus, ...] | None") -> Iterator[TopUser]:
+    """A row a GPU; one in all where an agent older than this does not report what it has of each."""
     busy = {card.gpu: card.sm_percent for card in use.cards} if use else {}
-    whole = TopUser(
-        node="",
-        name=_name(grant, use),
-        gpu=",".join(grant.gpus),
-        label=",".join(labels.get(one, one) for one in grant.gpus),
-        granted_mib=grant.memory_mib,
-        used_mib=grant.used_mib,
-        thread_percent=grant.thread_percent,
-        sm_percent=busy.get(grant.gpus[0]) if len(grant.gpus) == 1 else None,
-        clients=grant.clients,
-        over=grant.over,
-    )
-    if not grant.cards:
+    container = (use.container_name if use else None) or row.container
+    name = row.pod or container or f"pid {row.pid}: {row.command or row.id}"
+    whole = _user(row, name, busy.get(row.gpus[0]) if len(row.gpus) == 1 else None)
+    if not row.cards:
         yield whole
-    for card in grant.cards:
-        here = [one.pid for one in clients or () if (one.grant, one.gpu) == (grant.id, card.gpu)]
-        yield replace(
+    for card in row.cards:
+        here = {one.pid for one in clients or () if (one.grant, one.gpu) == (row.id, card.gpu)}
+        yield msgspec.structs.replace(
             whole,
             gpu=card.gpu,
-            label=labels.get(card.gpu, card.gpu),
+            label=row.labels[row.gpus.index(card.gpu)],
             granted_mib=card.memory_mib,
             used_mib=card.used_mib,
             sm_percent=busy.get(card.gpu),
-            clients=None if clients is None else len(set(here)),
+            clients=None if clients is None else len(here),
             over=card.over,
         )
 
 
-def _name(grant: "GrantStatus", use: "GrantUse | None") -> str:
-    """A pod with its namespace, a container as its engine calls it, or what a program was started with."""
-    if grant.pod:
-        return f"{grant.namespace}/{grant.pod}"
-    if grant.container:
-        return grant.container_name or (use.container_name if use else None) or grant.container[:12]
-    return f"pid {grant.holder_pid}: {grant.command or grant.id}"
-
-
 def _stranger(client: "ClientStatus", labels: Mapping[str, str]) -> TopUser:
-    """A process that the ledger do not know."""
+    """A process without a grant."""
     how = "without a grant" if client.on_mps else "beside MPS"
     return TopUser(
         node="",
@@ -217,57 +214,28 @@ def _stranger(client: "ClientStatus", labels: Mapping[str, str]) -> TopUser:
 
 def cluster_top(status: "ClusterStatus", namespace: str | None) -> Top:
     """namespace: of whose pods; None for all."""
-    users = [user for node in status.nodes for user in _pods(node) if _is_of(user, namespace)]
-    gpus = [gpu for node in status.nodes for gpu in gpus_of(node)]
+    prefix = "" if namespace is None else f"{namespace}/"
+    gpus = [_gpu(row, SILENT if node.stale else row.state) for node in status.nodes for row in node.gpus]
+    users = [user for node in status.nodes for user in _pods(node, prefix)]
     return Top(status.now, tuple(gpus), tuple(users), tuple(_notes(status)))
 
 
-def _is_of(user: TopUser, namespace: str | None) -> bool:
-    return namespace is None or user.name.startswith(f"{namespace}/")
-
-
-def gpus_of(node: "ClusterNode") -> Iterator[TopGpu]:
-    for gpu in node.gpus:
-        yield TopGpu(
-            node=node.name,
-            gpu=gpu.uuid,
-            label=gpu.label,
-            model=gpu.name,
-            state=SILENT if node.stale else gpu.state or NO_DAEMON,
-            memory_mib=gpu.promised_mib,
-            granted_mib=gpu.granted_mib,
-            used_mib=gpu.used_mib,
-            clients=gpu.clients,
-            sm_percent=None,
-        )
-
-
-def _pods(node: "ClusterNode") -> Iterator[TopUser]:
-    labels = node.labels
-    for pod in node.pods or ():
-        yield TopUser(
-            node=node.name,
-            name=f"{pod.namespace}/{pod.pod}",
-            gpu=",".join(pod.gpus),
-            label=",".join([labels.get(uuid, uuid) for uuid in pod.gpus]),
-            granted_mib=pod.memory_mib,
-            used_mib=pod.used_mib,
-            thread_percent=pod.thread_percent,
-            sm_percent=None,
-            clients=pod.clients,
-            over=None not in (pod.used_mib, pod.memory_mib) and (pod.used_mib or 0) > (pod.memory_mib or 0),
-        )
+def _pods(node: "ClusterNode", prefix: str) -> Iterator[TopUser]:
+    for row in pod_rows(node):
+        if row.pod and row.pod.startswith(prefix):
+            user = _user(row, row.pod)
+            yield msgspec.structs.replace(user, over=True) if _exceeds(row.used_mib, row.memory_mib) else user
 
 
 def _notes(status: "ClusterStatus") -> Iterator[str]:
     yield NO_SM_USE
     nodes = status.nodes
-    silent = f"silent for {lasting(STALE_S)} or longer; shown is what was told last"
+    silent = f"silent for {lasting(STALE_S)} or longer; their last report is shown"
     for found, what in (
         ([node for node in nodes if node.stale], silent),
-        ([node for node in nodes if node.told_at is None], "nothing told yet"),
+        ([node for node in nodes if node.told_at is None], "nothing reported yet"),
         ([node for node in nodes if node.told_at is not None and node.pods is None], "not known which pods are there"),
-        ([node for node in nodes if node.unreadable], "what they told cannot all be read; `kubectl mps` says why"),
+        ([node for node in nodes if node.unreadable], "their MPSNodes cannot be read in full; `kubectl mps` says why"),
     ):
         if found:
             more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""

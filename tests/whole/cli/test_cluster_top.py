@@ -34,7 +34,7 @@ def test_one_look_shows_gpus_and_pods_and_says_what_is_left_out(
     assert said.row("gpu-a2", "gpu1", "A30")[6] == "?"
     assert said.row("gpu-a1", "gpu0", "default/mps-sample-7xk2p")[3:5] == ["4.5", "GiB"]
     assert NO_SM_USE in said.output
-    assert "gpu-b2: nothing told yet\n" in said.output
+    assert "gpu-b2: nothing reported yet\n" in said.output
     same = world.run(kubectl_mps.main, "kubectl-mps", "top", "--once", "--sort=memory")
     assert same.output == said.output
 

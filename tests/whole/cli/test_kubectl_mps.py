@@ -48,8 +48,8 @@ def test_nodes_gpus_and_pods_are_shown_and_what_is_wrong_with_them(world: Cluste
     ]
     assert "gpu-a2: gpu1 is down since " in said.output
     assert " in a row; the next start is in 8 s; it is started again by itself; log/control.log" in said.output
-    assert "gpu-b1 has told nothing for 87 min, and should every 5 min: " in said.output
-    assert "gpu-b2 has told nothing yet; " in said.output
+    assert "gpu-b1 has reported nothing for 87 min, and should every 5 min: " in said.output
+    assert "gpu-b2 has reported nothing yet; " in said.output
 
 
 def test_who_broke_its_limit_is_marked_where_anybody_did(world: ClusterWorld) -> None:

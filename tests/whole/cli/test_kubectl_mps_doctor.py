@@ -132,7 +132,7 @@ def _(cluster: DoctoredCluster) -> None:
     cluster.create(NODES, machine("gpu-c1"))
 
 
-@row("mpsnode-stale", "gpu-a1 has told nothing for 60 min, and should every 5 min: ")
+@row("mpsnode-stale", "gpu-a1 has reported nothing for 60 min, and should every 5 min: ")
 def _(cluster: DoctoredCluster) -> None:
     cluster.told(3601)
 

@@ -160,7 +160,7 @@ def test_a_node_that_is_silent_may_be_in_use(bare_world: ClusterWorld, nodes: Pl
     world.api.do(forget)
     said = world.kubectl_mps("uninstall", "--yes")
     assert said.code == 1
-    assert "  who uses the GPUs of gpu-a1 is not known: gpu-a1 has told nothing for " in said.errors
+    assert "  who uses the GPUs of gpu-a1 is not known: gpu-a1 has reported nothing for " in said.errors
     world.ask(lambda kube: kube.delete(Resource("mpsd.io/v1alpha1", "mpsnodes"), "gpu-a1"))
     unknown = world.kubectl_mps("uninstall", "--yes")
     assert unknown.code == 1

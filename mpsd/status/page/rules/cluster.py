@@ -1,7 +1,7 @@
-"""A cluster's nodes, and why pods wait for them, as the page shows it.
+"""The page of a cluster: its nodes, and the pods that wait for them.
 
-One rule: every sentence is the one that `kubectl mps` and `kubectl mps explain` have; here is only chosen what is shown
-where, and how bad it is. What is shown of a node follows from its MPSNode alone, and is made anew only with that.
+Every sentence is one of `kubectl mps` or `kubectl mps explain`; here is decided what is shown where, and how bad it is.
+What is shown of a node follows from its MPSNode alone, and is made anew only with that.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,11 +9,8 @@ from dataclasses import dataclass, replace
 
 from mpsd.model.cluster_status import (
     ClusterNode,
-    DomainRow,
-    GpuRow,
-    PodStatus,
-    cordoned_gpus,
     is_stale,
+    pod_rows,
     silence,
     troubles,
 )
@@ -32,10 +29,12 @@ from mpsd.status.page.rules.view import (
     NoteKind,
     PageHead,
     PageView,
-    Slice,
-    SliceHolder,
     WaitingCard,
+    domain_notes,
+    gpu_card,
+    grant_slices,
     level_of,
+    no_daemon_notes,
     shown_text,
 )
 
@@ -56,13 +55,18 @@ class NodeParts:
 
 
 def aged(node: ClusterNode, now: float) -> ClusterNode:
-    """The node as it is to be shown now, which was read when it told; the very same while it is not stale."""
+    """The node as it is to be shown now, which was read when it was reported; the very same while it is not stale."""
     return replace(node, stale=True, ready=False) if is_stale(node.told_at, now) else node
 
 
 def node_parts(node: ClusterNode, now: float) -> NodeParts:
     """now: seconds since 1970."""
-    gpus = tuple(_gpu(gpu, node) for gpu in node.gpus)
+    domains = {domain.name: domain for domain in node.domains}
+    pods = None if node.pods is None else pod_rows(node)
+    gpus = tuple(
+        gpu_card(gpu, domains.get(gpu.domain or ""), None if pods is None else grant_slices(gpu.uuid, pods))
+        for gpu in node.gpus
+    )
     notes = tuple(_notes(node, now))
     worst = _worst([note.level for note in notes] + [gpu.level for gpu in gpus])
     card = NodeCard(
@@ -72,7 +76,7 @@ def node_parts(node: ClusterNode, now: float) -> NodeParts:
         told_at=node.told_at,
         driver=shown_name(node.driver),
         version=shown_name(node.version),
-        cordoned=shown_name(cordoned_gpus(node)),
+        cordoned=shown_name(node.cordoned_labels),
     )
     violations = {line.id: line for line in _violations(node, now)}
     return NodeParts(card, notes, gpus, tuple(_lately(node, now)), tuple(violations.values()))
@@ -81,7 +85,7 @@ def node_parts(node: ClusterNode, now: float) -> NodeParts:
 def cluster_page(
     head: PageHead, nodes: Iterable[NodeParts], waiting: Iterable[WaitingCard], notes: Sequence[Note] = ()
 ) -> PageView:
-    """waiting: of pods, as `page_waiting.pod_card` makes them; the head says how many there are beside these."""
+    """waiting: of pods, as `pod_card` makes them; the head says how many there are beside these."""
     parts = list(nodes)
     violations = _newest(line for node in parts for line in node.violations)[:MOST_VIOLATIONS]
     lately = _newest([*violations, *(line for node in parts for line in node.lately)])
@@ -102,7 +106,7 @@ def _newest(lines: Iterable[EventLine]) -> Sequence[EventLine]:
 
 
 def no_mpsnode(node: str) -> Note:
-    """Of a node that is labelled, and of which mpsd has told nothing at all."""
+    """Of a node that is labelled and has no MPSNode."""
     return Note(f"no-mpsnode {node}", Level.BAD, NoteKind.NO_MPSNODE, shown_name(node), "")
 
 
@@ -111,77 +115,20 @@ def _worst(levels: Iterable[Level]) -> Level:
     return next((level for level in (Level.BAD, Level.WARN) if level in found), Level.WELL)
 
 
-def _gpu(gpu: GpuRow, node: ClusterNode) -> GpuCard:
-    domain = next((one for one in node.domains if one.name == gpu.domain), None)
-    return GpuCard(
-        id=f"{shown_name(node.name)}/{shown_name(gpu.uuid)}",
-        node=shown_name(node.name),
-        label=shown_name(gpu.label),
-        model=shown_name(gpu.name),
-        uuid=shown_name(gpu.uuid),
-        domain=gpu.domain,
-        state=None if gpu.state is None else shown_name(gpu.state),
-        level=level_of(gpu.state),
-        since=domain.since if domain else None,
-        reason=shown_text(domain.reason) if domain else "",
-        cordoned=gpu.cordoned,
-        restarts=gpu.restarts,
-        memory_mib=gpu.memory_mib,
-        promised_mib=gpu.promised_mib,
-        granted_mib=gpu.granted_mib,
-        used_mib=gpu.used_mib,
-        granted_percent=gpu.granted_percent,
-        promised_percent=gpu.promised_percent,
-        clients=gpu.clients,
-        promised_clients=gpu.promised_clients,
-        slices=None if node.pods is None else tuple(_slice(pod) for pod in node.pods if gpu.uuid in pod.gpus),
-    )
-
-
-def _slice(pod: PodStatus) -> Slice:
-    """A pod on several GPUs has as much of each of them, and is told with what it uses of that where it uses most."""
-    return Slice(
-        id=pod.uid or f"{pod.namespace}/{pod.pod}",
-        holder=SliceHolder.POD,
-        name=shown_name(f"{pod.namespace}/{pod.pod}"),
-        memory_mib=pod.memory_mib,
-        used_mib=pod.used_mib,
-        thread_percent=pod.thread_percent,
-        reserved_percent=pod.reserved_percent,
-        clients=pod.clients,
-        violations=pod.violations.total if pod.violations else None,
-    )
-
-
 def _notes(node: ClusterNode, now: float) -> Iterator[Note]:
     where = shown_name(node.name)
     silent = silence(node, now)
     if silent:
         yield Note(f"silent {where}", Level.BAD, NoteKind.SILENT, where, shown_text(silent), node.told_at)
-    for place, said in enumerate(one for one in troubles(node, now) if one != silent):
-        yield Note(f"node {where} {place}", Level.WARN, NoteKind.NODE, where, shown_text(said))
+    for place, trouble in enumerate(one for one in troubles(node, now) if one != silent):
+        yield Note(f"node {where} {place}", Level.WARN, NoteKind.NODE, where, shown_text(trouble))
     for domain in node.domains:
-        yield from _of_domain(domain, where)
-    for gpu in node.gpus:
-        if gpu.state is None:
-            name = f"{where} {shown_name(gpu.label)}"
-            yield Note(f"no-daemon {where} {gpu.uuid}", Level.BAD, NoteKind.NO_DAEMON, name, "")
-
-
-def _of_domain(domain: DomainRow, node: str) -> Iterator[Note]:
-    where, level = f"{node} {shown_name(domain.name)}", level_of(domain.state)
-    if level is not Level.WELL:
-        about = (where, shown_text(domain.reason), domain.since, shown_name(domain.state))
-        yield Note(f"state {where}", level, NoteKind.STATE, *about)
-    elif domain.doubt:
-        yield Note(f"canary {where}", Level.WARN, NoteKind.CANARY, where, shown_text(domain.doubt))
-    if domain.suspects:
-        each = ", ".join(f"{pod} ({'?' if times is None else times})" for pod, times in domain.suspects)
-        yield Note(f"suspects {where}", Level.WARN, NoteKind.SUSPECTS, where, shown_text(each))
+        yield from domain_notes(domain)
+    yield from no_daemon_notes(node.gpus)
 
 
 def _lately(node: ClusterNode, now: float) -> Iterator[EventLine]:
-    """What an MPSNode still tells of a day: faults, and domains whose state has changed after they first served."""
+    """What an MPSNode still reports of a day: faults, and domains whose state has changed after they first served."""
     for domain in node.domains:
         where = f"{shown_name(node.name)} {shown_name(domain.name)}"
         if domain.last_fault is not None and now - domain.last_fault < LATELY_S:
@@ -195,7 +142,7 @@ def _lately(node: ClusterNode, now: float) -> Iterator[EventLine]:
 
 
 def _violations(node: ClusterNode, now: float) -> Iterator[EventLine]:
-    """The last of each pod, and of all; one that is told as both has the same id."""
+    """The last of each pod, and of all; one that is reported as both has the same id."""
     of_pods = [pod.violations.last for pod in node.pods or () if pod.violations and pod.violations.last]
     for one in (*of_pods, *(node.violations.last if node.violations else ())):
         if one.at is not None and now - one.at < LATELY_S:

@@ -1,16 +1,24 @@
-"""A node's status as its page shows it.
+"""The page of a node: its status, its pods that do not run yet, and what happened there lately.
 
-One rule: every sentence is the one that the status has; here is only chosen what is shown where, and how bad it is.
+Every sentence is one of the status or of `kubectl mps explain`; here is decided what is shown where, and how bad it is.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from mpsd.agent.rules.node_events import PastEvent
-from mpsd.model.node_status import ClientStatus, DomainStatus, GpuStatus, GrantStatus, NodeStatus, WaitingStatus
+from mpsd.agent.rules.node_events import OF_VIOLATIONS, REFUSED, PastEvent
+from mpsd.model.cluster_status import GrantRow, domain_rows, gpu_rows, grant_rows
+from mpsd.model.events import Reason
+from mpsd.model.fields import Seconds
+from mpsd.model.mpsnode_reading import read_mpsnode
+from mpsd.model.node_status import ClientStatus, NodeStatus, WaitingStatus
+from mpsd.model.node_view import NodeView
+from mpsd.model.policy import Policy
 from mpsd.model.problem import shown_name
 from mpsd.model.quantity import gib
 from mpsd.status.page.rules.view import (
     VERSION,
+    EventLine,
     GpuCard,
     Level,
     Note,
@@ -18,16 +26,24 @@ from mpsd.status.page.rules.view import (
     PageHead,
     PageScope,
     PageView,
+    PodsHeard,
     PodsHere,
     Slice,
     SliceHolder,
     WaitingCard,
-    lately,
-    level_of,
+    domain_notes,
+    gpu_card,
+    grant_slices,
+    holder_of,
+    no_daemon_notes,
+    pod_card,
     shown_text,
 )
+from mpsd.status.rules.explanation import story
+from mpsd.status.rules.mpsnode import Stamp, mpsnode_status
+from mpsd.status.rules.pods import ExplanationContext, PodSeen
 
-MOST_WAITING, _MOST_STRANGERS = 200, 50
+MOST_WAITING, MOST_ON_NODE, MOST_LATELY, _MOST_STRANGERS = 200, 200, 60, 50
 
 
 def node_page(
@@ -38,8 +54,8 @@ def node_page(
     pods: PodsHere | None = None,
 ) -> PageView:
     """happened: what the agent remembers, from `since` (seconds since 1970) on. pods: None where no kubelet is."""
-    domains = {domain.name: domain for domain in node.domains}
     more = max(0, len(node.waiting) - MOST_WAITING) + (pods.more if pods else 0)
+    grants = grant_rows(node)
     return PageView(
         version=VERSION,
         head=PageHead(
@@ -50,81 +66,27 @@ def node_page(
             waiting_more=more,
             pods=pods.heard if pods else None,
         ),
-        notes=tuple(_notes(node)),
+        notes=tuple(_notes(node, grants)),
         nodes=(),
-        gpus=tuple(_gpu(gpu, domains.get(gpu.domain or ""), node) for gpu in node.gpus),
+        gpus=tuple(_gpus(node, grants)),
         waiting=(
             *(pods.cards if pods else ()),
             *(_waiting(one, place) for place, one in enumerate(node.waiting[:MOST_WAITING], 1)),
         ),
-        lately=tuple(lately(node, happened, since)),
+        lately=tuple(_lately(node, happened, since)),
     )
 
 
-# -- GPUs ----------------------------------------------------------------------------------------------------------
-
-
-def _gpu(gpu: GpuStatus, domain: DomainStatus | None, node: NodeStatus) -> GpuCard:
-    known = node.grants_known
-    state = domain.state.value if domain else None
-    slices = (*_slices(gpu.uuid, node.grants), *_strangers(gpu.uuid, node.clients or ()))
-    doubtful = any(one.over or one.holder is SliceHolder.STRANGER for one in slices)
-    return GpuCard(
-        id=gpu.uuid,
-        node="",
-        label=gpu.label,
-        model=gpu.name,
-        uuid=gpu.uuid,
-        domain=gpu.domain,
-        state=state,
-        level=Level.WARN if doubtful and level_of(state) is Level.WELL else level_of(state),
-        since=domain.since if domain else None,
-        reason=shown_text(domain.reason) if domain else "",
-        cordoned=False,  # the state says so here
-        restarts=domain.restarts if domain else None,
-        memory_mib=gpu.memory_mib,
-        promised_mib=gpu.promised_mib,
-        granted_mib=gpu.granted_mib if known else None,
-        used_mib=gpu.used_mib,
-        granted_percent=gpu.granted_percent if known else None,
-        promised_percent=gpu.promised_percent,
-        clients=gpu.clients,
-        promised_clients=gpu.promised_clients,
-        slices=slices if known else None,
-    )
-
-
-def _slices(gpu: str, grants: Iterable[GrantStatus]) -> Iterator[Slice]:
-    for grant in grants:
-        card = next((one for one in grant.cards if one.gpu == gpu), None)
-        if card is None:
-            continue
-        holder, name = _holder(grant)
-        yield Slice(
-            id=grant.id,
-            holder=holder,
-            name=shown_name(name),
-            memory_mib=card.memory_mib,
-            used_mib=card.used_mib,
-            thread_percent=grant.thread_percent,
-            reserved_percent=card.reserved_percent,
-            clients=grant.clients,
-            pid=grant.holder_pid if holder is SliceHolder.PROGRAM else None,
-            over=card.over,
-            ended=not grant.holder_alive,
-        )
-
-
-def _holder(grant: GrantStatus) -> tuple[SliceHolder, str]:
-    if grant.pod is not None:
-        return SliceHolder.POD, f"{grant.namespace}/{grant.pod}"
-    if grant.container is not None:
-        return SliceHolder.CONTAINER, grant.container_name or grant.container[:12]
-    return SliceHolder.PROGRAM, grant.command
+def _gpus(node: NodeStatus, grants: Sequence[GrantRow]) -> Iterator[GpuCard]:
+    domains = {row.name: row for row in domain_rows(node)}
+    for row in gpu_rows(node):
+        slices = (*grant_slices(row.uuid, grants), *_strangers(row.uuid, node.clients or ()))
+        card = gpu_card(row, domains.get(row.domain or ""), slices)
+        yield card if node.grants_known else replace(card, granted_mib=None, granted_percent=None, slices=None)
 
 
 def _strangers(gpu: str, clients: Iterable[ClientStatus]) -> Iterator[Slice]:
-    """Processes on the GPU that the ledger do not know."""
+    """Processes on the GPU that have no grant."""
     found = [one for one in clients if one.grant is None and one.gpu == gpu]
     for one in found[:_MOST_STRANGERS]:
         yield Slice(
@@ -140,56 +102,6 @@ def _strangers(gpu: str, clients: Iterable[ClientStatus]) -> Iterator[Slice]:
         )
 
 
-# -- what wants to be looked at ------------------------------------------------------------------------------------
-
-
-def _notes(node: NodeStatus) -> Iterator[Note]:
-    for domain in node.domains:
-        yield from _of_domain(domain)
-    for gpu in node.gpus:
-        if gpu.domain is None:
-            yield Note(f"no-daemon {gpu.uuid}", Level.BAD, NoteKind.NO_DAEMON, gpu.label, "")
-    if node.violations and node.violations.unjudged:
-        yield Note("unjudged", Level.BAD, NoteKind.UNJUDGED, "", shown_text(node.violations.unjudged))
-    for grant in node.grants:
-        if grant.over:
-            yield Note(f"over {grant.id}", Level.WARN, NoteKind.OVER, shown_name(_holder(grant)[1]), _use(grant))
-    yield from _of_strangers(node)
-    for place, what in enumerate(node.unknown):
-        yield Note(f"unknown {place}", Level.BAD, NoteKind.UNKNOWN, "", shown_text(what))
-
-
-def _of_domain(domain: DomainStatus) -> Iterator[Note]:
-    level = level_of(domain.state)
-    if level is not Level.WELL:
-        about = (domain.name, shown_text(domain.reason), domain.since, domain.state.value)
-        yield Note(f"state {domain.name}", level, NoteKind.STATE, *about)
-    elif domain.canary and (doubt := domain.canary.problem or domain.canary.warning):
-        yield Note(f"canary {domain.name}", Level.WARN, NoteKind.CANARY, domain.name, shown_text(doubt))
-    if suspects := domain.faults.suspects:
-        each = ", ".join(f"{one.pod} ({one.faults})" for one in suspects)
-        first = min(one.since for one in suspects)
-        yield Note(f"suspects {domain.name}", Level.WARN, NoteKind.SUSPECTS, domain.name, shown_text(each), first)
-
-
-def _use(grant: GrantStatus) -> str:
-    """`gpu memory 9.1/7 GiB` of each card on which it is over; amounts need no translation."""
-    over = [card for card in grant.cards if card.over]
-    return ", ".join(f"{gib(card.used_mib or 0)}/{gib(card.memory_mib)} GiB" for card in over)
-
-
-def _of_strangers(node: NodeStatus) -> Iterator[Note]:
-    labels = {gpu.uuid: gpu.label for gpu in node.gpus}
-    found = [one for one in node.clients or () if one.grant is None]
-    for one in found[:_MOST_STRANGERS]:
-        kind = NoteKind.WITHOUT_GRANT if one.on_mps else NoteKind.OUTSIDE_MPS
-        where = f"{labels.get(one.gpu, one.gpu)}, pid {one.pid}"
-        yield Note(f"stranger {one.gpu} {one.pid}", Level.WARN, kind, where, shown_text(one.command))
-
-
-# -- who waits -----------------------------------------------------------------------------------------------------
-
-
 def _waiting(one: WaitingStatus, place: int) -> WaitingCard:
     return WaitingCard(
         id=one.id,
@@ -202,3 +114,104 @@ def _waiting(one: WaitingStatus, place: int) -> WaitingCard:
         gpus=one.gpus,
         place=place,
     )
+
+
+# -- what an operator should look at -------------------------------------------------------------------------------
+
+
+def _notes(node: NodeStatus, grants: Sequence[GrantRow]) -> Iterator[Note]:
+    for row, domain in zip(domain_rows(node), node.domains, strict=True):
+        yield from domain_notes(row, min((one.since for one in domain.faults.suspects), default=None))
+    yield from no_daemon_notes(gpu_rows(node))
+    if node.violations and node.violations.unjudged:
+        yield Note("unjudged", Level.BAD, NoteKind.UNJUDGED, "", shown_text(node.violations.unjudged))
+    for grant in grants:
+        if grant.over:
+            yield Note(f"over {grant.id}", Level.WARN, NoteKind.OVER, holder_of(grant)[1], _use(grant))
+    labels = {gpu.uuid: gpu.label for gpu in node.gpus}
+    for one in [one for one in node.clients or () if one.grant is None][:_MOST_STRANGERS]:
+        kind = NoteKind.WITHOUT_GRANT if one.on_mps else NoteKind.OUTSIDE_MPS
+        where = f"{labels.get(one.gpu, one.gpu)}, pid {one.pid}"
+        yield Note(f"stranger {one.gpu} {one.pid}", Level.WARN, kind, where, shown_text(one.command))
+    for place, what in enumerate(node.unknown):
+        yield Note(f"unknown {place}", Level.BAD, NoteKind.UNKNOWN, "", shown_text(what))
+
+
+def _use(grant: GrantRow) -> str:
+    """`9.1/7 GiB` of each GPU on which it is over; amounts need no translation."""
+    over = [card for card in grant.cards if card.over]
+    return ", ".join(f"{gib(card.used_mib or 0)}/{gib(card.memory_mib)} GiB" for card in over)
+
+
+# -- what happened lately ------------------------------------------------------------------------------------------
+
+
+def last_warnings(happened: Iterable[PastEvent]) -> Mapping[str, str]:
+    """By uid, the last warning that each pod got: reason and message, as its event has them."""
+    found = sorted((one for one in happened if one.uid and _level(one.what) is Level.WARN), key=lambda one: one.at)
+    return {one.uid: f"{one.what}: {one.text}" for one in found}
+
+
+def _lately(node: NodeStatus, happened: Iterable[PastEvent], since: float) -> Sequence[EventLine]:
+    """The newest first. What one thing did is one line, from whoever knows best how it ended."""
+    found = [*_remembered(happened), *_violations(node), *_older_faults(node, since)]
+    return sorted(found, key=lambda line: (-line.at, line.id))[:MOST_LATELY]
+
+
+def _remembered(happened: Iterable[PastEvent]) -> Iterator[EventLine]:
+    for one in happened:
+        if one.what not in OF_VIOLATIONS:
+            key = f"{one.what} {one.at:.6f} {one.where}"
+            yield EventLine(
+                shown_name(key), one.at, _level(one.what), one.what, shown_name(one.where), shown_text(one.text)
+            )
+
+
+def _level(what: str) -> Level:
+    return Level.WARN if what == REFUSED or Reason(what).is_warning else Level.WELL
+
+
+def _violations(node: NodeStatus) -> Iterator[EventLine]:
+    for one in node.violations.last if node.violations else ():
+        where = f"{one.namespace}/{one.pod}" if one.pod else f"pid {one.pid}"
+        text = f"{one.message}; {one.outcome}" if one.outcome else one.message
+        key = f"violation {one.at:.3f} {one.pid} {one.kind}"
+        yield EventLine(key, one.at, Level.WARN, one.kind.value, shown_name(where), shown_text(text))
+
+
+def _older_faults(node: NodeStatus, since: float) -> Iterator[EventLine]:
+    """Those of which this agent knows from the domain's record alone."""
+    for domain in node.domains:
+        at = domain.faults.last
+        if at is not None and at < since:
+            key = f"fault {domain.name} {at:.3f}"
+            yield EventLine(
+                key, at, Level.WARN, Reason.FAULT.value, domain.name, shown_text(", ".join(map(str, domain.faults.hit)))
+            )
+
+
+# -- pods that do not run yet --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How times are written in the API, and read."""
+
+    stamp: Stamp
+    seconds: Seconds
+
+
+def own_scene(node: str, view: NodeView, policy: Policy, times: Times) -> ExplanationContext:
+    """What is known around the pods of a node on the node itself: what its MPSNode will tell of this view."""
+    status = mpsnode_status(view, policy, {}, times.stamp)
+    told = read_mpsnode({"metadata": {"name": node}, "status": status}, view.now, times.seconds)
+    return ExplanationContext(policy, view.now, {node: told}, {}, None)
+
+
+def pods_here(
+    pods: Sequence[PodSeen], warnings: Mapping[str, str], around: ExplanationContext, heard: PodsHeard, times: Times
+) -> PodsHere:
+    """pods: those bound to the node that do not run yet. warnings: by uid, the last event that each was told."""
+    listed = pods[:MOST_ON_NODE]
+    cards = (pod_card(pod, story(pod, around, warnings.get(pod.name.uid, "")), times.seconds) for pod in listed)
+    return PodsHere(tuple(cards), len(pods) - len(listed), heard)

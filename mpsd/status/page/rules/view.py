@@ -1,26 +1,19 @@
-"""What the page shows: the shape of `GET /v1/page`, the same for a node as its agent tells it and for a whole cluster.
+"""What the page shows: the shape of `GET /v1/page`, the same for one node and for a whole cluster; and what both pages
+make of rows.
 
-One rule: names and units here are an interface; fields are added, never renamed. What is not known is None, never 0.
-Every entry of a list has an `id` that stays the same while it is the same thing, by which changes are told.
+Names and units are an interface; fields are added, never renamed. What is not known is None, never 0. Every entry of a
+list has an `id` that stays the same while it is the same thing, by which changes are found.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mpsd.agent.rules.node_events import OF_VIOLATIONS, REFUSED, PastEvent
+from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow
 from mpsd.model.domain import State
-from mpsd.model.events import Reason
 from mpsd.model.fields import Seconds
-from mpsd.model.mpsnode_reading import read_mpsnode
-from mpsd.model.node_status import FaultsStatus, NodeStatus
-from mpsd.model.node_view import NodeView
-from mpsd.model.policy import Policy
 from mpsd.model.problem import printable, shown_name
-from mpsd.status.rules.explanation import story
-from mpsd.status.rules.mpsnode import Stamp, mpsnode_status
-from mpsd.status.rules.pods import Explanation, ExplanationContext, PodSeen, Why
+from mpsd.status.rules.pods import Explanation, PodSeen, Why
 
 VERSION = "v1"
 _LONGEST_TEXT = 2000
@@ -147,10 +140,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class WaitingCard:
-    """Who waits for a GPU, and why. why: a value of status.rules.pod_scene.Why; empty for a program on this node.
-    place: in the
-    queue, 0 where there is none. since: seconds since 1970 when a pod was bound to its node, or made where it has none;
-    None: not told.
+    """Who waits for a GPU, and why. why: a value of status.rules.pods.Why; empty for a program on this node.
+
+    place: in the queue, 0 where there is none. since: seconds since 1970 when a pod was bound to its node, or made
+    where it has none; None: not reported.
     """
 
     id: str
@@ -246,116 +239,108 @@ def shown_text(text: str) -> str:
     return printable(text, _LONGEST_TEXT)
 
 
-def who_gives_way(there: Sequence[str], newcomer: str) -> int | None:
-    """Which reader of the page goes where there is no place left: the last one of whoever has the most, so that nobody
-    keeps all others out.
+_FOREVER = frozenset(
+    {Why.ASKS_UNREADABLY, Why.OTHER_SCHEDULER, Why.NO_NODE, Why.TOO_LARGE}
+)  # nothing but people ends them
 
-    None: the newcomer goes, for nobody would then have more than it has. there: whose each place is (an address, a
-    user), the first who came first.
+
+def gpu_card(gpu: GpuRow, domain: DomainRow | None, slices: Iterable[Slice] | None) -> GpuCard:
+    """slices: None where it is not known what is granted."""
+    node, uuid = shown_name(gpu.node), shown_name(gpu.uuid)
+    known, level = None if slices is None else tuple(slices), level_of(gpu.state)
+    if level is Level.WELL and any(one.over or one.holder is SliceHolder.STRANGER for one in known or ()):
+        level = Level.WARN
+    return GpuCard(
+        id=f"{node}/{uuid}" if node else uuid,
+        node=node,
+        label=shown_name(gpu.label),
+        model=shown_name(gpu.name),
+        uuid=uuid,
+        domain=gpu.domain,
+        state=None if gpu.state is None else shown_name(gpu.state),
+        level=level,
+        since=domain.since if domain else None,
+        reason=shown_text(domain.reason) if domain else "",
+        cordoned=gpu.cordoned,
+        restarts=gpu.restarts,
+        memory_mib=gpu.memory_mib,
+        promised_mib=gpu.promised_mib,
+        granted_mib=gpu.granted_mib,
+        used_mib=gpu.used_mib,
+        granted_percent=gpu.granted_percent,
+        promised_percent=gpu.promised_percent,
+        clients=gpu.clients,
+        promised_clients=gpu.promised_clients,
+        slices=known,
+    )
+
+
+def holder_of(row: GrantRow) -> tuple[SliceHolder, str]:
+    """Who holds a grant, and by which name."""
+    if row.pod is not None:
+        return SliceHolder.POD, shown_name(row.pod)
+    if row.container is not None:
+        return SliceHolder.CONTAINER, shown_name(row.container)
+    return SliceHolder.PROGRAM, shown_name(row.command)
+
+
+def grant_slices(gpu: str, rows: Iterable[GrantRow]) -> Iterator[Slice]:
+    """Of one GPU (its UUID). A grant whose GPUs are not reported one by one has as much of each, and is shown with what
+    it uses of the one where it uses most.
     """
-    count = Counter(there)
-    if not there or count[(most := max(count, key=lambda one: count[one]))] < count[newcomer] + 2:
-        return None
-    return max(place for place, address in enumerate(there) if address == most)
-
-
-# What happened lately on a node: the lines of its page, and what each of its pods was told last.
-#
-# One rule: what one thing did is one line, told by whoever knows best how it ended.
-
-MOST_LATELY = 60
-
-
-def last_warnings(happened: Iterable[PastEvent]) -> Mapping[str, str]:
-    """By uid, what each pod was told last of what keeps or ends it: reason and message, as its event has them."""
-    found = sorted((one for one in happened if one.uid and _level(one.what) is Level.WARN), key=lambda one: one.at)
-    return {one.uid: f"{one.what}: {one.text}" for one in found}
-
-
-def lately(node: NodeStatus, happened: Iterable[PastEvent], since: float) -> Sequence[EventLine]:
-    """The newest first."""
-    found = [*_remembered(happened), *_violations(node), *_older_faults(node, since)]
-    return sorted(found, key=lambda line: (-line.at, line.id))[:MOST_LATELY]
-
-
-def _remembered(happened: Iterable[PastEvent]) -> Iterator[EventLine]:
-    for one in happened:
-        if one.what not in OF_VIOLATIONS:
-            key = f"{one.what} {one.at:.6f} {one.where}"
-            yield EventLine(
-                shown_name(key), one.at, _level(one.what), one.what, shown_name(one.where), shown_text(one.text)
+    for row in rows:
+        if gpu in row.gpus:
+            holder, name = holder_of(row)
+            part = next((card for card in row.cards if card.gpu == gpu), row)
+            yield Slice(
+                id=row.id or name,
+                holder=holder,
+                name=name,
+                memory_mib=part.memory_mib,
+                used_mib=part.used_mib,
+                thread_percent=row.thread_percent,
+                reserved_percent=part.reserved_percent,
+                clients=row.clients,
+                pid=row.pid if holder is SliceHolder.PROGRAM else None,
+                over=part.over,
+                ended=row.ended,
+                violations=row.violations.total if row.violations else None,
             )
 
 
-def _level(what: str) -> Level:
-    return Level.WARN if what == REFUSED or Reason(what).is_warning else Level.WELL
+def domain_notes(domain: DomainRow, suspects_since: float | None = None) -> Iterator[Note]:
+    """What an operator should look at in a domain."""
+    where, level = shown_name(f"{domain.node} {domain.name}".strip()), level_of(domain.state)
+    if level is not Level.WELL:
+        about = (where, shown_text(domain.reason), domain.since, shown_name(domain.state))
+        yield Note(f"state {where}", level, NoteKind.STATE, *about)
+    elif domain.doubt:
+        yield Note(f"canary {where}", Level.WARN, NoteKind.CANARY, where, shown_text(domain.doubt))
+    if domain.suspects:
+        each = ", ".join(f"{pod} ({'?' if faults is None else faults})" for pod, faults in domain.suspects)
+        yield Note(f"suspects {where}", Level.WARN, NoteKind.SUSPECTS, where, shown_text(each), suspects_since)
 
 
-def _violations(node: NodeStatus) -> Iterator[EventLine]:
-    for one in node.violations.last if node.violations else ():
-        where = f"{one.namespace}/{one.pod}" if one.pod else f"pid {one.pid}"
-        text = f"{one.message}; {one.outcome}" if one.outcome else one.message
-        key = f"violation {one.at:.3f} {one.pid} {one.kind}"
-        yield EventLine(key, one.at, Level.WARN, one.kind.value, shown_name(where), shown_text(text))
+def no_daemon_notes(gpus: Iterable[GpuRow]) -> Iterator[Note]:
+    for gpu in gpus:
+        if gpu.state is None:
+            where = shown_name(f"{gpu.node} {gpu.label}".strip())
+            key = f"{gpu.node} {gpu.uuid}".strip()
+            yield Note(f"no-daemon {key}", Level.BAD, NoteKind.NO_DAEMON, where, "")
 
 
-def _older_faults(node: NodeStatus, since: float) -> Iterator[EventLine]:
-    """Those of which this agent knows from the domain's record alone."""
-    for domain in node.domains:
-        at = domain.faults.last
-        if at is not None and at < since:
-            key = f"fault {domain.name} {at:.3f}"
-            yield EventLine(key, at, Level.WARN, Reason.FAULT.value, domain.name, shown_text(_hit(domain.faults)))
-
-
-def _hit(faults: FaultsStatus) -> str:
-    return ", ".join(f"{one.pod or 'processes of no known pod'} ({one.processes})" for one in faults.hit)
-
-
-# Pods that wait for a GPU, as the page of a node and that of a cluster show them.
-#
-# One rule: every sentence is the one that `kubectl mps explain` has, whoever shows it.
-
-MOST_ON_NODE = 200
-# Nothing that happens in the cluster by itself ends these.
-_FOR_EVER = frozenset({Why.ASKS_UNREADABLY, Why.OTHER_SCHEDULER, Why.NO_NODE, Why.TOO_LARGE})
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """How times are written in the API, and read."""
-
-    stamp: Stamp
-    seconds: Seconds
-
-
-def pod_card(pod: PodSeen, told: Explanation, seconds: Seconds) -> WaitingCard:
+def pod_card(pod: PodSeen, answer: Explanation, seconds: Seconds) -> WaitingCard:
+    """A pod that waits, with the sentence of `kubectl mps explain`."""
     request = pod.shared.request if pod.shared else None
     began = pod.bound if pod.node else pod.shared.created if pod.shared else ""
     return WaitingCard(
         id=pod.name.uid or str(pod.name),
         name=shown_name(str(pod.name)),
-        level=Level.BAD if told.why in _FOR_EVER else Level.WARN,
-        why=told.why.value,
-        text=shown_text(told.sentence),
+        level=Level.BAD if answer.why in _FOREVER else Level.WARN,
+        why=answer.why.value,
+        text=shown_text(answer.sentence),
         memory_mib=request.memory_mib if request else None,
         thread_percent=request.thread_percent if request else None,
         gpus=request.gpus if request else None,
         since=seconds(began),
     )
-
-
-def own_scene(node: str, view: NodeView, policy: Policy, times: Times) -> ExplanationContext:
-    """What is known around the pods of a node on the node itself: what its MPSNode will tell of this view."""
-    status = mpsnode_status(view, policy, {}, times.stamp)
-    told = read_mpsnode({"metadata": {"name": node}, "status": status}, view.now, times.seconds)
-    return ExplanationContext(policy, view.now, {node: told}, {}, None)
-
-
-def pods_here(
-    pods: Sequence[PodSeen], warnings: Mapping[str, str], around: ExplanationContext, heard: PodsHeard, times: Times
-) -> PodsHere:
-    """pods: those bound to the node that do not run yet. warnings: by uid, the last event that each was told."""
-    listed = pods[:MOST_ON_NODE]
-    cards = (pod_card(pod, story(pod, around, warnings.get(pod.name.uid, "")), times.seconds) for pod in listed)
-    return PodsHere(tuple(cards), len(pods) - len(listed), heard)
