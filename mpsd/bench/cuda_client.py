@@ -28,7 +28,7 @@ One JSON object a line; a result is such as "0:CUDA_SUCCESS". Exit codes: 0; 2 f
 anything is done; 3 where it cannot begin: {"fail": "cuInit", "ctx" or "prepare", "err": result}; 4 where a context
 breaks that it looks at: {"broke": result, "after_s"}.
 
-One rule: it is a program of its own: nothing but the standard library and the driver (libcuda by ctypes), and it sets
+It is a program of its own: nothing but the standard library and the driver (libcuda by ctypes), and it sets
 nothing on the card. The simulator's `sim-cuda` is its twin: the same command line, the same lines.
 """
 

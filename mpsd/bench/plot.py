@@ -1,6 +1,6 @@
-"""A benchmark as one picture: a panel for each question that a picture answers.
+"""A benchmark as one picture: a panel for each question that a picture answers, if it was measured.
 
-One rule: what was not measured has no panel, and colours (Okabe and Ito's) are never the only difference.
+Colours (Okabe and Ito's) are never the only difference between two lines.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from mpsd.bench.rules.claims import LIMIT_S
 from mpsd.bench.rules.rows import Benchmark, RatioRow, Reaction, SharingMode, WorkKind
-from mpsd.bench.tables import PLAYED
+from mpsd.bench.tables import SIMULATED
 from mpsd.model.problem import InvalidInput, Problem
 
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#E69F00", "#009E73", "#888888"
@@ -50,7 +50,7 @@ def draw(benchmark: Benchmark, file: Path) -> None:
         panel(axes, benchmark)
     machine = benchmark.machine
     title = f"{machine.gpu}, driver {machine.driver}, {machine.date[:10]}"
-    figure.suptitle(f"{title}\n{PLAYED}" if machine.simulated else title, fontsize=10)
+    figure.suptitle(f"{title}\n{SIMULATED}" if machine.simulated else title, fontsize=10)
     figure.savefig(file, dpi=140)
 
 

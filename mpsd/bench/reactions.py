@@ -1,7 +1,7 @@
-"""How soon a program that escaped is over, a killed control daemon is replaced, and a GPU serves again after a fault.
+"""How soon a program over its grant is ended, a killed control daemon replaced, and a GPU ready again after a fault.
 
-One rule: a time counts only with what belongs to it: who escaped was ended by mpsd and the neighbour computes on, the
-new program was held to its server's limit, the lingering process of a fault was ended. Else it is NotAsPromised.
+A time counts only if the rest happened too: mpsd ended the program that escaped and its neighbour computes on, the new
+program was held to its server's limit, the lingering process of a fault was ended. Otherwise it is LimitBroken.
 """
 
 import signal
@@ -10,9 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-from mpsd.bench.ground import BenchShare, UnderMpsd
-from mpsd.bench.here import BenchContext, LimitBroken
 from mpsd.bench.rules.rows import Reaction, ReactionRow
+from mpsd.bench.testbeds import BenchContext, BenchShare, LimitBroken, UnderMpsd
 from mpsd.model.domain import State
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_status import DomainStatus, GpuStatus
@@ -35,38 +34,38 @@ _LOOK_AT_STATE_S = 0.005  # mpsd answers for it, and has a GPU to put in order
 _BROKE = 4  # the client's exit code where it saw that its context was ended, before the SIGKILL came
 
 
-def steps(here: BenchContext) -> int:
-    return here.rounds * 2 + _fault_rounds(here)
+def steps(context: BenchContext) -> int:
+    return context.rounds * 2 + _fault_rounds(context)
 
 
-def measure(here: BenchContext) -> Iterator[ReactionRow]:
-    with here.under_mpsd(restarts=_EACH_DEATH_IS_THE_FIRST, graces={"fault_grace_s": _GRACE_S}) as ground:
+def measure(context: BenchContext) -> Iterator[ReactionRow]:
+    with context.under_mpsd(restarts=_EACH_DEATH_IS_THE_FIRST, graces={"fault_grace_s": _GRACE_S}) as testbed:
         for part in (_escapes, _restarts, _faults):
-            yield from part(here, ground)
-            ground.end_programs()
+            yield from part(context, testbed)
+            testbed.end_programs()
 
 
-def _fault_rounds(here: BenchContext) -> int:
-    return min(here.rounds, _FAULTS)
+def _fault_rounds(context: BenchContext) -> int:
+    return min(context.rounds, _FAULTS)
 
 
-def _escapes(here: BenchContext, ground: UnderMpsd) -> Iterator[ReactionRow]:
-    neighbour = ground.start(["work"], BenchShare(4))
+def _escapes(context: BenchContext, testbed: UnderMpsd) -> Iterator[ReactionRow]:
+    neighbour = testbed.start(["work"], BenchShare(4))
     gpu = neighbour.line_with("uuid", _DEADLINE_S)["uuid"]  # binpack puts the others beside it
-    for number in range(here.rounds):
+    for number in range(context.rounds):
         value = LIFTS[number % len(LIFTS)]
-        here.step(f"an escape by {value}")
-        yield ReactionRow(Reaction.ESCAPE, number, value, _escape(ground, gpu, neighbour, value))
+        context.step(f"an escape by {value}")
+        yield ReactionRow(Reaction.ESCAPE, number, value, _escape(testbed, gpu, neighbour, value))
 
 
-def _escape(ground: UnderMpsd, gpu: str, neighbour: JsonProgram, value: str) -> float:
+def _escape(testbed: UnderMpsd, gpu: str, neighbour: JsonProgram, value: str) -> float:
     """Seconds from the first look at NVML that shows it over its grant to the first that does not."""
-    program = ground.start([f"lift={value}", f"alloc={_TAKEN_MIB}", "hold"], BenchShare(_GRANTED_GIB))
+    program = testbed.start([f"lift={value}", f"alloc={_TAKEN_MIB}", "hold"], BenchShare(_GRANTED_GIB))
     who, granted = f"a program that set its memory limit to {value}", _GRANTED_GIB * 1024 * MIB
 
     def used() -> int | None:
         """None: NVML does not say, and it is taken to be as it was."""
-        return dict(ground.nvml.uses(gpu)).get(program.pid, 0)
+        return dict(testbed.nvml.uses(gpu)).get(program.pid, 0)
 
     def is_over() -> bool:
         return (now := used()) is not None and now > granted
@@ -80,19 +79,20 @@ def _escape(ground: UnderMpsd, gpu: str, neighbour: JsonProgram, value: str) -> 
         raise LimitBroken(f"{who} ended before it was seen over its grant: {_last_words(program)}")
     wait_until(is_within, _DEADLINE_S, f"{who} is not over its grant any more")
     took_s = time.monotonic() - began
-    _check_ended(ground, program, who)
+    _check_ended(testbed, program, who)
     _check_computes(neighbour, time.time(), who)
     program.end()
     return took_s
 
 
-def _check_ended(ground: UnderMpsd, program: JsonProgram, who: str) -> None:
+def _check_ended(testbed: UnderMpsd, program: JsonProgram, who: str) -> None:
     """That mpsd has ended it for what it took."""
 
-    def is_told() -> bool:
-        told = ground.mpsd.node().violations
-        return told is not None and any(
-            (one.kind, one.pid) == (ViolationKind.MEMORY_OVER_GRANT, program.pid) and one.outcome for one in told.last
+    def is_reported() -> bool:
+        reported = testbed.mpsd.node().violations
+        return reported is not None and any(
+            (one.kind, one.pid) == (ViolationKind.MEMORY_OVER_GRANT, program.pid) and one.outcome
+            for one in reported.last
         )
 
     try:
@@ -101,7 +101,7 @@ def _check_ended(ground: UnderMpsd, program: JsonProgram, who: str) -> None:
         raise LimitBroken(f"{who} gave its memory back and was not ended") from None
     if code >= 0 and code != _BROKE:
         raise LimitBroken(f"{who} ended by itself, with code {code}: {_last_words(program)}")
-    wait_until(is_told, _DEADLINE_S, f"mpsd tells how {who} ended", _LOOK_AT_STATE_S)
+    wait_until(is_reported, _DEADLINE_S, f"mpsd reports how {who} ended", _LOOK_AT_STATE_S)
 
 
 def _check_computes(neighbour: JsonProgram, since: float, who: str) -> None:
@@ -113,35 +113,35 @@ def _check_computes(neighbour: JsonProgram, since: float, who: str) -> None:
         raise LimitBroken(f"{who} was ended, and its neighbour with it: {error}") from None
 
 
-def _restarts(here: BenchContext, ground: UnderMpsd) -> Iterator[ReactionRow]:
-    for number in range(here.rounds):
-        here.step("a new program after the control daemon was killed")
-        there = ground.start(["hold"], BenchShare(_GRANTED_GIB))
+def _restarts(context: BenchContext, testbed: UnderMpsd) -> Iterator[ReactionRow]:
+    for number in range(context.rounds):
+        context.step("a new program after the control daemon was killed")
+        there = testbed.start(["hold"], BenchShare(_GRANTED_GIB))
         gpu = there.line_with("uuid", _DEADLINE_S)["uuid"]
         there.line_with("ready", _DEADLINE_S)
         if number == 0:
-            _take_others(ground, gpu)
-        offered_s, served_s = _restart(ground, _domain(ground, gpu), there)
+            _take_others(testbed, gpu)
+        offered_s, served_s = _restart(testbed, _domain(testbed, gpu), there)
         yield ReactionRow(Reaction.OFFERED, number, STARTED_AT_ONCE, offered_s)
         yield ReactionRow(Reaction.DAEMON, number, STARTED_AT_ONCE, served_s)
 
 
-def _take_others(ground: UnderMpsd, gpu: str) -> None:
+def _take_others(testbed: UnderMpsd, gpu: str) -> None:
     """Grants every other GPU away, so that a new program has none but this one to wait for."""
-    for one in _others(ground, gpu):
-        ground.start_command(["sleep", "infinity"], BenchShare(one.promised_mib // 1024))
+    for one in _others(testbed, gpu):
+        testbed.start_command(["sleep", "infinity"], BenchShare(one.promised_mib // 1024))
     all_taken = "every other GPU is granted"
-    wait_until(lambda: all(one.granted_mib for one in _others(ground, gpu)), _DEADLINE_S, all_taken, 0.05)
+    wait_until(lambda: all(one.granted_mib for one in _others(testbed, gpu)), _DEADLINE_S, all_taken, 0.05)
 
 
-def _others(ground: UnderMpsd, gpu: str) -> list[GpuStatus]:
-    return [one for one in ground.mpsd.node().gpus if one.uuid != gpu]
+def _others(testbed: UnderMpsd, gpu: str) -> list[GpuStatus]:
+    return [one for one in testbed.mpsd.node().gpus if one.uuid != gpu]
 
 
-def _restart(ground: UnderMpsd, domain: DomainStatus, there: JsonProgram) -> tuple[float, float]:
+def _restart(testbed: UnderMpsd, domain: DomainStatus, there: JsonProgram) -> tuple[float, float]:
     """Seconds from the kill until the socket is there again, and until a program that is started right after the kill
     with `mpsd run --wait`, as a user does it, has had its context and has ended."""
-    socket = DomainFolder(ground.mpsd.run_directory / domain.name).client / "control"
+    socket = DomainFolder(testbed.mpsd.run_directory / domain.name).client / "control"
 
     def bound_at() -> int | None:
         """When the socket was made; its directory entry comes and goes. None: it is not offered."""
@@ -154,14 +154,14 @@ def _restart(ground: UnderMpsd, domain: DomainStatus, there: JsonProgram) -> tup
     if not processes.send_signal(daemon, signal.SIGKILL):
         raise LimitBroken(f"the control daemon of {domain.name} ({daemon}) ended before it was killed")
     options = ["--wait", "--timeout", f"{_DEADLINE_S:g}", "--gpu-mem", str(_GRANTED_GIB)]
-    program = ground.mpsd.run_command(options, [*ground.client, "info"])
+    program = testbed.mpsd.run_command(options, [*testbed.client, "info"])
     wait_until(lambda: bound_at() not in {None, before}, _DEADLINE_S, f"{domain.name} offers its socket again")
     offered_s = time.monotonic() - began
     wait_until(lambda: not program.is_running, _DEADLINE_S, "a program after the daemon's death has ended")
     served_s = time.monotonic() - began
     _check_served(program)
     _check_let_go(there)
-    ground.mpsd.wait_until_ready()
+    testbed.mpsd.wait_until_ready()
     return offered_s, served_s
 
 
@@ -196,22 +196,22 @@ def _check_let_go(there: JsonProgram) -> None:
     there.end()
 
 
-def _faults(here: BenchContext, ground: UnderMpsd) -> Iterator[ReactionRow]:
-    for number in range(_fault_rounds(here)):
-        here.step("a fault whose process lingers")
-        yield ReactionRow(Reaction.FAULT, number, "its process lingers", _fault(ground), _GRACE_S)
+def _faults(context: BenchContext, testbed: UnderMpsd) -> Iterator[ReactionRow]:
+    for number in range(_fault_rounds(context)):
+        context.step("a fault whose process lingers")
+        yield ReactionRow(Reaction.FAULT, number, "its process lingers", _fault(testbed), _GRACE_S)
 
 
-def _fault(ground: UnderMpsd) -> float:
+def _fault(testbed: UnderMpsd) -> float:
     """Seconds from the program's own word until its domain serves again."""
-    culprit = ground.start(["fault", "linger"], BenchShare(_GRANTED_GIB))
+    culprit = testbed.start(["fault", "linger"], BenchShare(_GRANTED_GIB))
     gpu = culprit.line_with("uuid", _DEADLINE_S)["uuid"]
-    before = _domain(ground, gpu).faults.count
+    before = _domain(testbed, gpu).faults.count
     bad = culprit.line_with("bad", _DEADLINE_S)["bad"]
     began = time.monotonic()
 
     def is_over() -> bool:
-        domain = _domain(ground, gpu)
+        domain = _domain(testbed, gpu)
         return domain.state is State.READY and domain.faults.count > before
 
     # Before its end the GPU cannot serve, and mpsd is not kept from its work by questions.
@@ -224,8 +224,8 @@ def _fault(ground: UnderMpsd) -> float:
     return took_s
 
 
-def _domain(ground: UnderMpsd, gpu: str) -> DomainStatus:
-    return next(domain for domain in ground.mpsd.node().domains if gpu in domain.gpus)
+def _domain(testbed: UnderMpsd, gpu: str) -> DomainStatus:
+    return next(domain for domain in testbed.mpsd.node().domains if gpu in domain.gpus)
 
 
 def _last_words(program: JsonProgram) -> str:

@@ -13,7 +13,7 @@ for each KIND=BATCH. Images are made up once and lie on the GPU, channels last, 
 launches a pass kernel by kernel: with a small batch the processor is the limit and not the SMs, but with a graph.
 NVIDIA's published figures of inference are TensorRT's, and these are PyTorch's: compare ratios, not images.
 
-One rule: nothing of mpsd is needed, nothing is set on the card, and what is timed are whole passes, until the GPU is
+Nothing of mpsd is needed, nothing is set on the card, and what is timed are whole passes, until the GPU is
 done with the last.
 """
 

@@ -1,93 +1,281 @@
-"""One run of `mpsd bench`: the parts that were chosen, one after the other, and what was measured so far.
+"""One run of `mpsd bench`: what must be so before it begins, its parts one after the other, and how it ends.
 
-One rule: whatever ends it, `so_far` holds every record up to then.
+Whatever ends a run, none of its processes and folders are left, and what was measured until then is saved.
 """
 
 import os
 import platform
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
-from dataclasses import replace
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import mpsd
-from mpsd.bench import listing
-from mpsd.bench.ground import Ground
-from mpsd.bench.here import BenchContext, CannotMeasure, PartOfBench, require_alone, require_mps, require_turns
-from mpsd.bench.rules.rows import VERSION, Benchmark, BenchPart, MachineRow, Row, rows_of
+from mpsd.bench.parts import PARTS
+from mpsd.bench.rules.rows import VERSION, Benchmark, BenchPart, MachineRow, Row, SharingMode, WorkKind, rows_of
+from mpsd.bench.testbeds import FOLDERS, BenchContext, BenchShare, CannotMeasure, Testbed, gather
+from mpsd.model.grants import Gpu
+from mpsd.model.problem import InvalidInput, printable
+from mpsd.mps import control_daemon
+from mpsd.platform import local_api, processes, run_directory
+from mpsd.platform.console import ExitCode, complaints
+from mpsd.platform.imports import STOP_SIGNALS, Stopped, first_signal_stops
+from mpsd.platform.nvml import Nvml, NvmlFailed
+from mpsd.simulator import own_mpsd
 
-_MODULES = {BenchPart.TORCH: "torch_ratio"}  # of the others each is called as its part
-_LISTING = "what nvidia-smi lists"
+# -- before a run: whether this machine's GPUs are free for it -------------------------------------------------------
+
+_DEFAULT_MODE = 0  # of NVML
+_LONGEST_COMMAND = 100
+_ANSWER_S = 3.0
 
 
-def look(here: BenchContext, socket: Path | None, *, beside_others: bool) -> MachineRow:
+class CannotBegin(Exception):
+    """Nothing was started; the message has a line for each obstacle."""
+
+
+def look(context: BenchContext, socket: Path | None, *, beside_others: bool) -> MachineRow:
     """This machine, once nothing is in the way. socket: of an mpsd that may run here; None where that is no matter.
 
     CannotBegin; NvmlFailed; InvalidInput for simulated GPUs that cannot be.
     """
-    with here.in_turns() as ground:
-        require_mps(ground.node.environment)
-        require_turns(ground.nvml, ground.gpu)
+    with context.testbed(SharingMode.TIME_SLICED) as testbed:
+        require_mps(testbed.node.environment)
+        require_turns(testbed.nvml, testbed.gpu)
         if not beside_others:
-            require_alone(ground.nvml, ground.node.gpus, socket)
-        return _machine(ground, simulated=bool(here.simulate))
+            require_alone(testbed.nvml, testbed.node.gpus, socket)
+        return _machine(testbed, simulated=bool(context.simulate))
 
 
-def _machine(ground: Ground, *, simulated: bool) -> MachineRow:
+def _machine(testbed: Testbed, *, simulated: bool) -> MachineRow:
     return MachineRow(
         date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         mpsd=mpsd.__version__,
-        gpu=ground.gpu.name,
-        memory_mib=ground.gpu.memory_mib,
-        sms=ground.gpu.sms,
-        driver=ground.nvml.driver(),
-        cuda=ground.nvml.cuda(),
+        gpu=testbed.gpu.name,
+        memory_mib=testbed.gpu.memory_mib,
+        sms=testbed.gpu.sms,
+        driver=testbed.nvml.driver(),
+        cuda=testbed.nvml.cuda(),
         cores=len(os.sched_getaffinity(0)),
         python=platform.python_version(),
         simulated=simulated,
     )
 
 
-class BenchRun:
-    """so_far: what has been measured, as it is kept."""
+def require_alone(nvml: Nvml, gpus: Sequence[Gpu], socket: Path | None) -> None:
+    """socket: where an mpsd of this machine would answer; None where that does not matter. CannotBegin, NvmlFailed."""
+    found = [*_on_gpus(nvml, gpus), *(_on_socket(socket) if socket else ())]
+    if found:
+        begin = "this machine's GPUs are in use, and the load of others would be measured too:"
+        remedy = "end them, or measure beside them with --beside-others"
+        raise CannotBegin("\n  ".join([begin, *found, remedy]))
 
-    def __init__(self, here: BenchContext, machine: MachineRow, parts: Sequence[BenchPart]) -> None:
+
+def _on_gpus(nvml: Nvml, gpus: Sequence[Gpu]) -> Iterator[str]:
+    for gpu in gpus:
+        for pid, _used in nvml.uses(gpu.uuid):
+            command = printable(processes.command_of(pid), _LONGEST_COMMAND)
+            yield f"{gpu.label}: pid {pid}: {command or 'a process that is not visible from here'}"
+
+
+def _on_socket(socket: Path) -> Iterator[str]:
+    try:
+        local_api.ask(socket, "GET", "/v1/node", timeout_s=_ANSWER_S)
+        yield f"mpsd runs here and answers on {socket}"
+    except TimeoutError:
+        yield f"mpsd listens on {socket}, though it does not answer"
+    except local_api.NotRunning:
+        holder = run_directory.holder(socket.parent)
+        if holder is not None:
+            yield f"mpsd holds daemons here: pid {holder}, in {socket.parent}"
+
+
+def require_mps(environment: Mapping[str, str]) -> None:
+    """That control daemons can be started in this environment. CannotBegin."""
+    if not control_daemon.program_found(environment):
+        message = f"{control_daemon.PROGRAM} is not on PATH ({environment.get('PATH', '')})"
+        raise CannotBegin(f"{message}: it comes with NVIDIA's driver; put its folder on PATH")
+
+
+def require_turns(nvml: Nvml, gpu: Gpu) -> None:
+    """That programs may use the GPU side by side without MPS. CannotBegin, NvmlFailed."""
+    mode = nvml.compute_mode(gpu.uuid)
+    if mode == _DEFAULT_MODE:
+        return
+    name = {nvml.exclusive_process: "EXCLUSIVE_PROCESS"}.get(mode, str(mode))
+    message = f"{gpu.label} is in compute mode {name}, in which programs cannot take turns; mpsd bench changes no card"
+    raise CannotBegin(f"{message}: set it to Default (nvidia-smi -i {gpu.ordinal} -c DEFAULT), and back afterwards")
+
+
+# -- the parts -------------------------------------------------------------------------------------------------------
+
+_NVIDIA_SMI = "nvidia-smi"
+_LISTED_S = 30.0
+
+
+class BenchRun:
+    """so_far: what has been measured, as it is saved."""
+
+    def __init__(self, context: BenchContext, machine: MachineRow, parts: Sequence[BenchPart]) -> None:
         """parts: those to measure, in any order."""
-        self._here = here
+        self._context = context
         self._parts = [part for part in BenchPart if part in parts]
-        self._lists = BenchPart.SHARING in self._parts and not here.simulate
-        self.so_far = Benchmark(version=VERSION, machine=machine, window_s=here.window_s)
+        self._lists = BenchPart.SHARING in self._parts and not context.simulate
+        self.so_far = Benchmark(version=VERSION, machine=machine, window_s=context.window_s)
 
     def steps(self) -> int:
-        """How often the `step` of `here` will be called."""
-        return sum(_module(part).steps(self._here) for part in self._parts) + self._lists
+        """How often the `step` of the context will be called."""
+        return sum(PARTS[part].steps(self._context) for part in self._parts) + self._lists
 
     def measure(self) -> Iterator[BenchPart]:
-        """Measures; yields each part once it is over. What keeps one from being measured is no reason to stop."""
+        """Measures; yields each part once it is over. A part that cannot be measured does not stop the others."""
         for part in self._parts:
-            here = self._telling(part)
+            context = self._named(part)
             try:
-                with closing(cast("Generator[Row]", _module(part).measure(here))) as rows:  # its ground with it
+                with closing(cast("Generator[Row]", PARTS[part].measure(context))) as rows:  # closes its testbed too
                     for row in rows:
                         self._keep(part, row)
             except CannotMeasure as error:
                 self.so_far = replace(self.so_far, skipped=(*self.so_far.skipped, (part, str(error))))
             if part is BenchPart.SHARING and self._lists:
-                here.step(_LISTING)
-                self.so_far = replace(self.so_far, listed=listing.listed(here))
+                context.step("what nvidia-smi lists")
+                self.so_far = replace(self.so_far, listed=_listed(context))
             yield part
 
-    def _telling(self, part: BenchPart) -> BenchContext:
-        return replace(self._here, step=lambda what: self._here.step(f"{part}: {what}"))
+    def _named(self, part: BenchPart) -> BenchContext:
+        return replace(self._context, step=lambda what: self._context.step(f"{part}: {what}"))
 
     def _keep(self, part: BenchPart, row: Row) -> None:
         added: dict[str, Any] = {part.value: (*rows_of(self.so_far, part), row)}
         self.so_far = replace(self.so_far, **added)
 
 
-def _module(part: BenchPart) -> PartOfBench:
-    """Imported when it is run: a part costs nobody else anything."""
-    return cast("PartOfBench", import_module(f"mpsd.bench.{_MODULES.get(part, part.value)}"))
+def _listed(context: BenchContext) -> str:
+    """nvidia-smi's table while programs run under mpsd, which shows that MPS is in use; empty without an answer."""
+    if shutil.which(_NVIDIA_SMI) is None:
+        return ""
+    with context.under_mpsd() as testbed:
+        gather(testbed, WorkKind.SMALL, [BenchShare(2)] * 2, context.window_s)
+        try:
+            answer = subprocess.run([_NVIDIA_SMI], capture_output=True, text=True, timeout=_LISTED_S, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+    return answer.stdout if answer.returncode == 0 else ""
+
+
+# -- progress: a bar on a terminal, else a line for each step, on standard error ------------------------------------
+
+_REFRESHES_A_SECOND = 2  # seldom: it must not disturb what is measured beside it
+
+
+class StepProgress:
+    """How far a run is. now: what is being measured."""
+
+    def __init__(self, bar: Progress | None = None) -> None:
+        """bar: None where there is no terminal."""
+        self._bar = bar
+        self._task = None if bar is None else bar.add_task("looking at this machine", total=None)
+        self._begun = 0
+        self.total = 0
+        self.now = "the beginning"
+
+    def step(self, what: str) -> None:
+        self._begun, self.now = self._begun + 1, what
+        total = max(self.total, self._begun)  # a part may be mistaken about itself
+        if self._bar is None or self._task is None:
+            complaints().print(f"mpsd bench: {self._begun}/{total} {what}")
+        else:
+            self._bar.update(self._task, description=what, completed=self._begun - 1, total=total)
+
+
+@contextmanager
+def _progress() -> Iterator[StepProgress]:
+    """The bar is gone afterwards."""
+    if not sys.stderr.isatty():
+        yield StepProgress()
+        return
+    words = TextColumn("{task.description}", markup=False)
+    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), words)
+    console = Console(stderr=True, markup=False)
+    with Progress(*columns, console=console, transient=True, refresh_per_second=_REFRESHES_A_SECOND) as bar:
+        yield StepProgress(bar)
+
+
+# -- from the first look to the last record --------------------------------------------------------------------------
+
+_TEMPORARY = Path("/tmp")  # noqa: S108 - where testbeds are
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """socket: of an mpsd that may run here; None where that is no matter. save: called after every part."""
+
+    context: BenchContext
+    parts: tuple[BenchPart, ...]
+    socket: Path | None
+    save: Callable[[Benchmark], None]
+    beside_others: bool
+
+
+def measure(options: BenchOptions) -> tuple[Benchmark, ExitCode]:
+    """What was measured, and NO where something broke off. Ends the program where nothing was, or at a signal."""
+    run: BenchRun | None = None
+    at = "its first look"
+    try:
+        with _nothing_left(), _progress() as progress:
+            try:
+                context = replace(options.context, step=progress.step)
+                machine = look(context, options.socket, beside_others=options.beside_others)
+                run = BenchRun(context, machine, options.parts)
+                progress.total = run.steps()
+                for _part in run.measure():
+                    options.save(run.so_far)
+            finally:
+                at = progress.now
+    except InvalidInput:
+        raise
+    except Stopped as stopped:
+        if run:
+            options.save(run.so_far)
+        _give_up("stopped, and everything it had started with it", 128 + stopped.signum)
+    except Exception as error:  # whatever it is, hours of figures are not lost for it
+        if run is None and isinstance(error, CannotBegin | NvmlFailed):
+            _give_up(str(error), ExitCode.NO)
+        message = f"broke off at {at}: {type(error).__name__}: {error}"
+        if run is None:
+            _give_up(message, ExitCode.NO)
+        complaints().print(f"mpsd bench: {message}; what was measured before counts")
+        options.save(run.so_far)
+        return run.so_far, ExitCode.NO
+    return run.so_far, ExitCode.YES
+
+
+def _give_up(message: str, code: int) -> NoReturn:
+    complaints().print(f"mpsd bench: {message}")
+    sys.exit(code)
+
+
+@contextmanager
+def _nothing_left() -> Iterator[None]:
+    """Stopped in this block at a signal. What a signal has torn out of its own clean-up is cleared away here."""
+    before = {signum: signal.getsignal(signum) for signum in STOP_SIGNALS}
+    others = own_mpsd.processes()  # of the shell that became this process by exec, and of a container's first process
+    own_mpsd.adopt_orphans()
+    try:
+        with first_signal_stops():
+            yield
+    finally:
+        own_mpsd.end_all(spared=others)
+        for folder in _TEMPORARY.glob(FOLDERS.format(os.getpid()) + "*"):
+            shutil.rmtree(folder, ignore_errors=True)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -1,9 +1,9 @@
-"""A benchmark for people: one table a part, and the claims.
+"""A benchmark for people: one table for each part, and the claims.
 
-One rule: a table shows what was read; what follows from it is in the claims, but for a ratio beside its two figures.
+A table shows what was read; what follows from it is in the claims, except for a ratio beside its two figures.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -41,18 +41,18 @@ QUESTIONS: Mapping[BenchPart, str] = {
     BenchPart.REACTIONS: "how soon an escape is over, a killed daemon is back, a fault is healed",
     BenchPart.TORCH: "whether ResNet-50 under PyTorch with shares of 1:2 gets 1:2 done",
 }
-PLAYED = "These figures are played: the GPU is simulated, and they say nothing of any real one."
+SIMULATED = "These figures are simulated and say nothing about a real GPU."
 
 
 def parts(benchmark: Benchmark, claims: Iterable[BenchClaim]) -> Iterator[RenderableType]:
     """From top to bottom."""
     yield heading(benchmark.machine, benchmark.window_s)
     if benchmark.machine.simulated:
-        yield Text(PLAYED, "yellow")
+        yield Text(SIMULATED, "yellow")
     for part in BenchPart:
         if rows := rows_of(benchmark, part):
             yield Text(f"\n{part}: {QUESTIONS[part]}", "bold")
-            yield table(*_TABLES[part](rows))
+            yield _tabulated(part, rows)
     if benchmark.listed:
         yield Text("\nnvidia-smi, while programs ran under mpsd", "bold")
         yield from map(_line, benchmark.listed.rstrip().splitlines())
@@ -207,18 +207,18 @@ def _times(rows: Iterable[ReactionRow]) -> list[_Times]:
     return [_Times(what, how, tuple(seconds), grace_s) for (what, how, grace_s), seconds in found.items()]
 
 
-def _as_read(columns: Any) -> Callable[[Any], tuple[Any, Any]]:
-    return lambda rows: (columns, rows)
-
-
-_TABLES: Mapping[BenchPart, Callable[[Any], tuple[Any, Any]]] = {
-    BenchPart.SHARING: _as_read(_SHARING),
-    BenchPart.SHARES: _as_read(_SHARES),
-    BenchPart.RATIO: _as_read(_RATIO),
-    BenchPart.SIZES: _as_read(_SIZES),
-    BenchPart.NEED: _as_read(_NEED),
-    BenchPart.COST: _as_read(_COST),
-    BenchPart.CLIENTS: _as_read(_CLIENTS),
-    BenchPart.REACTIONS: lambda rows: (_REACTIONS, _times(rows)),
-    BenchPart.TORCH: _as_read(_RATIO),
+_COLUMNS: Mapping[BenchPart, Any] = {
+    BenchPart.SHARING: _SHARING,
+    BenchPart.SHARES: _SHARES,
+    BenchPart.RATIO: _RATIO,
+    BenchPart.SIZES: _SIZES,
+    BenchPart.NEED: _NEED,
+    BenchPart.COST: _COST,
+    BenchPart.CLIENTS: _CLIENTS,
+    BenchPart.REACTIONS: _REACTIONS,
+    BenchPart.TORCH: _RATIO,
 }
+
+
+def _tabulated(part: BenchPart, rows: tuple[Any, ...]) -> RenderableType:
+    return table(_COLUMNS[part], _times(rows) if part is BenchPart.REACTIONS else rows)

@@ -1,168 +1,28 @@
-"""`mpsd bench`: what MPS and mpsd do on this machine's GPU.
+"""`mpsd bench`: measures what MPS and mpsd do on one GPU, saves it, and compares it with what mpsd promises."""
 
-One rule: it measures and cleans up, however it ends; what was measured until then is not lost.
-"""
-
-import shutil
-import signal
+import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-from os import getpid
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from mpsd.bench import kept, tables
-from mpsd.bench.ground import FOLDERS
-from mpsd.bench.here import BenchContext, CannotBegin
+from mpsd.bench import tables
 from mpsd.bench.rules.claims import BenchClaim, ClaimVerdict, claims
-from mpsd.bench.rules.rows import Benchmark, BenchPart
-from mpsd.bench.run import BenchRun, look
+from mpsd.bench.rules.rows import VERSION, Benchmark, BenchPart, together
+from mpsd.bench.run import BenchOptions, measure
+from mpsd.bench.testbeds import BenchContext
 from mpsd.model.problem import InvalidInput, Problem
-from mpsd.platform.console import ExitCode, Format, complaints, print_json
-from mpsd.platform.imports import STOP_SIGNALS, Stopped, first_signal_stops
+from mpsd.platform import records
+from mpsd.platform.console import ExitCode, Format, print_json
 from mpsd.platform.limits_files import limits_folder, load_limits
-from mpsd.platform.nvml import NvmlFailed
 from mpsd.platform.options import LimitsDirectory, OutputFormat, Simulate
 from mpsd.platform.settings import settings
 from mpsd.platform.verbs import extra_needed
-from mpsd.simulator import own_mpsd
 from mpsd.status.terminal import console
-
-# How far a benchmark is: a bar on a terminal, else a line a step.
-#
-# One rule: on standard error alone, so that tables and JSON can be redirected.
-
-_A_SECOND = 2  # seldom: what is measured next to it must not notice
-
-
-class Steps:
-    """Told of each step before it begins."""
-
-    def __init__(self, bar: Progress | None = None) -> None:
-        """bar: None where there is no terminal."""
-        self._bar = bar
-        self._task = None if bar is None else bar.add_task("looks at this machine", total=None)
-        self._begun, self._total = 0, 0
-        self.now = "the beginning"  # what is being measured
-
-    def expect(self, total: int) -> None:
-        self._total = total
-
-    def step(self, what: str) -> None:
-        self._begun, self.now = self._begun + 1, what
-        total = max(self._total, self._begun)  # a part may be mistaken about itself
-        if self._bar is None or self._task is None:
-            complaints().print(f"mpsd bench: {self._begun}/{total} {what}")
-        else:
-            self._bar.update(self._task, description=what, completed=self._begun - 1, total=total)
-
-
-@contextmanager
-def steps() -> Iterator[Steps]:
-    """The bar is gone afterwards."""
-    if not sys.stderr.isatty():
-        yield Steps()
-        return
-    words = TextColumn("{task.description}", markup=False)
-    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), words)
-    console = Console(stderr=True, markup=False)
-    with Progress(*columns, console=console, transient=True, refresh_per_second=_A_SECOND) as bar:
-        yield Steps(bar)
-
-
-# A run of `mpsd bench` from its first look to its last record, and how it ends.
-#
-# One rule: whatever ends it, no process and no folder of it is left, and what was measured until then is kept.
-
-_TEMPORARY = Path("/tmp")  # noqa: S108 - where the grounds are
-
-
-@dataclass(frozen=True, slots=True)
-class BenchOptions:
-    """socket: of an mpsd that may run here; None where that is no matter. save: None to keep it nowhere."""
-
-    here: BenchContext
-    parts: tuple[BenchPart, ...]
-    socket: Path | None
-    save: Path | None
-    beside_others: bool
-
-
-def measure(asked: BenchOptions) -> tuple[Benchmark, ExitCode]:
-    """What was measured, and NO where something broke off. Ends the program where nothing was, or at a signal."""
-    run: BenchRun | None = None
-    at = "its first look"
-    try:
-        with _nothing_left(), steps() as told:
-            try:
-                here = replace(asked.here, step=told.step)
-                run = BenchRun(here, look(here, asked.socket, beside_others=asked.beside_others), asked.parts)
-                _go(run, told, asked.save)
-            finally:
-                at = told.now
-    except InvalidInput:
-        raise
-    except (CannotBegin, NvmlFailed) as error:
-        if run is None:
-            _give_up(str(error), ExitCode.NO)
-        return _broken(run, at, error, asked.save)
-    except Stopped as stopped:
-        _keep(run, asked.save)
-        _give_up("stopped, and everything it had started with it", 128 + stopped.signum)
-    except Exception as error:  # whatever it is, hours of figures are not lost for it
-        return _broken(run, at, error, asked.save)
-    return run.so_far, ExitCode.YES
-
-
-def _go(run: BenchRun, told: Steps, save: Path | None) -> None:
-    told.expect(run.steps())
-    for _part in run.measure():
-        _keep(run, save)
-
-
-def _broken(run: BenchRun | None, at: str, error: Exception, save: Path | None) -> tuple[Benchmark, ExitCode]:
-    said = f"{type(error).__name__}: {error}"
-    if run is None:
-        _give_up(f"broke off at {at}: {said}", ExitCode.NO)
-    complaints().print(f"mpsd bench: broke off at {at}: {said}; what was measured before counts")
-    _keep(run, save)
-    return run.so_far, ExitCode.NO
-
-
-def _keep(run: BenchRun | None, save: Path | None) -> None:
-    if run and save:
-        kept.save(save, run.so_far)
-
-
-def _give_up(message: str, code: int) -> NoReturn:
-    complaints().print(f"mpsd bench: {message}")
-    sys.exit(code)
-
-
-@contextmanager
-def _nothing_left() -> Iterator[None]:
-    """Stopped in this block at a signal. What a signal has torn out of its own clean-up is cleared away here."""
-    before = {signum: signal.getsignal(signum) for signum in STOP_SIGNALS}
-    others = own_mpsd.processes()  # of the shell that became this process by exec, and of a container's first process
-    own_mpsd.adopt_orphans()
-    try:
-        with first_signal_stops():
-            yield
-    finally:
-        own_mpsd.end_all(spared=others)
-        for folder in _TEMPORARY.glob(FOLDERS.format(getpid()) + "*"):
-            shutil.rmtree(folder, ignore_errors=True)
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-
 
 _PICTURES = (".png", ".svg")
 _DRAWN = frozenset(
@@ -222,17 +82,19 @@ def bench(
     Exits with 0 where every claim that was measured holds, 1 where one does not or it could not be measured.
     """
     of_a_run: dict[str, object] = {"PART": parts, "--simulate": simulate, "--beside-others": beside_others}
-    _check(save, plot, parts, of_a_run if show else {})
+    not_with_show = [option for option, value in of_a_run.items() if value and show]
+    _check(save, plot, parts, not_with_show)
     if show:
-        found, code = kept.load(show), ExitCode.YES
-        if save:
-            kept.save(save, found)
+        found, code = _load(show), ExitCode.YES
+        _save(found, save)
     else:
         chosen = settings(simulate=simulate, limits_directory=limits)
         folder = limits_folder(chosen.limits_directory)
-        here = BenchContext(chosen.simulate, load_limits(folder).facts, window, rounds, lambda _what: None, folder)
+        context = BenchContext(chosen.simulate, load_limits(folder).facts, window, rounds, lambda _what: None, folder)
         socket = None if chosen.simulate else chosen.socket_to_ask
-        found, code = measure(BenchOptions(here, tuple(parts or BenchPart), socket, save, beside_others))
+        found, code = measure(
+            BenchOptions(context, tuple(parts or BenchPart), socket, lambda run: _save(run, save), beside_others)
+        )
     judged = claims(found)
     _print(found, judged, output)
     if plot:
@@ -241,27 +103,20 @@ def bench(
     sys.exit(ExitCode.NO if broken else code)
 
 
-# -- before --------------------------------------------------------------------------------------------------------
-
-
 def _check(
-    save: Path | None, plot: Path | None, parts: list[BenchPart] | None, not_with_show: dict[str, object]
+    save: Path | None, plot: Path | None, parts: Sequence[BenchPart] | None, not_with_show: Iterable[str]
 ) -> None:
     """Everything that would be found out too late. InvalidInput."""
-    problems = [
-        problem
-        for option, path in (("--save", save), ("--plot", plot))
-        if path and (problem := kept.problem_with_saving(option, path))
-    ]
+    problems = [*_unwritable("--save", save), *_unwritable("--plot", plot)]
     if plot and plot.suffix not in _PICTURES:
         remedy = f"end the name with {' or '.join(_PICTURES)}"
-        problems.append(Problem("picture-format", "--plot", str(plot), "is no picture that can be drawn", remedy))
+        problems.append(Problem("picture-format", "--plot", str(plot), "is not a supported picture format", remedy))
     if plot and parts and not _DRAWN.intersection(parts):
         remedy = f"leave it out, or measure {', '.join(sorted(_DRAWN))} too"
         problems.append(Problem("nothing-to-draw", "--plot", str(plot), "has nothing to show of these parts", remedy))
-    for option in [option for option, value in not_with_show.items() if value]:
+    for option in not_with_show:
         remedy = "leave it out, or leave --show out to measure"
-        problems.append(Problem("not-with-show", option, "", "is for a run, and --show shows one that is over", remedy))
+        problems.append(Problem("not-with-show", option, "", "cannot be combined with --show", remedy))
     if problems:
         raise InvalidInput("mpsd bench", problems)
     if plot:
@@ -270,13 +125,24 @@ def _check(
                 raise ModuleNotFoundError(name="matplotlib")
 
 
-# -- after ---------------------------------------------------------------------------------------------------------
+def _unwritable(option: str, path: Path | None) -> list[Problem]:
+    """Why nothing could be written there, asked before anything is measured."""
+    if path is None:
+        return []
+    message = ""
+    if not path.parent.is_dir():
+        message = f"there is no folder {path.parent}"
+    elif path.is_dir():
+        message = "is a folder"
+    elif not os.access(path.parent, os.W_OK | os.X_OK):
+        message = f"you may not write to {path.parent}"
+    return [Problem("cannot-save", option, str(path), message, "name a file that can be made")] if message else []
 
 
 def _print(found: Benchmark, judged: tuple[BenchClaim, ...], output: Format) -> None:
     if output is Format.JSON:
-        records = [msgspec.to_builtins(claim) | {"verdict": claim.verdict} for claim in judged]
-        print_json(kept.record(found, {"claims": records}))
+        judgements = [msgspec.to_builtins(claim) | {"verdict": claim.verdict} for claim in judged]
+        print_json(msgspec.to_builtins(found) | {"claims": judgements})
         return
     screen = console()
     for part in tables.parts(found, judged):
@@ -287,3 +153,43 @@ def _draw(found: Benchmark, plot: Path) -> None:
     with extra_needed("mpsd bench --plot", "bench"):
         from mpsd.bench import plot as bench_plot
     bench_plot.draw(found, plot)
+
+
+# -- files: what --save writes and --show reads ----------------------------------------------------------------------
+
+_READABLE = 0o644
+_REMEDY = "name a file that `mpsd bench --save FILE.json` or `-o json` has written"
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+def _save(benchmark: Benchmark, path: Path | None) -> None:
+    """The whole file or nothing; path None: nowhere. OSError."""
+    if path:
+        records.write(path, benchmark, _READABLE)
+
+
+def _load(paths: Sequence[Path]) -> Benchmark:
+    """The runs in these files, at least one, as one. InvalidInput with what is wrong with each file."""
+    found = [(str(path), _read(path)) for path in paths]
+    if problems := [run for _file, run in found if isinstance(run, Problem)]:
+        raise InvalidInput("mpsd bench --show", problems)
+    return together([(file, run) for file, run in found if isinstance(run, Benchmark)])
+
+
+def _read(path: Path) -> Benchmark | Problem:
+    try:
+        text = path.read_bytes()
+        version = msgspec.json.decode(text, type=_Versioned).version
+        if version != VERSION:
+            message = f"this mpsd reads version {VERSION}"
+            return Problem("other-version", f"{path}: version", str(version), message, "use the mpsd that wrote it")
+        return msgspec.json.decode(text, type=Benchmark)
+    except OSError as error:
+        return Problem("unreadable-file", str(path), "", error.strerror or str(error), _REMEDY)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        message, _at, place = str(error).partition(" - at `$")
+        where = f"{path}: {place.strip('.`')}" if place else str(path)
+        return Problem("not-a-benchmark", where, "", f"is not a benchmark: {message}", _REMEDY)

@@ -83,7 +83,7 @@ def test_json_has_every_claim_and_can_be_shown_again(bench: Bench, tmp_path: Pat
 
 def test_figures_that_are_played_are_said_to_be(bench: Bench, tmp_path: Path) -> None:
     played = changed(tmp_path, lambda record: record["machine"].update(simulated=True))
-    assert "These figures are played" in bench("--show", played).out
+    assert "These figures are simulated" in bench("--show", played).out
 
 
 def test_a_file_tells_the_terminal_nothing(bench: Bench, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_wrong_field_is_named(bench: Bench, tmp_path: Path) -> None:
     done = bench("--show", file)
     assert done.code == 2
     assert (
-        f"{file}: shares[1].sms: is not as it should be: Expected `int`, got `str`; name a file that `mpsd bench --save"
+        f"{file}: shares[1].sms: is not a benchmark: Expected `int`, got `str`; name a file that `mpsd bench --save"
         in done.err
     )
 
@@ -146,12 +146,12 @@ def test_runs_of_other_machines_or_of_the_same_part_do_not_go_together(bench: Be
     [
         (
             ["--plot", "picture.gif"],
-            "--plot is picture.gif: is no picture that can be drawn; end the name with .png or",
+            "--plot is picture.gif: is not a supported picture format; end the name with .png or",
         ),
         (["need", "--plot", "picture.png"], "has nothing to show of these parts; leave it out, or measure clients, "),
         (["--save", "/no/such/folder/x.json"], "--save is /no/such/folder/x.json: there is no folder"),
         (["--window", "nan"], "Invalid value for '--window'"),
-        (["--show", str(SHARES), "need"], "PART: is for a run, and --show shows one that is over"),
+        (["--show", str(SHARES), "need"], "PART: cannot be combined with --show"),
         (["--simulate", ""], "names no GPUs"),
         (["--simulate", "H999"], "H999"),
         (["speed"], "speed"),

@@ -1,10 +1,10 @@
-"""What mpsd promises of sharing, held against what `mpsd bench` has measured.
+"""What mpsd promises of sharing, compared with what `mpsd bench` has measured.
 
-One rule: a claim is computed from the records alone, and what was not measured holds neither way: it says why.
+A claim is computed from the rows alone. One that was not measured neither holds nor fails, and its note says why.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from statistics import median
@@ -21,10 +21,6 @@ from mpsd.bench.rules.rows import (
     SizeRow,
     WorkKind,
 )
-
-# One claim: a sentence, the value that was measured, and the limit that is promised.
-#
-# One rule: a value that was not measured holds neither way, and the claim says why there is none.
 
 _COUNTED = {"programs", "clients", "exceptions"}  # units of whole numbers
 
@@ -60,8 +56,8 @@ class BenchClaim:
     part: BenchPart
     what: str
     unit: str
-    limit: Limit | None
-    value: float | None
+    limit: Limit | None = None
+    value: float | None = None
     note: str = ""
 
     @property
@@ -79,24 +75,14 @@ class BenchClaim:
                 holds = self.value >= self.limit.value
         return ClaimVerdict.HOLDS if holds else ClaimVerdict.BROKEN
 
+    def found(self, value: float, note: str = "") -> "BenchClaim":
+        return replace(self, value=value, note=note)
 
-@dataclass(frozen=True, slots=True)
-class ClaimLimit:
-    """A claim before anything is known of it."""
+    def unknown(self, why: str) -> "BenchClaim":
+        return replace(self, note=why)
 
-    part: BenchPart
-    what: str
-    unit: str
-    limit: Limit | None = None
-
-    def found(self, value: float, note: str = "") -> BenchClaim:
-        return BenchClaim(self.part, self.what, self.unit, self.limit, value, note)
-
-    def unknown(self, why: str) -> BenchClaim:
-        return BenchClaim(self.part, self.what, self.unit, self.limit, None, why)
-
-    def median_of(self, values: Sequence[float], of: str) -> BenchClaim:
-        """With how far they are apart. of: what each is of, as one word in the plural."""
+    def median_of(self, values: Sequence[float], of: str) -> "BenchClaim":
+        """The claim with their median, and how far they are apart. of: what each is of, one word in the plural."""
         if not values:
             return self.unknown(f"no {of} could be compared: a figure is 0")
         if len(values) == 1:
@@ -142,7 +128,7 @@ def claims(benchmark: Benchmark) -> tuple[BenchClaim, ...]:
 
 def _small_kernels(benchmark: Benchmark) -> Iterator[BenchClaim]:
     what = f"{_PROGRAMS} programs of small kernels under mpsd get more done than in turns"
-    promise = ClaimLimit(BenchPart.SHARING, what, "×", Limit(Bound.AT_LEAST, 10))
+    promise = BenchClaim(BenchPart.SHARING, what, "×", Limit(Bound.AT_LEAST, 10))
     rates = {row.mode: row.launches_per_s for row in benchmark.sharing if _is_small(row.work, row.programs)}
     if not rates:
         yield promise.unknown(_why_not(benchmark, BenchPart.SHARING))
@@ -157,7 +143,7 @@ def _is_small(work: WorkKind, programs: int) -> bool:
 
 def _nvidia_smi(benchmark: Benchmark) -> Iterator[BenchClaim]:
     what = "nvidia-smi lists programs under mpsd as clients of an MPS server"
-    promise = ClaimLimit(BenchPart.SHARING, what, "clients", Limit(Bound.AT_LEAST, 1))
+    promise = BenchClaim(BenchPart.SHARING, what, "clients", Limit(Bound.AT_LEAST, 1))
     if not benchmark.listed:
         why = _why_not(benchmark, BenchPart.SHARING) if not benchmark.sharing else "nvidia-smi was not asked here"
         yield promise.unknown(why)
@@ -175,10 +161,10 @@ def _share_line(benchmark: Benchmark) -> Iterator[BenchClaim]:
     """A program's part of the work against its part of the SMs, in points of percent."""
     for alone, how in ((True, "alone"), (False, "beside others")):
         what = f"a program does its SMs' part of the work, {how} (the largest difference)"
-        yield _line(ClaimLimit(BenchPart.SHARES, what, "points", Limit(Bound.AT_MOST, 1.5)), benchmark, alone=alone)
+        yield _line(BenchClaim(BenchPart.SHARES, what, "points", Limit(Bound.AT_MOST, 1.5)), benchmark, alone=alone)
 
 
-def _line(promise: ClaimLimit, benchmark: Benchmark, *, alone: bool) -> BenchClaim:
+def _line(promise: BenchClaim, benchmark: Benchmark, *, alone: bool) -> BenchClaim:
     rows = [row for row in benchmark.shares if row.work is WorkKind.ARITHMETIC]
     whole = [row for row in rows if row.percent == 100 and not row.beside]
     others = [row for row in rows if row not in whole and bool(row.beside) is not alone]
@@ -206,7 +192,7 @@ def _points(row: ShareRow, rate: float, sms: int) -> float | None:
 
 def _ratios(benchmark: Benchmark) -> Iterator[BenchClaim]:
     """Held to 1:2 is arithmetic alone: neither bandwidth nor what leaves a card idle is divided."""
-    promise = ClaimLimit(
+    promise = BenchClaim(
         BenchPart.RATIO, "two programs of arithmetic with SMs of 1:2 get 1:2 done", "%", Limit(Bound.AT_MOST, 3)
     )
     rows = [row for row in benchmark.ratio if row.work == WorkKind.ARITHMETIC]
@@ -219,11 +205,11 @@ def _ratios(benchmark: Benchmark) -> Iterator[BenchClaim]:
         same = [row for row in benchmark.ratio if row.work == work]
         percents = " and ".join(f"{percent} %" for percent in same[0].percents)
         what = f"two programs of {work} with {percents}: the second against the first"
-        yield _shown(ClaimLimit(BenchPart.RATIO, what, "×"), same)
+        yield _shown(BenchClaim(BenchPart.RATIO, what, "×"), same)
     yield from _torch(benchmark)
 
 
-def _furthest(promise: ClaimLimit, rows: Sequence[RatioRow], why_not: str) -> BenchClaim:
+def _furthest(promise: BenchClaim, rows: Sequence[RatioRow], why_not: str) -> BenchClaim:
     if not rows:
         return promise.unknown(why_not)
     found = [ratio(row.per_s[1], row.per_s[0]) for row in rows]
@@ -238,18 +224,18 @@ def _furthest(promise: ClaimLimit, rows: Sequence[RatioRow], why_not: str) -> Be
 
 def _torch(benchmark: Benchmark) -> Iterator[BenchClaim]:
     if not benchmark.torch:
-        yield ClaimLimit(BenchPart.TORCH, "ResNet-50 under PyTorch: the second against the first", "×").unknown(
+        yield BenchClaim(BenchPart.TORCH, "ResNet-50 under PyTorch: the second against the first", "×").unknown(
             _why_not(benchmark, BenchPart.TORCH)
         )
     for work, batch in dict.fromkeys((row.work, row.batch) for row in benchmark.torch):
         same = [row for row in benchmark.torch if (row.work, row.batch) == (work, batch)]
         of = "" if batch is None else f", batches of {batch}"
         yield _shown(
-            ClaimLimit(BenchPart.TORCH, f"two programs of {work}{of}: the second against the first", "×"), same
+            BenchClaim(BenchPart.TORCH, f"two programs of {work}{of}: the second against the first", "×"), same
         )
 
 
-def _shown(promise: ClaimLimit, rows: Iterable[RatioRow]) -> BenchClaim:
+def _shown(promise: BenchClaim, rows: Iterable[RatioRow]) -> BenchClaim:
     found = [ratio(row.per_s[1], row.per_s[0]) for row in rows]
     return promise.median_of([each for each in found if each is not None], "windows")
 
@@ -259,7 +245,7 @@ def _shown(promise: ClaimLimit, rows: Iterable[RatioRow]) -> BenchClaim:
 
 def _sizes(benchmark: Benchmark) -> Iterator[BenchClaim]:
     what = "with the same percent and another memory a program gets the same done (the largest difference)"
-    promise = ClaimLimit(BenchPart.SIZES, what, "%", Limit(Bound.AT_MOST, 2))
+    promise = BenchClaim(BenchPart.SIZES, what, "%", Limit(Bound.AT_MOST, 2))
     by_percent = {
         row.percent: [other for other in benchmark.sizes if other.percent == row.percent] for row in benchmark.sizes
     }
@@ -290,7 +276,7 @@ def _needs(benchmark: Benchmark) -> Iterator[BenchClaim]:
         (under, _is_stopped, "a program that needs more than its grant runs out of memory"),
         (over, _has_all, "a program that needs less than its grant gets all of it"),
     ):
-        promise = ClaimLimit(BenchPart.NEED, what, "exceptions", Limit(Bound.AT_MOST, 0))
+        promise = BenchClaim(BenchPart.NEED, what, "exceptions", Limit(Bound.AT_MOST, 0))
         wrong = [row for row in rows if not is_right(row)]
         yield (
             promise.found(len(wrong), _needs_words(wrong or rows))
@@ -326,9 +312,9 @@ def _cost(benchmark: Benchmark) -> Iterator[BenchClaim]:
         yield _cost_promise("p99", of).median_of(_each(rows, _grown), "pairs")
 
 
-def _cost_promise(what: str, of: str) -> ClaimLimit:
+def _cost_promise(what: str, of: str) -> BenchClaim:
     words = {"throughput": "mpsd takes of MPS's throughput", "p99": "mpsd adds to the p99 of a sample under MPS"}
-    return ClaimLimit(BenchPart.COST, words[what] + of, "%", Limit(Bound.UNDER, 1))
+    return BenchClaim(BenchPart.COST, words[what] + of, "%", Limit(Bound.UNDER, 1))
 
 
 def _each(rows: Iterable[CostRow], compare: Callable[[CostRow], float | None]) -> list[float]:
@@ -350,7 +336,7 @@ def _grown(row: CostRow) -> float | None:
 
 def _clients(benchmark: Benchmark) -> Iterator[BenchClaim]:
     what = "programs that compute at once under mpsd"
-    promise = ClaimLimit(BenchPart.CLIENTS, what, "programs", Limit(Bound.AT_LEAST, CLIENTS))
+    promise = BenchClaim(BenchPart.CLIENTS, what, "programs", Limit(Bound.AT_LEAST, CLIENTS))
     served = [row.programs for row in benchmark.clients if row.launches_per_s > 0]
     if not benchmark.clients:
         yield promise.unknown(_why_not(benchmark, BenchPart.CLIENTS))
@@ -370,14 +356,14 @@ def _reactions(benchmark: Benchmark) -> Iterator[BenchClaim]:
     for reaction in Reaction:
         limit = Limit(Bound.AT_MOST, LIMIT_S[reaction]) if reaction in LIMIT_S else None
         grace = ", less the grace that the policy gives" if reaction is Reaction.FAULT else ""
-        promise = ClaimLimit(BenchPart.REACTIONS, f"{reaction}{grace}", "s", limit)
+        promise = BenchClaim(BenchPart.REACTIONS, f"{reaction}{grace}", "s", limit)
         took = [row.seconds - row.grace_s for row in benchmark.reactions if row.reaction is reaction]
         if not took:
             yield promise.unknown(_why_not(benchmark, BenchPart.REACTIONS))
             continue
         claim = promise.median_of(took, "rounds")
         floor = f"; the hardware alone takes {_FLOOR_S[reaction]} s" if reaction in _FLOOR_S else ""
-        yield BenchClaim(claim.part, claim.what, claim.unit, claim.limit, claim.value, claim.note + floor)
+        yield replace(claim, note=claim.note + floor)
 
 
 # -- all -----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
-"""What `mpsd bench` has measured, as it is kept: one record a measurement, and everything that was running then.
+"""What `mpsd bench` has measured, as it is saved: one row for each measurement, and what it was measured on.
 
-One rule: a record holds what was read and nothing that can be computed from it; ratios and verdicts are
-`bench.rules.bench_claims`.
+A row holds what was read and nothing that can be computed from it; ratios and verdicts are `bench.rules.claims`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -151,7 +150,7 @@ Row = SharingRow | ShareRow | RatioRow | SizeRow | NeedRow | CostRow | ClientsRo
 
 @dataclass(frozen=True, slots=True)
 class MachineRow:
-    """Where it was measured. date: ISO 8601, UTC. simulated: then the figures are played."""
+    """Where it was measured. date: ISO 8601, UTC. simulated: the figures say nothing of a real GPU."""
 
     date: str
     mpsd: str
@@ -167,8 +166,8 @@ class MachineRow:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """One run. window_s: of each measurement. skipped: the part, and why. listed: what nvidia-smi said of the
-    processes while programs ran under mpsd; empty where that was not asked."""
+    """One run. window_s: of each measurement. skipped: the part, and why. listed: nvidia-smi's table of processes
+    while programs ran under mpsd; empty where it was not read."""
 
     version: int
     machine: MachineRow
@@ -186,15 +185,14 @@ class Benchmark:
     listed: str = ""
 
 
-# Several runs of `mpsd bench` as one: parts that were measured one after the other on the same machine.
-#
-# One rule: a part is of one run, and all are of one GPU and driver; otherwise their figures do not belong together.
-
 Named = tuple[str, Benchmark]  # the file it is from
 
 
 def together(runs: Sequence[Named]) -> Benchmark:
-    """At least one run. Its date is an interval where there are several. InvalidInput with every reason against it."""
+    """Several runs as one: each part is of one run, and all are of one GPU and driver.
+
+    runs: at least one; of several, the date is an interval. InvalidInput with every reason against it.
+    """
     if problems := tuple(_problems(runs)):
         raise InvalidInput("mpsd bench --show", problems)
     benchmarks = [run for _file, run in runs]

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from mpsd.bench import reactions
-from mpsd.bench.here import BenchContext, LimitBroken
 from mpsd.bench.rules.rows import Reaction, ReactionRow
+from mpsd.bench.testbeds import BenchContext, LimitBroken
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.processes import descendants_of
 
@@ -18,13 +18,13 @@ class Timed:
     def __init__(self) -> None:
         before = set(descendants_of(os.getpid()))
         self.steps: list[str] = []
-        here = here_with(self.steps)
-        self.expected_steps = reactions.steps(here)
-        self.rows: list[ReactionRow] = list(reactions.measure(here))
+        context = context_with(self.steps)
+        self.expected_steps = reactions.steps(context)
+        self.rows: list[ReactionRow] = list(reactions.measure(context))
         self.left_behind = set(descendants_of(os.getpid())) - before
 
 
-def here_with(steps: list[str]) -> BenchContext:
+def context_with(steps: list[str]) -> BenchContext:
     return BenchContext(simulate="A30", facts=load_limits(None).facts, window_s=0.1, rounds=1, step=steps.append)
 
 
@@ -61,4 +61,4 @@ def test_nobody_is_left_behind(timed: Timed) -> None:
 def test_a_program_that_was_never_over_its_grant_is_told_of_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reactions, "LIFTS", ("0=100T",))  # no context is made with it
     with pytest.raises(LimitBroken, match=r"0=100T ended before it was seen over its grant: .*OUT_OF_MEMORY"):
-        next(reactions.measure(here_with([])))
+        next(reactions.measure(context_with([])))

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.bench import run as bench_run
-from mpsd.bench.here import BenchContext, CannotBegin, CannotMeasure, require_alone, require_mps, require_turns
+from mpsd.bench.parts import PARTS, Part
 from mpsd.bench.rules.rows import BenchPart, MachineRow, NeedRow
-from mpsd.bench.run import BenchRun
+from mpsd.bench.run import BenchRun, CannotBegin, require_alone, require_mps, require_turns
+from mpsd.bench.testbeds import BenchContext, CannotMeasure
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.nvml import Nvml
 from mpsd.simulator.card import EXCLUSIVE_PROCESS, MPS_CLIENT, CardView, ContextClaim
@@ -127,26 +127,22 @@ def test_a_card_that_one_process_has_for_itself_is_refused_and_left_as_it_is(mac
 # -- what ends a run -----------------------------------------------------------------------------------------------
 
 
-class Parts:
-    """Stands for the modules of two parts: one stops half way, the other cannot be measured."""
+def failing(error: Exception) -> Part:
+    """A part that stops half way with this error."""
 
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def steps(self, _here: BenchContext) -> int:
-        return 2
-
-    def measure(self, here: BenchContext) -> Iterator[NeedRow]:
-        here.step("a first")
+    def measure(context: BenchContext) -> Iterator[NeedRow]:
+        context.step("a first")
         yield NeedRow(1, 2, 3, "0:CUDA_SUCCESS")
-        raise self.error
+        raise error
+
+    return Part(lambda _context: 2, measure)
 
 
 def test_what_was_measured_before_an_error_is_there_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     here = BenchContext("H200", FACTS, 0.1, 1, told.append)
-    errors = {BenchPart.NEED: EOFError("mpsd ended"), BenchPart.SIZES: CannotMeasure("the card is too small")}
-    monkeypatch.setattr(bench_run, "_module", lambda part: Parts(errors[part]))
+    monkeypatch.setitem(PARTS, BenchPart.NEED, failing(EOFError("mpsd ended")))
+    monkeypatch.setitem(PARTS, BenchPart.SIZES, failing(CannotMeasure("the card is too small")))
     run = BenchRun(here, MACHINE, (BenchPart.NEED, BenchPart.SIZES))
     with pytest.raises(EOFError):
         list(run.measure())

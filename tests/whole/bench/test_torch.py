@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from mpsd.bench import torch_ratio
-from mpsd.bench.here import BenchContext, CannotMeasure
+from mpsd.bench import parts
+from mpsd.bench.rules.rows import SharingMode
+from mpsd.bench.testbeds import BenchContext, CannotMeasure
 from mpsd.platform.limits_files import load_limits
 
 # As resnet.py speaks: twice as many images as percents of the threads, a batch's part less.
@@ -22,31 +23,31 @@ for word in sys.argv[2:]:
 """
 
 
-def here_with(simulate: str, steps: list[str]) -> BenchContext:
+def context_with(simulate: str, steps: list[str]) -> BenchContext:
     return BenchContext(simulate=simulate, facts=load_limits(None).facts, window_s=0.1, rounds=1, step=steps.append)
 
 
 def test_simulated_gpus_run_no_pytorch() -> None:
-    here = here_with("H200", [])
+    context = context_with("H200", [])
     with pytest.raises(CannotMeasure, match="simulated GPUs run no PyTorch"):
-        next(torch_ratio.measure(here))
-    assert torch_ratio.steps(here) == 0
+        next(parts.torch(context))
+    assert parts.torch_steps(context) == 0
 
 
 def test_who_has_no_pytorch_hears_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     remedy = r"has no torch and no torchvision; .* -m pip install torch torchvision"
     with pytest.raises(CannotMeasure, match=remedy):
-        next(torch_ratio.measure(here_with("", [])))
+        next(parts.torch(context_with("", [])))
 
 
 def test_one_pair_of_programs_goes_through_every_kind_and_batch() -> None:
     steps: list[str] = []
-    here = here_with("H200", steps)
-    with here.under_mps() as ground:  # which starts sooner than mpsd, and gives programs the same variables
-        rows = list(torch_ratio.pairs(here, ground, (sys.executable, "-S", "-c", PROGRAM)))
+    context = context_with("H200", steps)
+    with context.testbed(SharingMode.MPS) as testbed:  # starts sooner than mpsd, with the same variables
+        rows = list(parts.torch_pairs(context, testbed, (sys.executable, "-S", "-c", PROGRAM)))
 
-    asked = [(name, batch) for _kind, name, batches in torch_ratio.KINDS for batch in batches]
+    asked = [(name, batch) for _kind, name, batches in parts.TORCH_KINDS for batch in batches]
     assert [(row.work, row.batch) for row in rows] == asked
     assert {row.sms for row in rows} == {(20, 40)}, "each had its own percent of the threads"
     assert all(row.per_s == (40 + 1 / (row.batch or 1), 80 + 1 / (row.batch or 1)) for row in rows)

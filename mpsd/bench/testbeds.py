@@ -1,6 +1,6 @@
-"""The three grounds that programs are measured on: in turns without MPS, under MPS alone, under mpsd.
+"""Where programs are measured: time-sliced without MPS, under MPS alone, or under mpsd; and groups of programs there.
 
-One rule: a ground is closed after what it was made for, and nothing of it is left, however that ends.
+A testbed is a context manager: when it is closed, none of its processes and files are left, however that ends.
 """
 
 import asyncio
@@ -8,16 +8,18 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, Self
 
 import yaml
 
-from mpsd.bench.rules.rows import SharingMode
+from mpsd.bench.rules.rows import SharingMode, WorkKind
 from mpsd.model import client_limits
 from mpsd.model.client_limits import ClientLimit
 from mpsd.model.cuda_limit_parser import PIPE_DIRECTORY, VISIBLE_DEVICES
@@ -28,7 +30,7 @@ from mpsd.mps.control_daemon import ControlFailed, ControlPipe, start
 from mpsd.mps.node import Node
 from mpsd.mps.rules import control_protocol
 from mpsd.platform.domain_folder import DomainFolder
-from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE
+from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, shipped_folder
 from mpsd.platform.nvml import Nvml
 from mpsd.platform.programs import JsonProgram
 from mpsd.platform.settings import settings
@@ -40,6 +42,8 @@ FOLDERS = "mpsd-bench-{}-"  # in /tmp, with the pid of whose they are
 _START_S = 60.0
 _COMMAND_S = 5.0
 _STOP_S = 60.0
+_READY_S = 90.0  # for forty-eight contexts one after the other
+_GRACE_S = 30.0  # beyond a window, for its line to be printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,8 @@ class BenchShare:
     percent: int = 100
 
 
-class Ground(ABC):
-    """A folder of its own with this machine's GPUs, or simulated ones. `mode` says how programs share them."""
+class Testbed(ABC):
+    """A folder of its own, with this machine's GPUs or simulated ones. `mode`: how programs share them."""
 
     mode: SharingMode
 
@@ -123,7 +127,7 @@ def _inherited() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_MPS_", "MPSD_"))}
 
 
-class WithoutMpsd(Ground):
+class WithoutMpsd(Testbed):
     """Programs are started as they are."""
 
     def start_command(self, command: Sequence[str], share: BenchShare | None = None) -> JsonProgram:
@@ -134,10 +138,10 @@ class WithoutMpsd(Ground):
 
     @abstractmethod
     def _limits(self, share: BenchShare | None, /) -> dict[str, str]:
-        """The variables by which a program is on this ground, under its share."""
+        """The variables that put a program on this testbed, under its share."""
 
 
-class InTurns(WithoutMpsd):
+class TimeSliced(WithoutMpsd):
     """No MPS: the GPU gives each program a slice of its time."""
 
     mode = SharingMode.TIME_SLICED
@@ -190,7 +194,7 @@ class UnderMps(WithoutMpsd):
             self._daemon.wait()
 
 
-class UnderMpsd(Ground):
+class UnderMpsd(Testbed):
     """`mpsd up` with the policy of `limits`, but for the compute mode, which is left alone, a domain a GPU, a client a
     grant."""
 
@@ -228,3 +232,110 @@ class UnderMpsd(Ground):
 
     def _stop(self) -> None:
         self.mpsd.stop(_STOP_S)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchContext:
+    """What every part of a benchmark is given.
+
+    simulate: "" for real GPUs. window_s: of each measurement. rounds: how often what is given as a median is timed.
+    step: called with what is measured next. limits: the folder of the policy to measure under, and of the GPU facts.
+    """
+
+    simulate: str
+    facts: GpuFacts
+    window_s: float
+    rounds: int
+    step: Callable[[str], None]
+    limits: Path = field(default_factory=shipped_folder)
+
+    def under_mpsd(self, **changes: Any) -> UnderMpsd:
+        """changes: of the policy."""
+        return UnderMpsd(self.simulate, self.facts, self.limits, **changes)
+
+    def testbed(self, mode: SharingMode) -> Testbed:
+        if mode is SharingMode.MPSD:
+            return self.under_mpsd()
+        return (TimeSliced if mode is SharingMode.TIME_SLICED else UnderMps)(self.simulate, self.facts)
+
+
+class CannotMeasure(Exception):
+    """This part cannot be measured here; the message completes "PART was not measured: "."""
+
+
+class LimitBroken(Exception):
+    """What mpsd promises did not happen while it was timed, so there is no figure; the message is a whole sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one program printed of itself and of a window; or the sum of several programs. sms: those it may use."""
+
+    sms: int
+    launches_per_s: float
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramGroup:
+    """Programs that all have a context and wait to begin at the same moment.
+
+    first: the line that each printed when it had its context. starts_s: until all had one.
+    """
+
+    programs: tuple[JsonProgram, ...]
+    first: tuple[dict[str, Any], ...]
+    starts_s: float
+    window_s: float
+
+    def window(self) -> tuple[Measured, ...]:
+        """Lets all begin now; the next window of each."""
+        for program in self.programs:
+            program.go_on()
+        lines = [program.line_with("launches_per_s", self.window_s + _GRACE_S) for program in self.programs]
+        return tuple(
+            Measured(first["sms"], line["launches_per_s"], line["p50_ms"], line["p99_ms"])
+            for first, line in zip(self.first, lines, strict=True)
+        )
+
+    def total(self, windows: int = 1) -> Measured:
+        """The launches of all programs, and the times of the slowest; each figure's median over so many windows."""
+        found = [self.window() for _ in range(windows)]
+        return Measured(
+            sms=max(one.sms for one in found[0]),
+            launches_per_s=median(sum(one.launches_per_s for one in window) for window in found),
+            p50_ms=median(max(one.p50_ms for one in window) for window in found),
+            p99_ms=median(max(one.p99_ms for one in window) for window in found),
+        )
+
+
+def gather(
+    testbed: Testbed, work: WorkKind, shares: Sequence[BenchShare | None], window_s: float, windows: int = 1
+) -> ProgramGroup:
+    """Starts one program for each share, to be measured for so many windows.
+
+    TimeoutError; EOFError with what a program that ended has printed; CannotMeasure as of first_line.
+    """
+    began = time.monotonic()
+    actions = [f"prepare={work}", *["step", f"measure={window_s:g}"] * windows]
+    programs = tuple(testbed.start(actions, share) for share in shares)
+    first = tuple(first_line(testbed, program) for program in programs)
+    starts_s = time.monotonic() - began
+    for program in programs:
+        program.line_with("ready", _READY_S)
+    return ProgramGroup(programs, first, starts_s, window_s)
+
+
+def first_line(testbed: Testbed, program: JsonProgram) -> dict[str, Any]:
+    """What mpsd's CUDA client prints once it has its context.
+
+    TimeoutError, EOFError; CannotMeasure where it is on another GPU than the one that is measured.
+    """
+    first = program.line_with("uuid", _READY_S)
+    if first["uuid"] != testbed.gpu.uuid:
+        measured = testbed.gpu.label
+        other = next((gpu.label for gpu in testbed.node.gpus if gpu.uuid == first["uuid"]), first["uuid"])
+        why = f"{measured} is measured, but a program was placed on {other}"
+        raise CannotMeasure(f"{why}: {measured} is in use by others, or too small for this part")
+    return first
