@@ -15,8 +15,8 @@ from aiohttp import web
 
 from mpsd.agent.rules.decide import Refuse, had_room
 from mpsd.agent.sources import AgentSources, No, known_asker, read
-from mpsd.containers.dialects.reading import cards_request, messages, read_dialect
-from mpsd.containers.dialects.request import DialectRequest, InvalidDialect, Off
+from mpsd.containers.dialects.reading import read_dialect
+from mpsd.containers.dialects.request import DialectRequest, InvalidDialect, Off, cards_request, messages
 from mpsd.containers.rules.admission import container_answer, container_findings
 from mpsd.containers.rules.grant_change import GrantChange, changed, is_misuse, told
 from mpsd.grants.ledger import ContainerGrant, KeptGrant, LocalGrants

@@ -76,7 +76,7 @@ def test_b2_the_policy_is_set_per_card_and_a_container_of_several_gets_the_small
     assert [card.policy for card in cards] == [5, 3, 0, 5]
     assert [card.reserved_percent for card in cards] == [0, 5, 25, 0]
     assert {card.thread_percent for card in cards} == {5}
-    assert any("smallest, 5 %; 25 % are asked for here" in difference for difference in cards[2].differs)
+    assert any("smallest, 5 %; 25 % are requested here" in difference for difference in cards[2].differs)
 
 
 def test_b2_a_weight_over_a_cards_parts_is_refused_and_names_the_card() -> None:

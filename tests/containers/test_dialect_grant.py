@@ -2,8 +2,8 @@
 
 import pytest
 
-from mpsd.containers.dialects.reading import cards_request, messages, read_dialect
-from mpsd.containers.dialects.request import DialectRequest
+from mpsd.containers.dialects.reading import read_dialect
+from mpsd.containers.dialects.request import DialectRequest, cards_request, messages
 from mpsd.model.grants import Gpu
 from mpsd.model.policy import Compute
 from tests.containers.dialect_machine import A10_MIB, NATIVE, T4_MIB, V100_MIB, every, machine

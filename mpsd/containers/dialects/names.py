@@ -1,6 +1,6 @@
-"""The variables that the container dialects are written in.
+"""The variables that the container dialects are written in, and what the launcher and mpsd-runtime both know.
 
-One rule: nothing is imported, because every container that is started waits for this to load.
+Nothing is imported, because every container that is started waits for this to load.
 """
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # which cards, in every dialect
@@ -17,18 +17,13 @@ SWITCH = "AMP_VGPU_ENABLE"
 BYTES = "GPU_MEM_PER_DEVICE"
 PERCENT = "GPU_UTIL_PER_DEVICE"
 RESERVED = "ALIYUN_COM_GPU_MEM_RESERVED"
-OOM_SCRIPT = "ALIYUN_COM_GPU_OOM_SCRIPT"  # asks for no share: it is called before mpsd ends a process
+OOM_SCRIPT = "ALIYUN_COM_GPU_OOM_SCRIPT"  # requests no share: it is called before mpsd ends a process
 
 # CTyun's EGPU.
 EGPU = "EGPU"
 
-ASKING = (CONTAINER, DEV, WEIGHT, SWITCH, BYTES, PERCENT, RESERVED, EGPU)  # one of these, and something may be asked
-VARIABLES = (*ASKING, VISIBLE_DEVICES)  # everything that says what is asked
+REQUESTING = (CONTAINER, DEV, WEIGHT, SWITCH, BYTES, PERCENT, RESERVED, EGPU)  # without any, nothing is requested
+VARIABLES = (*REQUESTING, VISIBLE_DEVICES)  # everything that says what is requested
 
-
-# What the launcher of mpsd-runtime and mpsd-runtime itself both know.
-#
-# One rule: nothing is imported, because every container that is started waits for this to load.
-
-NEXT_RUNTIMES = ("nvidia-container-runtime", "runc")  # the first that is there, where no other is named
-COMMANDS = ("create", "run", "exec", "over")  # those that something is done about
+NEXT_RUNTIMES = ("nvidia-container-runtime", "runc")  # the first that is found, where no other is named
+COMMANDS = ("create", "run", "exec", "over")  # those that mpsd-runtime handles; the rest is the next runtime's

@@ -7,7 +7,7 @@ used again, whatever was killed in between, has each of them once. The format: r
 import os
 import stat
 
-from mpsd.containers.dialects.names import ASKING, OOM_SCRIPT, VARIABLES
+from mpsd.containers.dialects.names import OOM_SCRIPT, REQUESTING, VARIABLES
 from mpsd.containers.runtime import json_text
 from mpsd.containers.runtime.asking import AnsweredDevice, AnsweredMount, Granted
 from mpsd.containers.runtime.json_text import ContainerRefused, inner, member, rows, shown, table, text, texts, word
@@ -118,7 +118,7 @@ def name_of(entry: str) -> str:
 
 def asks(entries: list[str]) -> bool:
     """Whether one of the variables is set that may ask for a share."""
-    return any(name_of(entry) in ASKING for entry in entries)
+    return any(name_of(entry) in REQUESTING for entry in entries)
 
 
 def dialect(entries: list[str]) -> tuple[str, dict[str, str]]:

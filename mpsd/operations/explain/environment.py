@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from rich.text import Text
 
 from mpsd.containers.dialects.names import VARIABLES
-from mpsd.containers.dialects.reading import environment_in, read_dialect
+from mpsd.containers.dialects.reading import read_dialect
 from mpsd.containers.dialects.request import CardRequest, DialectRequest, InvalidDialect, Off, Reading
+from mpsd.containers.dialects.variables import environment_in
 from mpsd.model.client_limits import VISIBLE_DEVICES
 from mpsd.model.gpu_facts import Card, GpuFacts
 from mpsd.model.grants import Gpu
