@@ -20,7 +20,6 @@ import yaml
 
 from mpsd.admission.rules.table import RULES
 from mpsd.cli import inspect_cgpu, kubectl_mps, main
-from mpsd.containers.runtime import command_line
 from mpsd.containers.runtime import main as runtime
 from mpsd.containers.runtime.json_text import ContainerRefused
 from mpsd.model.conditions import CONDITION, REASONS_OF_DOMAINS, Condition
@@ -130,7 +129,7 @@ def _exit_codes() -> Section:
     codes = {code.name.lower(): str(code.value) for code in ExitCode}
     codes |= {"interrupted": str(INTERRUPTED), "mpsd-runtime refuses": str(ContainerRefused("").exit_code)}
     with pytest.raises(ContainerRefused) as refused:
-        command_line.find("/nowhere")
+        runtime.find_next("/nowhere")
     codes["mpsd-runtime does not find the next"] = str(refused.value.exit_code)
     given = (one.value for call in calls(ContainerRefused.__name__) for one in call.keywords if one.arg == "exit_code")
     return codes | {f"mpsd-runtime: {one.value}": "" for one in given if isinstance(one, ast.Constant)}

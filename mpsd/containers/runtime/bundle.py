@@ -1,7 +1,8 @@
 """What a grant changes in a bundle's config.json, and how it is taken out again.
 
-One rule: everything that is added is in the record, and only what is in the record is taken out: so a bundle that is
-used again, whatever was killed in between, has each of them once. The format: runtime-spec, config.md, config-linux.md.
+Everything that is added is in a record beside config.json, and only what is in the record is taken out: so a bundle
+that is used again, whatever was killed in between, has each addition once. The record is not an annotation in
+config.json, because those may come from a tenant. The format: runtime-spec, config.md, config-linux.md.
 """
 
 import os
@@ -9,15 +10,13 @@ import stat
 
 from mpsd.containers.dialects.names import OOM_SCRIPT, REQUESTING, VARIABLES
 from mpsd.containers.runtime import json_text
-from mpsd.containers.runtime.asking import AnsweredDevice, AnsweredMount, Granted
+from mpsd.containers.runtime.client import Granted
 from mpsd.containers.runtime.json_text import ContainerRefused, inner, member, rows, shown, table, text, texts, word
-
-# Reads and replaces a file of a bundle.
-#
-# One rule: a name is looked up in a folder that is open, never through a link, and a file is seen whole or not at all.
 
 CONFIG = "config.json"
 RECORD = "mpsd-runtime.json"  # what mpsd did to the bundle
+
+# -- files: names are looked up in an open folder, never through a link, and a file is replaced as a whole ------------
 
 _LONGEST = 16 * 1024**2  # bytes: hundreds of times what any engine writes
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -51,18 +50,14 @@ def read(folder: int, name: str, what: str) -> bytes:
             raise ContainerRefused(f"{what} is not a plain file; put one in its place")
         if seen.st_size > _LONGEST:
             raise ContainerRefused(f"{what} has {seen.st_size} bytes; at most {_LONGEST} are read")
-        return _all_of(file, what)
+        data = bytearray()
+        while piece := os.read(file, _LONGEST + 1 - len(data)):
+            data += piece
+            if len(data) > _LONGEST:
+                raise ContainerRefused(f"{what} grows while it is read; at most {_LONGEST} bytes are read")
+        return bytes(data)
     finally:
         os.close(file)
-
-
-def _all_of(file: int, what: str) -> bytes:
-    data = bytearray()
-    while piece := os.read(file, _LONGEST + 1 - len(data)):
-        data += piece
-        if len(data) > _LONGEST:
-            raise ContainerRefused(f"{what} grows while it is read; at most {_LONGEST} bytes are read")
-    return bytes(data)
 
 
 def replace(folder: int, name: str, text: str, mode: int | None = None) -> None:
@@ -73,7 +68,9 @@ def replace(folder: int, name: str, text: str, mode: int | None = None) -> None:
     file = os.open(beside, _NEW, 0o600, dir_fd=folder)
     try:
         try:
-            _write(file, text.encode("ascii"))
+            data = memoryview(text.encode("ascii"))
+            while data:
+                data = data[os.write(file, data) :]
             if before is not None and (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
                 os.fchown(file, before.st_uid, before.st_gid)
             os.fchmod(file, stat.S_IMODE(before.st_mode) if before is not None else mode or 0o600)
@@ -92,12 +89,6 @@ def remove(folder: int, name: str) -> None:
         return
 
 
-def _write(file: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(file, left) :]
-
-
 def is_there(folder: int, name: str) -> bool:
     """Whether anything has this name, a link that leads nowhere too."""
     try:
@@ -107,22 +98,23 @@ def is_there(folder: int, name: str) -> bool:
     return True
 
 
-# A process's environment as OCI writes it: a list of `NAME=VALUE`.
-#
-# One rule: of a variable that is set twice, libc reads the first and others the last; so one that decides is set once.
+# -- the environment of a process: a list of NAME=VALUE --------------------------------------------------------------
 
 
 def name_of(entry: str) -> str:
     return entry.partition("=")[0]
 
 
-def asks(entries: list[str]) -> bool:
-    """Whether one of the variables is set that may ask for a share."""
+def requests_share(entries: list[str]) -> bool:
+    """Whether one of the variables is set that may request a share."""
     return any(name_of(entry) in REQUESTING for entry in entries)
 
 
 def dialect(entries: list[str]) -> tuple[str, dict[str, str]]:
-    """The script to call when memory is out, and everything that says what is asked. Refused, with all problems."""
+    """The script to call before a process is ended, and all variables that say what is requested.
+
+    Refused, with all problems: of a variable that is set twice, libc reads the first and others the last.
+    """
     found: dict[str, str] = {}
     problems: list[str] = []
     for entry in entries:
@@ -131,7 +123,7 @@ def dialect(entries: list[str]) -> tuple[str, dict[str, str]]:
             continue
         if found.setdefault(name, value) != value:
             problems.append(f"the variable {name} is set to {shown(found[name])} and to {shown(value)}; set it once")
-        if not _is_text(value):
+        if any("\ud800" <= char <= "\udfff" for char in value):  # bytes that are not UTF-8
             problems.append(f"the variable {name} is {shown(value)}, which is no text; write UTF-8")
     if problems:
         raise ContainerRefused(*problems)
@@ -144,13 +136,7 @@ def replaced(entries: list[str], variables: dict[str, str]) -> list[str]:
     return [*kept, *(f"{name}={value}" for name, value in variables.items())]
 
 
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
+# -- what was added ---------------------------------------------------------------------------------------------------
 
 _OWN_PLACE = ("run", "mpsd")  # in a container, where grants are mounted
 _PLACES = (  # in config.json, of the lists that are added to
@@ -162,10 +148,8 @@ _PLACES = (  # in config.json, of the lists that are added to
 
 
 class Record:
-    """What was added. lists: in the order of the lists' places. variables: from name to the values it was given.
-
-    before: the entries of these names that were there.
-    """
+    """What was added. lists: in the order of _PLACES. variables: the values that each was given. before: the entries of
+    these names that were there."""
 
     def __init__(self) -> None:
         self.lists: list[list[object]] = [[] for _ in _PLACES]
@@ -180,8 +164,8 @@ def record_of(value: object, where: str) -> Record:
     """A record as it was written. Refused."""
     holder = table(value, where)
     record = Record()
-    for added, read in zip(record.lists, rows(holder, "lists", where), strict=False):
-        added += read if isinstance(read, list) else []
+    for added, row in zip(record.lists, rows(holder, "lists", where), strict=False):
+        added += row if isinstance(row, list) else []
     record.variables = _entries(inner(holder, "variables", where), where)
     record.before = _entries(inner(holder, "before", where), where)
     return record
@@ -211,23 +195,20 @@ def undo(config: dict[str, object], record: Record) -> Record:
     return found
 
 
-def apply(
-    config: dict[str, object],
-    granted: Granted,
-    nodes: list[dict[str, object]],
-    hook: dict[str, object],
-) -> Record:
-    """Adds all of a grant. nodes: what `node` made of its devices, in their order. Refused, with nothing added."""
-    problems = conflicts(config, granted.mounts)
+def apply(config: dict[str, object], granted: Granted, hook: dict[str, object]) -> Record:
+    """Adds all of a grant. Refused, with nothing added."""
+    nodes = [_node(source, inside) for source, inside, _access in granted.devices]
+    problems = _conflicts(config, [inside for _source, inside, _read_only in granted.mounts])
     if problems:
         raise ContainerRefused(*problems)
     record = Record()
     lists = [_list_at(config, place) for place in _PLACES]
-    added: list[list[object]] = [[mount(each) for each in granted.mounts], [], [], [hook]]
-    for each, made in zip(granted.devices, nodes, strict=True):
-        if not _is_there(lists[1], made):
-            added[1].append(made)
-        added[2].append(rule(made, each.access))
+    added: list[list[object]] = [[_mount(*each) for each in granted.mounts], [], [], [hook]]
+    for (_source, _inside, access), node in zip(granted.devices, nodes, strict=True):
+        if not _has_node(lists[1], node):
+            added[1].append(node)
+        cgroup_rule = {"allow": True, **{name: node[name] for name in ("type", "major", "minor")}, "access": access}
+        added[2].append(cgroup_rule)
     for there, new, recorded in zip(lists, added, record.lists, strict=True):
         recorded += [row for row in new if row not in there]
         there += recorded
@@ -240,7 +221,7 @@ def apply(
     return record
 
 
-def both(found: Record, added: Record) -> Record:
+def merged(found: Record, added: Record) -> Record:
     """One record for a file that is still as it was found, or already as it is to be."""
     record = Record()
     for together, old, new in zip(record.lists, found.lists, added.lists, strict=True):
@@ -252,44 +233,48 @@ def both(found: Record, added: Record) -> Record:
     return record
 
 
-def mount(each: AnsweredMount) -> dict[str, object]:
+def _mount(source: str, inside: str, read_only: bool) -> dict[str, object]:
     """Last of all mounts, so that it lies on top of whatever the bundle mounts above it."""
-    options = ["bind", "rprivate", "nosuid", "nodev", "ro" if each.read_only else "rw"]
-    return {"destination": each.inside, "type": "bind", "source": each.source, "options": options}
+    options = ["bind", "rprivate", "nosuid", "nodev", "ro" if read_only else "rw"]
+    return {"destination": inside, "type": "bind", "source": source, "options": options}
 
 
-def node(each: AnsweredDevice, kind: str, major: int, minor: int, mode: int) -> dict[str, object]:
-    return {"path": each.inside, "type": kind, "major": major, "minor": minor, "fileMode": mode, "uid": 0, "gid": 0}
+def _node(source: str, inside: str) -> dict[str, object]:
+    """The device node of this machine, as the bundle describes it. Refused where there is none."""
+    try:
+        seen = os.stat(source)
+    except OSError as error:
+        raise ContainerRefused(f"mpsd's device {source} is missing: {error.strerror}; see `mpsd status`") from None
+    kind = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}.get(stat.S_IFMT(seen.st_mode), "")
+    if not kind:
+        raise ContainerRefused(f"mpsd's device {source} is no device; see `mpsd status`")
+    numbers = {"major": os.major(seen.st_rdev), "minor": os.minor(seen.st_rdev)}
+    return {"path": inside, "type": kind, **numbers, "fileMode": stat.S_IMODE(seen.st_mode), "uid": 0, "gid": 0}
 
 
-def rule(made: dict[str, object], access: str) -> dict[str, object]:
-    """For the device cgroup."""
-    return {"allow": True, **{name: made[name] for name in ("type", "major", "minor")}, "access": access}
-
-
-def conflicts(config: dict[str, object], mounts: list[AnsweredMount]) -> list[str]:
-    """The bundle's own mounts that stand where the grant's do, or hold the place that grants are mounted in."""
+def _conflicts(config: dict[str, object], places: list[str]) -> list[str]:
+    """The bundle's own mounts at the places of the grant's, or over the folder that grants are mounted in."""
     problems = []
     for row in rows(config, "mounts", CONFIG):
         inside = text(table(row, f"{CONFIG}: a mount"), "destination", f"{CONFIG}: a mount")
         steps = _steps(inside)
-        for each in mounts:
-            wanted = _steps(each.inside)
+        for place in places:
+            wanted = _steps(place)
             above = wanted[: len(steps)] == steps and steps[: len(_OWN_PLACE)] == _OWN_PLACE
             if above or steps[: len(wanted)] == wanted:
-                problems.append(f"the mount {shown(inside)} hides {each.inside}, where mpsd mounts; leave it out")
+                problems.append(f"the mount {shown(inside)} hides {place}, where mpsd mounts; leave it out")
                 break
     return problems
 
 
-def _is_there(devices: list[object], made: dict[str, object]) -> bool:
-    """Whether the bundle has this node already. Refused where another one stands at its path."""
+def _has_node(devices: list[object], node: dict[str, object]) -> bool:
+    """Whether the bundle has this node already. Refused where another one is at its path."""
     for row in devices:
-        read = table(row, f"{CONFIG}: a device")
-        if _steps(text(read, "path", f"{CONFIG}: a device")) == _steps(str(made["path"])):
-            if all(read.get(name) == made[name] for name in ("type", "major", "minor")):
+        device = table(row, f"{CONFIG}: a device")
+        if _steps(text(device, "path", f"{CONFIG}: a device")) == _steps(str(node["path"])):
+            if all(device.get(name) == node[name] for name in ("type", "major", "minor")):
                 return True
-            raise ContainerRefused(f"the device {made['path']} is another one than mpsd's; leave it out")
+            raise ContainerRefused(f"the device {node['path']} is not mpsd's; leave it out")
     return False
 
 
@@ -313,13 +298,9 @@ def _steps(path: str) -> tuple[str, ...]:
     return tuple(steps[1:] if steps[:2] == ["var", "run"] else steps)
 
 
-# What mpsd did to a bundle, in a file beside its config.json.
-#
-# One rule: not in config.json, because an annotation there may come from a tenant.
-
-
-class Kept:
-    """root, container: whose bundle it is. variables: what its processes are started with. record: what was added."""
+class BundleRecord:
+    """The file of what mpsd did to a bundle. root, container: whose bundle it is. variables: what its processes are
+    started with."""
 
     def __init__(self, root: str, container: str, variables: dict[str, str], record: Record) -> None:
         self.root = root
@@ -328,7 +309,7 @@ class Kept:
         self.record = record
 
 
-def read_record(folder: int) -> Kept | None:
+def read_record(folder: int) -> BundleRecord | None:
     """None for a bundle that mpsd did nothing to. Refused where the file cannot be read."""
     try:
         data = read(folder, RECORD, RECORD)
@@ -338,15 +319,11 @@ def read_record(folder: int) -> Kept | None:
     variables = inner(value, "environment", RECORD)
     environment = {name: word(entry, f"{RECORD}: environment") for name, entry in variables.items()}
     record = record_of(value.get("added"), f"{RECORD}: added")
-    return Kept(text(value, "root", RECORD), text(value, "id", RECORD), environment, record)
+    return BundleRecord(text(value, "root", RECORD), text(value, "id", RECORD), environment, record)
 
 
-def write(folder: int, kept: Kept) -> None:
+def write_record(folder: int, kept: BundleRecord) -> None:
     """OSError, Refused."""
-    value = {
-        "root": kept.root,
-        "id": kept.container,
-        "environment": kept.variables,
-        "added": kept.record.written(),
-    }
+    added = kept.record.written()
+    value = {"root": kept.root, "id": kept.container, "environment": kept.variables, "added": added}
     replace(folder, RECORD, json_text.write(value, RECORD) + "\n", 0o600)

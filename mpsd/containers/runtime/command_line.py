@@ -1,18 +1,9 @@
 """The command line of an OCI runtime, as runc and crun read it, with mpsd-runtime's own flags among the global ones.
 
-One rule: what is not known is handed on as it came; only the own flags are taken out.
+What is not known is handed on as it came; only the own flags are taken out.
 """
 
-import os
-import sys
-from _signal import (  # type: ignore[import-not-found]  # `signal` itself builds enums for 5 ms
-    SIG_DFL,
-    SIGPIPE,
-    SIGXFSZ,
-    signal,
-)
-
-from mpsd.containers.dialects.names import COMMANDS, NEXT_RUNTIMES
+from mpsd.containers.dialects.names import COMMANDS
 from mpsd.containers.runtime.json_text import ContainerRefused, shown
 
 _OWN = ("next", "run-dir", "runtime-log")
@@ -34,8 +25,8 @@ _EXEC_SHORT = {
 
 
 class CommandLine:
-    """own: own flags that were given, by name. options: global ones that take a value. passed: what the next runtime is
-    given. command: empty where there is none. arguments: what stands behind it.
+    """own: mpsd-runtime's flags that were given, by name. options: global ones with their values. passed: what the next
+    runtime is given. command: empty where there is none. arguments: what follows it.
     """
 
     def __init__(self) -> None:
@@ -61,7 +52,7 @@ class CommandLine:
 def read(argv: list[str]) -> CommandLine:
     """The command line, without the program's name."""
     line = CommandLine()
-    unsure = False  # behind an option that nobody knows, a word may be its value
+    unsure = False  # after an unknown option, a word may be its value
     at = 0
     while at < len(argv):
         word = argv[at]
@@ -106,7 +97,7 @@ class Options:
 
 
 def of_create(arguments: list[str]) -> Options:
-    """Of `create` and `run`, whose options may stand behind the id too. Refused where an unknown one hides the id."""
+    """Of `create` and `run`, whose options may follow the id too. Refused where an unknown one hides the id."""
     options = _options(arguments, _CREATE, _CREATE_FLAGS, _CREATE_SHORT, mixed=True)
     hidden = len(options.words) != 1 or any(not word.startswith("--") for word in options.unknown)
     if options.unknown and hidden:
@@ -146,68 +137,3 @@ def _options(
         elif not equals:
             found.unknown.append(word)
     return found
-
-
-# The runtime behind this one, which this process becomes.
-#
-# One rule: it finds everything as if it had been started in this one's place: pid, descriptors, environment, signals.
-
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where the environment names none
-_NOT_FOUND = 127  # as a shell says it
-_COERCED = "LC_CTYPE"
-
-
-def find(asked: str) -> str:
-    """The program's path. asked: a path or a name, empty for the usual ones. Refused."""
-    names = [asked] if asked else NEXT_RUNTIMES
-    for name in names:
-        path = _on_path(name)
-        if path:
-            return _not_ourselves(path)
-    missing = " or ".join(names)
-    raise ContainerRefused(f"the next runtime, {missing}, is not found; name one with --next", exit_code=_NOT_FOUND)
-
-
-def become(path: str, arguments: list[str]) -> ContainerRefused:
-    """Returns only where the program cannot be started, and why."""
-    for ignored in (SIGPIPE, SIGXFSZ):  # Python ignores them, and what is ignored stays so in the next program
-        signal(ignored, SIG_DFL)
-    try:
-        os.execve(path, [path, *arguments], _environment())
-    except OSError as error:
-        return ContainerRefused(
-            f"the next runtime {path} cannot be started: {error.strerror}; name one with --next", exit_code=126
-        )
-
-
-def _environment() -> dict[bytes, bytes]:
-    """As it was before Python began, which adds LC_CTYPE where it finds the locale C (PEP 538)."""
-    found = dict(os.environb)
-    if _COERCED.encode() in found:
-        try:
-            with open("/proc/self/environ", "rb") as given:
-                began = given.read().split(b"\0")
-        except OSError:
-            return found
-        if not any(entry.startswith(_COERCED.encode() + b"=") for entry in began):
-            del found[_COERCED.encode()]
-    return found
-
-
-def _on_path(name: str) -> str:
-    """Empty where there is none that may be run."""
-    folders = [""] if "/" in name else os.environ.get("PATH", _PATH).split(":")
-    for folder in folders:
-        path = f"{folder or '.'}/{name}" if "/" not in name else name
-        if os.access(path, os.X_OK) and not os.path.isdir(path):
-            return path
-    return ""
-
-
-def _not_ourselves(path: str) -> str:
-    try:
-        if os.path.samefile(path, sys.argv[0]):
-            raise ContainerRefused(f"the next runtime {path} is mpsd-runtime itself; name another with --next")
-    except OSError:
-        pass  # not started from a file
-    return path

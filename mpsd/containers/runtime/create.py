@@ -1,25 +1,22 @@
-"""Before `create` and `run`: a bundle whose environment asks for a share gets it, or is not made into a container.
+"""Before `create` and `run`: a bundle whose environment requests a share gets it, or no container is created from it.
 
-One rule: a bundle that asks for nothing stays byte for byte as it was, nobody is asked, and what only the others need
-is not loaded.
+A bundle that requests nothing stays byte for byte as it was, and mpsd is not asked. The record is written before the
+bundle: whatever is killed in between, it names everything that is there.
 """
 
 import os
-import stat
 
 from mpsd.containers.runtime import bundle, json_text
-from mpsd.containers.runtime import bundle as bundle_file
-from mpsd.containers.runtime import bundle as environment
-from mpsd.containers.runtime.asking import CREATED, NOTHING_ASKED, AnsweredDevice, Granted, ask, refusal
-from mpsd.containers.runtime.bundle import CONFIG, RECORD, Record
+from mpsd.containers.runtime.bundle import CONFIG, RECORD, BundleRecord, Record
+from mpsd.containers.runtime.client import CREATED, NOTHING_REQUESTED, Granted, ask, refusal
 from mpsd.containers.runtime.json_text import ContainerRefused, inner, member, rows, shown, table, text, texts
-from mpsd.containers.runtime.runtime_log import RuntimeLog, tell
+from mpsd.containers.runtime.log import RuntimeLog, warn
 
 
 class BundleOwner:
-    """Whose bundle it is, where mpsd listens, and the command of the hook that tells mpsd of the container's end.
+    """The container that a bundle is for, and where mpsd listens.
 
-    runtime: the next one, which makes the container.
+    hook: the command that reports the container's end to mpsd. runtime: the next one, which creates the container.
     """
 
     def __init__(
@@ -33,35 +30,33 @@ class BundleOwner:
         self.runtime = runtime
 
 
-def prepare(bundle: str, asker: BundleOwner) -> None:
+def prepare(path: str, owner: BundleOwner) -> None:
     """Refused, with the bundle as it was."""
-    folder = bundle_file.open_folder(bundle, "the bundle")
+    folder = bundle.open_folder(path, "the bundle")
     try:
         config = _config(folder)
         entries = texts(inner(config, "process", CONFIG), "env", CONFIG)
-        if environment.asks(entries) or bundle_file.is_there(folder, RECORD):
-            settle(folder, config, asker)
+        if bundle.requests_share(entries) or bundle.is_there(folder, RECORD):
+            _settle(folder, config, owner)
     finally:
         os.close(folder)
 
 
 def _config(folder: int) -> dict[str, object]:
     try:
-        data = bundle_file.read(folder, CONFIG, CONFIG)
+        data = bundle.read(folder, CONFIG, CONFIG)
     except FileNotFoundError:
         raise ContainerRefused("the bundle has no config.json; name the bundle's folder with --bundle") from None
     return table(json_text.read(data, CONFIG), CONFIG)
 
 
-# Whether a bundle's program may be root on the machine itself, as it is in most containers.
-#
-# One rule: where nobody can tell which user it is here, it may be root. The format: runtime-spec, config-linux.md.
+# -- whether a bundle's program may be root on the machine itself: runtime-spec, config-linux.md ----------------------
 
 _MAPPING = ("containerID", "hostID", "size")
 
 
 def may_be_root(config: dict[str, object]) -> bool:
-    """Refused where the bundle does not say it in the format."""
+    """True where it cannot be known. Refused where the bundle does not follow the format."""
     user = inner(inner(config, "process", CONFIG), "user", CONFIG)
     uid = _number(user, "uid", f"{CONFIG}: process: user")
     linux = inner(config, "linux", CONFIG)
@@ -87,9 +82,7 @@ def _number(holder: dict[str, object], name: str, where: str) -> int:
     return value
 
 
-# Brings a bundle to what mpsd answers about it: a grant in it, or nothing of one.
-#
-# One rule: the record is written before the bundle, so whatever is killed in between, it names all that is there.
+# -- from the request to a bundle with a grant in it, or without one ---------------------------------------------------
 
 _HOOK_S = 5
 _LONGEST_NAME = 128  # characters of a container's name; an annotation may have any number
@@ -97,57 +90,56 @@ _LONGEST_NAME = 128  # characters of a container's name; an annotation may have 
 _NAMES = ("nerdctl/name", "io.kubernetes.cri.container-name", "io.kubernetes.container.name")
 
 
-def settle(folder: int, config: dict[str, object], asker: BundleOwner) -> None:
+def _settle(folder: int, config: dict[str, object], owner: BundleOwner) -> None:
     """Refused, with the bundle as it was."""
     kept = bundle.read_record(folder)
     found = bundle.undo(config, kept.record) if kept else Record()
-    asks = _asks(config, asker)
-    granted = _granted(asks, asker) if asks else None
+    request = _request(config, owner)
+    granted = _granted(request, owner) if request else None
     if granted is None:
         if kept:
             _replace(folder, config)
             bundle.remove(folder, RECORD)
         return
-    hook: dict[str, object] = {"path": asker.hook[0], "args": asker.hook, "timeout": _HOOK_S}
-    added = bundle.apply(config, granted, [_node(each) for each in granted.devices], hook)
-    record = bundle.both(found, added)
-    bundle.write(folder, bundle.Kept(asker.root, asker.container, granted.environment, record))
+    added = bundle.apply(config, granted, {"path": owner.hook[0], "args": owner.hook, "timeout": _HOOK_S})
+    record = bundle.merged(found, added)
+    bundle.write_record(folder, BundleRecord(owner.root, owner.container, granted.environment, record))
     _replace(folder, config)
-    asker.log.event("granted", grant=granted.grant, environment=granted.environment)
+    owner.log.event("granted", grant=granted.grant, environment=granted.environment)
     for message in granted.messages:
-        tell(message)
+        warn(message)
 
 
-def _granted(asks: dict[str, object], asker: BundleOwner) -> Granted | None:
-    """None where nothing is asked after all. Refused."""
-    asker.log.event("asked", environment=asks["environment"])
-    answer = ask(asker.run_directory, "/v1/containers", asks)
-    if answer.status == NOTHING_ASKED:
-        asker.log.event("off", environment=asks["environment"])
+def _granted(request: dict[str, object], owner: BundleOwner) -> Granted | None:
+    """None where nothing is requested after all. Refused."""
+    owner.log.event("asked", environment=request["environment"])
+    answer = ask(owner.run_directory, "/v1/containers", request)
+    if answer.status == NOTHING_REQUESTED:
+        owner.log.event("off", environment=request["environment"])
         return None
     if answer.status != CREATED:
         raise refusal(answer)
     return Granted(answer.body)
 
 
-def _asks(config: dict[str, object], asker: BundleOwner) -> dict[str, object] | None:
-    """ContainerAsks of grants.rules.container_messages; None where nothing is asked. Refused."""
+def _request(config: dict[str, object], owner: BundleOwner) -> dict[str, object] | None:
+    """A HostContainerRequest of mpsd/grants/rules/messages.py; None where nothing is requested. Refused."""
     process = inner(config, "process", CONFIG)
     entries = texts(process, "env", CONFIG)
-    if not bundle.asks(entries):
+    if not bundle.requests_share(entries):
         return None
     script, variables = bundle.dialect(entries)
     annotations = inner(config, "annotations", CONFIG)
     return {
-        "root": asker.root,
-        "id": asker.container,
+        "root": owner.root,
+        "id": owner.container,
         "name": next((str(annotations[name])[:_LONGEST_NAME] for name in _NAMES if annotations.get(name)), ""),
         "environment": variables,
         "oom_script": script,
         "capabilities": texts(inner(process, "capabilities", CONFIG), "bounding", CONFIG),
         "host_ipc": _has_host_ipc(inner(config, "linux", CONFIG)),
         "host_root": may_be_root(config),
-        "runtime": asker.runtime,
+        "runtime": owner.runtime,
     }
 
 
@@ -167,19 +159,6 @@ def _is_ours(path: str) -> bool:
     except OSError:
         return False  # the next runtime cannot enter it either, and says so
     return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
-
-
-def _node(device: AnsweredDevice) -> dict[str, object]:
-    """Refused where there is no device."""
-    try:
-        seen = os.stat(device.source)
-    except OSError as error:
-        raise ContainerRefused(f"mpsd's device {device.source} is gone: {error.strerror}; see `mpsd status`") from None
-    kind = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}.get(stat.S_IFMT(seen.st_mode), "")
-    if not kind:
-        raise ContainerRefused(f"mpsd's device {device.source} is no device; see `mpsd status`")
-    major, minor = os.major(seen.st_rdev), os.minor(seen.st_rdev)
-    return bundle.node(device, kind, major, minor, stat.S_IMODE(seen.st_mode))
 
 
 def _replace(folder: int, config: dict[str, object]) -> None:

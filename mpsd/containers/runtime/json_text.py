@@ -1,19 +1,18 @@
-"""Reads and writes JSON with the two C functions that the package `json` is built on.
+"""Reads and writes JSON with the two C functions that the package `json` is built on, and reads fields by their type.
 
-`json` itself imports `re` and `enum` and takes longer to load than all the rest of this program.
-
-One rule: what is read can be written again: bytes that are no UTF-8 and lone surrogates come out as escapes.
+`json` itself imports `re` and `enum` and takes longer to load than all the rest of this program. What is read can be
+written again: bytes that are no UTF-8 and lone surrogates come out as escapes. A field whose name is there in another
+case is refused: Go would take it for the same field and see something else than was seen here.
 """
 
 from _json import encode_basestring_ascii, make_encoder, make_scanner
 
-# What stops a container from being made.
-#
-# One rule: each reason is a sentence that names the object, what is wrong with it and the remedy.
-
 
 class ContainerRefused(Exception):
-    """reasons: all that is wrong, in plain words. exit_code: the one of `mpsd-runtime`."""
+    """What stops a container from being created. exit_code: of `mpsd-runtime`.
+
+    reasons: sentences, each with the object, what is wrong with it and the remedy.
+    """
 
     def __init__(self, *reasons: str, exit_code: int = 1) -> None:
         super().__init__("; ".join(reasons))
@@ -53,7 +52,7 @@ _encode = make_encoder(None, _unknown, encode_basestring_ascii, None, ":", ",", 
 
 
 def read(data: bytes, what: str) -> object:
-    """The value of a JSON text. Refused, which names it as `what`, where it is none, or is nested without end."""
+    """The value of a JSON text. Refused, which names it as `what`, where it is none, or is nested too deeply."""
     text = data.decode("utf-8", "surrogateescape")
     begin = len(text) - len(text.lstrip(_SPACE))
     try:
@@ -73,13 +72,7 @@ def write(value: object, what: str) -> str:
     try:
         return "".join(_encode(value, 0))
     except (ValueError, RecursionError):
-        raise ContainerRefused(f"{what} holds what JSON cannot say; write it anew") from None
-
-
-# The fields of a JSON object, with their types.
-#
-# One rule: a name that is there in another case is refused: Go reads it as the same field, and would see something else
-# than was seen here.
+        raise ContainerRefused(f"{what} holds a value that JSON cannot express; write it anew") from None
 
 
 def table(value: object, where: str) -> dict[str, object]:

@@ -1,26 +1,32 @@
-"""`mpsd-runtime`: an OCI runtime in front of runc, for containers that ask for a share of a GPU by their environment.
+"""`mpsd-runtime`: an OCI runtime in front of runc, for containers that request a share of a GPU by their environment.
 
-One rule: what it does not decide about it hands to the next runtime as it came, and a container that asks for a share
-and does not get it is not created.
+Whatever it does not decide about, it hands to the next runtime as it came. A container that requests a share and does
+not get it is not created.
 """
 
 import os
 import sys
+from _signal import (  # type: ignore[import-not-found]  # `signal` itself builds enums for 5 ms
+    SIG_DFL,
+    SIGPIPE,
+    SIGXFSZ,
+    signal,
+)
 
+from mpsd.containers.dialects.names import NEXT_RUNTIMES
 from mpsd.containers.runtime import command_line
-from mpsd.containers.runtime import command_line as next_program
 from mpsd.containers.runtime.command_line import CommandLine
 from mpsd.containers.runtime.json_text import ContainerRefused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from mpsd.containers.runtime.runtime_log import RuntimeLog
+    from mpsd.containers.runtime.log import RuntimeLog
 
-_INTERRUPTED = 130  # as mpsd.platform.imports.INTERRUPTED; nothing of the command line is imported here
+_INTERRUPTED = 130  # as mpsd.platform.imports.INTERRUPTED, which is slow to import
 _HELP = """\
-mpsd-runtime: an OCI runtime in front of another. Where a container's environment asks for a share of a GPU
-(ALIYUN_COM_GPU_MEM_CONTAINER, GPU_MEM_PER_DEVICE, EGPU and others: `mpsd explain --env`), it asks `mpsd up` for it, and
-writes the grant into the bundle before the next runtime makes the container. All else is the next runtime's.
+mpsd-runtime: an OCI runtime in front of another. Where a container's environment requests a share of a
+GPU (ALIYUN_COM_GPU_MEM_CONTAINER, GPU_MEM_PER_DEVICE, EGPU and others: `mpsd explain --env`), it asks `mpsd up` for it
+and writes the grant into the bundle before the next runtime creates the container. All else is the next runtime's.
 
     mpsd-runtime [--next PROGRAM] [--run-dir DIR] [--runtime-log FILE] GLOBAL-OPTION... COMMAND ...
 
@@ -64,7 +70,7 @@ def _run(line: CommandLine) -> int:
         _show_help(line)
         return 0
     try:
-        following = next_program.find(line.own["next"])
+        following = find_next(line.own["next"])
         line.root = _root(line, following)
         if line.command in {"create", "run"}:
             _create(line, following)
@@ -78,7 +84,7 @@ def _run(line: CommandLine) -> int:
         return _give_up(
             line, ContainerRefused(f"{error.filename or line.command}: {error.strerror}; see that it can be written")
         )
-    return _give_up(line, next_program.become(following, line.passed))
+    return _give_up(line, become(following, line.passed))
 
 
 def _create(line: CommandLine, following: str) -> None:
@@ -93,8 +99,8 @@ def _create(line: CommandLine, following: str) -> None:
 
     hook = [*_own_command(), "--run-dir", line.own["run-dir"], "--runtime-log", line.own["runtime-log"]]
     hook += ["--root", line.root, "over"]
-    asker = create.BundleOwner(line.root, line.container, line.own["run-dir"], _log(line), hook, following)
-    create.prepare(options.values.get("bundle", ""), asker)
+    owner = create.BundleOwner(line.root, line.container, line.own["run-dir"], _log(line), hook, following)
+    create.prepare(options.values.get("bundle", ""), owner)
 
 
 def _exec(line: CommandLine) -> None:
@@ -103,9 +109,9 @@ def _exec(line: CommandLine) -> None:
     if "process" not in options.values or "help" in options.values or not options.words:
         return
     line.container = options.words[0]
-    from mpsd.containers.runtime import processes as exec_process
+    from mpsd.containers.runtime import processes
 
-    exec_process.prepare(line.root, line.container, options.values["process"], line.own["run-dir"], _log(line))
+    processes.prepare(line.root, line.container, options.values["process"], line.own["run-dir"], _log(line))
 
 
 def _root(line: CommandLine, following: str) -> str:
@@ -119,7 +125,7 @@ def _root(line: CommandLine, following: str) -> str:
 
 
 def _log(line: CommandLine) -> "RuntimeLog":
-    from mpsd.containers.runtime.runtime_log import RuntimeLog
+    from mpsd.containers.runtime.log import RuntimeLog
 
     return RuntimeLog(line.own["runtime-log"], line.root, line.container)
 
@@ -135,13 +141,13 @@ def _own_command() -> list[str]:
 
 
 def _give_up(line: CommandLine, refused: ContainerRefused) -> int:
-    from mpsd.containers.runtime import runtime_log
+    from mpsd.containers.runtime import log
 
     subject = f"container {line.container}: " if line.container else ""
     for reason in refused.reasons:
-        runtime_log.tell(subject + reason)
+        log.warn(subject + reason)
     text = f"mpsd-runtime: {subject}{refused}"
-    runtime_log.report_error(line.options.get("log", ""), line.options.get("log-format", ""), text)
+    log.report_error(line.options.get("log", ""), line.options.get("log-format", ""), text)
     if line.container:
         _log(line).event("refused", reasons=list(refused.reasons))
     return refused.exit_code
@@ -155,3 +161,66 @@ def _show_help(line: CommandLine) -> None:
         log=own["runtime-log"],
     )
     os.write(1, (shown + ("\n" if line.wants_help else "")).encode())
+
+
+# -- the next runtime, which this process becomes: pid, descriptors, environment and signals stay as they came --------
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where the environment names none
+_NOT_FOUND = 127  # as a shell says it
+_COERCED = "LC_CTYPE"
+
+
+def find_next(asked: str) -> str:
+    """The program's path. asked: a path or a name, empty for the usual ones. Refused."""
+    names = [asked] if asked else NEXT_RUNTIMES
+    for name in names:
+        path = _on_path(name)
+        if path and _is_this_program(path):
+            raise ContainerRefused(f"the next runtime {path} is mpsd-runtime itself; name another with --next")
+        if path:
+            return path
+    missing = " or ".join(names)
+    raise ContainerRefused(f"the next runtime, {missing}, is not found; name one with --next", exit_code=_NOT_FOUND)
+
+
+def become(path: str, arguments: list[str]) -> ContainerRefused:
+    """Returns only where the program cannot be started, and why."""
+    for ignored in (SIGPIPE, SIGXFSZ):  # Python ignores them, and what is ignored stays so in the next program
+        signal(ignored, SIG_DFL)
+    try:
+        os.execve(path, [path, *arguments], _environment())
+    except OSError as error:
+        return ContainerRefused(
+            f"the next runtime {path} cannot be started: {error.strerror}; name one with --next", exit_code=126
+        )
+
+
+def _environment() -> dict[bytes, bytes]:
+    """As it was before Python began, which adds LC_CTYPE where it finds the locale C (PEP 538)."""
+    found = dict(os.environb)
+    if _COERCED.encode() in found:
+        try:
+            with open("/proc/self/environ", "rb") as given:
+                began = given.read().split(b"\0")
+        except OSError:
+            return found
+        if not any(entry.startswith(_COERCED.encode() + b"=") for entry in began):
+            del found[_COERCED.encode()]
+    return found
+
+
+def _on_path(name: str) -> str:
+    """Empty where there is none that may be run."""
+    folders = [""] if "/" in name else os.environ.get("PATH", _PATH).split(":")
+    for folder in folders:
+        path = f"{folder or '.'}/{name}" if "/" not in name else name
+        if os.access(path, os.X_OK) and not os.path.isdir(path):
+            return path
+    return ""
+
+
+def _is_this_program(path: str) -> bool:
+    try:
+        return os.path.samefile(path, sys.argv[0])
+    except OSError:
+        return False  # this one was not started from a file

@@ -1,24 +1,20 @@
-"""Before `exec --process FILE`: the new process gets the limits that hold now.
+"""A container's later processes and its end: `exec --process FILE`, and `over`, the poststop hook.
 
 An engine's process file has the image's environment, without the grant's variables: its program would run beside MPS.
-`exec` without a file takes the container's own environment, in which they are; `--env` behind it may lift them, which
-only who may start programs as root on this machine can do, and the watchdog sees.
-
-One rule: a container that has no grant is never kept waiting, and one that has is never without its variables.
+So the file gets the limits that hold now. `exec` without a file takes the container's own environment, which has them;
+`--env` after it may lift them, which only somebody who may start programs as root can do, and the watchdog sees it.
+`over` reports to mpsd that a container has ended; it never fails and never takes long, since the engine waits for it.
 """
 
 import os
 import select
 import time
 
-from mpsd.containers.runtime import bundle as bundle_file
-from mpsd.containers.runtime import bundle as bundle_record
-from mpsd.containers.runtime import bundle as environment
-from mpsd.containers.runtime import json_text
-from mpsd.containers.runtime.asking import ask
-from mpsd.containers.runtime.asking import environment as variables_of
+from mpsd.containers.runtime import bundle, json_text
+from mpsd.containers.runtime.client import ask
+from mpsd.containers.runtime.client import environment as variables_of
 from mpsd.containers.runtime.json_text import ContainerRefused, inner, table, text, texts
-from mpsd.containers.runtime.runtime_log import RuntimeLog
+from mpsd.containers.runtime.log import RuntimeLog
 
 _STATES = ("state.json", "status")  # runc's and crun's, in the container's folder below the root
 _LABEL = "bundle="  # in runc's state
@@ -32,15 +28,13 @@ def prepare(root: str, container: str, process: str, run_directory: str, log: Ru
     if kept is None:
         return
     folder_path, _, name = process.rpartition("/")
-    folder = bundle_file.open_folder(
-        folder_path or ("/" if process.startswith("/") else "."), "the folder of --process"
-    )
+    folder = bundle.open_folder(folder_path or ("/" if process.startswith("/") else "."), "the folder of --process")
     try:
-        holder = table(json_text.read(bundle_file.read(folder, name, process), process), process)
+        holder = table(json_text.read(bundle.read(folder, name, process), process), process)
         entries = texts(holder, "env", process)
         variables = _variables(kept, root, container, run_directory)
-        holder["env"] = environment.replaced(entries, variables)
-        bundle_file.replace(folder, name, json_text.write(holder, process))
+        holder["env"] = bundle.replaced(entries, variables)
+        bundle.replace(folder, name, json_text.write(holder, process))
     except FileNotFoundError:
         raise ContainerRefused(f"{process} is not there; name a file with --process") from None
     finally:
@@ -48,8 +42,8 @@ def prepare(root: str, container: str, process: str, run_directory: str, log: Ru
     log.event("exec", environment=variables)
 
 
-def _variables(kept: bundle_record.Kept, root: str, container: str, run_directory: str) -> dict[str, str]:
-    """What mpsd says holds now; where it is away, what the container was made with. Refused."""
+def _variables(kept: bundle.BundleRecord, root: str, container: str, run_directory: str) -> dict[str, str]:
+    """Those that hold now; where mpsd does not answer, those that the container was created with. Refused."""
     try:
         asked = {"root": root, "id": container}
         answer = ask(run_directory, "/v1/containers/environment", asked, _ANSWER_S, patience_s=0.0)
@@ -59,38 +53,38 @@ def _variables(kept: bundle_record.Kept, root: str, container: str, run_director
         pass
     if (kept.root, kept.container) != (root, container):
         raise ContainerRefused(
-            "mpsd does not answer, and the bundle is another container's by now; start it with `mpsd up`"
+            "mpsd does not answer, and the bundle belongs to another container now; start it with `mpsd up`"
         )
     return kept.variables
 
 
-def _kept(root: str, container: str) -> bundle_record.Kept | None:
+def _kept(root: str, container: str) -> bundle.BundleRecord | None:
     """What mpsd did to the container's bundle; None where it did nothing, or where there is no such container."""
     if "/" in container or container in {"", ".", ".."}:
         return None
-    bundle = _bundle(f"{root}/{container}")
-    if not bundle:
+    path = _bundle_path(f"{root}/{container}")
+    if not path:
         return None
     try:
-        folder = bundle_file.open_folder(bundle, "the bundle")
+        folder = bundle.open_folder(path, "the bundle")
     except ContainerRefused:
         return None
     try:
-        return bundle_record.read_record(folder)
+        return bundle.read_record(folder)
     finally:
         os.close(folder)
 
 
-def _bundle(state_path: str) -> str:
-    """The folder of the container's bundle; empty where nobody says."""
+def _bundle_path(state_path: str) -> str:
+    """The folder of the container's bundle; empty where it is not known."""
     try:
-        folder = bundle_file.open_folder(state_path, "the state")
+        folder = bundle.open_folder(state_path, "the state")
     except ContainerRefused:
         return ""
     try:
         for name in _STATES:
             try:
-                state = table(json_text.read(bundle_file.read(folder, name, name), name), name)
+                state = table(json_text.read(bundle.read(folder, name, name), name), name)
             except FileNotFoundError:
                 continue
             labels = texts(inner(state, "config", name), "labels", name)
@@ -101,10 +95,7 @@ def _bundle(state_path: str) -> str:
         os.close(folder)
 
 
-# `over`, the poststop hook: tells mpsd that a container has ended.
-#
-# One rule: it never fails and never takes long, since the container's engine waits for it; mpsd finds out by itself
-# too.
+# -- the poststop hook: mpsd would notice the container's end by itself too --------------------------------------------
 
 _DEADLINE_S = 3.0
 _LONGEST_STATE = 1024**2  # bytes

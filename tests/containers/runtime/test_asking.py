@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.containers.runtime.asking import NobodyAnswers, ask, refusal
+from mpsd.containers.runtime.client import NoAnswer, ask, refusal
 from mpsd.containers.runtime.json_text import ContainerRefused
 
 
@@ -75,7 +75,7 @@ def test_an_answer_is_understood(tmp_path: Path, said: bytes, status: int, body:
 def test_what_is_no_answer_is_refused(tmp_path: Path, said: bytes) -> None:
     with pytest.raises(ContainerRefused) as raised, _saying_until_closed(tmp_path, said):
         _ask(tmp_path)
-    assert not isinstance(raised.value, NobodyAnswers)
+    assert not isinstance(raised.value, NoAnswer)
 
 
 @contextmanager
@@ -107,19 +107,19 @@ def test_one_that_goes_away_before_it_answered_is_asked_again(tmp_path: Path) ->
 
 
 def test_one_that_goes_away_for_good_is_said(tmp_path: Path) -> None:
-    with _saying(tmp_path, b""), pytest.raises(NobodyAnswers, match="start it with `mpsd up`"):
+    with _saying(tmp_path, b""), pytest.raises(NoAnswer, match="start it with `mpsd up`"):
         ask(str(tmp_path), "/v1/containers", {}, 5.0, patience_s=0.0)
 
 
 def test_one_that_never_answers_is_given_up(tmp_path: Path) -> None:
-    with _listening(tmp_path), pytest.raises(NobodyAnswers, match="did not answer"):
+    with _listening(tmp_path), pytest.raises(NoAnswer, match="did not answer"):
         _ask(tmp_path, 0.2)
 
 
 def test_one_whose_queue_is_full_is_given_up_in_time(tmp_path: Path) -> None:
     with _listening(tmp_path, backlog=0), socket.socket(socket.AF_UNIX) as first:
         first.connect(str(tmp_path / "mpsd.sock"))
-        with pytest.raises(NobodyAnswers, match="takes no more questions"):
+        with pytest.raises(NoAnswer, match="accepts no more connections"):
             _ask(tmp_path, 0.2)
 
 
@@ -128,7 +128,7 @@ def test_nobody_there_is_said_with_the_remedy(tmp_path: Path, left: bool) -> Non
     if left:
         with _listening(tmp_path):
             pass
-    with pytest.raises(NobodyAnswers, match=r"nobody answers on .*; start it with `mpsd up`"):
+    with pytest.raises(NoAnswer, match=r"nobody answers on .*; start it with `mpsd up`"):
         _ask(tmp_path)
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from mpsd.containers.dialects import names
 from mpsd.containers.runtime import bundle, json_text
-from mpsd.containers.runtime.asking import Granted
 from mpsd.containers.runtime.bundle import Record
+from mpsd.containers.runtime.client import Granted
 from mpsd.containers.runtime.json_text import ContainerRefused
 
 NAMES = st.sampled_from([*names.VARIABLES, "CUDA_MPS_PIPE_DIRECTORY", "PATH", "", "X"])
@@ -60,8 +60,8 @@ def test_a_bundle_has_what_was_granted_last_once_whatever_was_killed_before(
         found = bundle.undo(config, record)
         assert sorted(config["process"]["env"]) == sorted(entries)
         assert config["mounts"] == [own]
-        added = bundle.apply(config, _granted(variables, mounts), [], hook)
-        record = bundle.record_of(json.loads(json.dumps(bundle.both(found, added).written())), "the record")
+        added = bundle.apply(config, _granted(variables, mounts), hook)
+        record = bundle.record_of(json.loads(json.dumps(bundle.merged(found, added).written())), "the record")
         if not killed:
             on_disk = config
             assert [mount["destination"] for mount in config["mounts"]] == ["/own", *mounts]
@@ -73,7 +73,7 @@ def test_a_bundle_has_what_was_granted_last_once_whatever_was_killed_before(
 
 def test_what_a_person_changed_since_stays() -> None:
     config: dict[str, object] = {"process": {"env": ["A=1"]}}
-    record = bundle.apply(config, _granted({"A": "2"}, []), [], {"path": "/hook"})
+    record = bundle.apply(config, _granted({"A": "2"}, []), {"path": "/hook"})
     config["process"] = {"env": ["A=3"]}
     bundle.undo(config, record)
     assert config["process"] == {"env": ["A=3"]}

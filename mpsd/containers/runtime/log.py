@@ -1,6 +1,6 @@
-"""What mpsd-runtime says: its own log, its user, and whoever reads the errors of a runtime.
+"""Where mpsd-runtime writes: its own log, its user's terminal, and the file in which engines look for errors.
 
-One rule: a place that cannot be written never stops a container.
+A place that cannot be written to never stops a container.
 """
 
 import os
@@ -12,7 +12,7 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class RuntimeLog:
-    """One JSON line an event, of one container. path: of the log file; its folder is made."""
+    """One JSON line for each event of one container. path: of the log file; its folder is made."""
 
     def __init__(self, path: str, root: str, container: str) -> None:
         self._path = path
@@ -21,18 +21,18 @@ class RuntimeLog:
         self._works = True
 
     def event(self, name: str, **fields: object) -> None:
-        said = {"time": _now(), "event": name, "id": self._container, "root": self._root, **fields}
         if not self._works:
             return
+        line = {"time": _now(), "event": name, "id": self._container, "root": self._root, **fields}
         try:
             _make_folder(os.path.dirname(self._path))
-            _append(self._path, json_text.write(said, "the event") + "\n", 0o640, os.O_NOFOLLOW)
+            _append(self._path, json_text.write(line, "the event") + "\n", 0o640, os.O_NOFOLLOW)
         except OSError as error:
             self._works = False
-            tell(f"its log {self._path} cannot be written: {error.strerror}; the container is not kept waiting")
+            warn(f"its log {self._path} cannot be written: {error.strerror}; the container is not delayed by this")
 
 
-def tell(text: str) -> None:
+def warn(text: str) -> None:
     """To the user: `docker run` shows it."""
     try:
         os.write(2, f"mpsd-runtime: {text}\n".encode("utf-8", "backslashreplace"))
@@ -41,7 +41,7 @@ def tell(text: str) -> None:
 
 
 def report_error(path: str, form: str, text: str) -> None:
-    """Writes an error where `--log` says, as runc would: containerd, Docker and podman show it to their user."""
+    """Writes an error to the file of `--log`, as runc would: containerd, Docker and podman show it to their user."""
     if path in {"", "/dev/stderr"}:
         return
     quoted = json_text.write(text, "the error")
@@ -52,7 +52,7 @@ def report_error(path: str, form: str, text: str) -> None:
     try:
         _append(path, line, 0o644, 0)
     except OSError as error:
-        tell(f"the file {path} of --log cannot be written: {error.strerror}")
+        warn(f"the file {path} of --log cannot be written: {error.strerror}")
 
 
 def _append(path: str, line: str, mode: int, flags: int) -> None:

@@ -1,6 +1,7 @@
-"""Asks `mpsd up` over its Unix socket.
+"""Asks `mpsd up` over its Unix socket, and reads what it answers about a container (mpsd/grants/rules/messages.py).
 
-One rule: every wait has a deadline, and only root or the own user is believed, since what is answered is run.
+Every wait has a deadline. Only root or this process's own user is believed, since what is answered is run; an answer
+that is not of the form this version knows is refused before anything is changed.
 """
 
 import sys
@@ -13,7 +14,7 @@ from mpsd.containers.runtime.json_text import ContainerRefused, rows, table, tex
 
 _LONGEST_ANSWER = 1024**2  # bytes
 _FIRST_ERROR = 400
-_AGAIN_S = 0.05
+_RETRY_S = 0.05
 _CREDENTIALS = 12  # bytes: pid, uid, gid; unix(7)
 
 
@@ -25,49 +26,44 @@ class HttpAnswer:
         self.body = body
 
 
-class NobodyAnswers(ContainerRefused):
-    """mpsd is not there, or was not heard in time."""
+class NoAnswer(ContainerRefused):
+    """mpsd does not run, or did not answer in time."""
 
 
-class _WentAway(Exception):
+class _Disconnected(Exception):
     """The connection ended before the answer did: mpsd is being upgraded, perhaps."""
 
 
 def ask(run_directory: str, url: str, body: object, answer_s: float = 30.0, patience_s: float = 5.0) -> HttpAnswer:
-    """The answer to a POST. NobodyAnswers, after `answer_s` in all, or where nobody listened for `patience_s`; Refused.
+    """The answer to a POST. NoAnswer after `answer_s` in all, or where nobody listened for `patience_s`; Refused.
 
     Asking again is safe: mpsd knows by the pid and the name who asks, and for what.
     """
     path = f"{run_directory}/mpsd.sock"
-    request = _request(url, json_text.write(body, "the question"))
+    request = _request(url, json_text.write(body, "the request"))
     end = time.monotonic() + answer_s
-    absent = None  # since when nobody is there; None while somebody was at the last try
+    absent = None  # since when nobody listens; None where somebody did at the last try
     while True:
         try:
             return _answer(_exchange(path, request, end))
-        except (FileNotFoundError, ConnectionRefusedError, _WentAway) as error:
+        except (FileNotFoundError, ConnectionRefusedError, _Disconnected) as error:
             now = time.monotonic()
             absent = now if absent is None else absent
-            if now + _AGAIN_S > min(end, absent + patience_s):
-                raise NobodyAnswers(_nobody(path, isinstance(error, _WentAway))) from None
+            if now + _RETRY_S > min(end, absent + patience_s):
+                what = "closed the connection" if isinstance(error, _Disconnected) else "is not running: nobody answers"
+                raise NoAnswer(f"mpsd {what} on {path}; start it with `mpsd up`, or see its log") from None
         except BlockingIOError:  # its queue is full
             absent = None
-            if time.monotonic() + _AGAIN_S > end:
-                raise NobodyAnswers(f"mpsd takes no more questions on {path}; see its log") from None
+            if time.monotonic() + _RETRY_S > end:
+                raise NoAnswer(f"mpsd accepts no more connections on {path}; see its log") from None
         except TimeoutError:
-            raise NobodyAnswers(f"mpsd did not answer on {path} within {answer_s:g} s; see its log") from None
+            raise NoAnswer(f"mpsd did not answer on {path} within {answer_s:g} s; see its log") from None
         except PermissionError:
             raise ContainerRefused(f"you may not use {path}; ask whoever runs mpsd on this machine") from None
         except OSError as error:
             why = error.strerror or error
             raise ContainerRefused(f"{path} cannot be used: {why}; name mpsd's folder with --run-dir") from None
-        time.sleep(_AGAIN_S)
-
-
-def _nobody(path: str, went_away: bool) -> str:
-    if went_away:
-        return f"mpsd went away while it was asked on {path}; see its log, and start it with `mpsd up`"
-    return f"mpsd does not run here: nobody answers on {path}; start it with `mpsd up`"
+        time.sleep(_RETRY_S)
 
 
 def _request(url: str, body: str) -> bytes:
@@ -78,7 +74,7 @@ def _request(url: str, body: str) -> bytes:
 
 
 def _exchange(path: str, request: bytes, end: float) -> bytes:
-    """Everything that is answered. OSError, _WentAway, Refused."""
+    """All bytes that are answered. OSError, _Disconnected, Refused."""
     connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC)
     try:
         connection.settimeout(_left(end))
@@ -86,19 +82,19 @@ def _exchange(path: str, request: bytes, end: float) -> bytes:
         uid = int.from_bytes(connection.getsockopt(SOL_SOCKET, SO_PEERCRED, _CREDENTIALS)[4:8], sys.byteorder)
         if uid not in {0, geteuid()}:
             raise ContainerRefused(f"user {uid} answers on {path}, who is neither root nor you; start mpsd as root")
-        heard = bytearray()
+        received = bytearray()
         try:
             connection.settimeout(_left(end))
             connection.sendall(request)
             connection.settimeout(_left(end))
             while piece := connection.recv(65536):
-                heard += piece
-                if len(heard) > _LONGEST_ANSWER:
+                received += piece
+                if len(received) > _LONGEST_ANSWER:
                     raise ContainerRefused(f"mpsd answers more than {_LONGEST_ANSWER} bytes on {path}; see its log")
                 connection.settimeout(_left(end))
         except (BrokenPipeError, ConnectionResetError):
-            raise _WentAway from None
-        return bytes(heard)
+            raise _Disconnected from None
+        return bytes(received)
     finally:
         connection.close()
 
@@ -107,105 +103,78 @@ def _left(end: float) -> float:
     return max(end - time.monotonic(), 0.001)
 
 
-def _answer(heard: bytes) -> HttpAnswer:
-    """_WentAway where it is not whole; Refused where it is no HTTP, or no JSON."""
-    head, between, body = heard.partition(b"\r\n\r\n")
+def _answer(received: bytes) -> HttpAnswer:
+    """_Disconnected where it is not whole; Refused where it is no HTTP, or no JSON."""
+    head, between, body = received.partition(b"\r\n\r\n")
     if not between:
-        raise _WentAway
+        raise _Disconnected
     status_line, *headers = head.decode("latin-1").split("\r\n")
     words = status_line.split(None, 2)
     if len(words) < 2 or not words[0].startswith("HTTP/1.") or not (words[1].isdecimal() and len(words[1]) == 3):
-        raise ContainerRefused("what answers in mpsd's place does not speak HTTP; see which program listens there")
+        raise ContainerRefused("what answers on mpsd's socket does not speak HTTP; see which program listens there")
     for header in headers:
         name, _, value = header.partition(":")
         if name.lower() == "content-length" and value.strip() != str(len(body)):
-            raise _WentAway
+            raise _Disconnected
     status = int(words[1])
     try:
-        return HttpAnswer(status, json_text.read(body, "mpsd's answer") if body else None)
+        return HttpAnswer(status, json_text.read(body, _ANSWER) if body else None)
     except ContainerRefused:
         if status < _FIRST_ERROR:
             raise
         return HttpAnswer(status, None)  # of its HTTP server, in words
 
 
-# What mpsd answers about a container: `grants.rules.container_messages` as they arrive.
-#
-# One rule: what is not of the form that this version knows is refused before anything is changed.
+# -- what is answered about a container ------------------------------------------------------------------------------
 
 _ANSWER = "mpsd's answer"
 CREATED = 201
-NOTHING_ASKED = 204
+NOTHING_REQUESTED = 204
 _NOT_FOUND = 404
 
 
-class AnsweredMount:
-    """A folder of this machine, seen in the container at `inside`."""
-
-    def __init__(self, source: str, inside: str, read_only: bool) -> None:
-        self.source = source
-        self.inside = inside
-        self.read_only = read_only
-
-
-class AnsweredDevice:
-    """A device node of this machine, made again in the container at `inside`, for `access`."""
-
-    def __init__(self, source: str, inside: str, access: str) -> None:
-        self.source = source
-        self.inside = inside
-        self.access = access
-
-
 class Granted:
-    """What goes into the bundle."""
+    """What goes into the bundle: variables; (source, inside, read_only) of folders of this machine; and (source,
+    inside, access) of device nodes that are made again in the container."""
 
     def __init__(self, body: object) -> None:
         """Refused."""
         answer = table(body, _ANSWER)
         self.grant = text(answer, "grant", _ANSWER)
         self.environment = environment(answer)
-        self.mounts = [_mount(row) for row in rows(answer, "mounts", _ANSWER)]
-        self.devices = [_device(row) for row in rows(answer, "devices", _ANSWER)]
+        self.mounts: list[tuple[str, str, bool]] = []
+        for row in rows(answer, "mounts", _ANSWER):
+            mount = table(row, f"{_ANSWER}: a mount")
+            self.mounts.append((_path(mount, "source"), _path(mount, "inside"), mount.get("read_only") is not False))
+        self.devices: list[tuple[str, str, str]] = []
+        for row in rows(answer, "devices", _ANSWER):
+            device = table(row, f"{_ANSWER}: a device")
+            access = text(device, "access", _ANSWER)
+            if not access or access.strip("rwm"):
+                raise ContainerRefused(f"{_ANSWER} names the access {access!a}; see its log")
+            self.devices.append((_path(device, "source"), _path(device, "inside"), access))
         self.messages = texts(answer, "messages", _ANSWER)
 
 
 def environment(answer: dict[str, object]) -> dict[str, str]:
-    """Its variables. Refused."""
-    read = table(answer.get("environment"), f"{_ANSWER}: environment")
-    for name in read:
+    """The answer's variables. Refused."""
+    variables = table(answer.get("environment"), f"{_ANSWER}: environment")
+    for name in variables:
         if not name or "=" in name or "\0" in name:
             raise ContainerRefused(f"{_ANSWER} names a variable {name!a}; see its log")
-    return {name: word(value, f"{_ANSWER}: environment: {name}") for name, value in read.items()}
+    return {name: word(value, f"{_ANSWER}: environment: {name}") for name, value in variables.items()}
 
 
 def refusal(answer: HttpAnswer) -> ContainerRefused:
     """Why mpsd refuses, in its own words where it has any."""
     reasons = texts(answer.body, "reasons", _ANSWER) if isinstance(answer.body, dict) else []
     if not reasons and answer.status == _NOT_FOUND:
-        return ContainerRefused("the mpsd that runs here knows nothing of containers; upgrade it")
-    return (
-        ContainerRefused(*reasons)
-        if reasons
-        else ContainerRefused(f"mpsd answers {answer.status} and no reason; see its log")
-    )
+        reasons = ["the mpsd that runs here does not support containers; upgrade it"]
+    return ContainerRefused(*reasons or [f"mpsd answers {answer.status} without a reason; see its log"])
 
 
-def _mount(row: object) -> AnsweredMount:
-    read = table(row, f"{_ANSWER}: a mount")
-    return AnsweredMount(_path(read, "source"), _path(read, "inside"), read.get("read_only") is not False)
-
-
-def _device(row: object) -> AnsweredDevice:
-    read = table(row, f"{_ANSWER}: a device")
-    access = text(read, "access", _ANSWER)
-    if not access or access.strip("rwm"):
-        raise ContainerRefused(f"{_ANSWER} names the access {access!a}; see its log")
-    return AnsweredDevice(_path(read, "source"), _path(read, "inside"), access)
-
-
-def _path(read: dict[str, object], name: str) -> str:
-    path = text(read, name, _ANSWER)
+def _path(row: dict[str, object], name: str) -> str:
+    path = text(row, name, _ANSWER)
     if not path.startswith("/"):
         raise ContainerRefused(f"{_ANSWER} names the path {path!a}, which is not absolute; see its log")
     return path
