@@ -70,7 +70,7 @@ class RuleMode(StrEnum):
 
 
 class RuleId(StrEnum):
-    """The name of each rule of admission, which never changes. `admission.rules.table` says what each is for."""
+    """The name of each rule of admission, which never changes. `admission.rules` says what each is for."""
 
     OBJECT_MALFORMED = "object-malformed"
     REQUEST_IMPOSSIBLE = "request-impossible"

@@ -1,7 +1,6 @@
 """Objects under judgement, for tests of the rules of admission."""
 
-from mpsd.admission.rules.context import RequestContext
-from mpsd.admission.rules.table import RuleFinding
+from mpsd.admission.rules.rule import RequestContext, RuleFinding
 from mpsd.admission.rules.verdict import judge
 from mpsd.model.policy import Policy
 from mpsd.platform.rules.kubernetes_objects import read_object

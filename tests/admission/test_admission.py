@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from mpsd.admission.rules.table import RULES
-from mpsd.admission.rules.verdict import AdmissionVerdict, review, review_all
+from mpsd.admission.rules.verdict import RULES, AdmissionVerdict, review, review_all
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.model.policy import HostIPC, Policy, RuleId
 from mpsd.model.problem import Problem
@@ -114,7 +113,7 @@ def test_a_gpu_pod_without_host_ipc_is_refused_in_words_that_name_it(version: st
     (found,) = verdict.problems
     assert found.rule == "host-ipc-missing"
     assert found.where == ".".join([*STEPS[version, kind], "spec", "hostIPC"])
-    assert "hostIPC: true" in found.message
+    assert "hostIPC: true" in found.remedy
     assert not verdict.requests
 
 

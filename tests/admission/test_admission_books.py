@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from mpsd.admission.rules.context import RequestContext
 from mpsd.admission.rules.requests import PLACEMENT_ANNOTATIONS
+from mpsd.admission.rules.rule import RequestContext
 from tests.admission.cases import PLACED, broken, in_kind
 from tests.model.manifests import MEMORY, Fields, container, pod
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpsd.admission.rules.context import RequestContext
+from mpsd.admission.rules.rule import RequestContext
 from mpsd.model.policy import HostIPC
 from tests.admission.cases import broken, in_kind, with_volume
 from tests.model.manifests import MEMORY, container, inside, pod, with_admission

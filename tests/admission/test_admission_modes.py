@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from mpsd.admission.rules.context import label_of, modes_in
+from mpsd.admission.rules.verdict import label_of, modes_in
 from mpsd.model.policy import RuleId, RuleMode
 
 RULES = {RuleId.PRIVILEGED: RuleMode.ENFORCE, RuleId.HOST_PID: RuleMode.WARN, RuleId.HOST_ROOT: RuleMode.AUDIT}

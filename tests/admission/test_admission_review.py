@@ -38,8 +38,7 @@ def test_the_sample_without_host_ipc_is_refused_in_words_that_name_it() -> None:
     assert rules_refusing(answer) == ["host-ipc-missing"]
     assert answer.message == (
         "Job team/mps-sample is refused, 1 problem\n"
-        "  spec.template.spec.hostIPC: a pod that asks for a GPU needs hostIPC: true, without which its programs do "
-        "not reach MPS; add hostIPC: true beside containers"
+        "  spec.template.spec.hostIPC: MPS clients need it; set spec.hostIPC: true"
     )
 
 
@@ -136,7 +135,7 @@ def test_warnings_are_short_and_each_says_its_rule() -> None:
     answer = validated(review_of(thing))
     assert len(answer.warnings) > 3
     assert all(len(warning) < 120 for warning in answer.warnings)
-    assert {"host-pid: remove it; MPS works without"} < set(answer.warnings)
+    assert {"host-pid: remove it; MPS does not need it"} < set(answer.warnings)
 
 
 def test_an_answer_stays_short_however_much_is_wrong() -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from mpsd.admission.rules.table import RULES, RuleScope
+from mpsd.admission.rules.rule import RuleScope
+from mpsd.admission.rules.verdict import RULES
 from mpsd.model.policy import HostIPC, Policy, RuleId
 from mpsd.platform.rules.kubernetes_objects import read_object
 from tests.admission.cases import KINDS, PLACED, broken, found, in_kind, with_volume

@@ -83,7 +83,7 @@ def test_the_sample_without_host_ipc_is_refused_in_words_that_name_it() -> None:
     (problem,) = verdict["problems"]
     assert problem.keys() == {"rule", "where", "value", "message", "remedy"}
     assert problem["rule"] == "host-ipc-missing"
-    assert "hostIPC: true" in problem["message"]
+    assert "hostIPC: true" in problem["remedy"]
     assert verdict["requests"] == verdict["limits"] == []
     assert verdict["environment"] == {}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from mpsd.admission.rules.table import RULES
+from mpsd.admission.rules.verdict import RULES
 from mpsd.model.cgpu_policies import POLICIES
 from mpsd.model.domain import TRANSITIONS
 from mpsd.model.metrics import METRICS

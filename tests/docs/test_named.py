@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from mpsd.admission.rules.context import label_of
+from mpsd.admission.rules.verdict import label_of
 from mpsd.containers.dialects.names import VARIABLES
 from mpsd.model.conditions import mps_ready
 from mpsd.model.domain import State

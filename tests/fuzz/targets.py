@@ -54,7 +54,7 @@ class Target:
 
 
 def _review(body: bytes) -> None:
-    """As `admission.webhook_review` takes a body; what it answers 400 to may be raised, and nothing else."""
+    """As `admission.review_api` takes a body; what it answers 400 to may be raised, and nothing else."""
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, MalformedReview, RecursionError):
         _answer(read_review(msgspec.json.decode(body)))
 

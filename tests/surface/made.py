@@ -18,7 +18,7 @@ import pytest
 import typer
 import yaml
 
-from mpsd.admission.rules.table import RULES
+from mpsd.admission.rules.verdict import RULES
 from mpsd.cli import inspect_cgpu, kubectl_mps, main
 from mpsd.containers.runtime import main as runtime
 from mpsd.containers.runtime.json_text import ContainerRefused

@@ -1,21 +1,16 @@
-"""The rules that keep the scheduler's ledger true: what is asked for, and who says where it runs.
+"""The rules for what a pod requests, and for who decides where it runs: only somebody who asks mpsd for room may."""
 
-One rule: whatever decides where a pod runs must have asked mpsd whether there is room.
-"""
+from collections.abc import Iterator
 
-from collections.abc import Iterator, Mapping
-
-from mpsd.admission.rules.context import NO_DEVICES, RuleInput
-from mpsd.model.client_limits import VISIBLE_DEVICES
+from mpsd.admission.rules.rule import Rule, RuleInput, RuleScope, rule
 from mpsd.model.fields import Fields, at
-from mpsd.model.names import matches, matching, within_reach
-from mpsd.model.pod import Container, Pod, Variable, VariableSource
+from mpsd.model.names import matches
+from mpsd.model.pod import Container
 from mpsd.model.policy import Policy, RuleId
 from mpsd.model.problem import Problem, shown
 from mpsd.model.quantity import is_zero
-from mpsd.model.request import asks
 
-# The annotations that say which GPU a pod has: mpsd's, gpushare's first and its second form.
+# The annotations with the GPU of a pod: mpsd's, gpushare's first and its second form.
 PLACEMENT_ANNOTATIONS = (
     "mpsd.io/gpu",
     "ALIYUN_COM_GPU_MEM_*",
@@ -24,25 +19,50 @@ PLACEMENT_ANNOTATIONS = (
 )
 
 
-def malformed(case: RuleInput) -> tuple[Problem, ...]:
+@rule(
+    RuleId.OBJECT_MALFORMED,
+    RuleScope.EVERY,
+    "a field of the wrong type is ignored or misread",
+    "write the type that the Kubernetes API defines",
+)
+def _malformed(case: RuleInput) -> tuple[Problem, ...]:
     return case.malformed
 
 
-def impossible_requests(case: RuleInput) -> tuple[Problem, ...]:
+@rule(
+    RuleId.REQUEST_IMPOSSIBLE,
+    RuleScope.ASKING,
+    "a request that no GPU can serve waits for ever or fails on the node",
+    "request whole GiB, no more than a card has and enough for a CUDA context, and 5 to 100 percent in steps of 5",
+)
+def _impossible(case: RuleInput) -> tuple[Problem, ...]:
     return case.share.problems
 
 
-def other_gpus(case: RuleInput) -> Iterator[Problem]:
+@rule(
+    RuleId.OTHER_GPU_TOO,
+    RuleScope.ASKING,
+    "another device plugin tracks whole GPUs and MIG devices, and both would set NVIDIA_VISIBLE_DEVICES",
+    "request one of the two",
+)
+def _other_gpu(case: RuleInput) -> Iterator[Problem]:
     for container in case.pod.containers:
         for key, amounts in (("limits", container.limits), ("requests", container.requests)):
             for name, amount in named(amounts, case.policy.admission.other_gpus):
                 if name not in ours(case.policy):
                     where = at(container.path, "resources", key, name)
-                    message = f"is another way to a GPU than {case.policy.resources.memory}, and a pod may have one"
-                    yield Problem(RuleId.OTHER_GPU_TOO, where, shown(amount), message, "remove one of the two")
+                    remedy = f"request {name} or {case.policy.resources.memory}, not both"
+                    message = "a pod may have GPUs from one device plugin only"
+                    yield Problem(RuleId.OTHER_GPU_TOO, where, shown(amount), message, remedy)
 
 
-def gpus_apart(case: RuleInput) -> Iterator[Problem]:
+@rule(
+    RuleId.GPUS_NOT_TOGETHER,
+    RuleScope.ASKING,
+    "several GPUs of one container need one control daemon for all of them",
+    "list GPUs that belong together under domains in the policy",
+)
+def _gpus_apart(case: RuleInput) -> Iterator[Problem]:
     name = case.policy.resources.count
     gpus = max((request.gpus for request in case.share.requests), default=1)
     if gpus > max([1, *map(len, case.policy.domains)]):
@@ -52,43 +72,70 @@ def gpus_apart(case: RuleInput) -> Iterator[Problem]:
         yield Problem(RuleId.GPUS_NOT_TOGETHER, where, shown(case.pod.labels.get(name)), message, remedy)
 
 
-def scheduler_name(case: RuleInput) -> Iterator[Problem]:
-    scheduler, allowed = case.pod.scheduler, case.policy.admission.schedulers
-    if scheduler and scheduler not in allowed:
-        message = "this scheduler does not ask mpsd which GPU has room"
-        yield Problem(
-            RuleId.SCHEDULER_NAME, _in_spec(case.pod, "schedulerName"), shown(scheduler), message, _one_of(allowed)
+@rule(
+    RuleId.SCHEDULER_NAME,
+    RuleScope.ASKING,
+    "another scheduler does not know the free capacity of each GPU",
+    "remove schedulerName",
+)
+def _scheduler_name(case: RuleInput) -> Iterator[Problem]:
+    message = "this scheduler does not ask mpsd which GPU has room"
+    allowed = case.policy.admission.schedulers
+    yield from _not_allowed(case, RuleId.SCHEDULER_NAME, "schedulerName", case.pod.scheduler, allowed, message)
+
+
+@rule(
+    RuleId.NODE_NAME,
+    RuleScope.ASKING,
+    "a pod with nodeName bypasses the scheduler",
+    "select nodes by nodeSelector or affinity",
+)
+def _node_name(case: RuleInput) -> Iterator[Problem]:
+    if case.pod.node and not case.context.is_placed:
+        where, message = (
+            at(case.pod.path, "spec", "nodeName"),
+            "bypasses the scheduler, which knows where there is room",
         )
+        remedy = "remove it; select nodes by nodeSelector or affinity"
+        yield Problem(RuleId.NODE_NAME, where, shown(case.pod.node), message, remedy)
 
 
-def node_name(case: RuleInput) -> Iterator[Problem]:
-    if case.pod.node and not case.circumstances.is_placed:
-        message = "goes past the scheduler, which knows what each GPU has left"
-        remedy = "remove it; choose nodes by nodeSelector or affinity"
-        yield Problem(RuleId.NODE_NAME, _in_spec(case.pod, "nodeName"), shown(case.pod.node), message, remedy)
+@rule(
+    RuleId.RUNTIME_CLASS,
+    RuleScope.ASKING,
+    "another runtime may set up GPUs differently",
+    "remove runtimeClassName, or allow the class in the policy",
+)
+def _runtime_class(case: RuleInput) -> Iterator[Problem]:
+    message = "this runtime may set up GPUs differently"
+    allowed = case.policy.admission.runtime_classes
+    yield from _not_allowed(case, RuleId.RUNTIME_CLASS, "runtimeClassName", case.pod.runtime_class, allowed, message)
 
 
-def runtime_class(case: RuleInput) -> Iterator[Problem]:
-    runtime, allowed = case.pod.runtime_class, case.policy.admission.runtime_classes
-    if runtime and runtime not in allowed:
-        message = "this runtime may set up GPUs in a way of its own"
-        yield Problem(
-            RuleId.RUNTIME_CLASS, _in_spec(case.pod, "runtimeClassName"), shown(runtime), message, _one_of(allowed)
-        )
-
-
-def placement_annotations(case: RuleInput) -> Iterator[Problem]:
-    """Those that this writer has added, changed or taken away."""
-    now, before = case.pod.annotations, case.circumstances.annotations_before
-    if (not now and not before) or case.circumstances.writer in case.policy.admission.placement_accounts:
+@rule(
+    RuleId.PLACEMENT_ANNOTATION,
+    RuleScope.ASKING,
+    "the ledger is restored from these annotations, so only schedulers may write them",
+    "do not set or change them",
+)
+def _placement_annotations(case: RuleInput) -> Iterator[Problem]:
+    """Those that this writer has added, changed or removed."""
+    now, before = case.pod.annotations, case.context.annotations_before
+    if (not now and not before) or case.context.writer in case.policy.admission.placement_accounts:
         return
     for name in sorted({*now, *before}):
         if now.get(name) != before.get(name) and matches(name, PLACEMENT_ANNOTATIONS):
             where = at(case.pod.path, "metadata", "annotations", name)
             value = shown(now[name]) if name in now else "gone"
-            message = "says which GPU the pod has, which is for the scheduler to write"
-            remedy = "leave it as it was" if name in before else "remove it"
+            remedy = "restore its value" if name in before else "remove it"
+            message = "only a scheduler may write which GPU the pod has"
             yield Problem(RuleId.PLACEMENT_ANNOTATION, where, value, message, remedy)
+
+
+REQUEST_RULES: tuple[Rule, ...] = (
+    *(_malformed, _impossible, _other_gpu, _gpus_apart),
+    *(_scheduler_name, _node_name, _runtime_class, _placement_annotations),
+)
 
 
 def has_device_of_another(container: Container, policy: Policy) -> bool:
@@ -100,101 +147,18 @@ def has_device_of_another(container: Container, policy: Policy) -> bool:
 
 
 def named(amounts: Fields, patterns: tuple[str, ...]) -> Iterator[tuple[str, object]]:
-    """The resources that match, where there is more than nothing of them."""
+    """The resources that match, where more than nothing is requested of them."""
     return ((name, amount) for name, amount in amounts.items() if matches(name, patterns) and not is_zero(amount))
 
 
-def ours(policy: Policy) -> Mapping[str, None]:
-    names = policy.resources
-    return dict.fromkeys((names.memory, names.percent, names.count))
+def ours(policy: Policy) -> tuple[str, str, str]:
+    """The names of mpsd's resources."""
+    return policy.resources.memory, policy.resources.percent, policy.resources.count
 
 
-def _in_spec(pod: Pod, key: str) -> str:
-    return at(pod.path, "spec", key)
-
-
-def _one_of(allowed: tuple[str, ...]) -> str:
-    return f"remove it, or write {' or '.join(allowed)}" if allowed else "remove it"
-
-
-# The rules for variables: what would lift a container's limits, or give it a GPU that nobody counts.
-#
-# One rule: names count exactly as they are written, as programs read them; a Secret is never read.
-
-_REMOVE = "remove it; the node sets what the container needs"
-
-
-def blocked_variables(case: RuleInput) -> Iterator[Problem]:
-    """Those of the containers of a pod that asks for a GPU, named one by one or as keys of a known ConfigMap."""
-    is_blocked = matching(case.policy.admission.blocked_environment)
-    for container in case.pod.containers:
-        for variable in container.variables:
-            if is_blocked(variable.name) and not _is_harmless(variable, container, case):
-                message = (
-                    "hides from the container the GPU it asks for"
-                    if _gives_nothing(variable)
-                    else "a pod may not set this itself: it would lift limits or take a GPU that nobody counts"
-                )
-                yield Problem(RuleId.ENVIRONMENT_BLOCKED, variable.path, _value(variable), message, _REMOVE)
-        for source in container.sources:
-            for key in sorted(_keys(source, case)):
-                if is_blocked(source.prefix + key):
-                    value = f"{source.kind} {shown(source.name)} with the key {shown(key)}"
-                    message = f"sets {shown(source.prefix + key)}, which a pod may not set itself"
-                    remedy = "remove the key, or name those you need under env, each with valueFrom"
-                    yield Problem(RuleId.ENVIRONMENT_BLOCKED, source.path, value, message, remedy)
-
-
-def visible_devices_unasked(case: RuleInput) -> Iterator[Problem]:
-    for container in case.pod.containers:
-        for variable in container.variables:
-            if variable.name == VISIBLE_DEVICES and not _gives_nothing(variable):
-                message = "takes a GPU that the pod does not ask for, so that nobody counts it"
-                remedy = f"remove it, and ask for {case.policy.resources.memory} under resources.limits"
-                yield Problem(RuleId.UNASKED_VISIBLE_DEVICES, variable.path, _value(variable), message, remedy)
-
-
-def secrets(case: RuleInput) -> Iterator[Problem]:
-    yield from _unseen(case, RuleId.ENVIRONMENT_SECRET, "Secret")
-
-
-def unseen_config_maps(case: RuleInput) -> Iterator[Problem]:
-    yield from _unseen(case, RuleId.ENVIRONMENT_UNSEEN, "ConfigMap")
-
-
-def _unseen(case: RuleInput, rule: RuleId, kind: str) -> Iterator[Problem]:
-    for container in case.asking:
-        for source in container.sources:
-            reach = within_reach(source.prefix, case.policy.admission.blocked_environment)
-            if reach and source.kind == kind and source.name not in case.circumstances.config_maps:
-                behind = f" behind the prefix {shown(source.prefix)}" if source.prefix else ""
-                named = ", ".join(reach)
-                message = f"its keys become variables{behind} and are not looked at here; none may be {named}"
-                remedy = "name the keys you need under env, each with valueFrom"
-                yield Problem(rule, source.path, f"{source.kind} {shown(source.name)}", message, remedy)
-
-
-def config_maps_within_reach(pod: Pod, policy: Policy) -> Iterator[str]:
-    """The names of the ConfigMaps that could set a blocked variable."""
-    blocked = policy.admission.blocked_environment
-    for container in pod.containers:
-        for source in container.sources:
-            if source.kind == "ConfigMap" and within_reach(source.prefix, blocked):
-                yield source.name
-
-
-def _keys(source: VariableSource, case: RuleInput) -> frozenset[str]:
-    known = case.circumstances.config_maps if source.kind == "ConfigMap" else {}
-    return known.get(source.name, frozenset())
-
-
-def _is_harmless(variable: Variable, container: Container, case: RuleInput) -> bool:
-    return _gives_nothing(variable) and not asks(container, case.policy.resources)
-
-
-def _gives_nothing(variable: Variable) -> bool:
-    return variable.name == VISIBLE_DEVICES and variable.value in NO_DEVICES
-
-
-def _value(variable: Variable) -> str:
-    return "taken from elsewhere" if variable.value is None else shown(variable.value)
+def _not_allowed(
+    case: RuleInput, rule_id: RuleId, key: str, value: str, allowed: tuple[str, ...], message: str
+) -> Iterator[Problem]:
+    if value and value not in allowed:
+        remedy = f"remove it, or write {' or '.join(allowed)}" if allowed else "remove it"
+        yield Problem(rule_id, at(case.pod.path, "spec", key), shown(value), message, remedy)

@@ -1,6 +1,6 @@
-"""Answers an AdmissionReview: what is refused (validating) and what is changed (mutating).
+"""The answer to an AdmissionReview: what is refused (validating) and what is changed (mutating).
 
-One rule: what is looked up beside the object is advice; where it is missing the policy's own word counts.
+What is looked up beside the object is advice; where it is missing, the policy's own mode counts.
 """
 
 import base64
@@ -9,11 +9,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from mpsd.admission.rules.context import NamespaceModes, RequestContext, modes_in
+from mpsd.admission.rules.environment import config_maps_within_reach
 from mpsd.admission.rules.host import host_ipc_is_added
-from mpsd.admission.rules.requests import config_maps_within_reach
-from mpsd.admission.rules.table import RuleFinding
-from mpsd.admission.rules.verdict import HOST_IPC, Change, is_exempt, judge, of_mode, patch_for_debugging, patch_for_pod
+from mpsd.admission.rules.rule import RequestContext, RuleFinding
+from mpsd.admission.rules.verdict import (
+    HOST_IPC,
+    Change,
+    NamespaceModes,
+    is_exempt,
+    judge,
+    modes_in,
+    of_mode,
+    patch_for_debugging,
+    patch_for_pod,
+)
 from mpsd.model.fields import TOO_MANY_FIELDS, FieldReader, Fields, at
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.policy import Policy, RuleId, RuleMode
@@ -21,9 +30,7 @@ from mpsd.model.problem import Problem, shown
 from mpsd.model.request import asks_for_gpu
 from mpsd.platform.rules.kubernetes_objects import KubernetesObject, read_object
 
-# What an AdmissionReview of `admission.k8s.io/v1` asks, read from JSON that has been decoded.
-#
-# One rule: any JSON is a review or a `MalformedReview` with every reason; nothing else is raised.
+# -- what an AdmissionReview of `admission.k8s.io/v1` asks, read from decoded JSON ---------------------------------
 
 API_VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
 _SPECIFIED = ("spec", "template")  # where every kind keeps what a pod is made of
@@ -31,7 +38,7 @@ _DESCRIBED = ("labels", "annotations")
 
 
 class MalformedReview(Exception):
-    """What is no AdmissionReview. Its text is the reason, for whoever sent it; the answer is 400."""
+    """The body is no AdmissionReview, with every reason, for whoever sent it; the answer is 400."""
 
 
 class Operation(StrEnum):
@@ -157,9 +164,8 @@ def _metadata(thing: Fields) -> Fields:
     return metadata if isinstance(metadata, dict) else {}
 
 
-# The answer to an AdmissionReview, as Kubernetes reads it.
-#
-# One rule: the sentences are those of `mpsd explain`; only their lines are cut to the length that Kubernetes asks for.
+# -- the answer as Kubernetes reads it -----------------------------------------------------------------------------
+# The sentences are those of `mpsd explain`; only their lines are cut to the length that Kubernetes asks for.
 
 # Kubernetes asks for warnings of at most 120 characters, and cuts them once all together pass 4096.
 _WARNING_LENGTH = 119
@@ -258,18 +264,7 @@ def _audit(verdicts: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {mode: named for mode, named in by_mode.items() if named}
 
 
-__all__ = [
-    "AdmissionAnswer",
-    "AdmissionContext",
-    "MalformedReview",
-    "Review",
-    "ReviewNeeds",
-    "mutate",
-    "needed_to_mutate",
-    "needed_to_validate",
-    "read_review",
-    "validate",
-]
+# -- how a review is answered --------------------------------------------------------------------------------------
 
 ConfigMapName = tuple[str, str]  # namespace, name
 

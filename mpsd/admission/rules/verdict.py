@@ -1,22 +1,86 @@
-"""Whether an object may have what it asks for: one verdict, whoever asks.
+"""Whether an object may have what it requests: every problem in it at once, and how hard each rule is taken there."""
 
-One rule: everything that is wrong with an object is said at once.
-"""
-
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from mpsd.admission.rules.context import Modes, RequestContext, case_of
-from mpsd.admission.rules.requests import has_device_of_another
-from mpsd.admission.rules.table import RuleFinding, findings
+from mpsd.admission.rules.environment import ENVIRONMENT_RULES
+from mpsd.admission.rules.host import HOST_RULES
+from mpsd.admission.rules.requests import REQUEST_RULES, has_device_of_another
+from mpsd.admission.rules.rule import RequestContext, Rule, RuleFinding, RuleScope, rule_input
 from mpsd.model.client_limits import VISIBLE_DEVICES
 from mpsd.model.fields import Fields
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.pod import CONTAINER_FIELDS, Container, Pod
 from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
-from mpsd.model.problem import Problem
+from mpsd.model.problem import Problem, shown
 from mpsd.model.request import ContainerRequest, asks, asks_for_gpu
 from mpsd.platform.rules.kubernetes_objects import KubernetesObject, objects_in, read_object
+
+# In the order of the policy, which is the one in which they are reported.
+RULES: tuple[Rule, ...] = tuple(
+    sorted((*REQUEST_RULES, *ENVIRONMENT_RULES, *HOST_RULES), key=lambda rule: list(RuleId).index(rule.id))
+)
+_FOR_ASKING = tuple(rule for rule in RULES if rule.scope is not RuleScope.NOT_ASKING)
+_FOR_OTHERS = tuple(rule for rule in RULES if rule.scope is not RuleScope.ASKING)
+
+
+# -- how hard each rule is taken -----------------------------------------------------------------------------------
+# The policy's mode, and what a namespace's labels make of it. The three labels work as those of Pod Security Admission
+# do, each for itself; the strongest that names a rule counts.
+
+Modes = Mapping[RuleId, RuleMode]
+
+# What each label covers without a value: those rules of the policy, and the stronger ones, so that a rule that is not
+# enforced in a namespace is still warned of.
+_COVERED: Mapping[RuleMode, frozenset[RuleMode]] = {
+    RuleMode.ENFORCE: frozenset({RuleMode.ENFORCE}),
+    RuleMode.WARN: frozenset({RuleMode.ENFORCE, RuleMode.WARN}),
+    RuleMode.AUDIT: frozenset(RuleMode),
+}
+_VALUES: Mapping[str, Callable[[RuleMode, RuleMode], bool]] = {
+    "all": lambda _label, _rule: True,
+    "none": lambda _label, _rule: False,
+    "default": lambda label, rule: rule in _COVERED[label],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceModes:
+    """What counts in one namespace.
+
+    modes: without the rules that count for nothing there. remarks: labels not understood.
+    """
+
+    modes: Modes
+    remarks: tuple[str, ...] = ()
+    changes_pods: bool = True
+
+
+def label_of(mode: RuleMode) -> str:
+    return f"mpsd.io/{mode}"
+
+
+def modes_in(labels: Fields, rules: Modes) -> NamespaceModes:
+    """The modes of a namespace with these labels. Where it enforces nothing, its pods are not changed either."""
+    values = {mode: labels[label_of(mode)] for mode in RuleMode if label_of(mode) in labels} if labels else {}
+    if not values:
+        return NamespaceModes(rules)
+    covers = {mode: _VALUES.get(str(values.get(mode, "default")), _VALUES["default"]) for mode in RuleMode}
+    modes = {
+        rule: next(mode for mode in RuleMode if covers[mode](mode, own))
+        for rule, own in rules.items()
+        if any(covers[mode](mode, own) for mode in RuleMode)
+    }
+    return NamespaceModes(modes, tuple(_not_understood(values)), values.get(RuleMode.ENFORCE) != "none")
+
+
+def _not_understood(values: Mapping[RuleMode, object]) -> Iterator[str]:
+    for mode, value in values.items():
+        if value not in _VALUES:
+            yield f"the namespace's label {label_of(mode)} is {shown(value)}: write all, none or default"
+
+
+# -- the verdict ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +139,13 @@ def review(thing: object, policy: Policy, facts: GpuFacts) -> AdmissionVerdict:
     )
 
 
-def judge(found: KubernetesObject, policy: Policy, facts: GpuFacts, circumstances: RequestContext) -> Judgement:
+def judge(found: KubernetesObject, policy: Policy, facts: GpuFacts, context: RequestContext) -> Judgement:
     """What the rules find in an object; exemptions are the caller's."""
     if found.pod is None:
         return Judgement(tuple(RuleFinding(RuleId.OBJECT_MALFORMED, problem) for problem in found.problems))
-    case = case_of(found.pod, found.problems, policy, facts, circumstances)
-    return Judgement(tuple(findings(case)), case.share.requests)
+    case = rule_input(found.pod, found.problems, policy, facts, context)
+    rules = _FOR_ASKING if case.asking else _FOR_OTHERS
+    return Judgement(tuple(RuleFinding(rule.id, one) for rule in rules for one in rule.look(case)), case.share.requests)
 
 
 def is_exempt(found: KubernetesObject, policy: Policy) -> bool:
@@ -97,9 +162,8 @@ def _problems(found: Iterable[RuleFinding]) -> tuple[Problem, ...]:
     return tuple(finding.problem for finding in found)
 
 
-# What mpsd changes in a pod that is created, as a JSON Patch (RFC 6902).
-#
-# One rule: a change adds what is missing; a variable that somebody wrote is left to the rules, which may refuse it.
+# -- what mpsd changes in a pod that is created, as a JSON Patch (RFC 6902) ----------------------------------------
+# A change adds what is missing; a variable that somebody wrote is left to the rules, which may refuse it.
 
 Change = dict[str, object]  # one operation of the patch
 

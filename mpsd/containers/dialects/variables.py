@@ -6,7 +6,7 @@ Whatever a tenant wrote takes no noticeable time to read, and every problem is k
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from mpsd.admission.rules.context import NO_DEVICES
+from mpsd.admission.rules.rule import NO_DEVICES
 from mpsd.containers.dialects.names import VISIBLE_DEVICES
 from mpsd.model.grants import Gpu
 from mpsd.model.problem import InvalidInput, Problem, shown

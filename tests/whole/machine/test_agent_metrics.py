@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from mpsd.admission.metrics import WebhookMetrics
+from mpsd.admission.review_api import WebhookMetrics
 from mpsd.model.metrics import Teller, told_by
 from mpsd.model.node_status import NodeStatus
 from mpsd.platform.server_metrics import ServerMetrics

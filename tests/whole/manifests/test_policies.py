@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpsd.admission.rules.context import RequestContext
+from mpsd.admission.rules.rule import RequestContext
 from mpsd.admission.rules.verdict import judge, patch_for_debugging, patch_for_pod
 from mpsd.model.policy import RuleId, RuleMode
 from mpsd.platform.rules.kubernetes_objects import read_object

@@ -5,9 +5,9 @@ One rule: any JSON is read as far as it can be; nothing here raises, and nothing
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mpsd.admission.rules.context import RequestContext, modes_in
 from mpsd.admission.rules.requests import named, ours
-from mpsd.admission.rules.verdict import judge
+from mpsd.admission.rules.rule import RequestContext
+from mpsd.admission.rules.verdict import judge, modes_in
 from mpsd.model.fields import FieldReader, Fields, Seconds
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.names import NAME_LABEL
