@@ -1,18 +1,21 @@
-"""`mpsd agent`: looks at the node, decides, acts, and answers programs that ask for a GPU.
+"""The agent of one node: in each reconcile cycle it looks at the node, decides and acts; `GrantQueue` holds the
+requests that wait for an answer.
 
-One rule: everything it knows can be found again on the node, so it may be killed at any time and no client notices.
+Everything it knows can be found again on the node, so it may be killed at any time without an effect on clients.
 """
 
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mpsd.agent.events import EventHistory
 from mpsd.agent.rules.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide, stages
+from mpsd.agent.rules.node_events import REFUSED, VIOLATION_REASONS, node_events
 from mpsd.grants.ledger import Ledger
 from mpsd.model.domain import SERVING, after_is
+from mpsd.model.events import Event, PastEvent
 from mpsd.model.identity import ProcessIdentity, process_of
 from mpsd.model.node_view import DomainRecord, DomainView, NodeView, ServerLimit, WaitingRequest
 from mpsd.model.policy import Policy
@@ -23,20 +26,62 @@ from mpsd.mps.records import DomainRecords
 from mpsd.mps.rules.control_protocol import NotUnderstood
 from mpsd.platform import records
 from mpsd.platform.event_loop import DeathWatch
+from mpsd.platform.kube_time import stamp
 from mpsd.platform.logs import logger
 from mpsd.platform.settings import Settings
 from mpsd.watchdog.watchdog import Watchdog
 
-# Tells the domains' daemons their memory limits, and remembers which of them are confirmed.
-#
-# One rule: a limit counts as in force only after it was read back from this very daemon and server, and not for ever: a
-# root program on the host can change it (docs/mps-observed.md, section 4).
+_KEPT, _VIOLATIONS_KEPT, _REFUSALS_KEPT = 80, 20, 20
 
-_BELIEVED_S = 120.0
+
+class EventHistory:
+    """The last events of this node since the agent began, for its page. since: seconds since 1970.
+
+    It is bounded by kind, so that neither refusals, violations nor repeated events push anything else out.
+    """
+
+    def __init__(self) -> None:
+        self.since = time.time()
+        self._kept: deque[PastEvent] = deque(maxlen=_KEPT)
+        self._violations: deque[PastEvent] = deque(maxlen=_VIOLATIONS_KEPT)
+        self._refusals: deque[PastEvent] = deque(maxlen=_REFUSALS_KEPT)
+
+    def compare(self, before: NodeView | None, now: NodeView) -> None:
+        """Adds the events between two consecutive views. before: None for the first."""
+        self._kept.extend(_past(event) for event in node_events(before, now, "", stamp))
+
+    def add(self, event: Event) -> None:
+        """An event that no view shows; a repeated one is kept once, at its last time."""
+        new = _past(event)
+        kept = self._violations if new.what in VIOLATION_REASONS else self._kept
+        again = next((one for one in kept if replace(one, at=new.at) == new), None)
+        if again:
+            kept.remove(again)
+        kept.append(new)
+
+    def refused(self, command: str, reason: str) -> None:
+        self._refusals.append(PastEvent(time.time(), REFUSED, command, reason))
+
+    def all(self) -> Sequence[PastEvent]:
+        return (*self._kept, *self._violations, *self._refusals)
+
+
+def _past(event: Event) -> PastEvent:
+    subject = event.subject
+    where = f"{subject.namespace}/{subject.name}" if subject.namespace else subject.name
+    at = time.time() if event.at is None else event.at
+    return PastEvent(at, event.reason.value, where, event.message, subject.uid)
+
+
+_CONFIRMED_S = 120.0  # a confirmed limit counts so long: root programs can change it (docs/mps-observed.md, section 4)
 
 
 class DomainLimits:
-    """environment: of the control commands."""
+    """Sets the memory limits of the domains' daemons, and knows which are in force.
+
+    A limit counts as in force only after it was read back from this very daemon and server. environment: of the control
+    commands.
+    """
 
     def __init__(self, settings: Settings, environment: Mapping[str, str], policy: Callable[[], Policy]) -> None:
         self._settings = settings
@@ -52,7 +97,7 @@ class DomainLimits:
             self._confirmed[record.domain] = {}
         confirmed = self._confirmed.setdefault(record.domain, {})
         here = {None, *record.servers}
-        fresh = (limit for limit, at in confirmed.values() if limit.server in here and now - at < _BELIEVED_S)
+        fresh = (limit for limit, at in confirmed.values() if limit.server in here and now - at < _CONFIRMED_S)
         return DomainView(record, frozenset(fresh))
 
     async def set(self, domain: str, limit: ServerLimit, now: float) -> bool:
@@ -68,39 +113,28 @@ class DomainLimits:
         return before is None or before[0] != limit
 
 
-# Lets tasks wait until a loop has looked and acted on what they changed.
-#
-# One rule: a turn counts for a task only if it began after the task asked, so that it saw what the task had done.
-
-
 class ReconcileCycle:
-    """The turns of one loop."""
+    """Lets tasks wait for a whole cycle of a loop, one that began after they asked and so saw what they had done."""
 
     def __init__(self) -> None:
         self._asked: list[asyncio.Future[None]] = []
         self._under_way: list[asyncio.Future[None]] = []
 
     def begin(self) -> None:
-        """The loop begins a turn; who asks from now on waits for the next one."""
+        """Who asks from now on waits for the next cycle."""
         self._under_way, self._asked = self._under_way + self._asked, []
 
     def end(self) -> None:
-        """The turn is over."""
         served, self._under_way = self._under_way, []
         for one in served:
             if not one.done():
                 one.set_result(None)
 
     async def next(self) -> None:
-        """Returns after a whole turn. The caller sees to it that there is one, and to a deadline."""
+        """Returns after a whole cycle. The caller sees to it that there is one, and to a deadline."""
         one: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._asked.append(one)
         await one
-
-
-# The programs that asked for a grant and have no answer yet, in the order they came.
-#
-# One rule: every one of them gets exactly one answer, or has gone.
 
 
 @dataclass(slots=True)
@@ -111,60 +145,59 @@ class _QueueEntry:
 
 
 class GrantQueue:
-    """wake: called when somebody comes or goes."""
+    """The requests that have no answer yet, in the order they came; each gets exactly one answer, or is dropped.
+
+    wake: called when a request comes or goes.
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._seats: dict[str, _QueueEntry] = {}
+        self._entries: dict[str, _QueueEntry] = {}
 
     async def wait(self, waiting: WaitingRequest) -> Admit | Refuse:
-        """The answer, once there is one; when the caller is cancelled, the seat is free."""
+        """The answer, once there is one; a caller that is cancelled leaves the queue."""
         answer: asyncio.Future[Admit | Refuse] = asyncio.get_running_loop().create_future()
         watch = DeathWatch(process_of(waiting.holder), self._wake)
-        self._seats[waiting.id] = _QueueEntry(waiting, answer, watch)
+        self._entries[waiting.id] = _QueueEntry(waiting, answer, watch)
         self._wake()
         try:
             return await answer
         finally:
-            self._seats.pop(waiting.id, None)
+            self._entries.pop(waiting.id, None)
             watch.close()
             self._wake()
 
     def everyone(self) -> tuple[WaitingRequest, ...]:
         return tuple(
-            replace(seat.waiting, holder_alive=seat.watch.alive)
-            for seat in self._seats.values()
-            if not seat.answer.done()
+            replace(entry.waiting, holder_alive=entry.watch.alive)
+            for entry in self._entries.values()
+            if not entry.answer.done()
         )
 
-    def expects(self, waiting_id: str) -> bool:
-        """Whether somebody still waits for this answer."""
-        seat = self._seats.get(waiting_id)
-        return seat is not None and not seat.answer.done()
-
-    def command(self, waiting_id: str) -> str:
-        """Of the program; empty where nobody waits for an answer any more."""
-        return self._seats[waiting_id].waiting.command if self.expects(waiting_id) else ""
+    def get(self, waiting_id: str) -> WaitingRequest | None:
+        """None where nobody waits for its answer any more."""
+        entry = self._entries.get(waiting_id)
+        return entry.waiting if entry and not entry.answer.done() else None
 
     def answer(self, answer: Admit | Refuse) -> None:
-        """Nothing happens when nobody waits for it any more."""
+        """Does nothing where nobody waits for it any more."""
         waiting_id = answer.grant.id if isinstance(answer, Admit) else answer.id
-        if self.expects(waiting_id):
-            self._seats[waiting_id].answer.set_result(answer)
+        if self.get(waiting_id):
+            self._entries[waiting_id].answer.set_result(answer)
 
     def forget(self, waiting_id: str) -> None:
-        seat = self._seats.pop(waiting_id, None)
-        if seat:
-            seat.answer.cancel()
+        entry = self._entries.pop(waiting_id, None)
+        if entry:
+            entry.answer.cancel()
 
 
-_LOOK_S = 2.0  # between two looks that nothing asked for
+_CYCLE_S = 2.0  # between two cycles that nothing asked for
 _SOON_S = 0.2  # after an action failed, or while a grant has clients left and its holder is gone
-_RECORDS_LOOK_S = 0.25  # between two looks for a change of the domains' records, which costs a stat each
+_RECORDS_S = 0.25  # between two checks of the domains' records, which cost a stat each
 
 
 class AgentRole:
-    """One node's agent. wake: makes its loop look, now; the ledger set it too."""
+    """One node's agent. wake: begins a cycle now; the ledger sets it too."""
 
     def __init__(
         self, settings: Settings, node: Node, policy: Callable[[], Policy], ledger: Ledger, wake: asyncio.Event
@@ -174,18 +207,18 @@ class AgentRole:
         self._driver = node.nvml.driver()
         self._log = logger(role="agent")
         self._wake = wake
-        self._turns = ReconcileCycle()
-        self._turn_lock = asyncio.Lock()  # held while it looks, decides and acts
+        self._cycles = ReconcileCycle()
+        self._cycle_lock = asyncio.Lock()  # held while it looks, decides and acts
         self._run_directory = settings.run_directory
         self._records = DomainRecords(settings.run_directory, self._log)
         self._limits = DomainLimits(settings, node.environment, policy)
         self.watchdog = Watchdog(settings, node, policy, ledger, self._records)
         self._ledger = ledger
         self._troubles: dict[str, str] = {}
-        self.waiting = GrantQueue(self._wake.set)
-        self.on_view: Callable[[NodeView], None] | None = None  # told each view, once it was acted upon
-        self.view: NodeView | None = None  # None before the first look
-        self.happened = EventHistory()
+        self.queue = GrantQueue(self._wake.set)
+        self.on_view: Callable[[NodeView], None] | None = None  # called with each view, after the actions
+        self.view: NodeView | None = None  # None before the first cycle
+        self.events = EventHistory()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Looks, decides and acts until `stop`; grants, limits and clients are left as they are then."""
@@ -198,39 +231,39 @@ class AgentRole:
     async def _follow(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             self._wake.clear()
-            self._turns.begin()
-            async with self._turn_lock:
-                acted = await self._turn()
-            self._turns.end()
+            self._cycles.begin()
+            async with self._cycle_lock:
+                acted = await self._cycle()
+            self._cycles.end()
             quiet = acted and all(held.holder_alive for held in self._ledger.held())
-            await self._pause(_LOOK_S if quiet else _SOON_S, stop)
+            await self._pause(_CYCLE_S if quiet else _SOON_S, stop)
 
-    async def _turn(self) -> bool:
-        """One look and everything that follows from it; False where something failed."""
+    async def _cycle(self) -> bool:
+        """Look, decide, act; False where an action failed."""
         await self._ledger.refresh()
         view = self.look()
         actions = decide(view, self._policy())
         acted = await self._act(actions)
         before, self.view = self.view, self.look() if actions else view
-        self.happened.see(before, self.view)
+        self.events.compare(before, self.view)
         if self.on_view:
             self.on_view(self.view)
         return acted
 
     @contextlib.asynccontextmanager
-    async def between_turns(self) -> AsyncIterator[None]:
-        """For who changes what a turn decides by: what a turn has seen is so until it has acted."""
-        async with self._turn_lock:
+    async def between_cycles(self) -> AsyncIterator[None]:
+        """For changes of what a cycle decides by, which must stay the same until it has acted."""
+        async with self._cycle_lock:
             yield
 
     async def until_allowed(self, domain: str, memory_mib: int, deadline_s: float) -> str:
-        """Waits until the domain's servers are known to let a client of this size in; else says why they do not."""
+        """Waits until the domain's servers are known to admit a client of this size; else why they do not."""
         why = f"{domain} has no control daemon yet"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
                 self._wake.set()
                 while why:
-                    await self._turns.next()
+                    await self._cycles.next()
                     why = self._why_not(domain, memory_mib)
         return why
 
@@ -245,11 +278,11 @@ class AgentRole:
         return ""
 
     async def _pause(self, longest_s: float, stop: asyncio.Event) -> None:
-        """Until something asks for a look: a program, a death, a domain's record; at most `longest_s`."""
+        """Until something asks for a cycle: a program, a death, a domain's record; at most `longest_s`."""
         until = time.monotonic() + longest_s
         while not self._wake.is_set() and not stop.is_set() and (left_s := until - time.monotonic()) > 0:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left_s, _RECORDS_LOOK_S)):
+                async with asyncio.timeout(min(left_s, _RECORDS_S)):
                     await self._wake.wait()
             if self._records.changed():
                 return
@@ -261,23 +294,23 @@ class AgentRole:
         records = self._records.read()
         gate.close_unguarded(self._run_directory, records, self._log)
         domains = tuple(self._limits.view(record, now) for record in records)
-        sight = self.watchdog.look()
-        unknown.extend(sight.unknown)
+        scan = self.watchdog.scan()
+        unknown.extend(scan.unknown)
         return NodeView(
             now=now,
             driver=self._driver,
             gpus=self._node.gpus,
             domains=domains,
             grants=held,
-            clients=None if sight.unknown else sight.clients,
-            waiting=self.waiting.everyone(),
+            clients=None if scan.unknown else scan.clients,
+            waiting=self.queue.everyone(),
             grants_known=not self._ledger.unknown,
             ungranted=self._ledger.ungranted,
             unknown=tuple(unknown),
         )
 
     async def _act(self, actions: tuple[Action, ...]) -> bool:
-        """Does stage after stage; what fails in one domain keeps the rest of that domain for the next look."""
+        """Does stage after stage; after a failure in one domain the rest of that domain waits for the next cycle."""
         troubles: dict[str, str] = {}
         for stage in stages(actions):
             await asyncio.gather(*(self._act_on(domain, own, troubles) for domain, own in stage.items()))
@@ -303,13 +336,13 @@ class AgentRole:
                 self._log.info("grant ended", grant=grant.id, holder=str(grant.holder))
             case SetLimit(domain, limit):
                 if await self._limits.set(domain, limit, time.time()):
-                    of_whom = limit.server or "servers to come"
+                    of_whom = limit.server or "default for new servers"
                     self._log.info("limit set", domain=domain, server=of_whom, memory_mib=limit.memory_mib)
             case Admit(grant):
-                if not self.waiting.expects(grant.id):  # its program has gone while a limit was raised for it
+                if not self.queue.get(grant.id):  # its program has gone while a limit was raised for it
                     return
                 self._ledger.add(grant)
-                self.waiting.answer(action)
+                self.queue.answer(action)
                 self._log.info(
                     "granted",
                     grant=grant.id,
@@ -318,9 +351,10 @@ class AgentRole:
                     memory_mib=grant.memory_mib,
                 )
             case Refuse(waiting, reason):
-                self.happened.refused(self.waiting.command(waiting), reason)
-                self.waiting.answer(action)
+                request = self.queue.get(waiting)
+                self.events.refused(request.command if request else "", reason)
+                self.queue.answer(action)
                 self._log.info("refused", request=waiting, reason=reason)
             case Forget(waiting):
-                self.waiting.forget(waiting)
+                self.queue.forget(waiting)
                 self._log.info("request dropped", request=waiting, reason="its program is gone")

@@ -1,7 +1,4 @@
-"""What the agent's answers are made from, whoever asks and wherever.
-
-One rule: limits are looked up for each answer, so that changed ones hold from the next answer on.
-"""
+"""What the agent's answers are made from, and questions on its socket that only root and mpsd's own user may ask."""
 
 import os
 from dataclasses import dataclass
@@ -25,7 +22,10 @@ from mpsd.platform.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class AgentSources:
-    """ledger: where grants are kept here; None beside a kubelet, where no program and no container gets a grant."""
+    """The parts of an agent that its APIs read; policy and facts are current at each access.
+
+    ledger: where grants are kept here; None beside a kubelet, where no program and no container gets a grant.
+    """
 
     settings: Settings
     agent: AgentRole
@@ -43,15 +43,11 @@ class AgentSources:
         return facts_here(self.node.gpus, self.limits.facts)
 
 
-# Questions on the agent's socket that only root and mpsd's own user may ask.
-#
-# One rule: whoever asks is known by the kernel's word, and a no is an answer with its reasons.
-
 Question = TypeVar("Question")
 
 
 class No(Exception):
-    """What is asked is refused. status: as HTTP has it; for_ever: asking again will not help."""
+    """The request is refused. status: of HTTP; for_ever: repeating it will not help."""
 
     def __init__(self, status: int, *reasons: str, for_ever: bool) -> None:
         super().__init__("; ".join(reasons))
@@ -59,7 +55,7 @@ class No(Exception):
 
 
 def known_asker(request: web.Request, why_not: str, *, for_ever: bool) -> Peer:
-    """Who asks. No, for that reason, where it is neither root nor mpsd's own user."""
+    """The caller, by the kernel's word. No, with this reason, where it is neither root nor mpsd's own user."""
     found = peer(request)
     if found is None or found.uid not in {0, os.geteuid()}:
         raise No(403, why_not, for_ever=for_ever)
@@ -67,7 +63,7 @@ def known_asker(request: web.Request, why_not: str, *, for_ever: bool) -> Peer:
 
 
 async def read(request: web.Request, kind: type[Question]) -> Question:
-    """No where it is not of the form."""
+    """No where the body does not have this form."""
     try:
         return msgspec.json.decode(await request.read(), type=kind)
     except msgspec.MsgspecError as error:

@@ -26,7 +26,7 @@ from mpsd.bench.rules.rows import (
     SizeRow,
     rows_of,
 )
-from mpsd.grants.rules.placement import gib
+from mpsd.model.quantity import gib
 from mpsd.platform.console import one_line
 from mpsd.status.tables import Column, table
 

@@ -141,7 +141,7 @@ class AgentApi:
             return json_answer(Refusal((reason,), True), status=400)
         deadline = time.time() + min(asks.wait_s, LONGEST_WAIT_S) if asks.wait_s > 0 else None
         waiting = WaitingRequest(uuid.uuid4().hex[:12], wanted, holder, True, asks.command[:200], deadline)
-        answer = await self._agent.waiting.wait(waiting)
+        answer = await self._agent.queue.wait(waiting)
         if isinstance(answer, Refuse):
             return json_answer(Refusal((answer.reason,), answer.for_ever), status=400 if answer.for_ever else 409)
         return json_answer(self._answer(answer.grant), status=201)

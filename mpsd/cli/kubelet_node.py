@@ -107,11 +107,11 @@ class KubeletNode:
 
         def on_view(view: NodeView) -> None:
             devices.see(view)
-            self._report.report(view, self._marks(view), agent.watchdog.told())
+            self._report.report(view, self._marks(view), agent.watchdog.violations())
             seen.set()
 
         agent.on_view = on_view
-        self._report.on_happening = agent.happened.note
+        self._report.on_happening = agent.events.add
         agent.watchdog.cluster = ClusterReporter(self._tell, self._evict)
         resources = self._policy().resources
         memory = MemoryPlugin(devices, self._surroundings(), self._report.happened, self._evict)

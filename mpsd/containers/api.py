@@ -120,7 +120,7 @@ class ContainersApi:
 
     def _left_of(self, grant: Grant) -> str:
         """The processes that still use a GPU under a grant, in words; empty where there is none."""
-        sight = self._agent.watchdog.look()
+        sight = self._agent.watchdog.scan()
         left = [f"pid {client.pid}" for client in sight.clients if client.grant == grant.id]
         if left:
             return f"{', '.join(left)} of it uses a GPU"
@@ -134,7 +134,7 @@ class ContainersApi:
         waiting = WaitingRequest(uuid.uuid4().hex[:12], wanted, holder, True, str(holder), None)
         ledger.expect(waiting.id, asks)
         try:
-            answer = await self._agent.waiting.wait(waiting)
+            answer = await self._agent.queue.wait(waiting)
         finally:
             ledger.forget(waiting.id)
         if isinstance(answer, Refuse):
@@ -145,7 +145,7 @@ class ContainersApi:
     def _say_given_back(self, asks: HostContainerRequest, wanted: CardsRequest) -> None:
         """All cards or none: what could be had of some is not kept."""
         there = had_room(wanted, self._agent.look(), self._sources.policy)
-        self._log.info("given back", container=asks.id, gpus=there, reason="another GPU cannot give what is asked")
+        self._log.info("released", container=asks.id, gpus=there, reason="another GPU cannot give what is asked")
 
     # -- afterwards ------------------------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class ContainersApi:
             return no.answer
         ledger = self._ledger
         found = ledger.of_container(name) if ledger else None
-        if ledger and found and (not found[1] or ledger.unmakes(found[0], caller.pid)):
+        if ledger and found and (not found[1] or ledger.is_unmade(found[0], caller.pid)):
             try:
                 await until(lambda: not self._left_of(found[0]), _GONE_S, "its processes are gone", _LOOK_AGAIN_S)
             except TimeoutError:
@@ -235,7 +235,7 @@ class GrantSetApi:
                 for_ever=False,
             )
         try:
-            async with asyncio.timeout(_TURN_S), self._agent.between_turns():
+            async with asyncio.timeout(_TURN_S), self._agent.between_cycles():
                 before, after, answer = self._decided(grant_id, asks)
                 if not asks.dry_run:
                     self._ledger.change(after)
@@ -274,7 +274,7 @@ class GrantSetApi:
         why = await self._agent.until_allowed(after.domain, after.memory_mib, _RAISED_S)
         if not why:
             return
-        async with self._agent.between_turns():
+        async with self._agent.between_cycles():
             now = next((held.grant for held in ledger.held() if held.grant.id == after.id), None)
             if isinstance(now, KeptGrant) and now.parts == after.parts:  # else it was changed again, or has ended
                 ledger.change(replace(now, parts=tuple(map(_less, before.parts, after.parts))))

@@ -1,6 +1,7 @@
-"""The grants of one machine: on disk, so that they outlive the agent, and tied to the life of their holders.
+"""The ledger of grants: what the agent needs of any (`Ledger`), and that of one machine without Kubernetes.
 
-One rule: a grant is written down before anybody is told of it, and is of this boot or of none.
+`LocalGrants` keeps the grants of programs and containers on disk, so that they outlive the agent, and ends them with
+their holders. A grant is saved before anything is answered, and holds for this boot only.
 """
 
 import contextlib
@@ -20,10 +21,6 @@ from mpsd.platform.event_loop import DeathWatch
 from mpsd.platform.logs import Logger
 from mpsd.platform.rules.cgroups import Cgroup
 
-# The grants that `mpsd up` keeps on disk: a program's and a container's. A pod's is for kubelet to keep.
-#
-# One rule: what must be known of a holder after a restart is in its grant.
-
 
 @dataclass(frozen=True, slots=True)
 class ProgramGrant(Grant):
@@ -37,7 +34,7 @@ class ContainerGrant(Grant):
     """A grant to a container without Kubernetes.
 
     oom_script: called before a process of it is ended for its memory; empty for none. runtime: the program that made
-    the container. cgroups: those that it has to itself; none before it is made.
+    the container. cgroups: its own; none before the container is made.
     """
 
     holder: HostContainer
@@ -50,22 +47,18 @@ KeptGrant = ProgramGrant | ContainerGrant
 
 
 _CONTAINER = ".container.json"  # how the file of a container's grant ends; a program's ends in .json alone
-_BEGUN = ".*.json.new"  # what is left of a file where mpsd was killed while it wrote it
+_UNFINISHED = ".*.json.new"  # left where mpsd was killed while it wrote a file
 
 
 def living(folder: Path) -> list[KeptGrant]:
-    """The grants on disk whose holders live: those whose programs may come to their GPU yet."""
+    """The grants on disk whose holders live and may still start programs on their GPUs."""
     found = []
-    for path in _files(folder):
-        with contextlib.suppress(records.UnreadableRecord):  # `load` says so
+    for path in folder.glob("*.json"):
+        with contextlib.suppress(records.UnreadableRecord):  # `load` logs it
             grant = _read(path)
             if grant and processes.is_alive(process_of(grant.holder)):
                 found.append(grant)
     return found
-
-
-def _files(folder: Path) -> list[Path]:
-    return list(folder.glob("*.json"))
 
 
 def _read(path: Path) -> KeptGrant | None:
@@ -76,7 +69,7 @@ def _read(path: Path) -> KeptGrant | None:
 
 
 class LocalGrants:
-    """The ledger of `mpsd up`. on_end: called when a holder's process ends, and when a grant was released."""
+    """The ledger of `mpsd up`. on_end: called when a holder ends or a grant was released or changed."""
 
     pods_known = False
 
@@ -86,17 +79,17 @@ class LocalGrants:
         self._log = log
         self._grants: dict[str, KeptGrant] = {}
         self._watches: dict[str, DeathWatch] = {}
-        self._asked: dict[str, HostContainerRequest] = {}  # by the id of the grant that a container waits for
+        self._asked: dict[str, HostContainerRequest] = {}  # by grant, what a container that waits for it asks
         self._not_made: set[str] = set()  # the grants of containers whose runtime ended without making them
         self._unreadable: dict[str, str] = {}  # by grant, why its container's state cannot be read
         self.whereabouts = ContainerProcesses(self.settle)
 
     def load(self) -> None:
-        """Finds what an earlier agent granted; another boot's grants are over."""
+        """Loads what an earlier agent of this boot granted."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for path in self._folder.glob(_BEGUN):
+        for path in self._folder.glob(_UNFINISHED):
             records.remove(path)
-        for path in sorted(_files(self._folder), key=lambda path: path.stat().st_mtime_ns):  # as they were given
+        for path in sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):  # as granted
             try:
                 grant = _read(path)
             except records.UnreadableRecord as error:
@@ -110,7 +103,7 @@ class LocalGrants:
             self._log.info("grants found again", grants=len(self._grants))
 
     async def refresh(self) -> None:
-        """Nobody else gives grants here; runtimes say what became of containers."""
+        """Learns from the runtimes what became of containers."""
         self.settle()
 
     @property
@@ -118,18 +111,18 @@ class LocalGrants:
         return ()
 
     def pods(self) -> Mapping[str, str]:
-        """Containers are told apart by the ids of their grants."""
+        """`whereabouts` names containers by their grants."""
         return {grant.id: grant.id for grant in self._containers()}
 
     @property
     def ungranted(self) -> Mapping[str, PodName]:
-        """Nobody is in a pod here."""
+        """No process is in a pod here."""
         return {}
 
-    # -- what is given and taken back ------------------------------------------------------------------------------
+    # -- grants and their ends ------------------------------------------------------------------------------------
 
     def expect(self, grant_id: str, asks: HostContainerRequest) -> None:
-        """What a container asks that waits for this grant, until it is added or `forget` is called."""
+        """What a container asks for this grant, until it is added or `forget` is called."""
         self._asked[grant_id] = asks
 
     def forget(self, grant_id: str) -> None:
@@ -149,7 +142,7 @@ class LocalGrants:
                 asks = self._asked[grant.id]
                 return ContainerGrant(**same, oom_script=asks.oom_script, runtime=asks.runtime or "runc")
             case PodName():
-                raise TypeError(f"{grant.holder} is none of this machine")
+                raise TypeError(f"{grant.holder} holds no grant of this machine")
 
     def _keep(self, grant: KeptGrant) -> None:
         watch = DeathWatch(process_of(grant.holder), self._on_end)
@@ -159,18 +152,18 @@ class LocalGrants:
             self.whereabouts.put(grant.id, grant.holder.process, grant.cgroups)
 
     def change(self, grant: KeptGrant) -> None:
-        """Another size of what is held already; written down when it returns."""
+        """Another size of a held grant; saved when it returns."""
         path = self._file(grant)
-        given_ns = path.stat().st_mtime_ns  # `load` finds them in the order in which they were given
+        granted_ns = path.stat().st_mtime_ns  # `load` sorts by it
         records.write(path, grant)
-        os.utime(path, ns=(given_ns, given_ns))
+        os.utime(path, ns=(granted_ns, granted_ns))
         self._grants[grant.id] = grant
         self._on_end()
 
     def end(self, grant: Grant) -> None:
         if grant.container:
             reason = "not created" if grant.id in self._not_made else "its processes have ended"
-            self._log.info("given back", grant=grant.id, container=grant.container.id, gpus=grant.gpus, reason=reason)
+            self._log.info("released", grant=grant.id, container=grant.container.id, gpus=grant.gpus, reason=reason)
         for path in self._files_of(grant.id):
             records.remove(path)
         self._grants.pop(grant.id, None)
@@ -180,7 +173,7 @@ class LocalGrants:
         self._forget_watch(grant.id)
 
     def release(self, grant: Grant) -> None:
-        """Ends it where no turn of the agent does."""
+        """Ends it outside the agent's cycle."""
         self.end(grant)
         self._on_end()
 
@@ -189,24 +182,24 @@ class LocalGrants:
         if watch:
             watch.close()
 
-    # -- who holds what --------------------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------------
 
     def held(self) -> Iterable[HeldGrant]:
         return (HeldGrant(grant, self._is_held(grant)) for grant in self._grants.values())
 
     def _is_held(self, grant: KeptGrant) -> bool:
-        """A container that is being made is not given up before its runtime's state was read after that one's end."""
+        """A container being made counts as held until its runtime has ended and its state was read after that."""
         if isinstance(grant, ContainerGrant) and not grant.holder.is_made:
             return grant.id not in self._not_made
         return self._watches[grant.id].alive
 
     def holders(self) -> dict[int, str]:
-        """From the pid of each living program that holds a grant to that grant."""
+        """The grant of each living program, by pid."""
         programs = (grant for grant in self._grants.values() if isinstance(grant, ProgramGrant))
         return {grant.holder.pid: grant.id for grant in programs if self._watches[grant.id].alive}
 
     def of_container(self, name: HostContainerName) -> tuple[ContainerGrant, bool] | None:
-        """What this container holds by what is known now, and whether it still counts as living."""
+        """What this container holds, and whether it still counts as living."""
         self.settle()
         for grant in self._containers():
             if (grant.holder.root, grant.holder.id) == (name.root, name.id):
@@ -216,16 +209,16 @@ class LocalGrants:
     def _containers(self) -> Iterator[ContainerGrant]:
         return (grant for grant in tuple(self._grants.values()) if isinstance(grant, ContainerGrant))
 
-    # -- what becomes of containers --------------------------------------------------------------------------------
+    # -- states of containers -------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Looks what became of the containers that were being made."""
+        """Reads the states of the containers that were being made."""
         for grant in self._containers():
             if not grant.holder.is_made and grant.id not in self._not_made:
-                self._look_at(grant)
+                self._check(grant)
 
-    def _look_at(self, grant: ContainerGrant) -> None:
-        is_under_way = self._watches[grant.id].alive  # asked before its state is read, which is written before its end
+    def _check(self, grant: ContainerGrant) -> None:
+        is_under_way = self._watches[grant.id].alive  # read before the state, which is written before the end
         try:
             first = containers.first_process(grant.holder.root, grant.holder.id)
             if first and self._made_by(first, grant):
@@ -238,16 +231,16 @@ class LocalGrants:
                 self._log.warning("state of a container unknown", container=grant.holder.id, reason=str(error))
             self._unreadable[grant.id] = str(error)
 
-    def unmakes(self, grant: ContainerGrant, teller: int) -> bool:
-        """Whether the process `teller` says of a container that is being made that it is over: it was started by the
-        very runtime that makes it, as its hooks are, and the state is gone."""
+    def is_unmade(self, grant: ContainerGrant, caller: int) -> bool:
+        """Whether a container that is being made is over, as this caller reports: it was started by the very runtime
+        that makes it, as its hooks are, and the state is gone."""
         with contextlib.suppress(containers.StateUnknown):
-            is_hook = processes.parent_of(teller) == grant.holder.process.pid and not grant.holder.is_made
+            is_hook = processes.parent_of(caller) == grant.holder.process.pid and not grant.holder.is_made
             return is_hook and containers.first_process(grant.holder.root, grant.holder.id) is None
         return False
 
     def _made_by(self, first: ProcessIdentity, grant: ContainerGrant) -> bool:
-        """Whether this is what came of it: one of that name that lived before is not, nor is another grant's."""
+        """Whether this is its process: not an earlier container's of that name, nor another grant's."""
         taken = any(first == other.holder.process for other in self._containers())
         return not taken and first.start_ticks >= grant.holder.process.start_ticks and processes.is_alive(first)
 
@@ -256,8 +249,6 @@ class LocalGrants:
         records.write(self._file(made), made)
         self._keep(made)
         self._log.info("container made", grant=made.id, container=made.holder.id, pid=first.pid)
-
-    # --------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Stops watching; the grants stay on disk for the next agent."""
@@ -272,43 +263,41 @@ class LocalGrants:
         return self._folder / f"{grant_id}.json", self._folder / f"{grant_id}{_CONTAINER}"
 
 
-# Who holds what of this node's GPUs: what the agent asks, whoever keeps the ledger.
-#
-# One rule: ledger that cannot be read now keep what they said last, and say so; nothing is taken for free meanwhile.
-
-
 class Ledger(Protocol):
-    """`LocalGrants` on one machine, `KubeletGrants` beside a kubelet."""
+    """Who holds what of this node's GPUs: `LocalGrants` on one machine, `KubeletGrants` beside a kubelet.
+
+    One that cannot be read now keeps its last state and reports it in `unknown`; nothing counts as free meanwhile.
+    """
 
     @property
     def whereabouts(self) -> Whereabouts:
-        """What tells which pod, or which container that holds a grant, a process is in."""
+        """Finds the pod, or the container with a grant, that a process is in."""
 
     @property
     def pods_known(self) -> bool:
-        """Whether a kubelet is served: then nothing but a pod can hold a grant. Where not, nobody is in a pod."""
+        """Whether a kubelet is served: then only pods hold grants. Where not, no process is in a pod."""
 
     def load(self) -> None:
-        """Finds again what an earlier agent knew."""
+        """Loads what an earlier agent knew."""
 
     async def refresh(self) -> None:
-        """Asks whoever gives the grants; what could not be learned is in `unknown`."""
+        """Asks the source of the grants; what could not be learned is in `unknown`."""
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """In plain words, why the ledger may be incomplete; empty when they are not."""
+        """Why the ledger may be incomplete; empty where it is complete."""
 
     def held(self) -> Iterable[HeldGrant]: ...
 
     def holders(self) -> Mapping[int, str]:
-        """From the pid of each living holder to its grant."""
+        """The grant of each living holder, by pid."""
 
     def pods(self) -> Mapping[str, str]:
-        """From what `whereabouts` says of the processes of each pod or container that holds a grant to that grant."""
+        """The grant of each pod or container that holds one, by its name in `whereabouts`."""
 
     @property
     def ungranted(self) -> Mapping[str, PodName]:
-        """By the uid in its cgroups, each pod that is known to hold no grant; the very same where nothing changed."""
+        """Each pod that is known to hold no grant, by the uid in its cgroups; the very same where nothing changed."""
 
     def add(self, grant: Grant) -> None: ...
 

@@ -148,3 +148,17 @@ def is_told_by(event: Mapping[str, Any], told: EventCount, stamp: Stamp) -> bool
     """Whether an Event in the API already tells of this, by the time that it last happened."""
     last = event.get("lastTimestamp")
     return told.happening.at is not None and isinstance(last, str) and last >= stamp(told.last)
+
+
+@dataclass(frozen=True, slots=True)
+class PastEvent:
+    """An event that an agent remembers for its page. what: a value of Reason, or "Refused" for a refused request.
+
+    uid: of the object it is about; empty where that has none.
+    """
+
+    at: float
+    what: str
+    where: str
+    text: str
+    uid: str = ""

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from mpsd.agent.rules.node_events import happenings
+from mpsd.agent.rules.node_events import node_events
 from mpsd.model.events import Event, EventCount, count_in, event_object, event_patch, is_told_by, node_subject
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import NodeView, is_as_before
@@ -275,7 +275,7 @@ class NodeReport:
         """
         news = self._policy() is not self._policy_then or not is_as_before(self._view, view)
         if news:
-            for happening in happenings(self._view, view, self._node, stamp):
+            for happening in node_events(self._view, view, self._node, stamp):
                 self._events.note(happening)
             self._ready.see(view)
         self._view, self._policy_then = view, self._policy()

@@ -1,8 +1,7 @@
-"""Ends one process on a GPU, on proof that it is the one that was meant.
+"""Ends one process on a GPU, with proof that it is the right one; before that calls the script of its container.
 
-One rule: SIGKILL goes to a pidfd of this very process, once the kernel still places it in its pod or container and NVML
-lists it on the GPU again while the pidfd is held; where one of these cannot be had, nothing is sent, and the reason is
-said.
+SIGKILL goes to a pidfd of this very process, after the kernel still places it in its pod or container and NVML lists it
+on the GPU again while the pidfd is held. Where one of these is missing, nothing is sent (NotEnded).
 """
 
 import asyncio
@@ -11,7 +10,6 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from mpsd.grants.ledger import ContainerGrant
@@ -33,20 +31,20 @@ from mpsd.platform.waiting import until
 
 _TERMINATE_S = 0.1  # for terminate_client, which took 0.011 s on hardware; SIGKILL does not wait longer for it
 _GONE_S = 2.0  # for the process and its memory to be gone, which took 0.04 to 0.07 s
-_LOOK_AGAIN_S = 0.01
-_STUCK = {"D": "it waits for a device, and the signal waits with it", "Z": "a thread of it has not ended"}
+_POLL_S = 0.01
+_STUCK = {"D": "it waits for a device, and the signal is delivered after that", "Z": "a thread of it has not ended"}
 
 
 class NotEnded(Exception):
-    """Nothing was sent, or it did not help; the message says why."""
+    """The process was not ended; the message says why."""
 
 
 class NotKilled(NotEnded):
-    """It may not be ended, and goes on."""
+    """The process must not be ended, and continues."""
 
 
 class ClientEnd:
-    """whereabouts: None where nobody is in a pod or container."""
+    """Ends clients of MPS. whereabouts: None where no process is in a pod or container."""
 
     def __init__(self, settings: Settings, node: Node, whereabouts: Whereabouts | None) -> None:
         self._settings = settings
@@ -82,7 +80,7 @@ class ClientEnd:
             raise NotKilled("mpsd may not signal it: it is another user's") from None
 
     def _prove(self, violation: Violation) -> None:
-        """NotEnded where the process with this pid is not what was seen, or may not be ended."""
+        """NotEnded where the process with this pid is not the one that was scanned, or must not be ended."""
         client = violation.client
         if self._whereabouts and self._whereabouts.owner_of(client.pid) != client.pod:
             raise NotEnded("its cgroup does not name its pod or container any more")
@@ -97,7 +95,7 @@ class ClientEnd:
             raise NotKilled("it shows something on a display, and such a process is never ended")
 
     async def _terminate(self, process: ProcessIdentity, record: DomainRecord) -> None:
-        """Has the server end its work first, where the daemon answers soon; without, SIGKILL does it all."""
+        """Has the server end its work first where the daemon answers soon; else SIGKILL does it all."""
         pipe = ControlPipe(self._settings.domain(record.domain).pipe, self._environment, _TERMINATE_S)
         with contextlib.suppress(ControlFailed, NotUnderstood, OSError):
             for server in record.servers:
@@ -111,13 +109,13 @@ class ClientEnd:
             return not processes.is_alive(client.process) and not self._holds(client)
 
         try:
-            await until(is_gone, _GONE_S, f"{client.process} is gone", _LOOK_AGAIN_S)
+            await until(is_gone, _GONE_S, f"{client.process} is gone", _POLL_S)
         except TimeoutError:
             state = processes.state_of(client.process)
             why = _STUCK.get(state, f"the kernel shows it in state {state}") if state else "NVML still lists its memory"
             raise NotEnded(f"still there {_GONE_S:g} s after SIGKILL: {why}") from None
         except NvmlFailed as error:
-            raise NotEnded(f"nobody can say whether its memory is back: {error}") from None
+            raise NotEnded(f"NVML does not say whether its memory is back: {error}") from None
         return time.monotonic() - seen_at
 
     def _holds(self, client: Client) -> bool:
@@ -125,26 +123,23 @@ class ClientEnd:
         return processes.identity_of(client.pid) is None and client.pid in self._pids_on(client.gpu)
 
     def _pids_on(self, gpu: str) -> frozenset[int]:
-        """Asked once for all who wait: many may be ended at once."""
+        """One call to NVML for all that wait: many may be ended at once."""
         now = time.monotonic()
         asked_at, pids = self._listed.get(gpu, (float("-inf"), frozenset[int]()))
-        if now - asked_at >= _LOOK_AGAIN_S / 2:
+        if now - asked_at >= _POLL_S / 2:
             pids = frozenset(pid for pid, _used in self._nvml.uses(gpu))
             self._listed[gpu] = (now, pids)
         return pids
 
 
-# Starts a program in a container that runs, through the runtime that made it.
-#
-# One rule: the runtime does it, so that the program is what any other of that container is: its user, its capabilities,
-# its seccomp, its cgroups. No shell reads its name.
-
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}  # of the runtime
-_LAST_WORDS_S = 1.0
+_REAP_S = 1.0
 
 
 class ContainerProgram:
-    """One program, once. pid_file: where the runtime writes its pid; removed at the end."""
+    """One program run in a container, by the runtime that made the container, so that it has that one's user,
+    capabilities, seccomp and cgroups. No shell is involved. pid_file: where the runtime writes its pid; removed at the
+    end."""
 
     def __init__(self, runtime: str, container: HostContainerName, pid_file: Path) -> None:
         self._command = (runtime, "--root", container.root, "exec", "--pid-file", str(pid_file))
@@ -175,24 +170,19 @@ class ContainerProgram:
         finally:
             if process.returncode is None:
                 self._end_program(process.pid)
-                with suppress(ProcessLookupError):
+                with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(process.wait(), _LAST_WORDS_S)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), _REAP_S)
             self._pid_file.unlink(missing_ok=True)
 
     def _end_program(self, runtime: int) -> None:
         """SIGKILL for the program itself, which lives on without its runtime: only where it is the runtime's child."""
-        with suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
             found = processes.identity_of(int(self._pid_file.read_text()))
             if found and processes.parent_of(found.pid) == runtime:
                 processes.send_signal(found, signal.SIGKILL)
 
-
-# Calls what a container named in ALIYUN_COM_GPU_OOM_SCRIPT, before a process of it is ended for its memory.
-#
-# One rule: whatever the script does, the process is ended when its time is over. The script is a process of the
-# container like any other, never more than that.
 
 _WAIT_S = 0.15  # of the half second in which what is over its grant is ended
 _LIFE_S = 10.0  # after which the script itself is ended
@@ -201,7 +191,10 @@ _PAST = float("-inf")
 
 
 class OomScripts:
-    """directory: mpsd's own, for the pids of scripts."""
+    """Calls a container's script, of ALIYUN_COM_GPU_OOM_SCRIPT, before a process of it is ended for its memory.
+
+    Whatever the script does, the process is ended when the time is over. directory: mpsd's own, for pid files.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -1,7 +1,4 @@
-"""What the watchdog has seen so far: how often it looked, how often what happened, and the last of it.
-
-One rule: it begins with the agent and knows nothing of before; what is told of it says since when.
-"""
+"""The watchdog's history since the agent began: how often it scanned, how often what happened, and the last of it."""
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection
@@ -14,22 +11,22 @@ from mpsd.model.violations import Violation, ViolationKind
 from mpsd.watchdog.rules.reported import MOST_LAST, LastViolation, NodeViolations, Tally
 
 _LAST = 20
-_REMEMBERED = 1024  # that may be there again; one that is, is seen every two seconds
-_LATE_S = 0.25  # four looks a second are what is promised
+_REMEMBERED = 1024  # processes that may be there again; one that is, is seen every two seconds
+_LATE_S = 0.25  # at least four scans a second are documented
 
 
 @dataclass(slots=True)
 class ViolationRecord:
-    """at: seconds since 1970. outcome: how it ended; empty until it is known. told: what became of it, as told last.
+    """at: seconds since 1970. outcome: how it ended; empty until it is known. reported: its fate, as reported last.
 
-    response: what was to be done when it was counted; a policy that has changed since changes no count.
+    response: the policy's at the time; a policy that has changed since changes no count.
     """
 
     violation: Violation
     at: float
     response: Response
     outcome: str = ""
-    told: str = ""
+    reported: str = ""
     is_ended: bool = False
 
 
@@ -51,21 +48,21 @@ class ViolationHistory:
         self._known: OrderedDict[tuple[ViolationKind, ProcessIdentity], ViolationRecord] = (
             OrderedDict()
         )  # what was seen last is last
-        self._looks = 0
-        self._looked_at: float | None = None  # None before the first look
+        self._scans = 0
+        self._scanned_at: float | None = None  # None before the first scan
         self._longest_pause_s = 0.0
-        self._late_looks = 0
+        self._late_scans = 0
 
-    def looked(self, began: float) -> None:
-        """began: when, by a clock that never goes back."""
-        if self._looked_at is not None:
-            pause_s = began - self._looked_at
+    def scanned(self, began: float) -> None:
+        """began: monotonic seconds."""
+        if self._scanned_at is not None:
+            pause_s = began - self._scanned_at
             self._longest_pause_s = max(self._longest_pause_s, pause_s)
-            self._late_looks += pause_s > _LATE_S
-        self._looks, self._looked_at = self._looks + 1, began
+            self._late_scans += pause_s > _LATE_S
+        self._scans, self._scanned_at = self._scans + 1, began
 
     def add(self, violation: Violation, at: float) -> ViolationRecord:
-        """One that is there again is the one that was there, and is not counted again."""
+        """One that is still there is the same entry, and is not counted again."""
         key = violation.kind, violation.client.process
         known = self._known.get(key)
         if violation.again and known:
@@ -79,7 +76,7 @@ class ViolationHistory:
             own = self._of_grants.setdefault(violation.grant, _OfGrant(entry))
             own.last = entry
             own.counts[violation.kind] += 1
-        if violation.ends:  # nothing else is there again
+        if violation.ends:  # only these are seen again
             self._known[key] = entry
             self._known.move_to_end(key)
             if len(self._known) > _REMEMBERED:
@@ -87,12 +84,12 @@ class ViolationHistory:
         return entry
 
     def keep(self, grants: Collection[str]) -> None:
-        """Forgets what each other grant did, which the node's own counts go on telling."""
+        """Drops the counts of all other grants; the node's own counts keep them."""
         for gone in [one for one in self._of_grants if one not in grants]:
             del self._of_grants[gone]
 
     def ended(self, entry: ViolationRecord, took_s: float) -> None:
-        """Its process and its memory are gone, so long after it was seen."""
+        """Its process and its memory are gone after so many seconds."""
         entry.outcome = f"ended, its memory back {took_s:g} s after it was seen"
         self._ended[entry.violation.kind, entry.response] += not entry.is_ended
         entry.is_ended = True
@@ -100,29 +97,29 @@ class ViolationHistory:
     def status(self, nvml_s: float, unjudged: str) -> ViolationsStatus:
         return ViolationsStatus(
             since=self._since,
-            looks=self._looks,
+            looks=self._scans,
             longest_pause_s=round(self._longest_pause_s, 3),
-            late_looks=self._late_looks,
+            late_looks=self._late_scans,
             nvml_s=round(nvml_s, 3),
             counts=tuple(ViolationCount(*what, n, self._ended[what]) for what, n in sorted(self._counts.items())),
             last=tuple(map(_status, self._last)),
             unjudged=unjudged,
         )
 
-    def seen(self) -> NodeViolations:
-        """For a cluster, in which nobody hears of a node's processes."""
+    def violations(self) -> NodeViolations:
+        """For the MPSNode, which names pods and no processes."""
         counts = Counter[ViolationKind]()
         for (kind, _response), count in self._counts.items():
             counts[kind] += count
         return NodeViolations(
             since=self._since,
             counts=counts,
-            last=tuple(_happened(entry) for entry in [*self._last][-MOST_LAST:]),
-            grants={one: Tally(Counter(own.counts), _happened(own.last)) for one, own in self._of_grants.items()},
+            last=tuple(_last(entry) for entry in [*self._last][-MOST_LAST:]),
+            grants={one: Tally(Counter(own.counts), _last(own.last)) for one, own in self._of_grants.items()},
         )
 
 
-def _happened(entry: ViolationRecord) -> LastViolation:
+def _last(entry: ViolationRecord) -> LastViolation:
     return LastViolation(entry.at, entry.violation.kind, entry.response, entry.violation.pod)
 
 

@@ -1,32 +1,34 @@
-"""Looks at the processes on the GPUs: who they are, and under which grant they run.
+"""Scans the processes on the GPUs: who they are, under which grant they run, and which of them are mpsd's own.
 
-One rule: what a process was started with, and in which pod or container, is read once and kept for as long as that
-very process lives. In there only the pod or the container counts, and beside a kubelet nothing else ever does: whoever
-could choose a mark could hide behind another's grant.
+What a process was started with, and in which pod or container, is read once and kept while that very process lives. A
+process in a pod or container belongs to the grant of that alone, and beside a kubelet nothing else counts: a process
+that could choose its mark could hide behind another's grant.
 
-An unchanged look costs one question to NVML a GPU and nearly nothing else, and gives the very same clients.
+A scan that finds nothing new costs one call to NVML a GPU, and returns the very same clients.
 """
 
+import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from mpsd.model.cuda_limit_parser import VARIABLES
 from mpsd.model.identity import ProcessIdentity
-from mpsd.model.node_view import Client
-from mpsd.platform import processes
+from mpsd.model.node_view import Client, DomainRecord
+from mpsd.platform import processes, run_directory
 from mpsd.platform.containers import Whereabouts
 from mpsd.platform.nvml import Nvml, NvmlFailed, Uses
 from mpsd.platform.processes import ProcessSet
 
 _MIB = 1024 * 1024
-_BELIEVED_S = 2.0  # who is on MPS, while no process comes
-_TRIES = 10  # at an environment that is empty, as it is in the middle of an exec
+_ON_MPS_S = 2.0  # how long the list of processes on MPS counts while no process comes
+_TRIES = 10  # to read an environment that is empty, as it is during an exec
 
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Whose a process may be. servers: the pids of MPS servers, which are nobody's. grants: those that a mark may name,
+    """Whose a process can be. servers: the pids of MPS servers, which are skipped. grants: those that a mark may name,
     which are programs'.
 
     holders: from a holder's pid to its grant. pods: from what `Whereabouts` says of a process to its grant.
@@ -61,8 +63,8 @@ class _KnownProcess:
 
 
 @dataclass(slots=True)
-class _OneGpu:
-    """The last look at a GPU."""
+class _GpuScan:
+    """The last scan of a GPU."""
 
     uses: Uses = ()
     pids: frozenset[int] = frozenset()
@@ -81,17 +83,17 @@ class GpuProcessScanner:
         self, nvml: Nvml, gpus: Iterable[str], mark: str | None, whereabouts: Whereabouts | None = None
     ) -> None:
         self._nvml = nvml
-        self._gpus = {uuid: _OneGpu() for uuid in gpus}
+        self._gpus = {uuid: _GpuScan() for uuid in gpus}
         self._mark = mark
         self._whereabouts = whereabouts
         self._owners = Owners()
         self._known: dict[int, _KnownProcess] = {}
         self._living = ProcessSet()  # of those that are known
-        self._settled = True  # whether all of them are known for good, and held by a pidfd
-        self._sight = Scan((), ())
+        self._settled = True  # whether nothing about them is left to read, and each is held by a pidfd
+        self._last = Scan((), ())
 
-    def look(self, owners: Owners, *, sure: bool = False) -> Scan:
-        """The very same as before where nothing has changed. sure: asks NVML who is on MPS, whenever it last did."""
+    def scan(self, owners: Owners, *, sure: bool = False) -> Scan:
+        """The very same as before where nothing has changed. sure: asks NVML who is on MPS in any case."""
         ended = self._living.ask()
         for pid in ended:
             self._known.pop(pid, None)
@@ -101,23 +103,23 @@ class GpuProcessScanner:
         if anew:
             self._settled = True
         self._owners = owners
-        changed = [self._look_at(uuid, one, now, sure=sure, anew=anew) for uuid, one in self._gpus.items()]
+        changed = [self._scan_gpu(uuid, one, now, sure=sure, anew=anew) for uuid, one in self._gpus.items()]
         if any(changed):
-            self._sight = Scan(
+            self._last = Scan(
                 tuple([client for one in self._gpus.values() for client in one.clients.values()]),
                 tuple([one.failed for one in self._gpus.values() if one.failed]),
                 frozenset([uuid for uuid, one in self._gpus.items() if one.failed]),
             )
             self._forget()
-        return self._sight
+        return self._last
 
-    def _look_at(self, uuid: str, one: _OneGpu, now: float, *, sure: bool, anew: bool) -> bool:
-        """Whether anything is another than before."""
+    def _scan_gpu(self, uuid: str, one: _GpuScan, now: float, *, sure: bool, anew: bool) -> bool:
+        """Whether anything has changed."""
         try:
             uses, on_mps = self._ask(uuid, one, now, sure=sure)
         except NvmlFailed as error:
             same = one.failed == str(error)
-            self._gpus[uuid] = _OneGpu(failed=str(error))
+            self._gpus[uuid] = _GpuScan(failed=str(error))
             return not same
         if uses == one.uses and on_mps == one.on_mps and not anew and not one.failed:
             return False
@@ -130,15 +132,15 @@ class GpuProcessScanner:
                 one.clients[pid] = self._client(before.get(pid), known, uuid, used_mib, on_mps=pid in on_mps)
         return True
 
-    def _ask(self, uuid: str, one: _OneGpu, now: float, *, sure: bool) -> tuple[Uses, frozenset[int]]:
-        """Who uses the GPU, and who of them is on MPS, which is asked first, and only where that may be another."""
-        if not sure and now - one.mps_asked_at < _BELIEVED_S:
+    def _ask(self, uuid: str, one: _GpuScan, now: float, *, sure: bool) -> tuple[Uses, frozenset[int]]:
+        """Who uses the GPU, and who of them is on MPS; the latter is asked first, where it may have changed."""
+        if not sure and now - one.mps_asked_at < _ON_MPS_S:
             uses = self._nvml.uses(uuid)
             if uses == one.uses:
                 return uses, one.on_mps
             before, one.pids = one.pids, frozenset([pid for pid, _ in uses])
             if before >= one.pids:
-                return uses, one.on_mps & one.pids  # who leaves and comes back, as at an exec, is asked for again
+                return uses, one.on_mps & one.pids  # one that leaves and comes back, as at an exec, is asked for again
         one.mps_asked_at = now
         on_mps = self._nvml.mps_pids(uuid)
         uses = self._nvml.uses(uuid)
@@ -148,7 +150,7 @@ class GpuProcessScanner:
     def _client(
         self, before: Client | None, known: _KnownProcess, uuid: str, used_mib: int | None, *, on_mps: bool
     ) -> Client:
-        """The client that was there before, where it is still the same."""
+        """The very client of the scan before where nothing of it has changed."""
         grant = self._grant_of(known)
         if (
             before
@@ -193,7 +195,7 @@ class GpuProcessScanner:
         )
 
     def _forget(self) -> None:
-        """Whoever is on no GPU any more."""
+        """Drops processes that are on no GPU any more."""
         seen = {pid for one in self._gpus.values() for pid in one.clients}
         if len(seen) != len(self._known):
             self._known = {pid: known for pid, known in self._known.items() if pid in seen}
@@ -201,9 +203,42 @@ class GpuProcessScanner:
 
 
 def _each_once(uses: Uses) -> dict[int, int | None]:
-    """By pid; what a process that is listed twice uses is added up."""
+    """By pid; the use of a process that is listed twice is summed."""
     found: dict[int, int | None] = {}
     for pid, used_bytes in uses:
         before = found.get(pid, 0)
         found[pid] = None if used_bytes is None or before is None else before + used_bytes
     return found
+
+
+class OwnProcesses:
+    """Which processes on the GPUs are mpsd's own: MPS servers that just started, and clients of the canary.
+
+    Own is what descends from mpsd or from a control daemon of its records, by the kernel's word, and whatever mpsd
+    itself descends from. directory: mpsd's run directory, whose holder is `mpsd control`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._above = frozenset(processes.line_of(os.getpid()))
+        self._known: frozenset[ProcessIdentity] = frozenset()
+
+    def among(self, asked: Iterable[ProcessIdentity], records: Iterable[DomainRecord]) -> frozenset[ProcessIdentity]:
+        """Those of `asked` that are mpsd's own. One that was is as long as it lives."""
+        asked = frozenset(asked)
+        unknown = asked - self._known
+        if unknown:
+            roots = self._roots(records)
+            found = {
+                one for one in unknown if one.pid in self._above or not roots.isdisjoint(processes.line_of(one.pid))
+            }
+            self._known = (self._known & asked) | found
+        else:
+            self._known &= asked
+        return self._known
+
+    def _roots(self, records: Iterable[DomainRecord]) -> frozenset[int]:
+        roots = {os.getpid(), run_directory.holder(self._directory) or os.getpid()}
+        for record in records:
+            roots.update(record.servers, [record.daemon.pid] if record.daemon else [])
+        return frozenset(roots)

@@ -141,7 +141,7 @@ def test_cards_whose_domain_does_not_serve_are_named_with_why_and_others_are_not
     serving, away = one_domain(gpus[:2]), replace(one_domain(gpus[2:], state, "a reason"), domain="gpu2")
     node = Node(gpus, (serving, away))
     answer = refused(node, egpu((2, 1024, 10)))
-    assert answer.reason.startswith("gpu2 takes no programs now: gpu2 is ")
+    assert answer.reason.startswith("gpu2 accepts no programs now: gpu2 is ")
     assert answer.reason.endswith(": a reason")
     assert not answer.for_ever
     granted(node, egpu((0, 20480, 60)))

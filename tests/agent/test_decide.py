@@ -81,7 +81,7 @@ def test_what_fits_no_single_gpu_is_refused_though_the_sum_would_do() -> None:
     assert refused == Refuse(
         "c",
         "no single GPU has 10 GiB: gpu0 has 8 of 23 GiB free, gpu1 has 8 of 23 GiB free; "
-        "together they would do, but a grant lies on one GPU",
+        "the sum would suffice, but a grant lies on one GPU",
         for_ever=False,
     )
 
@@ -108,7 +108,7 @@ def test_nobody_overtakes_a_request_that_waits() -> None:
     waits = (waiting("large", 10, deadline=NOW + 60), waiting("small", 1))
     actions = decide(view(grants=held, waits=waits), POLICY)
     assert [action for action in actions if isinstance(action, Admit | Refuse)] == [
-        Refuse("small", "1 request waits before this one", for_ever=False)
+        Refuse("small", "1 request is already queued", for_ever=False)
     ]
 
 
@@ -130,7 +130,7 @@ def test_only_a_ready_domain_takes_new_programs(state: State) -> None:
     (refused,) = [a for a in decide(view(records=records, waits=(waiting("a", 1),)), POLICY) if isinstance(a, Refuse)]
     assert (
         refused.reason
-        == f"no GPU here takes programs now; gpu0 is {after_is(state)}: because; gpu1 is {after_is(state)}"
+        == f"no GPU here accepts programs now; gpu0 is {after_is(state)}: because; gpu1 is {after_is(state)}"
     )
     assert not refused.for_ever
 

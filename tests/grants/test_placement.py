@@ -2,9 +2,10 @@
 
 from itertools import permutations
 
-from mpsd.grants.rules.placement import InsufficientResources, Placed, gib, place
+from mpsd.grants.rules.placement import InsufficientResources, Placed, place
 from mpsd.model.domain import domains
 from mpsd.model.grants import GpuCapacity, Request, rooms
+from mpsd.model.quantity import gib
 from tests.model.worlds import GPUS, POLICY, SPREAD, UUIDS, grant
 
 APART = {UUIDS[0]: "gpu0", UUIDS[1]: "gpu1"}

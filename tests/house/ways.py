@@ -41,7 +41,7 @@ from tests.whole.webhook.world import (
 ENTRIES = {
     "request": "_Service.Allocate",
     "review": "ReviewApi.validate",
-    "violation": "Watchdog._turn",
+    "violation": "Watchdog._cycle",
 }
 AIMS = {"request": 12, "review": 8, "violation": 10}
 _TRACE = Path(__file__).parent / "trace"

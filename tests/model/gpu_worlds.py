@@ -9,8 +9,7 @@ from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_view import Client
 from mpsd.model.policy import Policy, Response
 from mpsd.model.violations import ViolationKind
-from mpsd.watchdog.rules.judge import SECOND_LOOK_S, Memory, WatchdogVerdict, judge
-from mpsd.watchdog.rules.processes import WatchdogView
+from mpsd.watchdog.rules.judge import SECOND_SCAN_S, Memory, WatchdogVerdict, WatchdogView, judge
 from tests.model.worlds import GPUS, POLICY, UUIDS, identity
 
 LOOK_S = 0.2
@@ -89,7 +88,7 @@ class Watch:
     def looks(self, grants: tuple[Grant, ...], *clients: Client, **more: object) -> WatchdogVerdict:
         """Two looks, the second soon after the first; what came of the second, where the first asked for it."""
         first = self.look(grants, *clients, **more)  # type: ignore[arg-type]
-        return self.look(grants, *clients, after_s=SECOND_LOOK_S, **more) if first.look_again else first  # type: ignore[arg-type]
+        return self.look(grants, *clients, after_s=SECOND_SCAN_S, **more) if first.scan_again else first  # type: ignore[arg-type]
 
 
 def ended(verdict: WatchdogVerdict) -> set[int]:

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from msgspec.structs import replace as changed
 
-from mpsd.agent.rules.node_events import REFUSED, PastEvent
+from mpsd.agent.rules.node_events import REFUSED
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import State
-from mpsd.model.events import Reason
+from mpsd.model.events import PastEvent, Reason
 from mpsd.model.node_status import ViolationsStatus, ViolationStatus
 from mpsd.model.node_view import Client, DomainView, NodeView
 from mpsd.model.violations import Response, ViolationKind

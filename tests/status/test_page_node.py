@@ -5,9 +5,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from mpsd.agent.rules.node_events import REFUSED, PastEvent
+from mpsd.agent.rules.node_events import REFUSED
 from mpsd.model.domain import State
-from mpsd.model.events import Reason
+from mpsd.model.events import PastEvent, Reason
 from mpsd.model.node_status import ViolationsStatus, ViolationStatus
 from mpsd.model.node_view import Canary, Client, DomainView, HeldGrant, NodeView, WaitingRequest
 from mpsd.model.violations import Response, ViolationKind
@@ -111,7 +111,7 @@ def test_who_waits_is_told_why_in_the_words_of_a_refusal() -> None:
 
 def test_who_stands_behind_another_is_told_so() -> None:
     page = full(waiting("first", 20, deadline=NOW + 60), waiting("second", 1, deadline=NOW + 60))
-    assert page.waiting[1].text.startswith("1 request waits before this one")
+    assert page.waiting[1].text.startswith("1 request is already queued")
 
 
 def test_of_a_thousand_that_wait_the_first_are_listed_and_the_others_counted() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from mpsd.agent.rules.node_events import REFUSED, PastEvent
+from mpsd.agent.rules.node_events import REFUSED
 from mpsd.model.domain import State
-from mpsd.model.events import Reason
+from mpsd.model.events import PastEvent, Reason
 from mpsd.model.node_view import DomainView, NodeView
 from mpsd.platform.kube_time import seconds, stamp
 from mpsd.status.page.rules.node import MOST_ON_NODE, Times, last_warnings, node_page, own_scene, pods_here

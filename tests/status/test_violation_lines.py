@@ -51,10 +51,10 @@ def test_a_violation_that_is_there_again_is_counted_once() -> None:
 def test_one_that_is_never_gone_is_told_of_once_however_many_come_after_it() -> None:
     book = ViolationHistory(NOW)
     first = book.add(violation(1), NOW)
-    first.told = "it goes on"
+    first.reported = "it goes on"
     for pid in range(2, 42):
         book.add(violation(pid), NOW)
-    assert book.add(violation(1, again=True), NOW).told == "it goes on"
+    assert book.add(violation(1, again=True), NOW).reported == "it goes on"
     assert [one.count for one in book.status(0.0, "").counts] == [41]
 
 
@@ -70,7 +70,7 @@ def test_who_was_to_end_is_not_said_to_have_ended_before_it_has() -> None:
 def test_looks_and_the_longest_pause_between_two_are_counted() -> None:
     book = ViolationHistory(NOW)
     for began in (10.0, 10.2, 11.0, 11.2, 11.5):
-        book.looked(began)
+        book.scanned(began)
     status = book.status(1.25, "")
     assert (status.looks, status.longest_pause_s, status.late_looks, status.nvml_s) == (5, 0.8, 2, 1.25)
 

@@ -1,17 +1,23 @@
-"""From one look at the node to what is done about it, in order.
+"""Decides what to do about one view of the node: actions, in order.
 
-One rule: after every single action the ledger still hold. So grants end before others begin, a server's limit is raised
-before the program that needs it is answered, and is lowered last.
+The ledger stays true after every single action. So grants end before others begin; a server's limit is raised before
+the program that needs it is answered, and is lowered last.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from mpsd.grants.rules.placement import InsufficientResources, Placed, place
+from mpsd.grants.rules.placement import (
+    InsufficientResources,
+    Placed,
+    place,
+    place_there,
+    with_room,
+)
 from mpsd.model.client_limits import DENY_MIB, ClientLimit, problems_with
 from mpsd.model.domain import ANSWERING, SERVING, after_is
-from mpsd.model.grants import CardsRequest, Gpu, GpuCapacity, GpuShare, Grant, rooms
+from mpsd.model.grants import CardsRequest, Gpu, GpuCapacity, Grant, rooms
 from mpsd.model.node_view import DomainView, NodeView, ServerLimit, WaitingRequest
 from mpsd.model.policy import Policy
 
@@ -20,83 +26,16 @@ from mpsd.model.policy import Policy
 # One rule: all of them or none; a refusal says of every one that lacks something what that is, in MiB and percent.
 
 
-def place_there(
-    request: CardsRequest, rooms: Sequence[GpuCapacity], policy: Policy, closed: Mapping[str, str]
-) -> Placed | InsufficientResources:
-    """The GPUs, which are one domain's, or the reason why they cannot be had.
-
-    closed: in plain words, by UUID, why a GPU that is not among `rooms` takes no programs.
-    """
-    by_gpu = {room.gpu.uuid: room for room in rooms}
-    named = [by_gpu[part.gpu] for part in request.parts if part.gpu in by_gpu]
-    away = [closed.get(one.gpu, f"{one.gpu} is not seen here now") for one in request.parts if one.gpu not in by_gpu]
-    short = [lack for part in request.parts if part.gpu in by_gpu for lack in _lacks(part, by_gpu[part.gpu], policy)]
-    domains = dict.fromkeys(room.domain for room in named)
-    apart = [_apart(named)] if len(domains) > 1 else []
-    if not (apart or away or short):
-        return Placed(next(iter(domains)), tuple(part.gpu for part in request.parts))
-    fits_when_empty = _fits_when_empty(request, by_gpu, policy)
-    said = [*apart, *away, *short]
-    if short:
-        said.append("ask for less" + (", or again when others have ended" if fits_when_empty else ""))
-    if len(request.parts) > 1:
-        said.append(f"nothing is reserved on any of the {len(request.parts)} GPUs")
-    return InsufficientResources("; ".join(said), not apart and fits_when_empty)
-
-
-def _lacks(part: GpuShare, room: GpuCapacity, policy: Policy) -> Iterator[str]:
-    label = room.gpu.label
-    if part.memory_mib > room.memory_mib:
-        free_mib = max(0, room.memory_mib)
-        yield f"{label} has {free_mib} of {room.memory_mib_total} MiB free, and {part.memory_mib} MiB are asked for"
-    if part.reserved_percent > room.thread_percent:
-        free = max(0, room.thread_percent)
-        yield f"{label} has {free} % of its threads free, and {part.reserved_percent} % are asked for"
-    if room.weight is not None and (part.weight or 0) > room.weight:
-        max_inst = policy.compute.of(room.gpu.ordinal).max_inst
-        yield f"{label} has a weight of {max(0, room.weight)} of {max_inst} free, and {part.weight} is asked for"
-    if policy.requests.clients_per_grant > room.clients:
-        needed = policy.requests.clients_per_grant
-        yield f"{label} has room for {max(0, room.clients)} more clients, and a grant may have {needed}"
-
-
-def with_room(request: CardsRequest, rooms: Sequence[GpuCapacity], policy: Policy) -> tuple[str, ...]:
-    """The labels of the GPUs that have what is asked of them."""
-    by_gpu = {room.gpu.uuid: room for room in rooms}
-    named = [(part, by_gpu[part.gpu]) for part in request.parts if part.gpu in by_gpu]
-    return tuple(room.gpu.label for part, room in named if not tuple(_lacks(part, room, policy)))
-
-
-def _apart(rooms: Sequence[GpuCapacity]) -> str:
-    labels = [room.gpu.label for room in rooms]
-    ordinals = ", ".join(str(room.gpu.ordinal) for room in rooms)
-    return (
-        f"{' and '.join(labels)} have control daemons of their own, and a program can be a client of one alone; "
-        f"put [{ordinals}] into `domains` of the policy"
-    )
-
-
-def _fits_when_empty(request: CardsRequest, rooms: dict[str, GpuCapacity], policy: Policy) -> bool:
-    """A GPU that is not here now may come back."""
-    return all(
-        part.memory_mib <= rooms[part.gpu].memory_mib_total
-        and part.reserved_percent <= policy.oversubscription.thread_percent
-        and (part.weight or 0) <= (policy.compute.of(rooms[part.gpu].gpu.ordinal).max_inst or part.weight or 0)
-        for part in request.parts
-        if part.gpu in rooms
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class EndGrant:
-    """Take the grant off the ledger: its holder and all its clients are gone."""
+    """Remove the grant from the ledger: its holder and all its clients are gone."""
 
     grant: Grant
 
 
 @dataclass(frozen=True, slots=True)
 class SetLimit:
-    """Tell the domain's MPS this limit, and read it back."""
+    """Set this limit in the domain's MPS, and read it back."""
 
     domain: str
     limit: ServerLimit
@@ -104,14 +43,14 @@ class SetLimit:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Write the grant down, then answer the request that has its id."""
+    """Save the grant, then answer the request that has its id."""
 
     grant: Grant
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Answer a request with a no. for_ever: it would not fit on empty GPUs either."""
+    """Refuse a request. for_ever: it would not fit on empty GPUs either."""
 
     id: str
     reason: str
@@ -120,7 +59,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Nobody waits for an answer to this request any more."""
+    """Drop a request whose holder has gone."""
 
     id: str
 
@@ -173,7 +112,7 @@ def _is_over(grant: Grant, holder_alive: bool, view: NodeView) -> bool:
 
 
 def _answers(view: NodeView, kept: Sequence[Grant], policy: Policy) -> Iterator[Admit | Refuse | Forget]:
-    """First come, first served: nobody overtakes a request that waits."""
+    """First come, first served: no request overtakes a waiting one."""
     grants = list(kept)
     queued = 0
     for waiting in view.waiting:
@@ -248,7 +187,7 @@ def _why_unusable(grant: Grant, view: NodeView) -> str:
 
 
 def _queue_reason(queued: int) -> str:
-    return "1 request waits before this one" if queued == 1 else f"{queued} requests wait before this one"
+    return "1 request is already queued" if queued == 1 else f"{queued} requests are already queued"
 
 
 def _closed(view: NodeView) -> Iterator[str]:
@@ -261,7 +200,7 @@ def _closed_gpus(view: NodeView) -> Mapping[str, str]:
     """Why some GPUs take no new programs, by UUID."""
     label = {gpu.uuid: gpu.label for gpu in view.gpus}
     return {gpu.uuid: _no_daemon(gpu) for gpu in _without_domain(view)} | {
-        uuid: f"{label.get(uuid, uuid)} takes no programs now: {_why_closed(domain)}"
+        uuid: f"{label.get(uuid, uuid)} accepts no programs now: {_why_closed(domain)}"
         for domain in view.domains
         if domain.state not in SERVING
         for uuid in domain.record.gpus

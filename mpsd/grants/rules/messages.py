@@ -1,7 +1,7 @@
-"""What `mpsd run` and the agent say to each other about a grant.
+"""The messages about grants between the agent and `mpsd run`, `mpsd set` and `mpsd-runtime`.
 
-One rule: names here are an interface between versions; fields are added, never renamed. Nothing is imported, because
-every program that is started waits for this to load.
+The names are an interface between versions: fields are added, never renamed. Nothing else is imported, because every
+program that is started waits for this to load.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ProgramRequest:
-    """As it was written. gpu_core None: no share of the threads. wait_s 0: an answer now or never."""
+    """Values as they were written. gpu_core None: no share of the threads. wait_s 0: no waiting."""
 
     gpu_mem: str
     gpu_core: str | None
@@ -31,15 +31,13 @@ class GrantAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """reasons: each a sentence. for_ever: asking again, or waiting, will not help."""
+    """reasons: each a sentence. for_ever: neither repeating the request nor waiting will help."""
 
     reasons: tuple[str, ...]
     for_ever: bool
 
 
-# What `mpsd-runtime` and `mpsd up` say to each other about a container.
-#
-# One rule: names here are an interface between versions; fields are added, never renamed.
+# -- containers: mpsd-runtime --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class HostContainerName:
 
 @dataclass(frozen=True, slots=True)
 class HostContainerRequest:
-    """What is to be created. name: as people know it, empty where nobody says. environment: VARIABLES of
+    """A container to create. name: as people know it, empty where it has none. environment: VARIABLES of
     containers.dialects.dialect_names, as far as they are set.
 
     oom_script: as ALIYUN_COM_GPU_OOM_SCRIPT names it, empty for none. capabilities: its bounding set. host_ipc: whether
@@ -82,7 +80,7 @@ class BundleMount:
 
 @dataclass(frozen=True, slots=True)
 class BundleDevice:
-    """A device node of this machine, made again in the container at `inside`, for `access` (of r, w, m)."""
+    """A device node of this machine, created in the container at `inside`, with `access` (of r, w, m)."""
 
     source: str
     inside: str
@@ -93,7 +91,7 @@ class BundleDevice:
 class ContainerAnswer:
     """What goes into the bundle. grant: its id. environment: replaces what the bundle has under these names.
 
-    messages: what its user is told: where MPS does something else than the dialect says.
+    messages: for its user, where MPS differs from what the dialect says.
     """
 
     grant: str
@@ -110,9 +108,7 @@ class ExecAnswer:
     environment: dict[str, str]
 
 
-# What `mpsd set` and `mpsd up` say to each other: `POST /v1/grants/{id}`.
-#
-# One rule: names here are an interface between versions; fields are added, never renamed.
+# -- another size of a grant: mpsd set, POST /v1/grants/{id} ---------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +126,7 @@ class GrantChangeRequest:
 
 @dataclass(frozen=True, slots=True)
 class CardLimits:
-    """What the ledger holds of one GPU for a grant. weight: None where it was not asked for in cGPU's words."""
+    """A grant's part of one GPU. weight: None where the request was not one of cGPU."""
 
     gpu: str
     label: str
@@ -149,7 +145,7 @@ class GrantLimits:
 
 @dataclass(frozen=True, slots=True)
 class GrantChanged:
-    """messages: what follows, each a sentence or two. dry_run: it was not done."""
+    """messages: the consequences, each a sentence or two. dry_run: nothing was changed."""
 
     grant: str
     before: GrantLimits

@@ -1,15 +1,15 @@
-"""Which GPU a request gets.
+"""Chooses the GPUs of a request: any that fit by the policy's preference (`place`), or those it names (`place_there`).
 
-One rule: the same rooms and the same request always give the same GPUs.
+The same capacities and the same request always give the same GPUs.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mpsd.model import policy as policies
-from mpsd.model.grants import GpuCapacity, Request
+from mpsd.model.grants import CardsRequest, GpuCapacity, GpuShare, Request
 from mpsd.model.policy import Policy
-from mpsd.model.quantity import gib as gib
+from mpsd.model.quantity import gib
 
 # Of the GPUs that have room, the one with the smallest key is taken.
 _PREFERENCE: Mapping[policies.Placement, Callable[[GpuCapacity], tuple[int, ...]]] = {
@@ -58,7 +58,7 @@ def _fits_when_empty(request: Request, rooms: Sequence[GpuCapacity], policy: Pol
 
 def _reason(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> str:
     if not rooms:
-        return "no GPU here takes programs now"
+        return "no GPU here accepts programs now"
     if request.gpus > 1 and not any(sum(o.domain == r.domain for o in rooms) >= request.gpus for r in rooms):
         return f"no domain here has {request.gpus} GPUs; `domains` in the policy says which GPUs belong together"
     each = ", ".join(f"{room.gpu.label} {_left(request, room, policy)}" for room in rooms)
@@ -66,7 +66,7 @@ def _reason(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> s
     if request.thread_percent:
         wanted += f" and {request.thread_percent} % of the threads"
     if request.gpus == 1:
-        remark = "; together they would do, but a grant lies on one GPU" if _together(request, rooms, policy) else ""
+        remark = "; the sum would suffice, but a grant lies on one GPU" if _together(request, rooms, policy) else ""
         return f"no single GPU has {wanted}: {each}{remark}"
     return f"no domain has {wanted} on each of {request.gpus} GPUs: {each}"
 
@@ -85,3 +85,73 @@ def _left(request: Request, room: GpuCapacity, policy: Policy) -> str:
     if policy.requests.clients_per_grant > room.clients:
         said.append(f"room for {max(0, room.clients)} more clients")
     return " and ".join(said)
+
+
+# -- a container that names its GPUs: all of them or none ------------------------------------------------------------
+
+
+def place_there(
+    request: CardsRequest, rooms: Sequence[GpuCapacity], policy: Policy, closed: Mapping[str, str]
+) -> Placed | InsufficientResources:
+    """The GPUs, which are one domain's, or the reason why they cannot be had.
+
+    closed: in plain words, by UUID, why a GPU that is not among `rooms` takes no programs.
+    """
+    by_gpu = {room.gpu.uuid: room for room in rooms}
+    named = [by_gpu[part.gpu] for part in request.parts if part.gpu in by_gpu]
+    away = [closed.get(one.gpu, f"{one.gpu} is not on this node now") for one in request.parts if one.gpu not in by_gpu]
+    short = [lack for part in request.parts if part.gpu in by_gpu for lack in _lacks(part, by_gpu[part.gpu], policy)]
+    domains = dict.fromkeys(room.domain for room in named)
+    apart = [_apart(named)] if len(domains) > 1 else []
+    if not (apart or away or short):
+        return Placed(next(iter(domains)), tuple(part.gpu for part in request.parts))
+    fit_when_empty = _named_fit_when_empty(request, by_gpu, policy)
+    said = [*apart, *away, *short]
+    if short:
+        said.append("ask for less" + (", or again when others have ended" if fit_when_empty else ""))
+    if len(request.parts) > 1:
+        said.append(f"nothing is reserved on any of the {len(request.parts)} GPUs")
+    return InsufficientResources("; ".join(said), not apart and fit_when_empty)
+
+
+def _lacks(part: GpuShare, room: GpuCapacity, policy: Policy) -> Iterator[str]:
+    label = room.gpu.label
+    if part.memory_mib > room.memory_mib:
+        free_mib = max(0, room.memory_mib)
+        yield f"{label} has {free_mib} of {room.memory_mib_total} MiB free, and {part.memory_mib} MiB are asked for"
+    if part.reserved_percent > room.thread_percent:
+        free = max(0, room.thread_percent)
+        yield f"{label} has {free} % of its threads free, and {part.reserved_percent} % are asked for"
+    if room.weight is not None and (part.weight or 0) > room.weight:
+        max_inst = policy.compute.of(room.gpu.ordinal).max_inst
+        yield f"{label} has a weight of {max(0, room.weight)} of {max_inst} free, and {part.weight} is asked for"
+    if policy.requests.clients_per_grant > room.clients:
+        needed = policy.requests.clients_per_grant
+        yield f"{label} has room for {max(0, room.clients)} more clients, and a grant may have {needed}"
+
+
+def with_room(request: CardsRequest, rooms: Sequence[GpuCapacity], policy: Policy) -> tuple[str, ...]:
+    """The labels of the GPUs that have what is asked of them."""
+    by_gpu = {room.gpu.uuid: room for room in rooms}
+    named = [(part, by_gpu[part.gpu]) for part in request.parts if part.gpu in by_gpu]
+    return tuple(room.gpu.label for part, room in named if not tuple(_lacks(part, room, policy)))
+
+
+def _apart(rooms: Sequence[GpuCapacity]) -> str:
+    labels = [room.gpu.label for room in rooms]
+    ordinals = ", ".join(str(room.gpu.ordinal) for room in rooms)
+    return (
+        f"{' and '.join(labels)} have control daemons of their own, and a program can be a client of one alone; "
+        f"put [{ordinals}] into `domains` of the policy"
+    )
+
+
+def _named_fit_when_empty(request: CardsRequest, rooms: dict[str, GpuCapacity], policy: Policy) -> bool:
+    """A GPU that is not here now may come back."""
+    return all(
+        part.memory_mib <= rooms[part.gpu].memory_mib_total
+        and part.reserved_percent <= policy.oversubscription.thread_percent
+        and (part.weight or 0) <= (policy.compute.of(rooms[part.gpu].gpu.ordinal).max_inst or part.weight or 0)
+        for part in request.parts
+        if part.gpu in rooms
+    )

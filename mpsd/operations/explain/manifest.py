@@ -9,12 +9,12 @@ import typer
 from rich.text import Text
 
 from mpsd.admission.rules.verdict import AdmissionVerdict, review_all
-from mpsd.grants.rules.placement import gib
 from mpsd.model.client_limits import environment
 from mpsd.model.gpu_facts import Card
 from mpsd.model.pod import Role
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem
+from mpsd.model.quantity import gib
 from mpsd.model.request import ContainerRequest, client_limit
 from mpsd.operations.explain.environment import card_named, explain_environment
 from mpsd.platform.console import ExitCode, Format, answers, counted, print_invalid, print_json, problem_line

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
 
-from mpsd.grants.rules.placement import gib
 from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
 from mpsd.kubelet.rules.node_pods import request_problems
 from mpsd.model.grants import Request
 from mpsd.model.policy import Policy
-from mpsd.model.quantity import is_zero
+from mpsd.model.quantity import gib, is_zero
 from mpsd.scheduler.rules.capacity import NodeCapacity
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack
 from mpsd.scheduler.rules.shortage import NO_BOOKS, why_not

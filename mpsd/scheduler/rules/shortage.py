@@ -6,8 +6,9 @@ One rule: each GPU is named with what it lacks, and what is alike is said once.
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from mpsd.grants.rules.placement import InsufficientResources, gib, place
+from mpsd.grants.rules.placement import InsufficientResources, place
 from mpsd.model.grants import GpuCapacity, Request
+from mpsd.model.quantity import gib
 from mpsd.scheduler.rules.capacity import NodeCapacity
 
 NO_BOOKS = "mpsd knows no GPU of this node"  # of one that has no MPSNode

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mpsd.admission.rules.verdict import AdmissionVerdict, review_all
-from mpsd.grants.rules.placement import gib
+from mpsd.model.quantity import gib
 from mpsd.platform.console import ExitCode
 from mpsd.platform.limits_files import Limits, load_limits
 from mpsd.platform.programs import JsonProgram

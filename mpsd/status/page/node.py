@@ -54,7 +54,7 @@ class NodePage:
 
     async def look(self) -> PageView | None:
         """None until the agent has looked again, or something was heard of the node's pods."""
-        view, happened, pods = self._agent.view, self._agent.happened, self._pods
+        view, happened, pods = self._agent.view, self._agent.events, self._pods
         if view is None or (view is self._shown and not (pods and pods.have_changed)):
             return None
         self._shown = view

@@ -6,13 +6,12 @@ One rule: what is known for certain is said, and what others say is quoted; noth
 
 from enum import Enum
 
-from mpsd.grants.rules.placement import gib
 from mpsd.kubelet.rules.gpu_choice import chosen_gpus
 from mpsd.model.cluster_status import ClusterNode, GpuRow, PodStatus, silence
 from mpsd.model.domain import State, after_is
 from mpsd.model.grants import GpuName
 from mpsd.model.problem import shown_name
-from mpsd.model.quantity import lasting
+from mpsd.model.quantity import gib, lasting
 from mpsd.status.rules.pods import ContainerState, Explanation, ExplanationContext, PodSeen, Why, listed, quoted, wanted
 from mpsd.status.rules.waiting import waiting_story
 

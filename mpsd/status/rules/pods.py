@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from mpsd.grants.rules.placement import gib
 from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
 from mpsd.kubelet.rules.node_pods import request_problems
 from mpsd.model.cluster_status import ClusterNode
@@ -17,6 +16,7 @@ from mpsd.model.grants import Request
 from mpsd.model.identity import PodName
 from mpsd.model.policy import Policy
 from mpsd.model.problem import printable
+from mpsd.model.quantity import gib
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, NodeWishes, read_wishes
 from mpsd.scheduler.rules.capacity import NodeCapacity
 

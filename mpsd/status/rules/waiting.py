@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mpsd.grants.rules.placement import Placed, gib, place
+from mpsd.grants.rules.placement import Placed, place
 from mpsd.model.grants import GpuCapacity, Request
 from mpsd.model.problem import shown, shown_name
+from mpsd.model.quantity import gib
 from mpsd.platform.rules.kubernetes_objects import LABELS, NodeWishes, kept_away
 from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity
 from mpsd.scheduler.rules.shortage import can_ever, has_domain

@@ -1,8 +1,8 @@
-"""What MPSNode tells of violations: of each pod that has a grant, and of the node as a whole, pods that are gone too.
+"""The violations in an MPSNode: of each pod that has a grant, and of the whole node, pods that are gone included.
 
-One rule: whatever programs do, it stays small and is written seldom. So many pods are told of, the last that did
-something first, and how many there are; what is done again and again makes numbers larger, which are written at the
-pace of what programs use, and only what is new on this node, or a pod more, at that of a change.
+Whatever programs do, the object stays small and is written seldom: it lists a bounded number of pods, the most recent
+first, and how many there are. Repeated violations only raise counts, which are written at the pace of usage; only a new
+kind of violation or one more pod counts as a change (`is_news`).
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ class LastViolation:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Of one grant: how often what happened, and the last of it."""
+    """Of one grant: counts by kind, and the last violation."""
 
     counts: "Mapping[ViolationKind, int]"
     last: LastViolation
@@ -51,8 +51,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class NodeViolations:
-    """What was seen since then (seconds since 1970), of everybody. last: the newest last. grants: by id, those that are
-    held now."""
+    """Everything since then (seconds since 1970). last: the newest last. grants: by id, those that are held now."""
 
     since: float
     counts: "Mapping[ViolationKind, int]"
@@ -60,16 +59,17 @@ class NodeViolations:
     grants: Mapping[str, Tally]
 
 
-def with_violations(status: Object, seen: NodeViolations, stamp: "Callable[[float], str]") -> Object:
-    """The status with what was seen. A pod's grant has its uid for an id, or its name where that is not known."""
-    told = ReportedViolations(
-        since=stamp(seen.since),
-        counts=_counts(seen.counts),
-        last=[_violation(one, stamp) for one in seen.last[-MOST_LAST:]],
+def with_violations(status: Object, found: NodeViolations, stamp: "Callable[[float], str]") -> Object:
+    """The status with the violations. A pod's grant has its uid for an id, or its name where that is not known."""
+    reported = ReportedViolations(
+        since=stamp(found.since),
+        counts=_counts(found.counts),
+        last=[_violation(one, stamp) for one in found.last[-MOST_LAST:]],
     )
-    added: Object = {FIELD: as_object(told), "summary": {**status["summary"], FIELD: sum(seen.counts.values())}}
+    summary = {**status["summary"], FIELD: sum(found.counts.values())}
+    added: Object = {FIELD: as_object(reported), "summary": summary}
     if "grants" in status:
-        own = {_id(grant): tally for grant in status["grants"] if (tally := seen.grants.get(_id(grant)))}
+        own = {_id(grant): tally for grant in status["grants"] if (tally := found.grants.get(_id(grant)))}
         newest = sorted(own, key=lambda one: (-own[one].last.at, one))[:MOST_PODS]
         tallies = {one: {FIELD: as_object(_tally(own[one], stamp))} for one in newest}
         added[FIELD]["pods"] = len(own)
@@ -99,12 +99,12 @@ def _violation(one: LastViolation, stamp: "Callable[[float], str]") -> ReportedV
 
 
 def is_news(status: Object, written: Object) -> bool:
-    """Whether somebody did something who had not, or something that nobody had. No program can do that for ever."""
+    """Whether there is a new kind of violation or a new pod; no program can cause that endlessly."""
     return _firm(status.get(FIELD)) != _firm(written.get(FIELD))
 
 
-def _firm(told: Object | None) -> object:
-    return told and (told["since"], told.get("pods"), [one["kind"] for one in told["counts"]])
+def _firm(found: Object | None) -> object:
+    return found and (found["since"], found.get("pods"), [one["kind"] for one in found["counts"]])
 
 
 def differs(status: Object, written: Object) -> bool:

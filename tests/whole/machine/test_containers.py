@@ -68,7 +68,7 @@ def until_over(container: Played) -> None:
 
 
 def given_back(machine: Machine, container: Played, **fields: object) -> bool:
-    return bool(machine.part("agent").logged("given back", container=container.name, **fields))
+    return bool(machine.part("agent").logged("released", container=container.name, **fields))
 
 
 # -- from create to its end ----------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def test_a_queue_is_served_in_its_order_and_nobody_overtakes(served: Machine) ->
     eventually(lambda: served.queue == [first.pid, small.pid], "the small one waits behind it")
     at_once = served.run("--gpu-mem 2", "sim-cuda")
     assert at_once.exit_code() == 1
-    assert "2 requests wait before this one" in at_once.errors
+    assert "2 requests are already queued" in at_once.errors
     assert served.holders == {holder.pid}
 
     holder.kill()

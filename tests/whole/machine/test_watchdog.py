@@ -194,7 +194,7 @@ def test_who_may_not_be_ended_is_told_of_and_told_of_again_once_he_is_ended(watc
         shown = watched.card.claim(ContextClaim(stranger.pid, GRAPHICS, MIB))
         watched.card.claim(ContextClaim(stranger.pid, OUTSIDE_MPS, 100 * MIB))
         goes_on = f"pid {stranger.pid} (sleep) has no grant and uses gpu0, which mpsd shares; it runs beside MPS, "
-        goes_on += "without limits; it goes on: it shows something on a display, and such a process is never ended"
+        goes_on += "without limits; it continues: it shows something on a display, and such a process is never ended"
         eventually(lambda: watched.up.logged("violation", message=goes_on), "he is told of")
         assert stranger.running
         watched.card.release(shown, stranger.pid)

@@ -1,6 +1,6 @@
 """A cluster of one node comes up."""
 
-from mpsd.grants.rules.placement import gib
+from mpsd.model.quantity import gib
 from mpsd.simulator.demo.cluster import NODE, DemoCluster
 from mpsd.simulator.demo.story import DemoStory
 

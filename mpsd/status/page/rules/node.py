@@ -6,9 +6,9 @@ Every sentence is one of the status or of `kubectl mps explain`; here is decided
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mpsd.agent.rules.node_events import OF_VIOLATIONS, REFUSED, PastEvent
+from mpsd.agent.rules.node_events import REFUSED, VIOLATION_REASONS
 from mpsd.model.cluster_status import GrantRow, domain_rows, gpu_rows, grant_rows
-from mpsd.model.events import Reason
+from mpsd.model.events import PastEvent, Reason
 from mpsd.model.fields import Seconds
 from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.model.node_status import ClientStatus, NodeStatus, WaitingStatus
@@ -160,7 +160,7 @@ def _lately(node: NodeStatus, happened: Iterable[PastEvent], since: float) -> Se
 
 def _remembered(happened: Iterable[PastEvent]) -> Iterator[EventLine]:
     for one in happened:
-        if one.what not in OF_VIOLATIONS:
+        if one.what not in VIOLATION_REASONS:
             key = f"{one.what} {one.at:.6f} {one.where}"
             yield EventLine(
                 shown_name(key), one.at, _level(one.what), one.what, shown_name(one.where), shown_text(one.text)

@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.node_view import HeldGrant
-from mpsd.model.violations import Response, ViolationKind
+from mpsd.model.policy import Response as PolicyResponse
+from mpsd.model.violations import Response, Violation, ViolationKind
 from mpsd.platform.kube_time import stamp
 from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, USE_S, WrittenStatus, write_due
+from mpsd.watchdog.history import ViolationHistory
 from mpsd.watchdog.rules.reported import MOST_LAST, MOST_PODS, LastViolation, NodeViolations, Tally, with_violations
 from tests.model.worlds import NOW
-from tests.status.pod_worlds import held, node, pod
+from tests.status.pod_worlds import client, held, node, pod
 from tests.status.test_mpsnode import ROUNDING, SCHEMA, status
 
 MEMORY, LIFTED = ViolationKind.MEMORY_OVER_GRANT, ViolationKind.LIMIT_LIFTED
@@ -160,3 +162,52 @@ def test_more_of_the_same_is_written_with_what_is_used_and_a_first_one_at_once()
     assert due(one, violations({"a": {MEMORY: 1, LIFTED: 1}})) == CHANGE_S
     assert due(one, violations({"a": {MEMORY: 1}}, at=NOW + 7)) == USE_S
     assert due(one, one) == HEARTBEAT_S
+
+
+# What the watchdog's history tells a cluster: by grant while it is held, and of everybody.
+
+
+def violation(
+    name: str, pid: int, kind: ViolationKind = ViolationKind.OUTSIDE_MPS, *, again: bool = False
+) -> Violation:
+    who = client(name, pid)
+    return Violation(kind, PolicyResponse.KILL, who.gpu, who.grant, pod(name), who, "runs beside MPS", again)
+
+
+def test_each_grant_has_its_own_counts_and_its_last_one() -> None:
+    history = ViolationHistory(NOW)
+    history.add(violation("a", 1), NOW + 1)
+    history.add(violation("b", 2, ViolationKind.LIMIT_LIFTED), NOW + 2)
+    history.add(violation("a", 3, ViolationKind.LIMIT_LIFTED), NOW + 3)
+    seen = history.violations()
+    own = seen.grants[pod("a").uid]
+    assert own.counts == {ViolationKind.OUTSIDE_MPS: 1, ViolationKind.LIMIT_LIFTED: 1}
+    assert (own.last.kind, own.last.at, own.last.pod) == (ViolationKind.LIMIT_LIFTED, NOW + 3, pod("a"))
+    assert seen.counts == {ViolationKind.OUTSIDE_MPS: 1, ViolationKind.LIMIT_LIFTED: 2}
+    assert [one.at for one in seen.last] == [NOW + 1, NOW + 2, NOW + 3]
+
+
+def test_one_that_is_there_again_is_not_another() -> None:
+    history = ViolationHistory(NOW)
+    history.add(violation("a", 1), NOW)
+    history.add(violation("a", 1, again=True), NOW + 2)
+    assert history.violations().grants[pod("a").uid].counts == {ViolationKind.OUTSIDE_MPS: 1}
+
+
+def test_a_grant_that_is_gone_is_forgotten_and_stays_in_what_is_told_of_all() -> None:
+    history = ViolationHistory(NOW)
+    for name in "ab":
+        history.add(violation(name, 1), NOW)
+    history.keep({pod("b").uid})
+    seen = history.violations()
+    assert list(seen.grants) == [pod("b").uid]
+    assert seen.counts == {ViolationKind.OUTSIDE_MPS: 2}
+
+
+def test_what_was_told_is_not_changed_by_what_comes_after_it() -> None:
+    history = ViolationHistory(NOW)
+    history.add(violation("a", 1), NOW)
+    before = history.violations()
+    history.add(violation("a", 2), NOW)
+    assert before != history.violations()
+    assert before.grants[pod("a").uid].counts == {ViolationKind.OUTSIDE_MPS: 1}

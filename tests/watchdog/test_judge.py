@@ -13,7 +13,7 @@ from mpsd.model.identity import PodName
 from mpsd.model.node_view import Client
 from mpsd.model.policy import Response
 from mpsd.model.violations import ViolationKind
-from mpsd.watchdog.rules.judge import AGAIN_S, SECOND_LOOK_S
+from mpsd.watchdog.rules.judge import AGAIN_S, SECOND_SCAN_S
 from tests.model.gpu_worlds import EVERYTHING_KILLS, Watch, client, ended, kinds, pod_grant, policy, program_grant
 from tests.model.worlds import CAPABILITY, GPUS, UUIDS
 
@@ -84,7 +84,7 @@ def test_memory_that_nvml_does_not_tell_is_said_and_not_punished() -> None:
     verdict = watch.look((A,), client(1, A, None), client(2, A, 1000))
     assert ended(verdict) == set()
     assert [notice.reason for notice in verdict.notices] == [None]
-    assert "does not say how much pid 1 (python) uses of gpu0" in verdict.notices[0].message
+    assert "does not report how much of gpu0 pid 1 (python) uses" in verdict.notices[0].message
     assert watch.look((A,), client(1, A, None), client(2, A, 1000)).notices == (), "it is said once"
     assert ended(watch.look((A,), client(1, A, None), client(2, A, 1100))) == {2}, "what is known is over by itself"
 
@@ -188,14 +188,14 @@ def test_a_process_beside_mps_is_ended_at_the_second_look() -> None:
     watch = Watch(EVERYTHING_KILLS)
     escaped = client(1, A, on_mps=False)
     first = watch.look((A,), escaped)
-    assert (first.violations, first.look_again) == ((), True)
-    assert kinds(watch.look((A,), escaped, after_s=SECOND_LOOK_S)) == {1: {ViolationKind.OUTSIDE_MPS}}
+    assert (first.violations, first.scan_again) == ((), True)
+    assert kinds(watch.look((A,), escaped, after_s=SECOND_SCAN_S)) == {1: {ViolationKind.OUTSIDE_MPS}}
 
 
 def test_a_client_that_shows_beside_mps_for_a_moment_is_left_alone() -> None:
     watch = Watch(EVERYTHING_KILLS)
     watch.look((A,), client(1, A, on_mps=False))
-    assert watch.look((A,), client(1, A), after_s=SECOND_LOOK_S).violations == ()
+    assert watch.look((A,), client(1, A), after_s=SECOND_SCAN_S).violations == ()
     assert watch.look((A,), client(1, A, on_mps=False)).violations == (), "and it begins anew"
 
 
@@ -322,4 +322,4 @@ def test_an_environment_that_nobody_may_read_is_not_judged() -> None:
 def test_a_client_as_mpsd_starts_it_breaks_nothing(grant: Grant) -> None:
     places = [gpu for gpu, uuid in enumerate(UUIDS) if uuid in grant.gpus]
     verdict = Watch(EVERYTHING_KILLS).looks((grant,), *(client(1, grant, 1000, gpu) for gpu in places))
-    assert (verdict.violations, verdict.notices, verdict.look_again) == ((), (), False)
+    assert (verdict.violations, verdict.notices, verdict.scan_again) == ((), (), False)

@@ -45,8 +45,8 @@ class World:
     def __init__(self, nvml: Nvml, library: CountingNvml, uuid: str, card: CardView) -> None:
         self.library = library
         self.card = card
-        self._eyes = GpuProcessScanner(nvml, [uuid], MARK)
-        self._eyes_beside_kubelet = GpuProcessScanner(nvml, [uuid], None, PodProcesses())
+        self._scanner = GpuProcessScanner(nvml, [uuid], MARK)
+        self._scanner_beside_kubelet = GpuProcessScanner(nvml, [uuid], None, PodProcesses())
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def put(self, kind: int, mark: str | None = None, **variables: str) -> int:
@@ -63,7 +63,7 @@ class World:
         return process
 
     def look(self) -> Scan:
-        return self._eyes.look(Owners(grants=frozenset({"a", "b"})))
+        return self._scanner.scan(Owners(grants=frozenset({"a", "b"})))
 
     def asked(self) -> Mapping[str, int]:
         """How often NVML was asked since this was asked last."""
@@ -74,11 +74,11 @@ class World:
     def grants(self, *, servers: tuple[int, ...] = (), holders: dict[int, str] | None = None) -> dict[int, str | None]:
         """Of every client that is seen, where `a` and `b` are the grants there are."""
         owners = Owners(frozenset(servers), frozenset({"a", "b"}), holders or {})
-        return {client.pid: client.grant for client in self._eyes.look(owners).clients}
+        return {client.pid: client.grant for client in self._scanner.scan(owners).clients}
 
     def beside_kubelet(self, pods: Mapping[str, str]) -> dict[int, tuple[str | None, str | None]]:
         """Pod and grant of every client, where a kubelet gives these pods their grants."""
-        seen = self._eyes_beside_kubelet.look(Owners(grants=frozenset({"a", "b"}), pods=pods))
+        seen = self._scanner_beside_kubelet.scan(Owners(grants=frozenset({"a", "b"}), pods=pods))
         return {client.pid: (client.pod, client.grant) for client in seen.clients}
 
 
@@ -216,17 +216,17 @@ def test_a_gpu_that_is_lost_hides_no_process_of_another(tmp_path: Path) -> None:
     node = create_node(tmp_path / "node", cards_asked("A30x2", facts), facts.capabilities)
     nvml, cards = Nvml(SimulatedNvml(node.folder)), [node.card(0), node.card(1)]
     nvml.open()
-    eyes = GpuProcessScanner(nvml, [gpu.uuid for gpu in nvml.gpus(facts)], MARK)
+    scanner = GpuProcessScanner(nvml, [gpu.uuid for gpu in nvml.gpus(facts)], MARK)
     for card in cards:
         card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 100 * MIB))
-    assert len(eyes.look(Owners()).clients) == 2
+    assert len(scanner.scan(Owners()).clients) == 2
     cards[0].lost = True
-    seen = eyes.look(Owners())
+    seen = scanner.scan(Owners())
     assert [client.gpu for client in seen.clients] == [node.gpus[1].uuid]
     assert "GPU is lost" in seen.unknown[0]
     assert seen.unseen == {node.gpus[0].uuid}
     cards[0].lost = False
-    assert (len(eyes.look(Owners()).clients), eyes.look(Owners()).unknown) == (2, ())
+    assert (len(scanner.scan(Owners()).clients), scanner.scan(Owners()).unknown) == (2, ())
     for card in cards:
         card.close()
     nvml.close()

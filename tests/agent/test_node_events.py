@@ -1,0 +1,297 @@
+"""What two looks at a node tell: on the node each change of a domain, on a pod what it lost."""
+
+from dataclasses import replace
+
+import pytest
+
+from mpsd.agent.agent import EventHistory
+from mpsd.agent.rules.node_events import MOST_NAMES, OLD_FAULT_S, node_events
+from mpsd.model.domain import State
+from mpsd.model.events import Event, EventCount, Reason, is_told_by, pod_subject
+from mpsd.model.node_view import Canary, Fault, FaultHit, NodeView, pod_names
+from mpsd.platform.kube_time import stamp
+from tests.model.worlds import NOW, identity
+from tests.status.pod_worlds import client, held, node, pod
+
+
+def told(before: NodeView | None, now: NodeView) -> list[tuple[str, Reason]]:
+    return [(str(one.subject), one.reason) for one in node_events(before, now, "node1", stamp)]
+
+
+BUSY = node(grants=(held("a"), held("idle"), held("other", gpu=1)), clients=(client("a", 1), client("other", 2, gpu=1)))
+DOWN = {"state": State.DOWN, "daemon": None, "restarts_total": 1}
+
+
+def like(view: NodeView, **records: object) -> NodeView:
+    return replace(node(**records), grants=view.grants, clients=view.clients)  # type: ignore[arg-type]
+
+
+def test_a_domain_that_serves_although_its_canary_found_something_says_so() -> None:
+    dear = Canary("a-boot", "580.1", 1.0, "", 172, 12, "gpu0: a context on 12 SMs takes 172 MiB")
+    (told_of,) = node_events(like(BUSY, state=State.STARTING), like(BUSY, canary=dear), "node1", stamp)
+    assert told_of.message == (
+        "MPS domain gpu0 serves, although its canary found: gpu0: a context on 12 SMs takes 172 MiB"
+    )
+
+
+def test_nothing_new_tells_nothing() -> None:
+    assert told(BUSY, BUSY) == []
+
+
+def test_a_daemon_that_goes_down_is_told_on_the_node_and_on_each_pod_that_had_clients_there() -> None:
+    gone = replace(like(BUSY, **DOWN), clients=())
+    assert told(BUSY, gone) == [("Node node1", Reason.DAEMON_DOWN), ("Pod default/a", Reason.DAEMON_DOWN)]
+
+
+def test_the_pod_hears_how_many_processes_it_lost_and_what_to_do() -> None:
+    before = replace(BUSY, clients=(client("a", 1), client("a", 2)))
+    (_node, pod) = node_events(before, like(before, **DOWN), "node1", stamp)
+    assert pod.message == (
+        "MPS domain gpu0: the end of its MPS control daemon ended 2 GPU processes of this pod; "
+        "they see CUDA errors and must be restarted"
+    )
+
+
+def test_a_daemon_that_ended_and_came_back_between_two_looks_is_told_all_the_same() -> None:
+    back = like(BUSY, restarts_total=1)
+    assert told(BUSY, back) == [
+        ("Node node1", Reason.DAEMON_DOWN),
+        ("Node node1", Reason.READY),
+        ("Pod default/a", Reason.DAEMON_DOWN),
+    ]
+
+
+def test_a_fault_of_which_an_older_mpsd_control_says_no_more_is_told_on_every_pod_of_the_gpu() -> None:
+    assert told(BUSY, like(BUSY, state=State.FAULT)) == [("Node node1", Reason.FAULT), ("Pod default/a", Reason.FAULT)]
+
+
+def test_the_node_hears_which_pods_lost_processes() -> None:
+    before = replace(BUSY, clients=(client("idle", 3), client("a", 1)))
+    (on_node, *_pods) = node_events(before, like(before, **DOWN, reason="killed by signal 9"), "node1", stamp)
+    assert on_node.message == (
+        "MPS domain gpu0 has no MPS control daemon: killed by signal 9; "
+        "pods that lost GPU processes: default/a, default/idle"
+    )
+    (on_node, *_pods) = node_events(before, like(before, restarts_total=1), "node1", stamp)
+    assert on_node.message == (
+        "MPS domain gpu0: its MPS control daemon ended; pods that lost GPU processes: default/a, default/idle"
+    )
+
+
+def test_a_wedged_daemon_is_told_on_the_node_and_on_each_pod_that_may_lose_clients() -> None:
+    on_node, on_pod = node_events(BUSY, like(BUSY, state=State.WEDGED, reason="no answer"), "node1", stamp)
+    assert on_node.message == (
+        "MPS domain gpu0 does not answer; running programs continue, new ones wait: no answer; pods there: default/a"
+    )
+    assert (str(on_pod.subject), on_pod.reason) == ("Pod default/a", Reason.WEDGED)
+    assert on_pod.message == (
+        "MPS domain gpu0: its MPS control daemon does not answer; 1 GPU process of this pod may continue, and lose the "
+        "GPU if it must be restarted"
+    )
+
+
+def test_a_daemon_that_is_restarted_because_it_was_wedged_says_who_lost_clients() -> None:
+    wedged = like(BUSY, state=State.WEDGED)
+    assert told(wedged, wedged) == []
+    assert told(wedged, replace(like(BUSY, **DOWN), clients=())) == [
+        ("Node node1", Reason.DAEMON_DOWN),
+        ("Pod default/a", Reason.DAEMON_DOWN),
+    ]
+
+
+def test_where_nobody_knows_the_clients_every_pod_there_may_have_lost_some() -> None:
+    blind = replace(BUSY, clients=None)
+    pods = [one for one in node_events(blind, like(blind, **DOWN), "node1", stamp) if one.subject.kind == "Pod"]
+    assert [one.subject.name for one in pods] == ["a", "idle"]
+    assert all("any GPU processes of this pod" in one.message for one in pods)
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.STARTING])
+def test_every_state_that_is_reached_is_told_on_the_node(state: State) -> None:
+    before = like(BUSY, state=State.STARTING)
+    (one, *_rest) = node_events(before, like(BUSY, state=state, reason="because"), "node1", stamp)
+    assert one.subject.kind == "Node"
+    assert ": because" in one.message
+
+
+def test_a_first_look_tells_of_troubles_alone_and_takes_nothing_for_lost() -> None:
+    assert told(None, BUSY) == []
+    assert told(None, like(BUSY, **DOWN)) == [("Node node1", Reason.DAEMON_DOWN)]
+
+
+def test_the_same_change_is_the_same_happening_so_that_it_can_be_counted() -> None:
+    def changes() -> tuple[Event, ...]:
+        return node_events(BUSY, like(BUSY, **DOWN), "node1", stamp)
+
+    assert changes() == changes()
+
+
+# What is told of a fault: to the node and to every pod that was hit, once, by what is written down of it.
+
+PODS = (held("a", 2), held("b", 2), held("idle", 2), held("other", gpu=1))
+
+
+def hit(pid: int, of: str | None = None, ended_at: float | None = None) -> FaultHit:
+    return FaultHit(identity(pid), "train", pod(of).uid if of else None, ended_at)
+
+
+FAULT = Fault(NOW, (hit(1, "a"), hit(2, "a"), hit(3, "b"), hit(4)))
+
+
+def seen(*faults: Fault, now: float = NOW, state: State = State.FAULT) -> NodeView:
+    return node(grants=PODS, now=now, state=state, faults=faults, faults_total=len(faults))
+
+
+QUIET = seen(state=State.READY)
+
+
+def events(before: NodeView | None, now: NodeView) -> list[Event]:
+    return list(node_events(before, now, "node1", stamp))
+
+
+def subjects(found: list[Event]) -> list[str]:
+    return [str(one.subject) for one in found]
+
+
+def test_the_node_and_every_pod_that_was_hit_hear_of_a_fault_and_no_other_pod_does() -> None:
+    found = events(QUIET, seen(FAULT))
+    assert subjects(found) == ["Node node1", "Pod default/a", "Pod default/b"]
+    assert {one.reason for one in found} == {Reason.FAULT}
+    on_node, on_a, on_b = (one.message for one in found)
+    assert on_node == (
+        "MPS domain gpu0 had a fault, which ended the work of every program on its GPU: default/a (2), default/b (1), "
+        "processes of no pod (1); MPS does not report which of them caused it"
+    )
+    assert on_a == (
+        "MPS domain gpu0: a fault of a program there ended the work of 2 GPU processes of this pod; "
+        "they must be restarted"
+    )
+    assert on_b.endswith("ended the work of 1 GPU process of this pod; it must be restarted")
+
+
+def test_a_fault_that_had_healed_before_anybody_looked_is_told_like_any_other() -> None:
+    healed = replace(FAULT, healed_at=NOW + 0.1)
+    assert events(QUIET, seen(healed, state=State.READY)) == events(QUIET, seen(FAULT))
+
+
+def test_a_fault_is_told_once() -> None:
+    assert events(seen(FAULT), seen(FAULT, now=NOW + 1)) == []
+    after = replace(FAULT, healed_at=NOW + 5)
+    assert [one.reason for one in events(seen(FAULT), seen(after, state=State.READY))] == [Reason.READY]
+
+
+def test_a_pod_that_the_log_named_later_hears_of_it_and_nobody_twice() -> None:
+    first = replace(FAULT, hit=FAULT.hit[:1])
+    found = events(seen(first), seen(FAULT))
+    assert subjects(found) == ["Pod default/a", "Pod default/b"]
+    assert "of 1 GPU process of this pod" in found[0].message
+
+
+def test_of_whom_the_record_knows_no_pod_the_look_before_may() -> None:
+    before = replace(QUIET, clients=(replace(client("b", 9), pod=pod("b").uid),))
+    found = events(before, seen(Fault(NOW, (hit(4),), strangers=(9,))))
+    assert subjects(found) == ["Node node1", "Pod default/b"]
+    assert "default/b (1), processes of no pod (1)" in found[0].message
+
+
+def test_a_pod_that_every_fault_hit_is_told_so_and_named_to_the_node_without_blame() -> None:
+    first, second = replace(FAULT, at=NOW - 60), replace(FAULT, hit=FAULT.hit[:2])
+    on_node, on_pod = events(seen(first, state=State.READY), seen(first, second))
+    since = stamp(NOW - 60)
+    assert on_pod.message.endswith(f"; this pod was present at 2 of 2 faults since {since}")
+    assert on_node.message.endswith(
+        f"; MPS does not report which of them caused it; hit each time: default/a (2 faults since {since})"
+    )
+    assert not any("culprit" in one.message for one in (on_node, on_pod))
+
+
+def test_the_pod_of_a_process_that_was_ended_hears_so_once() -> None:
+    ended = replace(FAULT, hit=(hit(1, "a", NOW + 5), *FAULT.hit[1:]))
+    (found,) = events(seen(FAULT), seen(ended))
+    assert (str(found.subject), found.at) == ("Pod default/a", NOW + 5)
+    assert found.message == (
+        "MPS domain gpu0: pid 1 of this pod stayed after a fault had ended its work, and was killed so that the GPU "
+        "can serve again"
+    )
+    assert events(seen(ended), seen(ended)) == []
+
+
+@pytest.mark.parametrize(
+    ("healed_at", "age_s", "tells"),
+    [(None, 2 * OLD_FAULT_S, True), (NOW + 1, OLD_FAULT_S / 2, True), (NOW + 1, OLD_FAULT_S + 1, False)],
+    ids=["still open", "healed of late", "long healed"],
+)
+def test_an_agent_that_starts_tells_a_fault_that_lasts_or_is_of_late(
+    healed_at: float | None, age_s: float, tells: bool
+) -> None:
+    found = events(None, seen(replace(FAULT, healed_at=healed_at), now=NOW + age_s))
+    assert any("had a fault" in one.message for one in found if one.at) is tells
+
+
+def test_whoever_finds_a_fault_again_says_the_same_of_it_and_sees_that_it_was_said() -> None:
+    first = events(QUIET, seen(FAULT))
+    again = events(None, seen(FAULT, now=NOW + 100))
+    assert first == again
+    for one in again:
+        event = {"lastTimestamp": stamp(NOW)}
+        assert is_told_by(event, EventCount(one, NOW, NOW, 1), stamp)
+        assert not is_told_by({"lastTimestamp": stamp(NOW - 60)}, EventCount(one, NOW, NOW, 1), stamp)
+
+
+@pytest.mark.parametrize("event", [{}, {"lastTimestamp": None}])
+def test_an_event_without_a_time_tells_nothing(event: dict[str, object]) -> None:
+    (one, *_rest) = events(QUIET, seen(FAULT))
+    assert not is_told_by(event, EventCount(one, NOW, NOW, 1), stamp)
+
+
+def test_a_pod_that_is_gone_is_named_by_its_uid() -> None:
+    gone = Fault(NOW, (hit(1, "gone"),))
+    (found,) = events(QUIET, seen(gone))
+    assert "a pod that is gone, uid uid-of-gone (1)" in found.message
+
+
+def test_many_pods_do_not_make_a_message_endless() -> None:
+    names = [f"p{number:02}" for number in range(MOST_NAMES + 3)]
+    crowd = Fault(NOW, tuple(hit(pid, name) for pid, name in enumerate(names)))
+    now = replace(seen(crowd), grants=tuple(held(name, 1) for name in names))
+    on_node, *on_pods = events(replace(QUIET, grants=now.grants), now)
+    assert "default/p09 (1) and 3 more" in on_node.message
+    assert len(on_pods) == len(names)
+
+
+def test_a_static_pod_is_known_by_the_uid_in_its_cgroup() -> None:
+    view = replace(QUIET, clients=(replace(client("a", 1), pod="0" * 32),))
+    assert pod_names(view)["0" * 32] == pod("a")
+
+
+# What an agent remembers of what happened: the same once more takes nobody's place.
+
+
+def held_back(name: str, at: float | None = None) -> Event:
+    return Event(pod_subject(pod(name)), Reason.START_HELD_BACK, "gpu0 is in fault", at)
+
+
+def test_what_kubelet_tries_again_and_again_pushes_nothing_out_and_is_as_of_the_last_time() -> None:
+    book = EventHistory()
+    book.add(held_back("other", 1.0))
+    for at in range(1000):
+        book.add(held_back("train", float(at)))
+    assert [(one.where, one.at) for one in book.all()] == [("default/other", 1.0), ("default/train", 999.0)]
+
+
+def test_a_tenant_who_breaks_limits_all_the_time_pushes_nothing_else_out() -> None:
+    book = EventHistory()
+    book.add(held_back("train", 1.0))
+    for pid in range(1000):
+        book.add(Event(pod_subject(pod("thief")), Reason.OUTSIDE_MPS, f"pid {pid} runs beside MPS"))
+    seen = book.all()
+    assert seen[0].where == "default/train"
+    assert seen[-1].text == "pid 999 runs beside MPS"
+
+
+def test_a_domain_that_goes_down_and_comes_back_twice_did_so_twice() -> None:
+    book = EventHistory()
+    up, down = node(), node(state=State.DOWN)
+    for before, now in ((up, down), (down, up), (up, down), (down, up)):
+        book.compare(before, now)
+    assert [one.what for one in book.all()] == ["MPSDaemonDown", "MPSReady"] * 2
