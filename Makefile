@@ -46,9 +46,10 @@ check-see: $(READY)
 
 # A real Kubernetes 1.20.2 of its own with a real node, on Debian 12 as root, with the image built from this checkout:
 # 10 minutes the first time, then 6.
+E2E := pytest -s --durations=12 --kubeconfig "$$KUBECONFIG"
 e2e: $(READY)
 	PATH="$(CURDIR)/$(BIN):$$PATH" tests/e2e/kube/with-cluster.sh \
-		sh -c 'pytest tests/kube_contract tests/e2e -s --durations=12 --kubeconfig "$$KUBECONFIG"'
+		--first '$(E2E) tests/kube_contract tests/e2e/admission' sh -c '$(E2E) tests/e2e/node tests/e2e/scheduler'
 
 demo: $(READY)
 	$(BIN)/mpsd demo

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Runs a command with KUBECONFIG naming a Kubernetes 1.20.2 of its own, and takes everything down again, whatever happens.
-#   with-cluster.sh [--control-plane] COMMAND…
-# With a node, unless --control-plane, and with mpsd's image on it, built from this checkout. On a bare Debian 12 as root it
+#   with-cluster.sh [--control-plane | --first LINE] COMMAND…
+# With a node, unless --control-plane, and with mpsd's image on it, built from this checkout. LINE is for the shell: what
+# needs no image, and is done on the cluster before COMMAND while the image is built. On a bare Debian 12 as root it
 # installs what it needs. The command also finds in its environment MPSD_E2E_STATE (logs, sockets), MPSD_E2E_PROGRAMS,
 # MPSD_E2E_IMAGE (the image's name) and MPSD_E2E_KUBE_SCHEDULER (that of kube-scheduler's). E2E_KEEP_LOGS=FOLDER keeps the
 # logs.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
-part=
-if [[ ${1:-} == --control-plane ]]; then
-  part=control-plane
-  shift
-fi
+part= first=
+case ${1:-} in
+  --control-plane) part=control-plane; shift ;;
+  --first) first=$2; shift 2 ;;
+esac
 
 packages=(etcd-server openssl)
 [[ $part ]] || packages+=(containerd runc containernetworking-plugins iptables conntrack busybox-static buildah debootstrap)
@@ -27,13 +28,14 @@ fi
 command -v kubectl >/dev/null || { echo "with-cluster.sh: kubectl is not on PATH" >&2; exit 1; }
 
 programs=$("$here/build.sh")
-[[ $part ]] || read -r archive MPSD_E2E_IMAGE < <("$here/../image/build.sh") || { echo "with-cluster.sh: no image" >&2; exit 1; }
 if [[ ! $part ]]; then # a machine has room for one node
   exec 9>/tmp/mpsd-e2e.lock
   flock --nonblock 9 || { echo "with-cluster.sh: waiting for another one on this machine" >&2; flock 9; }
 fi
 state=$(mktemp -d /tmp/mpsd-e2e.XXXX)
+building=
 down() {
+  [[ ! $building ]] || kill -- -"$building" 2>/dev/null || true
   "$here/up.sh" "$programs" "$state" stop || true
   if [[ ${E2E_KEEP_LOGS:-} ]]; then
     mkdir -p "$E2E_KEEP_LOGS"
@@ -44,8 +46,18 @@ down() {
 trap down EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+if [[ ! $part ]]; then
+  setsid "$here/../image/build.sh" >"$state/image" 9>&- &
+  building=$!
+fi
 "$here/up.sh" "$programs" "$state" start $part 9>&-
-[[ $part ]] || "$here/up.sh" "$programs" "$state" import "$archive" 9>&-
-export KUBECONFIG=$state/kubeconfig MPSD_E2E_STATE=$state MPSD_E2E_PROGRAMS=$programs MPSD_E2E_IMAGE
-[[ $part ]] || export MPSD_E2E_KUBE_SCHEDULER=local/kube-scheduler:1.20.2
+export KUBECONFIG=$state/kubeconfig MPSD_E2E_STATE=$state MPSD_E2E_PROGRAMS=$programs
+if [[ ! $part ]]; then
+  [[ ! $first ]] || sh -c "$first" 9>&-
+  wait "$building" || { echo "with-cluster.sh: no image" >&2; exit 1; }
+  building=
+  read -r archive MPSD_E2E_IMAGE <"$state/image"
+  "$here/up.sh" "$programs" "$state" import "$archive" 9>&-
+  export MPSD_E2E_IMAGE MPSD_E2E_KUBE_SCHEDULER=local/kube-scheduler:1.20.2
+fi
 "$@" 9>&-
