@@ -25,10 +25,12 @@ _VERBS = {
         "Nodes, GPUs and pods: granted, used, states. Also without a verb.", "mpsd.status.cluster_status", "kubectl"
     ),
     "doctor": Verb(
-        "What keeps MPS from starting or holding, and what to do.", "mpsd.operations.doctor.cluster_verb", "kubectl"
+        "Why MPS does not start or limits are not enforced, and what to do.",
+        "mpsd.operations.doctor.cluster",
+        "kubectl",
     ),
     "top": Verb("GPUs and the pods that use them, live, sorted.", "mpsd.status.cluster_top", "kubectl"),
-    "bundle": Verb("A support archive, with nothing secret in it.", "mpsd.operations.bundle.cluster_verb", "kubectl"),
+    "bundle": Verb("A support archive, with nothing secret in it.", "mpsd.operations.bundle.cluster", "kubectl"),
     "explain": Verb("Why a pod waits for a GPU, in one sentence.", "mpsd.operations.explain.pod", "kubectl"),
     "cordon": Verb(
         "Take GPUs of a node out of use; what runs there goes on.", "mpsd.operations.lifecycle.cordon", "kubectl"

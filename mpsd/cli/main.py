@@ -12,7 +12,7 @@ _LINES = {
     "up": "Share this machine's GPUs: supervise the MPS daemons and grant shares, in the foreground.",
     "run": "Run a command with a share of a GPU.",
     "status": "GPUs, domains, grants and clients, of this machine or of a cluster.",
-    "doctor": "What keeps MPS from starting or from holding on this machine, and the one thing to do about it.",
+    "doctor": "Why MPS does not start or limits are not enforced on this machine, and what to do.",
     "top": "GPUs and who uses them, live, sorted by memory, SM use or name.",
     "bundle": "A support archive of this machine, with nothing secret in it.",
     "smi": "Which containers and programs use what of the GPUs now, and what is left of each.",
@@ -31,9 +31,9 @@ _LINES = {
 _EXTRAS = {"webhook": "webhook", "scheduler": "scheduler"}  # all others need what a node needs, or nothing
 _MODULES = {
     "status": "mpsd.status.verbs",
-    "doctor": "mpsd.operations.doctor.verbs",
+    "doctor": "mpsd.operations.doctor.node",
     "top": "mpsd.status.top",
-    "bundle": "mpsd.operations.bundle.verbs",
+    "bundle": "mpsd.operations.bundle.node",
     "explain": "mpsd.operations.explain.manifest",
     "check": "mpsd.operations.check",
     "demo": "mpsd.simulator.demo.demo",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.operations.bundle import cluster_verb
+from mpsd.operations.bundle import cluster as cluster_bundle
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, Resource
 from mpsd.platform.kube_transport import Ask, Transport
 from tests.cli.cluster_world import ClusterWorld
@@ -117,6 +117,6 @@ def test_an_interrupt_leaves_no_file(cluster: DoctoredCluster, tmp_path: Path, m
     async def interrupted(kube: Kube, *_rest: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cluster_verb, "_gather", interrupted)
+    monkeypatch.setattr(cluster_bundle, "_gather", interrupted)
     said = cluster.world.kubectl_mps("bundle", "-o", str(tmp_path / "sub.tar.gz"))
     assert (said.code, said.output, list(tmp_path.glob("*sub*"))) == (130, "", [])

@@ -11,9 +11,9 @@ from mpsd.admission.rules.verdict import RULES
 from mpsd.model.cgpu_policies import POLICIES
 from mpsd.model.domain import TRANSITIONS
 from mpsd.model.metrics import METRICS
+from mpsd.operations.doctor.rules.checks import Check
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
-from mpsd.operations.doctor.rules.facts import Check
-from mpsd.operations.doctor.rules.host_checks import CHECKS
+from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
 from tests.docs import command_line_tables, policy_tables
 from tests.docs.pages import ROOT
 from tests.docs.tables import Row, Table
@@ -62,7 +62,7 @@ TABLES = (
     ),
     Table("states of a domain", "docs/domain-states.md", ("state", "what is seen", "next"), _transitions),
     Table("metrics", "docs/metrics.md", ("metric", "told by", "type", "labels", "meaning"), _metrics),
-    Table("checks of a node", "docs/operations/doctor.md", _CHECK, partial(_checks, CHECKS)),
+    Table("checks of a node", "docs/operations/doctor.md", _CHECK, partial(_checks, NODE_CHECKS)),
     Table("checks of a cluster", "docs/operations/doctor.md", _CHECK, partial(_checks, CLUSTER_CHECKS)),
     Table(
         "alerts",

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from mpsd.operations.doctor.rules.component_rights import RIGHTS
+from mpsd.operations.doctor.rules.components import RIGHTS
 
 _MANIFESTS = Path(__file__).parents[2] / "manifests"
 _FILES = {

@@ -14,29 +14,31 @@ from mpsd.model.domain import State
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_status import DomainStatus, NodeStatus
 from mpsd.model.node_view import Canary, DomainRecord
-from mpsd.operations.doctor.rules.facts import (
-    AgentSeen,
+from mpsd.operations.doctor.rules.checks import (
     Check,
     CheckVerdict,
+    Finding,
+    NotApplicable,
+    NotKnown,
+    Severity,
+    Unknown,
+    diagnose,
+    each,
+)
+from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
+from mpsd.operations.doctor.rules.node_facts import (
+    AgentSeen,
     DaemonSeen,
     DomainSeen,
-    Elsewhere,
     EngineSeen,
     GpuSeen,
     KubeletSeen,
     LauncherSeen,
     LimitsSeen,
     NodeFacts,
-    NotKnown,
     RunDirectorySeen,
     SelinuxSeen,
-    Severity,
-    Unknown,
-    Wrong,
-    diagnose,
-    each,
 )
-from mpsd.operations.doctor.rules.host_checks import CHECKS
 from mpsd.platform.limits_files import load_limits
 
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
@@ -82,43 +84,49 @@ NAMES = [field.name for field in fields(NodeFacts)]
 
 
 def verdicts(facts: NodeFacts) -> dict[str, CheckVerdict]:
-    return {outcome.check.id: outcome.verdict for outcome in diagnose(facts, CHECKS).outcomes}
+    return {outcome.check.id: outcome.verdict for outcome in diagnose(facts, NODE_CHECKS).outcomes}
 
 
 def headline(**changes: Any) -> str:
-    return diagnose(replace(WELL, **changes), CHECKS).headline
+    return diagnose(replace(WELL, **changes), NODE_CHECKS).headline
 
 
 def test_where_nothing_is_wrong_every_check_is_well() -> None:
     assert set(verdicts(WELL).values()) == {CheckVerdict.WELL}
-    assert diagnose(WELL, CHECKS).headline == f"all is well: {len(CHECKS)} checks"
+    assert diagnose(WELL, NODE_CHECKS).headline == f"all is well: {len(NODE_CHECKS)} checks"
 
 
 def test_ids_are_unique_and_every_row_looks_at_facts_and_every_fact_is_looked_at() -> None:
-    assert len({check.id for check in CHECKS}) == len(CHECKS)
-    looked_at = [name for check in CHECKS for name in check.looks_at]
+    assert len({check.id for check in NODE_CHECKS}) == len(NODE_CHECKS)
+    looked_at = [name for check in NODE_CHECKS for name in check.looks_at]
     assert set(looked_at) == set(NAMES)
 
 
-@pytest.mark.parametrize(("check", "name"), [(check, name) for check in CHECKS for name in check.looks_at])
+@pytest.mark.parametrize(("check", "name"), [(check, name) for check in NODE_CHECKS for name in check.looks_at])
 def test_a_check_is_not_well_where_what_it_looks_at_is_unknown(check: Check, name: str) -> None:
     unknown: dict[str, Any] = {name: Unknown("nobody knows")}
-    diagnosis = diagnose(replace(WELL, **unknown), CHECKS)
+    diagnosis = diagnose(replace(WELL, **unknown), NODE_CHECKS)
     (outcome,) = (one for one in diagnosis.outcomes if one.check is check)
     assert (outcome.verdict, outcome.why) == (CheckVerdict.UNKNOWN, "nobody knows")
     assert not diagnosis.is_well
     assert diagnosis.headline.startswith("nothing wrong was found, but not known is whether ")
 
 
-@given(st.dictionaries(st.sampled_from(NAMES), st.sampled_from([Unknown("hidden"), Elsewhere("none here")])))
+@given(st.dictionaries(st.sampled_from(NAMES), st.sampled_from([Unknown("hidden"), NotApplicable("none here")])))
 def test_what_is_hidden_makes_nothing_wrong_and_nothing_well(hidden: dict[str, Any]) -> None:
-    diagnosis = diagnose(replace(WELL, **hidden), CHECKS)
+    diagnosis = diagnose(replace(WELL, **hidden), NODE_CHECKS)
     for outcome in diagnosis.outcomes:
         is_hidden = not hidden.keys().isdisjoint(outcome.check.looks_at)
         assert outcome.verdict in (
-            {CheckVerdict.UNKNOWN, CheckVerdict.ELSEWHERE} if is_hidden else {CheckVerdict.WELL}
+            {CheckVerdict.UNKNOWN, CheckVerdict.NOT_APPLICABLE} if is_hidden else {CheckVerdict.WELL}
         ), outcome
     assert diagnosis.is_well == (CheckVerdict.UNKNOWN not in verdicts(replace(WELL, **hidden)).values())
+
+
+def test_notes_alone_are_no_failure() -> None:
+    noted = diagnose(replace(WELL, default_pipe=True), NODE_CHECKS)
+    assert ([one.check.id for one in noted.of(CheckVerdict.FOUND)], noted.is_well) == (["default-pipe"], True)
+    assert not diagnose(replace(WELL, default_pipe=True, uvm=False), NODE_CHECKS).is_well
 
 
 # -- the order -------------------------------------------------------------------------------------------------------
@@ -128,10 +136,10 @@ def row(number: int, severity: Severity, verdict: CheckVerdict) -> Check:
     def find(_facts: NodeFacts) -> Any:
         if verdict is CheckVerdict.UNKNOWN:
             raise NotKnown(Unknown("hidden"))
-        if verdict is CheckVerdict.ELSEWHERE:
-            raise NotKnown(Elsewhere("none here"))
+        if verdict is CheckVerdict.NOT_APPLICABLE:
+            raise NotKnown(NotApplicable("none here"))
         if verdict is CheckVerdict.FOUND:
-            yield Wrong(f"check{number} is wrong", "mend it")
+            yield Finding(f"check{number} is wrong", "mend it")
 
     return Check(f"check{number}", severity, "all is good", (), "looking", find)
 
@@ -162,14 +170,14 @@ def test_what_was_found_before_something_unknown_is_still_found() -> None:
     ]
     blind = replace(gpus[1], mig=Unknown("NVML does not say"))
     for order in permutations((gpus[0], blind)):
-        diagnosis = diagnose(replace(WELL, gpus=order), CHECKS)
+        diagnosis = diagnose(replace(WELL, gpus=order), NODE_CHECKS)
         assert diagnosis.headline.startswith("MIG is on for gpu0 (NVIDIA A30)")
         (mig,) = (one for one in diagnosis.of(CheckVerdict.FOUND) if one.check.id == "mig-on")
         assert mig.why == "NVML does not say"
 
 
 def test_of_things_that_are_not_known_the_unknown_one_is_said_and_not_that_there_is_none() -> None:
-    facts = {1: Elsewhere("none here"), 2: Unknown("hidden"), 3: Elsewhere("none here")}
+    facts = {1: NotApplicable("none here"), 2: Unknown("hidden"), 3: NotApplicable("none here")}
     with pytest.raises(NotKnown, match="hidden"):
         list(each(facts, facts.__getitem__))
 
@@ -203,7 +211,7 @@ def test_what_a_canary_doubts_what_drains_and_what_the_agent_cannot_see() -> Non
 
 
 def test_an_older_canary_of_another_driver_says_nothing_of_this_one() -> None:
-    assert headline(driver="575.2").startswith("nobody has tried driver 575.2")
+    assert headline(driver="575.2").startswith("driver 575.2 was never tried")
 
 
 def test_a_driver_whose_version_is_no_number_is_not_too_old() -> None:

@@ -66,7 +66,7 @@ def test_what_is_not_known_counts_as_use_where_a_daemon_runs() -> None:
     idle = mpsnode("gpu-b1")
     assert users(idle, daemons=()) == []
     (silent,) = users(idle, daemons=("gpu-b1",))
-    assert silent.startswith("who uses the GPUs of gpu-b1 is not known: gpu-b1 has told nothing for 87 min")
+    assert silent.startswith("who uses the GPUs of gpu-b1 is not known: gpu-b1 has reported nothing for 87 min")
     (missing,) = users(daemons=("gpu-b7",))
     assert missing == "gpu-b7 runs a control daemon and has no MPSNode, so who uses its GPUs is not known"
     unknown = mpsnode("gpu-a1")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.operations.doctor.rules.component_rights import SKEWS, Component, compare, skew_of
+from mpsd.operations.doctor.rules.components import SKEWS, Component, compare, skew_of
 
 VERSIONS = st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,3}(rc[0-9])?", fullmatch=True) | st.text(max_size=8)
 

@@ -27,7 +27,7 @@ from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.metrics import METRICS
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
-from mpsd.operations.doctor.rules.host_checks import CHECKS
+from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
 from mpsd.platform.console import ExitCode
 from mpsd.platform.imports import INTERRUPTED
 from mpsd.platform.limits_files import shipped_folder
@@ -54,7 +54,7 @@ def surface() -> dict[str, Section]:
         "commands": _commands(),
         "conditions": _conditions(),
         "crd": _crd(),
-        "doctor checks": {str(check.id): check.severity.name for check in (*CHECKS, *CLUSTER_CHECKS)},
+        "doctor checks": {str(check.id): check.severity.name for check in (*NODE_CHECKS, *CLUSTER_CHECKS)},
         "domain states": {str(state): "" for state in State},
         "entry points": dict.fromkeys(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"], ""),
         "event reasons": {str(reason): "Warning" if reason.is_warning else "Normal" for reason in Reason},

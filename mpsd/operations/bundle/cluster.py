@@ -1,7 +1,6 @@
-"""Gathers a support bundle of a cluster from outside, part by part.
+"""`kubectl mps bundle`: a support archive of a cluster, with nothing secret in it.
 
-One rule: no Secret is asked for, and of pods none but mpsd's own; what may not be read is named with the right that is
-missing.
+No Secret is read, and of pods none but mpsd's own; what may not be read is named with the right that is missing.
 
 Rights of whoever asks, none of which is needed: get and list of what is gathered, get of pods/log in mpsd-system.
 """
@@ -15,6 +14,7 @@ import mpsd
 from mpsd.model.events import COMPONENT
 from mpsd.model.names import LIMITS, NAMESPACE, OURS
 from mpsd.model.problem import InvalidInput
+from mpsd.operations.bundle.archive import Output, Put, bundle_to
 from mpsd.operations.bundle.rules.contents import (
     MOST_BYTES,
     BundlePart,
@@ -28,13 +28,16 @@ from mpsd.operations.bundle.rules.contents import (
     text_part,
 )
 from mpsd.operations.doctor.cluster import look
+from mpsd.operations.doctor.report import record
+from mpsd.operations.doctor.rules.checks import diagnose
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
-from mpsd.operations.doctor.rules.facts import Diagnosis, diagnose
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, KubeError, Object, Resource
 from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.platform.rules.limits_reading import read_gpu_facts, read_policy
 from mpsd.platform.yaml_files import parse_yaml
+from mpsd.status.cluster_answers import ClusterAccess
+from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
 
 _KINDS: tuple[tuple[str, str, Resource, str, Mapping[str, str] | None], ...] = (
     ("workloads/daemonsets.json", "mpsd's DaemonSets", Resource("apps/v1", "daemonsets"), NAMESPACE, OURS),
@@ -61,27 +64,26 @@ _CONFIG_MAPS, _EVENTS = Resource("v1", "configmaps"), Resource("v1", "events")
 
 
 class ClusterBundle:
-    """nodes: of which what is of one node is gathered; all where none is named."""
+    """Gathers the parts. nodes: those whose own parts are gathered; all where none is named."""
 
-    def __init__(self, kube: Kube, nodes: Sequence[str], report: Callable[[Diagnosis], object]) -> None:
+    def __init__(self, kube: Kube, nodes: Sequence[str]) -> None:
         self._kube = kube
         self._nodes = tuple(nodes)
-        self._report = report
 
     async def parts(self) -> AsyncIterator[BundlePart]:
-        """InvalidInput where one of the nodes is not there; Away where nobody answers at all."""
+        """InvalidInput where a node does not exist; Unavailable where the API server does not answer at all."""
         facts = await look(self._kube, self._nodes)
         diagnosis = diagnose(facts, CLUSTER_CHECKS)
         yield text_part("doctor.txt", "the worst that `kubectl mps doctor` found", f"{diagnosis.headline}\n")
-        yield json_part("doctor.json", "`kubectl mps doctor -o json`", self._report(diagnosis))
+        yield json_part("doctor.json", "`kubectl mps doctor -o json`", record(diagnosis))
         yield await self._tried("versions.json", "versions of mpsd and Kubernetes", self._versions())
-        yield await self._tried("mpsnodes.json", "what each node told", self._mps_nodes())
+        yield await self._tried("mpsnodes.json", "what each node reports", self._mps_nodes())
         yield await self._tried("nodes.json", "labels, conditions and resources of mpsd's nodes", self._machines())
         for file, about, kind, namespace, query in _KINDS:
             yield await self._tried(file, about, self._kept(kind, namespace, query))
         yield await self._tried("policy.json", f"ConfigMap {LIMITS}", self._limits())
         query = {"fieldSelector": f"source={COMPONENT}"}
-        yield await self._tried("events-told.json", "events that agents told", self._kept(_EVENTS, "", query))
+        yield await self._tried("events-told.json", "events of agents", self._kept(_EVENTS, "", query))
         async for part in self._pods():
             yield part
 
@@ -128,7 +130,7 @@ class ClusterBundle:
         return [thing for thing in await self._kube.list(kind) if self._wants(thing["metadata"]["name"])]
 
     async def _machines(self) -> list[dict[str, Any]]:
-        """Without annotations, addresses and images, which are nobody's business."""
+        """The nodes of mpsd, without annotations, addresses and images, which are private."""
         things = [thing for thing in await self._of_nodes(NODES) if read_kubernetes_node(thing).is_labelled]
         return [
             {
@@ -163,3 +165,36 @@ def _limits_in(text: str, name: str, read: Callable[[object, str], object]) -> o
 
 def _node_of(pod: Object) -> str:
     return str((pod.get("spec") or {}).get("nodeName", ""))
+
+
+def bundle(
+    nodes: NodeNames = None,
+    output: Output = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Create a support bundle of mpsd in a cluster: one file that only you may read.
+
+    In it: what `kubectl mps doctor` says, MPSNodes, mpsd's DaemonSets, Deployments and pods with their logs (those from
+    before a restart too), events of mpsd, webhook configurations, labels, conditions and resources of mpsd's nodes, the
+    ConfigMap with the policy. With names of nodes, what is of one node is of these alone. INDEX.txt says what each part
+    is, what was cut (2 MiB a part, its end; 64 MiB in all), and what was not available and why.
+
+    Not in it: Secrets, which are not asked for, pods of others, tokens, keys, your kubeconfig. Of objects and logs it
+    takes the fields that are known to be harmless; [left out] is in the place of other values. Look through it before
+    you send it. What only a node knows, `mpsd bundle` gathers there.
+
+    Exits with 0 when the file is written, 1 when the cluster cannot be asked, 2 when there is no such node; 130 after
+    Ctrl-C, with nothing left.
+
+        kubectl mps bundle
+        kubectl mps bundle gpu-a1 -o for-support.tar.gz
+    """
+    cluster = ClusterAccess("kubectl mps bundle", kubeconfig, context)
+    with bundle_to(output, "kubectl mps bundle", "a cluster") as put:
+        cluster.ask(lambda kube: _gather(kube, nodes or [], put))
+
+
+async def _gather(kube: Kube, nodes: list[str], put: Put) -> None:
+    async for part in ClusterBundle(kube, nodes).parts():
+        put(part)

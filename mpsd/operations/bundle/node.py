@@ -1,26 +1,20 @@
-"""Gathers a support bundle of this node, part by part.
+"""`mpsd bundle`: a support archive of this machine, with nothing secret in it.
 
-One rule: a part is read and given away before the next; one that cannot be had is named with the reason.
+Each part is read and written before the next. A look has a deadline and a size; a part that is not available is named
+with the reason.
 """
 
-import gzip
-import io
 import json
 import os
 import platform
 import shutil
-import signal
 import subprocess
-import tarfile
-import time
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from socket import gethostname
 
 import msgspec
 
@@ -33,6 +27,7 @@ from mpsd.model.node_status import NodeStatus, without_arguments
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.problem import InvalidInput
 from mpsd.mps.drain import DrainRequest
+from mpsd.operations.bundle.archive import Output, bundle_to
 from mpsd.operations.bundle.rules.contents import (
     MOST_BYTES,
     BundlePart,
@@ -45,19 +40,22 @@ from mpsd.operations.bundle.rules.contents import (
     text_part,
 )
 from mpsd.operations.doctor import node
-from mpsd.operations.doctor.node import Host
-from mpsd.operations.doctor.rules.facts import AgentSeen, Diagnosis, NodeFacts, diagnose, known
-from mpsd.operations.doctor.rules.host_checks import CHECKS
+from mpsd.operations.doctor.host import Host
+from mpsd.operations.doctor.node import KubeletDirectory, Root
+from mpsd.operations.doctor.report import record
+from mpsd.operations.doctor.rules.checks import diagnose, known
+from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
+from mpsd.operations.doctor.rules.node_facts import AgentSeen, NodeFacts
 from mpsd.platform import local_api, records
 from mpsd.platform.domain_folder import DomainFolder
 from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, read_limits
 from mpsd.platform.nvml import Nvml, NvmlFailed
-
-# Reads what a bundle takes of a machine: ends of files, what programs print, what the kernel says of itself.
-#
-# One rule: a look has a deadline and a size, and what cannot be had is OSError with the reason.
+from mpsd.platform.options import LimitsDirectory, RunDirectory, Simulate
+from mpsd.platform.settings import settings
 
 _DEADLINE_S = 10.0
+_RUNTIME_LOG = "var/log/mpsd/runtime.log"  # below the root
+_JOURNAL = ("journalctl", "-u", "mpsd*", "-n", "5000", "--no-pager", "-o", "short-iso")
 
 
 def tail(path: Path, most_bytes: int) -> str:
@@ -101,36 +99,31 @@ def system() -> dict[str, object]:
     }
 
 
-_RUNTIME_LOG = Path("/var/log/mpsd/runtime.log")
-_JOURNAL = ("journalctl", "-u", "mpsd*", "-n", "5000", "--no-pager", "-o", "short-iso")
-
-
-def parts(place: node.NodeSurvey, report: Callable[[Diagnosis], object]) -> Iterator[BundlePart]:
-    """report: a diagnosis for programs."""
+def parts(survey: node.NodeSurvey) -> Iterator[BundlePart]:
+    """Everything that a bundle of a machine holds."""
     yield json_part("versions.json", "versions of mpsd, kernel and system", {"mpsd": mpsd.__version__, **system()})
-    facts = _bare(node.look(place))
-    diagnosis = diagnose(facts, CHECKS)
+    facts = _bare(node.look(survey))
+    diagnosis = diagnose(facts, NODE_CHECKS)
     yield text_part("doctor.txt", "the worst that `mpsd doctor` found", f"{diagnosis.headline}\n")
-    yield json_part("doctor.json", "`mpsd doctor -o json`", report(diagnosis))
-    yield from _agent(place)
-    yield _gpus(place.nvml)
+    yield json_part("doctor.json", "`mpsd doctor -o json`", record(diagnosis))
+    yield from _agent(survey)
+    yield _gpus(survey.nvml)
     yield from _limits(Path(known(facts.limits).folder))
-    directory = place.settings.socket_to_ask.parent
+    directory = survey.settings.socket_to_ask.parent
     for path in sorted(directory.glob("gpu*")):
         yield from _domain(DomainFolder(path))
-    yield from _surroundings(place.host)
+    yield from _around(survey.host)
     yield _tried("log/journal.log", "mpsd's own log, by systemd", partial(printed, *_JOURNAL), log_part)
 
 
 def _bare(facts: NodeFacts) -> NodeFacts:
     """Without the arguments of anybody's commands, which the doctor would repeat."""
-    agent = facts.agent
-    told = isinstance(agent, AgentSeen) and agent.told
-    return replace(facts, agent=AgentSeen(without_arguments(told))) if told else facts
+    status = isinstance(facts.agent, AgentSeen) and facts.agent.status
+    return replace(facts, agent=AgentSeen(without_arguments(status))) if status else facts
 
 
-def _agent(place: node.NodeSurvey) -> Iterator[BundlePart]:
-    socket = place.settings.socket_to_ask
+def _agent(survey: node.NodeSurvey) -> Iterator[BundlePart]:
+    socket = survey.settings.socket_to_ask
     for file, about, path, read in (
         ("node.json", "what the agent sees, GET /v1/node", "/v1/node", _node_json),
         ("metrics.txt", "the agent's metrics, GET /metrics", "/metrics", lambda body: body.decode(errors="replace")),
@@ -143,18 +136,21 @@ def _agent(place: node.NodeSurvey) -> Iterator[BundlePart]:
 
 
 def _node_json(body: bytes) -> str:
-    status = without_arguments(local_api.read(body, NodeStatus))
-    return msgspec.json.format(msgspec.json.encode(status), indent=1).decode() + "\n"
+    return _json(without_arguments(local_api.read(body, NodeStatus)))
+
+
+def _json(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
 
 
 def _gpus(nvml: Nvml | str) -> BundlePart:
     file, about = "gpus.json", "driver and GPUs, by NVML"
     if isinstance(nvml, str):
         return missing_part(file, about, nvml)
-    told = node.within(node.NVML_S, lambda: _driver(nvml))
-    if not isinstance(told, dict):
-        return missing_part(file, about, told or f"NVML does not answer within {node.NVML_S:g} s")
-    return json_part(file, about, told)
+    found = node.within(node.NVML_S, lambda: _driver(nvml))
+    if not isinstance(found, dict):
+        return missing_part(file, about, found or f"NVML does not answer within {node.NVML_S:g} s")
+    return json_part(file, about, found)
 
 
 def _driver(nvml: Nvml) -> dict[str, object] | str:
@@ -182,13 +178,13 @@ def _gpu(nvml: Nvml, ordinal: int) -> dict[str, object]:
         "processes": lambda: [{"pid": pid, "used": used} for pid, used in nvml.uses(uuid)],
         "mps_clients": lambda: sorted(nvml.mps_pids(uuid)),
     }
-    told: dict[str, object] = {"index": ordinal, "uuid": uuid, "name": name, "capability": capability}
+    found: dict[str, object] = {"index": ordinal, "uuid": uuid, "name": name, "capability": capability}
     for what, ask in asked.items():
         try:
-            told[what] = ask()
+            found[what] = ask()
         except NvmlFailed as error:
-            told[what] = str(error)
-    return told
+            found[what] = str(error)
+    return found
 
 
 def _limits(folder: Path) -> Iterator[BundlePart]:
@@ -227,21 +223,20 @@ def _daemon_log(path: Path) -> str:
 def _record(path: Path, kind: type[object]) -> str:
     """The fields that such a record has, whatever others are in the file."""
     try:
-        return msgspec.json.format(msgspec.json.encode(records.read(path, kind)), indent=1).decode() + "\n"
+        return _json(records.read(path, kind))
     except records.UnreadableRecord as error:
         raise OSError(error.reason) from None
 
 
-def _surroundings(host: Host | None) -> Iterator[BundlePart]:
+def _around(host: Host | None) -> Iterator[BundlePart]:
     if host is None:
-        yield missing_part("engines", "container engines", "these GPUs are played, and have none around them")
+        yield missing_part("engines", "container engines", "GPUs are simulated: no container engines belong to them")
         return
     for name, path in (*((str(engine), path) for engine, path in CONFIGURATION.items()), ("launcher", LAUNCHER)):
         about = f"the runtimes in {path}, which `mpsd install` writes into"
         yield _tried(f"engines/{name}", about, partial(_configuration, host, path))
-    runtime = host.root / str(_RUNTIME_LOG).lstrip("/")
-    about = "the end of the log of mpsd-runtime"
-    yield _tried("log/runtime.log", about, partial(tail, runtime, MOST_BYTES), log_part)
+    runtime = partial(tail, host.root / _RUNTIME_LOG, MOST_BYTES)
+    yield _tried("log/runtime.log", "the end of the log of mpsd-runtime", runtime, log_part)
 
 
 def _configuration(host: Host, path: str) -> str:
@@ -256,7 +251,7 @@ def _configuration(host: Host, path: str) -> str:
             value = engine_kept(json.loads(found.text) if path.endswith(".json") else tomllib.loads(found.text))
         except (ValueError, RecursionError):
             raise OSError(f"{path} cannot be decoded") from None
-    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
+    return _json(value)
 
 
 def _tried(
@@ -268,69 +263,35 @@ def _tried(
         return missing_part(file, about, str(error))
 
 
-# Writes a tar.gz that is there as a whole or not at all, for its owner's eyes only.
-#
-# One rule: until it is whole it has another name beside its own, and whatever ends this program takes that away, but
-# SIGKILL.
-
-_MODE = 0o600
+# -- the verb ---------------------------------------------------------------------------------------------------------
 
 
-class CannotWrite(OSError):
-    """Why this file cannot be written, whatever else goes wrong meanwhile."""
+def bundle(
+    output: Output = None,
+    simulate: Simulate = None,
+    limits: LimitsDirectory = None,
+    run_dir: RunDirectory = None,
+    root: Root = None,
+    kubelet_dir: KubeletDirectory = None,
+) -> None:
+    """Create a support bundle of this machine: one file that only you may read.
 
+    In it: what `mpsd doctor` says, GET /v1/node, metrics, both limits files, records, limits and gates of the domains,
+    the ends of the daemons' logs and of mpsd's own, driver and GPUs by NVML, versions of kernel, system and cgroups,
+    the runtimes that container engines are configured with. INDEX.txt says what each part is, what was cut
+    (2 MiB a part, its end; 64 MiB in all), and what was not available and why.
 
-class Archive:
-    """Takes files while it is open."""
+    Not in it: environments and arguments of programs, Secrets, tokens, keys, kubeconfigs. Of logs and configurations
+    it takes what is known to be harmless; [left out] is in the place of the rest. Look through it before you send it.
 
-    def __init__(self, tar: tarfile.TarFile, folder: str) -> None:
-        self._tar = tar
-        self._folder = folder
+    It only looks. Exits with 0 when the file is written, 2 when it cannot be; 130 after Ctrl-C, with nothing left.
 
-    def add(self, file: str, data: bytes) -> None:
-        entry = tarfile.TarInfo(f"{self._folder}/{file}")
-        entry.size, entry.mode, entry.mtime = len(data), _MODE, int(time.time())
-        self._tar.addfile(entry, io.BytesIO(data))
-
-
-@contextmanager
-def writing(path: Path, folder: str) -> Iterator[Archive]:
-    """path gets it when the block ends well. folder: the one that all files in it are in. CannotWrite."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with _told():
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
-    former = signal.signal(signal.SIGTERM, _end)
-    try:
-        with _Raw(descriptor, "wb") as raw:
-            with gzip.GzipFile("", "wb", fileobj=raw) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
-                yield Archive(tar, folder)
-            with _told():
-                os.fsync(raw.fileno())
-        with _told():
-            beside.replace(path)
-    finally:
-        signal.signal(signal.SIGTERM, former)
-        with suppress(FileNotFoundError):
-            beside.unlink()
-
-
-class _Raw(io.FileIO):
-    def write(self, data: Any, /) -> int:
-        """All of it: gzip takes it for granted."""
-        with _told():
-            left = memoryview(data)
-            while left:
-                left = left[super().write(left) :]
-            return len(data)
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CannotWrite(error.errno, error.strerror) from None
-
-
-def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
+        mpsd bundle
+        mpsd bundle -o /tmp/for-support.tar.gz
+        tar xzOf mpsd-bundle-*.tar.gz --wildcards '*/INDEX.txt'
+    """
+    chosen = settings(run_directory=run_dir, limits_directory=limits, simulate=simulate)
+    survey = node.survey_of(chosen, root, kubelet_dir)
+    with bundle_to(output, "mpsd bundle", f"node {gethostname()}") as put:
+        for part in parts(survey):
+            put(part)

@@ -54,6 +54,13 @@ def first_line(machine: Machine, *options: object) -> str:
     return answer.output.partition("\n")[0]
 
 
+def note(machine: Machine, *options: object) -> str:
+    """The first line where nothing was found but what is worth knowing."""
+    answer = asked(machine, *options)
+    assert (answer.exit_code(), answer.errors) == (0, ""), answer
+    return answer.output.partition("\n")[0]
+
+
 def is_first_line(machine: Machine, begins: str) -> bool:
     """Whether it begins so, now; for what is gone for moments in between."""
     answer = asked(machine)

@@ -97,7 +97,7 @@ def test_an_interrupt_leaves_nothing_behind(served: Machine, tmp_path: Path, num
 def test_a_file_that_is_none_is_a_wrong_question(machine: Machine, tmp_path: Path) -> None:
     answer = bundled(machine, "-o", tmp_path)
     assert (answer.exit_code(), answer.output) == (2, "")
-    assert "is no plain file" in answer.errors
+    assert "is not a plain file" in answer.errors
 
 
 def test_a_full_disk_is_named_with_the_file_and_nothing_stays(machine: Machine, tmp_path: Path) -> None:

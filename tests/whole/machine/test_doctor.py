@@ -11,7 +11,7 @@ import pytest
 
 from mpsd.simulator.card import DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED
 from tests.whole.machine import test_doctor_daemons, test_doctor_host
-from tests.whole.machine.asking_doctor import asked, first_line, found, write
+from tests.whole.machine.asking_doctor import asked, first_line, found, note, write
 from tests.whole.machine.asking_doctor import host as host
 from tests.whole.machine.machine import CONTROL, MPSD, SOON_S, Machine, eventually
 
@@ -27,6 +27,11 @@ def test_a_machine_that_serves_is_well_and_so_is_what_is_around_it(served: Machi
     assert alone.output.startswith("all is well: ")
     assert "  launcher-broken: mpsd-runtime can start" in around.output
     assert "unknown" not in around.output
+
+
+def test_a_simulated_mpsd_that_runs_is_recognized_without_being_named(served: Machine) -> None:
+    answer = served.start([MPSD, "doctor"], {"MPSD_SIMULATE": ""})
+    assert (answer.exit_code(), answer.output.startswith("all is well: ")) == (0, True), answer
 
 
 def test_it_changes_nothing(machine: Machine) -> None:
@@ -74,7 +79,7 @@ def test_a_driver_that_is_too_old(machine: Machine) -> None:
 
 def test_a_driver_that_nobody_has_tried_is_no_reason_not_to_start(served: Machine) -> None:
     driver = write(served.simulation.folder / "driver", "610.1\n")
-    assert first_line(served).startswith("nobody has tried driver 610.1: ")
+    assert note(served).startswith("driver 610.1 was never tried: ")
     assert found(served) == ["driver-untested"]
     driver.unlink()
 
@@ -83,7 +88,7 @@ def test_a_gpu_from_before_volta(machine: Machine) -> None:
     """NVIDIA/k8s-device-plugin#685: a Tesla P4, "Failed to start : invalid argument", over and over."""
     file = machine.simulation.folder / "gpus.json"
     file.write_text(file.read_text().replace('"8.0"', '"6.1"'))
-    assert first_line(machine).startswith("gpu0 (NVIDIA A30) has compute capability 6.1: before 7.0 MPS holds no")
+    assert first_line(machine).startswith("gpu0 (NVIDIA A30) has compute capability 6.1: MPS enforces no limits")
 
 
 def test_a_gpu_that_the_facts_do_not_list(machine: Machine) -> None:

@@ -126,7 +126,7 @@ def test_an_agent_that_does_not_run(machine: Machine) -> None:
 
 def test_daemons_that_nobody_looks_after(served: Machine) -> None:
     served.part("up").kill()
-    expected = "neither `mpsd up` nor `mpsd control` runs: nobody looks after the daemons of gpu0; start it again: "
+    expected = "neither `mpsd up` nor `mpsd control` runs: nothing supervises the daemons of gpu0; start it again: "
     assert first_line(served).startswith(expected)
     served.up()
 

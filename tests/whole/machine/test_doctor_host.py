@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from tests.whole.machine.asking_doctor import asked, first_line, found, write
+from tests.whole.machine.asking_doctor import asked, first_line, found, note, write
 from tests.whole.machine.asking_doctor import host as host
 from tests.whole.machine.machine import Machine
 
 
 def test_no_uvm_device(served: Machine, host: Path) -> None:
     (host / "dev/nvidia-uvm").unlink()
-    assert first_line(served, "--root", host).startswith("/dev/nvidia-uvm is not there, and CUDA cannot start without")
+    assert first_line(served, "--root", host).startswith("/dev/nvidia-uvm is missing; CUDA requires it")
 
 
 def test_a_launcher_that_is_gone_or_whose_python_is(served: Machine, host: Path) -> None:
@@ -17,7 +17,7 @@ def test_a_launcher_that_is_gone_or_whose_python_is(served: Machine, host: Path)
     expected = "/usr/local/bin/mpsd-runtime, with which docker starts containers, needs /opt/python, which is gone; "
     assert first_line(served, "--root", host) == expected + "`mpsd install docker` writes it anew"
     (host / "usr/local/bin/mpsd-runtime").unlink()
-    assert first_line(served, "--root", host).startswith("/usr/local/bin/mpsd-runtime is not there, and docker would")
+    assert first_line(served, "--root", host).startswith("/usr/local/bin/mpsd-runtime is missing, and docker would")
 
 
 def test_no_container_toolkit(served: Machine, host: Path) -> None:
@@ -27,9 +27,7 @@ def test_no_container_toolkit(served: Machine, host: Path) -> None:
 
 def test_no_folder_for_device_plugins(served: Machine, host: Path) -> None:
     (host / "var/lib/kubelet/device-plugins").rename(host / "var/lib/kubelet/pods")
-    expected = (
-        f"{host}/var/lib/kubelet/device-plugins is not there: kubelet takes no device plugin, so pods get no share"
-    )
+    expected = f"{host}/var/lib/kubelet/device-plugins is missing: kubelet takes no device plugin, so pods get no share"
     assert first_line(served, "--root", host).startswith(expected)
 
 
@@ -45,15 +43,15 @@ def test_selinux(served: Machine, host: Path) -> None:
 def test_the_default_pipe_directory(served: Machine, host: Path) -> None:
     """aws/amazon-ecs-ami#771: it leaks into every GPU container."""
     (host / "tmp/nvidia-mps").mkdir(parents=True)
-    assert first_line(served, "--root", host).startswith("/tmp/nvidia-mps is there: some runtimes mount it into every")
+    assert note(served, "--root", host).startswith("/tmp/nvidia-mps exists: some runtimes mount it into every")
 
 
 def test_a_root_that_is_no_folder_is_a_wrong_question(served: Machine) -> None:
     answer = asked(served, "--root", "/nonexistent")
     assert (answer.exit_code(), answer.output) == (2, "")
-    assert "--root is /nonexistent: is no folder that is there" in answer.errors
+    assert "--root is /nonexistent: is no folder that exists" in answer.errors
 
 
 def test_help_teaches(served: Machine) -> None:
     said = asked(served, "--help").output
-    assert "Exits with 0 when all is well" in said
+    assert "Exits with 0 when nothing was found but notes" in said

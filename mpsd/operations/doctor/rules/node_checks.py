@@ -1,365 +1,241 @@
-"""The checks of `mpsd doctor` of the agent, and of what it sees and others do not.
+"""Checks of `mpsd doctor` of mpsd on a node: its domains, its agent, and what containers are started with; and all
+checks of a node, in their order.
 
-One rule: what only the agent can know is unknown where it does not answer.
+A domain is what its record says, as long as the daemon that the record names lives. What mpsd has no part in on this
+machine is no fault: an engine counts only where its configuration names mpsd's launcher.
 """
 
 from collections.abc import Iterator
 
+from mpsd.containers.engines.change import LAUNCHER, Engine, has_runtime
 from mpsd.model.domain import State, after_is, remedy
 from mpsd.model.node_status import NodeStatus
 from mpsd.model.node_view import RECORD_VERSION
-from mpsd.operations.doctor.rules.component_rights import Component, Skew, skew_of
-from mpsd.operations.doctor.rules.facts import (
+from mpsd.model.problem import InvalidInput
+from mpsd.operations.doctor.rules.checks import (
     Check,
-    DomainSeen,
-    Elsewhere,
-    NodeFacts,
+    CheckTable,
+    Finding,
+    NotApplicable,
     NotKnown,
     Severity,
     Unknown,
-    Wrong,
-    each,
+    at_most,
     known,
 )
+from mpsd.operations.doctor.rules.components import Skew, skews
+from mpsd.operations.doctor.rules.machine_checks import MACHINE_CHECKS, RECORDS, domains_of, is_in
+from mpsd.operations.doctor.rules.node_facts import NodeFacts
 
 _SHOWN = 3  # processes that are named
-
-
-def _agent_silent(facts: NodeFacts) -> Iterator[Wrong]:
-    agent = known(facts.agent)
-    if agent.told:
-        return
-    if known(facts.holder) is None:
-        raise NotKnown(Elsewhere("mpsd does not run here"))
-    what, _semicolon, remedy = agent.why_not.rpartition("; ")
-    yield Wrong(what or agent.why_not, remedy if what else "see its log")
-
-
-def _told(facts: NodeFacts) -> NodeStatus:
-    """What the agent says. NotKnown where it says nothing."""
-    agent = known(facts.agent)
-    if agent.told is None:
-        raise NotKnown(Unknown(agent.why_not))
-    return agent.told
-
-
-def _outside_ledger(facts: NodeFacts) -> Iterator[Wrong]:
-    told = _told(facts)
-    if told.clients is None:
-        raise NotKnown(Unknown("NVML does not tell the agent who is on the GPUs"))
-    outside = [client for client in told.clients if client.grant is None]
-    for client in outside[:_SHOWN]:
-        how = "on MPS without a grant" if client.on_mps else "beside MPS, without limits"
-        label = next((gpu.label for gpu in told.gpus if gpu.uuid == client.gpu), client.gpu)
-        what = f"pid {client.pid} uses {label} {how}: {client.command}"
-        yield Wrong(what, "start it with `mpsd run`, or in a pod that asks for its share")
-    if len(outside) > _SHOWN:
-        yield Wrong(f"{len(outside) - _SHOWN} more processes are outside the books", "`mpsd status` lists them")
-
-
-def _agent_blind(facts: NodeFacts) -> Iterator[Wrong]:
-    for what in _told(facts).unknown:
-        yield Wrong(f"the agent cannot see: {what}", "see its log; until then it grants nothing that this concerns")
-
-
-def _skews(facts: NodeFacts) -> Iterator[tuple[str, Skew]]:
-    """NotKnown where the agent is too old to say its version."""
-    told, ours = _told(facts), known(facts.ours)
-    if not told.version:
-        raise NotKnown(Unknown("the agent is too old to say its version"))
-    agent = (Component.AGENT, told.version)
-    for version in sorted({domain.version for domain in told.domains if domain.version}):
-        if row := skew_of((Component.CONTROL, version), agent):
-            yield f"control is of version {version} and the agent of {told.version}", row
-    if row := skew_of((Component.COMMAND, ours), agent):
-        yield f"{Component.COMMAND} is of version {ours} and the agent of {told.version}", row
-
-
-def _skewed(facts: NodeFacts) -> Iterator[Wrong]:
-    for what, row in _skews(facts):
-        if not row.normal:
-            yield Wrong(f"{what}: {row.why}", row.remedy)
-
-
-def _behind(facts: NodeFacts) -> Iterator[Wrong]:
-    for what, row in _skews(facts):
-        if row.normal:
-            yield Wrong(f"{what}: {row.why}", row.remedy)
-
-
 _AGENT = "GET /v1/node on mpsd.sock"
-_VERSIONS = ("agent", "ours")
-_VERSIONS_IN = f"{_AGENT}: version, domains[].version"
+_VERSIONS = f"{_AGENT}: version, domains[].version"
+_ENGINES = "daemon.json of docker, config.toml of containerd, podman's mpsd.conf"
+# What container.te of container-selinux lets containers manage: container_file_t, and svirt_sandbox_file_t in
+# its version 1.0.0; container_ro_file_t may only be read. NVIDIA's device plugin, too, labels its MPS folders
+# container_file_t:s0 (NVIDIA/k8s-device-plugin#1105). What has categories is for one container (container_selinux(8)).
+_CONTAINERS_MAY_USE = {"container_file_t", "svirt_sandbox_file_t"}
+_STOPS, _BREAKS, _NOTE = Severity
 
-SILENT_CHECK = Check("agent-silent", Severity.STOPS, "the agent answers", ("agent",), _AGENT, _agent_silent)
-AGENT_CHECKS = (
-    Check("outside-books", Severity.BREAKS, "every process on a GPU has a grant", ("agent",), _AGENT, _outside_ledger),
-    Check("version-skew", Severity.BREAKS, "the agent knows what control writes", _VERSIONS, _VERSIONS_IN, _skewed),
-    Check("agent-blind", Severity.BREAKS, "the agent sees everything", ("agent",), _AGENT, _agent_blind),
-)
-BEHIND_CHECK = Check("version-behind", Severity.NOTE, "all parts are of one version", _VERSIONS, _VERSIONS_IN, _behind)
-
-
-# The checks of `mpsd doctor` of the domains: their records, their daemons, and whether they take programs.
-#
-# One rule: a domain is what its record says, as long as the daemon that the record names lives.
-
-RECORDS = "record.json of each domain in the run directory"
+_CHECKS = CheckTable[NodeFacts]()
+_check = _CHECKS.check
 
 
-def domains_of(facts: NodeFacts) -> tuple[DomainSeen, ...]:
-    """NotKnown where there is none to say anything of."""
-    domains = known(facts.domains)
-    if not domains:
-        raise NotKnown(Elsewhere("mpsd has no domain here"))
-    return domains
+# -- domains -----------------------------------------------------------------------------------------------------------
 
 
-def is_in(one: DomainSeen, state: State) -> bool:
-    return one.record.state is state and one.daemon_lives
-
-
-def _canary_failed(facts: NodeFacts) -> Iterator[Wrong]:
+@_check("canary-failed", _STOPS, "the driver holds limits", "domains", how=RECORDS)
+def _canary_failed(facts: NodeFacts) -> Iterator[Finding]:
     for one in domains_of(facts):
-        if one.record.canary and one.record.canary.problem:
-            canary = one.record.canary
+        if (canary := one.record.canary) and canary.problem:
             what = f"{one.record.domain}: the canary failed under driver {canary.driver}: {canary.problem}"
-            yield Wrong(what, "install a driver that holds limits (docs/operations/canary.md)")
+            yield Finding(what, "install a driver that holds limits (docs/operations/canary.md)")
 
 
-def _canary_doubt(facts: NodeFacts) -> Iterator[Wrong]:
+@_check("canary-doubt", _NOTE, "the canary found what gpus.yaml says", "domains", how=RECORDS)
+def _canary_doubt(facts: NodeFacts) -> Iterator[Finding]:
     for one in domains_of(facts):
         if one.record.canary and one.record.canary.warning:
-            yield Wrong(f"{one.record.domain}: its canary found: {one.record.canary.warning}", "correct gpus.yaml")
+            yield Finding(f"{one.record.domain}: its canary found: {one.record.canary.warning}", "correct gpus.yaml")
 
 
-def _record_strange(facts: NodeFacts) -> Iterator[Wrong]:
-    remedy = "restart `mpsd control` with the version of this program (programs go on), or use the version it has"
+@_check("record-strange", _STOPS, "records are of this version", "unreadable", "domains", how=RECORDS)
+def _record_strange(facts: NodeFacts) -> Iterator[Finding]:
+    upgrade = "restart `mpsd control` with the version of this program (programs go on), or use the version it has"
     for why in known(facts.unreadable):
-        yield Wrong(f"a domain's record cannot be read: {why}", remedy)
+        yield Finding(f"a domain's record cannot be read: {why}", upgrade)
     for one in known(facts.domains):
         if one.record.version != RECORD_VERSION:
             what = f"{one.record.domain}: its record is of version {one.record.version}, and this mpsd reads"
-            yield Wrong(f"{what} {RECORD_VERSION}", remedy)
+            yield Finding(f"{what} {RECORD_VERSION}", upgrade)
 
 
-def _not_running(facts: NodeFacts) -> Iterator[Wrong]:
+@_check("not-running", _STOPS, "mpsd runs", "holder", how="/proc/locks: the run directory")
+def _not_running(facts: NodeFacts) -> Iterator[Finding]:
     if known(facts.holder) is not None:
         return
-    domains = () if isinstance(facts.domains, Unknown | Elsewhere) else facts.domains
-    living = [one.record.domain for one in domains if one.daemon_lives]
-    if living:
-        what = f"neither `mpsd up` nor `mpsd control` runs: nobody looks after the daemons of {', '.join(living)}"
-        yield Wrong(what, "start it again: it takes them over, and no program notices")
+    domains = () if isinstance(facts.domains, Unknown | NotApplicable) else facts.domains
+    if living := [one.record.domain for one in domains if one.daemon_lives]:
+        what = f"neither `mpsd up` nor `mpsd control` runs: nothing supervises the daemons of {', '.join(living)}"
+        yield Finding(what, "start it again: it adopts them, and no program is interrupted")
     else:
-        yield Wrong("mpsd does not run here, and no daemon of its own", "start it with `mpsd up`")
+        yield Finding("mpsd does not run here, and no daemon of its own", "start it with `mpsd up`")
 
 
-def _domain_stopped(facts: NodeFacts) -> Iterator[Wrong]:
-    """Of each domain that takes no programs, why not."""
+@_check("domain-stopped", _STOPS, "every domain takes programs", "domains", how=RECORDS)
+def _domain_stopped(facts: NodeFacts) -> Iterator[Finding]:
     for one in domains_of(facts):
         record, state = one.record, one.record.state
         if record.daemon and not one.daemon_lives and state is not State.DOWN:
             what = f"{record.domain}: its control daemon ({record.daemon}) is gone"
-            yield Wrong(what, f"see its log ({record.domain}/log/control.log in the run directory) and mpsd's")
+            yield Finding(what, f"see its log ({record.domain}/log/control.log in the run directory) and mpsd's")
         elif what_to_do := remedy(state, record.reason):
             why = f": {record.reason}" if record.reason else ""
-            yield Wrong(f"{record.domain} is {after_is(state)}{why}", what_to_do)
+            yield Finding(f"{record.domain} is {after_is(state)}{why}", what_to_do)
 
 
-def _domain_drains(facts: NodeFacts) -> Iterator[Wrong]:
+@_check("draining", _NOTE, "no domain is drained", "domains", how=RECORDS)
+def _draining(facts: NodeFacts) -> Iterator[Finding]:
     for one in domains_of(facts):
         if is_in(one, State.DRAINING) or is_in(one, State.DRAINED):
             why = f": {one.record.reason}" if one.record.reason else ""
             what = f"{one.record.domain} is {one.record.state} and takes no new programs{why}"
-            yield Wrong(what, "put it back when the work is done (`kubectl mps undrain NODE`)")
+            yield Finding(what, "put it back when the work is done (`kubectl mps undrain NODE`)")
 
 
-_STOPS = Severity.STOPS
-
-CANARY_CHECK = Check("canary-failed", _STOPS, "the driver holds limits", ("domains",), RECORDS, _canary_failed)
-DOMAIN_CHECKS = (
-    Check("record-strange", _STOPS, "records are of this version", ("unreadable", "domains"), RECORDS, _record_strange),
-    Check("not-running", _STOPS, "mpsd runs", ("holder",), "/proc/locks: the run directory", _not_running),
-    Check("domain-stopped", _STOPS, "every domain takes programs", ("domains",), RECORDS, _domain_stopped),
-)
-DOUBT_CHECK = Check(
-    "canary-doubt", Severity.NOTE, "the canary found what gpus.yaml says", ("domains",), RECORDS, _canary_doubt
-)
-DRAIN_CHECK = Check("draining", Severity.NOTE, "no domain is drained", ("domains",), RECORDS, _domain_drains)
+# -- the agent ---------------------------------------------------------------------------------------------------------
 
 
-# The checks of `mpsd doctor` of the driver and of what the GPUs are.
-#
-# One rule: a driver that passed the canary on this machine was tried there, which is worth more than a number here.
-
-# The first driver whose MPS takes memory limits of clients: they came with CUDA 11.5, which shipped with R495
-# (developer.nvidia.com/blog/revealing-new-features-in-the-cuda-11-5-toolkit); its release notes ask for 495.29.05.
-OLDEST_DRIVER = 495
-READ_OFF_DRIVER = 580  # what docs/mps-observed.md was read off
-_OLDEST_CAPABILITY = (7, 0)  # from Volta on a client has limits of its own (NVIDIA's manual of MPS)
-
-
-def _nvml_silent(facts: NodeFacts) -> Iterator[Wrong]:
-    if error := known(facts.nvml):
-        what, _semicolon, remedy = error.rpartition("; ")
-        yield Wrong(what or error, remedy if what else "`nvidia-smi` says whether the driver works")
-
-
-def _gpu_lost(facts: NodeFacts) -> Iterator[Wrong]:
-    gpus = known(facts.gpus)
-    if not gpus:
-        yield Wrong("the driver answers and shows no GPU", "see `dmesg | grep -i nvrm`, and that one is plugged in")
-    for gpu in gpus:
-        if gpu.lost:
-            yield Wrong(f"gpu{gpu.ordinal} does not answer: {gpu.lost}", "reset it or restart the machine")
-
-
-def _driver_old(facts: NodeFacts) -> Iterator[Wrong]:
-    driver = known(facts.driver)
-    branch = _branch(driver)
-    if branch is not None and branch < OLDEST_DRIVER:
-        yield Wrong(
-            f"driver {driver} is too old: MPS takes memory limits from {OLDEST_DRIVER} on",
-            f"install driver {READ_OFF_DRIVER} or newer",
-        )
-
-
-def _driver_untested(facts: NodeFacts) -> Iterator[Wrong]:
-    """A driver that passed the canary here was tried here, which is worth more than our word."""
-    driver = known(facts.driver)
-    passed = any(
-        one.record.canary and one.record.canary.driver == driver and not one.record.canary.problem
-        for one in known(facts.domains)
-    )
-    if _branch(driver) != READ_OFF_DRIVER and not passed:
-        yield Wrong(
-            f"nobody has tried driver {driver}: mpsd was written for {READ_OFF_DRIVER}, and no canary has passed here",
-            "let `mpsd up` run its canary (policy.yaml: canary)",
-        )
-
-
-def _branch(driver: str) -> int | None:
-    """The number before the first point; None where there is none."""
-    number = driver.partition(".")[0]
-    return int(number) if number.isascii() and number.isdigit() else None
-
-
-def _capability_old(facts: NodeFacts) -> Iterator[Wrong]:
-    for gpu, capability in each(known(facts.gpus), lambda gpu: gpu.capability):
-        if _number(capability) < _OLDEST_CAPABILITY:
-            yield Wrong(
-                f"{gpu} has compute capability {capability}: before 7.0 MPS holds no client to limits",
-                "take the card out of this machine, or leave the machine to others",
-            )
-
-
-def _capability_unlisted(facts: NodeFacts) -> Iterator[Wrong]:
-    limits = known(facts.limits)
-    listed = known(limits.capabilities)
-    for gpu, capability in each(known(facts.gpus), lambda gpu: gpu.capability):
-        if capability not in listed and _number(capability) >= _OLDEST_CAPABILITY:
-            yield Wrong(
-                f"{gpu} has compute capability {capability}, which gpus.yaml does not list",
-                f"add a row for it under capabilities in {limits.folder}/gpus.yaml",
-            )
-
-
-def _number(capability: str) -> tuple[int, int]:
-    major, _point, minor = capability.partition(".")
-    return int(major), int(minor)
-
-
-def _mig(facts: NodeFacts) -> Iterator[Wrong]:
-    for gpu, is_on in each(known(facts.gpus), lambda gpu: gpu.mig):
-        if is_on:
-            remedy = f"switch it off (nvidia-smi -i {gpu.ordinal} -mig 0), or leave this GPU to others"
-            yield Wrong(f"MIG is on for {gpu}, and MPS does not share such a GPU", remedy)
-
-
-_NVML = "NVML"
-
-DRIVER_CHECKS = (
-    Check("driver-silent", _STOPS, "the driver answers", ("nvml",), f"{_NVML}: nvmlInit", _nvml_silent),
-    Check("gpu-lost", _STOPS, "every GPU answers", ("gpus",), f"{_NVML}: each GPU by its number", _gpu_lost),
-    Check("driver-old", _STOPS, "the driver is new enough", ("driver",), f"{_NVML}: its version", _driver_old),
-    Check("capability-old", _STOPS, "MPS can limit every GPU", ("gpus",), f"{_NVML}: capability", _capability_old),
-    Check(
-        "capability-unlisted",
-        _STOPS,
-        "gpus.yaml lists every GPU's compute capability",
-        ("gpus", "limits"),
-        f"{_NVML} and gpus.yaml",
-        _capability_unlisted,
-    ),
-    Check("mig-on", _STOPS, "MIG is off", ("gpus",), f"{_NVML}: nvmlDeviceGetMigMode", _mig),
-)
-
-UNTESTED_CHECK = Check(
-    "driver-untested",
-    Severity.NOTE,
-    "this driver was tried",
-    ("driver", "domains"),
-    "NVML: its version, and record.json of each domain in the run directory",
-    _driver_untested,
-)
-
-
-# The checks of `mpsd doctor` of what must be there before there are domains: limits files, programs, folders.
-#
-# One rule: they hold for a machine on which mpsd has never run.
-
-
-def _limits_unsound(facts: NodeFacts) -> Iterator[Wrong]:
-    limits = known(facts.limits)
-    for fault in limits.wrong:
-        yield Wrong(fault, f"`mpsd check {limits.folder}` says when it is sound")
-
-
-def _no_program(facts: NodeFacts) -> Iterator[Wrong]:
-    if not known(facts.control_program):
-        what = "nvidia-cuda-mps-control is not on PATH"
-        yield Wrong(what, "install the driver's compute utilities")
-
-
-def _no_uvm(facts: NodeFacts) -> Iterator[Wrong]:
-    if not known(facts.uvm):
-        yield Wrong("/dev/nvidia-uvm is not there, and CUDA cannot start without", "run `nvidia-modprobe -u -c 0`")
-
-
-def _run_directory(facts: NodeFacts) -> Iterator[Wrong]:
-    seen = known(facts.run_directory)
-    if not seen.is_there:
+@_check("agent-silent", _STOPS, "the agent answers", "agent", how=_AGENT)
+def _agent_silent(facts: NodeFacts) -> Iterator[Finding]:
+    agent = known(facts.agent)
+    if agent.status:
         return
-    if seen.owner != seen.wanted_owner:
-        what = f"the run directory {seen.path} belongs to user {seen.owner}, not to user {seen.wanted_owner}"
-        yield Wrong(what, f"chown {seen.wanted_owner} {seen.path}, or name another with --run-dir")
-    elif seen.unwritable:
-        yield Wrong(f"the run directory {seen.path} takes no files: {seen.unwritable}", "mend that, or use --run-dir")
+    if known(facts.holder) is None:
+        raise NotKnown(NotApplicable("mpsd does not run here"))
+    what, _semicolon, what_to_do = agent.why_not.rpartition("; ")
+    yield Finding(what or agent.why_not, what_to_do if what else "see its log")
 
 
-def _not_tmpfs(facts: NodeFacts) -> Iterator[Wrong]:
-    seen = known(facts.run_directory)
-    if not (seen.is_there and seen.is_system):
-        raise NotKnown(Elsewhere("it is not the system's"))
-    if (kind := known(seen.filesystem)) != "tmpfs":
-        what = f"{seen.path} is on {kind}, not on tmpfs: its gates and sockets outlive a reboot"
-        yield Wrong(what, "make /run a tmpfs, as systemd does")
+def _status(facts: NodeFacts) -> NodeStatus:
+    """What the agent reports. NotKnown where it does not answer."""
+    agent = known(facts.agent)
+    if agent.status is None:
+        raise NotKnown(Unknown(agent.why_not))
+    return agent.status
 
 
-LIMITS_CHECK = Check("limits-unsound", _STOPS, "the limits files are sound", ("limits",), "both files", _limits_unsound)
-FILE_CHECKS = (
-    Check("no-control-program", _STOPS, "MPS is installed", ("control_program",), "PATH", _no_program),
-    Check("no-uvm", _STOPS, "/dev/nvidia-uvm is there", ("uvm",), "/dev", _no_uvm),
-    Check(
-        "run-directory",
-        _STOPS,
-        "the run directory can be used",
-        ("run_directory",),
-        "its owner, mode and file system",
-        _run_directory,
-    ),
-)
-TMPFS_CHECK = Check(
-    "run-not-tmpfs", Severity.NOTE, "/run/mpsd is on tmpfs", ("run_directory",), "/proc/self/mounts", _not_tmpfs
-)
+@_check("outside-books", _BREAKS, "every process on a GPU has a grant", "agent", how=_AGENT)
+def _outside_ledger(facts: NodeFacts) -> Iterator[Finding]:
+    status = _status(facts)
+    if status.clients is None:
+        raise NotKnown(Unknown("NVML does not tell the agent which processes use the GPUs"))
+    labels = {gpu.uuid: gpu.label for gpu in status.gpus}
+    findings = []
+    for client in status.clients:
+        if client.grant is None:
+            how = "on MPS without a grant" if client.on_mps else "beside MPS, without limits"
+            what = f"pid {client.pid} uses {labels.get(client.gpu, client.gpu)} {how}: {client.command}"
+            findings.append(Finding(what, "start it with `mpsd run`, or in a pod that requests its share"))
+    yield from at_most(_SHOWN, findings, "processes use a GPU without a grant", "`mpsd status` lists them")
+
+
+@_check("agent-blind", _BREAKS, "the agent sees everything", "agent", how=_AGENT)
+def _agent_blind(facts: NodeFacts) -> Iterator[Finding]:
+    for what in _status(facts).unknown:
+        yield Finding(f"the agent cannot see: {what}", "see its log; until then it grants nothing that this concerns")
+
+
+def _skews(facts: NodeFacts) -> Iterator[tuple[str, Skew]]:
+    """NotKnown where the agent is too old to report its version."""
+    status, ours = _status(facts), known(facts.ours)
+    if not status.version:
+        raise NotKnown(Unknown("the agent is too old to report its version"))
+    yield from skews(status.version, {domain.version for domain in status.domains if domain.version}, ours)
+
+
+@_check("version-skew", _BREAKS, "the agent can read what control writes", "agent", "ours", how=_VERSIONS)
+def _skewed(facts: NodeFacts) -> Iterator[Finding]:
+    for what, row in _skews(facts):
+        if not row.normal:
+            yield Finding(f"{what}: {row.why}", row.remedy)
+
+
+@_check("version-behind", _NOTE, "all parts are of one version", "agent", "ours", how=_VERSIONS)
+def _behind(facts: NodeFacts) -> Iterator[Finding]:
+    for what, row in _skews(facts):
+        if row.normal:
+            yield Finding(f"{what}: {row.why}", row.remedy)
+
+
+# -- containers and kubelet --------------------------------------------------------------------------------------------
+
+
+def _engines(facts: NodeFacts) -> tuple[Engine, ...]:
+    """Those whose configuration names the launcher. NotKnown where there is none, or it cannot be known."""
+    naming, unread = [], ""
+    for seen in known(facts.engines):
+        text = seen.text
+        if isinstance(text, Unknown | NotApplicable):
+            unread = f"{seen.file} cannot be read: {text.why}"
+            continue
+        try:
+            if text is not None and has_runtime(seen.engine, text, seen.file, LAUNCHER):
+                naming.append(seen.engine)
+        except InvalidInput as error:
+            unread = str(error)
+    if naming:
+        return tuple(naming)
+    raise NotKnown(Unknown(unread) if unread else NotApplicable("no container engine here names mpsd"))
+
+
+@_check("launcher-broken", _STOPS, "mpsd-runtime can start", "engines", "launcher", how=f"{_ENGINES}, and {LAUNCHER}")
+def _launcher(facts: NodeFacts) -> Iterator[Finding]:
+    engines = _engines(facts)
+    names, again = " and ".join(engines), f"`mpsd install {engines[0]}` writes it anew"
+    launcher = known(facts.launcher)
+    if not launcher.is_there:
+        yield Finding(f"{launcher.path} is missing, and {names} would start containers with it", again)
+        return
+    for missing in known(launcher.missing):
+        yield Finding(f"{launcher.path}, with which {names} starts containers, needs {missing}, which is gone", again)
+    if not launcher.next_found:
+        tried = " or ".join(launcher.next_runtimes)
+        yield Finding(
+            f"{launcher.path} finds no {tried} to hand containers to", "install one, or name one: --next PATH"
+        )
+
+
+@_check("no-toolkit", _STOPS, "containers can have GPUs", "engines", "toolkit", how=f"{_ENGINES}, and program folders")
+def _toolkit(facts: NodeFacts) -> Iterator[Finding]:
+    engines = _engines(facts)
+    if not known(facts.toolkit):
+        what = f"nvidia-container-runtime is not installed, and containers of {' and '.join(engines)} get no GPU"
+        yield Finding(what, "install the package nvidia-container-toolkit")
+
+
+@_check("kubelet-folder", _STOPS, "kubelet takes device plugins", "kubelet", how="kubelet's root")
+def _kubelet(facts: NodeFacts) -> Iterator[Finding]:
+    kubelet = known(facts.kubelet)
+    if not kubelet.device_plugins:
+        what = f"{kubelet.directory}/device-plugins is missing: kubelet takes no device plugin, so pods get no share"
+        yield Finding(what, "give `mpsd agent` the root that kubelet has: --kubelet-dir (MPSD_KUBELET_DIR)")
+
+
+@_check("selinux", _BREAKS, "SELinux lets containers in", "selinux", how="/sys/fs/selinux, labels")
+def _selinux(facts: NodeFacts) -> Iterator[Finding]:
+    selinux = known(facts.selinux)
+    for folder, kind in selinux.types if selinux.enforcing else ():
+        if kind not in _CONTAINERS_MAY_USE:
+            what = f"SELinux is enforcing, and {folder} has the type {kind or '(none)'}, which confined containers"
+            yield Finding(f"{what} may not use", f"chcon -R -t container_file_t -l s0 {folder}")
+
+
+@_check("default-pipe", _NOTE, "there is no /tmp/nvidia-mps", "default_pipe", how="its folder")
+def _default_pipe(facts: NodeFacts) -> Iterator[Finding]:
+    if known(facts.default_pipe):
+        what = "/tmp/nvidia-mps exists: some runtimes mount it into every GPU container, past mpsd"  # noqa: S108
+        yield Finding(what, "see that no daemon serves in it, then remove it")
+
+
+NODE_CHECKS: tuple[Check[NodeFacts], ...] = (*MACHINE_CHECKS, *_CHECKS)

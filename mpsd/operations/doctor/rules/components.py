@@ -1,10 +1,9 @@
-"""What each part of mpsd must be allowed to do, for who looks whether it is.
+"""The parts of mpsd in a cluster: the rights that each needs, and which differences between their versions matter.
 
-One rule: what the manifests give (rights.yaml of each part) is all here, and nothing else; tests/manifests holds one
-against the other.
+The rights are those of the manifests (rights.yaml of each part), no more and no less; tests/manifests compares the two.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
@@ -100,9 +99,7 @@ RIGHTS: tuple[Right, ...] = (
 )
 
 
-# Which differences between the versions of mpsd's parts matter, and why.
-#
-# One rule: a row for each pair that speaks to each other; a version that nobody tells is not known, and never the same.
+# -- versions ----------------------------------------------------------------------------------------------------------
 
 
 class Component(StrEnum):
@@ -113,7 +110,10 @@ class Component(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """older than newer: normal where nothing has to be done at once. why: what it means. remedy: what ends it."""
+    """Two parts that talk to each other, `older` being of an older version than `newer`.
+
+    normal: nothing has to be done at once. why: what it means. remedy: what ends it.
+    """
 
     older: Component
     newer: Component
@@ -122,6 +122,7 @@ class Skew:
     remedy: str
 
 
+# A row for each pair of parts that talk to each other.
 SKEWS = (
     Skew(
         Component.CONTROL,
@@ -162,6 +163,17 @@ def skew_of(one: tuple[Component, str], other: tuple[Component, str]) -> Skew | 
         return None
     older, newer = (one[0], other[0]) if order < 0 else (other[0], one[0])
     return next((row for row in SKEWS if (row.older, row.newer) == (older, newer)), None)
+
+
+def skews(agent: str, controls: Collection[str], command: str, node: str = "") -> Iterator[tuple[str, Skew]]:
+    """Every difference that a row is about, with whose versions differ. agent, controls, command: versions."""
+    of_node, on_node = (f"{node}: ", f" of {node}") if node else ("", "")
+    for version in sorted(set(controls)):
+        if row := skew_of((Component.CONTROL, version), (Component.AGENT, agent)):
+            yield f"{of_node}control is of version {version} and the agent of {agent}", row
+    if row := skew_of((Component.COMMAND, command), (Component.AGENT, agent)):
+        of_agent = f"the agent{on_node} of {agent}"
+        yield f"{Component.COMMAND} is of version {command} and {of_agent}", row
 
 
 def compare(one: str, other: str) -> int:
