@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from mpsd.agent.agent import AgentRole
 from mpsd.cli import foreground
 from mpsd.grants.ledger import Ledger, LocalGrants
-from mpsd.kubelet.call_counts import PluginCallCounts
+from mpsd.kubelet.rules.plugin_calls import PluginCallCounts
 from mpsd.model.domain import Domain, domains
 from mpsd.model.policy import Policy
 from mpsd.mps.node import Node

@@ -18,11 +18,10 @@ from mpsd.platform.options import taking
 from mpsd.platform.readers import ReadersPort, token_reviewer
 from mpsd.platform.server_metrics import CONTENT_TYPE
 from mpsd.platform.settings import CannotListen
-from mpsd.scheduler.api import ExtenderApi, bit_by_bit
+from mpsd.scheduler.api import ExtenderApi, Numbers, SchedulerMetrics, bit_by_bit
 from mpsd.scheduler.bind import Binder
 from mpsd.scheduler.ledger import ClusterLedger
 from mpsd.scheduler.listener import ExtenderListener
-from mpsd.scheduler.metrics import Numbers, SchedulerMetrics
 from mpsd.scheduler.settings import SCHEDULER_SETTINGS, SchedulerSettings, scheduler_settings
 from mpsd.status.page.cluster import ClusterPage
 from mpsd.status.page.server import PageApi

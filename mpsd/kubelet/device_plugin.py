@@ -1,13 +1,17 @@
-"""Serves one resource to kubelet, as its device plugin API v1beta1 wants it, on a socket beside kubelet's own.
+"""Serves one resource to kubelet over its device plugin API v1beta1, and keeps it registered.
 
-One rule: no decision here; a `Plugin` answers in plain values, and whatever it raises reaches kubelet as one sentence.
-Kubelet shows it in the pod's events. A refused Allocate is final, a refused PreStartContainer is tried again.
+A `Plugin` decides and answers in plain values. Kubelet shows the message of an exception in the pod's events. A refused
+Allocate is final, a refused PreStartContainer is retried.
+
+Kubelet 1.26 to 1.35 may close the connection of one plugin when another one of the same resource ends, since it knows
+plugins by resource only (kubernetes issues 121994 and 127803). So a resource is registered again as soon as either
+socket has been replaced or kubelet no longer reads its devices.
 """
 
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 
@@ -15,57 +19,66 @@ import grpc
 
 from mpsd.kubelet.api import deviceplugin_pb2 as wire
 from mpsd.kubelet.api import deviceplugin_pb2_grpc as services
-from mpsd.kubelet.kubelet_socket import KubeletUnavailable, SocketIdentity, dial, error_for, identity_of
-from mpsd.kubelet.rules.messages import Answer, Device
+from mpsd.kubelet.client import (
+    KUBELET_SOCKET,
+    OPTIONS,
+    KubeletRefused,
+    KubeletUnavailable,
+    SocketIdentity,
+    identity_of,
+    register,
+)
+from mpsd.kubelet.rules.allocation import Answer, Device
 from mpsd.kubelet.rules.plugin_calls import Call, CallOutcome
 from mpsd.model.problem import InvalidInput
 from mpsd.platform.logs import logger
+from mpsd.platform.waiting import until
 
-VERSION = "v1beta1"
-KUBELET_SOCKET = "kubelet.sock"
-OPTIONS = wire.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
-
-_ANSWER_WITHIN_S = 25.0  # kubelet gives up on PreStartContainer after 30 s, and on nothing else
+_ANSWER_WITHIN_S = 25.0  # kubelet has a deadline for PreStartContainer alone, of 30 s
 _STOP_WITHIN_S = 2.0
 _LONGEST_REFUSAL = 700  # it travels in an HTTP/2 header, percent-encoded, and those end at 8 KiB
 
+_LOOK_S = 0.25  # a stat of two sockets
+_RETRY_S = 1.0
+_FIRST_STREAM_S = 10.0  # a kubelet that accepted the registration and reads no devices by then has forgotten it
+
 Value = TypeVar("Value")
 OnCall: TypeAlias = Callable[[Call, Sequence[str], CallOutcome, float], None]
-_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # only its stubs know what it holds
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in its stubs alone
 
 
 class StartDeferred(Exception):
-    """A plugin's no, for now or at all; the message says why. No fault, so the log keeps no trace of it."""
+    """The plugin refuses a start, for now or for good; the message says why. Not a failure, so it is not logged."""
 
 
 _OUTCOMES = {InvalidInput: CallOutcome.REFUSED, StartDeferred: CallOutcome.HELD_BACK}
 
 
 class Plugin(Protocol):
-    """What decides. Every method may be called several times at once."""
+    """What decides for one resource. Every method may be called several times at once."""
 
     def devices(self) -> AsyncIterator[tuple[Device, ...]]:
         """All devices at once, then all of them again whenever one changes."""
         ...
 
     async def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """The ids that kubelet had best take for one container. It does not promise to."""
+        """The ids that kubelet should take for one container. It may take others."""
         ...
 
     async def allocate(self, ids: Sequence[str]) -> Answer:
-        """What the one container gets that these ids go to. InvalidInput, or any other exception, refuses the pod."""
+        """What the container that receives these ids gets. Any exception refuses the pod; InvalidInput is expected."""
         ...
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """Returns where the container with these ids may start. An exception holds it back: kubelet tries again."""
+        """Returns if the container with these ids may start. An exception defers it: kubelet retries."""
         ...
 
 
 class PluginServer:
     """One resource on one socket. After `stop` it may be started again.
 
-    endpoint: the socket's name in kubelet's device-plugins folder. on_call: told of each call that has ended: the
-    devices that it was about, what came of it, and how many seconds it took.
+    endpoint: the socket's name in kubelet's device-plugins folder. on_call: called after each call, with its devices,
+    its outcome, and how many seconds it took.
     """
 
     def __init__(
@@ -91,17 +104,17 @@ class PluginServer:
 
     @property
     def watchers(self) -> int:
-        """How many kubelets read the devices now.
+        """How many streams of devices kubelet reads now; 0 some seconds after `register` means to register again.
 
-        0 some seconds after `register` means to register again. Kubelet finds its plugins by resource name (handler.go
-        of its device manager): one that is slow to see the end of our last stream hangs up on the new one instead.
+        Kubelet finds its plugins by resource name (handler.go of its device manager): one that is slow to see the end
+        of our last stream closes the new one instead.
         """
         return self._service.watchers
 
     async def start(self) -> None:
-        """Replaces what lies at the socket's path. KubeletAway where the folder is not there or cannot be used."""
-        # Made under a name that nobody asks for, so that it is never there without being ours alone and answering;
-        # and gRPC, which deletes the name that it made when it stops, then deletes nothing of whoever came after us.
+        """Replaces what lies at the socket's path. KubeletUnavailable where the folder cannot be used."""
+        # Created under a temporary name, so that the socket is never there without answering; and gRPC, which deletes
+        # the name that it created when it stops, then does not delete the socket of another process.
         making = self._path.with_name(f".{secrets.token_hex(4)}")
         server = grpc.aio.server()
         services.add_DevicePluginServicer_to_server(self._service, server)
@@ -112,7 +125,7 @@ class PluginServer:
             making.rename(self._path)
         except (RuntimeError, OSError) as error:
             await server.stop(grace=None)
-            raise KubeletUnavailable(f"no socket can be made in {self._path.parent}: {error}") from None
+            raise KubeletUnavailable(f"cannot create a socket in {self._path.parent}: {error}") from None
         self._server, self._socket = server, identity_of(self._path)
 
     async def stop(self) -> None:
@@ -124,21 +137,6 @@ class PluginServer:
         if server is not None:
             self._service.end_streams()
             await server.stop(self._stop_within_s)
-
-
-async def register(folder: Path, endpoint: str, resource: str, deadline_s: float = 15.0) -> None:
-    """Tells kubelet that the socket `endpoint` in its folder serves `resource`; the socket must answer already.
-
-    KubeletAway where to try again may help, KubeletRefused where kubelet said no. A newer kubelet dials the socket
-    before it answers, for 10 s at most (client.go of kubelet's device manager), hence the deadline.
-    """
-    path = folder / KUBELET_SOCKET
-    request = wire.RegisterRequest(version=VERSION, endpoint=endpoint, resource_name=resource, options=OPTIONS)
-    async with dial(path) as channel:
-        try:
-            await services.RegistrationStub(channel).Register(request, timeout=deadline_s)
-        except grpc.aio.AioRpcError as error:
-            raise error_for(error, path, deadline_s) from None
 
 
 class _Stream:
@@ -178,7 +176,7 @@ class _Stream:
 
 
 class _Service(services.DevicePluginServicer):
-    """The calls of kubelet, in its words."""
+    """Kubelet's calls, by their names in its API."""
 
     def __init__(self, plugin: Plugin, answer_within_s: float, on_call: OnCall) -> None:
         self._plugin = plugin
@@ -202,7 +200,8 @@ class _Service(services.DevicePluginServicer):
         self._streams.add(stream)
         try:
             while (devices := await stream.next()) is not None:
-                await context.write(_list(devices))
+                listed = [wire.Device(ID=one.id, health="Healthy" if one.healthy else "Unhealthy") for one in devices]
+                await context.write(wire.ListAndWatchResponse(devices=listed))
         except Exception as error:
             await _refuse(error, context)
         finally:
@@ -247,8 +246,8 @@ class _Service(services.DevicePluginServicer):
                 return await answer
         except TimeoutError as error:
             outcome = CallOutcome.LATE
-            words = str(error) or f"mpsd has found no answer within {self._answer_within_s:g} s; see its log"
-            await _refuse(TimeoutError(words), context)
+            reason = str(error) or f"mpsd did not answer within {self._answer_within_s:g} s; see the log of its agent"
+            await _refuse(TimeoutError(reason), context)
         except Exception as error:
             outcome = _OUTCOMES.get(type(error), CallOutcome.FAILED)
             await _refuse(error, context)
@@ -257,19 +256,12 @@ class _Service(services.DevicePluginServicer):
 
 
 async def _refuse(error: Exception, context: _Context) -> NoReturn:
-    """Ends the call with the words of the error."""
-    expected = isinstance(error, InvalidInput | TimeoutError | StartDeferred)
-    if not expected:
+    """Ends the call with the message of the error."""
+    if not isinstance(error, InvalidInput | TimeoutError | StartDeferred):
         logger().error("kubelet's call failed", exc_info=error)
-    words = " ".join(str(error).split()) or type(error).__name__
+    message = " ".join(str(error).split()) or type(error).__name__
     code = grpc.StatusCode.INVALID_ARGUMENT if isinstance(error, InvalidInput) else grpc.StatusCode.UNAVAILABLE
-    await context.abort(code, words if len(words) <= _LONGEST_REFUSAL else words[: _LONGEST_REFUSAL - 1] + "…")
-
-
-def _list(devices: Iterable[Device]) -> wire.ListAndWatchResponse:
-    return wire.ListAndWatchResponse(
-        devices=[wire.Device(ID=device.id, health="Healthy" if device.healthy else "Unhealthy") for device in devices]
-    )
+    await context.abort(code, message if len(message) <= _LONGEST_REFUSAL else message[: _LONGEST_REFUSAL - 1] + "…")
 
 
 def _answer(answer: Answer) -> wire.ContainerAllocateResponse:
@@ -283,3 +275,67 @@ def _answer(answer: Answer) -> wire.ContainerAllocateResponse:
         annotations=answer.annotations,
         cdi_devices=[wire.CDIDevice(name=name) for name in answer.cdi],
     )
+
+
+class PluginService:
+    """One resource, kept registered. folder, endpoint, plugin, on_call: as `PluginServer` has them."""
+
+    def __init__(self, resource: str, folder: Path, endpoint: str, plugin: Plugin, on_call: OnCall) -> None:
+        self.resource = resource
+        self._endpoint = endpoint
+        self._plugin = plugin
+        self._on_call = on_call
+        self._folder = folder
+        self._log = logger(resource=resource)
+        self._trouble = ""
+        self.registered = False
+
+    async def run(self) -> None:
+        """Until it is cancelled; then the socket is removed, by which kubelet learns that the resource is gone."""
+        while True:
+            server = PluginServer(self._folder, self._endpoint, self._plugin, on_call=self._on_call)
+            try:
+                await self._serve(server)
+            except (KubeletUnavailable, KubeletRefused) as error:
+                self._report(str(error))
+                await asyncio.sleep(_RETRY_S)
+            finally:
+                self.registered = False
+                await server.stop()
+
+    async def _serve(self, server: PluginServer) -> None:
+        """Serves and registers, until the resource has to be registered again."""
+        kubelet = self._folder / KUBELET_SOCKET
+        before = identity_of(kubelet)
+        await server.start()
+        await register(self._folder, self._endpoint, self.resource)
+        try:
+            what = f"kubelet, which has registered {self.resource}, reads its devices"
+            await until(lambda: server.watchers, _FIRST_STREAM_S, what, look_again_s=_LOOK_S)
+        except TimeoutError as error:
+            raise KubeletUnavailable(str(error)) from None
+        self.registered = True
+        self._report("")
+        while not (reason := self._lost(server, before)):  # noqa: ASYNC110  mostly files of another process
+            await asyncio.sleep(_LOOK_S)
+        self.registered = False
+        self._log.info("registering again", reason=reason)
+        if identity_of(kubelet) == before:
+            await server.stop()
+            await asyncio.sleep(_RETRY_S)  # for kubelet to see the end of this one first
+
+    def _lost(self, server: PluginServer, kubelet: SocketIdentity | None) -> str:
+        """Why the resource has to be registered again; empty while it need not."""
+        if identity_of(self._folder / KUBELET_SOCKET) != kubelet:
+            return "kubelet has restarted"
+        if not server.reachable:
+            return "socket gone"
+        return "" if server.watchers else "kubelet no longer reads the devices"
+
+    def _report(self, trouble: str) -> None:
+        """Logs each trouble once, and its end."""
+        if trouble and trouble != self._trouble:
+            self._log.warning("not registered", reason=trouble)
+        if not trouble:
+            self._log.info("registered")
+        self._trouble = trouble

@@ -1,10 +1,8 @@
-"""The ledger of a node whose GPUs kubelet gives: its word on who holds which device, joined with what mpsd answered it.
+"""The ledger of a node whose GPUs kubelet gives away: kubelet's list of held devices, joined with the journal.
 
-One rule: kubelet's word wins, and while it says nothing, what it said last stands. The journal adds what kubelet leaves
-out (init containers) or does not say yet, and is of this boot or of none.
-
-What kubelet says changes with pods and with what it is answered, and both are known here by themselves: so it is asked
-at every look after something of that has changed, and else now and then.
+While kubelet does not answer, its last list stands. The journal, which is of this boot only, adds what kubelet does not
+list (init containers) or does not list yet. Kubelet's list changes with pods and with what it is answered, and the
+agent sees both: so kubelet is asked at every look after such a change, and otherwise rarely.
 """
 
 import asyncio
@@ -13,13 +11,18 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from mpsd.kubelet.kubelet_socket import KubeletUnavailable
-from mpsd.kubelet.pod_resources import Kind, held_devices
-from mpsd.kubelet.rules.allocation import JournalEntry
-from mpsd.kubelet.rules.journal import corrected, still_needed
-from mpsd.kubelet.rules.node_pods import Bystander, NodePod
-from mpsd.kubelet.rules.pod_grants import ContainerDevices, by_cgroup, pod_grants
-from mpsd.kubelet.rules.reconcile import Known, ungranted
+from mpsd.kubelet.client import KubeletUnavailable, held_devices
+from mpsd.kubelet.rules.ledger import (
+    ContainerDevices,
+    JournalEntry,
+    Kind,
+    by_cgroup,
+    corrected,
+    pod_grants,
+    still_needed,
+    ungranted,
+)
+from mpsd.kubelet.rules.node_pods import Bystander, NodePod, PodKey
 from mpsd.model.domain import Domain
 from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName
@@ -30,9 +33,9 @@ from mpsd.platform.containers import PodProcesses
 from mpsd.platform.kube_mirror import Mirror
 from mpsd.platform.logs import Logger
 
-_NEWS_S = 30.0  # what was answered in this time, kubelet and the API may not know of yet
+_NEWS_S = 30.0  # how long kubelet and the API may lag behind what was answered
 _QUIET_S = 10.0  # between two questions to kubelet while nothing has changed in _NEWS_S
-_ASK_AGAIN_S = 0.25  # a kubelet that did not answer a start
+_ASK_AGAIN_S = 0.25  # when kubelet did not answer while a container starts
 _DEADLINE_S = 5.0
 
 
@@ -56,21 +59,20 @@ class KubeletGrants:
         self._domains = domains
         self._policy = policy
         self._log = log
-        self._heard = False  # whether kubelet has ever told this agent who holds what
-        self._away = ""
-        self._questions = self._answered = 0  # how many there were, and the newest that kubelet has answered
+        self._trouble = ""  # why kubelet did not answer when it was last asked
+        self._questions = self._answered = 0  # how many there were, and the last that kubelet has answered
         self._asked_at = self._changed_at = time.monotonic()
-        self._asked_beside: tuple[object, ...] = ()  # what was known when kubelet was asked
-        self.whereabouts = PodProcesses()
+        self._asked_with: tuple[object, ...] = ()  # what was known when kubelet was asked
+        self._rows: tuple[NodePod | Bystander, ...] = ()  # that `_requesting` was made from
+        self._requesting: tuple[NodePod, ...] = ()
         self._counted: tuple[object, ...] = ()  # what the grants were made from
         self._held: tuple[HeldGrant, ...] = ()
         self._by_cgroup: Mapping[str, str] = {}
-        self._rows: tuple[NodePod | Bystander, ...] = ()  # that `_asking` is of
-        self._asking: tuple[NodePod, ...] = ()
-        self.ungranted: Mapping[str, PodName] = {}
         self._unallocated: frozenset[str] = frozenset()
+        self.whereabouts = PodProcesses()
+        self.ungranted: Mapping[str, PodName] = {}
         self.held_devices: tuple[ContainerDevices, ...] = ()
-        self.listed: frozenset[tuple[str, str]] = frozenset()  # the pods that kubelet spoke of when asked last
+        self.listed: frozenset[PodKey] = frozenset()  # the pods in kubelet's last list
         self.entries: tuple[JournalEntry, ...] = ()
 
     @property
@@ -79,30 +81,79 @@ class KubeletGrants:
         rows = self._pods.objects()
         if rows is not self._rows:
             self._rows = rows
-            asking = tuple(row for row in rows if isinstance(row, NodePod))
-            self._asking = self._asking if are_same(asking, self._asking) else asking
-        return self._asking
-
-    def set_unallocated(self, uids: frozenset[str]) -> None:
-        """The pods that have long been without what they ask: from now on they count as holding nothing."""
-        if uids != self._unallocated:
-            self._unallocated = uids
-            self._count()
-
-    def held_by_pod(self) -> Mapping[tuple[str, str], list[ContainerDevices]]:
-        """What kubelet says that each pod's containers hold, by its namespace and name."""
-        found: dict[tuple[str, str], list[ContainerDevices]] = {}
-        for one in self.held_devices:
-            found.setdefault(one.pod, []).append(one)
-        return found
+            requesting = tuple(row for row in rows if isinstance(row, NodePod))
+            self._requesting = self._requesting if are_same(requesting, self._requesting) else requesting
+        return self._requesting
 
     @property
     def is_answered(self) -> bool:
         """Whether kubelet answered when it was last asked."""
-        return self._heard and not self._away
+        return self._answered > 0 and not self._trouble
+
+    def set_unallocated(self, uids: frozenset[str]) -> None:
+        """Sets the pods that have long been without what they ask for: they count as holding nothing."""
+        if uids != self._unallocated:
+            self._unallocated = uids
+            self._count()
+
+    # -- what kubelet lists ----------------------------------------------------------------------------------------
+
+    async def refresh(self) -> None:
+        """Asks kubelet if there may be something new."""
+        now, known = time.monotonic(), (self.pods_seen, self.entries)
+        if not are_same(known, self._asked_with):
+            self._changed_at = now
+        unsure = not self.is_answered or self._pods.out_of_sync_since is not None
+        if unsure or now - self._changed_at < _NEWS_S or now - self._asked_at >= _QUIET_S:
+            await self._ask(_DEADLINE_S)
+        self._count()
+
+    async def refresh_now(self, deadline_s: float = _DEADLINE_S) -> None:
+        """Asks kubelet, and drops from the journal what nobody holds any more."""
+        await self._ask(deadline_s)
+        self._count()
+
+    async def until_answered(self, deadline_s: float) -> str:
+        """Asks kubelet until it answers; empty, or why it did not by the deadline."""
+        before = self._questions
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                await self.refresh_now()
+                while self._answered <= before:
+                    await asyncio.sleep(_ASK_AGAIN_S)
+                    await self.refresh_now()
+        return "" if self._answered > before else self._trouble or "it has not answered yet"
+
+    async def _ask(self, deadline_s: float) -> None:
+        self._questions += 1
+        question, entries = self._questions, self.entries
+        self._asked_at, self._asked_with = time.monotonic(), (self.pods_seen, entries)
+        resources = self._policy().resources
+        kinds: Mapping[str, Kind] = {resources.memory: "memory", resources.percent: "percent"}
+        try:
+            answer = await held_devices(self._socket, kinds, deadline_s)
+        except KubeletUnavailable as error:
+            if question > self._answered:
+                if not self._trouble:
+                    self._log.warning("kubelet does not list devices", reason=str(error))
+                self._trouble = str(error)
+            return
+        if question < self._answered:  # several tasks may ask at once, and a later question has its answer already
+            return
+        self._answered = question
+        if self._trouble:
+            self._log.info("kubelet lists devices again")
+        if answer.held != self.held_devices:
+            self.held_devices, self._changed_at = answer.held, time.monotonic()
+        self.listed, self._trouble = answer.pods, ""
+        if self._pods.synced:
+            right = corrected(self.entries, entries, self.held_devices, self.pods_seen)
+            self._keep(still_needed(right, self.held_devices, self.pods_seen, time.time() - _NEWS_S))
+
+    # -- the journal -----------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Finds what an earlier agent answered in this boot."""
+        """Reads what an earlier agent answered in this boot."""
         try:
             found = records.read(self._journal, list[JournalEntry]) or []
         except records.UnreadableRecord as error:
@@ -112,66 +163,8 @@ class KubeletGrants:
         self._keep(tuple(entry for entry in found if entry.boot_id == processes.boot_id()))
         self._count()
 
-    async def refresh(self) -> None:
-        """Asks kubelet where that may bring something new."""
-        if self._may_bring_news():
-            await self._ask()
-        self._count()
-
-    async def refresh_now(self, deadline_s: float = _DEADLINE_S) -> None:
-        """Asks kubelet; forgets what nobody holds any more."""
-        await self._ask(deadline_s)
-        self._count()
-
-    async def until_answered(self, deadline_s: float) -> str:
-        """Asks kubelet until it answers; why it has not by the deadline, else empty."""
-        before = self._questions
-        with suppress(TimeoutError):
-            async with asyncio.timeout(deadline_s):
-                await self.refresh_now()
-                while self._answered <= before:
-                    await asyncio.sleep(_ASK_AGAIN_S)
-                    await self.refresh_now()
-        return "" if self._answered > before else self._away or "it has not answered yet"
-
-    def _may_bring_news(self) -> bool:
-        now, beside = time.monotonic(), (self.pods_seen, self.entries)
-        if not are_same(beside, self._asked_beside):
-            self._changed_at = now
-        if self._away or not self._heard or self._pods.out_of_sync_since is not None:
-            return True
-        return now - self._changed_at < _NEWS_S or now - self._asked_at >= _QUIET_S
-
-    async def _ask(self, deadline_s: float = _DEADLINE_S) -> None:
-        self._questions += 1
-        question, entries = self._questions, self.entries
-        self._asked_at, self._asked_beside = time.monotonic(), (self.pods_seen, entries)
-        resources = self._policy().resources
-        try:
-            names: Mapping[str, Kind] = {resources.memory: "memory", resources.percent: "percent"}
-            said = await held_devices(self._socket, names, deadline_s)
-        except KubeletUnavailable as error:
-            if question < self._answered:
-                return
-            if not self._away:
-                self._log.warning("kubelet does not say who holds what", reason=str(error))
-            self._away = str(error)
-            return
-        if question < self._answered:  # several may ask at once, and a newer question has its answer already
-            return
-        self._answered = question
-        if self._away:
-            self._log.info("kubelet says again who holds what")
-        if said.held != self.held_devices:
-            self.held_devices, self._changed_at = said.held, time.monotonic()
-        self.listed = said.pods
-        self._away, self._heard = "", True
-        if self._pods.synced:
-            right = corrected(self.entries, entries, self.held_devices, self.pods_seen)
-            self._keep(still_needed(right, self.held_devices, self.pods_seen, time.time() - _NEWS_S))
-
     def note(self, entry: JournalEntry) -> None:
-        """Writes down an answer, before it is given."""
+        """Records an answer, before it is given."""
         self._keep((*self.entries, entry))
         self._count()
 
@@ -181,8 +174,10 @@ class KubeletGrants:
             records.write(self._journal, entries)
             self.entries = entries
 
+    # -- the grants ------------------------------------------------------------------------------------------------
+
     def _count(self) -> None:
-        """Makes the grants anew where something that they come from is another than before."""
+        """Makes the grants again where something that they are made from has changed."""
         pods, policy = self.pods_seen, self._policy()
         sources = (self.held_devices, self.entries, self._rows, self._unallocated, policy)
         if are_same(sources, self._counted):
@@ -192,17 +187,15 @@ class KubeletGrants:
         held = tuple(HeldGrant(grant, holder_alive=True) for grant in grants)
         self._held = self._held if held == self._held else held
         self._by_cgroup = by_cgroup(grants, pods)
-        bystanders = tuple(row for row in self._rows if isinstance(row, Bystander))
-        known = Known(pods, bystanders, self.held_devices, self.entries, self._unallocated)
-        self.ungranted = ungranted(known, policy)
+        self.ungranted = ungranted(self._rows, self.held_devices, self.entries, self._unallocated, policy)
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Kubelet's silence counts only where it has never spoken: its last word stands, since pods outlive it."""
-        return () if self._heard else (self._away or "kubelet has not said yet who holds what",)
+        """Why the grants are not known; () once kubelet has listed them: pods outlive it, so its last list stands."""
+        return () if self._answered else (self._trouble or "kubelet has not listed who holds which device yet",)
 
     def held(self) -> Iterable[HeldGrant]:
-        """By what the API says now: a pod that it has just made known is not waited for until the next look."""
+        """The grants by what the API says now, not by what it said at the last look."""
         self._count()
         return self._held
 
@@ -224,5 +217,5 @@ class KubeletGrants:
 
 
 def are_same(some: tuple[object, ...], others: tuple[object, ...]) -> bool:
-    """Whether they are the very same objects, one by one; to compare what is in them would cost as much as to count."""
+    """Whether they hold the very same objects: to compare their contents would cost as much as to count again."""
     return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))

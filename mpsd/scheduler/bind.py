@@ -22,10 +22,9 @@ from mpsd.platform.kube_time import stamp
 from mpsd.platform.logs import logger
 from mpsd.scheduler.ledger import ClusterLedger
 from mpsd.scheduler.node import KnownNode
-from mpsd.scheduler.rules.capacity import NodeCapacity, choose
-from mpsd.scheduler.rules.filter import UnreadablePod, read_asking
+from mpsd.scheduler.rules.capacity import NodeCapacity, can_ever, choose, has_domain
+from mpsd.scheduler.rules.filter import NO_BOOKS, UnreadablePod, read_asking, why_not
 from mpsd.scheduler.rules.reservations import KEY, Reservation, written
-from mpsd.scheduler.rules.shortage import NO_BOOKS, can_ever, has_domain, why_not
 
 # Promises a pod GPUs of a node, so that no scheduler gives them away twice.
 #

@@ -24,9 +24,9 @@ from mpsd.platform.limits_watch import PinnedResources
 from mpsd.platform.logs import logger
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.scheduler.node import KnownNode, ReportedNode, read_told
-from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, NodeCapacity, ReservationFate, Terms
+from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, NodeCapacity, Terms
 from mpsd.scheduler.rules.gpu_table import GpuTable
-from mpsd.scheduler.rules.reservations import LONGEST_S, Reservation
+from mpsd.scheduler.rules.reservations import LONGEST_S, Reservation, ReservationFate
 
 # The pods of a cluster that ask for GPUs, as last heard, and what became of those that were promised some.
 #

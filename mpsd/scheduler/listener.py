@@ -12,7 +12,7 @@ from pathlib import Path
 from mpsd.platform.certificates import Certificates, FolderCertificates, UnusableCertificate, fingerprints, load_into
 from mpsd.platform.listener import Handler, Listener, ListenerSettings, TcpAddress, tls_context
 from mpsd.platform.logs import logger
-from mpsd.scheduler.metrics import SchedulerMetrics
+from mpsd.scheduler.api import SchedulerMetrics
 from mpsd.scheduler.settings import SchedulerSettings
 from mpsd.scheduler.wire import LONGEST_BODY
 

@@ -17,8 +17,8 @@ from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.model.names import STALE_S
 from mpsd.platform.kube import Object
 from mpsd.platform.kube_time import seconds
-from mpsd.scheduler.rules.capacity import Fates, NodeCapacity, NodeReservations, Terms, node_capacity
-from mpsd.scheduler.rules.reservations import KEY, Reservation, read_reservations
+from mpsd.scheduler.rules.capacity import NodeCapacity, Terms, node_capacity
+from mpsd.scheduler.rules.reservations import KEY, Fates, NodeReservations, Reservation, read_reservations
 
 _AHEAD_S = 30.0  # that an answer goes before an older watch: longer than watches lag while nobody notices
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 
-from mpsd.kubelet.call_counts import PluginCallCounts
+from mpsd.kubelet.rules.plugin_calls import PluginCallCounts
 from mpsd.model.grants import Gpu, Grant, evenly
 from mpsd.model.identity import PodName
 from mpsd.model.metrics import CommandTimes
@@ -37,7 +37,7 @@ _NOTHING_SEEN = ViolationsStatus(0.0, 0, 0.0, 0, 0.0, (), (), "")
 def metrics() -> Iterator[tuple[str, Row]]:
     """A scrape's processor time, beside that of the status alone, which `mpsd status` asks for too."""
     world = _world()
-    exposition, calls = Exposition(), PluginCallCounts()
+    exposition, calls = Exposition(), PluginCallCounts(time.monotonic)
     with TemporaryDirectory(prefix="mpsd-bench-") as folder:
         chosen = settings(run_directory=folder)
         for domain in world.domains:

@@ -8,22 +8,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.allocation import Allocation, Asking, JournalEntry, allocate_memory, allocate_percent
-from mpsd.model.domain import Domain
+from mpsd.kubelet.rules.allocation import (
+    Allocation,
+    DeviceListStrategy,
+    DeviceNode,
+    HostMount,
+    NodeConditions,
+    allocate_memory,
+    allocate_percent,
+    gpu_of,
+    healthy,
+    is_percent,
+    memory_answer,
+    memory_devices,
+    number_of,
+    percent_answer,
+    percent_devices,
+    units_by_gpu,
+)
+from mpsd.kubelet.rules.ledger import JournalEntry
+from mpsd.kubelet.rules.node_pods import RequestingContainer
+from mpsd.model.domain import Domain, State
+from mpsd.model.grants import Gpu, promised_mib
 from mpsd.model.problem import InvalidInput
-from tests.model.worlds import POLICY, UUIDS
+from tests.model.worlds import CAPABILITY, GPUS, POLICY, UUIDS
 from tests.status.node_worlds import container, entry, mem_ids, named, node_pod, percent_ids
 
 APART = (Domain("gpu0", UUIDS[:1]), Domain("gpu1", UUIDS[1:]))
 TOGETHER = (Domain("gpu0-1", UUIDS),)
 
 
-def asking(mem: int, percent: int | None = None, gpus: int | None = None) -> Asking:
+def asking(mem: int, percent: int | None = None, gpus: int | None = None) -> RequestingContainer:
     pod = node_pod("train-0", container(mem=mem, percent=percent), gpus=gpus)
-    return pod, pod.requests[0]
+    return RequestingContainer(pod, pod.requests[0])
 
 
-def rules(ids: Sequence[str], pod: Asking | None = None, domains: Sequence[Domain] = APART) -> list[str]:
+def rules(ids: Sequence[str], pod: RequestingContainer | None = None, domains: Sequence[Domain] = APART) -> list[str]:
     """The rules by which these devices are refused."""
     with pytest.raises(InvalidInput) as caught:
         allocate_memory(ids, pod, domains, POLICY)
@@ -59,9 +79,9 @@ def test_two_gpus_are_refused_where_nobody_asks_for_two() -> None:
 @pytest.mark.parametrize("ids", [mem_ids(4), (*mem_ids(3), *mem_ids(1, gpu=1))])
 def test_what_kubelet_takes_of_an_init_container_is_said_to_be_its_choice(ids: tuple[str, ...]) -> None:
     pod = node_pod("train-0", container(mem=4), init=(container("first", mem=8),), gpus=2)
-    with pytest.raises(InvalidInput, match="of an init container's devices kubelet gives the next container any"):
-        allocate_memory(ids, (pod, pod.requests[1]), TOGETHER, POLICY)
-    with pytest.raises(InvalidInput, match="no single GPU here has so much left"):
+    with pytest.raises(InvalidInput, match="kubelet reuses any of an init container's devices"):
+        allocate_memory(ids, RequestingContainer(pod, pod.requests[1]), TOGETHER, POLICY)
+    with pytest.raises(InvalidInput, match="no single GPU here has that much left"):
         allocate_memory(ids, asking(4, gpus=2), TOGETHER, POLICY)
 
 
@@ -87,8 +107,8 @@ def test_a_refusal_names_the_container_what_was_taken_and_what_to_do() -> None:
         allocate_memory((*mem_ids(5), *mem_ids(3, gpu=1)), asking(8), APART, POLICY)
     assert str(caught.value) == (
         "pod default/train-0, container main: aliyun.com/gpu-mem: "
-        f"kubelet took 5 of {UUIDS[0]} and 3 of {UUIDS[1]}, and the pod asks for 1 GPU; no single GPU here has so much "
-        "left: ask for less, or wait until one has, or change the label aliyun.com/gpu-count"
+        f"kubelet chose 5 of {UUIDS[0]} and 3 of {UUIDS[1]}, but the pod requests 1 GPU; no single GPU here has that "
+        "much left: request less, or wait until one has, or change the label aliyun.com/gpu-count"
     )
 
 
@@ -105,12 +125,12 @@ def test_percent_is_of_each_gpu() -> None:
 
 @pytest.mark.parametrize(("count", "gpus"), [(0, None), (101, None), (1, 2), (31, 2), (202, 2)])
 def test_a_percent_that_no_gpu_has_is_refused(count: int, gpus: int | None) -> None:
-    with pytest.raises(InvalidInput, match="no share of a GPU's threads"):
+    with pytest.raises(InvalidInput, match="is not a valid share"):
         allocate_percent(percent_ids(count), asking(8, gpus=gpus) if gpus else None, POLICY)
 
 
 def test_memory_is_no_percent() -> None:
-    with pytest.raises(InvalidInput, match="no device of this resource"):
+    with pytest.raises(InvalidInput, match="this resource has no such device"):
         allocate_percent(mem_ids(30), None, POLICY)
     assert rules(percent_ids(3)) == ["device-unknown"]
 
@@ -129,7 +149,7 @@ PODS = st.none() | st.builds(asking, st.integers(1, 12), st.none() | st.integers
 
 @given(st.lists(IDS | st.text(max_size=5), max_size=12), PODS, DOMAINS)
 def test_any_devices_fit_one_domain_evenly_or_are_refused(
-    ids: list[str], pod: Asking | None, domains: tuple[Domain, ...]
+    ids: list[str], pod: RequestingContainer | None, domains: tuple[Domain, ...]
 ) -> None:
     try:
         allocation = allocate_memory(ids, pod, domains, POLICY)
@@ -144,8 +164,173 @@ def test_any_devices_fit_one_domain_evenly_or_are_refused(
 
 
 @given(st.lists(st.integers(0, 300).map("percent/{}".format) | st.text(max_size=5), max_size=210), PODS)
-def test_any_percent_is_a_percentage_or_refused(ids: list[str], pod: Asking | None) -> None:
+def test_any_percent_is_a_percentage_or_refused(ids: list[str], pod: RequestingContainer | None) -> None:
     try:
         assert 1 <= allocate_percent(ids, pod, POLICY) <= 100
     except InvalidInput:
         return
+
+
+# What a container is told to get for its devices.
+
+ONE = Allocation("gpu0", ("GPU-a",), 7168, 100)
+TWO = Allocation("gpu2-3", ("GPU-c", "GPU-d"), 3072, 50)
+REAL = NodeConditions("/run/mpsd", DeviceListStrategy.ENVVAR, {})
+
+
+def test_a_container_gets_its_limits_in_the_one_form_that_holds() -> None:
+    assert memory_answer(ONE, REAL).environment == {
+        "CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=7168M",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100",
+        "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING": "0",
+        "NVIDIA_VISIBLE_DEVICES": "GPU-a",
+    }
+
+
+def test_the_memory_says_nothing_of_threads_where_the_percent_does() -> None:
+    """Kubelet takes the answers in any order and keeps the first of two that differ."""
+    memory = memory_answer(replace(ONE, thread_percent=None), REAL).environment
+    percent = percent_answer(30).environment
+    assert percent == {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
+    assert not memory.keys() & percent.keys()
+
+
+def test_all_that_is_mounted_is_the_clients_folder_and_nobody_writes_there() -> None:
+    assert memory_answer(ONE, REAL).mounts == (HostMount("/run/mpsd/gpu0/client", "/run/mpsd/client", read_only=True),)
+
+
+def test_no_container_starts_without_the_gate_of_its_domain() -> None:
+    assert memory_answer(TWO, REAL).devices == (DeviceNode("/run/mpsd/gpu2-3/gate", "/dev/mpsd-gate", "r"),)
+
+
+@pytest.mark.parametrize("strategy", DeviceListStrategy)
+def test_an_image_cannot_choose_its_devices_however_they_are_given(strategy: DeviceListStrategy) -> None:
+    assert "NVIDIA_VISIBLE_DEVICES" in memory_answer(TWO, replace(REAL, strategy=strategy)).environment
+
+
+def test_devices_can_be_given_as_mounts_that_no_user_of_the_api_can_make() -> None:
+    answer = memory_answer(TWO, replace(REAL, strategy=DeviceListStrategy.VOLUME_MOUNTS))
+    assert answer.environment["NVIDIA_VISIBLE_DEVICES"] == "/var/run/nvidia-container-devices"
+    assert answer.mounts[1:] == (
+        HostMount("/dev/null", "/var/run/nvidia-container-devices/GPU-c", read_only=True),
+        HostMount("/dev/null", "/var/run/nvidia-container-devices/GPU-d", read_only=True),
+    )
+
+
+def test_devices_can_be_given_by_their_cdi_names() -> None:
+    by_cri = memory_answer(TWO, replace(REAL, strategy=DeviceListStrategy.CDI_CRI))
+    by_annotation = memory_answer(TWO, replace(REAL, strategy=DeviceListStrategy.CDI_ANNOTATIONS))
+    assert by_cri.cdi == ("nvidia.com/gpu=GPU-c", "nvidia.com/gpu=GPU-d")
+    assert by_annotation.annotations == {"cdi.k8s.io/mpsd": "nvidia.com/gpu=GPU-c,nvidia.com/gpu=GPU-d"}
+
+
+def test_simulated_gpus_bring_their_folder_and_their_list_of_devices() -> None:
+    around = replace(REAL, extra={"SIM": "/sim"}, shared=("/sim",), device_lists=("SIM_DEVICES",))
+    answer = memory_answer(TWO, around)
+    assert answer.environment.items() >= {"SIM": "/sim", "SIM_DEVICES": "GPU-c,GPU-d"}.items()
+    assert HostMount("/sim", "/sim", read_only=False) in answer.mounts
+
+
+# The devices of a node: as many as there are whole units, with names that say the same after every restart.
+
+_KUBELET_S_LIMIT = 4 * 1024 * 1024  # bytes of one gRPC message
+H200 = Gpu("GPU-aa3b8f7e-9d2c-4f7a-8f3e-5b1c2d3e4f50", 0, "NVIDIA H200", 143155, 132, CAPABILITY)
+
+
+def test_143155_mib_are_139_devices_and_the_rest_has_none() -> None:
+    devices = memory_devices([H200], POLICY)
+    assert len(devices) == 139
+    assert devices[0] == f"{H200.uuid}/0"
+    assert devices[-1] == f"{H200.uuid}/138"
+
+
+def test_eight_large_gpus_fit_one_message_to_kubelet() -> None:
+    eight = [replace(H200, uuid=f"{H200.uuid[:-1]}{ordinal}", ordinal=ordinal) for ordinal in range(8)]
+    memory, percent = memory_devices(eight, POLICY), percent_devices(eight, POLICY)
+    assert (len(memory), len(percent)) == (8 * 139, 800)
+    assert sum(len(device) + 16 for device in memory) < _KUBELET_S_LIMIT / 50
+
+
+def test_a_percent_is_of_no_gpu() -> None:
+    percent = percent_devices(GPUS, POLICY)
+    assert len(percent) == 200
+    assert {gpu_of(device) for device in percent} == {None}
+    assert all(map(is_percent, percent))
+
+
+def test_what_may_be_promised_more_than_once_has_more_devices() -> None:
+    twice = replace(POLICY, oversubscription=replace(POLICY.oversubscription, memory_percent=200, thread_percent=200))
+    assert len(memory_devices(GPUS, twice)) == 2 * len(memory_devices(GPUS, POLICY))
+    assert len(percent_devices(GPUS, twice)) == 400
+
+
+def test_a_card_that_the_server_fills_has_no_device() -> None:
+    tiny = replace(H200, memory_mib=CAPABILITY.server_mib - 1)
+    assert memory_devices([tiny], POLICY) == ()
+
+
+@given(
+    st.integers(0, 400_000),
+    st.integers(1, 100_000),
+    st.integers(1, 300),
+    st.text(min_size=1).filter(lambda uuid: uuid != "percent"),
+)
+def test_every_id_parses_back_and_no_unit_is_promised_that_is_not_there(
+    memory_mib: int, unit_mib: int, percent: int, uuid: str
+) -> None:
+    policy = replace(
+        POLICY,
+        resources=replace(POLICY.resources, memory_unit_mib=unit_mib),
+        oversubscription=replace(POLICY.oversubscription, memory_percent=percent),
+    )
+    gpu = replace(H200, uuid=uuid, memory_mib=min(memory_mib, unit_mib * 200))
+    devices = memory_devices([gpu], policy)
+    assert len(devices) * unit_mib <= max(0, promised_mib(gpu, policy)) < (len(devices) + 1) * unit_mib
+    assert [gpu_of(device) for device in devices] == [uuid] * len(devices)
+    assert [number_of(device) for device in devices] == list(range(len(devices)))
+    assert units_by_gpu(devices) == ({uuid: len(devices)} if devices else {})
+
+
+@given(st.text())
+def test_no_name_whatever_is_taken_for_two_kinds(device_id: str) -> None:
+    assert not (is_percent(device_id) and gpu_of(device_id))
+    assert number_of(device_id) >= 0
+
+
+@pytest.mark.parametrize("device_id", ["", "/", "GPU-1", "GPU-1/", "/3", "GPU-1/-1", "GPU-1/01", "GPU-1/1 ", "GPU-1/٣"])
+def test_other_names_are_no_devices_of_ours(device_id: str) -> None:
+    assert gpu_of(device_id) is None
+    with pytest.raises(InvalidInput, match="this resource has no such device"):
+        units_by_gpu([f"{UUIDS[0]}/1", device_id])
+
+
+def test_many_wrong_names_make_a_short_message() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        units_by_gpu([f"x{n}" for n in range(1000)])
+    assert "x0, x1, x2 and 997 more" in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_units_are_counted_by_gpu() -> None:
+    ids = [f"{UUIDS[1]}/5", f"{UUIDS[0]}/1", f"{UUIDS[1]}/6"]
+    assert units_by_gpu(ids) == {UUIDS[1]: 2, UUIDS[0]: 1}
+
+
+HEALTHY = {
+    State.STARTING: (False, True),
+    State.READY: (True, True),
+    State.FAULT: (False, True),
+    State.WEDGED: (False, False),
+    State.DOWN: (False, True),
+    State.DRAINING: (False, False),
+    State.DRAINED: (False, False),
+    State.REFUSED: (False, False),
+    None: (False, False),
+}
+
+
+@pytest.mark.parametrize("state", [*State, None])
+def test_a_domain_on_its_way_back_keeps_its_devices_and_a_closed_one_does_not(state: State | None) -> None:
+    """The pair: before it was ever ready, and after."""
+    assert (healthy(state, was_ready=False), healthy(state, was_ready=True)) == HEALTHY[state]

@@ -17,9 +17,9 @@ from mpsd.kubelet.api.deviceplugin_pb2_grpc import (
     RegistrationServicer,
     add_RegistrationServicer_to_server,
 )
-from mpsd.kubelet.device_plugin import KUBELET_SOCKET, PluginServer, StartDeferred, register
-from mpsd.kubelet.kubelet_socket import KubeletRefused, KubeletUnavailable, dial, identity_of
-from mpsd.kubelet.rules.messages import Answer, Device, DeviceNode, HostMount
+from mpsd.kubelet.client import KUBELET_SOCKET, KubeletRefused, KubeletUnavailable, dial, identity_of, register
+from mpsd.kubelet.device_plugin import PluginServer, StartDeferred
+from mpsd.kubelet.rules.allocation import Answer, Device, DeviceNode, HostMount
 from mpsd.kubelet.rules.plugin_calls import Call, CallOutcome
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.platform.waiting import until
@@ -259,7 +259,7 @@ def test_a_plugin_that_finds_no_answer_is_given_up_before_kubelet_gives_up(folde
     plugin = Told()
     plugin.wait_s = 30
     start = wire.PreStartContainerRequest(devices_ids=["a/0"])
-    with pytest.raises(grpc.aio.AioRpcError, match=r"has found no answer within 0\.1 s"):
+    with pytest.raises(grpc.aio.AioRpcError, match=r"did not answer within 0\.1 s"):
         ask(folder, plugin, lambda stub: stub.PreStartContainer(start), answer_within_s=0.1)
 
 
@@ -345,7 +345,7 @@ def test_a_socket_that_was_deleted_or_replaced_is_noticed_and_what_replaced_it_i
 
 
 def test_a_folder_that_is_not_there_means_that_kubelet_is_away(folder: Path) -> None:
-    with pytest.raises(KubeletUnavailable, match=r"no socket can be made in .*/device-plugins"):
+    with pytest.raises(KubeletUnavailable, match=r"cannot create a socket in .*/device-plugins"):
         asyncio.run(PluginServer(folder / "device-plugins", "mem.sock", Told()).start())
     assert identity_of(folder / "device-plugins" / KUBELET_SOCKET) is None
 

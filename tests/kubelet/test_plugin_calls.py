@@ -1,7 +1,6 @@
 """The containers that the device plugin holds back, counted."""
 
-from mpsd.kubelet.call_counts import PluginCallCounts
-from mpsd.kubelet.rules.plugin_calls import HELD_BACK_S, Call, CallOutcome
+from mpsd.kubelet.rules.plugin_calls import HELD_BACK_S, Call, CallOutcome, PluginCallCounts
 
 ONE, OTHER = ("GPU-0/1", "GPU-0/0"), ("GPU-0/2",)
 

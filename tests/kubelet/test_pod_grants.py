@@ -8,11 +8,18 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.allocation import JournalEntry
-from mpsd.kubelet.rules.devices import gpu_of, memory_devices
-from mpsd.kubelet.rules.journal import corrected, newest, served, still_needed
+from mpsd.kubelet.rules.allocation import gpu_of, memory_devices
+from mpsd.kubelet.rules.ledger import (
+    ContainerDevices,
+    JournalEntry,
+    by_cgroup,
+    by_devices,
+    corrected,
+    pod_grants,
+    served,
+    still_needed,
+)
 from mpsd.kubelet.rules.node_pods import ContainerName, NodePod
-from mpsd.kubelet.rules.pod_grants import ContainerDevices, by_cgroup, pod_grants
 from mpsd.model.domain import Domain
 from mpsd.model.grants import Grant, evenly, promised_mib
 from mpsd.model.identity import PodName
@@ -225,8 +232,8 @@ def test_a_pod_that_was_guessed_wrongly_has_not_been_served() -> None:
 
 def test_the_newest_answer_for_exactly_these_devices_is_found() -> None:
     old, new, other = entry(mem_ids(2), at=1.0), entry(mem_ids(2)[::-1], at=2.0), entry(mem_ids(3), at=3.0)
-    assert newest(mem_ids(2), [new, old, other]) is new
-    assert newest(mem_ids(1), [new, old, other]) is None
+    assert by_devices([new, old, other])[frozenset(mem_ids(2))] is new
+    assert frozenset(mem_ids(1)) not in by_devices([new, old, other])
 
 
 def test_the_journal_forgets_what_says_nothing_any_more() -> None:

@@ -10,10 +10,9 @@ import pytest
 
 from mpsd.kubelet.api import podresources_pb2 as wire
 from mpsd.kubelet.api.podresources_pb2_grpc import PodResourcesListerServicer, add_PodResourcesListerServicer_to_server
-from mpsd.kubelet.kubelet_socket import KubeletUnavailable
-from mpsd.kubelet.pod_resources import held_devices
+from mpsd.kubelet.client import KubeletUnavailable, held_devices
+from mpsd.kubelet.rules.ledger import ContainerDevices
 from mpsd.kubelet.rules.node_pods import ContainerName
-from mpsd.kubelet.rules.pod_grants import ContainerDevices
 
 MEMORY, PERCENT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 RESOURCES = {MEMORY: "memory", PERCENT: "percent"}

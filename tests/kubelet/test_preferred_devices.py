@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.allocation import Asking, allocate_memory
-from mpsd.kubelet.rules.devices import memory_devices, units_by_gpu
+from mpsd.kubelet.rules.allocation import allocate_memory, memory_devices, units_by_gpu
 from mpsd.kubelet.rules.gpu_choice import Cards, Choice, preferred
+from mpsd.kubelet.rules.node_pods import RequestingContainer
 from mpsd.model.domain import Domain, domains
 from mpsd.model.grants import Gpu, Grant
 from mpsd.model.policy import Policy
@@ -23,17 +23,17 @@ PAIRS = replace(POLICY, domains=[[0, 1], [2, 3]])
 ALL = memory_devices(GPUS, POLICY)
 
 
-def asking(mem: int, percent: int | None = None, gpus: int | None = None, chosen: str = "") -> Asking:
+def asking(mem: int, percent: int | None = None, gpus: int | None = None, chosen: str = "") -> RequestingContainer:
     """A pod that asks for this. chosen: the GPUs that its scheduler wrote on it."""
     written = {"mpsd.io/gpu": chosen} if chosen else {}
     pod = node_pod("train-0", container(mem=mem, percent=percent), gpus=gpus, annotations=written)
-    return pod, pod.requests[0]
+    return RequestingContainer(pod, pod.requests[0])
 
 
 def choose(
     available: Sequence[str],
     size: int,
-    pod: Asking | None = None,
+    pod: RequestingContainer | None = None,
     *,
     must: Sequence[str] = (),
     gpus: Sequence[Gpu] = GPUS,

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.allocation import JournalEntry
+from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry
 from mpsd.kubelet.rules.node_pods import NodePod
-from mpsd.kubelet.rules.pod_grants import ContainerDevices
 from mpsd.kubelet.rules.start_checks import StartContext, StartProblem, start_problems, starting_container
 from mpsd.model.domain import State, after_is
 from mpsd.model.node_view import DomainRecord
@@ -63,7 +62,7 @@ def test_a_container_waits_for_its_domain(state: State) -> None:
         StartProblem(
             "domain-not-ready",
             f"pod default/train-0, container main: gpu0 is {after_is(state)} (no answer for 6 s); "
-            "it starts as soon as gpu0 is ready",
+            "the container starts once it is ready",
             waits=True,
         ),
     )
@@ -85,7 +84,7 @@ def wrong(rule: str, starting: ContainerDevices, node: StartContext, *words: str
     assert [problem.rule for problem in found] == [rule]
     assert not found[0].waits
     assert found[0].sentence.startswith("pod default/")
-    for word in (*words, "the pod has to be made anew"):
+    for word in (*words, "the pod must be recreated"):
         assert word in found[0].sentence
 
 
@@ -102,21 +101,21 @@ def test_of_two_pods_that_kubelet_gave_the_same_devices_the_last_is_made_anew(co
     journal = (entry(mem_ids(7), named(), 100, at=1.0), entry(mem_ids(count), named("late"), 100, at=2.0))
     node = holdings(MAIN, late, pods=pods, journal=journal)
     assert starting_container(mem_ids(count), node) == late
-    wrong("devices-given-twice", late, node, f"given {count} of its devices to pod default/train-0 before")
+    wrong("devices-given-twice", late, node, f"{count} of its devices to pod default/train-0")
     if count != 7:
         assert problems(MAIN, node) == ()
 
 
 def test_a_gpu_that_is_gone_ends_the_pod() -> None:
     starting = devices(named(), tuple(f"GPU-gone/{n}" for n in range(7)))
-    wrong("device-gone", starting, holdings(starting), "GPU-gone is no GPU of this node any more")
+    wrong("device-gone", starting, holdings(starting), "GPU-gone")
 
 
 def test_the_number_of_gpus_is_the_label_s() -> None:
     two = (node_pod("train-0", container(mem=8), gpus=2),)
     starting = devices(named(), mem_ids(8))
     node = holdings(starting, pods=two)
-    wrong("gpu-count", starting, node, "it lies on 1 GPUs and asks for 2", "aliyun.com/gpu-count")
+    wrong("gpu-count", starting, node, "requests 2 GPUs", "devices of 1", "aliyun.com/gpu-count")
     even = devices(named(), (*mem_ids(4), *mem_ids(4, gpu=1)))
     assert problems(even, holdings(even, pods=two, records=PAIR)) == ()
     assert rules(even, holdings(even, pods=two)) == ["devices-of-domains"]
@@ -126,15 +125,13 @@ def test_the_number_of_gpus_is_the_label_s() -> None:
 
 def test_the_memory_is_what_the_container_asks_for() -> None:
     starting = devices(named(), mem_ids(8))
-    wrong("memory-amount", starting, holdings(starting), "it holds 8 of aliyun.com/gpu-mem and asks for 7")
+    wrong("memory-amount", starting, holdings(starting), "it holds 8 of aliyun.com/gpu-mem but requests 7")
 
 
 def test_all_containers_of_a_pod_are_on_one_gpu() -> None:
     pods = (node_pod("train-0", container(mem=7), container("b", mem=2)),)
     beside = devices(named(container_name="b"), mem_ids(2, gpu=1))
-    wrong(
-        "pod-on-two-gpus", MAIN, holdings(MAIN, beside, pods=pods), "it lies on gpu0", "container b of the pod on gpu1"
-    )
+    wrong("pod-on-two-gpus", MAIN, holdings(MAIN, beside, pods=pods), "it is on gpu0", "container b of its pod on gpu1")
     assert problems(MAIN, holdings(MAIN, devices(named("other", "b"), mem_ids(2, gpu=1)), pods=pods)) == ()
 
 
@@ -164,7 +161,13 @@ def test_who_came_last_is_who_was_allocated_last() -> None:
     held, pods = sharing(60, 60)
     journal = (entry(held[0].memory, named("p0"), None, 9.0), entry(held[1].memory, named("p1"), None, 5.0))
     node = holdings(*held, pods=pods, journal=journal)
-    wrong("percent-over-gpu", held[0], node, "its pod's 60 percent, 120 percent of the threads of gpu0", "100 may be")
+    wrong(
+        "percent-over-gpu",
+        held[0],
+        node,
+        "its pod's 60 percent, 120 percent of the threads of gpu0",
+        "exceeds 100 percent",
+    )
     assert problems(held[1], node) == ()
 
 
@@ -188,14 +191,14 @@ def test_the_limit_is_what_this_container_asks_for_and_not_another_s() -> None:
         (entry(mem_ids(7), None, 100),),
     ):
         node = holdings(starting, pods=asking, journal=answered)
-        wrong("percent-of-another", starting, node, "limited to 100 percent", "it asks for 30 percent")
+        wrong("percent-of-another", starting, node, "limited to 100 percent", "requests 30 percent")
     half = (entry(percent_ids(30), named("b"), 15),)
     wrong("percent-of-another", starting, holdings(starting, pods=asking, journal=half), "15 percent", "30 percent")
 
 
 def test_a_container_without_any_limit_does_not_start() -> None:
     node = holdings(MAIN, journal=(entry(mem_ids(7), named("b"), None),))
-    wrong("percent-of-another", MAIN, node, "were given no limit", "it asks for 100 percent")
+    wrong("percent-of-another", MAIN, node, "were not limited", "requests 100 percent")
 
 
 def test_only_the_newest_answer_for_its_devices_counts() -> None:

@@ -1,15 +1,15 @@
 """Which pods are known to hold no grant: never one that holds any, however late or wrong what is known may be."""
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, since, ungranted, without_devices
 from mpsd.kubelet.rules.node_pods import Bystander, NodePod, read_bystander, read_node_pod
-from mpsd.kubelet.rules.pod_grants import ContainerDevices
-from mpsd.kubelet.rules.reconcile import Known, ungranted
 from mpsd.model.identity import PodName
 from tests.model.worlds import POLICY
 from tests.status.node_worlds import MEM, container, devices, entry, mem_ids, named, node_pod, pod_object
@@ -22,14 +22,17 @@ def read(thing: dict[str, Any]) -> NodePod | Bystander | None:
     return read_node_pod(thing, POLICY) or read_bystander(thing)
 
 
-def known(*rows: NodePod | Bystander | None, **more: Any) -> Known:
-    nothing = Known((), (), (), (), frozenset())
-    pods = tuple(row for row in rows if isinstance(row, NodePod))
-    return replace(nothing, pods=pods, bystanders=tuple(row for row in rows if isinstance(row, Bystander)), **more)
+def judged(
+    *rows: NodePod | Bystander | None,
+    held: tuple[ContainerDevices, ...] = (),
+    journal: tuple[JournalEntry, ...] = (),
+    unallocated: Collection[str] = (),
+) -> dict[str, PodName]:
+    return ungranted([row for row in rows if row], held, journal, unallocated, POLICY)
 
 
 def found(*things: dict[str, Any], **more: Any) -> dict[str, PodName]:
-    return ungranted(known(*map(read, things), **more), POLICY)
+    return judged(*map(read, things), **more)
 
 
 def test_a_pod_that_asks_for_no_gpu_holds_none() -> None:
@@ -75,12 +78,12 @@ def test_a_device_that_is_no_gpu_exempts_nobody() -> None:
 
 def test_who_asks_is_judged_only_after_long_and_no_longer_once_he_is_served() -> None:
     late = node_pod("late", phase="Running")
-    assert ungranted(known(late), POLICY) == {}
-    assert set(ungranted(known(late, unallocated={late.uid}), POLICY)) == {late.uid}
+    assert judged(late) == {}
+    assert set(judged(late, unallocated={late.uid})) == {late.uid}
     held = (devices(named("late"), mem_ids(7)),)
-    assert ungranted(known(late, unallocated={late.uid}, held=held), POLICY) == {}
+    assert judged(late, unallocated={late.uid}, held=held) == {}
     noted = (entry(mem_ids(7), named("late"), 100, 1.0, late.uid),)
-    assert ungranted(known(late, unallocated={late.uid}, journal=noted), POLICY) == {}
+    assert judged(late, unallocated={late.uid}, journal=noted) == {}
 
 
 def test_where_kubelet_and_the_api_say_different_things_nobody_is_judged() -> None:
@@ -177,7 +180,7 @@ class World:
         return [row for row in map(read, self.mirror.values()) if row]
 
     def judged(self) -> dict[str, PodName]:
-        return ungranted(known(*self.rows(), held=self.held, journal=tuple(self.journal)), POLICY)
+        return judged(*self.rows(), held=self.held, journal=tuple(self.journal))
 
 
 STEPS = st.one_of(
@@ -231,3 +234,45 @@ def test_who_holds_nothing_is_known_once_everybody_has_spoken(steps: list[tuple[
     nothing = {uid for uid, kind in world.true.items() if uid in here and kind in HOLD_NOTHING}
     # Whom a guess names may have what kubelet tells of nobody, as it does not tell of init containers.
     assert nothing - world.guessed <= set(world.judged())
+
+
+# Which pods run without having been given their devices.
+
+LISTED = {("default", "a")}
+
+
+def test_a_pod_that_runs_without_devices_is_found() -> None:
+    pod = node_pod("a", container(mem=7), phase="Running")
+    assert without_devices([pod], (), LISTED, ()) == (pod,)
+
+
+def test_a_pod_that_kubelet_does_not_speak_of_is_none() -> None:
+    """One that has just started lists nobody before it has heard from the API."""
+    assert without_devices([node_pod("a", container(mem=7), phase="Running")], (), (), ()) == ()
+
+
+def test_a_pod_that_kubelet_or_the_journal_knows_is_none() -> None:
+    pod = node_pod("a", container(mem=7), phase="Running")
+    assert without_devices([pod], (devices(named("a"), mem_ids(7)),), LISTED, ()) == ()
+    assert without_devices([pod], (), LISTED, (entry(mem_ids(7), named("a"), 100, 1.0, pod.uid),)) == ()
+
+
+def test_a_pod_that_does_not_run_is_none() -> None:
+    pods = [
+        node_pod(name, container(mem=7), phase=phase)
+        for name, phase in (("a", "Pending"), ("b", "Succeeded"), ("c", "Failed"))
+    ]
+    assert without_devices(pods, (), {("default", name) for name in "abc"}, ()) == ()
+
+
+def test_a_pod_whose_init_container_alone_asks_is_none() -> None:
+    """Its devices are listed by nobody once it has ended."""
+    pod = node_pod("a", container(), init=(container("first", mem=5),), phase="Running")
+    assert without_devices([pod], (), LISTED, ()) == ()
+
+
+def test_the_time_begins_anew_where_it_was_not_so_for_a_moment() -> None:
+    pod = node_pod("a", container(mem=7), phase="Running")
+    first = since({}, [pod], 10.0)
+    assert since(first, [pod], 20.0) == {pod.uid: 10.0}
+    assert since(since(first, [], 15.0), [pod], 20.0) == {pod.uid: 20.0}

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from mpsd.grants.rules.placement import Placed, place
 from mpsd.model.grants import GpuCapacity, GpuName, Request
 from mpsd.model.policy import Placement
-from mpsd.scheduler.rules.capacity import NodeCapacity, node_capacity
-from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack
-from mpsd.scheduler.rules.shortage import can_ever
+from mpsd.scheduler.rules.capacity import NodeCapacity, can_ever, node_capacity
+from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack, RecentValues
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, ledger, requests
 from tests.status.cluster_worlds import uuid as gpu
 
@@ -156,3 +155,26 @@ def test_no_nodes_are_no_trouble() -> None:
     assert table.passing(request, ()) == ()
     assert table.passing(request, ("node1",)) == ()
     assert table.scores(request, table.slots(())).tolist() == table.lacks(request, table.slots(())).tolist() == []
+
+
+# What was asked for last is kept, and found by what it was made from.
+
+
+@given(st.lists(st.integers(0, 6)), st.integers(1, 4))
+def test_the_last_different_keys_asked_for_are_kept_and_no_others(keys: list[int], most: int) -> None:
+    lately, order = RecentValues[tuple[int], int](most), list[int]()
+    for key in keys:
+        assert lately.get((key,)) == (key if key in order[:most] else None)
+        if key not in order[:most]:
+            lately.put((key,), key)
+        order = [key, *(one for one in order if one != key)]
+        assert list(lately.values()) == order[:most]
+
+
+def test_the_very_object_is_found_before_one_that_is_equal() -> None:
+    lately, first, second = RecentValues[list[int], str](), [1], [1]
+    lately.put(first, "first")
+    lately.put(second, "second")
+    assert (lately.get(first), lately.get(second)) == ("first", "second")
+    lately.clear()
+    assert lately.get(first) is None

@@ -8,8 +8,8 @@ from msgspec.structs import replace as changed
 
 from mpsd.model.grants import Request
 from mpsd.model.policy import Placement
-from mpsd.scheduler.rules.capacity import AssignmentSource, node_capacity
-from mpsd.scheduler.rules.shortage import can_ever, why_not
+from mpsd.scheduler.rules.capacity import AssignmentSource, can_ever, node_capacity
+from mpsd.scheduler.rules.filter import why_not
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, promised, shared_pod, uuid
 
 SEVEN = Request(7 * GIB, None, 1)

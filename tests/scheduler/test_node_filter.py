@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.model.grants import Request
-from mpsd.scheduler.rules.capacity import NodeCapacity, node_capacity
-from mpsd.scheduler.rules.filter import UnreadablePod, filtered, read_asking, scores
+from mpsd.scheduler.rules.capacity import NodeCapacity, can_ever, node_capacity
+from mpsd.scheduler.rules.filter import NO_BOOKS, UnreadablePod, filtered, read_asking, scores, why_not
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable
-from mpsd.scheduler.rules.shortage import NO_BOOKS, can_ever, why_not
 from tests.model.worlds import POLICY
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, ledger, promised, requests
 

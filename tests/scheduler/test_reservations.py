@@ -1,10 +1,18 @@
 """What is written of a promise is read again, and whatever else stands there is no promise."""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpsd.grants.rules.placement import InsufficientResources, Placed
 from mpsd.model.identity import PodName
-from mpsd.scheduler.rules.reservations import Reservation, read_reservations, written
+from mpsd.scheduler.ledger import KnownPods
+from mpsd.scheduler.rules.capacity import choose, node_capacity
+from mpsd.scheduler.rules.reservations import NodeReservations, Reservation, ReservationFate, read_reservations, written
+from tests.status.cluster_worlds import TERMS, cluster_node, promised, requests, shared_pod, uuid
+from tests.status.cluster_worlds import ledger as any_books
 
 _NAMES = st.text("abc-", min_size=1, max_size=5)
 _RESERVATIONS = st.builds(
@@ -31,3 +39,91 @@ def test_nonsense_is_no_promise(text: str) -> None:
 
 def test_no_promise_takes_the_annotation_away() -> None:
     assert written([]) is None
+
+
+# Which promises count, by what became of their pods and by their age.
+
+LONGEST_S = 100.0
+
+
+def counting(promises: NodeReservations, fate: ReservationFate, now: float) -> list[Reservation]:
+    return list(promises.counting(lambda _promise: fate, now))
+
+
+@pytest.mark.parametrize(
+    ("fate", "young", "old"),
+    [
+        (ReservationFate.UNSEEN, True, False),
+        (ReservationFate.WAITING, True, False),
+        (ReservationFate.BOUND, True, True),
+        (ReservationFate.GRANTED, False, False),
+        (ReservationFate.ELSEWHERE, False, False),
+        (ReservationFate.ENDED, False, False),
+    ],
+)
+def test_a_promise_counts_until_its_pod_needs_it_no_more(fate: ReservationFate, young: bool, old: bool) -> None:
+    promises = NodeReservations(LONGEST_S)
+    promises.heard([promised("a", 7)], 0)
+    assert bool(counting(promises, fate, LONGEST_S - 1)) == young
+    assert bool(counting(promises, fate, LONGEST_S)) == old
+    assert promises.ends_at(lambda _promise: fate, 0) == (LONGEST_S if young and not old else None)
+
+
+def test_an_age_goes_on_while_the_promise_is_the_same() -> None:
+    promises = NodeReservations(LONGEST_S)
+    promises.heard([promised("a", 7)], 0)
+    promises.heard([promised("a", 7), promised("b", 7)], 60)
+    assert [one.pod.name for one in counting(promises, ReservationFate.WAITING, 101)] == ["b"]
+    promises.heard([replace(promised("a", 7), at="2026-11-21T08:30:00Z")], 102)
+    assert [one.pod.name for one in counting(promises, ReservationFate.WAITING, 200)] == ["a"]
+
+
+def test_what_is_decided_goes_before_what_is_written() -> None:
+    promises = NodeReservations(LONGEST_S)
+    promises.heard([promised("a", 7)], 0)
+    promises.decide(promised("a", 7, ordinal=1))
+    assert [one.gpus for one in counting(promises, ReservationFate.UNSEEN, 500)] == [(uuid("node1", 1),)]
+    promises.decided()
+    assert [one.gpus for one in counting(promises, ReservationFate.UNSEEN, 50)] == [(uuid("node1", 0),)]
+    promises.withdraw("a-uid")
+    assert counting(promises, ReservationFate.UNSEEN, 50) == []
+
+
+def test_a_pod_keeps_the_gpu_it_was_promised_while_that_has_room() -> None:
+    ledger = node_capacity(cluster_node(gib=(23, 8)), "", [], [], TERMS)
+    request = shared_pod("a", 7).request
+    assert choose(request, ledger, ()) == Placed("gpu1", (uuid("node1", 1),))
+    assert choose(request, ledger, (uuid("node1", 0),)) == Placed("gpu0", (uuid("node1", 0),))
+    large = shared_pod("a", 9).request
+    assert choose(large, ledger, (uuid("node1", 1),)) == Placed("gpu0", (uuid("node1", 0),))
+
+
+@given(any_books("node1"), requests, st.lists(st.integers(0, 3)))
+def test_a_pod_finds_room_whatever_it_was_promised(ledger, request, earlier) -> None:  # type: ignore[no-untyped-def]
+    without = choose(request, ledger, ())
+    found = choose(request, ledger, tuple(uuid("node1", n) for n in earlier))
+    assert isinstance(found, InsufficientResources) == isinstance(without, InsufficientResources)
+
+
+def test_the_fate_of_a_pod_is_what_was_heard_of_it() -> None:
+    pods = KnownPods(50)
+    promise = promised("a", 7)
+    waiting, bound = shared_pod("a", 7), shared_pod("a", 7, node="node1")
+    assert pods.fate(promise, "node1") is ReservationFate.UNSEEN
+    pods.changed(None, waiting, 0)
+    assert pods.fate(promise, "node1") is ReservationFate.WAITING
+    pods.changed(waiting, bound, 0)
+    assert pods.fate(promise, "node1") is ReservationFate.BOUND
+    assert pods.fate(promise, "node2") is ReservationFate.ELSEWHERE
+    pods.changed(bound, None, 0)
+    assert pods.fate(promise, "node1") is ReservationFate.ENDED
+
+
+def test_a_namesake_is_another_pod() -> None:
+    pods = KnownPods(50)
+    first, second = shared_pod("a", 7), shared_pod("a", 7, name=replace(shared_pod("a", 7).name, uid="other"))
+    pods.changed(None, first, 0)
+    pods.changed(first, second, 0)
+    assert pods.fate(promised("a", 7), "node1") is ReservationFate.ENDED
+    pods.changed(second, None, 51)
+    assert pods.fate(promised("a", 7), "node1") is ReservationFate.UNSEEN  # forgotten by now

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-from mpsd.kubelet.rules.allocation import JournalEntry
+from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry
 from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, read_node_pod
-from mpsd.kubelet.rules.pod_grants import ContainerDevices
 from tests.model.worlds import POLICY, UUIDS
 
 MEM, PERCENT, COUNT = POLICY.resources.memory, POLICY.resources.percent, POLICY.resources.count

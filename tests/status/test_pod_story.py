@@ -11,8 +11,7 @@ from mpsd.grants.rules.placement import Placed, place
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.grants import Request
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, kept_away, read_kubernetes_node
-from mpsd.scheduler.rules.capacity import NodeCapacity, node_capacity
-from mpsd.scheduler.rules.shortage import can_ever
+from mpsd.scheduler.rules.capacity import NodeCapacity, can_ever, node_capacity
 from mpsd.status.rules.explanation import ExplanationNeeds, needs, story
 from mpsd.status.rules.pods import (
     Explanation,

@@ -1,1 +1,1 @@
-"""kubelet's gRPC messages, generated from the .proto files here by `make proto`; only `edge` and `sim` use them."""
+"""kubelet's gRPC messages, generated from the .proto files here by `make proto`."""

@@ -1,35 +1,119 @@
-"""What a container gets for the devices that kubelet chose for it, or every reason why it cannot have it.
+"""Devices and what a container gets for them: their ids, whether they can go together, and the answer to kubelet.
 
-One rule: the ids alone say which GPU and how much memory, so a wrong guess at the pod can never lift a memory limit.
+A device is one unit of a GPU's memory, `<UUID>/<n>`, or one percent of the threads of any GPU, `percent/<n>`. An id is
+a pure function of UUID and number, so it means the same after a restart or reboot. The ids alone say which GPU and how
+much memory a container gets, so a wrong guess at the pod can never lift a memory limit; and the answer holds a
+container to its grant whether or not admission has seen the pod.
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from functools import lru_cache
 
-from mpsd.kubelet.rules.devices import gpu_of, is_percent, not_ours, units_by_gpu
-from mpsd.kubelet.rules.messages import Answer, DeviceNode, HostMount
-from mpsd.kubelet.rules.node_pods import ContainerName, NodePod
+from mpsd.kubelet.rules.node_pods import RequestingContainer
 from mpsd.model.client_limits import VISIBLE_DEVICES, ClientLimit, environment
 from mpsd.model.cuda_limit_parser import THREAD_PERCENT
-from mpsd.model.domain import Domain
+from mpsd.model.domain import Domain, State
+from mpsd.model.grants import Gpu, promised_mib
 from mpsd.model.policy import Policy, Resources
-from mpsd.model.problem import InvalidInput, Problem
-from mpsd.model.request import ContainerRequest, taken_in_part
+from mpsd.model.problem import InvalidInput, Problem, printable
+from mpsd.model.request import taken_in_part
 
-Asking = tuple[NodePod, ContainerRequest]
+# -- the devices -------------------------------------------------------------------------------------------------------
 
-_ANEW = "delete the pod, so that it is placed anew"
-_ROOM = "no single GPU here has so much left: ask for less, or wait until one has"
-_AGAIN = "of an init container's devices kubelet gives the next container any: ask for no less in that one"
+PERCENT = "percent"  # in the place of a memory device's GPU
+_ID = re.compile(r"(?P<of>.+)/(?P<number>0|[1-9][0-9]{0,8})", re.ASCII | re.DOTALL)
+_SHOWN = 3  # of many unknown ids
+
+# A domain that was ready and is coming back keeps its devices: a pod that comes meanwhile waits for it in
+# PreStartContainer, while one that finds no healthy device fails for good.
+_STAYS_HEALTHY = frozenset({State.FAULT, State.STARTING, State.DOWN})
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device of a resource. A container keeps a device that becomes unhealthy; no other one gets it."""
+
+    id: str
+    healthy: bool
+
+
+def memory_devices(gpus: Sequence[Gpu], policy: Policy) -> tuple[str, ...]:
+    """`<UUID>/<n>` for every whole unit (policy.resources.memory_unit_mib) that each GPU may give away."""
+    unit_mib = policy.resources.memory_unit_mib
+    return tuple(f"{gpu.uuid}/{n}" for gpu in gpus for n in range(max(0, promised_mib(gpu, policy)) // unit_mib))
+
+
+def percent_devices(gpus: Sequence[Gpu], policy: Policy) -> tuple[str, ...]:
+    """`percent/<n>` for every percent of the threads that all GPUs together may give away."""
+    return tuple(f"{PERCENT}/{n}" for n in range(policy.oversubscription.thread_percent * len(gpus)))
+
+
+def healthy(state: State | None, was_ready: bool) -> bool:
+    """Whether kubelet may give a GPU's devices to new pods. state None: its domain has no daemon yet.
+
+    was_ready: the domain has been ready since the agent or the daemon started.
+    """
+    return state is State.READY or (was_ready and state in _STAYS_HEALTHY)
+
+
+@lru_cache(maxsize=16_384)  # the same few thousand ids are read at every look
+def _read(device_id: str) -> tuple[str, int]:
+    """A device's UUID or PERCENT, and its number; empty and 0 for an unknown id."""
+    found = _ID.fullmatch(device_id)
+    return (found["of"], int(found["number"])) if found else ("", 0)
+
+
+def gpu_of(device_id: str) -> str | None:
+    """The UUID of a memory device's GPU; None for any other id."""
+    of = _read(device_id)[0]
+    return of if of and of != PERCENT else None
+
+
+def is_percent(device_id: str) -> bool:
+    return _read(device_id)[0] == PERCENT
+
+
+def number_of(device_id: str) -> int:
+    """The number within its GPU, or among the percents; 0 for an unknown id."""
+    return _read(device_id)[1]
+
+
+def units_by_gpu(ids: Iterable[str]) -> dict[str, int]:
+    """From UUID to the number of units there, in the order of their first ids. InvalidInput for unknown ids."""
+    named = tuple(ids)
+    if unknown := [device_id for device_id in named if gpu_of(device_id) is None]:
+        raise InvalidInput("the devices", [_unknown(unknown)])
+    return dict(Counter(filter(None, map(gpu_of, named))))
+
+
+def _unknown(ids: Sequence[str]) -> Problem:
+    """The problem with ids that mpsd never offered."""
+    names = ", ".join(map(printable, ids[:_SHOWN])) + (f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")
+    remedy = "make sure that no other device plugin of this node registers the same resource"
+    return Problem("device-unknown", names, "", "this resource has no such device", remedy)
+
+
+def spread(units: Mapping[str, int]) -> str:
+    """How many devices are on which GPU, for people."""
+    return " and ".join(f"{count} of {uuid}" for uuid, count in units.items())
+
+
+# -- what they are worth together --------------------------------------------------------------------------------------
+
+_RECREATE = "delete the pod, so that it is placed again"
+_ROOM = "no single GPU here has that much left: request less, or wait until one has"
+_AGAIN = "kubelet reuses any of an init container's devices for the next container: request no less in that one"
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """What a container gets of each of `gpus` (UUIDs of one domain, in the domain's order).
 
-    thread_percent None: the container asks for percent, and that resource's answer says how much.
+    thread_percent None: the container requests percents, and that resource's answer says how many.
     """
 
     domain: str
@@ -38,42 +122,25 @@ class Allocation:
     thread_percent: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class JournalEntry:
-    """One entry of the journal: what was answered to one Allocate.
-
-    pod None: nobody knew whom it was for. thread_percent None: no cap was answered. at: seconds since 1970. uid: of
-    the pod, so that a pod of the same name that comes later is not taken for it. unit_mib: what each device was worth;
-    0 where nobody wrote it down, and then it is what the policy says.
-    """
-
-    resource: Literal["memory", "percent"]
-    ids: tuple[str, ...]
-    pod: ContainerName | None
-    thread_percent: int | None
-    boot_id: str
-    at: float
-    uid: str = ""
-    unit_mib: int = 0
-
-
-def allocate_memory(ids: Sequence[str], pod: Asking | None, domains: Sequence[Domain], policy: Policy) -> Allocation:
+def allocate_memory(
+    ids: Sequence[str], container: RequestingContainer | None, domains: Sequence[Domain], policy: Policy
+) -> Allocation:
     """What the memory devices are worth. InvalidInput with every reason why no container can have them together.
 
-    pod None: nobody knows whom they are for.
+    container None: it is not known.
     """
-    wrong = tuple(device_id for device_id in ids if gpu_of(device_id) is None)
-    units = units_by_gpu(device_id for device_id in ids if device_id not in wrong)
+    unknown = tuple(device_id for device_id in ids if gpu_of(device_id) is None)
+    units = units_by_gpu(device_id for device_id in ids if device_id not in unknown)
     domain = next((domain for domain in domains if units and units.keys() <= set(domain.gpus)), None)
-    problems = [not_ours(wrong)] if wrong else []
+    problems = [_unknown(unknown)] if unknown else []
     problems += _unusable(ids, units, domains, policy.resources)
-    wrong_number = list(_wrong_number(units, pod, policy.resources))
-    if pod is None or not wrong_number:  # else that says it all
-        problems += _apart(units, pod, domains, policy.resources)
+    wrong_number = list(_wrong_number(units, container, policy.resources))
+    if container is None or not wrong_number:  # otherwise the number explains it all
+        problems += _apart(units, container, domains, policy.resources)
     problems += wrong_number
     if problems or domain is None:
-        raise InvalidInput(_subject(pod), problems)
-    asks_percent = pod is not None and pod[1].thread_percent is not None
+        raise InvalidInput(_subject(container), problems)
+    asks_percent = container is not None and container.request.thread_percent is not None
     return Allocation(
         domain=domain.name,
         gpus=tuple(uuid for uuid in domain.gpus if uuid in units),
@@ -82,101 +149,128 @@ def allocate_memory(ids: Sequence[str], pod: Asking | None, domains: Sequence[Do
     )
 
 
-def allocate_percent(ids: Sequence[str], pod: Asking | None, policy: Policy) -> int:
+def allocate_percent(ids: Sequence[str], container: RequestingContainer | None, policy: Policy) -> int:
     """The cap, 1 to 100, on each GPU of the container. InvalidInput where there can be none.
 
-    pod None: nobody knows whom it is for; then it has one GPU.
+    container None: it is not known, and counts as having one GPU.
     """
-    wrong = tuple(device_id for device_id in ids if not is_percent(device_id))
-    problems = [not_ours(wrong)] if wrong else []
-    gpus = pod[1].gpus if pod else 1
+    unknown = tuple(device_id for device_id in ids if not is_percent(device_id))
+    problems = [_unknown(unknown)] if unknown else []
+    gpus = container.request.gpus if container else 1
     percent = len(ids) // gpus
     if not 1 <= percent <= 100 or len(ids) % gpus:
         names = policy.resources
-        message = f"{len(ids)} percent over {_gpus(gpus)} is no share of a GPU's threads"
-        remedy = f"ask for 1 to 100 percent of each GPU, the same of each; the label {names.count} says how many"
+        message = f"{len(ids)} percent over {_gpus(gpus)} is not a valid share of a GPU's threads"
+        remedy = f"request 1 to 100 percent of each GPU, the same of each; the label {names.count} says how many"
         problems.append(Problem("percent-range", names.percent, "", message, remedy))
     if problems:
-        raise InvalidInput(_subject(pod), problems)
+        raise InvalidInput(_subject(container), problems)
     return percent
 
 
-def _subject(pod: Asking | None) -> str:
-    return str(pod[0].container(pod[1])) if pod else "a container that kubelet did not name"
+def _subject(container: RequestingContainer | None) -> str:
+    return str(container.name) if container else "a container that kubelet did not name"
 
 
 def _unusable(
     ids: Sequence[str], units: dict[str, int], domains: Sequence[Domain], resources: Resources
 ) -> Iterator[Problem]:
-    """Why these devices can be no one container's, whoever asks."""
+    """Why no container can have these devices."""
     where = resources.memory
     if not ids:
         yield Problem("no-devices", where, "", "kubelet names no device", "see kubelet's log")
     if len(set(ids)) < len(ids):
         yield Problem("device-twice", where, "", "kubelet names a device more than once", "see kubelet's log")
     known = {uuid for domain in domains for uuid in domain.gpus}
-    gone = [uuid for uuid in units if uuid not in known]
-    if gone:
-        yield Problem("device-gone", where, "", f"{', '.join(gone)} is in no domain of this node now", _ANEW)
+    if gone := [uuid for uuid in units if uuid not in known]:
+        yield Problem("device-gone", where, "", f"{', '.join(gone)} is in no domain of this node now", _RECREATE)
 
 
 def _apart(
-    units: dict[str, int], pod: Asking | None, domains: Sequence[Domain], resources: Resources
+    units: dict[str, int], container: RequestingContainer | None, domains: Sequence[Domain], resources: Resources
 ) -> Iterator[Problem]:
     """Why devices of several GPUs do not go together."""
     where = resources.memory
     here = [domain.name for domain in domains if units.keys() & set(domain.gpus)]
     if len(here) > 1:
-        message = f"kubelet took {spread(units)}, of the domains {', '.join(here)}, and a container lies in one"
-        yield Problem("devices-of-domains", where, "", message, f"{_ROOM}; `domains` in the policy says what is one")
+        message = f"kubelet chose {spread(units)}, of the domains {', '.join(here)}; a container must be in one domain"
+        yield Problem("devices-of-domains", where, "", message, f"{_ROOM}; `domains` in the policy defines them")
     if len(set(units.values())) > 1:
-        message = f"kubelet took {spread(units)}, which is not the same of each GPU"
-        yield Problem("devices-uneven", where, "", message, _AGAIN if _uses_again(pod) else _ROOM)
+        message = f"kubelet chose {spread(units)}, not the same number on each GPU"
+        yield Problem("devices-uneven", where, "", message, _AGAIN if _reuses_devices(container) else _ROOM)
 
 
-def _wrong_number(units: dict[str, int], pod: Asking | None, resources: Resources) -> Iterator[Problem]:
-    """Why the number of GPUs is not the one that was asked for; one GPU is right for a pod that nobody knows."""
+def _wrong_number(
+    units: dict[str, int], container: RequestingContainer | None, resources: Resources
+) -> Iterator[Problem]:
+    """Why the number of GPUs is not the requested one; an unknown container requests one GPU."""
     where, label = resources.memory, resources.count
-    if pod is None and len(units) > 1:
-        message = f"kubelet took {spread(units)}, and no pod that waits here asks for so much over {_gpus(len(units))}"
-        yield Problem("gpu-count", where, "", message, f"{_ROOM}, or name the number of GPUs in the label {label}")
-    if pod is not None and units and len(units) != pod[1].gpus:
-        message = f"kubelet took {spread(units)}, and the pod asks for {_gpus(pod[1].gpus)}"
-        remedy = _AGAIN if _uses_again(pod) else f"{_ROOM}, or change the label {label}"
+    if container is None and len(units) > 1:
+        message = f"kubelet chose {spread(units)}, and no waiting pod requests that much over {_gpus(len(units))}"
+        yield Problem("gpu-count", where, "", message, f"{_ROOM}, or set the number of GPUs in the label {label}")
+    if container is not None and units and len(units) != container.request.gpus:
+        message = f"kubelet chose {spread(units)}, but the pod requests {_gpus(container.request.gpus)}"
+        remedy = _AGAIN if _reuses_devices(container) else f"{_ROOM}, or change the label {label}"
         yield Problem("gpu-count", where, "", message, remedy)
 
 
-def _uses_again(pod: Asking | None) -> bool:
-    """Whether kubelet chose among an init container's devices, and nobody could choose for it."""
-    asked = [(request.role, request.memory_units) for request in pod[0].requests] if pod else []
-    return taken_in_part(asked) is not None
-
-
-def spread(units: Mapping[str, int]) -> str:
-    """How many devices lie on which GPU, for people."""
-    return " and ".join(f"{count} of {uuid}" for uuid, count in units.items())
+def _reuses_devices(container: RequestingContainer | None) -> bool:
+    """Whether kubelet chose among an init container's devices, where `preferred` has no influence."""
+    requests = container.pod.requests if container else ()
+    return taken_in_part([(request.role, request.memory_units) for request in requests]) is not None
 
 
 def _gpus(count: int) -> str:
     return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
-# What kubelet is told to put into a container for its devices: limits, the one socket, the gate, the GPU itself.
-#
-# One rule: everything that holds a container to its grant is in here, and nothing of it depends on admission.
+# -- the answer to kubelet ---------------------------------------------------------------------------------------------
+# Source of its fields: https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/
 
 CLIENT_INSIDE = "/run/mpsd/client"
 GATE_INSIDE = "/dev/mpsd-gate"
 
-# Where NVIDIA's container runtime takes a mount for the choice of a device, so that an image's own variable counts for
-# nothing (accept-nvidia-visible-devices-as-volume-mounts in its configuration).
+# A mount here tells NVIDIA's container runtime which device to use, so that an image's own variable has no effect
+# (accept-nvidia-visible-devices-as-volume-mounts in its configuration).
 _VOLUME_LIST = "/var/run/nvidia-container-devices"
 _CDI_KIND = "nvidia.com/gpu"
 _CDI_ANNOTATION = "cdi.k8s.io/mpsd"
 
 
+@dataclass(frozen=True, slots=True)
+class HostMount:
+    """A folder or a file of the host that the container sees at `inside`."""
+
+    host: str
+    inside: str
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A device node of the host. Where `host` does not exist, no container starts.
+
+    permissions: of the device cgroup, some of r, w and m (mknod).
+    """
+
+    host: str
+    inside: str
+    permissions: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a container gets with its devices. cdi: names such as `vendor.com/class=name`."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[HostMount, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    cdi: tuple[str, ...] = ()
+
+
 class DeviceListStrategy(StrEnum):
-    """How a container gets the nodes of its GPU, in the words of NVIDIA's device plugin.
+    """How a container gets the nodes of its GPU, by the names of NVIDIA's device plugin.
 
     Source: https://github.com/NVIDIA/k8s-device-plugin, DEVICE_LIST_STRATEGY.
     """
@@ -189,11 +283,11 @@ class DeviceListStrategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeConditions:
-    """What is the same for every container of this node.
+    """What is the same for every container of this node. run_directory: mpsd's, on the host.
 
-    run_directory: mpsd's, on the host. The rest is for simulated GPUs, and empty where they are real: extra: variables;
-    shared: folders of the host that a container sees at the same path; device_lists: variables that take the UUIDs,
-    in place of the device nodes that a container runtime would make.
+    The rest is for simulated GPUs, and empty for real ones. extra: variables; shared: folders of the host that a
+    container sees at the same path; device_lists: variables that take the UUIDs, in place of the device nodes that a
+    container runtime would make.
     """
 
     run_directory: str
@@ -203,29 +297,24 @@ class NodeConditions:
     device_lists: tuple[str, ...] = ()
 
 
-def memory_answer(allocation: Allocation, around: NodeConditions) -> Answer:
-    """For the memory resource; the percent stays out where the other resource answers it."""
-    limit = ClientLimit(allocation.memory_mib, allocation.thread_percent or 100)
-    limits = environment(limit, CLIENT_INSIDE)
+def memory_answer(allocation: Allocation, conditions: NodeConditions) -> Answer:
+    """For the memory resource; without the percent where the other resource answers it."""
+    limits = environment(ClientLimit(allocation.memory_mib, allocation.thread_percent or 100), CLIENT_INSIDE)
     if allocation.thread_percent is None:
         del limits[THREAD_PERCENT]
-    folder = f"{around.run_directory}/{allocation.domain}"
-    chosen = _gpus_answered(allocation.gpus, around.strategy)
+    folder = f"{conditions.run_directory}/{allocation.domain}"
+    gpus = _gpus_answer(allocation.gpus, conditions.strategy)
+    lists = dict.fromkeys(conditions.device_lists, ",".join(allocation.gpus))
     return Answer(
-        environment={
-            **limits,
-            **chosen.environment,
-            **around.extra,
-            **dict.fromkeys(around.device_lists, ",".join(allocation.gpus)),
-        },
+        environment={**limits, **gpus.environment, **conditions.extra, **lists},
         mounts=(
             HostMount(f"{folder}/client", CLIENT_INSIDE, read_only=True),
-            *chosen.mounts,
-            *(HostMount(shared, shared, read_only=False) for shared in around.shared),
+            *gpus.mounts,
+            *(HostMount(shared, shared, read_only=False) for shared in conditions.shared),
         ),
         devices=(DeviceNode(f"{folder}/gate", GATE_INSIDE, "r"),),
-        annotations=chosen.annotations,
-        cdi=chosen.cdi,
+        annotations=gpus.annotations,
+        cdi=gpus.cdi,
     )
 
 
@@ -234,7 +323,7 @@ def percent_answer(thread_percent: int) -> Answer:
     return Answer(environment={THREAD_PERCENT: str(thread_percent)})
 
 
-def _gpus_answered(uuids: Iterable[str], strategy: DeviceListStrategy) -> Answer:
+def _gpus_answer(uuids: Iterable[str], strategy: DeviceListStrategy) -> Answer:
     """What makes the container runtime put these GPUs into the container, and no others."""
     match strategy:
         case DeviceListStrategy.ENVVAR:

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mpsd.grants.rules.placement import by_preference
-from mpsd.kubelet.rules.allocation import Asking
-from mpsd.kubelet.rules.devices import gpu_of, number_of
-from mpsd.kubelet.rules.node_pods import NodePod, read_node_pod
-from mpsd.kubelet.rules.pod_grants import ContainerDevices
+from mpsd.kubelet.rules.allocation import gpu_of, number_of
+from mpsd.kubelet.rules.ledger import ContainerDevices
+from mpsd.kubelet.rules.node_pods import NodePod, RequestingContainer, read_node_pod
 from mpsd.model.grants import Gpu, GpuCapacity, GpuName, Grant, Request, promised_mib, rooms
 from mpsd.model.identity import PodName
 from mpsd.model.policy import Policy
@@ -160,14 +159,14 @@ class Cards:
 
 
 def preferred(
-    choice: Choice, pod: Asking | None, cards: Cards, policy: Policy, held: Sequence[str] = ()
+    choice: Choice, container: RequestingContainer | None, cards: Cards, policy: Policy, held: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """The ids to take. Those of the percent resource are taken by their numbers.
 
     held: devices that other containers of the pod have; their GPUs come first, then those that the scheduler wrote on
     the pod, then the policy's placement.
     """
-    count, percent = (pod[1].gpus, pod[1].thread_percent) if pod else (1, None)
+    count, percent = (container.request.gpus, container.request.thread_percent) if container else (1, None)
     offer = _Offer.of(choice, count)
     request = Request(offer.each * policy.resources.memory_unit_mib, percent, count)
     here = [gpu for gpu in cards.gpus if gpu.uuid in cards.domain_of]
@@ -182,7 +181,7 @@ def preferred(
     )
     roomy = [room for room in fitting if room.holds(request, policy)]
     beside = frozenset(gpu for gpu in map(gpu_of, held) if gpu)
-    chosen = frozenset(chosen_gpus(pod[0].annotations, cards.gpus)) if pod else frozenset[str]()
+    chosen = frozenset(chosen_gpus(container.pod.annotations, cards.gpus)) if container else frozenset[str]()
     for among, wish in ((fitting, beside), (fitting, chosen), (roomy, None), (fitting, None)):
         selected = offer.select(among, wish)
         if selected:

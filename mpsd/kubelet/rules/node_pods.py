@@ -6,6 +6,7 @@ checked when the container starts, where kubelet does name it.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.identity import PodName
@@ -15,6 +16,7 @@ from mpsd.model.problem import Problem
 from mpsd.model.quantity import QuantityUnit, is_zero, memory_unit, whole_units
 from mpsd.model.request import PERCENT, ContainerRequest, GpuRequest, each_mib, each_percent, gpu_count
 
+PodKey = tuple[str, str]  # namespace and name: all that kubelet says of a pod
 _FINISHED = frozenset({"Succeeded", "Failed"})
 CLAIM = "a resource claim"
 _OF_CONTAINER = ("name", "restartPolicy", "resources")  # what is read of one here
@@ -31,6 +33,10 @@ class ContainerName:
     namespace: str
     pod: str
     container: str
+
+    @property
+    def pod_key(self) -> PodKey:
+        return self.namespace, self.pod
 
     def __str__(self) -> str:
         return f"pod {self.namespace}/{self.pod}, container {self.container}"
@@ -62,6 +68,10 @@ class NodePod:
         return PodName(self.namespace, self.name, self.uid)
 
     @property
+    def key(self) -> PodKey:
+        return self.namespace, self.name
+
+    @property
     def is_finished(self) -> bool:
         return self.phase in _FINISHED
 
@@ -85,6 +95,17 @@ class NodePod:
     def container(self, request: ContainerRequest) -> ContainerName:
         """The name of the container that has this request."""
         return ContainerName(self.namespace, self.name, request.container)
+
+
+class RequestingContainer(NamedTuple):
+    """A container of a pod that asks for a GPU, with its request."""
+
+    pod: NodePod
+    request: ContainerRequest
+
+    @property
+    def name(self) -> ContainerName:
+        return self.pod.container(self.request)
 
 
 def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
@@ -211,7 +232,7 @@ def expected(
     *,
     gpus: int | None = None,
     begun: Collection[ContainerName] = (),
-) -> tuple[NodePod, ContainerRequest] | None:
+) -> RequestingContainer | None:
     """The container that kubelet most likely allocates `count` devices for: the first that waits for exactly so many.
 
     pods: those bound to this node. served: the containers that have their devices of this resource. gpus: the number
@@ -235,7 +256,7 @@ def expected(
     if not candidates:
         return None
     *_order, position, pod = min(candidates, key=lambda candidate: candidate[:-1])
-    return pod, pod.requests[position]
+    return RequestingContainer(pod, pod.requests[position])
 
 
 def _waiting(

@@ -1,18 +1,15 @@
-"""Why a container may not start on the devices it holds: the check that Allocate could not make.
+"""The checks before a container starts on the devices it holds, which Allocate could not make.
 
-One rule: what is wrong for good is told from what passes by itself, because the first ends the pod and the second
-only makes it wait. What cannot be known (no journal since a reboot, no word from the API) is no reason; nor is a GPU
-other than a scheduler chose, since what kubelet gave wins where it holds.
+A permanent problem evicts the pod, a temporary one defers the start. What cannot be known (no journal since a reboot,
+no answer of the API) is no problem; nor is a GPU other than the scheduler chose, since kubelet's choice stands.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from mpsd.kubelet.rules.allocation import JournalEntry, spread
-from mpsd.kubelet.rules.devices import is_percent, units_by_gpu
-from mpsd.kubelet.rules.journal import by_devices
-from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, memory_units, percents
-from mpsd.kubelet.rules.pod_grants import ContainerDevices, pod_grants
+from mpsd.kubelet.rules.allocation import is_percent, spread, units_by_gpu
+from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, Kind, by_devices, pod_grants
+from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, PodKey, memory_units, percents
 from mpsd.model.domain import SERVING, Domain, after_is
 from mpsd.model.grants import Gpu, Grant
 from mpsd.model.node_view import DomainRecord
@@ -20,12 +17,12 @@ from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput
 from mpsd.model.request import ContainerRequest
 
-_ANEW = "the pod has to be made anew"
+_RECREATE = "; the pod must be recreated"
 
 
 @dataclass(frozen=True, slots=True)
 class StartProblem:
-    """One reason. rule: its stable name. waits: kubelet is to try again; else the pod is to be evicted."""
+    """One reason. rule: its stable name. waits: kubelet is to retry; else the pod is to be evicted."""
 
     rule: str
     sentence: str
@@ -34,9 +31,9 @@ class StartProblem:
 
 @dataclass(frozen=True, slots=True)
 class StartContext:
-    """Everything that a start is held against. held: of all containers of the node. journal: of this boot.
+    """What a start is checked against. held: of all containers of the node. journal: of this boot.
 
-    records: one a domain that `mpsd control` has; pods: those of this node that ask for a GPU, as far as is known.
+    records: one for each domain of `mpsd control`; pods: those of this node that ask for a GPU, as far as known.
     """
 
     gpus: tuple[Gpu, ...]
@@ -45,59 +42,59 @@ class StartContext:
     journal: tuple[JournalEntry, ...]
     pods: tuple[NodePod, ...]
 
-    def pod(self, namespace: str, name: str) -> NodePod | None:
-        """The pod of this name; None where nobody has said that there is one."""
-        return next((pod for pod in self.pods if (pod.namespace, pod.name) == (namespace, name)), None)
+    def pod(self, key: PodKey) -> NodePod | None:
+        """None where no such pod is known."""
+        return next((pod for pod in self.pods if pod.key == key), None)
+
+
+# -- which container starts --------------------------------------------------------------------------------------------
 
 
 def starting_container(ids: tuple[str, ...], node: StartContext) -> ContainerDevices | None:
-    """The container that kubelet is about to start with these devices of one resource; None where nobody knows.
+    """The container that kubelet is about to start with these devices of one resource; None where it is not known.
 
-    kubelet's PodResources leave out init containers, whose devices later containers of the pod use again.
+    Kubelet does not list init containers, whose devices later containers of the pod use again.
     """
     wanted = frozenset(ids)
     if not wanted:
         return None
     overlapping = [one for one in node.held if not wanted.isdisjoint((*one.memory, *one.percent))]
     exact = [one for one in overlapping if wanted in (frozenset(one.memory), frozenset(one.percent))]
-    if exact:
-        last = by_devices(node.journal).get(wanted)  # where kubelet has given them twice, its second word counts
+    last = by_devices(node.journal).get(wanted)
+    if exact:  # where kubelet has given them twice, the last entry counts
         return next((one for one in exact if last and one.container == last.pod), exact[0])
-    name = _init_container(ids, overlapping[0] if overlapping else None, node)
-    return _as_noted(name, ids, node) if name else None
-
-
-def _init_container(ids: tuple[str, ...], later: ContainerDevices | None, node: StartContext) -> ContainerName | None:
-    """later: a container of the same pod that uses some of these devices again, as kubelet says."""
-    entry = by_devices(node.journal).get(frozenset(ids))
-    noted = entry.pod if entry else None
-    if later is None or (noted and (noted.namespace, noted.pod) == later.pod):
-        return noted
-    pod = node.pod(*later.pod)
+    later = overlapping[0] if overlapping else None
+    noted = last.pod if last else None
+    if later is None or (noted and noted.pod_key == later.pod):
+        return _as_noted(noted, ids, node) if noted else None
+    pod = node.pod(later.pod)
     amount = percents if is_percent(ids[0]) else memory_units
-    asking = (request for request in pod.requests if amount(request) == len(ids)) if pod else ()
-    return next((pod.container(request) for request in asking if pod), later.container)
+    alike = [pod.container(request) for request in pod.requests if amount(request) == len(ids)] if pod else []
+    return _as_noted(alike[0] if alike else later.container, ids, node)
 
 
 def _as_noted(name: ContainerName, ids: tuple[str, ...], node: StartContext) -> ContainerDevices:
     """The container with these devices, and those of the other resource that the journal has for it."""
-    other = "memory" if is_percent(ids[0]) else "percent"
+    other: Kind = "memory" if is_percent(ids[0]) else "percent"
     noted = [entry for entry in node.journal if entry.pod == name and entry.resource == other]
     rest = max(noted, key=lambda entry: entry.at).ids if noted else ()
     return ContainerDevices(name, rest, ids) if other == "memory" else ContainerDevices(name, ids, rest)
 
 
+# -- the checks --------------------------------------------------------------------------------------------------------
+
+
 def start_problems(starting: ContainerDevices, node: StartContext, policy: Policy) -> tuple[StartProblem, ...]:
-    """Every reason why this container may not start; none where it may."""
+    """Every reason why this container may not start; () where it may."""
     try:
         units = units_by_gpu(starting.memory)
     except InvalidInput as error:
         return (StartProblem("device-unknown", f"{starting.container}: {error}", waits=False),)
-    pod = node.pod(*starting.pod)
+    pod = node.pod(starting.pod)
     request = pod.request(starting.container.container) if pod else None
     start = _Start(starting, units, pod, request, node, by_devices(node.journal), policy)
     return tuple(
-        StartProblem(check.rule, f"{starting.container}: {sentence}", check.waits)
+        StartProblem(check.rule, f"{starting.container}: {sentence}{check.remedy}", check.waits)
         for check in _CHECKS
         for sentence in check.sentences(start)
     )
@@ -105,7 +102,7 @@ def start_problems(starting: ContainerDevices, node: StartContext, policy: Polic
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """units: from UUID to the container's units there. request None: nobody has said what it asks for."""
+    """units: from UUID to the container's units there. request None: what it asks for is not known."""
 
     starting: ContainerDevices
     units: Mapping[str, int]
@@ -117,7 +114,7 @@ class _Start:
 
     @property
     def held(self) -> tuple[ContainerDevices, ...]:
-        """What everybody holds, with the container that starts, which kubelet may not list."""
+        """What all containers hold, with the one that starts, which kubelet may not list."""
         listed = any(one.container == self.starting.container for one in self.node.held)
         return self.node.held if listed else (*self.node.held, self.starting)
 
@@ -130,56 +127,53 @@ class _Start:
     def record(self, uuid: str) -> DomainRecord | None:
         return next((record for record in self.node.records if uuid in record.gpus), None)
 
+    def given_at(self, one: ContainerDevices) -> float:
+        """When its memory devices were given to this container; 0, before all others, where there is no entry."""
+        entry = self.noted.get(frozenset(one.memory))
+        return entry.at if entry else 0.0
+
 
 def _gone(start: _Start) -> Iterator[str]:
     here = {gpu.uuid for gpu in start.node.gpus}
     gone = [uuid for uuid in start.units if uuid not in here]
     if gone:
-        yield f"its {' and '.join(gone)} is no GPU of this node any more; {_ANEW}"
+        yield f"{' and '.join(gone)} no longer exists on this node"
 
 
 def _of_two_domains(start: _Start) -> Iterator[str]:
     names = sorted({record.domain for uuid in start.units if (record := start.record(uuid))})
     if len(names) > 1:
-        yield f"its devices are of the domains {', '.join(names)}, and a container lies in one; {_ANEW}"
+        yield f"its devices are of the domains {', '.join(names)}; a container must be in one domain"
 
 
 def _uneven(start: _Start) -> Iterator[str]:
     if len(set(start.units.values())) > 1:
-        yield f"it holds {spread(start.units)}, which is not the same of each GPU; {_ANEW}"
+        yield f"it holds {spread(start.units)}, not the same number on each GPU"
 
 
 def _wrong_number(start: _Start) -> Iterator[str]:
     if start.request and start.units and start.request.gpus != len(start.units):
         label = start.policy.resources.count
-        yield f"it lies on {len(start.units)} GPUs and asks for {start.request.gpus} (label {label}); {_ANEW}"
+        yield f"it requests {start.request.gpus} GPUs (label {label}) but holds devices of {len(start.units)}"
 
 
 def _given_twice(start: _Start) -> Iterator[str]:
-    """Kubelet forgets what it is about to give where it looks for ended pods meanwhile, and gives it again.
+    """Kubelet may give devices twice: it forgets what it is about to give if it looks for ended pods meanwhile.
 
-    UpdateAllocatedDevices of its pkg/kubelet/cm/devicemanager/manager.go, which every question to its PodResources and
-    every Allocate begins with. Of two pods that have a device, the one that was given it last is at fault.
+    UpdateAllocatedDevices of its pkg/kubelet/cm/devicemanager/manager.go, which every List of PodResources and every
+    Allocate begins with. Of two pods with one device, the one that received it last is evicted.
     """
-    own, last = set(start.starting.memory), _given_at(start.starting, start)
+    own, last = set(start.starting.memory), start.given_at(start.starting)
     for one in start.node.held:
         twice = own.intersection(one.memory)
-        if twice and one.pod != start.starting.pod and _given_at(one, start) <= last:
-            namespace, name = one.pod
-            yield f"kubelet has given {len(twice)} of its devices to pod {namespace}/{name} before; {_ANEW}"
-
-
-def _given_at(one: ContainerDevices, start: _Start) -> float:
-    """When its memory devices were given to this container; before all others where nobody has written it down."""
-    entry = start.noted.get(frozenset(one.memory))
-    return entry.at if entry else 0.0
+        if twice and one.pod != start.starting.pod and start.given_at(one) <= last:
+            yield f"kubelet has already allocated {len(twice)} of its devices to pod {'/'.join(one.pod)}"
 
 
 def _wrong_amount(start: _Start) -> Iterator[str]:
     held = sum(start.units.values())
     if start.request and held and held != start.request.memory_units:
-        resource = start.policy.resources.memory
-        yield f"it holds {held} of {resource} and asks for {start.request.memory_units}; {_ANEW}"
+        yield f"it holds {held} of {start.policy.resources.memory} but requests {start.request.memory_units}"
 
 
 def _apart(start: _Start) -> Iterator[str]:
@@ -194,14 +188,15 @@ def _apart(start: _Start) -> Iterator[str]:
         if there and there != frozenset(start.units):
             name = one.container.container
             yield (
-                f"it lies on {start.labels(start.units)}, and container {name} of the pod on "
-                f"{start.labels(there)}; a pod lies on one GPU, so {_ANEW}"
+                f"it is on {start.labels(start.units)} and container {name} of its pod on {start.labels(there)}; "
+                "all containers of a pod must be on the same GPUs"
             )
 
 
 def _percent_over(start: _Start) -> Iterator[str]:
     """Of pods that together have too much of a GPU, only those that came last are at fault."""
-    grants = _grants(start)
+    domains = tuple(Domain(record.domain, record.gpus) for record in start.node.records)
+    grants = pod_grants(start.held, start.node.journal, start.node.pods, domains, start.policy)
     own = next((grant for grant in grants if _pod_of(grant) == start.starting.pod), None)
     if own is None or not own.reserved_percent:
         return
@@ -212,56 +207,46 @@ def _percent_over(start: _Start) -> Iterator[str]:
         if total > most:
             yield (
                 f"with its pod's {own.reserved_percent} percent, {total} percent of the threads of "
-                f"{start.label(uuid)} are promised, and {most} may be; {_ANEW}"
+                f"{start.label(uuid)} are reserved, which exceeds {most} percent"
             )
 
 
-def _grants(start: _Start) -> tuple[Grant, ...]:
-    domains = tuple(Domain(record.domain, record.gpus) for record in start.node.records)
-    return pod_grants(start.held, start.node.journal, start.node.pods, domains, start.policy)
-
-
-def _pod_of(grant: Grant) -> tuple[str, str]:
-    if grant.pod is None:  # `pod_grants` makes no such grant
-        return "", ""
-    return grant.pod.namespace, grant.pod.name
+def _pod_of(grant: Grant) -> PodKey:
+    return (grant.pod.namespace, grant.pod.name) if grant.pod else ("", "")  # `pod_grants` makes none without a pod
 
 
 def _came(grant: Grant, start: _Start) -> tuple[float, str, str]:
-    """When the pod was given its devices; before all others where nobody has written it down."""
-    holding = [one for one in start.held if one.pod == _pod_of(grant) and one.memory]
-    entries = [start.noted.get(frozenset(one.memory)) for one in holding]
-    at = 0.0 if None in entries else max((entry.at for entry in entries if entry), default=0.0)
-    pod = start.node.pod(*_pod_of(grant))
-    return at, pod.created if pod else "", grant.id
+    """By when the pod received its devices; before all others where a container of it has no entry."""
+    times = [start.given_at(one) for one in start.held if one.pod == _pod_of(grant) and one.memory]
+    pod = start.node.pod(_pod_of(grant))
+    return 0.0 if 0.0 in times else max(times, default=0.0), pod.created if pod else "", grant.id
 
 
 def _other_limit(start: _Start) -> Iterator[str]:
-    """Allocate answers the pod it expects, and two pods that ask for equal amounts can be taken for each other."""
+    """Allocate answers for the pod it expects, and two pods with equal requests can be mistaken for each other."""
     if start.request is None:
         return
     devices = start.starting
     entries = [start.noted.get(frozenset(ids)) for ids in (devices.memory, devices.percent) if ids]
-    said = {entry.thread_percent for entry in entries if entry and entry.thread_percent is not None}
+    answered = {entry.thread_percent for entry in entries if entry and entry.thread_percent is not None}
     asked = start.request.thread_percent
     wanted = start.policy.requests.default_thread_percent if asked is None else asked
-    if said - {wanted}:
-        others = " and ".join(f"{percent} percent" for percent in sorted(said - {wanted}))
-        yield f"its threads were limited to {others}, and it asks for {wanted} percent; {_ANEW}"
-    elif None not in entries and entries and not said:
-        yield f"its threads were given no limit, and it asks for {wanted} percent; {_ANEW}"
+    if answered - {wanted}:
+        others = " and ".join(f"{percent} percent" for percent in sorted(answered - {wanted}))
+        yield f"its threads were limited to {others} but it requests {wanted} percent"
+    elif None not in entries and entries and not answered:
+        yield f"its threads were not limited but it requests {wanted} percent"
 
 
 def _not_served(start: _Start) -> Iterator[str]:
     here = {gpu.uuid for gpu in start.node.gpus}
     for uuid in start.units:
-        record = start.record(uuid)
-        if record is None and uuid in here:
-            yield f"{start.label(uuid)} has no control daemon yet; it starts as soon as there is one"
+        if start.record(uuid) is None and uuid in here:
+            yield f"{start.label(uuid)} has no control daemon yet; the container starts once it has one"
     for record in start.node.records:
         if not start.units.keys().isdisjoint(record.gpus) and record.state not in SERVING:
             why = f" ({record.reason})" if record.reason else ""
-            yield f"{record.domain} is {after_is(record.state)}{why}; it starts as soon as {record.domain} is ready"
+            yield f"{record.domain} is {after_is(record.state)}{why}; the container starts once it is ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +254,10 @@ class _Check:
     rule: str
     sentences: Callable[[_Start], Iterator[str]]
     waits: bool = False
+
+    @property
+    def remedy(self) -> str:
+        return "" if self.waits else _RECREATE
 
 
 _CHECKS = (

@@ -4,19 +4,74 @@ One rule: few nodes are each told what their own GPUs lack; many are told what c
 counts equal reasons into one event, and cuts that at 1 kB.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
 
+from mpsd.grants.rules.placement import InsufficientResources, place
 from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
 from mpsd.kubelet.rules.node_pods import request_problems
-from mpsd.model.grants import Request
+from mpsd.model.grants import GpuCapacity, Request
 from mpsd.model.policy import Policy
 from mpsd.model.quantity import gib, is_zero
-from mpsd.scheduler.rules.capacity import NodeCapacity
+from mpsd.scheduler.rules.capacity import NodeCapacity, has_domain
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack
-from mpsd.scheduler.rules.shortage import NO_BOOKS, why_not
+
+# Why a node has no room for a request, in the words that `kubectl describe pod` shows.
+#
+# One rule: each GPU is named with what it lacks, and what is alike is said once.
+
+NO_BOOKS = "mpsd knows no GPU of this node"  # of one that has no MPSNode
+
+
+def why_not(request: Request, ledger: NodeCapacity) -> str:
+    """Why nothing of this node fits; empty where something does."""
+    if ledger.shut:
+        return ledger.shut
+    found = place(request, ledger.rooms, ledger.policy)
+    if not isinstance(found, InsufficientResources):
+        return ""
+    if not has_domain(request, ledger):
+        return f"no domain of this node has {request.gpus} GPUs"
+    lacks = [
+        *_lacks(request, ledger.rooms, ledger),
+        *((one.gpu.label, f"is {one.reason}", "") for one in ledger.closed),
+    ]
+    if request.gpus > 1 and not any(words for _label, words, _short in lacks):
+        return f"no domain of this node has {request.gpus} GPUs with room"
+    said = _joined((label, words, short) for label, words, short in lacks if words)
+    return f"{said}; wanted are {request.gpus} GPUs of one domain" if request.gpus > 1 else said
+
+
+def _lacks(request: Request, rooms: Iterable[GpuCapacity], ledger: NodeCapacity) -> Iterator[tuple[str, str, str]]:
+    """Of each GPU its label, what it lacks, and the same after another GPU that lacks the like; empty for nothing."""
+    clients = ledger.policy.requests.clients_per_grant
+    for room in rooms:
+        label = room.gpu.label
+        if room.memory_mib < request.memory_mib:
+            free = gib(max(0, room.memory_mib))
+            yield label, f"has {free} of {gib(request.memory_mib)} GiB free", free
+        elif room.thread_percent < (request.thread_percent or 0):
+            percent = str(max(0, room.thread_percent))
+            yield label, f"has {percent} of {request.thread_percent} % of the threads free", percent
+        elif room.clients < clients:
+            left = str(max(0, room.clients))
+            yield label, f"has {left} of {clients} clients free", left
+        else:
+            yield label, "", ""
+
+
+def _joined(lacks: Iterable[tuple[str, str, str]]) -> str:
+    """`gpu0 has 3 of 7 GiB free, gpu1 4, gpu2 is cordoned`."""
+    said: list[str] = []
+    kind = ""
+    for label, words, short in lacks:
+        now = words.replace(short, "", 1) if short else ""
+        said.append(f"{label} {short}" if short and now == kind else f"{label} {words}")
+        kind = now
+    return ", ".join(said)
+
 
 _FEW = 16
 _NEVER = frozenset({Lack.BOOKS, Lack.SIZE})  # whoever is stopped there, it would not fit

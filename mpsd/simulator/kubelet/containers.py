@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mpsd.kubelet.rules.messages import Answer
+from mpsd.kubelet.rules.allocation import Answer
 from mpsd.simulator.kubelet.pods import SimContainer, SimPod
 
 KILLED = 137  # the exit code of what ended with SIGKILL, or nobody knows how

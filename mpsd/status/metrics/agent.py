@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
 from mpsd.agent.sources import AgentSources
-from mpsd.kubelet.call_counts import PluginCallCounts
+from mpsd.kubelet.rules.plugin_calls import PluginCallCounts
 from mpsd.mps.control_daemon import command_times
 from mpsd.platform.listener import Handler
 from mpsd.status.metrics.rules.samples import Sample, command_samples, plugin_samples, samples, text

@@ -14,8 +14,7 @@ from mpsd.model.grants import GpuCapacity, Request
 from mpsd.model.problem import shown, shown_name
 from mpsd.model.quantity import gib
 from mpsd.platform.rules.kubernetes_objects import LABELS, NodeWishes, kept_away
-from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity
-from mpsd.scheduler.rules.shortage import can_ever, has_domain
+from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity, can_ever, has_domain
 from mpsd.status.rules.pods import Explanation, ExplanationContext, PodSeen, Why, counted, listed, quoted, wanted
 
 # Why no GPU of a whole cluster has room for a request, in the few words that a person reads.

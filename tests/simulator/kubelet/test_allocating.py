@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from mpsd.kubelet.rules.messages import Answer, DeviceNode, HostMount
+from mpsd.kubelet.rules.allocation import Answer, DeviceNode, HostMount
+from mpsd.kubelet.rules.ledger import ContainerDevices
 from mpsd.kubelet.rules.node_pods import ContainerName
-from mpsd.kubelet.rules.pod_grants import ContainerDevices
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.simulator.kubelet.versions import NEWEST, OLDEST
 from tests.simulator.kubelet.conftest import Story

@@ -4,10 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from mpsd.kubelet.device_plugin import PluginServer, register
-from mpsd.kubelet.registration import PluginService
-from mpsd.kubelet.rules.allocation import DeviceListStrategy
-from mpsd.kubelet.settings import KubeletSettings
+from mpsd.kubelet.client import register
+from mpsd.kubelet.device_plugin import PluginServer, PluginService
 from mpsd.simulator.kubelet.versions import CONFUSED
 from tests.simulator.kubelet.conftest import Story
 from tests.simulator.kubelet.world import MEMORY, Plugin, World, play
@@ -17,16 +15,7 @@ Tell = Callable[[Story], None]
 
 @asynccontextmanager
 async def service(world: World, plugin: Plugin) -> AsyncIterator[PluginService]:
-    settings = KubeletSettings(
-        node="gpu-1",
-        kubelet_directory=world.folder,
-        pod_resources=world.folder / "pod-resources" / "kubelet.sock",
-        kubeconfig=None,
-        address="127.0.0.1",
-        port=0,
-        device_list_strategy=DeviceListStrategy.ENVVAR,
-    )
-    kept = PluginService(MEMORY, plugin.endpoint, plugin, settings, lambda *_call: None)
+    kept = PluginService(MEMORY, world.folder / "device-plugins", plugin.endpoint, plugin, lambda *_call: None)
     running = asyncio.create_task(kept.run())
     try:
         await all_can_be_had(world)

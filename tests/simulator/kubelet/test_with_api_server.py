@@ -9,7 +9,8 @@ from typing import Any
 
 import aiohttp
 
-from mpsd.kubelet.device_plugin import PluginServer, register
+from mpsd.kubelet.client import register
+from mpsd.kubelet.device_plugin import PluginServer
 from mpsd.simulator.api_server.cluster import SimulatedCluster
 from mpsd.simulator.api_server.server import ApiServer as Server
 from mpsd.simulator.api_server.server import write_kubeconfig

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from pathlib import Path
 from typing import Any
 
-from mpsd.kubelet.device_plugin import PluginServer, register
-from mpsd.kubelet.pod_resources import held_devices
-from mpsd.kubelet.rules.messages import Answer, Device
-from mpsd.kubelet.rules.pod_grants import ContainerDevices
+from mpsd.kubelet.client import held_devices, register
+from mpsd.kubelet.device_plugin import PluginServer
+from mpsd.kubelet.rules.allocation import Answer, Device
+from mpsd.kubelet.rules.ledger import ContainerDevices
 from mpsd.platform import processes
 from mpsd.platform.waiting import until
 from mpsd.simulator.kubelet.containers import ContainerRun, Running

@@ -19,7 +19,7 @@ from mpsd.admission.review_api import WebhookMetrics
 from mpsd.model.metrics import Teller, told_by
 from mpsd.model.node_status import NodeStatus
 from mpsd.platform.server_metrics import ServerMetrics
-from mpsd.scheduler.metrics import SchedulerMetrics
+from mpsd.scheduler.api import SchedulerMetrics
 from tests.whole.machine.conftest import on_machine
 from tests.whole.machine.machine import Machine, eventually
 

@@ -17,8 +17,8 @@ from mpsd.kubelet.api.podresources_pb2_grpc import PodResourcesListerServicer, a
 from mpsd.kubelet.device_plugin import StartDeferred
 from mpsd.kubelet.ledger import KubeletGrants
 from mpsd.kubelet.plugins import MemoryPlugin, NodeDevices
-from mpsd.kubelet.rules.allocation import DeviceListStrategy, JournalEntry, NodeConditions
-from mpsd.kubelet.rules.devices import gpu_of, memory_devices
+from mpsd.kubelet.rules.allocation import DeviceListStrategy, NodeConditions, gpu_of, memory_devices
+from mpsd.kubelet.rules.ledger import JournalEntry
 from mpsd.kubelet.rules.node_pods import Bystander, NodePod, read_bystander, read_node_pod
 from mpsd.model.domain import Domain
 from mpsd.mps.node import Node
@@ -295,7 +295,7 @@ def test_no_container_starts_before_kubelet_has_said_what_its_pod_holds(monkeypa
     async def story(world: World) -> None:
         monkeypatch.setattr(plugins, "_ANSWER_S", 0.3)
         await world.kubelet.stop()
-        with pytest.raises(StartDeferred, match="kubelet does not say who holds what"):
+        with pytest.raises(StartDeferred, match="kubelet does not list who holds which device"):
             await _plugin(world.ledger).pre_start(mem_ids(7))
         waiting = asyncio.create_task(world.ledger.until_answered(DEADLINE_S))
         await world.kubelet.start()

@@ -4,8 +4,8 @@ import pytest
 
 from mpsd.platform.kube import Object
 from mpsd.scheduler.node import KnownNode, read_told
-from mpsd.scheduler.rules.capacity import ReservationFate, Terms
-from mpsd.scheduler.rules.reservations import KEY
+from mpsd.scheduler.rules.capacity import Terms
+from mpsd.scheduler.rules.reservations import KEY, ReservationFate
 from tests.model.worlds import POLICY
 from tests.whole.scheduler.world import told
 

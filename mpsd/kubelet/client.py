@@ -1,0 +1,123 @@
+"""The agent's calls to kubelet over its Unix sockets: registering a device plugin, and listing who holds which devices.
+
+An answer that cannot be read is KubeletUnavailable, never an empty list, which would free every device.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+import grpc
+
+from mpsd.kubelet.api import deviceplugin_pb2 as plugin_api
+from mpsd.kubelet.api import podresources_pb2 as resources_api
+from mpsd.kubelet.api.deviceplugin_pb2_grpc import RegistrationStub
+from mpsd.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
+from mpsd.kubelet.rules.ledger import ContainerDevices, Kind
+from mpsd.kubelet.rules.node_pods import ContainerName, PodKey
+
+VERSION = "v1beta1"
+KUBELET_SOCKET = "kubelet.sock"
+OPTIONS = plugin_api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+_LONGEST_DETAILS = 300
+# 500 pods with 139 devices each are 6 MB where kubelet gives an entry a device, as it does in 1.36.
+_LONGEST_ANSWER = 64 * 1024**2
+
+
+class KubeletUnavailable(Exception):
+    """Kubelet does not answer now; it may again."""
+
+
+class KubeletRefused(Exception):
+    """Kubelet refused the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class SocketIdentity:
+    """One socket file for ever: a restarted kubelet's, at the same path, has another inode or another time."""
+
+    device: int
+    inode: int
+    changed_ns: int
+
+
+def identity_of(path: Path) -> SocketIdentity | None:
+    """None where there is no such file."""
+    try:
+        stat = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return SocketIdentity(stat.st_dev, stat.st_ino, stat.st_ctime_ns)
+
+
+async def register(folder: Path, endpoint: str, resource: str, deadline_s: float = 15.0) -> None:
+    """Registers the socket `endpoint` in kubelet's folder for `resource`; the socket must answer already.
+
+    KubeletUnavailable where a retry may help, KubeletRefused where kubelet refused. A newer kubelet dials the socket
+    before it answers, for 10 s at most (client.go of kubelet's device manager), hence the deadline.
+    """
+    path = folder / KUBELET_SOCKET
+    request = plugin_api.RegisterRequest(version=VERSION, endpoint=endpoint, resource_name=resource, options=OPTIONS)
+    async with dial(path) as channel:
+        try:
+            await RegistrationStub(channel).Register(request, timeout=deadline_s)
+        except grpc.aio.AioRpcError as error:
+            raise _error_for(error, path, deadline_s) from None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceList:
+    """Kubelet's list of devices. pods: all that kubelet knows, also those that hold nothing."""
+
+    held: tuple[ContainerDevices, ...]
+    pods: frozenset[PodKey]
+
+
+async def held_devices(socket: Path, resources: Mapping[str, Kind], deadline_s: float = 5.0) -> DeviceList:
+    """What each container holds of `resources`, by their names; containers that hold none are left out.
+
+    Kubelet does not list init containers, except those that it restarts. Sorted, which kubelet's answer is not, so that
+    equal states give equal lists. KubeletUnavailable where kubelet did not answer.
+    """
+    async with dial(socket, ("grpc.max_receive_message_length", _LONGEST_ANSWER)) as channel:
+        try:
+            request = resources_api.ListPodResourcesRequest()
+            answer = await PodResourcesListerStub(channel).List(request, timeout=deadline_s)
+        except grpc.aio.AioRpcError as error:
+            raise KubeletUnavailable(str(_error_for(error, socket, deadline_s))) from None
+    held = sorted(_holding(answer.pod_resources, resources), key=lambda one: astuple(one.container))
+    return DeviceList(tuple(held), frozenset((pod.namespace, pod.name) for pod in answer.pod_resources))
+
+
+def _holding(pods: Iterable[resources_api.PodResources], resources: Mapping[str, Kind]) -> Iterable[ContainerDevices]:
+    """Kubelet 1.20 gives one entry a resource, 1.36 one a device and NUMA node: each id counts once."""
+    for pod in pods:
+        for container in pod.containers:
+            ids: dict[Kind, set[str]] = {"memory": set(), "percent": set()}
+            for entry in container.devices:
+                if entry.resource_name in resources:
+                    ids[resources[entry.resource_name]].update(entry.device_ids)
+            if any(ids.values()):
+                name = ContainerName(pod.namespace, pod.name, container.name)
+                yield ContainerDevices(name, tuple(sorted(ids["memory"])), tuple(sorted(ids["percent"])))
+
+
+def dial(path: Path, *more: tuple[str, int]) -> grpc.aio.Channel:
+    """A channel to one Unix socket. more: options of gRPC."""
+    # What grpc would send by default, the path in percent signs, is refused by stricter servers: grpc/grpc #38142.
+    always = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
+    return grpc.aio.insecure_channel(f"unix:{path}", options=[*always, *more])
+
+
+def _error_for(error: grpc.aio.AioRpcError, path: Path, deadline_s: float) -> KubeletUnavailable | KubeletRefused:
+    """KubeletUnavailable where a retry may help, else KubeletRefused."""
+    code, details = error.code(), " ".join((error.details() or "").split())[:_LONGEST_DETAILS]
+    match code:
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return KubeletUnavailable(f"kubelet did not answer on {path} within {deadline_s:g} s")
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:  # cancelled: it stops while it is asked
+            return KubeletUnavailable(f"kubelet does not answer on {path}: {details}")
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return KubeletRefused(f"the server on {path} does not offer this kubelet API: {details}")
+        case _:
+            return KubeletRefused(f"kubelet refused the call on {path}: {details or code.name}")
