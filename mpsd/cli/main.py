@@ -39,7 +39,7 @@ _MODULES = {
     "demo": "mpsd.simulator.demo.demo",
     "bench": "mpsd.bench.verb",
     "install": "mpsd.containers.install",
-    "uninstall": "mpsd.containers.uninstall",
+    "uninstall": "mpsd.containers.install",
 }
 _VERBS = {
     name: Verb(line, _MODULES.get(name, f"mpsd.cli.{name}"), _EXTRAS.get(name, "agent"))

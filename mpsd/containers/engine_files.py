@@ -1,23 +1,20 @@
-"""The configuration files of container engines, read and replaced as a whole, each with a copy of what it was.
+"""The configuration files of container engines: read and replaced as a whole, with backups, and who may write them.
 
-One rule: a file is replaced in one step, with its owner, mode and label, and only while it says what it said when the
-change was decided; a file that is a link is followed, because whoever made the link wants it to stay one.
+A file is replaced in one step, with its owner, mode and label, and only while it is as it was when the change was
+decided. A file that is a link is followed, because whoever made the link wants it to stay one.
 """
 
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
-
 from mpsd.containers.engines.change import FileChange
 from mpsd.model.problem import InvalidInput, Problem, shown
-from mpsd.platform import local_api
 
 _LARGEST_BYTES = 3 * 1024**2
 _BACKUP = ".before-mpsd"
@@ -143,48 +140,10 @@ def _unusable(path: Path, message: str, remedy: str) -> InvalidInput:
     return InvalidInput(str(path), [Problem("engine-config", "the file", shown(path.name), message, remedy)])
 
 
-# What people call the containers of docker and podman, which tell their runtimes ids alone.
-#
-# One rule: an engine is asked with a short deadline, and where none answers a container has its id for a name.
-#
-# Source: https://docs.docker.com/reference/api/engine/ (GET /containers/json), which podman's service answers too.
-
-_DEADLINE_S = 1.0
-_OK = 200
-
-
-class _NamedContainer(msgspec.Struct, rename="pascal"):
-    """names: each with a slash before it; those with a second one are links of old."""
-
-    id: str
-    names: list[str] = []
-
-
-def engine_names(sockets: Iterable[Path]) -> dict[str, str]:
-    """From the ids of the containers that run to their names, as far as anybody tells."""
-    return {container.id: name for socket in sockets for container in _running(socket) if (name := _name(container))}
-
-
-def _running(socket: Path) -> list[_NamedContainer]:
-    try:
-        status, body = local_api.ask(socket, "GET", "/containers/json", timeout_s=_DEADLINE_S)
-        return msgspec.json.decode(body, type=list[_NamedContainer]) if status == _OK else []
-    except (local_api.NotRunning, msgspec.MsgspecError, OSError):
-        return []
-
-
-def _name(container: _NamedContainer) -> str:
-    plain = [name.removeprefix("/") for name in container.names]
-    return next((name for name in plain if name and "/" not in name), "")
-
-
-# Whether somebody other than root could change a program that root will run.
-#
-# One rule: every folder and every link on the way counts, because whoever may write one of them may put another thing
-# in its place.
+# -- whether somebody other than root could change a program that root will run: every folder and link on the way counts
 
 _LINKS = 40  # what the kernel follows
-_MOST = 5  # problems that are said
+_MOST = 5  # problems that are reported
 
 
 def writable_by_others(what: str, path: Path, *, below: bool = False) -> list[Problem]:

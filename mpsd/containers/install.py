@@ -1,10 +1,13 @@
-"""`mpsd install`: makes docker, containerd or podman know the runtime mpsd."""
+"""`mpsd install` and `mpsd uninstall`: add the runtime mpsd to docker, containerd or podman, and take it out again.
+
+--root stands for /, so a path that is written into a file never begins with it. What is shown is what is done.
+"""
 
 import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,15 +19,13 @@ from mpsd.containers.engine_files import writable_by_others
 from mpsd.containers.engines import change
 from mpsd.containers.engines.change import CONFIGURATION, LAUNCHER, Engine, FileChange
 from mpsd.containers.engines.launcher import launcher
-from mpsd.containers.users import ContainerUser
+from mpsd.containers.users import ContainerUser, users
 from mpsd.model.problem import InvalidInput, Problem, printable, shown
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
 from mpsd.platform.options import OutputFormat, RunDirectory
 from mpsd.platform.settings import SYSTEM_DIRECTORY, settings
 
-# What `mpsd install` and `mpsd uninstall` share: their options, and the paths that come of them.
-#
-# One rule: --root stands for /, so what is written into a file never begins with it.
+# -- options and paths -----------------------------------------------------------------------------------------------
 
 _LONGEST = 4096
 EngineName = Annotated[Engine, typer.Argument(metavar="ENGINE", help="docker, containerd or podman.")]
@@ -42,8 +43,21 @@ Config = Annotated[
 Root = Annotated[str, typer.Option("--root", metavar="DIR", help="A folder that stands for /, such as an image's.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show every step and difference, and change nothing.")]
 
+_LOG = "/var/log/mpsd/runtime.log"
+Next = Annotated[
+    str,
+    typer.Option(
+        "--next",
+        metavar="PATH",
+        help="The runtime behind it; else nvidia-container-runtime where it is there, else runc.",
+        show_default=False,
+    ),
+]
+Log = Annotated[str, typer.Option("--log", metavar="FILE", help="Where mpsd-runtime writes what it does.")]
+Force = Annotated[bool, typer.Option("--force", help="Although containers use it: says what that costs them.")]
 
-class Places:
+
+class _Places:
     """The files of one engine below a root. launcher: as it is written into files."""
 
     def __init__(self, engine: Engine, to: str, config: str | None, root: str) -> None:
@@ -51,7 +65,7 @@ class Places:
         _check("--to", to)
         self.root = Path(root).absolute()
         if not self.root.is_dir():
-            message, remedy = "is no folder that is there", "make it, or name another"
+            message, remedy = "is no existing folder", "make it, or name another"
             problem = Problem("setting", "--root", printable(root, _LONGEST), message, remedy)
             raise InvalidInput("settings", [problem])
         self.launcher = to
@@ -77,24 +91,21 @@ class Places:
 
 def _check(option: str, path: str) -> None:
     if not path.startswith("/") or path.endswith("/") or ".." in path.split("/") or not path.isprintable():
-        message = "is no path from / on"
-        problem = Problem("setting", option, shown(path), message, f"write it whole, such as {LAUNCHER}")
+        message = "is not an absolute path"
+        problem = Problem("setting", option, shown(path), message, f"write it from / on, such as {LAUNCHER}")
         raise InvalidInput("settings", [problem])
 
 
-# What `mpsd install` and `mpsd uninstall` say of what they do.
-#
-# One rule: one record holds it all, and text says the same as JSON.
+# -- the report: text has the same contents as JSON --------------------------------------------------------------------
 
-_DONE = {"create": "written", "change": "changed", "remove": "removed", "keep": "is as it should be"}
+_DONE = {"create": "written", "change": "changed", "remove": "removed", "keep": "unchanged"}
 _WOULD = {"create": "would be written", "change": "would be changed", "remove": "would be removed"}
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """to_do: commands for afterwards. users: containers that use mpsd. refused: why nothing is done, empty where it
-    is.
-    """
+class _Report:
+    """What is done. to_do: commands for afterwards. users: containers that use mpsd. refused: why nothing is done,
+    empty where something is."""
 
     verb: str
     engine: Engine
@@ -116,84 +127,62 @@ class Report:
             "dry_run": self.dry_run,
             "changed": self.changes_something and not self.dry_run and not self.refused,
             "refused": self.refused,
-            "users": [{"id": user.id, "name": user.name, "known_from": user.known_from} for user in self.users],
-            "changes": [_change_record(change) for change in self.changes],
+            "users": [asdict(user) for user in self.users],
+            "changes": [
+                {
+                    "file": one.file,
+                    "what": one.what,
+                    "action": one.action,
+                    "backup": one.backup,
+                    "spare": one.spare,
+                    "diff": one.diff(),
+                }
+                for one in self.changes
+            ],
             "to_do": list(self.to_do) if self.changes_something else [],
             "notes": list(self.notes),
         }
 
 
-def perform_and_say(report: Report, output: Format) -> None:
-    """In this order: a change that fails is not said to be done. OSError, engine_files.ChangedMeanwhile."""
+def _perform(report: _Report, output: Format) -> None:
+    """Makes the changes and reports each after it is made. OSError, engine_files.ChangedMeanwhile."""
     for one in report.changes:
         if not report.dry_run:
             engine_files.perform(one)
         if output is Format.TEXT:
-            _say_change(one, dry_run=report.dry_run)
+            _print_change(one, dry_run=report.dry_run)
     if output is Format.JSON:
         print_json(report.record())
         return
     if not report.changes_something:
-        _say(f"nothing to change: {report.engine} is as `mpsd {report.verb} {report.engine}` leaves it")
+        _print(f"nothing to change: {report.engine} is already as `mpsd {report.verb} {report.engine}` leaves it")
         return
     for command in report.to_do:
-        _say(f"now run: {command}")
+        _print(f"now run: {command}")
     for note in report.notes:
-        _say(f"note: {note}")
+        _print(f"note: {note}")
 
 
-def say_refusal(report: Report, remedy: str, output: Format) -> None:
-    if output is Format.JSON:
-        print_json(report.record())
-        return
-    program = f"mpsd {report.verb} {report.engine}"
-    complaints().print(f"{program}: refused: {report.refused}")
-    say_users(report.users)
-    complaints().print(one_line(remedy))
-
-
-def say_users(users: Sequence[ContainerUser]) -> None:
+def _print_users(users: Sequence[ContainerUser]) -> None:
     for user in users:
         complaints().print(one_line(f"  {user}: {user.known_from}"))
 
 
-def _say_change(change: FileChange, *, dry_run: bool) -> None:
+def _print_change(change: FileChange, *, dry_run: bool) -> None:
     done = (_WOULD | {"keep": _DONE["keep"]} if dry_run else _DONE)[change.action]
-    kept = f"; as it was: {change.backup}" if change.backup else ""
-    spare = f"; {change.spare} says the same now and is removed too" if change.spare else ""
-    _say(f"{change.file} ({change.what}): {done}{kept}{spare}")
+    kept = f"; backup: {change.backup}" if change.backup else ""
+    spare = f"; {change.spare} is now the same and is removed too" if change.spare else ""
+    _print(f"{change.file} ({change.what}): {done}{kept}{spare}")
     if dry_run and (diff := change.diff()):
         for line in diff.rstrip("\n").split("\n"):
-            _say(line)
+            _print(line)
 
 
-def _change_record(change: FileChange) -> dict[str, object]:
-    return {
-        "file": change.file,
-        "what": change.what,
-        "action": change.action,
-        "backup": change.backup,
-        "spare": change.spare,
-        "diff": change.diff(),
-    }
-
-
-def _say(sentence: str) -> None:
+def _print(sentence: str) -> None:
     answers().print(one_line(sentence.replace("\t", "    ")))
 
 
-_LOG = "/var/log/mpsd/runtime.log"
-
-Next = Annotated[
-    str,
-    typer.Option(
-        "--next",
-        metavar="PATH",
-        help="The runtime behind it; else nvidia-container-runtime where it is there, else runc.",
-        show_default=False,
-    ),
-]
-Log = Annotated[str, typer.Option("--log", metavar="FILE", help="Where mpsd-runtime writes what it does.")]
+# -- the commands ------------------------------------------------------------------------------------------------------
 
 
 def install(
@@ -220,7 +209,7 @@ def install(
         mpsd install containerd --next /usr/bin/nvidia-container-runtime
         mpsd install podman -o json
     """
-    places = Places(engine, to, config, root)
+    places = _Places(engine, to, config, root)
     try:
         launcher_now = places.find_launcher()
         found = places.find_config()
@@ -236,19 +225,17 @@ def install(
             notes.append(f"to take it out again: mpsd uninstall {engine} {elsewhere}")
         if found.linked_from:
             notes.insert(0, f"{found.linked_from} is a link, and stays one: {found.path} is the file")
-        is_heard = changes[-1].action != "keep"
-        to_do = change.to_do(engine) if is_heard else []
-        perform_and_say(Report("install", engine, changes, to_do, notes, dry_run), output)
+        to_do = change.to_do(engine) if changes[-1].action != "keep" else []
+        _perform(_Report("install", engine, changes, to_do, notes, dry_run), output)
     except (OSError, engine_files.ChangedMeanwhile) as error:
-        complain("install", engine, error)
-        raise typer.Exit(ExitCode.NO) from None
+        raise _failed("install", engine, error) from None
 
 
-def _launcher_text(places: Places, next_runtime: str, log: str, run_dir: str | None) -> str:
+def _launcher_text(places: _Places, next_runtime: str, log: str, run_dir: str | None) -> str:
     """InvalidInput where others than root could change what it runs."""
     python, folder = sys.executable, Path(mpsd.__file__).parents[1]
     unusable = [
-        Problem("setting", option, shown(path), "is no path from / on", "write it whole")
+        Problem("setting", option, shown(path), "is not an absolute path", "write it from / on")
         for option, path in (("--next", next_runtime), ("--log", log))
         if path and not path.startswith("/")
     ]
@@ -257,7 +244,7 @@ def _launcher_text(places: Places, next_runtime: str, log: str, run_dir: str | N
         *writable_by_others("this python", Path(python)),
         *writable_by_others("its library", Path(os.__file__).parent),
         *writable_by_others("the package mpsd", Path(mpsd.__file__).parent, below=True),
-        *writable_by_others("--to", _there(places.here(places.launcher))),
+        *writable_by_others("--to", _existing(places.here(places.launcher))),
     ]
     if next_runtime and places.root == Path("/"):
         problems += writable_by_others("--next", Path(next_runtime))
@@ -277,14 +264,97 @@ def _options(given: Mapping[str, str | None]) -> str:
     return shlex.join(word for name, value in given.items() if value for word in (name, value))
 
 
-def _there(path: Path) -> Path:
-    """What is there already of the way to it."""
-    return path if path.exists() else _there(path.parent)
+def _existing(path: Path) -> Path:
+    """The longest part of the path that exists."""
+    return path if path.exists() else _existing(path.parent)
 
 
-def complain(verb: str, engine: Engine, error: Exception) -> None:
-    remedy = "; be root for this" if isinstance(error, PermissionError) and os.geteuid() else ""
+def uninstall(
+    engine: EngineName,
+    to: To = LAUNCHER,
+    config: Config = None,
+    root: Root = "/",
+    force: Force = False,
+    dry_run: DryRun = False,
+    run_dir: RunDirectory = None,
+    output: OutputFormat = Format.TEXT,
+) -> None:
+    """Take the runtime `mpsd` out of docker's, containerd's or podman's configuration. Refused while containers use it.
+
+    Exactly what `mpsd install ENGINE` wrote is taken out again, and what others have written since stays; a file that
+    says nothing else than before is the same again, byte for byte. The launcher goes when no other engine's
+    configuration names it. Who uses it is asked of `mpsd up`, or, where that does not run, looked up in what the
+    runtimes keep of their containers. To take mpsd off a cluster is another verb: `kubectl mps uninstall`. Exits with 0
+    when the runtime is gone, 1 when containers use it or a file cannot be written, 2 when one cannot be used as it is.
+
+        mpsd uninstall docker --dry-run
+        mpsd uninstall docker && systemctl reload docker
+        mpsd uninstall containerd --force
+    """
+    places = _Places(engine, to, config, root)
+    try:
+        report = _uninstall_report(engine, places, run_dir, dry_run=dry_run)
+        if report.users and report.changes_something:
+            _although_used(report, force=force, output=output)
+        _perform(report, output)
+    except (OSError, engine_files.ChangedMeanwhile) as error:
+        raise _failed("uninstall", engine, error) from None
+
+
+def _uninstall_report(engine: Engine, places: _Places, run_dir: str | None, *, dry_run: bool) -> _Report:
+    found = places.find_config()
+    subject = str(found.linked_from or found.path)
+    kept = list(engine_files.backups(found.path).values())
+    after = found.text
+    if found.text is not None:
+        after = change.without_runtime(engine, found.text, subject, places.launcher, kept)
+    configuration = engine_files.with_spare(FileChange(str(found.path), f"{engine}'s configuration", found.text, after))
+    launcher = places.find_launcher()
+    others = [other for other in Engine if other != engine and _names(other, places)]
+    changes = [configuration, change.launcher_removed(str(launcher.path), launcher.text, others)]
+    to_do = change.to_do(engine) if configuration.action != "keep" else []
+    using = users(_socket(places, run_dir), places.root, places.launcher)
+    return _Report("uninstall", engine, changes, to_do, [], dry_run, using)
+
+
+def _although_used(report: _Report, *, force: bool, output: Format) -> None:
+    """Ends the program unless it is forced."""
+    cost = change.cost_of_going(report.engine, launcher_stays=report.changes[-1].action == "keep")
+    program = f"mpsd uninstall {report.engine}"
+    if force:
+        complaints().print(f"{program}: --force, although these containers use mpsd: {cost}")
+        _print_users(report.users)
+        return
+    count = len(report.users)
+    refused = f"{count} container{' uses' if count == 1 else 's use'} mpsd"
+    if output is Format.JSON:
+        print_json(replace(report, refused=refused).record())
+    else:
+        complaints().print(f"{program}: refused: {refused}")
+        _print_users(report.users)
+        complaints().print(one_line(f"stop and remove them first; or --force: {cost}"))
+    raise typer.Exit(ExitCode.NO)
+
+
+def _socket(places: _Places, run_dir: str | None) -> Path:
+    chosen = settings(run_directory=run_dir)
+    return places.here(str(SYSTEM_DIRECTORY / chosen.socket.name)) if chosen.by_default else chosen.socket
+
+
+def _names(engine: Engine, places: _Places) -> bool:
+    """Whether another engine's configuration names the launcher, or cannot be read, and so may."""
+    try:
+        found = engine_files.find(places.here(CONFIGURATION[engine]), places.root)
+    except (OSError, InvalidInput):
+        return True
+    return found.text is not None and change.names_launcher(engine, found.text, str(found.path), places.launcher)
+
+
+def _failed(verb: str, engine: Engine, error: Exception) -> typer.Exit:
+    """Reports why a file could not be used; the exit to raise."""
+    remedy = "; run it as root" if isinstance(error, PermissionError) and os.geteuid() else ""
     why = str(error)
     if isinstance(error, OSError) and error.filename:
         why = f"{error.filename} cannot be used: {error.strerror}"
     complaints().print(f"mpsd {verb} {engine}: {why}{remedy}")
+    return typer.Exit(ExitCode.NO)

@@ -1,27 +1,27 @@
-"""Which containers use mpsd: asked of `mpsd up`, else looked up in its ledger and in what the runtimes keep.
+"""The containers of this machine that use mpsd, and what people call them.
 
-One rule: no answer is not "nobody".
+`mpsd up` is asked; where it does not run, its ledger and the runtimes' own state below /run are read. A container uses
+mpsd when its poststop hook is mpsd-runtime's. One whose state cannot be read counts as one that may use mpsd. Only
+files that root's programs have written are read, never anything inside a container's own file system.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mpsd.model.identity import ProcessIdentity
 from mpsd.platform import local_api, processes, records
 
-# Which containers use mpsd: by what `mpsd up` says, or by the hooks in what runtimes keep of them.
-#
-# One rule: a container uses mpsd when a hook at its end is mpsd-runtime's; whatever cannot be read may be one.
-
-_STARTED_BY_PYTHON = "mpsd.runtime.main"  # what a hook says where mpsd-runtime was started without its launcher
+_STARTED_BY_PYTHON = "mpsd.runtime.main"  # in a hook where mpsd-runtime was started without its launcher
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerUser:
-    """A container that uses mpsd. name: as people know it, empty where nobody says. known_from: who says so."""
+    """A container that uses mpsd. name: as people know it, empty where unknown. known_from: how it was found."""
 
     id: str
     name: str
@@ -31,36 +31,28 @@ class ContainerUser:
         return f"{self.id} ({self.name})" if self.name else self.id
 
 
-def has_our_hook(document: object, launcher: str) -> bool:
+def _has_hook(document: object, launcher: str) -> bool:
     """Whether a bundle's config.json, or runc's state.json, has a poststop hook of mpsd-runtime."""
-    top = document if isinstance(document, dict) else {}
-    config = top.get("config")
-    state = config if isinstance(config, dict) else {}
-    hooks = [top.get("hooks"), state.get("Hooks"), state.get("hooks")]
-    return any(_is_ours(hook, launcher) for held in hooks for hook in _poststop(held))
+    top = _object(document)
+    state = _object(top.get("config"))
+    names = {"mpsd-runtime", Path(launcher).name}
+    for hooks in (top.get("hooks"), state.get("Hooks"), state.get("hooks")):
+        for hook in map(_object, _list(_object(hooks).get("poststop"))):
+            for word in (hook.get("path"), *_list(hook.get("args"))):
+                if isinstance(word, str) and (Path(word).name in names or _STARTED_BY_PYTHON in word):
+                    return True
+    return False
 
 
-def _poststop(hooks: object) -> list[Any]:
-    held = hooks.get("poststop") if isinstance(hooks, dict) else None
-    return held if isinstance(held, list) else []
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
-def _is_ours(hook: object, launcher: str) -> bool:
-    if not isinstance(hook, dict):
-        return False
-    args = hook.get("args")
-    words = [hook.get("path"), *(args if isinstance(args, list) else [])]
-    names = {"mpsd-runtime", _base(launcher)}
-    return any(isinstance(word, str) and (_base(word) in names or _STARTED_BY_PYTHON in word) for word in words)
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
-def _base(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-# Containers that use mpsd, where no `mpsd up` says so: found by what the runtimes keep of them below /run.
-#
-# One rule: only files that root's programs have written are read, never anything inside a container's own files.
+# -- what the runtimes keep of containers ----------------------------------------------------------------------------
 
 _BUNDLES = (  # of containerd, and of docker with a containerd of its own
     "run/containerd/io.containerd.runtime.v2.task/*/*/config.json",
@@ -76,7 +68,7 @@ _LARGEST_BYTES = 16 * 1024**2
 
 
 class _UnreadableRecord(Exception):
-    """Nothing is known of what is in a file."""
+    """A file whose contents are not known."""
 
 
 def bundle_users(root: Path, launcher: str) -> list[ContainerUser]:
@@ -85,7 +77,7 @@ def bundle_users(root: Path, launcher: str) -> list[ContainerUser]:
     for path, bundle in _kept(root):
         name = path.parent.name
         try:
-            is_user = has_our_hook(_read(bundle), launcher)
+            is_user = _has_hook(_read(bundle), launcher)
             known_from = str(bundle)
         except FileNotFoundError:
             continue  # it has ended meanwhile
@@ -97,7 +89,7 @@ def bundle_users(root: Path, launcher: str) -> list[ContainerUser]:
 
 
 def _kept(root: Path) -> Iterator[tuple[Path, Path]]:
-    """What is kept of each container, and the file of it that has the hooks."""
+    """The state of each container, and the file that has its hooks."""
     for pattern in (*_BUNDLES, *_STATES):
         yield from ((path, path) for path in sorted(root.glob(pattern)))
     for path in sorted(root.glob(_CRUN)):
@@ -108,13 +100,13 @@ def _kept(root: Path) -> Iterator[tuple[Path, Path]]:
         except _UnreadableRecord:
             yield path, path
             continue
-        bundle = status.get("bundle") if isinstance(status, dict) else None
+        bundle = _object(status).get("bundle")
         if isinstance(bundle, str):
             yield path, root / bundle.lstrip("/") / "config.json"
 
 
 def _read(path: Path) -> object:
-    """FileNotFoundError; _Unreadable."""
+    """FileNotFoundError; _UnreadableRecord."""
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST_BYTES + 1)
@@ -127,8 +119,10 @@ def _read(path: Path) -> object:
         raise _UnreadableRecord(str(error)) from None
 
 
+# -- what mpsd knows -------------------------------------------------------------------------------------------------
+
 _DEADLINE_S = 10.0
-_BOOKS = "grants/*.container.json"  # in the run directory
+_LEDGER = "grants/*.container.json"  # in the run directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +141,7 @@ class _NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class _UsingContainer:
-    """process: its first one, or its runtime while that makes it."""
+    """process: its first one, or the runtime that is creating it."""
 
     id: str
     process: ProcessIdentity
@@ -155,8 +149,8 @@ class _UsingContainer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
-    """What the ledger says of a container's grant, as far as it matters here."""
+class _LedgerEntry:
+    """A container's grant in the ledger, as far as it matters here."""
 
     id: str
     holder: _UsingContainer
@@ -184,13 +178,45 @@ def users(socket: Path, root: Path, launcher: str) -> list[ContainerUser]:
 
 def _in_ledger(run_directory: Path) -> list[ContainerUser]:
     found = []
-    for path in sorted(run_directory.glob(_BOOKS)):
+    for path in sorted(run_directory.glob(_LEDGER)):
         try:
-            written = records.read(path, _Written)
+            entry = records.read(path, _LedgerEntry)
         except records.UnreadableRecord as error:
             found.append(ContainerUser(path.name, "", f"{path} cannot be read ({error.reason}), so it may be one"))
             continue
-        if written and processes.is_alive(written.holder.process):
-            holder = written.holder
-            found.append(ContainerUser(holder.id, holder.name, f"holds grant {written.id}, {path} says"))
+        if entry and processes.is_alive(entry.holder.process):
+            holder = entry.holder
+            found.append(ContainerUser(holder.id, holder.name, f"holds grant {entry.id} in {path}"))
     return found
+
+
+# -- names: docker and podman pass only ids to their runtimes --------------------------------------------------------
+# Source: https://docs.docker.com/reference/api/engine/ (GET /containers/json), which podman's service answers too.
+
+_NAMES_S = 1.0
+_OK = 200
+
+
+class _NamedContainer(msgspec.Struct, rename="pascal"):
+    """names: each with a slash before it; those with a second one are links of old."""
+
+    id: str
+    names: list[str] = []
+
+
+def engine_names(sockets: Iterable[Path]) -> dict[str, str]:
+    """The names of running containers by their ids, as far as an engine answers."""
+    return {container.id: name for socket in sockets for container in _running(socket) if (name := _name(container))}
+
+
+def _running(socket: Path) -> list[_NamedContainer]:
+    try:
+        status, body = local_api.ask(socket, "GET", "/containers/json", timeout_s=_NAMES_S)
+        return msgspec.json.decode(body, type=list[_NamedContainer]) if status == _OK else []
+    except (local_api.NotRunning, msgspec.MsgspecError, OSError):
+        return []
+
+
+def _name(container: _NamedContainer) -> str:
+    plain = [name.removeprefix("/") for name in container.names]
+    return next((name for name in plain if name and "/" not in name), "")

@@ -10,8 +10,8 @@ from typing import NoReturn, TypeVar
 
 import typer
 
-from mpsd.containers.engine_files import engine_names
 from mpsd.containers.rules.grant_change import CurrentGrant, known_as, meant, words
+from mpsd.containers.users import engine_names
 from mpsd.model.node_status import GrantStatus, NodeStatus
 from mpsd.model.problem import printable, shown
 from mpsd.platform import local_api

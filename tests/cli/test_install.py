@@ -69,7 +69,7 @@ def test_done_twice_it_changes_nothing_and_says_so(root: Path, engine: str) -> N
     before = tree(root)
     done = install(root, engine)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"nothing to change: {engine} is as `mpsd install {engine}` leaves it" in done.stdout
+    assert f"nothing to change: {engine} is already as `mpsd install {engine}` leaves it" in done.stdout
     assert "systemctl" not in done.stdout
     assert tree(root) == before
 
@@ -92,7 +92,7 @@ def test_a_root_that_is_not_there_is_misuse(root: Path) -> None:
     done = install(root / "nowhere", "docker")
     assert (done.returncode, done.stdout) == (2, "")
     assert "nowhere" in done.stderr
-    assert "is no folder that is there" in done.stderr
+    assert "is no existing folder" in done.stderr
     assert not (root / "nowhere").exists()
 
 
@@ -111,7 +111,7 @@ def test_the_file_as_it_was_lies_beside_it_with_its_owner_and_mode(root: Path) -
     if os.geteuid() == 0:
         os.chown(root / DOCKER, 12345, 23456)
     was = (root / DOCKER).stat()
-    assert f"as it was: {root / DOCKER}.before-mpsd" in install(root, "docker").stdout
+    assert f"backup: {root / DOCKER}.before-mpsd" in install(root, "docker").stdout
     kept = root / f"{DOCKER}.before-mpsd"
     assert kept.read_text() == DAEMON_JSON
     for path in (kept, root / DOCKER):
@@ -142,7 +142,7 @@ def test_another_choice_writes_the_launcher_anew_and_leaves_the_engine_alone(roo
     install(root, "docker")
     done = install(root, "docker", "--next", "/usr/bin/crun")
     assert f"{root / LAUNCHER} (the launcher): changed" in done.stdout
-    assert f"{root / DOCKER} (docker's configuration): is as it should be" in done.stdout
+    assert f"{root / DOCKER} (docker's configuration): unchanged" in done.stdout
     assert "systemctl" not in done.stdout
     assert "/usr/bin/crun" in (root / LAUNCHER).read_text()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.containers.engine_files import engine_names
+from mpsd.containers.users import engine_names
 
 ID, OTHER = "a" * 64, "b" * 64
 
