@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -43,7 +43,10 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
+    """leaving: the namespaces that were deleted and may still be there."""
+
     kubeconfig: Path
+    leaving: list[str] = field(default_factory=list)
 
     def kubectl(self, *arguments: str, given: Object | str | None = None, within_s: float = 60.0) -> Said:
         """given: what is piped in. Never raises for what kubectl says."""
@@ -72,7 +75,7 @@ class Cluster:
 
     @contextmanager
     def namespace(self, *, exempt: bool = False) -> Iterator[str]:
-        """A namespace of its own; that it goes away again in time is part of every test."""
+        """A namespace of its own, which begins to go away at the end."""
         name = f"e2e-{uuid4().hex[:8]}"
         metadata = {"name": name, "labels": {"mpsd.io/exempt": "true"} if exempt else {}}
         self.do("create", "-f", "-", given={"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
@@ -81,4 +84,14 @@ class Cluster:
             yield name
         finally:
             self.do("delete", "namespace", name, "--wait=false")
-            eventually(lambda: "NotFound" in self.kubectl("get", "namespace", name).err, f"{name} gone", within_s=60.0)
+            self.leaving.append(name)
+
+    def until_namespaces_are_gone(self) -> None:
+        """That each goes away in time is part of the test that had it; it goes while others run."""
+        while self.leaving:
+            name = self.leaving.pop()
+            eventually(
+                lambda name=name: "NotFound" in self.kubectl("get", "namespace", name).err,
+                f"{name} gone",
+                within_s=60.0,
+            )

@@ -16,6 +16,7 @@ def webhook(
     host = pytestconfig.getoption("--webhook-host")
     with running_webhook(cluster, tmp_path_factory.mktemp("webhook"), host) as running:
         yield running
+        cluster.until_namespaces_are_gone()  # while there is a webhook
 
 
 @pytest.fixture
