@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from mpsd.platform.kube_time import seconds, stamp
+from mpsd.model.times import seconds, stamp
 
 FOLDER = Path(__file__).parent / "data" / "mpsnodes"
 NAMES = tuple(sorted(file.stem for file in FOLDER.glob("*.yaml")))

@@ -30,7 +30,6 @@ from mpsd.admission.rules.registration import (
 from mpsd.admission.settings import WebhookSettings
 from mpsd.platform.certificates import Certificates, fingerprints, validity
 from mpsd.platform.kube import Conflict, Kube, KubeError, Object, PatchKind, Resource
-from mpsd.platform.kube_time import seconds, stamp
 from mpsd.platform.logs import logger
 from mpsd.platform.rules.certificates import ANNOTATION, Stood, Validity, annotation, must_say, read_annotation
 
@@ -119,12 +118,12 @@ class Registrar:
 
     async def _tell(self, path: str, seen: Object, own: Validity) -> None:
         """When the certificate that we serve ends, where this configuration does not say it."""
-        now, there = time.time(), read_annotation(seen, seconds)
+        now, there = time.time(), read_annotation(seen)
         if not must_say(there, own, self._stood.get(path), now):
             if there and there.ends_at == own.ends_at:
                 self._stood[path] = Stood(own, now)
             return
-        said = {ANNOTATION: annotation(own, stamp)}
+        said = {ANNOTATION: annotation(own)}
         metadata = {"resourceVersion": seen["metadata"]["resourceVersion"], "annotations": said}
         resource, name = CONFIGURATIONS[path], self._settings.service
         await self._kube.patch(resource, name, {"metadata": metadata}, PatchKind.MERGE)

@@ -26,7 +26,6 @@ from mpsd.mps.records import DomainRecords
 from mpsd.mps.rules.control_protocol import NotUnderstood
 from mpsd.platform import records
 from mpsd.platform.event_loop import DeathWatch
-from mpsd.platform.kube_time import stamp
 from mpsd.platform.logs import logger
 from mpsd.platform.settings import Settings
 from mpsd.watchdog.watchdog import Watchdog
@@ -48,7 +47,7 @@ class EventHistory:
 
     def compare(self, before: NodeView | None, now: NodeView) -> None:
         """Adds the events between two consecutive views. before: None for the first."""
-        self._kept.extend(_past(event) for event in node_events(before, now, "", stamp))
+        self._kept.extend(_past(event) for event in node_events(before, now, ""))
 
     def add(self, event: Event) -> None:
         """An event that no view shows; a repeated one is kept once, at its last time."""

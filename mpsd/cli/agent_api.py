@@ -26,8 +26,9 @@ from mpsd.model.node_status import NodeStatus, without_arguments
 from mpsd.model.node_view import WaitingRequest
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem
-from mpsd.model.quantity import DAY_S, memory_unit, whole_units
+from mpsd.model.quantity import memory_unit, whole_units
 from mpsd.model.request import GPUS, PERCENT, GpuRequest, each_mib, each_percent, problems_with_asked
+from mpsd.model.times import DAY_S
 from mpsd.platform import processes
 from mpsd.platform.listener import Handler, Listener, ListenerSettings, UnixPath, json_answer, peer_pid
 from mpsd.platform.settings import GRANT

@@ -14,7 +14,7 @@ from mpsd.model.conditions import CONDITION, REASONS_OF_DOMAINS, Truth
 from mpsd.model.domain import Domain, State, unknown_cordons
 from mpsd.model.names import HEARTBEAT_S, STALE_S
 from mpsd.model.problem import shown
-from mpsd.model.quantity import lasting
+from mpsd.model.times import lasting
 
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.node_status import CardStatus, NodeStatus

@@ -3,7 +3,7 @@
 One rule: a reason never changes its name, since people's alerts are made of them; what happened is in the message.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
@@ -11,12 +11,12 @@ from typing import Any
 
 from mpsd.model.identity import PodName
 from mpsd.model.problem import LONGEST_NAME
+from mpsd.model.times import stamp
 
 COMPONENT = "mpsd-agent"
 _LONGEST_MESSAGE = 1024  # Kubernetes' own limit
 
 Object = dict[str, Any]
-Stamp = Callable[[float], str]  # seconds since 1970 in RFC 3339
 
 
 class Reason(StrEnum):
@@ -110,7 +110,7 @@ class EventCount:
         return f"{one.subject.name[: LONGEST_NAME - 17]}.{mark}"
 
 
-def event_object(told: EventCount, node: str, stamp: Stamp) -> Object:
+def event_object(told: EventCount, node: str) -> Object:
     """The Event to create."""
     subject = told.happening.subject
     involved = {"apiVersion": "v1", "kind": subject.kind, "name": subject.name, "uid": subject.uid}
@@ -133,7 +133,7 @@ def event_object(told: EventCount, node: str, stamp: Stamp) -> Object:
     }
 
 
-def event_patch(told: EventCount, stamp: Stamp) -> Object:
+def event_patch(told: EventCount) -> Object:
     """The merge patch that counts an Event up."""
     return {"count": told.count, "lastTimestamp": stamp(told.last)}
 
@@ -144,7 +144,7 @@ def count_in(event: Mapping[str, Any]) -> int:
     return count if isinstance(count, int) and count > 0 else 0
 
 
-def is_told_by(event: Mapping[str, Any], told: EventCount, stamp: Stamp) -> bool:
+def is_told_by(event: Mapping[str, Any], told: EventCount) -> bool:
     """Whether an Event in the API already tells of this, by the time that it last happened."""
     last = event.get("lastTimestamp")
     return told.happening.at is not None and isinstance(last, str) and last >= stamp(told.last)

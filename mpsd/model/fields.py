@@ -5,14 +5,11 @@ An object of so many fields that reading them would take seconds is not read to 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TypeVar
 
 from mpsd.model.problem import Problem, printable, shown
-
-Seconds = Callable[[str], float | None]  # since 1970, of a time as Kubernetes writes it; None for any other text
-
 
 Fields = Mapping[str, object]
 Wanted = TypeVar("Wanted")

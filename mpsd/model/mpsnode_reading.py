@@ -3,7 +3,7 @@
 Any JSON is a node here, with what could be read of it and the rest reported as unreadable; nothing raises.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from mpsd.model.cluster_status import (
     ClusterNode,
@@ -20,7 +20,7 @@ from mpsd.model.cluster_status import (
     is_stale,
 )
 from mpsd.model.domain import ALL, Domain, drains
-from mpsd.model.fields import FieldReader, Fields, Seconds
+from mpsd.model.fields import FieldReader, Fields
 from mpsd.model.mpsnode import (
     MPSNode,
     MPSNodeMetadata,
@@ -33,17 +33,16 @@ from mpsd.model.mpsnode import (
     read,
 )
 from mpsd.model.problem import shown
+from mpsd.model.times import seconds
 
-_Time = Callable[[str | None], float | None]  # RFC 3339, in seconds since 1970
 
-
-def cluster_status(mpsnodes: Iterable[object], now: float, seconds: Seconds) -> ClusterStatus:
+def cluster_status(mpsnodes: Iterable[object], now: float) -> ClusterStatus:
     """The nodes by name."""
-    nodes = [read_mpsnode(thing, now, seconds) for thing in mpsnodes]
+    nodes = [read_mpsnode(thing, now) for thing in mpsnodes]
     return ClusterStatus(now, tuple(sorted(nodes, key=lambda node: node.name)))
 
 
-def read_mpsnode(thing: object, now: float, seconds: Seconds) -> ClusterNode:
+def read_mpsnode(thing: object, now: float) -> ClusterNode:
     """One MPSNode, whatever it holds."""
     fields: Fields = thing if isinstance(thing, dict) else {}
     shape = FieldReader()
@@ -53,24 +52,24 @@ def read_mpsnode(thing: object, now: float, seconds: Seconds) -> ClusterNode:
         unreadable = [f"the object is {shown(thing)}, which is no MPSNode"]
     if shape.too_many:  # nothing of it may be believed
         found, unreadable = MPSNode(found.metadata), [str(shape.too_many)]
-    return _node(found, unreadable, now, lambda text: seconds(text) if text else None)
+    return _node(found, unreadable, now)
 
 
-def _node(found: MPSNode, unreadable: Sequence[str], now: float, time: _Time) -> ClusterNode:
+def _node(found: MPSNode, unreadable: Sequence[str], now: float) -> ClusterNode:
     status = found.status or MPSNodeStatus()
     name = (found.metadata or MPSNodeMetadata()).name or "(no name)"
     cordoned = frozenset((found.spec or MPSNodeSpec()).cordoned or ())
-    told_at = time(status.told_at)
+    told_at = seconds(status.told_at)
     stale = is_stale(told_at, now)
     conditions = [
         ConditionStatus(
-            one.type or "", one.status or "", one.reason or "", one.message or "", time(one.last_transition_time)
+            one.type or "", one.status or "", one.reason or "", one.message or "", seconds(one.last_transition_time)
         )
         for one in status.conditions or ()
     ]
-    domains = _domains(status, name, time)
+    domains = _domains(status, name)
     gpus = _gpus(status.gpus or (), name, cordoned, domains)
-    violations = _violations(status, time)
+    violations = _violations(status)
     return ClusterNode(
         name=name,
         ready=is_ready(told_at, stale, [gpu.state for gpu in gpus], conditions),
@@ -81,14 +80,14 @@ def _node(found: MPSNode, unreadable: Sequence[str], now: float, time: _Time) ->
         conditions=tuple(conditions),
         gpus=tuple(gpus),
         domains=tuple(domains),
-        pods=None if status.grants is None else _pods(status.grants, name, violations, time),
+        pods=None if status.grants is None else _pods(status.grants, name, violations),
         unreadable=tuple(unreadable),
         version=status.version or "",
         violations=violations,
     )
 
 
-def _domains(status: MPSNodeStatus, node: str, time: _Time) -> list[DomainRow]:
+def _domains(status: MPSNodeStatus, node: str) -> list[DomainRow]:
     rows = []
     for domain in status.domains or ():
         canary, faults = domain.canary, domain.faults
@@ -99,7 +98,7 @@ def _domains(status: MPSNodeStatus, node: str, time: _Time) -> list[DomainRow]:
                 name=domain.name or "",
                 gpus=tuple(domain.gpus or ()),
                 state=domain.state or "unknown",
-                since=time(domain.since),
+                since=seconds(domain.since),
                 reason=domain.reason or "",
                 restarts=domain.restarts,
                 suspects=tuple([(one.pod or "", one.faults) for one in suspects]),
@@ -107,7 +106,7 @@ def _domains(status: MPSNodeStatus, node: str, time: _Time) -> list[DomainRow]:
                 doubt=(canary.problem or canary.warning or "") if canary else "",
                 version=domain.version or "",
                 faults=faults.count if faults else None,
-                last_fault=time(faults.last) if faults else None,
+                last_fault=seconds(faults.last) if faults else None,
             )
         )
     return rows
@@ -145,16 +144,14 @@ def _gpus(
     return rows
 
 
-def _pods(
-    grants: Sequence[ReportedGrant], node: str, violations: ShownViolations | None, time: _Time
-) -> tuple[PodStatus, ...]:
+def _pods(grants: Sequence[ReportedGrant], node: str, violations: ShownViolations | None) -> tuple[PodStatus, ...]:
     reported = sum([grant.violations is not None for grant in grants])
     others = PodViolations() if violations and violations.pods == reported else None
     rows = []
     for grant in grants:
         namespace, _slash, name = (grant.pod or "").rpartition("/")
         own = grant.violations
-        last = _violation(own.last, grant.pod, time) if own and own.last else None
+        last = _violation(own.last, grant.pod) if own and own.last else None
         rows.append(
             PodStatus(
                 node=node,
@@ -173,17 +170,17 @@ def _pods(
     return tuple(rows)
 
 
-def _violations(status: MPSNodeStatus, time: _Time) -> ShownViolations | None:
+def _violations(status: MPSNodeStatus) -> ShownViolations | None:
     found = status.violations
     if found is None:
         return None
-    last = tuple([_violation(one, one.pod, time) for one in found.last or ()])
-    return ShownViolations(time(found.since), found.pods, _counts(found.counts), last)
+    last = tuple([_violation(one, one.pod) for one in found.last or ()])
+    return ShownViolations(seconds(found.since), found.pods, _counts(found.counts), last)
 
 
-def _violation(found: ReportedPodViolation, pod: str | None, time: _Time) -> ShownViolation:
+def _violation(found: ReportedPodViolation, pod: str | None) -> ShownViolation:
     namespace, _slash, name = (pod or "").rpartition("/")
-    return ShownViolation(time(found.at), found.kind or "", found.action or "", namespace, name)
+    return ShownViolation(seconds(found.at), found.kind or "", found.action or "", namespace, name)
 
 
 def _counts(counts: Iterable[ReportedCount] | None) -> tuple[KindCount, ...]:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from mpsd.model.quantity import DAY_S
+from mpsd.model.times import DAY_S
 from mpsd.platform.certificates import (
     FolderCertificates,
     Pair,

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mpsd.model.problem import InvalidInput, Problem, shown
-from mpsd.model.quantity import DAY_S, HOUR_S, MINUTE_S
+from mpsd.model.times import DAY_S, HOUR_S, MINUTE_S
 from mpsd.platform.domain_folder import LONGEST_SOCKET_PATH, DomainFolder
 
 SYSTEM_DIRECTORY = Path("/run/mpsd")

@@ -17,8 +17,8 @@ from mpsd.grants.rules.placement import InsufficientResources
 from mpsd.kubelet.rules.gpu_choice import SharedPod, annotations_at_bind
 from mpsd.model.grants import GpuName
 from mpsd.model.policy import Policy
+from mpsd.model.times import stamp
 from mpsd.platform.kube import MPS_NODES, PODS, Conflict, Kube, KubeError, NotFound, Object, PatchKind, Unavailable
-from mpsd.platform.kube_time import stamp
 from mpsd.platform.logs import logger
 from mpsd.scheduler.ledger import ClusterLedger
 from mpsd.scheduler.node import KnownNode

@@ -17,7 +17,7 @@ from typing import Any
 
 from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
 from mpsd.model.policy import Policy
-from mpsd.model.quantity import lasting
+from mpsd.model.times import lasting
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, Object
 from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.limits_watch import PinnedResources

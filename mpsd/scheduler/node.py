@@ -16,7 +16,6 @@ from mpsd.model.identity import PodName
 from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.model.names import STALE_S
 from mpsd.platform.kube import Object
-from mpsd.platform.kube_time import seconds
 from mpsd.scheduler.rules.capacity import NodeCapacity, Terms, node_capacity
 from mpsd.scheduler.rules.reservations import KEY, Fates, NodeReservations, Reservation, read_reservations
 
@@ -45,7 +44,7 @@ def read_told(thing: Object) -> ReportedNode:
     """Any MPSNode."""
     metadata = thing["metadata"]
     promised = (metadata.get("annotations") or {}).get(KEY, "")
-    node = _lean(read_mpsnode(thing, time.time(), seconds))
+    node = _lean(read_mpsnode(thing, time.time()))
     return ReportedNode(str(metadata.get("resourceVersion", "")), node, promised if isinstance(promised, str) else "")
 
 

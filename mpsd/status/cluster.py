@@ -19,7 +19,6 @@ from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.platform.kube import MPS_NODES, Expired, Forbidden, Kube, KubeError, NotFound, Object, Resource, Unavailable
 from mpsd.platform.kube_mirror import Mirror, Selection
-from mpsd.platform.kube_time import seconds
 from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, load_limits
 from mpsd.platform.rules.limits_reading import read_gpu_facts, read_policy
 from mpsd.platform.yaml_files import parse_yaml
@@ -45,7 +44,7 @@ async def mpsnodes(kube: Kube, names: Sequence[str]) -> Sequence[Object]:
 
 
 async def look(kube: Kube, names: Sequence[str]) -> ClusterStatus:
-    return cluster_status(await mpsnodes(kube, names), time.time(), seconds)
+    return cluster_status(await mpsnodes(kube, names), time.time())
 
 
 async def _one(kube: Kube, name: str) -> Object | None:
@@ -147,7 +146,7 @@ async def _picture(kube: Kube, mirror: Mirror[Object], names: Sequence[str], *, 
     gone = tuple(sorted(set(names) - {thing["metadata"]["name"] for thing in objects}))
     if gone and not begun:
         raise _unknown(gone, await _known(kube))
-    status = cluster_status(objects, time.time(), seconds)
+    status = cluster_status(objects, time.time())
     return Picture(status, str(trouble) if trouble else None, mirror.out_of_sync_since if trouble else None, gone)
 
 

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from mpsd.model.cluster_status import ClusterStatus, pod_rows, troubles
 from mpsd.model.domain import State
-from mpsd.model.quantity import lasting
+from mpsd.model.times import lasting
 from mpsd.platform.console import ExitCode, StatusFormat, complaints, extra_needed, one_line
 from mpsd.platform.imports import lasting as lasting_imports
 from mpsd.platform.imports import unswept

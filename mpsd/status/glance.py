@@ -28,12 +28,11 @@ class Glance:
         """Waits for it. None too where a node that was asked for is not there."""
         from mpsd.model.cluster_status import ClusterStatus
         from mpsd.model.mpsnode_reading import cluster_status
-        from mpsd.platform.kube_time import seconds
 
         found, now = mpsnodes(self._read.answer() or b""), time.time()
         if found is None:
             return None
-        status = cluster_status(found, now, seconds)
+        status = cluster_status(found, now)
         nodes = tuple([node for node in status.nodes if not self._names or node.name in self._names])
         return ClusterStatus(now, nodes) if self._names <= {node.name for node in nodes} else None
 

@@ -40,7 +40,6 @@ from mpsd.platform.kube import (
     Resource,
     Unavailable,
 )
-from mpsd.platform.kube_time import stamp
 from mpsd.platform.logs import Logger, logger
 from mpsd.status.report_node import MPSNodeDuty, NodeConditionDuty, ReadyCondition, ThisNode
 from mpsd.status.rules.events import EventAggregator, Writing, dropped_happening
@@ -169,13 +168,13 @@ class EventsDuty:
         namespace = told.happening.subject.event_namespace
         if writing.is_new:
             try:
-                await self._kube.create(EVENTS, event_object(told, self._node, stamp), namespace)
+                await self._kube.create(EVENTS, event_object(told, self._node), namespace)
             except Conflict:  # an agent before this one told it
                 self._book.wrote(told, time.time(), await self._count_on(told, namespace))
                 return
         else:
             try:
-                await self._patch(told, event_patch(told, stamp), namespace)
+                await self._patch(told, event_patch(told), namespace)
             except NotFound:  # the API server keeps events for an hour
                 self._book.gone(told)
                 return
@@ -184,10 +183,10 @@ class EventsDuty:
     async def _count_on(self, told: EventCount, namespace: str) -> int:
         """Adds our count to the one that is there; gives the sum. The first patch changes nothing: it reads."""
         found = await self._patch(told, {}, namespace)
-        if is_told_by(found, told, stamp):
+        if is_told_by(found, told):
             return count_in(found)
         count = count_in(found) + told.count
-        await self._patch(told, event_patch(told, stamp) | {"count": count}, namespace)
+        await self._patch(told, event_patch(told) | {"count": count}, namespace)
         return count
 
     async def _patch(self, told: EventCount, patch: Object, namespace: str) -> Object:
@@ -275,7 +274,7 @@ class NodeReport:
         """
         news = self._policy() is not self._policy_then or not is_as_before(self._view, view)
         if news:
-            for happening in node_events(self._view, view, self._node, stamp):
+            for happening in node_events(self._view, view, self._node):
                 self._events.note(happening)
             self._ready.see(view)
         self._view, self._policy_then = view, self._policy()

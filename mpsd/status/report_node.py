@@ -15,8 +15,8 @@ import mpsd
 from mpsd.model.conditions import Condition, condition_in, condition_object, mps_ready, node_status_patch
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
+from mpsd.model.times import stamp
 from mpsd.platform.kube import MPS_NODES, NODES, Kube, NotFound, Object, PatchKind
-from mpsd.platform.kube_time import stamp
 from mpsd.status.rules.mpsnode import (
     CHANGE_S,
     HEARTBEAT_S,
@@ -186,5 +186,5 @@ class MPSNodeDuty(_NodeDuty):
         await self._kube.patch(MPS_NODES, self._node.name, patch, PatchKind.MERGE, subresource=subresource)
 
     def _status(self, view: NodeView) -> Object:
-        status = mpsnode_status(view, self._policy(), self._ready.object(), stamp, mpsd.__version__)
-        return with_violations(status, self._violations, stamp) if self._violations else status
+        status = mpsnode_status(view, self._policy(), self._ready.object(), mpsd.__version__)
+        return with_violations(status, self._violations) if self._violations else status

@@ -21,7 +21,8 @@ from mpsd.model.conditions import Truth
 from mpsd.model.domain import State, after_is, remedy
 from mpsd.model.node_status import FaultsStatus, ViolationCount, ViolationsStatus, ViolationStatus
 from mpsd.model.problem import printable
-from mpsd.model.quantity import DAY_S, gib, lasting
+from mpsd.model.quantity import gib
+from mpsd.model.times import DAY_S, lasting
 from mpsd.model.violations import DONE, Response
 from mpsd.platform.console import LONGEST_LINE, one_line
 from mpsd.status.rules.cordon import DRAINS

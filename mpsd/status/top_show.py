@@ -19,7 +19,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from mpsd.model.problem import printable
-from mpsd.model.quantity import lasting
+from mpsd.model.times import lasting
 from mpsd.platform.console import ExitCode, complaints, drawing, one_line
 from mpsd.platform.imports import ended_by_signals
 from mpsd.status.rules.top import Sort, Top, TopGpu, TopUser

@@ -9,13 +9,13 @@ from mpsd.agent.rules.node_events import MOST_NAMES, OLD_FAULT_S, node_events
 from mpsd.model.domain import State
 from mpsd.model.events import Event, EventCount, Reason, is_told_by, pod_subject
 from mpsd.model.node_view import Canary, Fault, FaultHit, NodeView, pod_names
-from mpsd.platform.kube_time import stamp
+from mpsd.model.times import stamp
 from tests.model.worlds import NOW, identity
 from tests.status.pod_worlds import client, held, node, pod
 
 
 def told(before: NodeView | None, now: NodeView) -> list[tuple[str, Reason]]:
-    return [(str(one.subject), one.reason) for one in node_events(before, now, "node1", stamp)]
+    return [(str(one.subject), one.reason) for one in node_events(before, now, "node1")]
 
 
 BUSY = node(grants=(held("a"), held("idle"), held("other", gpu=1)), clients=(client("a", 1), client("other", 2, gpu=1)))
@@ -28,7 +28,7 @@ def like(view: NodeView, **records: object) -> NodeView:
 
 def test_a_domain_that_serves_although_its_canary_found_something_says_so() -> None:
     dear = Canary("a-boot", "580.1", 1.0, "", 172, 12, "gpu0: a context on 12 SMs takes 172 MiB")
-    (told_of,) = node_events(like(BUSY, state=State.STARTING), like(BUSY, canary=dear), "node1", stamp)
+    (told_of,) = node_events(like(BUSY, state=State.STARTING), like(BUSY, canary=dear), "node1")
     assert told_of.message == (
         "MPS domain gpu0 serves, although its canary found: gpu0: a context on 12 SMs takes 172 MiB"
     )
@@ -45,7 +45,7 @@ def test_a_daemon_that_goes_down_is_told_on_the_node_and_on_each_pod_that_had_cl
 
 def test_the_pod_hears_how_many_processes_it_lost_and_what_to_do() -> None:
     before = replace(BUSY, clients=(client("a", 1), client("a", 2)))
-    (_node, pod) = node_events(before, like(before, **DOWN), "node1", stamp)
+    (_node, pod) = node_events(before, like(before, **DOWN), "node1")
     assert pod.message == (
         "MPS domain gpu0: the end of its MPS control daemon ended 2 GPU processes of this pod; "
         "they see CUDA errors and must be restarted"
@@ -67,19 +67,19 @@ def test_a_fault_of_which_an_older_mpsd_control_says_no_more_is_told_on_every_po
 
 def test_the_node_hears_which_pods_lost_processes() -> None:
     before = replace(BUSY, clients=(client("idle", 3), client("a", 1)))
-    (on_node, *_pods) = node_events(before, like(before, **DOWN, reason="killed by signal 9"), "node1", stamp)
+    (on_node, *_pods) = node_events(before, like(before, **DOWN, reason="killed by signal 9"), "node1")
     assert on_node.message == (
         "MPS domain gpu0 has no MPS control daemon: killed by signal 9; "
         "pods that lost GPU processes: default/a, default/idle"
     )
-    (on_node, *_pods) = node_events(before, like(before, restarts_total=1), "node1", stamp)
+    (on_node, *_pods) = node_events(before, like(before, restarts_total=1), "node1")
     assert on_node.message == (
         "MPS domain gpu0: its MPS control daemon ended; pods that lost GPU processes: default/a, default/idle"
     )
 
 
 def test_a_wedged_daemon_is_told_on_the_node_and_on_each_pod_that_may_lose_clients() -> None:
-    on_node, on_pod = node_events(BUSY, like(BUSY, state=State.WEDGED, reason="no answer"), "node1", stamp)
+    on_node, on_pod = node_events(BUSY, like(BUSY, state=State.WEDGED, reason="no answer"), "node1")
     assert on_node.message == (
         "MPS domain gpu0 does not answer; running programs continue, new ones wait: no answer; pods there: default/a"
     )
@@ -101,7 +101,7 @@ def test_a_daemon_that_is_restarted_because_it_was_wedged_says_who_lost_clients(
 
 def test_where_nobody_knows_the_clients_every_pod_there_may_have_lost_some() -> None:
     blind = replace(BUSY, clients=None)
-    pods = [one for one in node_events(blind, like(blind, **DOWN), "node1", stamp) if one.subject.kind == "Pod"]
+    pods = [one for one in node_events(blind, like(blind, **DOWN), "node1") if one.subject.kind == "Pod"]
     assert [one.subject.name for one in pods] == ["a", "idle"]
     assert all("any GPU processes of this pod" in one.message for one in pods)
 
@@ -109,7 +109,7 @@ def test_where_nobody_knows_the_clients_every_pod_there_may_have_lost_some() -> 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.STARTING])
 def test_every_state_that_is_reached_is_told_on_the_node(state: State) -> None:
     before = like(BUSY, state=State.STARTING)
-    (one, *_rest) = node_events(before, like(BUSY, state=state, reason="because"), "node1", stamp)
+    (one, *_rest) = node_events(before, like(BUSY, state=state, reason="because"), "node1")
     assert one.subject.kind == "Node"
     assert ": because" in one.message
 
@@ -121,7 +121,7 @@ def test_a_first_look_tells_of_troubles_alone_and_takes_nothing_for_lost() -> No
 
 def test_the_same_change_is_the_same_happening_so_that_it_can_be_counted() -> None:
     def changes() -> tuple[Event, ...]:
-        return node_events(BUSY, like(BUSY, **DOWN), "node1", stamp)
+        return node_events(BUSY, like(BUSY, **DOWN), "node1")
 
     assert changes() == changes()
 
@@ -146,7 +146,7 @@ QUIET = seen(state=State.READY)
 
 
 def events(before: NodeView | None, now: NodeView) -> list[Event]:
-    return list(node_events(before, now, "node1", stamp))
+    return list(node_events(before, now, "node1"))
 
 
 def subjects(found: list[Event]) -> list[str]:
@@ -234,14 +234,14 @@ def test_whoever_finds_a_fault_again_says_the_same_of_it_and_sees_that_it_was_sa
     assert first == again
     for one in again:
         event = {"lastTimestamp": stamp(NOW)}
-        assert is_told_by(event, EventCount(one, NOW, NOW, 1), stamp)
-        assert not is_told_by({"lastTimestamp": stamp(NOW - 60)}, EventCount(one, NOW, NOW, 1), stamp)
+        assert is_told_by(event, EventCount(one, NOW, NOW, 1))
+        assert not is_told_by({"lastTimestamp": stamp(NOW - 60)}, EventCount(one, NOW, NOW, 1))
 
 
 @pytest.mark.parametrize("event", [{}, {"lastTimestamp": None}])
 def test_an_event_without_a_time_tells_nothing(event: dict[str, object]) -> None:
     (one, *_rest) = events(QUIET, seen(FAULT))
-    assert not is_told_by(event, EventCount(one, NOW, NOW, 1), stamp)
+    assert not is_told_by(event, EventCount(one, NOW, NOW, 1))
 
 
 def test_a_pod_that_is_gone_is_named_by_its_uid() -> None:

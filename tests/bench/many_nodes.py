@@ -24,7 +24,7 @@ from mpsd.model.grants import Gpu, Grant, evenly
 from mpsd.model.identity import PodName
 from mpsd.model.mpsnode import KIND
 from mpsd.model.node_view import HeldGrant, NodeView
-from mpsd.platform.kube_time import stamp
+from mpsd.model.times import stamp
 from mpsd.simulator.api_server.cluster import SimulatedCluster
 from mpsd.simulator.api_server.kinds import CRDS, NODES, PODS, Object, ObjectKind
 from mpsd.simulator.api_server.server import ApiServer, write_kubeconfig
@@ -61,7 +61,7 @@ class _Node:
         yield NODES, self._node()
         thing = mpsnode_for(name(self._number), self._uid(2))
         condition = condition_object(_READY, None, stamp(time.time()))
-        yield mpsnodes, {**thing, "status": mpsnode_status(self._view(), POLICY, condition, stamp)}
+        yield mpsnodes, {**thing, "status": mpsnode_status(self._view(), POLICY, condition)}
         for grant in self._grants:
             yield PODS, self._pod(grant)
 

@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 import mpsd
+from mpsd.model.times import stamp
 from mpsd.platform.certificates import new_authority
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, PatchKind, Resource
-from mpsd.platform.kube_time import stamp
 from mpsd.platform.rules.certificates import ANNOTATION, Validity, annotation
 from tests.cli.cluster_world import ClusterWorld
 from tests.cli.gpu_cluster import gpu_pod, machine, mpsnode
@@ -56,7 +56,7 @@ def bundle(ends_in_s: float = 3650 * 86400.0, name: str = "mpsd") -> str:
 def told(days_left: float, life_days: float = 30) -> dict[str, str]:
     """Of the certificate that the webhook serves, by the webhook."""
     ends_at = time.time() + days_left * 86400
-    return {ANNOTATION: annotation(Validity(ends_at - life_days * 86400, ends_at), stamp)}
+    return {ANNOTATION: annotation(Validity(ends_at - life_days * 86400, ends_at))}
 
 
 def own_pod(component: str, **more: Any) -> Object:

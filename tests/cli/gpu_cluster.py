@@ -3,8 +3,8 @@
 import time
 from typing import Any
 
+from mpsd.model.times import stamp
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, PatchKind, Resource
-from mpsd.platform.kube_time import stamp
 from tests.cli.cluster_world import ClusterWorld
 
 GIB = 1024

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from mpsd.cli import kubectl_mps
+from mpsd.model.times import stamp
 from mpsd.platform.kube import PODS, PatchKind, Resource
-from mpsd.platform.kube_time import stamp
 from mpsd.platform.limits_files import shipped_folder
 from tests.cli.cluster_world import ClusterWorld, Said
 from tests.cli.gpu_cluster import GpuCluster, gpu_pod, grant, machine, mpsnode, uuid

@@ -8,7 +8,6 @@ import pytest
 from mpsd.model.events import Event, EventCount, Reason, event_object, pod_subject
 from mpsd.model.identity import PodName
 from mpsd.platform.kube import ChangeKind, Kube, PatchKind, Rejected, Resource, WatchEvent
-from mpsd.platform.kube_time import stamp
 from tests.kube_contract.conftest import World, config_map, make_node, pod
 
 MAPS, PODS, EVENTS = Resource("v1", "configmaps"), Resource("v1", "pods"), Resource("v1", "events")
@@ -78,7 +77,7 @@ def test_fields_select_and_others_are_refused(world: World) -> None:
 
 def test_our_events_are_found_by_their_source_and_by_their_object(world: World) -> None:
     subject = pod_subject(PodName(world.namespace, "train", "a-uid"))
-    ours = event_object(EventCount(Event(subject, Reason.FAULT, "a fault"), 1.0, 2.0, 1), "node1", stamp)
+    ours = event_object(EventCount(Event(subject, Reason.FAULT, "a fault"), 1.0, 2.0, 1), "node1")
     other = ours | {"metadata": {"name": "other"}, "source": {"component": "kubelet"}}
 
     async def questions(kube: Kube) -> None:

@@ -24,8 +24,8 @@ from mpsd.model.domain import State
 from mpsd.model.mpsnode_reading import cluster_status, read_mpsnode
 from mpsd.model.names import STALE_S
 from mpsd.model.node_view import Canary, Fault, FaultHit, NodeView
+from mpsd.model.times import stamp
 from mpsd.model.violations import Response, ViolationKind
-from mpsd.platform.kube_time import seconds, stamp
 from mpsd.status.rules.mpsnode import mpsnode_status
 from mpsd.status.rules.node_status import node_status
 from mpsd.watchdog.rules.reported import LastViolation, NodeViolations, Tally, with_violations
@@ -36,13 +36,13 @@ from tests.status.pod_worlds import client, held, node, pod
 
 
 def read(name: str, now: float = NOW) -> ClusterNode:
-    return read_mpsnode(mpsnode(name), now, seconds)
+    return read_mpsnode(mpsnode(name), now)
 
 
 def told(view: NodeView) -> dict[str, Any]:
     """As the API server has it after an agent has told of this view."""
     condition = condition_object(mps_ready(view), None, stamp(VIEW_NOW))
-    status = mpsnode_status(view, POLICY, condition, stamp)
+    status = mpsnode_status(view, POLICY, condition)
     return {"metadata": {"name": "node1"}, "spec": {}, "status": status}
 
 
@@ -60,7 +60,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 def test_the_cluster_shows_the_rows_that_the_node_shows(view: NodeView) -> None:
-    there, here = read_mpsnode(told(view), VIEW_NOW, seconds), node_status(view, POLICY)
+    there, here = read_mpsnode(told(view), VIEW_NOW), node_status(view, POLICY)
     assert [changed(row, node="") for row in there.gpus] == list(gpu_rows(here))
     assert [changed(row, node="") for row in there.domains] == list(domain_rows(here))
     pods = [changed(row, node="", command=row.pod or "") for row in pod_rows(there)]
@@ -68,15 +68,15 @@ def test_the_cluster_shows_the_rows_that_the_node_shows(view: NodeView) -> None:
 
 
 def test_a_node_that_serves_is_ready_and_one_whose_daemon_is_down_is_not() -> None:
-    assert read_mpsnode(told(node()), VIEW_NOW, seconds).ready
-    assert not read_mpsnode(told(VIEWS["a daemon down"]), VIEW_NOW, seconds).ready
-    assert not read_mpsnode(told(replace(node(), gpus=(), domains=())), VIEW_NOW, seconds).ready
-    assert not read_mpsnode(told(VIEWS["clients unknown"]), VIEW_NOW, seconds).ready  # MPSReady is Unknown
+    assert read_mpsnode(told(node()), VIEW_NOW).ready
+    assert not read_mpsnode(told(VIEWS["a daemon down"]), VIEW_NOW).ready
+    assert not read_mpsnode(told(replace(node(), gpus=(), domains=())), VIEW_NOW).ready
+    assert not read_mpsnode(told(VIEWS["clients unknown"]), VIEW_NOW).ready  # MPSReady is Unknown
 
 
 def test_a_cluster_without_nodes_is_not_ready() -> None:
-    assert not cluster_status([], NOW, seconds).ready
-    assert cluster_status([mpsnode("gpu-a1")], NOW, seconds).ready
+    assert not cluster_status([], NOW).ready
+    assert cluster_status([mpsnode("gpu-a1")], NOW).ready
 
 
 def test_two_heartbeats_of_silence_are_said_and_are_not_ready() -> None:
@@ -104,21 +104,21 @@ def test_what_is_cordoned_is_said_by_label_and_marked_on_every_gpu_of_the_domain
     assert [gpu.cordoned for gpu in drains.gpus] == [True, False, False, False]
     half = mpsnode("gpu-a2")
     half["spec"]["cordoned"] = [drains.gpus[3].uuid]
-    assert [gpu.cordoned for gpu in read_mpsnode(half, NOW, seconds).gpus] == [False, False, True, True]
+    assert [gpu.cordoned for gpu in read_mpsnode(half, NOW).gpus] == [False, False, True, True]
     assert read("gpu-b2").cordoned_labels == "all"
 
 
 def test_a_cordoned_gpu_that_is_not_there_is_said() -> None:
     mistyped = mpsnode("gpu-a1")
     mistyped["spec"]["cordoned"] = ["GPU-0"]
-    (sentence,) = troubles(read_mpsnode(mistyped, NOW, seconds), NOW)
+    (sentence,) = troubles(read_mpsnode(mistyped, NOW), NOW)
     assert sentence == 'gpu-a1: spec.cordoned names "GPU-0", which is no GPU of this node'
 
 
 def test_a_condition_that_no_domain_explains_is_said_with_its_reason_and_age() -> None:
     assert list(troubles(read("gpu-a2"), NOW)) == []  # DomainDown: the domain says it
     blind = told(replace(VIEWS["clients unknown"], now=VIEW_NOW))
-    (sentence,) = troubles(read_mpsnode(blind, VIEW_NOW + 180, seconds), VIEW_NOW + 180)
+    (sentence,) = troubles(read_mpsnode(blind, VIEW_NOW + 180), VIEW_NOW + 180)
     assert sentence == "node1: MPSReady is Unknown for 3 min, NotSeen: NVML does not answer"
 
 
@@ -127,7 +127,7 @@ def test_what_is_not_told_is_none_and_never_zero() -> None:
     assert (gpu.used_mib, gpu.clients, gpu.granted_mib) == (None, None, 0)
     without = mpsnode("gpu-a1")
     del without["status"]["grants"]
-    assert read_mpsnode(without, NOW, seconds).pods is None
+    assert read_mpsnode(without, NOW).pods is None
 
 
 def test_what_a_pod_did_is_read_as_its_agent_saw_it() -> None:
@@ -135,8 +135,8 @@ def test_what_a_pod_did_is_read_as_its_agent_saw_it() -> None:
     counts = {ViolationKind.OUTSIDE_MPS: 2}
     seen = NodeViolations(VIEW_NOW - 60, counts, (last,), {pod("a").uid: Tally(counts, last)})
     thing = told(VIEWS["pods and clients"])
-    thing["status"] = with_violations(thing["status"], seen, stamp)
-    found = read_mpsnode(thing, VIEW_NOW, seconds)
+    thing["status"] = with_violations(thing["status"], seen)
+    found = read_mpsnode(thing, VIEW_NOW)
     assert not found.unreadable
     assert found.violations
     assert (found.violations.since, found.violations.pods, found.violations.total) == (VIEW_NOW - 60, 1, 2)
@@ -152,12 +152,12 @@ def test_of_whom_a_node_does_not_tell_it_is_not_known_what_he_did() -> None:
     assert {one.violations for one in by_an_older_agent.pods or ()} == {None}
     more = mpsnode("gpu-a2")
     more["status"]["violations"]["pods"] = 33  # and one of them is told of
-    own, other = (one.violations for one in read_mpsnode(more, NOW, seconds).pods or ())
+    own, other = (one.violations for one in read_mpsnode(more, NOW).pods or ())
     assert own
     assert other is None
     damaged_count = mpsnode("gpu-a2")
     damaged_count["status"]["violations"]["counts"][0]["count"] = -1
-    found = read_mpsnode(damaged_count, NOW, seconds).violations
+    found = read_mpsnode(damaged_count, NOW).violations
     assert found
     assert found.total is None
 
@@ -166,7 +166,7 @@ def test_a_field_of_a_wrong_type_is_said_and_the_rest_is_read() -> None:
     wrong = mpsnode("gpu-a1")
     wrong["status"]["gpus"][0]["usedMiB"] = "much"
     wrong["status"]["gpus"][1]["clients"] = -1
-    read_all_the_same = read_mpsnode(wrong, NOW, seconds)
+    read_all_the_same = read_mpsnode(wrong, NOW)
     assert [(gpu.used_mib, gpu.clients) for gpu in read_all_the_same.gpus] == [(None, 3), (0, None)]
     (sentence,) = troubles(read_all_the_same, NOW)
     assert 'status.gpus[0].usedMiB is "much": is not a whole number' in sentence
@@ -175,14 +175,14 @@ def test_a_field_of_a_wrong_type_is_said_and_the_rest_is_read() -> None:
 def test_an_object_of_endless_fields_is_not_believed() -> None:
     endless = mpsnode("gpu-a1")
     endless["status"]["grants"] *= 4000
-    unread = read_mpsnode(endless, NOW, seconds)
+    unread = read_mpsnode(endless, NOW)
     assert (unread.name, unread.ready, unread.gpus) == ("gpu-a1", False, ())
     assert "10000 fields" in unread.unreadable[0]
 
 
 @given(st.lists(damaged(), max_size=3), st.floats(allow_nan=False, allow_infinity=False))
 def test_any_json_is_a_node_and_nothing_raises(things: list[Any], now: float) -> None:
-    status = cluster_status(things, now, seconds)
+    status = cluster_status(things, now)
     assert len(status.nodes) == len(things)
     for one in status.nodes:
         assert [row.node for row in pod_rows(one)] == [one.name] * len(one.pods or ())

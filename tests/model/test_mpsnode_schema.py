@@ -10,7 +10,6 @@ from hypothesis import given
 from mpsd.model.fields import FieldReader
 from mpsd.model.mpsnode import MPSNode, MPSNodeStatus, Reported, _read, as_object
 from mpsd.model.mpsnode_reading import read_mpsnode
-from mpsd.platform.kube_time import seconds
 from tests.mpsnodes import NAMES, NOW, anything, damaged, mpsnode
 from tests.status.test_mpsnode import SCHEMA
 
@@ -49,7 +48,7 @@ def test_any_json_is_read_at_once_as_it_is_read_field_by_field_or_not_at_once(th
 def test_what_is_no_amount_is_unknown_and_nothing_is_said(value: object) -> None:
     thing = mpsnode("gpu-a1")
     thing["status"]["gpus"][0]["usedMiB"] = value
-    node = read_mpsnode(thing, NOW, seconds)
+    node = read_mpsnode(thing, NOW)
     assert (node.gpus[0].used_mib, node.unreadable) == (None, ())
 
 
@@ -57,7 +56,7 @@ def test_what_is_no_amount_is_unknown_and_nothing_is_said(value: object) -> None
 def test_a_field_of_a_wrong_type_is_said_and_is_unknown(value: object) -> None:
     thing = mpsnode("gpu-a1")
     thing["status"]["gpus"][0]["usedMiB"] = value
-    node = read_mpsnode(thing, NOW, seconds)
+    node = read_mpsnode(thing, NOW)
     assert (node.gpus[0].used_mib, len(node.unreadable)) == (None, 1)
 
 
@@ -69,7 +68,7 @@ def test_whatever_is_told_of_violations_takes_nothing_from_the_rest(value: Any) 
         for holder in (thing["status"], told, told["counts"][0], told["last"][-1]):
             if field in holder:
                 holder[field] = value
-        assert read_mpsnode(thing, NOW, seconds).gpus == read_mpsnode(mpsnode("gpu-a2"), NOW, seconds).gpus
+        assert read_mpsnode(thing, NOW).gpus == read_mpsnode(mpsnode("gpu-a2"), NOW).gpus
 
 
 def test_the_schema_has_every_field_of_the_definition_and_no_other() -> None:

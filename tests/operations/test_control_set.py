@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from mpsd.model.times import seconds
 from mpsd.operations.lifecycle.rules.upgrade import control_pods, pod_selector, read_control_set
-from mpsd.platform.kube_time import seconds
 
 OWNER = [{"uid": "ds", "controller": True}]
 
@@ -40,20 +40,20 @@ def test_no_revision_is_the_newest_before_the_last_change_was_seen() -> None:
 def test_of_two_pods_of_a_node_the_one_that_stays_counts() -> None:
     old, new = pod("old", ending=True), pod("new", at="2026-11-21T08:10:00Z")
     for order in ([old, new], [new, old]):
-        assert control_pods(order, "ds", seconds)["a"].name == "new"
-    assert control_pods([old], "ds", seconds)["a"].ending
-    assert control_pods([pod("unplaced", node="")], "ds", seconds) == {}
-    assert control_pods([new], "another", seconds) == {}
+        assert control_pods(order, "ds")["a"].name == "new"
+    assert control_pods([old], "ds")["a"].ending
+    assert control_pods([pod("unplaced", node="")], "ds") == {}
+    assert control_pods([new], "another") == {}
 
 
 def test_a_pod_has_started_once_each_of_its_containers_runs() -> None:
     running: Any = {"state": {"running": {"startedAt": "2026-11-21T08:00:05Z"}}}
     waiting: Any = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
-    began = control_pods([pod("a", containerStatuses=[running])], "ds", seconds)["a"]
+    began = control_pods([pod("a", containerStatuses=[running])], "ds")["a"]
     assert began.started_at == seconds("2026-11-21T08:00:05Z")
-    held = control_pods([pod("a", containerStatuses=[running, waiting])], "ds", seconds)["a"]
+    held = control_pods([pod("a", containerStatuses=[running, waiting])], "ds")["a"]
     assert (held.started_at, held.trouble) == (None, "ImagePullBackOff: no such image")
-    assert control_pods([pod("a")], "ds", seconds)["a"].started_at is None
+    assert control_pods([pod("a")], "ds")["a"].started_at is None
 
 
 def test_pods_are_asked_for_by_the_daemon_sets_own_selector() -> None:

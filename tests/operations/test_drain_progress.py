@@ -11,6 +11,7 @@ from msgspec.structs import replace as changed
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import State
 from mpsd.model.mpsnode_reading import read_mpsnode
+from mpsd.model.times import seconds, stamp
 from mpsd.operations.lifecycle.rules.drain import (
     EvictionFate,
     again_after_s,
@@ -22,7 +23,6 @@ from mpsd.operations.lifecycle.rules.drain import (
     verdict,
     what_is_left,
 )
-from mpsd.platform.kube_time import seconds, stamp
 from mpsd.status.rules.cordon import cordon_change
 from tests.mpsnodes import NOW, damaged, mpsnode
 
@@ -34,7 +34,7 @@ def node(name: str = "gpu-a2", state: str = "", **gpu: object) -> ClusterNode:
         domain["state"] = state
     for one in thing["status"]["gpus"]:
         one |= gpu
-    return read_mpsnode(thing, NOW, seconds)
+    return read_mpsnode(thing, NOW)
 
 
 def every(of: ClusterNode) -> list[str]:
@@ -69,7 +69,7 @@ def test_nothing_that_a_silent_node_told_is_believed() -> None:
 
 @given(damaged())
 def test_whatever_a_node_tells_somebody_who_holds_a_gpu_is_shown(thing: Any) -> None:
-    read = read_mpsnode(thing, NOW, seconds)
+    read = read_mpsnode(thing, NOW)
     gpus = every(read)
     shown = what_is_left(read, gpus)
     if any(set(pod.gpus).intersection(gpus) for pod in read.pods or ()):
@@ -85,15 +85,13 @@ def test_the_words_that_withdraw_a_drain_withdraw_that_and_nothing_else(
     thing = mpsnode("gpu-a2")
     uuids = [gpu["uuid"] for gpu in thing["status"]["gpus"]]
     thing["spec"] = {"cordoned": [uuids[at] for at in before]}
-    first = read_mpsnode(thing, NOW, seconds)
+    first = read_mpsnode(thing, NOW)
     change = cordon_change(first, [] if whole else [f"gpu{at}" for at in named], cordon=True)
     words = undrain_words(first, change)
     thing["spec"] = {"cordoned": list(change.cordoned)}
     if words:
         gpus = [word for word in words[2:] if word != "--gpu"]
-        thing["spec"] = {
-            "cordoned": list(cordon_change(read_mpsnode(thing, NOW, seconds), gpus, cordon=False).cordoned)
-        }
+        thing["spec"] = {"cordoned": list(cordon_change(read_mpsnode(thing, NOW), gpus, cordon=False).cordoned)}
     assert sorted(thing["spec"]["cordoned"]) == sorted(uuids[at] for at in before) or (whole and len(before) == 4)
 
 
@@ -135,6 +133,6 @@ def test_room_is_offered_until_a_domain_drains_and_its_own_clock_says_how_long_a
     thing = mpsnode("gpu-a2")
     for ago, domain in zip((40.0, 30.0, 50.0), thing["status"]["domains"], strict=True):
         domain["since"] = stamp((seconds(thing["status"]["toldAt"]) or 0.0) - ago)
-    read = read_mpsnode(thing, NOW, seconds)
+    read = read_mpsnode(thing, NOW)
     assert closed_for_s(read, every(read)) == 30.0
     assert closed_for_s(replace(read, told_at=None), every(read)) == 0.0

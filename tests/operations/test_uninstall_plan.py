@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from mpsd.model.mpsnode_reading import cluster_status
 from mpsd.operations.lifecycle.rules.uninstall import Stage, Thing, in_order, in_use, is_deleted, is_strange, stage_of
-from mpsd.platform.kube_time import seconds
 from tests.mpsnodes import NAMES, NOW, damaged, mpsnode
 
 groups = st.sampled_from(
@@ -46,7 +45,7 @@ def test_everything_goes_once_and_daemons_after_whatever_sends_them_pods(found: 
 
 
 def users(*things: Any, daemons: tuple[str, ...] = NAMES) -> list[str]:
-    return list(in_use(cluster_status(things, NOW, seconds), daemons))
+    return list(in_use(cluster_status(things, NOW), daemons))
 
 
 def test_pods_and_programs_of_no_pod_are_named() -> None:
@@ -81,7 +80,7 @@ def test_what_a_node_told_last_holds_once_no_agent_can_let_anybody_onto_its_gpus
     """An uninstall that was given up after the agents had gone can go on, however long ago that was."""
 
     def left(thing: Any) -> list[str]:
-        return list(in_use(cluster_status([thing], NOW, seconds), ["gpu-b1", "gpu-b2"], agents=False))
+        return list(in_use(cluster_status([thing], NOW), ["gpu-b1", "gpu-b2"], agents=False))
 
     idle = mpsnode("gpu-b1")
     assert not any("gpu-b1:" in one or "of gpu-b1 " in one for one in left(idle))
@@ -93,7 +92,7 @@ def test_what_a_node_told_last_holds_once_no_agent_can_let_anybody_onto_its_gpus
 @given(damaged())
 def test_whatever_a_node_tells_nobody_is_overlooked(thing: Any) -> None:
     """Either somebody is named, or what it told was read to the end and names nobody."""
-    status = cluster_status([thing], NOW, seconds)
+    status = cluster_status([thing], NOW)
     (node,) = status.nodes
     named = list(in_use(status, [node.name]))
     used = node.pods is None or node.pods or any(gpu.clients != 0 for gpu in node.gpus)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mpsd.model.domain import after_is
 from mpsd.model.mpsnode_reading import read_mpsnode
+from mpsd.model.times import stamp
 from mpsd.operations.lifecycle.rules.upgrade import (
     MARK,
     ControlPod,
@@ -22,7 +23,6 @@ from mpsd.operations.lifecycle.rules.upgrade import (
     plan,
     read_mark,
 )
-from mpsd.platform.kube_time import seconds, stamp
 from mpsd.status.rules.cordon import cordon_change, merge_patch
 from tests.mpsnodes import NOW, mpsnode
 
@@ -58,7 +58,7 @@ class Node:
             }
 
     def seen(self) -> Standing:
-        return Standing(read_mpsnode(self.thing, NOW, seconds), self.pod, "r2", read_mark(self.thing))
+        return Standing(read_mpsnode(self.thing, NOW), self.pod, "r2", read_mark(self.thing))
 
     def merge(self, patch: dict[str, Any]) -> None:
         annotations = self.thing["metadata"].setdefault("annotations", {})

@@ -10,10 +10,10 @@ from mpsd.model.domain import State
 from mpsd.model.events import PastEvent, Reason
 from mpsd.model.node_status import ViolationsStatus, ViolationStatus
 from mpsd.model.node_view import Client, DomainView, NodeView
+from mpsd.model.times import stamp
 from mpsd.model.violations import Response, ViolationKind
-from mpsd.platform.kube_time import seconds, stamp
 from mpsd.status.page.rules.cluster import aged, cluster_page, node_parts
-from mpsd.status.page.rules.node import Times, node_page, own_scene, pods_here
+from mpsd.status.page.rules.node import node_page, own_scene, pods_here
 from mpsd.status.page.rules.view import PageHead, PageScope, PageView, PodsHeard, PodsHere, pod_card
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.node_status import node_status
@@ -79,14 +79,13 @@ def troubled(now: float) -> PageView:
 
 def _bound(seen: NodeView, now: float) -> PodsHere:
     """Two pods of the node that do not run yet: one for its GPU, one for its image."""
-    times = Times(stamp, seconds)
     pulls = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "registry.example/evaluate:v3"'}
     pods = [
         _starting("research", "finetune-qwen-0", 3, _GPUS[2].uuid, now - 120, 40),
         _starting("research", "evaluate-3-kx2lw", 2, _GPUS[0].uuid, now - 900, waiting=pulls),
     ]
-    around = own_scene("gpu-a1", seen, POLICY, times)
-    return pods_here([read_pod_seen(one, POLICY) for one in pods], {}, around, PodsHeard(), times)
+    around = own_scene("gpu-a1", seen, POLICY)
+    return pods_here([read_pod_seen(one, POLICY) for one in pods], {}, around, PodsHeard())
 
 
 def _starting(
@@ -134,7 +133,7 @@ def cluster(now: float) -> PageView:
     ]
     made = [{**_named(space, name), "creationTimestamp": stamp(now - ago)} for space, name, _gib, ago in pods]
     seen = [read_pod_seen(pod(one[2], metadata=metadata), POLICY) for one, metadata in zip(pods, made, strict=True)]
-    cards = [pod_card(one, story(one, replace(around, now=now)), seconds) for one in seen]
+    cards = [pod_card(one, story(one, replace(around, now=now))) for one in seen]
     head = PageHead(PageScope.CLUSTER, "cluster", "0.1.0", now)
     return cluster_page(head, [node_parts(one, now) for one in nodes], cards)
 

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.platform.kube_time import seconds, stamp
 from mpsd.platform.rules.certificates import AGAIN_S, ANNOTATION, Stood, Validity, annotation, must_say, read_annotation
 
 
@@ -72,8 +71,8 @@ def test_a_renewal_is_told_at_once_and_taken_back_by_who_has_not_renewed() -> No
 @given(st.integers(0, 4 * 10**9), st.integers(1, 10**8))
 def test_what_is_written_is_read_again(begins_at: int, life_s: int) -> None:
     validity = Validity(float(begins_at), float(begins_at + life_s))
-    written = {"metadata": {"annotations": {ANNOTATION: annotation(validity, stamp)}}}
-    assert read_annotation(written, seconds) == validity
+    written = {"metadata": {"annotations": {ANNOTATION: annotation(validity)}}}
+    assert read_annotation(written) == validity
 
 
 @pytest.mark.parametrize(
@@ -88,10 +87,10 @@ def test_what_is_written_is_read_again(begins_at: int, life_s: int) -> None:
     ],
 )
 def test_what_cannot_be_read_is_said_by_nobody(configuration: dict[str, object]) -> None:
-    assert read_annotation(configuration, seconds) is None
+    assert read_annotation(configuration) is None
 
 
 @given(st.text(max_size=40))
 def test_any_text_is_read_or_is_none(text: str) -> None:
-    read = read_annotation({"metadata": {"annotations": {ANNOTATION: text}}}, seconds)
+    read = read_annotation({"metadata": {"annotations": {ANNOTATION: text}}})
     assert read is None or read.begins_at < read.ends_at

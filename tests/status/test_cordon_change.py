@@ -14,7 +14,6 @@ from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import Domain, State, drains
 from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.model.problem import InvalidInput
-from mpsd.platform.kube_time import seconds
 from mpsd.status.rules.cordon import cordon_change, effects, merge_patch, progress
 from tests.mpsnodes import NOW, mpsnode
 from tests.status.test_mpsnode import _VERSION as DEFINITION
@@ -25,7 +24,7 @@ def node(name: str = "gpu-a2", *cordoned: str) -> ClusterNode:
     thing = mpsnode(name)
     by_label = {f"gpu{gpu['index']}": gpu["uuid"] for gpu in thing["status"]["gpus"]}
     thing["spec"] = {"cordoned": [by_label.get(one, one) for one in cordoned]}
-    return read_mpsnode(thing, NOW, seconds)
+    return read_mpsnode(thing, NOW)
 
 
 def labels(of: ClusterNode, cordoned: tuple[str, ...]) -> list[str]:

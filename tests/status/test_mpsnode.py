@@ -42,7 +42,7 @@ def stamp(seconds: float) -> str:
 
 def status(view: NodeView) -> dict[str, Any]:
     condition = condition_object(mps_ready(view), None, "2026-01-01T00:00:00Z")
-    return mpsnode_status(view, POLICY, condition, stamp, "0.1.0")
+    return mpsnode_status(view, POLICY, condition, "0.1.0")
 
 
 def strict(schema: Any) -> Any:
@@ -75,7 +75,7 @@ def test_the_api_server_keeps_every_field_of_a_status(view: NodeView) -> None:
 
 
 def test_every_column_shows_something_that_is_told() -> None:
-    told = with_violations(status(VIEWS["pods and clients"]), NodeViolations(0.0, {}, (), {}), stamp)
+    told = with_violations(status(VIEWS["pods and clients"]), NodeViolations(0.0, {}, (), {}))
     whole = {"spec": {"cordoned": ["all"]}, "status": told}
     for column in _VERSION["additionalPrinterColumns"]:
         found: Any = whole
@@ -130,7 +130,7 @@ def test_the_versions_of_agent_and_control_are_told_each_for_itself_and_left_out
     domains = tuple(replace(one, record=replace(one.record, written_by="0.0.9")) for one in view.domains)
     told = status(replace(view, domains=domains))
     assert (told["version"], {domain["version"] for domain in told["domains"]}) == ("0.1.0", {"0.0.9"})
-    older = mpsnode_status(view, POLICY, {}, stamp)
+    older = mpsnode_status(view, POLICY, {})
     assert "version" not in older
     assert "version" not in older["domains"][0]
 

@@ -20,7 +20,7 @@ from mpsd.model.conditions import CONDITION
 from mpsd.model.domain import State
 from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.model.names import STALE_S
-from mpsd.platform.kube_time import seconds
+from mpsd.model.times import seconds
 from mpsd.status.page.rules.cluster import MOST_LATELY, MOST_VIOLATIONS, aged, cluster_page, no_mpsnode, node_parts
 from mpsd.status.page.rules.view import LISTS, Level, NoteKind, PageHead, PageScope, PageView, pod_card
 from mpsd.status.rules.explanation import story
@@ -100,7 +100,7 @@ def test_a_pod_waits_with_the_sentence_of_kubectl_mps_explain() -> None:
     seen = read_pod_seen(pod(20), POLICY)
     around = scene(told(cluster_node(held=(held("a", 9), held("b", 9, ordinal=1)))))
     answer = story(seen, around)
-    (one,) = cluster_page(HEAD, (), [pod_card(seen, answer, seconds)]).waiting
+    (one,) = cluster_page(HEAD, (), [pod_card(seen, answer)]).waiting
     assert (one.why, one.text, one.memory_mib) == (Why.NO_ROOM.value, answer.sentence, 20 * GIB)
     assert (one.level, one.since) == (Level.WARN, seconds("2026-11-21T08:00:00Z"))  # when it was made
 
@@ -108,7 +108,7 @@ def test_a_pod_waits_with_the_sentence_of_kubectl_mps_explain() -> None:
 def test_what_will_never_fit_is_worse_than_what_waits() -> None:
     seen = read_pod_seen(pod(100), POLICY)
     answer = story(seen, scene(told(cluster_node())))
-    (one,) = cluster_page(HEAD, (), [pod_card(seen, answer, seconds)]).waiting
+    (one,) = cluster_page(HEAD, (), [pod_card(seen, answer)]).waiting
     assert (one.why, one.level) == (Why.TOO_LARGE.value, Level.BAD)
 
 
@@ -155,7 +155,7 @@ def test_a_tenant_whose_pods_all_break_their_limits_pushes_no_fault_out() -> Non
 
 @given(damaged())
 def test_whatever_a_node_tells_is_shown_and_nothing_of_it_twice(thing: object) -> None:
-    parts = node_parts(read_mpsnode(thing, MPSNODES_NOW, seconds), MPSNODES_NOW)
+    parts = node_parts(read_mpsnode(thing, MPSNODES_NOW), MPSNODES_NOW)
     lately = (*parts.lately, *parts.violations)
     assert len({line.id for line in lately}) == len(lately)
     assert all(line.where.isprintable() for line in lately)

@@ -9,8 +9,8 @@ from mpsd.agent.rules.node_events import REFUSED
 from mpsd.model.domain import State
 from mpsd.model.events import PastEvent, Reason
 from mpsd.model.node_view import DomainView, NodeView
-from mpsd.platform.kube_time import seconds, stamp
-from mpsd.status.page.rules.node import MOST_ON_NODE, Times, last_warnings, node_page, own_scene, pods_here
+from mpsd.model.times import seconds
+from mpsd.status.page.rules.node import MOST_ON_NODE, last_warnings, node_page, own_scene, pods_here
 from mpsd.status.page.rules.view import Level, PageView, PodsHeard, PodsHere, WaitingCard
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.node_status import node_status
@@ -19,7 +19,6 @@ from tests.model.worlds import GPUS, NOW, POLICY
 from tests.page_worlds import GIB, domain, granted, node
 from tests.status.test_pod_story import pod
 
-TIMES = Times(stamp, seconds)
 BOUND = "2026-11-21T08:00:07Z"
 HELD_BACK = "pod default/train, container main waits: gpu0 is down: its start failed 3 times"
 
@@ -44,8 +43,8 @@ def down() -> NodeView:
 
 
 def here(view: NodeView, *pods: Any, happened: tuple[PastEvent, ...] = (), heard: PodsHeard = PodsHeard()) -> PodsHere:  # noqa: B008
-    around = own_scene("gpu-a1", view, POLICY, TIMES)
-    return pods_here([read_pod_seen(one, POLICY) for one in pods], last_warnings(happened), around, heard, TIMES)
+    around = own_scene("gpu-a1", view, POLICY)
+    return pods_here([read_pod_seen(one, POLICY) for one in pods], last_warnings(happened), around, heard)
 
 
 def card(view: NodeView, thing: Any, *happened: PastEvent) -> WaitingCard:
@@ -95,7 +94,7 @@ def test_what_happened_to_no_pod_or_was_no_warning_keeps_no_pod(what: str) -> No
 
 
 def test_the_sentence_is_the_one_that_explain_has_for_the_same_mpsnode() -> None:
-    around = own_scene("gpu-a1", down(), POLICY, TIMES)
+    around = own_scene("gpu-a1", down(), POLICY)
     assert isinstance(around, ExplanationContext)
     assert around.told["gpu-a1"].unreadable == ()
     assert card(down(), bound()).text == story(read_pod_seen(bound(), POLICY), around).sentence

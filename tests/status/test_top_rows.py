@@ -8,7 +8,6 @@ import pytest
 from mpsd.model.grants import evenly
 from mpsd.model.mpsnode_reading import cluster_status
 from mpsd.model.node_view import Client, HeldGrant
-from mpsd.platform.kube_time import seconds
 from mpsd.status.rules.node_status import node_status
 from mpsd.status.rules.top import NO_SM_USE, Sort, Top, TopUser, cluster_top, node_top
 from mpsd.status.rules.use import Busy, use_status
@@ -106,7 +105,7 @@ def test_a_gpu_whose_domain_nobody_has_told_of_has_no_daemon() -> None:
 
 
 def test_a_cluster_tells_all_but_how_busy_the_sms_are_and_says_so() -> None:
-    top = cluster_top(cluster_status([mpsnode(name) for name in NAMES], NOW, seconds), None)
+    top = cluster_top(cluster_status([mpsnode(name) for name in NAMES], NOW), None)
     assert {row.sm_percent for row in (*top.gpus, *top.users)} == {None}
     assert top.notes[0] == NO_SM_USE
     assert any(note.startswith("gpu-b1: silent for 10 min or longer") for note in top.notes)
@@ -116,7 +115,7 @@ def test_a_cluster_tells_all_but_how_busy_the_sms_are_and_says_so() -> None:
 
 
 def test_a_namespace_shows_its_pods_only() -> None:
-    status = cluster_status([mpsnode(name) for name in NAMES], NOW, seconds)
+    status = cluster_status([mpsnode(name) for name in NAMES], NOW)
     assert cluster_top(status, "default").users
     assert cluster_top(status, "defaul").users == ()
     assert len(cluster_top(status, "defaul").gpus) == len(cluster_top(status, None).gpus)
@@ -131,5 +130,5 @@ def test_a_pod_is_over_only_where_both_amounts_are_known() -> None:
                 "grants": [{"pod": "x/y", "usedMiB": used, "memoryMiB": granted}],
             },
         }
-        (one,) = cluster_top(cluster_status([thing], NOW, seconds), None).users
+        (one,) = cluster_top(cluster_status([thing], NOW), None).users
         assert one.over is (used == 10 and granted == 0)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from mpsd.model.node_view import HeldGrant
 from mpsd.model.policy import Response as PolicyResponse
+from mpsd.model.times import stamp
 from mpsd.model.violations import Response, Violation, ViolationKind
-from mpsd.platform.kube_time import stamp
 from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, USE_S, WrittenStatus, write_due
 from mpsd.watchdog.history import ViolationHistory
 from mpsd.watchdog.rules.reported import MOST_LAST, MOST_PODS, LastViolation, NodeViolations, Tally, with_violations
@@ -52,7 +52,7 @@ def violations(
 
 def told(seen: NodeViolations, names: Sequence[str], *, grants_known: bool = True) -> dict[str, Any]:
     view = node(grants=tuple(map(pods_grant, names)), grants_known=grants_known)
-    return with_violations(status(view), seen, stamp)
+    return with_violations(status(view), seen)
 
 
 def pods_grant(name: str) -> HeldGrant:

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mpsd.model.domain import State
-from mpsd.model.events import Event, Reason, Stamp, Subject, node_subject, pod_subject
+from mpsd.model.events import Event, Reason, Subject, node_subject, pod_subject
 from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import DomainRecord, DomainView, Fault, NodeView, pod_names
+from mpsd.model.times import stamp
 from mpsd.model.violations import ViolationKind
 from mpsd.mps.rules.faults import presence, suspects, unhealed
 
@@ -22,14 +23,14 @@ OLD_FAULT_S = 600.0  # an agent's first view makes no events of healed faults ol
 MOST_NAMES = 10  # in one message
 
 
-def node_events(before: NodeView | None, now: NodeView, node: str, stamp: Stamp) -> tuple[Event, ...]:
+def node_events(before: NodeView | None, now: NodeView, node: str) -> tuple[Event, ...]:
     """before: None for the first view, which reports present troubles and takes nothing for lost."""
     subject = node_subject(node)
     found: list[Event] = []
     for domain in now.domains:
         earlier = before.domain(domain.name) if before else None
         names = pod_names(now, before) if before else pod_names(now)
-        found += _FaultEvents(domain.name, names, subject, stamp).between(before, earlier, now, domain)
+        found += _FaultEvents(domain.name, names, subject).between(before, earlier, now, domain)
         found += _domain_events(before, earlier, domain, subject)
     return tuple(found)
 
@@ -52,7 +53,6 @@ class _FaultEvents:
     domain: str
     names: Mapping[str, PodName]
     node: Subject
-    stamp: Stamp
 
     def between(
         self, before: NodeView | None, earlier: DomainView | None, now: NodeView, domain: DomainView
@@ -78,7 +78,7 @@ class _FaultEvents:
         if sum(hit.values()) > 1:
             text += "; MPS does not report which of them caused it"
         if found := suspects(faults):
-            each = [f"{self._name(one.pod)} ({one.faults} faults since {self.stamp(one.since)})" for one in found]
+            each = [f"{self._name(one.pod)} ({one.faults} faults since {stamp(one.since)})" for one in found]
             text += f"; hit each time: {listed(each)}"
         return Event(self.node, Reason.FAULT, text, faults[-1].at)
 
@@ -91,7 +91,7 @@ class _FaultEvents:
                 f"process{'es' if many else ''} of this pod; {'they' if many else 'it'} must be restarted"
             )
             if (times := presence(faults, str(pod))) > 1:
-                since = self.stamp(faults[-times].at)
+                since = stamp(faults[-times].at)
                 text += f"; this pod was present at {times} of {times} faults since {since}"
             yield Event(pod_subject(self.names[str(pod)]), Reason.FAULT, text, faults[-1].at)
 

@@ -20,6 +20,7 @@ from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.fields import Fields
 from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.model.names import NAMESPACE, OURS, WEBHOOK
+from mpsd.model.times import http_seconds
 from mpsd.operations.doctor.report import Verbose, answer
 from mpsd.operations.doctor.rules.checks import Fact, Unknown, diagnose
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
@@ -47,7 +48,6 @@ from mpsd.operations.doctor.rules.cluster_facts import (
 from mpsd.operations.doctor.rules.components import RIGHTS
 from mpsd.platform.console import Format
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, KubeError, NotFound, Object, Resource
-from mpsd.platform.kube_time import http_seconds, seconds
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.options import OutputFormat
 from mpsd.status.cluster import PolicyInForce, mpsnodes, policy_in_force
@@ -149,7 +149,7 @@ class _ClusterLook:
 
     async def _hooks(self) -> tuple[Hook, ...]:
         found = await asyncio.gather(*(self._get(kind, WEBHOOK) for kind in _HOOKS.values()))
-        return tuple(one for kind, thing in zip(_HOOKS, found, strict=True) for one in read_hooks(thing, kind, seconds))
+        return tuple(one for kind, thing in zip(_HOOKS, found, strict=True) for one in read_hooks(thing, kind))
 
     async def _own_clock(self) -> Fact[Clock]:
         at = http_seconds(await self._kube.date())
@@ -191,14 +191,14 @@ class _ClusterLook:
 
     def _mpsnodes(self, things: Sequence[Object]) -> Mapping[str, ClusterNode]:
         now = time.time()
-        found = [read_mpsnode(thing, now, seconds) for thing in things]
+        found = [read_mpsnode(thing, now) for thing in things]
         return {one.name: one for one in sorted(found, key=lambda one: one.name) if self._wants(one.name)}
 
     def _clocks(self, things: Sequence[Object]) -> Fact[tuple[Clock, ...]]:
         reported = [
             one for one in things if self._wants(one["metadata"]["name"]) and (one.get("status") or {}).get("toldAt")
         ]
-        found = tuple(clock for clock in (read_clock(thing, seconds) for thing in reported) if clock)
+        found = tuple(clock for clock in (read_clock(thing) for thing in reported) if clock)
         why = "the API server does not say when a node's status was written (managedFields)"
         return found if found or not reported else Unknown(why)
 

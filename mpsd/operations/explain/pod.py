@@ -16,7 +16,6 @@ from mpsd.operations.explain.room import allowed, both, look_for_room
 from mpsd.platform.console import ExitCode, Format, answers, complaints, print_json
 from mpsd.platform.kube import MPS_NODES, PODS, Forbidden, Kube, NotFound, Object, Resource
 from mpsd.platform.kube_access import namespace_of_user
-from mpsd.platform.kube_time import seconds
 from mpsd.platform.options import OutputFormat
 from mpsd.status.cluster import PolicyInForce, policy_in_force
 from mpsd.status.cluster_answers import ClusterAccess
@@ -111,7 +110,7 @@ class _PodLook:
             return await self._cluster()
         things = [thing for thing in await asyncio.gather(*map(self._mpsnode, nodes)) if thing]
         now = time.time()
-        told = {node.name: node for node in (read_mpsnode(thing, now, seconds) for thing in things)}
+        told = {node.name: node for node in (read_mpsnode(thing, now) for thing in things)}
         return ExplanationContext(self._in_force.policy, now, told, {}, None)
 
     async def _cluster(self) -> ExplanationContext:

@@ -15,7 +15,6 @@ from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.platform.kube import NODES, PODS, Forbidden, Kube, Object
-from mpsd.platform.kube_time import seconds
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, read_kubernetes_node
 from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, NodeCapacity, Terms, node_capacity
 from mpsd.scheduler.rules.reservations import KEY, Reservation, read_reservations
@@ -98,7 +97,7 @@ def _room(
         bound.setdefault(pod.node, []).append(pod)
     told, ledger = {}, {}
     for thing in things:
-        node = read_mpsnode(thing, now, seconds)
+        node = read_mpsnode(thing, now)
         machine = (machines or {}).get(node.name)
         placement = machine.labels.get(PLACEMENT_LABEL, "") if machine else ""
         promised = _promised(thing, node.name, pending)

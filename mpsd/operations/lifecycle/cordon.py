@@ -15,7 +15,6 @@ from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.operations.lifecycle.rules.upgrade import MARK, left_to_others, read_mark
 from mpsd.platform.console import ExitCode, answers, complaints, one_line
 from mpsd.platform.kube import MPS_NODES, Conflict, Kube, Object, PatchKind, Unavailable
-from mpsd.platform.kube_time import seconds as kube_time_seconds
 from mpsd.platform.settings import seconds
 from mpsd.status.cluster import mpsnodes
 from mpsd.status.cluster_answers import ClusterAccess
@@ -41,7 +40,7 @@ async def seen_node(kube: Kube, name: str) -> ClusterNode:
 
 
 def _read(thing: Object) -> ClusterNode:
-    return read_mpsnode(thing, time.time(), kube_time_seconds)
+    return read_mpsnode(thing, time.time())
 
 
 async def change_cordon(

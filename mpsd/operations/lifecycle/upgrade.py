@@ -48,7 +48,6 @@ from mpsd.platform.kube import (
     Resource,
     Unavailable,
 )
-from mpsd.platform.kube_time import seconds
 from mpsd.platform.options import OutputFormat
 from mpsd.status.cluster import NotInstalled, mpsnodes
 from mpsd.status.cluster_answers import ClusterAccess
@@ -238,7 +237,7 @@ class Upgrade:
     async def _pods(self, daemon_set: Object) -> Iterable[str]:
         query = {"labelSelector": self._selector}
         pods = await self._kube.list(PODS, daemon_set["metadata"]["namespace"], query)
-        return control_pods(pods, daemon_set["metadata"]["uid"], seconds).keys()
+        return control_pods(pods, daemon_set["metadata"]["uid"]).keys()
 
     async def _look_again(self, name: str) -> None:
         await self._read_control()
@@ -250,8 +249,8 @@ class Upgrade:
         name = thing["metadata"]["name"]
         query = {"labelSelector": self._selector, "fieldSelector": f"spec.nodeName={name}"}
         pods = await self._kube.list(PODS, self.control.namespace, query)
-        pod = control_pods(pods, self.control.uid, seconds).get(name)
-        node = read_mpsnode(thing, time.time(), seconds)
+        pod = control_pods(pods, self.control.uid).get(name)
+        node = read_mpsnode(thing, time.time())
         self._versions[name] = str(thing["metadata"]["resourceVersion"])
         self.standings[name] = Standing(node, pod, self.control.revision, read_mark(thing))
 

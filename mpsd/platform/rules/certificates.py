@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from mpsd.model.events import Stamp
-from mpsd.model.fields import Seconds
-from mpsd.model.quantity import DAY_S
+from mpsd.model.times import DAY_S, seconds, stamp
 
 _LAST_PART = 3  # renewed when a third of the life is left
 
@@ -148,11 +146,11 @@ def must_say(there: Validity | None, own: Validity, last: Stood | None, now: flo
     return last is None or last.own != own or now >= last.at + AGAIN_S
 
 
-def annotation(validity: Validity, stamp: Stamp) -> str:
+def annotation(validity: Validity) -> str:
     return f"{stamp(validity.begins_at)}/{stamp(validity.ends_at)}"
 
 
-def read_annotation(configuration: Mapping[str, Any], seconds: Seconds) -> Validity | None:
+def read_annotation(configuration: Mapping[str, Any]) -> Validity | None:
     """Of a webhook configuration; None where it says nothing that can be read."""
     metadata = configuration.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None

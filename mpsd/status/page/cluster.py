@@ -15,7 +15,6 @@ from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, Object
 from mpsd.platform.kube_mirror import Mirror, Selection
-from mpsd.platform.kube_time import seconds
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, read_kubernetes_node
 from mpsd.scheduler.ledger import ClusterLedger
 from mpsd.scheduler.rules.capacity import NodeCapacity
@@ -109,7 +108,7 @@ class ClusterPage:
         if began < self._stories_due:
             self._changed = True  # what is heard now is told then
             return
-        self._stories = await asyncio.to_thread(lambda: [pod_card(pod, story(pod, scene), seconds) for pod in pods])
+        self._stories = await asyncio.to_thread(lambda: [pod_card(pod, story(pod, scene)) for pod in pods])
         self._stories_due = time.monotonic() + _SHARE * (time.monotonic() - began)
 
     def _parts(self, node: ClusterNode, now: float) -> NodeParts:
@@ -132,4 +131,4 @@ async def _let_others(place: int) -> None:
 
 
 def _read_mpsnode(thing: Object) -> ClusterNode:
-    return read_mpsnode(thing, time.time(), seconds)
+    return read_mpsnode(thing, time.time())

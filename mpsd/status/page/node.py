@@ -14,8 +14,7 @@ from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.platform.kube import PODS, Kube, Object
 from mpsd.platform.kube_mirror import Mirror, Selection
-from mpsd.platform.kube_time import seconds, stamp
-from mpsd.status.page.rules.node import Times, last_warnings, node_page, own_scene, pods_here
+from mpsd.status.page.rules.node import last_warnings, node_page, own_scene, pods_here
 from mpsd.status.page.rules.view import (
     PageView,
     PodsHeard,
@@ -75,7 +74,6 @@ class NodePage:
 # Rights: list and watch pods, which the agent has.
 
 _FIRST_ANSWER_S = 1.0  # that the first view waits, so that it does not begin with what is not known yet
-_TIMES = Times(stamp, seconds)
 
 
 class PodsOfNode:
@@ -112,8 +110,8 @@ class PodsOfNode:
     def shown(self, view: NodeView, warnings: Mapping[str, str]) -> PodsHere:
         """view: of the node now. warnings: by uid, the last event that each pod was told."""
         self._changed.clear()
-        around = own_scene(self._node, view, self._policy(), _TIMES)
-        return pods_here(self._pods.objects(), warnings, around, self._heard(), _TIMES)
+        around = own_scene(self._node, view, self._policy())
+        return pods_here(self._pods.objects(), warnings, around, self._heard())
 
     def _heard(self) -> PodsHeard:
         pods = self._pods

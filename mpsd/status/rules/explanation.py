@@ -11,7 +11,8 @@ from mpsd.model.cluster_status import ClusterNode, GpuRow, PodStatus, silence
 from mpsd.model.domain import State, after_is
 from mpsd.model.grants import GpuName
 from mpsd.model.problem import shown_name
-from mpsd.model.quantity import gib, lasting
+from mpsd.model.quantity import gib
+from mpsd.model.times import lasting
 from mpsd.status.rules.pods import ContainerState, Explanation, ExplanationContext, PodSeen, Why, listed, quoted, wanted
 from mpsd.status.rules.waiting import waiting_story
 

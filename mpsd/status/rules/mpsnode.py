@@ -8,7 +8,7 @@ manifests/base/crd/mpsnode.yaml.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from mpsd.model.names import HEARTBEAT_S as HEARTBEAT_S
 from mpsd.model.names import LABEL, NAME_LABEL, PRODUCT
 from mpsd.model.node_status import FaultsStatus
 from mpsd.model.node_view import Canary, Client, DomainView, HeldGrant, NodeView, pod_names
+from mpsd.model.times import stamp
 from mpsd.mps.rules.faults import faults_status
 from mpsd.watchdog.rules.reported import FIELD as VIOLATIONS
 from mpsd.watchdog.rules.reported import differs, is_news
@@ -49,10 +50,9 @@ USE_STEP_MIB = 256  # less than this is no change
 _USE = frozenset({"usedMiB", "used", "clients", "toldAt", VIOLATIONS})  # more of the same violations is as use
 
 Object = dict[str, Any]
-Stamp = Callable[[float], str]  # seconds since 1970 in RFC 3339
 
 
-def mpsnode_status(view: NodeView, policy: "Policy", condition: Object, stamp: Stamp, version: str = "") -> Object:
+def mpsnode_status(view: NodeView, policy: "Policy", condition: Object, version: str = "") -> Object:
     """The whole status, less what nobody knows. condition: as `mps_ready.condition_object` makes it. version: of this
     mpsd.
     """
@@ -63,7 +63,7 @@ def mpsnode_status(view: NodeView, policy: "Policy", condition: Object, stamp: S
         version=version or None,
         summary=_summary(view, policy, use),
         gpus=[_gpu(gpu, view, policy, use) for gpu in view.gpus],
-        domains=[_domain(domain, view, stamp) for domain in view.domains],
+        domains=[_domain(domain, view) for domain in view.domains],
         grants=[_grant(held, pod, use) for held, pod in _pods(view)] if view.grants_known else None,
     )
     return as_object(status) | {"conditions": [condition]}
@@ -176,7 +176,7 @@ def _gpu(gpu: Gpu, view: NodeView, policy: "Policy", use: _Use) -> ReportedGpu:
     )
 
 
-def _domain(domain: DomainView, view: NodeView, stamp: Stamp) -> ReportedDomain:
+def _domain(domain: DomainView, view: NodeView) -> ReportedDomain:
     record = domain.record
     return ReportedDomain(
         name=record.domain,
@@ -185,13 +185,13 @@ def _domain(domain: DomainView, view: NodeView, stamp: Stamp) -> ReportedDomain:
         since=stamp(record.since),
         restarts=record.restarts_total,
         reason=record.reason,
-        faults=_faults(faults_status(record, pod_names(view)), stamp) if record.faults_total else None,
-        canary=_canary(record.canary, stamp) if record.canary else None,
+        faults=_faults(faults_status(record, pod_names(view))) if record.faults_total else None,
+        canary=_canary(record.canary) if record.canary else None,
         version=record.written_by or None,
     )
 
 
-def _canary(canary: Canary, stamp: Stamp) -> ReportedCanary:
+def _canary(canary: Canary) -> ReportedCanary:
     return ReportedCanary(
         at=stamp(canary.at),
         driver=canary.driver,
@@ -202,7 +202,7 @@ def _canary(canary: Canary, stamp: Stamp) -> ReportedCanary:
     )
 
 
-def _faults(faults: FaultsStatus, stamp: Stamp) -> ReportedFaults:
+def _faults(faults: FaultsStatus) -> ReportedFaults:
     return ReportedFaults(
         count=faults.count,
         last=None if faults.last is None else stamp(faults.last),

@@ -13,7 +13,7 @@ import msgspec
 
 from mpsd.model.cluster_status import GpuRow, GrantRow, gpu_rows, grant_rows, pod_rows
 from mpsd.model.names import STALE_S
-from mpsd.model.quantity import lasting
+from mpsd.model.times import lasting
 
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.cluster_status import ClusterNode, ClusterStatus

@@ -18,10 +18,9 @@ from mpsd.model.mpsnode import (
     ReportedViolations,
     as_object,
 )
+from mpsd.model.times import stamp
 
 if TYPE_CHECKING:  # as in model.grants
-    from collections.abc import Callable
-
     from mpsd.model.violations import Response, ViolationKind
 
 MOST_PODS = 32
@@ -59,19 +58,19 @@ class NodeViolations:
     grants: Mapping[str, Tally]
 
 
-def with_violations(status: Object, found: NodeViolations, stamp: "Callable[[float], str]") -> Object:
+def with_violations(status: Object, found: NodeViolations) -> Object:
     """The status with the violations. A pod's grant has its uid for an id, or its name where that is not known."""
     reported = ReportedViolations(
         since=stamp(found.since),
         counts=_counts(found.counts),
-        last=[_violation(one, stamp) for one in found.last[-MOST_LAST:]],
+        last=[_violation(one) for one in found.last[-MOST_LAST:]],
     )
     summary = {**status["summary"], FIELD: sum(found.counts.values())}
     added: Object = {FIELD: as_object(reported), "summary": summary}
     if "grants" in status:
         own = {_id(grant): tally for grant in status["grants"] if (tally := found.grants.get(_id(grant)))}
         newest = sorted(own, key=lambda one: (-own[one].last.at, one))[:MOST_PODS]
-        tallies = {one: {FIELD: as_object(_tally(own[one], stamp))} for one in newest}
+        tallies = {one: {FIELD: as_object(_tally(own[one]))} for one in newest}
         added[FIELD]["pods"] = len(own)
         added["grants"] = [{**grant, **tallies.get(_id(grant), {})} for grant in status["grants"]]
     return {**status, **added}
@@ -81,7 +80,7 @@ def _id(grant: Object) -> str:
     return str(grant.get("uid") or grant["pod"])
 
 
-def _tally(tally: Tally, stamp: "Callable[[float], str]") -> ReportedPodViolations:
+def _tally(tally: Tally) -> ReportedPodViolations:
     last = tally.last
     shown = ReportedPodViolation(stamp(last.at), last.kind.value, last.action.value)
     return ReportedPodViolations(_counts(tally.counts), shown)
@@ -91,7 +90,7 @@ def _counts(counts: "Mapping[ViolationKind, int]") -> list[ReportedCount]:
     return [ReportedCount(kind.value, counts[kind]) for kind in sorted(counts)]
 
 
-def _violation(one: LastViolation, stamp: "Callable[[float], str]") -> ReportedViolation:
+def _violation(one: LastViolation) -> ReportedViolation:
     return ReportedViolation(stamp(one.at), one.kind.value, one.action.value, str(one.pod) if one.pod else None)
 
 

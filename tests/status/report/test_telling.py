@@ -8,9 +8,9 @@ import pytest
 from mpsd.model.domain import State
 from mpsd.model.events import Event, Reason, pod_subject
 from mpsd.model.identity import PodName
+from mpsd.model.times import stamp
 from mpsd.model.violations import Response, ViolationKind
 from mpsd.platform.kube import NotFound, Object, PatchKind
-from mpsd.platform.kube_time import stamp
 from mpsd.status.rules import mpsnode
 from mpsd.status.rules.pods import PodAnnotations
 from mpsd.watchdog.rules.reported import LastViolation, NodeViolations, Tally

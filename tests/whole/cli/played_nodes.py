@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from mpsd.model.mpsnode import API
-from mpsd.platform.kube_time import stamp
+from mpsd.model.times import stamp
 from mpsd.simulator.api_server.kinds import DAEMON_SETS, NAMESPACES, NODES, PODS, Object
 from tests.cli.cluster_world import ClusterWorld
 from tests.whole.machine.machine import eventually

@@ -21,7 +21,6 @@ from mpsd.cli import kubectl_mps, main
 from mpsd.cli.kubectl_mps import with_verb
 from mpsd.model.mpsnode_reading import cluster_status
 from mpsd.platform.kube import MPS_NODES, PatchKind
-from mpsd.platform.kube_time import seconds
 from mpsd.status.cluster_answers import cluster_parts
 from tests.cli.cluster_world import ClusterWorld
 from tests.mpsnodes import NAMES, NOW, damaged, mpsnode
@@ -308,7 +307,7 @@ def test_a_watch_of_a_node_that_is_not_there_does_not_begin(world: ClusterWorld)
 def test_whatever_nodes_tell_can_be_shown_and_no_terminal_obeys_it(things: list[Any], wide: bool) -> None:
     shown = io.StringIO()
     to = Console(file=shown, width=1000, markup=False, highlight=False)
-    for part in cluster_parts(cluster_status(things, NOW, seconds), wide=wide):
+    for part in cluster_parts(cluster_status(things, NOW), wide=wide):
         to.print(part)
     text = shown.getvalue().replace("\n", "")
     assert text.isprintable()

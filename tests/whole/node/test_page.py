@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from mpsd.platform import kube_time, local_api
+from mpsd.model.times import seconds
+from mpsd.platform import local_api
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import NODE, Cluster, pod
 
@@ -64,7 +65,7 @@ def test_a_pod_that_waits_on_its_gpu_is_shown_with_the_reason_of_its_gpu_until_i
         (one,) = eventually(told_why, "it is told why")
         assert one["text"].startswith("pod default/late waits on gpu")
         assert (one["why"], one["memory_mib"], one["thread_percent"]) == ("not-started", 7 * 1024, 30)
-        assert one["since"] == kube_time.seconds(bound_at(cluster, "late"))
+        assert one["since"] == seconds(bound_at(cluster, "late"))
         assert waiting(cluster, "elsewhere") == []
         eventually(lambda: page(cluster)["head"]["pods"] == {"away": "", "since": None}, "its pods are heard of")
     finally:

@@ -11,9 +11,9 @@ import yaml
 
 from mpsd.kubelet.rules.gpu_choice import GPU
 from mpsd.model.identity import PodName
+from mpsd.model.times import stamp
 from mpsd.platform.kube import Kube, Object, PatchKind, Resource, open_kube
 from mpsd.platform.kube_access import of_kubeconfig
-from mpsd.platform.kube_time import stamp
 from mpsd.platform.waiting import until
 from mpsd.scheduler.bind import BindArgs, Binder
 from mpsd.scheduler.ledger import PATIENCE, ClusterLedger, Patience

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from mpsd.platform.certificates import issue, new_authority, validity
-from mpsd.platform.kube_time import seconds
 from mpsd.platform.rules.certificates import read_annotation
 from mpsd.platform.waiting import wait_until
 from tests.whole.webhook.api_server import ApiServer, Asked, api_server
@@ -285,7 +284,7 @@ def test_no_key_is_in_the_logs_or_beside_the_program(registered: Registered) -> 
 
 def told(api: ApiServer) -> list[float]:
     """When the served certificate ends, as each configuration says."""
-    read = [read_annotation(api.get(path), seconds) for path in (VALIDATING, MUTATING)]
+    read = [read_annotation(api.get(path)) for path in (VALIDATING, MUTATING)]
     return [one.ends_at for one in read if one]
 
 

@@ -10,7 +10,7 @@ from functools import cmp_to_key
 from mpsd.model.cluster_status import ClusterNode, silence
 from mpsd.model.domain import ALL, State, after_is, remedy
 from mpsd.model.names import AGENT, CONTROL, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
-from mpsd.model.quantity import DAY_S, lasting
+from mpsd.model.times import DAY_S, lasting
 from mpsd.operations.doctor.rules.checks import (
     Check,
     CheckTable,

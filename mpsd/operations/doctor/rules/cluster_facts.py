@@ -10,10 +10,11 @@ from mpsd.admission.rules.requests import named, ours
 from mpsd.admission.rules.rule import RequestContext
 from mpsd.admission.rules.verdict import judge, modes_in
 from mpsd.model.cluster_status import ClusterNode
-from mpsd.model.fields import Fields, Seconds
+from mpsd.model.fields import Fields
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.names import NAME_LABEL
 from mpsd.model.policy import Policy, RuleId, RuleMode
+from mpsd.model.times import seconds
 from mpsd.operations.doctor.rules.checks import Fact, Unknown
 from mpsd.platform.rules.certificates import ANNOTATION, Validity, read_annotation
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node, read_object
@@ -191,12 +192,12 @@ class Hook:
     serving: Fact[Validity]
 
 
-def read_hooks(thing: object, kind: str, seconds: Seconds) -> Iterator[Hook]:
+def read_hooks(thing: object, kind: str) -> Iterator[Hook]:
     """Those of a webhook configuration."""
     untold = (
         f"no webhook has told it (annotation {ANNOTATION}): it is of an older mpsd, or has not registered itself yet"
     )
-    serving = read_annotation(_mapping(thing), seconds) or Unknown(untold)
+    serving = read_annotation(_mapping(thing)) or Unknown(untold)
     for entry in _entries(thing, "webhooks"):
         bundle = _text(entry, "clientConfig", "caBundle")
         yield Hook(kind, _text(entry, "name"), _text(entry, "failurePolicy"), bundle, serving)
@@ -259,7 +260,7 @@ class Clock:
     behind_s: float
 
 
-def read_clock(thing: object, seconds: Seconds) -> Clock | None:
+def read_clock(thing: object) -> Clock | None:
     """How far the clock of a node is behind the API server's: when the node says that it wrote its MPSNode, against
     when the API server says that its status was written. None where either is missing.
     """

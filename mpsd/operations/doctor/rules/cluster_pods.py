@@ -7,7 +7,7 @@ it one. A cluster that does without a webhook has no fault here.
 from collections.abc import Iterator
 
 from mpsd.model.names import NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
-from mpsd.model.quantity import DAY_S, lasting
+from mpsd.model.times import DAY_S, lasting
 from mpsd.operations.doctor.rules.checks import (
     CheckTable,
     Finding,

@@ -10,7 +10,8 @@ from typing import Any
 
 from mpsd.model.cluster_status import ClusterNode, GpuRow, PodStatus
 from mpsd.model.domain import ALL, State
-from mpsd.model.quantity import gib, lasting
+from mpsd.model.quantity import gib
+from mpsd.model.times import lasting
 from mpsd.status.rules.cordon import CordonChange
 
 # No daemon of ours runs there, so nobody waits for a drain: what is there is counted instead.

@@ -7,7 +7,7 @@ What an upgrade has cordoned itself stands in an annotation of the MPSNode while
 put back into use, and what somebody else has cordoned stays so.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from mpsd.model.cluster_status import ClusterNode, DomainRow
 from mpsd.model.domain import ALL, Domain, State, after_is, drains
 from mpsd.model.names import CONTROL, LABEL, NAME_LABEL, PRODUCT
-from mpsd.model.quantity import lasting
+from mpsd.model.times import lasting, seconds
 from mpsd.operations.lifecycle.rules.drain import are_empty, holders, holding, refusals, what_is_left
 
 MARK = "mpsd.io/cordoned-by-upgrade"
@@ -193,7 +193,6 @@ SELECTOR = f"{LABEL}={PRODUCT},{NAME_LABEL}={CONTROL}"  # of the DaemonSet
 ON_DELETE = "OnDelete"
 
 Object = Mapping[str, Any]
-Seconds = Callable[[str], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,11 +238,11 @@ def pod_selector(daemon_set: Object) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(wanted.items()))
 
 
-def control_pods(pods: Iterable[Object], owner: str, seconds: Seconds) -> dict[str, ControlPod]:
+def control_pods(pods: Iterable[Object], owner: str) -> dict[str, ControlPod]:
     """By node, those that this owner made. Of two on a node the one that stays counts, and of those the younger."""
     found: dict[str, ControlPod] = {}
     for pod in sorted(pods, key=lambda one: str(one["metadata"].get("creationTimestamp", ""))):
-        if is_owned(pod, owner) and (read := _pod(pod, seconds)).node:
+        if is_owned(pod, owner) and (read := _pod(pod)).node:
             before = found.get(read.node)
             if before is None or before.ending or not read.ending:
                 found[read.node] = read
@@ -254,7 +253,7 @@ def is_owned(thing: Object, uid: str) -> bool:
     return any(one.get("uid") == uid for one in thing["metadata"].get("ownerReferences") or ())
 
 
-def _pod(pod: Object, seconds: Seconds) -> ControlPod:
+def _pod(pod: Object) -> ControlPod:
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     conditions = status.get("conditions") or ()
     statuses = status.get("containerStatuses") or ()

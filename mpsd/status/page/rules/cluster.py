@@ -17,7 +17,7 @@ from mpsd.model.cluster_status import (
 from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.problem import shown_name
-from mpsd.model.quantity import DAY_S
+from mpsd.model.times import DAY_S
 from mpsd.model.violations import DONE
 from mpsd.status.page.rules.view import (
     VERSION,

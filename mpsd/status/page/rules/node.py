@@ -4,12 +4,11 @@ Every sentence is one of the status or of `kubectl mps explain`; here is decided
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mpsd.agent.rules.node_events import REFUSED, VIOLATION_REASONS
 from mpsd.model.cluster_status import GrantRow, domain_rows, gpu_rows, grant_rows
 from mpsd.model.events import PastEvent, Reason
-from mpsd.model.fields import Seconds
 from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.model.node_status import ClientStatus, NodeStatus, WaitingStatus
 from mpsd.model.node_view import NodeView
@@ -40,7 +39,7 @@ from mpsd.status.page.rules.view import (
     shown_text,
 )
 from mpsd.status.rules.explanation import story
-from mpsd.status.rules.mpsnode import Stamp, mpsnode_status
+from mpsd.status.rules.mpsnode import mpsnode_status
 from mpsd.status.rules.pods import ExplanationContext, PodSeen
 
 MOST_WAITING, MOST_ON_NODE, MOST_LATELY, _MOST_STRANGERS = 200, 200, 60, 50
@@ -193,25 +192,17 @@ def _older_faults(node: NodeStatus, since: float) -> Iterator[EventLine]:
 # -- pods that do not run yet --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """How times are written in the API, and read."""
-
-    stamp: Stamp
-    seconds: Seconds
-
-
-def own_scene(node: str, view: NodeView, policy: Policy, times: Times) -> ExplanationContext:
+def own_scene(node: str, view: NodeView, policy: Policy) -> ExplanationContext:
     """What is known around the pods of a node on the node itself: what its MPSNode will tell of this view."""
-    status = mpsnode_status(view, policy, {}, times.stamp)
-    told = read_mpsnode({"metadata": {"name": node}, "status": status}, view.now, times.seconds)
+    status = mpsnode_status(view, policy, {})
+    told = read_mpsnode({"metadata": {"name": node}, "status": status}, view.now)
     return ExplanationContext(policy, view.now, {node: told}, {}, None)
 
 
 def pods_here(
-    pods: Sequence[PodSeen], warnings: Mapping[str, str], around: ExplanationContext, heard: PodsHeard, times: Times
+    pods: Sequence[PodSeen], warnings: Mapping[str, str], around: ExplanationContext, heard: PodsHeard
 ) -> PodsHere:
     """pods: those bound to the node that do not run yet. warnings: by uid, the last event that each was told."""
     listed = pods[:MOST_ON_NODE]
-    cards = (pod_card(pod, story(pod, around, warnings.get(pod.name.uid, "")), times.seconds) for pod in listed)
+    cards = (pod_card(pod, story(pod, around, warnings.get(pod.name.uid, ""))) for pod in listed)
     return PodsHere(tuple(cards), len(pods) - len(listed), heard)

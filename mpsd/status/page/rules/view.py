@@ -11,8 +11,8 @@ from enum import StrEnum
 
 from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow
 from mpsd.model.domain import State
-from mpsd.model.fields import Seconds
 from mpsd.model.problem import printable, shown_name
+from mpsd.model.times import seconds
 from mpsd.status.rules.pods import Explanation, PodSeen, Why
 
 VERSION = "v1"
@@ -329,7 +329,7 @@ def no_daemon_notes(gpus: Iterable[GpuRow]) -> Iterator[Note]:
             yield Note(f"no-daemon {key}", Level.BAD, NoteKind.NO_DAEMON, where, "")
 
 
-def pod_card(pod: PodSeen, answer: Explanation, seconds: Seconds) -> WaitingCard:
+def pod_card(pod: PodSeen, answer: Explanation) -> WaitingCard:
     """A pod that waits, with the sentence of `kubectl mps explain`."""
     request = pod.shared.request if pod.shared else None
     began = pod.bound if pod.node else pod.shared.created if pod.shared else ""

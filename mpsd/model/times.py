@@ -1,0 +1,45 @@
+"""Times as Kubernetes writes them (whole seconds, UTC, RFC 3339: metav1.Time), and durations for people."""
+
+from datetime import UTC, datetime
+
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
+_STEPS = (
+    (2 * DAY_S, DAY_S, "d"),
+    (2 * HOUR_S, HOUR_S, "h"),
+    (2 * MINUTE_S, MINUTE_S, "min"),
+)  # from so many seconds on, in this unit
+
+
+def lasting(seconds: float) -> str:
+    """Such as `40 s`, `5 min`, `3 h` or `12 d`; `0 s` for what lies in the future, since clocks differ."""
+    whole = int(max(0.0, min(seconds, 1e12)))
+    for least_s, unit_s, unit in _STEPS:
+        if whole >= least_s:
+            return f"{whole // unit_s} {unit}"
+    return f"{whole} s"
+
+
+def stamp(seconds: float) -> str:
+    """seconds: since 1970."""
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds(text: str | None) -> float | None:
+    """Since 1970; None for what is no such time. Takes what metav1.MicroTime writes too."""
+    if text is None or "T" not in text:  # a date alone
+        return None
+    try:
+        read = datetime.fromisoformat(text)
+        return read.timestamp() if read.tzinfo else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def http_seconds(text: str) -> float | None:
+    """Since 1970, of a Date as HTTP writes it; None for what is none."""
+    from email.utils import parsedate_to_datetime  # takes as long to load as all else that `kubectl mps status` loads
+
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
