@@ -16,10 +16,10 @@ _OF_NODE = {name: NODE_SETTINGS[name] for name in ("simulate", "limits_directory
 
 @taking({**_OF_NODE, **KUBELET_SETTINGS, **LISTEN_SETTINGS, "log_format": LOG_FORMAT})
 def agent(**flags: str | None) -> None:
-    """Grant shares of this node's GPUs and keep the limits of `mpsd control`'s daemons, in the foreground.
+    """Grant shares of this node's GPUs and set the limits of `mpsd control`'s daemons, in the foreground.
 
-    With --node it is the device plugin of that node: kubelet gives the shares to pods, and nobody else gets any. It may
-    be killed or restarted at any time: no program notices, and grants are found again.
+    With --node it is the device plugin of that node: kubelet gives the shares to pods, and only to pods. It may be
+    killed or restarted at any time: no program is affected, and grants are restored.
 
         mpsd agent
         mpsd agent --node "$(hostname)" --kubeconfig ~/.kube/config

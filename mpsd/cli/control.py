@@ -35,18 +35,18 @@ def control(
     daemon_cgroup: Annotated[str | None, option(DAEMON_CGROUP)] = None,
     release: Annotated[
         bool,
-        typer.Option("--release", help="Put back the compute modes that an mpsd which is gone left behind, and end."),
+        typer.Option("--release", help="Restore the compute modes that an earlier mpsd left behind, and exit."),
     ] = False,
     output: OutputFormat = Format.TEXT,
 ) -> None:
-    """Hold this node's MPS control daemons: start, adopt, restart and drain them, in the foreground.
+    """Supervise this node's MPS control daemons: start, adopt, restart and drain them, in the foreground.
 
-    Programs die with their daemon, so this part is small and seldom restarted; `mpsd agent` does the rest. Killed
-    without warning, its daemons go on, and the next `mpsd control` takes them over.
+    Programs end with their daemon, so this part is small and seldom restarted; `mpsd agent` does the rest. If it is
+    killed, its daemons continue, and the next `mpsd control` takes them over.
 
-    Where there will be no next one, --release puts each GPU's compute mode back to what was found on it in this boot,
-    says so of each (-o json for programs), and may be repeated. It exits with 0 when nothing is left to put back, and
-    with 1 when something is: mpsd still runs, programs are on MPS, or NVML does not do it.
+    If there will be no next one, --release restores the compute mode that each GPU had when mpsd first found it in this
+    boot, and reports each GPU (-o json for programs); it may be repeated. It exits with 0 when nothing is left to
+    restore, and with 1 when something is: mpsd still runs, programs use MPS, or NVML refuses the change.
 
         mpsd control --release
     """
@@ -100,7 +100,7 @@ def _release(chosen: Settings, output: Format) -> NoReturn:
         for line in map(_line, released):
             answers().print(line)
         if not released:
-            answers().print(f"nothing to put back: no record of this boot in {chosen.run_directory} has a compute mode")
+            answers().print(f"nothing to restore: no record of this boot in {chosen.run_directory} has a compute mode")
     sys.exit(ExitCode.NO if any(row.outcome is ReleaseOutcome.LEFT for row in released) else ExitCode.YES)
 
 
@@ -113,13 +113,13 @@ def _of_this_directory(chosen: Settings) -> tuple[Released, ...]:
 
 def _line(row: Released) -> str:
     if row.gpu is None:
-        return f"{row.domain}: compute mode not put back: {row.reason}"
+        return f"{row.domain}: compute mode not restored: {row.reason}"
     why = f": {row.reason}" if row.reason else ""
     return f"{row.domain} {row.gpu}: compute mode {row.mode} {_WORDS[row.outcome]}{why}"
 
 
 _WORDS = {
-    ReleaseOutcome.PUT_BACK: "put back",
-    ReleaseOutcome.WAS_SO: "is what it has already",
-    ReleaseOutcome.LEFT: "not put back",
+    ReleaseOutcome.PUT_BACK: "restored",
+    ReleaseOutcome.WAS_SO: "is already set",
+    ReleaseOutcome.LEFT: "not restored",
 }

@@ -1,6 +1,6 @@
 """The program `kubectl-mps`, which kubectl runs as `kubectl mps`, and `kubectl_complete-mps`, which it asks at Tab.
 
-One rule: options may stand before the verb, and no verb means status, as people are used to from kubectl.
+Options may stand before the command, and no command means status, as people are used to from kubectl.
 """
 
 from collections.abc import Sequence
@@ -22,25 +22,29 @@ _VALUED = frozenset(
 _ALONE = frozenset({"-h", "--help", "--version", "--install-completion", "--show-completion"})  # of the program itself
 _VERBS = {
     "status": Verb(
-        "Nodes, GPUs and pods: granted, used, states. Also without a verb.", "mpsd.status.cluster_status", "kubectl"
+        "Show nodes, GPUs and pods: granted, used, states. The default command.",
+        "mpsd.status.cluster_status",
+        "kubectl",
     ),
     "doctor": Verb(
-        "Why MPS does not start or limits are not enforced, and what to do.",
+        "Show why MPS does not start or limits are not enforced, and what to do.",
         "mpsd.operations.doctor.cluster",
         "kubectl",
     ),
-    "top": Verb("GPUs and the pods that use them, live, sorted.", "mpsd.status.cluster_top", "kubectl"),
-    "bundle": Verb("A support archive, with nothing secret in it.", "mpsd.operations.bundle.cluster", "kubectl"),
-    "explain": Verb("Why a pod waits for a GPU, in one sentence.", "mpsd.operations.explain.pod", "kubectl"),
+    "top": Verb("Show GPUs and the pods that use them, live, sorted.", "mpsd.status.cluster_top", "kubectl"),
+    "bundle": Verb("Create a support bundle, without secrets.", "mpsd.operations.bundle.cluster", "kubectl"),
+    "explain": Verb("Show why a pod waits for a GPU, in one sentence.", "mpsd.operations.explain.pod", "kubectl"),
     "cordon": Verb(
-        "Take GPUs of a node out of use; what runs there goes on.", "mpsd.operations.lifecycle.cordon", "kubectl"
+        "Take GPUs of a node out of use; running programs continue.", "mpsd.operations.lifecycle.cordon", "kubectl"
     ),
     "uncordon": Verb("Put GPUs of a node back into use.", "mpsd.operations.lifecycle.cordon", "kubectl"),
     "drain": Verb(
-        "Empty GPUs of a node, and wait until nobody is left there.", "mpsd.operations.lifecycle.drain", "kubectl"
+        "Empty GPUs of a node, and wait until no program is left.", "mpsd.operations.lifecycle.drain", "kubectl"
     ),
     "undrain": Verb(
-        "Put GPUs of a node back into use, and wait until they serve.", "mpsd.operations.lifecycle.undrain", "kubectl"
+        "Put GPUs of a node back into use, and wait until they are ready.",
+        "mpsd.operations.lifecycle.undrain",
+        "kubectl",
     ),
     "upgrade": Verb(
         "Replace the control pods node by node; no program loses its GPU.",
@@ -48,7 +52,7 @@ _VERBS = {
         "kubectl",
     ),
     "uninstall": Verb(
-        "Take mpsd off the cluster, when nobody uses it.", "mpsd.operations.lifecycle.uninstall", "kubectl"
+        "Remove mpsd from a cluster that does not use it.", "mpsd.operations.lifecycle.uninstall", "kubectl"
     ),
 }
 
@@ -104,23 +108,23 @@ app = typer.Typer(
 
 
 def _kubectl_mps(version: Version = False) -> None:
-    """The GPUs of a cluster that mpsd shares: who has what of them, and how they are.
+    """Show and manage the GPUs of a cluster that mpsd shares.
 
         kubectl mps                            nodes, GPUs and pods
-        kubectl mps gpu-a1 -o wide             of one node, with everything
+        kubectl mps gpu-a1 -o wide             one node, all columns
         kubectl mps -w                         live, until Ctrl-C
-        kubectl mps top                        who uses the GPUs, live, sorted
+        kubectl mps top                        GPU use, live, sorted
         kubectl mps explain train-0            why a pod waits
-        kubectl mps doctor                     what is wrong, and what to do
-        kubectl mps bundle                     one file for who helps
-        kubectl mps cordon gpu-a1 gpu0         no new pods there
+        kubectl mps doctor                     problems, with remedies
+        kubectl mps bundle                     create a support bundle
+        kubectl mps cordon gpu-a1 gpu0         no new pods on it
         kubectl mps uncordon gpu-a1 gpu0
         kubectl mps drain gpu-a1 --evict       empty it; undrain puts it back
         kubectl mps upgrade --dry-run          control daemons that are out of date
-        kubectl mps uninstall --dry-run        what belongs to mpsd, and who uses it
+        kubectl mps uninstall --dry-run        what belongs to mpsd, and its users
 
-    Which cluster is said as to kubectl: --kubeconfig, --context, KUBECONFIG. The exit code is 0 when all is ready, 1
-    when not, 2 for a wrong question; 130 at the Ctrl-C that ends -w. For one line a node: kubectl get mps.
+    The cluster is chosen as with kubectl: --kubeconfig, --context, KUBECONFIG. Exit codes: 0 everything is ready, 1
+    something is not, 2 usage error, 130 after the Ctrl-C that ends -w. For one line a node: kubectl get mps.
     """
 
 

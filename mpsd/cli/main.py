@@ -1,4 +1,4 @@
-"""The program `mpsd`: its verbs, each in a module of its own."""
+"""The program `mpsd`: its commands, each in a module of its own."""
 
 from mpsd.platform.imports import lasting
 
@@ -11,22 +11,22 @@ with lasting():
 _LINES = {
     "up": "Share this machine's GPUs: supervise the MPS daemons and grant shares, in the foreground.",
     "run": "Run a command with a share of a GPU.",
-    "status": "GPUs, domains, grants and clients, of this machine or of a cluster.",
-    "doctor": "Why MPS does not start or limits are not enforced on this machine, and what to do.",
-    "top": "GPUs and who uses them, live, sorted by memory, SM use or name.",
-    "bundle": "A support archive of this machine, with nothing secret in it.",
-    "smi": "Which containers and programs use what of the GPUs now, and what is left of each.",
-    "set": "Give a running container or program another size of memory, percentage or weight.",
-    "explain": "What the objects in a manifest get of a GPU, or why they are refused.",
-    "check": "Whether limits files are sound, and what they put in force.",
-    "demo": "The whole way in a simulated cluster, or on a simulated machine. Needs no GPU and no Kubernetes.",
-    "bench": "Measure what MPS and mpsd do on this machine's GPU, and hold it against what mpsd promises.",
-    "install": "Make docker, containerd or podman know the runtime mpsd, which gives containers their share.",
-    "uninstall": "Take the runtime mpsd out of docker, containerd or podman. Of a cluster: `kubectl mps uninstall`.",
-    "control": "Only the part of `up` that holds the MPS daemons.",
-    "agent": "Only the part of `up` that grants shares; may be killed and restarted at any time.",
-    "webhook": "Answer Kubernetes admission reviews: refuse what breaks sharing, in words that help.",
-    "scheduler": "Tell kube-scheduler which nodes have one GPU with room, and bind pods to it.",
+    "status": "Show GPUs, domains, grants and clients of this machine or of a cluster.",
+    "doctor": "Show why MPS does not start or limits are not enforced on this machine, and what to do.",
+    "top": "Show GPUs and their users live, sorted by memory, SM use or name.",
+    "bundle": "Create a support bundle of this machine, without secrets.",
+    "smi": "Show what containers and programs use of the GPUs now, and the free capacity of each.",
+    "set": "Change the memory, percentage or weight of a running container or program.",
+    "explain": "Show what the objects in a manifest get of a GPU, or why they are refused.",
+    "check": "Check limits files, and show what they put in force.",
+    "demo": "Show everything in a simulated cluster or on a simulated machine. Needs no GPU and no Kubernetes.",
+    "bench": "Measure MPS and mpsd on this machine's GPU, and compare with what mpsd promises.",
+    "install": "Register the runtime mpsd, which gives containers their share, with docker, containerd or podman.",
+    "uninstall": "Remove the runtime mpsd from docker, containerd or podman. From a cluster: `kubectl mps uninstall`.",
+    "control": "Run only the part of `up` that supervises the MPS daemons.",
+    "agent": "Run only the part of `up` that grants shares; it may be killed and restarted at any time.",
+    "webhook": "Answer Kubernetes admission reviews: refuse what breaks sharing, with a remedy for each problem.",
+    "scheduler": "Extend kube-scheduler: filter nodes by the free capacity of each GPU, and bind pods.",
 }
 _EXTRAS = {"webhook": "webhook", "scheduler": "scheduler"}  # all others need what a node needs, or nothing
 _MODULES = {
@@ -64,21 +64,21 @@ app = typer.Typer(
 def _mpsd(version: Version = False) -> None:
     """Share NVIDIA GPUs through MPS, with limits that hold.
 
-        mpsd up --simulate H200x2              share GPUs; these are played
-        mpsd run --gpu-mem 7 -- CMD            a program with 7 GiB of one
-        mpsd status                            who has what, and what is wrong
-        mpsd doctor                            why nothing starts here, and what to do
-        mpsd top                               who uses the GPUs, live
-        mpsd bundle                            one file for who helps
-        mpsd smi                               what each container uses now
-        mpsd set CONTAINER --mem 4GiB          another size for one that runs
+        mpsd up --simulate H200x2              share GPUs, here simulated ones
+        mpsd run --gpu-mem 7 -- CMD            run a program with 7 GiB of one
+        mpsd status                            grants and problems
+        mpsd doctor                            why MPS does not start here
+        mpsd top                               GPU use, live
+        mpsd bundle                            create a support bundle
+        mpsd smi                               GPU use of each container
+        mpsd set CONTAINER --mem 4GiB          change a running container's share
         mpsd explain -f job.yaml --gpu H200    what this Job gets, or why not
-        mpsd check limits                      whether limits files are sound
-        mpsd demo                              all of it, in a simulated cluster
-        mpsd bench --save all.json             what this machine's GPU does under it
-        mpsd install docker --dry-run          what lets containers have shares
+        mpsd check limits                      check limits files
+        mpsd demo                              everything, in a simulated cluster
+        mpsd bench --save all.json             measure this machine's GPU
+        mpsd install docker --dry-run          let containers have shares
 
-    Every verb has a --help of its own. The exit code is 0 for yes, 1 for no, 2 for a wrong question.
+    Every command has its own --help. Exit codes: 0 success, 1 failure or problem found, 2 usage error.
     """
 
 

@@ -32,20 +32,22 @@ def run(
     gpu_core: Annotated[
         str | None,
         typer.Option(
-            help="Percent of the GPU's threads to reserve and be held to.", metavar="PERCENT", show_default=False
+            help="Percent of the GPU's threads, as a reservation and a limit.", metavar="PERCENT", show_default=False
         ),
     ] = None,
     gpus: Annotated[str, typer.Option(help="GPUs that the request is divided over evenly.", metavar="N")] = "1",
-    wait: Annotated[bool, typer.Option("--wait", help="Queue for room instead of being refused.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Join the queue when there is no room, instead of failing.")
+    ] = False,
     timeout: Annotated[
         float, typer.Option(help="With --wait: give up after so many seconds.", metavar="SECONDS", min=1)
     ] = 3600.0,
     run_dir: RunDirectory = None,
 ) -> None:
-    """Run a command with a share of a GPU, and give the share back however it ends.
+    """Run a command with a share of a GPU, and free the share however the command ends.
 
-    The exit code is the command's own. mpsd refuses with 1 when there is no room (or queues, with --wait) and with 2
-    for a request that cannot be; 126 and 127 mean what they mean in a shell.
+    The exit code is the command's own. mpsd exits with 1 when there is no room (or queues, with --wait), and with 2 for
+    a request that can never be granted; 126 and 127 mean the same as in a shell.
 
         mpsd run --gpu-mem 7 -- python train.py
         mpsd run --gpu-mem 4 --gpu-core 30 --wait -- ./infer --port 8000
@@ -58,7 +60,7 @@ def run(
         answer = _ask(socket, asks)
         if isinstance(answer, Refusal) and wait and not answer.for_ever:
             reasons = "; ".join(answer.reasons)
-            complaints().print(f"mpsd run: waits for room, at most {timeout:g} s (Ctrl-C gives up): {reasons}")
+            complaints().print(f"mpsd run: waiting for room, at most {timeout:g} s (Ctrl-C to give up): {reasons}")
             answer = _ask(socket, replace(asks, wait_s=timeout))
     except (local_api.NotRunning, TimeoutError) as error:
         _give_up(str(error), ExitCode.NO)
@@ -66,7 +68,7 @@ def run(
         sys.exit(INTERRUPTED)
     if isinstance(answer, Refusal):
         after = f"gave up after {timeout:g} s: " if wait and not answer.for_ever else ""
-        remedy = "" if answer.for_ever or wait else "; --wait queues for room"
+        remedy = "" if answer.for_ever or wait else "; use --wait to join the queue"
         reasons = "\n".join(answer.reasons)
         _give_up(f"{after}{reasons}{remedy}", ExitCode.MISUSE if answer.for_ever else ExitCode.NO)
     _become(command, answer)

@@ -39,26 +39,29 @@ def set(  # noqa: A001 - the verb's name
         typer.Option("--mem", metavar="MIB", help="Of each GPU: 3276, or 3276MiB, or 6GiB.", show_default=False),
     ] = None,
     percent: Annotated[
-        int | None, typer.Option("--percent", metavar="N", help="Of the threads; 0 for no cap.", show_default=False)
+        int | None,
+        typer.Option("--percent", metavar="N", help="Percent of the threads; 0 for no cap.", show_default=False),
     ] = None,
     weight: Annotated[
-        int | None, typer.Option("--weight", metavar="N", help="cGPU's, of max_inst.", show_default=False)
+        int | None, typer.Option("--weight", metavar="N", help="cGPU's weight, at most max_inst.", show_default=False)
     ] = None,
     gpu: Annotated[
         int | None,
-        typer.Option("--gpu", metavar="N", help="Only on this one, as nvidia-smi counts.", show_default=False),
+        typer.Option("--gpu", metavar="N", help="Only on this GPU, by nvidia-smi's index.", show_default=False),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Less memory than is used now; what is over ends.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be, and change nothing.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Accept less memory than is used now; processes above it are ended.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
     output: OutputFormat = Format.TEXT,
     run_dir: RunDirectory = None,
 ) -> None:
-    """Give a container or a program that runs another size of memory, percentage or weight.
+    """Change the memory, percentage or weight of a running container or program.
 
-    It is written down before the answer. A process that runs keeps what it was started with; the next one that `docker
-    exec` starts gets the new values; `docker restart` begins with what the container's own variables say.
+    The change is saved before the command returns. A running process keeps the values that it was started with; the
+    next one that `docker exec` starts gets the new values; `docker restart` starts with the container's own variables.
 
-    Exits with 0, 1 where it cannot be (with what is free) or no such container holds a grant, 2 for a wrong question.
+    Exit codes: 0 changed, 1 no room (with what is free) or no such container holds a grant, 2 usage error.
 
         mpsd set train --mem 4GiB
         mpsd set 3f2a --percent 50 --gpu 1 --dry-run
@@ -103,7 +106,7 @@ def _uuid(ordinal: int | None, grant: GrantStatus, node: NodeStatus) -> str | No
     if (label := f"gpu{ordinal}") in labels:
         return labels[label]
     remedy = f"write one that it has: {', '.join(name.removeprefix('gpu') for name in labels)}"
-    problem = Problem("gpu-not-granted", "--gpu", shown(ordinal), f"is no GPU of {known_as(grant)}", remedy)
+    problem = Problem("gpu-not-granted", "--gpu", shown(ordinal), f"is not a GPU of {known_as(grant)}", remedy)
     raise InvalidInput("mpsd set", [problem])
 
 
@@ -113,7 +116,7 @@ def _show(grant: GrantStatus, changed: GrantChanged, body: bytes, output: Format
         print_json(msgspec.json.decode(body) | who)
         return
     to = answers()
-    to.print(one_line(f"{known_as(grant)}{', if it were done' if changed.dry_run else ''}:"))
+    to.print(one_line(f"{known_as(grant)}{' would become' if changed.dry_run else ''}:"))
     for line in _lines(changed):
         to.print(f"  {line}")
     for message in changed.messages:

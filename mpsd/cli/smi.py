@@ -38,18 +38,23 @@ def smi(
     watch: Annotated[
         float | None,
         typer.Option(
-            "-w", "--watch", metavar="SECONDS", help="Again after so many, until Ctrl-C.", min=0.2, show_default=False
+            "-w",
+            "--watch",
+            metavar="SECONDS",
+            help="Repeat after so many seconds, until Ctrl-C.",
+            min=0.2,
+            show_default=False,
         ),
     ] = None,
     run_dir: RunDirectory = None,
 ) -> None:
-    """Show which containers and programs use what of the GPUs now: one row a container and GPU; then what is left.
+    """Show what containers and programs use of the GPUs now, one row a container and GPU, then what is free.
 
-    GPU-UTIL is how busy a container's processes keep the SMs, by NVML's samples of the last two seconds; ? where it
-    does not say, as for a container none of whose processes it knows. COMPUTE is the percentage that MPS holds each
-    process to. nvidia-smi inside a container shows the whole card; what it was granted is here.
+    GPU-UTIL is how busy a container's processes keep the SMs, by NVML's samples of the last two seconds; ? where NVML
+    has no value, as for a container none of whose processes it lists. COMPUTE is the percentage to which MPS limits
+    each process. nvidia-smi inside a container shows the whole card; this command shows what was granted.
 
-    Exits with 0, 1 where mpsd does not run here or no such container holds a grant, 2 where several may be meant.
+    Exit codes: 0 success, 1 mpsd does not run here or no such container holds a grant, 2 the name is ambiguous.
 
         mpsd smi
         mpsd smi train -w 2
@@ -114,7 +119,7 @@ def _parts(use: UseStatus) -> Iterator[RenderableType]:
     if rows:
         yield table(_GRANTS, rows)
     else:
-        yield "No container and no program holds a part of a GPU."
+        yield "No container or program holds a share of a GPU."
     yield table(_GPUS, use.gpus)
     for what in use.unknown:
         yield f"unknown: {what}"

@@ -11,8 +11,8 @@ _OF_NODE = {name: NODE_SETTINGS[name] for name in ("simulate", "limits_directory
 def up(**flags: str | None) -> None:
     """Share this machine's GPUs through MPS: supervise the daemons, grant shares, in the foreground.
 
-    Ctrl-C (or SIGTERM) takes no new programs, waits for those that run, stops the daemons and puts everything back;
-    a second Ctrl-C does not wait. Killed without warning, its daemons and programs go on, and the next `mpsd up`
+    After Ctrl-C (or SIGTERM) it accepts no new programs, waits for those that run, stops the daemons and restores the
+    GPUs; a second Ctrl-C does not wait. If it is killed, its daemons and programs continue, and the next `mpsd up`
     takes them over.
 
         mpsd up

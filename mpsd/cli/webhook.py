@@ -15,10 +15,10 @@ from mpsd.platform.options import taking
 
 @taking(WEBHOOK_SETTINGS)
 def webhook(**flags: str | None) -> None:
-    """Answer admission reviews: refuse what breaks sharing, in words that help.
+    """Answer admission reviews: refuse what breaks sharing, with a remedy for each problem.
 
-    In a cluster it needs no flags: it makes its certificates, registers itself and keeps both in order. What it needs
-    for that is in manifests/.
+    In a cluster it needs no flags: it creates its certificates, registers itself, and renews both. The objects and
+    rights that it needs are in manifests/.
 
         mpsd webhook --kubeconfig ~/.kube/config --url https://10.0.0.7:9443
         mpsd webhook --cert-dir /certs --port 9443

@@ -161,7 +161,7 @@ def _records(run_directory: Path) -> tuple[list[tuple[DomainFolder, DomainRecord
         try:
             record = records.read(path, DomainRecord)
         except records.UnreadableRecord as error:
-            remedy = "set the mode by hand (nvidia-smi -i GPU -c DEFAULT), then remove the file"
+            remedy = "set the mode yourself (nvidia-smi -i GPU -c DEFAULT), then remove the file"
             reason = f"{path} cannot be read: {error.reason}; {remedy}"
             unreadable.append(Released(path.parent.name, None, None, ReleaseOutcome.LEFT, reason))
             continue
@@ -185,16 +185,16 @@ def _released(record: DomainRecord, nvml: Nvml, in_use: str) -> Iterator[Release
 
 
 async def _in_use(folder: DomainFolder, record: DomainRecord, pipe: ControlPipe) -> str:
-    """Who would lose something, in words; empty where nobody would."""
+    """Why the modes cannot be changed now; empty where no program would be affected."""
     try:
         daemon = control_daemon.listener(folder)
         if daemon is None:
             alive = record.daemon is not None and processes.is_alive(record.daemon)
-            return f"its control daemon ({record.daemon}) lives and does not listen; end it first" if alive else ""
+            return f"its control daemon ({record.daemon}) runs and does not listen; end it first" if alive else ""
         servers = await pipe.ask(control_protocol.server_list())
         clients = [pid for each in await pipe.clients(servers) for pid in each]
     except (ControlFailed, NotUnderstood, OSError) as error:
-        return f"its control daemon does not say who is on it: {error}; end it first"
+        return f"its control daemon does not report its clients: {error}; end it first"
     if clients:
-        return f"programs run on its control daemon ({daemon}): pid {', '.join(map(str, clients))}; end them first"
+        return f"its control daemon ({daemon}) has clients: pid {', '.join(map(str, clients))}; end them first"
     return ""

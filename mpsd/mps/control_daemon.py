@@ -41,7 +41,7 @@ class ControlFailed(Exception):
     """A command did not do what it says."""
 
 
-class NoAnswer(ControlFailed):
+class DaemonSilent(ControlFailed):
     """Nothing came back within the deadline: the daemon is stopped, wedged or very busy."""
 
 
@@ -62,7 +62,7 @@ class ControlPipe:
     deadline_s: float
 
     async def ask(self, command: Command[Answer]) -> Answer:
-        """The daemon's answer. NoAnswer, NoDaemon, ControlFailed, or NotUnderstood for an answer of unknown form."""
+        """The daemon's answer. ControlFailed (DaemonSilent, NoDaemon), or NotUnderstood for one of unknown form."""
         process = await asyncio.create_subprocess_exec(
             PROGRAM,
             env={**self.environment, PIPE_DIRECTORY: str(self.directory)},
@@ -74,7 +74,7 @@ class ControlPipe:
             async with asyncio.timeout(self.deadline_s):
                 output, errors = await process.communicate(f"{command.text}\n".encode())
         except TimeoutError:
-            raise NoAnswer(f'no answer to "{_shown(command.text)}" within {self.deadline_s:g} s') from None
+            raise DaemonSilent(f'no answer to "{_shown(command.text)}" within {self.deadline_s:g} s') from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()  # after the deadline, or when the caller was cancelled

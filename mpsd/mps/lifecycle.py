@@ -13,7 +13,7 @@ from mpsd.model.node_view import ServerLimit
 from mpsd.model.policy import Policy, Restarts
 from mpsd.mps import control_daemon
 from mpsd.mps.compute_modes import ComputeModes
-from mpsd.mps.control_daemon import ControlFailed, ControlPipe, NoAnswer
+from mpsd.mps.control_daemon import ControlFailed, ControlPipe, DaemonSilent
 from mpsd.mps.daemon import DomainDaemon
 from mpsd.mps.drain import limit_mib
 from mpsd.mps.faults import DomainFaults
@@ -160,7 +160,7 @@ class DomainSettling:
             # One that was adopted may be in a fault; one that has just been started says nothing of itself yet.
             _servers, status = await daemon.ask_for_health(pipe) if daemon.adopted else ((), ServerStatus.ACTIVE)
         except _TROUBLES as error:
-            daemon.unanswered = daemon.unanswered + 1 if isinstance(error, NoAnswer) else 0
+            daemon.unanswered = daemon.unanswered + 1 if isinstance(error, DaemonSilent) else 0
             daemon.trouble = str(error)
             return False
         daemon.settled, daemon.unanswered, daemon.trouble, daemon.server = True, 0, "", status

@@ -11,7 +11,7 @@ from mpsd.mps.control_daemon import (
     PROGRAM,
     ControlFailed,
     ControlPipe,
-    NoAnswer,
+    DaemonSilent,
     NoDaemon,
     SettingRefused,
     clean_environment,
@@ -35,7 +35,7 @@ def test_a_command_goes_to_the_daemon_of_its_directory(tmp_path: Path) -> None:
 
 def test_a_command_without_an_answer_ends_at_its_deadline_and_leaves_no_process(tmp_path: Path) -> None:
     pipe = pipe_to(tmp_path, f"echo $$ >{tmp_path}/pid; exec sleep 600", deadline_s=0.5)
-    with pytest.raises(NoAnswer, match=r'no answer to "get_server_list" within 0\.5 s'):
+    with pytest.raises(DaemonSilent, match=r'no answer to "get_server_list" within 0\.5 s'):
         asyncio.run(pipe.ask(control_protocol.server_list()))
     pid = int((tmp_path / "pid").read_text())
     assert not Path(f"/proc/{pid}").exists()

@@ -315,7 +315,7 @@ def upgrade(
     One node after the other: drain, end the old pod, wait for the new one and for its domains to come up, put back what
     it had cordoned itself (what somebody else had cordoned stays so), wait until it serves. It stops at the first node
     that fails and says how to go on or back; the same command again goes on there. Exits with 0 when every node is of
-    the newest revision, 1 when not, 2 for a wrong question, 130 at Ctrl-C.
+    the newest revision, 1 when not, 2 after a usage error, 130 after Ctrl-C.
 
         kubectl mps upgrade --dry-run                 what would be done
         kubectl mps upgrade gpu-a1 --timeout 2h       programs may take two hours

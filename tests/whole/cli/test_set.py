@@ -144,7 +144,7 @@ def test_a_dry_run_says_the_same_and_changes_nothing(served: Machine) -> None:
         (["--percent", "101"], "is no share of a GPU's threads"),
         (["--percent", "50", "--weight", "3"], "and a weight both say"),
         (["--mem", "many"], "is no amount of memory"),
-        (["--mem", "3000", "--gpu", "4"], "is no GPU of"),
+        (["--mem", "3000", "--gpu", "4"], "is not a GPU of"),
     ],
 )
 def test_a_wrong_question_is_told_from_a_no(served: Machine, words: list[str], said: str) -> None:

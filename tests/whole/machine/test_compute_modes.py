@@ -64,7 +64,7 @@ def test_what_a_crash_left_behind_is_put_back_once_on_request(pair: Machine) -> 
         ("gpu1", uuids[1], "DEFAULT", "was so already"),
     ]
     assert (pair.card(0).compute_mode, pair.card(1).compute_mode) == (PROHIBITED, DEFAULT)
-    assert "nothing to put back: no record of this boot in " in second.output
+    assert "nothing to restore: no record of this boot in " in second.output
     assert (first.exit_code(), second.exit_code()) == (0, 0)
 
 
@@ -83,11 +83,10 @@ def test_it_is_refused_while_somebody_would_lose_by_it(machine: Machine) -> None
     os.kill(machine.recorded_daemon(), signal.SIGCONT)
 
     assert (used.exit_code(), silent.exit_code()) == (1, 1)
-    assert (
-        f"compute mode DEFAULT not put back: programs run on its control daemon (pid {machine.recorded_daemon()})"
-        in (used.output)
+    assert f"compute mode DEFAULT not restored: its control daemon (pid {machine.recorded_daemon()}) has clients" in (
+        used.output
     )
-    assert "compute mode DEFAULT not put back: its control daemon does not say who is on it" in silent.output
+    assert "compute mode DEFAULT not restored: its control daemon does not report its clients" in silent.output
     assert card.compute_mode == EXCLUSIVE_PROCESS
     client.kill()
     eventually(lambda: release(machine).exit_code() == 0, "nobody is left")
@@ -101,7 +100,7 @@ def test_what_cannot_be_put_back_stays_written_down(pair: Machine) -> None:
     pair.card(1).lost = True
     lost = release(pair)
     assert lost.exit_code() == 1
-    assert lost.output.splitlines()[0].endswith("compute mode DEFAULT put back")
+    assert lost.output.splitlines()[0].endswith("compute mode DEFAULT restored")
     assert lost.output.splitlines()[1].endswith("GPU is lost")
     without_driver = release(pair, MPSD_SIMULATE="")
     assert without_driver.exit_code() == 1
@@ -116,7 +115,7 @@ def test_a_record_that_cannot_be_read_keeps_no_other_gpu_from_its_mode(pair: Mac
     pair.folder_of("gpu0").record.write_text("{broken")
     released = release(pair)
     assert released.exit_code() == 1
-    assert "gpu0: compute mode not put back: " in released.output
+    assert "gpu0: compute mode not restored: " in released.output
     assert (pair.card(0).compute_mode, pair.card(1).compute_mode) == (EXCLUSIVE_PROCESS, DEFAULT)
 
 
@@ -126,7 +125,7 @@ def test_records_of_another_boot_put_nothing_back_and_those_of_other_domains_do(
     crash(pair)
     for name in ("gpu0", "gpu1"):
         records.write(pair.folder_of(name).record, replace(pair.record(name), boot_id="another"))
-    assert "nothing to put back" in release(pair).output
+    assert "nothing to restore" in release(pair).output
     for name in ("gpu0", "gpu1"):
         record = replace(pair.record(name), boot_id="", daemon=None)  # as an older mpsd wrote it
         records.write(pair.folder_of(name).record, record)
