@@ -33,7 +33,7 @@ Details = Annotated[bool, typer.Option("-d", "--details", help="The pods of each
 
 
 @dataclass(frozen=True, slots=True)
-class _Report:
+class _CgpuReport:
     unit_mib: int
     nodes: Sequence[CgpuNode]
     room: ClusterCapacity
@@ -67,7 +67,7 @@ def cgpu(
     sys.exit(ExitCode.YES if any(node.gpus for node in report.nodes) else ExitCode.NO)
 
 
-async def _look(kube: Kube, names: Sequence[str]) -> _Report:
+async def _look(kube: Kube, names: Sequence[str]) -> _CgpuReport:
     in_force = await policy_in_force(kube)
     room = await look_for_room(kube, names, in_force)
     unit_mib = in_force.policy.resources.memory_unit_mib
@@ -77,16 +77,16 @@ async def _look(kube: Kube, names: Sequence[str]) -> _Report:
         cgpu_node(room.ledger[name], addresses.get(name, UNKNOWN_ADDRESS), bound, unit_mib)
         for name in sorted(room.ledger)
     ]
-    return _Report(unit_mib, report, room)
+    return _CgpuReport(unit_mib, report, room)
 
 
-def _print(report: _Report, *, in_detail: bool) -> None:
+def _print(report: _CgpuReport, *, in_detail: bool) -> None:
     text = detailed(report.nodes) if in_detail else summary(report.nodes, report.unit_mib)
     for line in text.splitlines():
         answers().print(one_line(line))
 
 
-def _doubts(report: _Report) -> list[str]:
+def _doubts(report: _CgpuReport) -> list[str]:
     """What keeps the numbers from being believed, a sentence each."""
     said = [sentence for node in report.room.told.values() if (sentence := _doubt(node, report.room.now))]
     if not report.room.told:
@@ -103,7 +103,7 @@ def _doubt(node: ClusterNode, now: float) -> str | None:
     return silence(node, now)
 
 
-def _record(report: _Report) -> dict[str, object]:
+def _record(report: _CgpuReport) -> dict[str, object]:
     nodes = [
         {**asdict(node), "allocated": node.allocated, "total": node.total, "pending": node.pending}
         for node in report.nodes
