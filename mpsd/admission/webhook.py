@@ -24,8 +24,7 @@ from mpsd.platform.certificates import (
     load_into,
 )
 from mpsd.platform.kube import Kube, KubeError
-from mpsd.platform.limits_files import Limits, LimitsFiles
-from mpsd.platform.limits_watch import watch_limits
+from mpsd.platform.limits_files import Limits, LimitsFiles, watch_limits
 from mpsd.platform.listener import (
     Handler,
     Listener,

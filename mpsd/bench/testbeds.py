@@ -29,14 +29,14 @@ from mpsd.mps import cuda_program
 from mpsd.mps.control_daemon import ControlFailed, ControlPipe, start
 from mpsd.mps.node import Node
 from mpsd.mps.rules import control_protocol
-from mpsd.platform.domain_folder import DomainFolder
 from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, shipped_folder
 from mpsd.platform.nvml import Nvml
-from mpsd.platform.programs import JsonProgram
+from mpsd.platform.run_directory import DomainFolder
 from mpsd.platform.settings import settings
 from mpsd.platform.waiting import wait_until
 from mpsd.simulator.machine import find_node
 from mpsd.simulator.own_mpsd import OwnMpsd
+from mpsd.simulator.programs import JsonProgram
 
 FOLDERS = "mpsd-bench-{}-"  # in /tmp, with the pid of whose they are
 _START_S = 60.0

@@ -19,8 +19,7 @@ from mpsd.mps import compute_modes
 from mpsd.mps.compute_modes import Released, ReleaseOutcome
 from mpsd.platform import event_loop, logs, run_directory
 from mpsd.platform.console import ExitCode, Format, answers, complaints, print_json
-from mpsd.platform.limits_files import LimitsFiles
-from mpsd.platform.limits_watch import watch_limits
+from mpsd.platform.limits_files import LimitsFiles, watch_limits
 from mpsd.platform.nvml import NvmlFailed
 from mpsd.platform.options import LimitsDirectory, LogFormat, OutputFormat, RunDirectory, Simulate, option
 from mpsd.platform.settings import DAEMON_CGROUP, Settings, settings

@@ -29,7 +29,7 @@ from mpsd.mps import drain
 from mpsd.platform.event_loop import Throttle
 from mpsd.platform.kube import MPS_NODES, PODS, KubeError, Resource, Unavailable, open_kube
 from mpsd.platform.kube_mirror import Mirror, Selection
-from mpsd.platform.limits_watch import PinnedResources
+from mpsd.platform.limits_files import PinnedResources
 from mpsd.platform.listener import Handler, Listener, ListenerSettings, PortTaken, TcpAddress
 from mpsd.platform.logs import logger
 from mpsd.status.page.node import PodsOfNode

@@ -18,8 +18,7 @@ from mpsd.mps.node import Node
 from mpsd.platform import event_loop, logs
 from mpsd.platform.http_server import AlreadyServed
 from mpsd.platform.imports import lasting
-from mpsd.platform.limits_files import LimitsFiles
-from mpsd.platform.limits_watch import watch_limits
+from mpsd.platform.limits_files import LimitsFiles, watch_limits
 from mpsd.platform.settings import CannotListen, Listen, Settings
 from mpsd.simulator.machine import find_node
 

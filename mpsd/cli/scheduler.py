@@ -10,8 +10,7 @@ from aiohttp import web
 from mpsd.platform import event_loop, logs
 from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.kube import Kube, Unavailable, open_kube
-from mpsd.platform.limits_files import LimitsFiles
-from mpsd.platform.limits_watch import watch_limits
+from mpsd.platform.limits_files import LimitsFiles, watch_limits
 from mpsd.platform.listener import Handler, Listener, ListenerSettings, PortTaken, Shutdown, TcpAddress
 from mpsd.platform.logs import logger
 from mpsd.platform.options import taking

@@ -19,9 +19,9 @@ from mpsd.mps.records import KeptRecord
 from mpsd.mps.rules import control_protocol
 from mpsd.mps.rules.control_protocol import NotUnderstood
 from mpsd.platform import processes, records
-from mpsd.platform.domain_folder import DomainFolder
 from mpsd.platform.logs import Logger
 from mpsd.platform.nvml import Nvml, NvmlFailed
+from mpsd.platform.run_directory import DomainFolder
 
 
 class ComputeModes:

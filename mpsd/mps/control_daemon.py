@@ -25,8 +25,8 @@ from mpsd.model.node_view import ServerLimit
 from mpsd.mps.rules import control_protocol
 from mpsd.mps.rules.control_protocol import Command
 from mpsd.platform import processes, records
-from mpsd.platform.domain_folder import DomainFolder
 from mpsd.platform.http_server import peer_of
+from mpsd.platform.run_directory import DomainFolder
 from mpsd.platform.settings import Settings
 
 # Talks to a control daemon: one `nvidia-cuda-mps-control` process a command, as its manual has it.

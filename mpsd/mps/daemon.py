@@ -23,9 +23,9 @@ from mpsd.mps.daemon_cgroup import CgroupRefused, DaemonCgroup
 from mpsd.mps.rules import control_protocol
 from mpsd.mps.rules.control_protocol import Command, LogEvent, LogLine, NotUnderstood, read_line
 from mpsd.platform import processes
-from mpsd.platform.domain_folder import DomainFolder
 from mpsd.platform.event_loop import DeathWatch
 from mpsd.platform.logs import Logger
+from mpsd.platform.run_directory import DomainFolder
 from mpsd.platform.waiting import until
 
 # Reads what a daemon has added to its log since the last look, and keeps the file from growing without end.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mpsd.model.client_limits import DENY_MIB
 from mpsd.platform import records
-from mpsd.platform.domain_folder import DomainFolder
+from mpsd.platform.run_directory import DomainFolder
 
 # What the agent asks of `mpsd control`: to take no new programs on a domain, and why.
 #

@@ -13,8 +13,8 @@ from pathlib import Path
 from mpsd.model.domain import SERVING, State
 from mpsd.model.node_view import DomainRecord
 from mpsd.mps.records import DomainRecords
-from mpsd.platform.domain_folder import DomainFolder
 from mpsd.platform.logs import Logger
+from mpsd.platform.run_directory import DomainFolder
 
 _KIND = stat.S_IFCHR | 0o444
 _NUMBERS = os.makedev(1, 3)  # admin-guide/devices.txt of the kernel

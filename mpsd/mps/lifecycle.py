@@ -21,9 +21,9 @@ from mpsd.mps.records import KeptRecord
 from mpsd.mps.rules import control_protocol
 from mpsd.mps.rules.control_protocol import NotUnderstood
 from mpsd.platform import records
-from mpsd.platform.domain_folder import DomainFolder
 from mpsd.platform.logs import Logger
 from mpsd.platform.nvml import NvmlFailed
+from mpsd.platform.run_directory import DomainFolder
 from mpsd.platform.waiting import until
 
 

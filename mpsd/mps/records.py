@@ -13,9 +13,9 @@ import mpsd
 from mpsd.model.domain import Domain, State
 from mpsd.model.node_view import RECORD_VERSION, DomainRecord, is_of_boot
 from mpsd.platform import processes, records
-from mpsd.platform.domain_folder import DomainFolder
 from mpsd.platform.logs import Logger
 from mpsd.platform.processes import ProcessSet
+from mpsd.platform.run_directory import DomainFolder
 
 _NUMBER = re.compile(r"[0-9]+")
 

@@ -1,12 +1,12 @@
-"""The two limits files: what pods may have, and the facts about GPUs.
+"""The two limits files, what pods may have and the facts about GPUs, read at start and again whenever they change.
 
-One rule: at start a bad file is fatal; later the last good pair stays in force, and what is wrong is said once.
+At start a bad file is fatal; later the last good pair stays in force, and what is wrong is reported once.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import mpsd
 from mpsd.model.gpu_facts import GpuFacts
@@ -15,8 +15,12 @@ from mpsd.model.problem import InvalidInput, Problem
 from mpsd.platform.rules.limits_reading import read_gpu_facts, read_policy
 from mpsd.platform.yaml_files import UnreadableFile, parse_yaml, read_bytes
 
+if TYPE_CHECKING:  # who only reads the files once writes no log
+    from mpsd.platform.logs import Logger
+
 POLICY_FILE = "policy.yaml"
 GPU_FACTS_FILE = "gpus.yaml"
+_LOOK_S = 2.0
 
 Held = TypeVar("Held", Policy, GpuFacts)
 
@@ -142,3 +146,37 @@ def _with_files(errors: list[InvalidInput]) -> Iterator[Problem]:
     for error in errors:
         for found in error.problems:
             yield Problem(found.rule, f"{error.subject}: {found.where}", found.value, found.message, found.remedy)
+
+
+async def watch_limits(files: LimitsFiles, log: "Logger", looked: Callable[[], None] = lambda: None) -> None:
+    """Reads changed files within seconds, until it is cancelled. looked: called after every look."""
+    from asyncio import sleep  # `mpsd check` and `explain` read these files without an event loop
+
+    while True:
+        await sleep(_LOOK_S)
+        wrong = files.read_again()
+        looked()
+        if wrong:
+            log.error("limits kept", reason=str(wrong))
+
+
+class PinnedResources:
+    """The policy in force, with the resources that this process began with: the very same object as before while
+    nothing has changed.
+
+    What kubelet was offered under a name and in a unit is worth the same for as long as this process runs. Were it
+    counted anew while pods hold it, all of them could be over their grants from one look to the next.
+    """
+
+    def __init__(self, policy: Callable[[], Policy], log: "Logger") -> None:
+        self._policy = policy
+        self._log = log
+        self._seen = self._pinned = policy()
+
+    def __call__(self) -> Policy:
+        now = self._policy()
+        if now is not self._seen:
+            before, self._seen, self._pinned = self._seen, now, replace(now, resources=self._pinned.resources)
+            if now.resources not in (before.resources, self._pinned.resources):
+                self._log.warning("resources kept", reason="others count when the agent starts again, on an empty node")
+        return self._pinned

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.times import DAY_S, HOUR_S, MINUTE_S
-from mpsd.platform.domain_folder import LONGEST_SOCKET_PATH, DomainFolder
+from mpsd.platform.run_directory import LONGEST_SOCKET_PATH, DomainFolder
 
 SYSTEM_DIRECTORY = Path("/run/mpsd")
 ENGINES = (Path("/run/docker.sock"), Path("/run/podman/podman.sock"))

@@ -20,7 +20,7 @@ from mpsd.model.policy import Policy
 from mpsd.model.times import lasting
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, Object
 from mpsd.platform.kube_mirror import Mirror, Selection
-from mpsd.platform.limits_watch import PinnedResources
+from mpsd.platform.limits_files import PinnedResources
 from mpsd.platform.logs import logger
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.scheduler.node import KnownNode, ReportedNode, read_told

@@ -19,9 +19,9 @@ import psutil
 
 from mpsd.model.node_status import DomainStatus, NodeStatus
 from mpsd.platform import local_api
-from mpsd.platform.programs import JsonProgram
 from mpsd.platform.settings import settings
 from mpsd.platform.waiting import wait_until
+from mpsd.simulator.programs import JsonProgram
 
 _DEADLINE_S = 20.0
 _MPSD = (sys.executable, "-m", "mpsd")

@@ -7,7 +7,7 @@ loads while kubectl asks, so nothing of it is imported before.
 import time
 from collections.abc import Sequence
 
-from mpsd.platform.kubectl_raw import KubectlRead
+from mpsd.status.kubectl_raw import KubectlRead
 
 TYPE_CHECKING = False  # of typing, which takes as long to load as all that kubectl is asked with
 if TYPE_CHECKING:

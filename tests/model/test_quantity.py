@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.problem import Problem
-from mpsd.model.quantity import QuantityUnit, memory_unit, whole_units
+from mpsd.model.quantity import QuantityUnit, memory_unit, whole_units, written_mib
 
 GIB = memory_unit(1024)
 PERCENT = QuantityUnit("percent", 30)
@@ -142,3 +142,27 @@ def test_any_value_is_a_number_from_one_or_one_problem(value: object) -> None:
 @given(st.from_regex(re.compile(r"[+-]?[0-9.]{1,30}[eEinumkKMGTP]{0,2}[-+]?[0-9]{0,30}"), fullmatch=True))
 def test_what_resembles_a_quantity_is_read_or_refused_too(value: str) -> None:
     assert isinstance(read(value), int | Problem)
+
+
+# Memory as `mpsd set` takes it.
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [("3276", 3276), ("3276MiB", 3276), ("3276 Mi", 3276), ("6GiB", 6144), ("6.5Gi", 6656), ("0.25GiB", 256)],
+)
+def test_what_is_written_is_read_in_mib(text: str, mib: int) -> None:
+    assert written_mib(text, "--mem") == mib
+
+
+@pytest.mark.parametrize("text", ["", "many", "-1", "0", "0.3GiB", "6GB", "6g", "1e3", "1_000", "6GiBs", "٣", "9" * 40])
+def test_what_is_no_amount_or_not_whole_mib_is_a_problem_with_the_remedy(text: str) -> None:
+    found = written_mib(text, "--mem")
+    assert isinstance(found, Problem)
+    assert found.remedy.startswith("write ")
+
+
+@given(st.text(max_size=30))
+def test_whatever_is_written_is_an_amount_or_a_problem(text: str) -> None:
+    found = written_mib(text, "--mem")
+    assert isinstance(found, Problem) or found >= 1

@@ -8,7 +8,7 @@ import pytest
 
 from mpsd.mps import control_daemon
 from mpsd.platform import processes
-from mpsd.platform.domain_folder import DomainFolder
+from mpsd.platform.run_directory import DomainFolder
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from mpsd.mps import drain
 from mpsd.mps.drain import DrainRequest
-from mpsd.platform.domain_folder import DomainFolder
+from mpsd.platform.run_directory import DomainFolder
 
 
 @pytest.fixture

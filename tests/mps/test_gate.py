@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.mps import gate
-from mpsd.platform.domain_folder import DomainFolder
+from mpsd.platform.run_directory import DomainFolder
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
 

@@ -1,11 +1,14 @@
 """Settings: flags before variables before defaults, and every fault at once."""
 
+import ipaddress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mpsd.model.problem import InvalidInput
-from mpsd.platform.settings import settings
+from mpsd.platform.settings import Listen, ListenAddress, listen_settings, settings
 
 
 def test_a_flag_counts_before_a_variable_and_that_before_the_default() -> None:
@@ -42,3 +45,85 @@ def test_every_fault_is_named() -> None:
         ("setting", "--run-dir (MPSD_RUN_DIR)"),
         ("setting", "--log-format (MPSD_LOG_FORMAT)"),
     ]
+
+
+# Where readers are served, as people write it.
+
+
+def read(written: str, *, in_cluster: bool = True) -> tuple[ListenAddress, ...]:
+    return listen_settings({"listen": written}, {}, in_cluster=in_cluster).addresses
+
+
+def test_nothing_is_served_on_a_network_unless_somebody_asks() -> None:
+    assert listen_settings({}, {}, in_cluster=True) == Listen()
+    assert listen_settings({"listen": None}, {"MPSD_LISTEN": ""}, in_cluster=False) == Listen()
+
+
+def test_a_flag_beats_the_variable() -> None:
+    environment = {"MPSD_LISTEN": "127.0.0.1:1", "MPSD_LISTEN_CERTIFICATE": "/certs"}
+    of_environment = listen_settings({}, environment, in_cluster=True)
+    assert of_environment == Listen((ListenAddress("127.0.0.1", 1),), Path("/certs"))
+    assert listen_settings({"listen": "[::1]:2"}, environment, in_cluster=True).addresses == (ListenAddress("::1", 2),)
+
+
+@pytest.mark.parametrize(
+    ("written", "address", "is_loopback"),
+    [
+        ("localhost:9447", "127.0.0.1", True),
+        ("127.8.8.8:9447", "127.8.8.8", True),
+        ("[::1]:9447", "::1", True),
+        ("0.0.0.0:9447", "0.0.0.0", False),
+        ("[::]:9447", "::", False),
+        ("10.1.2.3:9447", "10.1.2.3", False),
+    ],
+)
+def test_an_address_says_whether_others_get_there(written: str, address: str, is_loopback: bool) -> None:
+    (found,) = read(written)
+    assert found == ListenAddress(address, 9447)
+    assert found.is_loopback == is_loopback
+    assert Listen((found,)).asks_who != is_loopback
+
+
+def test_several_addresses_are_divided_by_commas() -> None:
+    found = read("127.0.0.1:9448, [::]:9447")
+    assert found == (ListenAddress("127.0.0.1", 9448), ListenAddress("::", 9447))
+    assert Listen(found).asks_who
+    assert ",".join(map(str, found)) == "127.0.0.1:9448,[::]:9447"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "9447",
+        ":9447",
+        "127.0.0.1",
+        "127.0.0.1:",
+        "127.0.0.1:65536",
+        "::1:9447",
+        "[127.0.0.1]:1",
+        "gpu-node:9447",
+        "[]:1",
+        "127.0.0.1:1,",
+        "127.0.0.1:1;127.0.0.1:2",
+    ],
+)
+def test_what_is_no_address_and_port_is_refused_with_the_remedy(written: str) -> None:
+    with pytest.raises(InvalidInput, match=r"--listen .MPSD_LISTEN.*such as 127\.0\.0\.1:9447"):
+        read(written)
+
+
+def test_without_a_cluster_only_this_machine_may_be_served() -> None:
+    assert read("127.0.0.1:9447", in_cluster=False) == (ListenAddress("127.0.0.1", 9447),)
+    with pytest.raises(InvalidInput) as refused:
+        read("127.0.0.1:1,0.0.0.0:9447,[::]:9446", in_cluster=False)
+    assert [problem.value for problem in refused.value.problems] == ['"0.0.0.0:9447"', '"[::]:9446"']
+    assert "ssh -L 9447:127.0.0.1:9447 MACHINE" in refused.value.problems[0].remedy
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_list_of_addresses_or_refused(written: str) -> None:
+    try:
+        found = read(written)
+    except InvalidInput:
+        return
+    assert all(ipaddress.ip_address(one.address) and 0 <= one.port < 65_536 for one in found)

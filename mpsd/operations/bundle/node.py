@@ -47,10 +47,10 @@ from mpsd.operations.doctor.rules.checks import diagnose, known
 from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
 from mpsd.operations.doctor.rules.node_facts import AgentSeen, NodeFacts
 from mpsd.platform import local_api, records
-from mpsd.platform.domain_folder import DomainFolder
 from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, read_limits
 from mpsd.platform.nvml import Nvml, NvmlFailed
 from mpsd.platform.options import LimitsDirectory, RunDirectory, Simulate
+from mpsd.platform.run_directory import DomainFolder
 from mpsd.platform.settings import settings
 
 _DEADLINE_S = 10.0

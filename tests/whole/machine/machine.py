@@ -28,8 +28,8 @@ from mpsd.model.node_view import RECORD_VERSION, Canary, DomainRecord
 from mpsd.mps.drain import limit_mib
 from mpsd.mps.rules import control_protocol
 from mpsd.platform import local_api, processes, records
-from mpsd.platform.domain_folder import DomainFolder
 from mpsd.platform.limits_files import load_limits, shipped_folder
+from mpsd.platform.run_directory import DomainFolder
 from mpsd.simulator.card import CardView
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import SimulatedNvml

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from mpsd.model.policy import Policy
-from mpsd.platform.limits_watch import PinnedResources
+from mpsd.platform.limits_files import PinnedResources
 from mpsd.platform.logs import logger
 from tests.model.worlds import POLICY, SPREAD
 

@@ -1,0 +1,320 @@
+"""Whose process it is, of containers that have cgroups to themselves and of those that have none."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mpsd.model.identity import ProcessIdentity
+from mpsd.platform import processes
+from mpsd.platform.containers import ContainerProcesses, PodProcesses, StateUnknown, first_process, own_cgroups
+from mpsd.platform.rules.cgroups import Cgroup, PodCgroup, alone_in
+from tests.platform.pod_cgroup import PodCgroupHere, needs_cgroups, pod_cgroup
+from tests.whole.machine.machine import eventually
+from tests.whole.machine.oci_player import ContainerCgroup
+
+Start = Callable[..., ProcessIdentity]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a program, in a container's cgroup from before its exec where one is given."""
+    with ExitStack() as stack:
+
+        def started(*argv: str, cgroup: ContainerCgroup | None = None) -> ProcessIdentity:
+            process = subprocess.Popen(["sh", "-c", 'read go; exec "$@"', "sh", *argv], stdin=subprocess.PIPE)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            if cgroup:
+                cgroup.take_in(process.pid)
+            assert process.stdin
+            process.stdin.close()
+            found = processes.identity_of(process.pid)
+            assert found
+            return found
+
+        yield started
+
+
+@pytest.fixture
+def cgroup() -> Iterator[ContainerCgroup]:
+    made = ContainerCgroup("processes")
+    yield made
+    made.remove()
+
+
+def nobody() -> None:
+    """There is nothing to settle."""
+
+
+def cgroup_of(process: ProcessIdentity) -> tuple[Cgroup, ...]:
+    """Those that this test is not in too."""
+    return alone_in(Path(f"/proc/{process.pid}/cgroup").read_text(), [Path("/proc/self/cgroup").read_text()])
+
+
+def child_of(process: ProcessIdentity) -> ProcessIdentity:
+    (child,) = eventually(lambda: psutil.Process(process.pid).children(), "it has forked")
+    found = processes.identity_of(child.pid)
+    assert found
+    return found
+
+
+@needs_cgroups
+def test_whoever_is_in_its_cgroup_is_a_containers_own(start: Start, cgroup: ContainerCgroup) -> None:
+    first = start("sleep", "600", cgroup=cgroup)
+    containers = ContainerProcesses(nobody)
+    containers.put("g", first, own_cgroups(first))
+    entered, outside = start("sleep", "600", cgroup=cgroup), start("sleep", "600")
+    assert [containers.owner_of(one.pid) for one in (first, entered, outside)] == ["g", "g", None]
+    containers.take_out("g")
+    assert containers.owner_of(first.pid) is None
+
+
+@needs_cgroups
+def test_a_container_put_into_a_cgroup_with_others_in_it_has_none_to_itself(
+    start: Start, cgroup: ContainerCgroup
+) -> None:
+    neighbour = start("sleep", "600", cgroup=cgroup)
+    eventually(lambda: _ticks_now(start) > neighbour.start_ticks, "the kernel's clock has gone on")
+    first = start("sh", "-c", "sleep 600; :", cgroup=cgroup)
+    assert own_cgroups(first) == ()
+    containers = ContainerProcesses(nobody)
+    containers.put("g", first, ())
+    assert containers.owner_of(first.pid) == "g"
+    assert containers.owner_of(child_of(first).pid) == "g"
+    assert containers.owner_of(neighbour.pid) is None
+
+
+def _ticks_now(start: Start) -> int:
+    return start("true").start_ticks
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a pid namespace")
+def test_without_a_cgroup_to_itself_its_pid_namespace_counts(start: Start) -> None:
+    runtime = start("unshare", "--pid", "--fork", "--kill-child", "sleep", "600")
+    first = child_of(runtime)
+    containers = ContainerProcesses(nobody)
+    containers.put("g", first, ())
+    entered = child_of(start("nsenter", "--pid", "--target", str(first.pid), "sleep", "600"))
+    assert containers.owner_of(entered.pid) == "g"
+    assert containers.owner_of(runtime.pid) is None
+    assert containers.owner_of(os.getpid()) is None
+
+
+@needs_cgroups
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a pid namespace")
+def test_in_a_cgroup_that_was_anothers_its_pid_namespace_tells_it_from_that_one(
+    start: Start, cgroup: ContainerCgroup
+) -> None:
+    neighbour = start("sleep", "600", cgroup=cgroup)
+    containers = ContainerProcesses(nobody)
+    containers.put("neighbours", neighbour, own_cgroups(neighbour))
+    eventually(lambda: _ticks_now(start) > neighbour.start_ticks, "the kernel's clock has gone on")
+    first = child_of(start("unshare", "--pid", "--fork", "--kill-child", "sleep", "600", cgroup=cgroup))
+    assert own_cgroups(first) == ()
+    containers.put("g", first, ())
+    entered = start("sleep", "600", cgroup=cgroup)
+    assert [containers.owner_of(one.pid) for one in (first, neighbour, entered)] == ["g", "neighbours", "neighbours"]
+
+
+@needs_cgroups
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a pid namespace")
+def test_in_the_pid_namespace_of_one_without_a_cgroup_another_is_known_by_its_own_cgroup(
+    start: Start, cgroup: ContainerCgroup
+) -> None:
+    without = child_of(start("unshare", "--pid", "--fork", "--kill-child", "sleep", "600"))
+    beside = child_of(start("nsenter", "--pid", "--target", str(without.pid), "sleep", "600", cgroup=cgroup))
+    containers = ContainerProcesses(nobody)
+    containers.put("without", without, ())
+    containers.put("g", beside, cgroup_of(beside))
+    assert [containers.owner_of(one.pid) for one in (without, beside)] == ["without", "g"]
+
+
+@needs_cgroups
+def test_a_container_that_was_just_made_is_looked_for_before_a_process_is_nobodys(
+    start: Start, cgroup: ContainerCgroup
+) -> None:
+    first = start("sleep", "600", cgroup=cgroup)
+    containers = ContainerProcesses(lambda: containers.put("g", first, own_cgroups(first)))
+    assert containers.owner_of(first.pid) == "g"
+
+
+def test_a_process_that_is_gone_is_nobodys(start: Start) -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    assert ContainerProcesses(nobody).owner_of(process.pid) is None
+
+
+# Which process a runtime's state names as a container's first.
+
+needs_runc = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("runc") is None, reason="needs runc, and root for it")
+HERE = ProcessIdentity(7, 1234, processes.boot_id())
+
+
+def write(root: Path, name: str, text: str) -> Path:
+    (root / "c1").mkdir(parents=True, exist_ok=True)
+    path = root / "c1" / name
+    path.write_text(text)
+    return path
+
+
+def test_runcs_state_names_it(tmp_path: Path) -> None:
+    write(tmp_path, "state.json", '{"id":"c1","init_process_pid":7,"init_process_start":1234,"config":{"rootfs":"/"}}')
+    assert first_process(str(tmp_path), "c1") == HERE
+
+
+def test_cruns_status_names_it(tmp_path: Path) -> None:
+    write(tmp_path, "status", '{"pid":7,"process-start-time":1234,"cgroup-path":"/c1","bundle":"/b"}')
+    assert first_process(str(tmp_path), "c1") == HERE
+
+
+def test_a_container_that_its_runtime_does_not_know_has_none(tmp_path: Path) -> None:
+    assert first_process(str(tmp_path), "c1") is None
+    assert first_process(str(tmp_path / "gone"), "c1") is None
+    (tmp_path / "c1").mkdir()
+    assert first_process(str(tmp_path), "c1") is None
+    write(tmp_path, "state.json", '{"init_process_pid":0,"init_process_start":0}')
+    assert first_process(str(tmp_path), "c1") is None
+
+
+@pytest.mark.parametrize("root", ["file", "file/below", "loop", "x" * 256, "x/" * 4096])
+def test_where_no_folder_can_be_there_is_no_container(tmp_path: Path, root: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    assert first_process(f"{tmp_path}/{root}", "c") is None
+
+
+def test_a_name_that_is_too_long_for_a_folder_is_no_containers(tmp_path: Path) -> None:
+    assert first_process(str(tmp_path), "x" * 256) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"init_process_pid":"7"}', '{"init_process_pid":7}', "\0" * 100])
+def test_a_state_of_another_form_is_unknown_and_not_gone(tmp_path: Path, text: str) -> None:
+    write(tmp_path, "state.json", text)
+    with pytest.raises(StateUnknown, match=r"c1/state\.json is not understood"):
+        first_process(str(tmp_path), "c1")
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    real = write(tmp_path / "elsewhere", "state.json", '{"init_process_pid":7,"init_process_start":1234}')
+    (tmp_path / "c1").symlink_to(real.parent)
+    with pytest.raises(StateUnknown):
+        first_process(str(tmp_path), "c1")
+    (tmp_path / "c1").unlink()
+    (tmp_path / "c1").mkdir()
+    (tmp_path / "c1" / "state.json").symlink_to(real)
+    with pytest.raises(StateUnknown):
+        first_process(str(tmp_path), "c1")
+
+
+def test_a_pipe_holds_nobody_up(tmp_path: Path) -> None:
+    (tmp_path / "c1").mkdir()
+    os.mkfifo(tmp_path / "c1" / "state.json")
+    with pytest.raises(StateUnknown, match="is no file of at most"):
+        first_process(str(tmp_path), "c1")
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    os.truncate(write(tmp_path, "state.json", ""), 1024**3)
+    with pytest.raises(StateUnknown, match="is no file of at most"):
+        first_process(str(tmp_path), "c1")
+
+
+def test_what_others_may_write_is_not_believed(tmp_path: Path) -> None:
+    path = write(tmp_path, "state.json", '{"init_process_pid":7,"init_process_start":1234}')
+    path.chmod(0o666)
+    with pytest.raises(StateUnknown, match="may be written by others"):
+        first_process(str(tmp_path), "c1")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file away")
+def test_what_is_another_users_is_not_believed(tmp_path: Path) -> None:
+    os.chown(write(tmp_path, "state.json", '{"init_process_pid":7,"init_process_start":1234}'), 65534, 65534)
+    with pytest.raises(StateUnknown, match="may be written by others"):
+        first_process(str(tmp_path), "c1")
+
+
+@needs_runc
+def test_a_real_runc_names_its_containers_first_process(tmp_path: Path) -> None:
+    bundle, root, name = tmp_path / "bundle", tmp_path / "root", f"mpsd-state-{os.getpid()}"
+    (bundle / "rootfs" / "usr").mkdir(parents=True)
+    subprocess.run(["runc", "spec", "--bundle", str(bundle)], check=True)
+    config = json.loads((bundle / "config.json").read_text())
+    config["process"] |= {"terminal": False, "args": ["/usr/bin/sleep", "600"]}
+    config["mounts"].append({"destination": "/usr", "type": "bind", "source": "/usr", "options": ["rbind", "ro"]})
+    for link in ("bin", "lib", "lib64"):
+        (bundle / "rootfs" / link).symlink_to(f"usr/{link}")
+    (bundle / "config.json").write_text(json.dumps(config))
+    runc = ["runc", "--root", str(root)]
+    assert first_process(str(root), name) is None
+    created = subprocess.run(
+        [*runc, "create", "--bundle", str(bundle), name],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert created.returncode == 0
+        found = first_process(str(root), name)
+        assert found
+        assert processes.identity_of(found.pid) == found
+    finally:
+        subprocess.run([*runc, "delete", "--force", name], check=True)
+    assert first_process(str(root), name) is None
+
+
+# The pod of a process, by the kernel's word.
+
+pytestmark = needs_cgroups
+
+
+@pytest.fixture
+def pod() -> Iterator[PodCgroupHere]:
+    with pod_cgroup() as made:
+        yield made
+
+
+def start_in(pod: PodCgroupHere, *argv: str) -> subprocess.Popen[bytes]:
+    """A process that is in the pod from before its exec, and its children with it."""
+    process = subprocess.Popen(["sh", "-c", 'read go; exec "$@"', "sh", *argv], stdin=subprocess.PIPE)
+    pod.take_in(process.pid)
+    assert process.stdin
+    process.stdin.close()
+    return process
+
+
+def test_a_process_of_a_container_is_of_its_pod(pod: PodCgroupHere) -> None:
+    process = start_in(pod, "sleep", "600")
+    try:
+        assert PodProcesses().pod_of(process.pid) == PodCgroup(pod.uid, pod.container)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a pid namespace")
+def test_a_process_of_a_nested_pid_namespace_is_of_its_pod_too(pod: PodCgroupHere) -> None:
+    """Which is how a container without hostPID is seen from the host, and by NVML."""
+    unshare = start_in(pod, "unshare", "--pid", "--fork", "--kill-child", "sleep", "600")
+    try:
+        (inside,) = eventually(lambda: psutil.Process(unshare.pid).children(), "it has forked")
+        assert PodProcesses().pod_of(inside.pid) == PodCgroup(pod.uid, pod.container)
+    finally:
+        unshare.kill()
+        unshare.wait()
+
+
+def test_a_process_of_the_host_is_of_no_pod() -> None:
+    assert PodProcesses().pod_of(os.getpid()) is None
+
+
+def test_a_process_that_is_gone_is_of_no_pod() -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    assert PodProcesses().pod_of(process.pid) is None
