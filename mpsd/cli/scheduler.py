@@ -17,17 +17,13 @@ from mpsd.platform.options import taking
 from mpsd.platform.readers import ReadersPort, token_reviewer
 from mpsd.platform.server_metrics import CONTENT_TYPE
 from mpsd.platform.settings import CannotListen
-from mpsd.scheduler.api import ExtenderApi, Numbers, SchedulerMetrics, bit_by_bit
+from mpsd.scheduler.api import CapacityCount, ExtenderApi, SchedulerMetrics, each_capacity
 from mpsd.scheduler.bind import Binder
 from mpsd.scheduler.ledger import ClusterLedger
 from mpsd.scheduler.listener import ExtenderListener
 from mpsd.scheduler.settings import SCHEDULER_SETTINGS, SchedulerSettings, scheduler_settings
 from mpsd.status.page.cluster import ClusterPage
 from mpsd.status.page.server import PageApi
-
-# `mpsd scheduler`: an extender that tells kube-scheduler which nodes have a GPU with room, and binds pods to one.
-#
-# One rule: it keeps nothing that it cannot read from the API again, so that it may be killed at any time.
 
 _LOOK_S = 0.2
 _LONGEST_PROBE = 1024  # bytes; probes have no body
@@ -45,10 +41,10 @@ class SchedulerRole:
         self._plain_server = Listener(self._public_routes(), plain, ListenerSettings(_LONGEST_PROBE))
         self._page = PageApi(ClusterPage(kube, self._ledger))
         self._readers = _readers_port(self.readers_routes, settings) if settings.listen.addresses else None
-        self._usable_since: float | None = None  # monotonic; None while the ledger must not be asked
-        self._said: bool | None = None  # whether they may be asked, as was said last; None before the first look
+        self._usable_since: float | None = None  # monotonic; None while the ledger cannot be used
+        self._was_usable: bool | None = None  # as last logged; None before the first look
         self._has_begun = False  # whether the ledger was usable once
-        self._policy = files.policy  # that the ledger was last told of
+        self._policy = files.policy  # by which the ledger counts
         self._log = logger(role="scheduler")
         self._shutdown = Shutdown(settings.drain_s, self._log)
 
@@ -80,29 +76,29 @@ class SchedulerRole:
     def trouble(self) -> str:
         """Why kube-scheduler gets no answers; empty where it does."""
         if self._shutdown.has_begun:
-            return "going"
+            return "shutting down"
         return self._ledger.trouble or ("" if self._listener.is_open else self._listener.trouble)
 
     async def _watch_ledger(self) -> None:
-        """Notes since when the ledger may be asked, and says when that changes, and not each second for how long."""
+        """Notes since when the ledger is usable, and logs each change."""
         while True:
             trouble = self._ledger.trouble
             is_usable = not trouble
-            if is_usable != self._said:
+            if is_usable != self._was_usable:
                 self._note(trouble)
-            self._said = is_usable
+            self._was_usable = is_usable
             await asyncio.sleep(_LOOK_S)
 
     def _note(self, trouble: str) -> None:
         if trouble:
             self._usable_since = None
-            self._log.warning("books not usable", reason=trouble)
+            self._log.warning("ledger not usable", reason=trouble)
             return
         self._usable_since = time.monotonic()
         if not self._has_begun:
             event_loop.expect_long_life()
         self._has_begun = True
-        self._log.info("books usable", nodes=len(self._ledger.table.nodes))
+        self._log.info("ledger usable", nodes=len(self._ledger.table.nodes))
 
     def _note_limits(self) -> None:
         """A changed policy counts at the next request."""
@@ -119,7 +115,7 @@ class SchedulerRole:
 
     @property
     def readers_routes(self) -> Mapping[str, Handler]:
-        """What is told on the ports for readers."""
+        """The routes on the ports for readers."""
         return {"GET /metrics": self._show_metrics, **self._page.routes}
 
     async def _health(self, _request: web.Request) -> web.Response:
@@ -131,7 +127,7 @@ class SchedulerRole:
         return web.Response(text=f"{trouble or 'ok'}\n", status=503 if trouble else 200)
 
     async def _show_metrics(self, _request: web.Request) -> web.Response:
-        self._metrics.known([Numbers.of(ledger) async for ledger in bit_by_bit(self._ledger.table)])
+        self._metrics.known([CapacityCount.of(ledger) async for ledger in each_capacity(self._ledger.table)])
         since = self._usable_since
         self._metrics.usable(0.0 if since is None else time.monotonic() - since)
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})

@@ -1,7 +1,7 @@
-"""What kube-scheduler asks of its extender, answered from the ledger.
+"""The HTTP API for kube-scheduler and for clients of gpushare, and its metrics.
 
-One rule: while the ledger must not be asked nobody is told a guess, so pods wait and no node is given away; and what
-cannot be read is answered 400 with what is wrong with it.
+While the ledger cannot be used, requests fail instead of being answered with a guess, so pods wait. What cannot be read
+is answered 400 with the problem. Labels of metrics come from closed sets, never from a request.
 """
 
 import asyncio
@@ -28,13 +28,9 @@ from mpsd.scheduler.rules.gpu_table import GpuTable
 from mpsd.scheduler.rules.gpushare import inspected, inspection
 from mpsd.scheduler.rules.preemption import Preemptor, victims
 
-# The scheduler's metrics.
-#
-# One rule: labels come from closed sets (verbs, verdicts), never from what somebody sent.
-
 
 class ExtenderVerb(StrEnum):
-    """What an extender can be asked."""
+    """A verb of an extender."""
 
     FILTER = "filter"
     PRIORITIZE = "prioritize"
@@ -43,13 +39,13 @@ class ExtenderVerb(StrEnum):
 
 
 class RequestVerdict(StrEnum):
-    """What came of a request."""
+    """The result of a request."""
 
     DONE = "done"  # a node has room, the pod is bound, somebody can be stopped
-    NO_NODE = "no-node"  # no node has room, or none would if pods were stopped
+    NO_NODE = "no-node"  # no node has room, or none would after preemption
     REFUSED = "refused"  # not bound
     NOT_OURS = "not-ours"  # a pod that asks for no GPU
-    TROUBLE = "trouble"  # the ledger must not be asked now
+    TROUBLE = "trouble"  # the ledger cannot be used now
     MALFORMED = "malformed"  # no request that could be read
 
 
@@ -61,46 +57,46 @@ class SchedulerMetrics(ServerMetrics):
         self._nodes = self.gauge(names.SCHEDULER_NODES)
         self._gpus = self.gauge(names.SCHEDULER_GPUS)
         self._open = self.gauge(names.SCHEDULER_OPEN)
-        self._promises = self.gauge(names.SCHEDULER_PROMISES)
+        self._reservations = self.gauge(names.SCHEDULER_PROMISES)
         self._usable = self.gauge(names.SCHEDULER_USABLE)
 
     def answered(self, verb: ExtenderVerb, verdict: RequestVerdict, took_s: float) -> None:
         self._requests_of(verb.value, verdict.value).inc()
         self._seconds_of(verb.value).observe(took_s)
 
-    def known(self, nodes: Sequence["Numbers"]) -> None:
-        """What the ledger of each node hold now."""
+    def known(self, nodes: Sequence["CapacityCount"]) -> None:
+        """Sets what each node has now."""
         self._nodes.set(len(nodes))
-        for gauge, column in ((self._gpus, 0), (self._open, 1), (self._promises, 2)):
+        for gauge, column in ((self._gpus, 0), (self._open, 1), (self._reservations, 2)):
             gauge.set(sum(each[column] for each in nodes))
 
     def usable(self, for_s: float) -> None:
-        """For how long the ledger may have been asked; 0 while they may not."""
+        """Sets for how long the ledger has been usable; 0 while it is not."""
         self._usable.set(for_s)
 
 
-class Numbers(NamedTuple):
-    """Of one node: its GPUs, those that take pods now, and pods with a promise of some."""
+class CapacityCount(NamedTuple):
+    """Of one node: its GPUs, those that take pods now, and pods with a reservation."""
 
     gpus: int
     open: int
-    promises: int
+    reservations: int
 
     @classmethod
-    def of(cls, ledger: NodeCapacity) -> "Numbers":
-        promises = sum(one.source is AssignmentSource.RESERVED for one in ledger.taken)
-        return cls(len(ledger.totals), len(ledger.rooms), promises)
+    def of(cls, ledger: NodeCapacity) -> "CapacityCount":
+        reservations = sum(one.source is AssignmentSource.RESERVED for one in ledger.taken)
+        return cls(len(ledger.totals), len(ledger.rooms), reservations)
 
 
-GPUSHARE = "/gpushare-scheduler"  # where gpushare's extender answers: a configuration that names it finds us as well
-_BODY_S = 5.0  # kube-scheduler waits as long for the answer unless it is told otherwise
-_NODES_AT_ONCE = 8  # of what takes up to a millisecond a node; then others are served
+GPUSHARE = "/gpushare-scheduler"  # the path of gpushare's extender, so that its configurations work
+_BODY_S = 5.0  # kube-scheduler's default timeout
+_NODES_AT_ONCE = 8  # each takes up to a millisecond; then other requests are served
 
 _Answered = tuple[RequestVerdict, bytes]
 
 
 class _Trouble(Exception):
-    """The ledger must not be asked."""
+    """The ledger cannot be used; the message says why."""
 
 
 class ExtenderApi:
@@ -117,7 +113,7 @@ class ExtenderApi:
         }
 
     def routes(self) -> Mapping[str, Handler]:
-        """Everything that kube-scheduler and clients of gpushare may ask."""
+        """All routes, for kube-scheduler and clients of gpushare."""
         verbs = {f"POST {prefix}/{verb}": self._handler(verb) for prefix in ("", GPUSHARE) for verb in ExtenderVerb}
         nodes = [f"GET {prefix}/inspect{node}" for prefix in ("", GPUSHARE) for node in ("", "/{node}")]
         return verbs | dict.fromkeys(nodes, self._inspect)
@@ -139,7 +135,7 @@ class ExtenderApi:
             return RequestVerdict.MALFORMED, _plain(refused.status, str(refused))
         except (wire.MalformedRequest, UnreadablePod) as error:
             return RequestVerdict.MALFORMED, _plain(400, str(error))
-        except _Trouble as trouble:  # for what has no word for an error in its answer
+        except _Trouble as trouble:  # for answers without a field for an error
             return RequestVerdict.TROUBLE, _plain(503, str(trouble))
         return verdict, web.Response(body=answer, content_type="application/json")
 
@@ -151,7 +147,7 @@ class ExtenderApi:
             return RequestVerdict.TROUBLE, wire.filter_error(str(error))
         if pod is None:
             return RequestVerdict.NOT_OURS, wire.filter_answer(asked, asked.nodes, {}, {})
-        found = filtered(pod.request, asked.nodes, self._ledger.table, self._ledger.promised_to(pod.name.uid))
+        found = filtered(pod.request, asked.nodes, self._ledger.table, self._ledger.reserved_for(pod.name.uid))
         answer = wire.filter_answer(asked, found.passing, found.failed, found.never)
         return (RequestVerdict.DONE if found.passing else RequestVerdict.NO_NODE), answer
 
@@ -160,7 +156,7 @@ class ExtenderApi:
         pod = self._asking(asked.pod)
         if pod is None:
             return RequestVerdict.NOT_OURS, wire.prioritize_answer(asked.nodes, repeat(0))
-        found = scores(pod.request, asked.nodes, self._ledger.table, self._ledger.promised_to(pod.name.uid))
+        found = scores(pod.request, asked.nodes, self._ledger.table, self._ledger.reserved_for(pod.name.uid))
         return RequestVerdict.DONE, wire.prioritize_answer(asked.nodes, found)
 
     async def _preempt(self, body: bytes) -> _Answered:
@@ -168,12 +164,12 @@ class ExtenderApi:
         pod = self._asking(asked.pod)
         if pod is None:
             return RequestVerdict.NOT_OURS, wire.preempt_answer(asked.nodes)
-        preemptor, own = Preemptor(pod.request, pod.priority), self._ledger.promised_to(pod.name.uid)
+        preemptor, own = Preemptor(pod.request, pod.priority), self._ledger.reserved_for(pod.name.uid)
         helped = {}
         for node, proposed in asked.nodes.items():
             ledger = own.get(node) or self._ledger.table.ledger(node)
             uids = victims(preemptor, ledger, self._ledger.pods_on(node), proposed.victims) if ledger else ()
-            # A scheduler that is named a node where nobody goes gives the whole preemption up.
+            # A scheduler that gets a node without victims gives up the whole preemption.
             if uids:
                 helped[node] = wire.Proposed(uids, proposed.budgets_broken)
             await asyncio.sleep(0)  # dozens of pods with odd shares of each GPU take tenths of a second
@@ -186,20 +182,20 @@ class ExtenderApi:
     async def _inspect(self, request: web.Request) -> web.Response:
         """One node, or all. As gpushare does, an unknown node is an error in the answer."""
         name = request.match_info.get("node")
-        nodes = bit_by_bit(self._ledger.table, [name] if name else None)
+        nodes = each_capacity(self._ledger.table, [name] if name else None)
         found = [msgspec.Raw(msgspec.json.encode(inspected(ledger))) async for ledger in nodes]
         missing = f"mpsd knows no GPU of node {name}" if name and not found else ""
         return json_answer(inspection(found, self._ledger.trouble or missing))
 
     def _asking(self, pod: Mapping[str, Any]) -> SharedPod | None:
-        """None for a pod that asks for no GPU. _Trouble, UnreadablePod."""
+        """None for a pod that requests no GPU. _Trouble, UnreadablePod."""
         if trouble := self._ledger.trouble:
-            raise _Trouble(f"mpsd scheduler cannot say what is free: {trouble}")
+            raise _Trouble(f"mpsd scheduler does not know what is free: {trouble}")
         return read_asking(pod, self._ledger.policy)
 
 
-async def bit_by_bit(table: GpuTable, nodes: Sequence[str] | None = None) -> AsyncIterator[NodeCapacity]:
-    """The ledger of these nodes, None for all, while others are served in between: thousands take a second."""
+async def each_capacity(table: GpuTable, nodes: Sequence[str] | None = None) -> AsyncIterator[NodeCapacity]:
+    """The capacity of these nodes, None for all. Other requests are served in between: thousands take a second."""
     for place, node in enumerate(table.nodes if nodes is None else nodes, 1):
         if ledger := table.ledger(node):
             yield ledger

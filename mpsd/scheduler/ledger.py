@@ -1,6 +1,6 @@
-"""What the GPUs of a cluster have left, as one scheduler knows it.
+"""The capacity of all GPUs of a cluster, kept up to date by watches on MPSNodes, Nodes and pods.
 
-One rule: a row of the table is written anew when something of its node changes, and never because somebody asks.
+A row of the table is written when something of its node changes, not when it is read.
 
 Rights: list and watch mpsnodes, nodes and pods.
 """
@@ -23,18 +23,17 @@ from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.limits_files import PinnedResources
 from mpsd.platform.logs import logger
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
-from mpsd.scheduler.node import KnownNode, ReportedNode, read_told
+from mpsd.scheduler.node import KnownNode, ReportedNode, read_reported
 from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, NodeCapacity, Terms
 from mpsd.scheduler.rules.gpu_table import GpuTable
 from mpsd.scheduler.rules.reservations import LONGEST_S, Reservation, ReservationFate
 
-# The pods of a cluster that ask for GPUs, as last heard, and what became of those that were promised some.
-#
-# One rule: a pod has ended only when it was there and is no more; one that was never heard of may still come.
-
 
 class KnownPods:
-    """remembered_s: for how long an end is remembered. Times are of the reader's clock."""
+    """The pods of a cluster that request GPUs, and those that have ended. remembered_s: how long an end is remembered.
+
+    A pod has ended only if it was there and is gone; one that was never seen may still come.
+    """
 
     def __init__(self, remembered_s: float) -> None:
         self._remembered_s = remembered_s
@@ -43,11 +42,11 @@ class KnownPods:
         self._ends: deque[tuple[float, str]] = deque()
 
     def pod(self, namespace: str, name: str) -> SharedPod | None:
-        """None for one that is not there."""
+        """None for an unknown pod."""
         return self._pods.get((namespace, name))
 
     def changed(self, before: SharedPod | None, now: SharedPod | None, at: float) -> None:
-        """Takes what a pod was and is; None: not there."""
+        """Takes a pod as it was and is; None: not there."""
         if before:
             del self._pods[before.name.namespace, before.name.name]
         if now:
@@ -58,29 +57,25 @@ class KnownPods:
         while self._ends and at - self._ends[0][0] > self._remembered_s:
             self._ended.discard(self._ends.popleft()[1])
 
-    def fate(self, promise: Reservation, node: str) -> ReservationFate:
-        """Of the pod that was promised something of this node, by what is heard of pods alone."""
-        if promise.pod.uid in self._ended:
+    def fate(self, reservation: Reservation, node: str) -> ReservationFate:
+        """What is known of the pod of this node's reservation, from the watch on pods."""
+        if reservation.pod.uid in self._ended:
             return ReservationFate.ENDED
-        pod = self.pod(promise.pod.namespace, promise.pod.name)
-        if pod is None or pod.name.uid != promise.pod.uid:
+        pod = self.pod(reservation.pod.namespace, reservation.pod.name)
+        if pod is None or pod.name.uid != reservation.pod.uid:
             return ReservationFate.UNSEEN
         if not pod.node:
             return ReservationFate.WAITING
         return ReservationFate.BOUND if pod.node == node else ReservationFate.ELSEWHERE
 
 
-# Which rows of a table are to be written anew, and when.
-#
-# One rule: each is written once for all that has changed since the last time, before anybody reads it, and soon where
-# nobody does.
-
 _COARSE_S = 1.0  # that a row may be late where only time has passed
 
 
 class Rows:
-    """write: writes one row, and says when it changes if nothing else happens; None: never. now: seconds, by the same
-    clock.
+    """The rows of a table that have to be written. Each is written once for all changes, before it is read or soon.
+
+    write: writes one row, and returns when it changes if nothing else happens; None: never. now: of the same clock.
     """
 
     def __init__(self, write: Callable[[str], float | None], now: Callable[[], float]) -> None:
@@ -91,7 +86,7 @@ class Rows:
         self._due_at: dict[str, float] = {}  # what of the heap counts
 
     def mark(self, name: str) -> None:
-        """Says that a row has changed."""
+        """Marks a row as changed."""
         if not self._changed:
             asyncio.get_running_loop().call_soon(self.settle)
         self._changed.add(name)
@@ -117,11 +112,11 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """promise_s: that a promise lasts to a pod which nobody has seen bound. out_of_sync_s: that a watch may be broken
-    before the ledger must not be asked any more.
+    """reservation_s: how long a reservation lasts for a pod not seen bound. out_of_sync_s: how long a watch may be
+    broken before the ledger cannot be used.
     """
 
-    promise_s: float = LONGEST_S
+    reservation_s: float = LONGEST_S
     out_of_sync_s: float = 20.0
 
 
@@ -137,9 +132,9 @@ class _NodeFacts:
 
 
 class ClusterLedger:
-    """Kept by watches on MPSNodes, Nodes and pods, and by what this scheduler has promised.
+    """The ledger of one scheduler, with its own reservations.
 
-    clients: of a GPU whose node does not say how many it serves. now: by which promises end, seconds.
+    clients: of a GPU whose node does not report how many it serves. now: the clock by which reservations end.
     """
 
     def __init__(
@@ -157,11 +152,13 @@ class ClusterLedger:
         self.now = now
         self._table = GpuTable()
         self._nodes: dict[str, KnownNode] = {}
-        self._pods = KnownPods(2 * patience.promise_s)  # a promise seen after its pod's end is over before it counts
-        self._promised: dict[str, set[str]] = {}  # by uid of a pod, the nodes where it has a promise
+        self._pods = KnownPods(
+            2 * patience.reservation_s
+        )  # so that a reservation seen after its pod's end never counts
+        self._reserved: dict[str, set[str]] = {}  # by uid of a pod, the nodes with a reservation for it
         self._rows = Rows(self._write, now)
         self._mirrors: Sequence[Mirror[Any]] = (
-            Mirror(kube, Selection(MPS_NODES), read_told, each=self._mpsnode_changed),
+            Mirror(kube, Selection(MPS_NODES), read_reported, each=self._mpsnode_changed),
             Mirror(kube, Selection(NODES), _read_node, each=self._node_changed),
             Mirror(kube, Selection(PODS), self._read_pod, each=self._pod_changed),
         )
@@ -184,22 +181,22 @@ class ClusterLedger:
         return self._policy()
 
     def policy_changed(self) -> None:
-        """Writes every row anew, by the policy that is in force now."""
+        """Writes every row again, by the policy that is in force now."""
         self._terms = Terms.of(self._policy(), self._terms.clients)
         for name in self._nodes:
             self._rows.mark(name)
 
     @property
     def trouble(self) -> str:
-        """Why the ledger must not be asked now, a sentence; empty where they may be."""
+        """Why the ledger cannot be used now, a sentence; empty where it can."""
         unheard = [mirror.plural for mirror in self._mirrors if not mirror.synced]
         if unheard:
-            return f"the cluster's {' and '.join(unheard)} have not been heard of yet"
+            return f"the cluster's {' and '.join(unheard)} have not been listed yet"
         for mirror in self._mirrors:
             age_s = _out_of_sync_s(mirror)
             if age_s > self.patience.out_of_sync_s:
                 why = mirror.trouble or "its watch broke"
-                return f"nothing has been heard of the cluster's {mirror.plural} for {lasting(age_s)}: {why}"
+                return f"no news of the cluster's {mirror.plural} for {lasting(age_s)}: {why}"
         return ""
 
     @property
@@ -216,12 +213,9 @@ class ClusterLedger:
         known = self._nodes.get(node)
         return sorted(known.pods.values(), key=lambda pod: (pod.created, pod.name.uid)) if known else ()
 
-    def promised_to(self, uid: str) -> Mapping[str, NodeCapacity]:
-        """By node, where a pod has a promise, the ledger as they are without it.
-
-        The pod itself fits there by these: the promise that a bind cut off has left is its own.
-        """
-        found = ((name, self.without(self._nodes[name], uid)) for name in self._promised.get(uid, ()))
+    def reserved_for(self, uid: str) -> Mapping[str, NodeCapacity]:
+        """By node with a reservation for this pod, the capacity without it: an interrupted bind may have left it."""
+        found = ((name, self.without(self._nodes[name], uid)) for name in self._reserved.get(uid, ()))
         return {name: ledger for name, ledger in found if ledger}
 
     # -- for whoever binds -----------------------------------------------------------------------------------------
@@ -231,29 +225,29 @@ class ClusterLedger:
         return self._nodes.get(node)
 
     def without(self, known: KnownNode, uid: str) -> NodeCapacity | None:
-        """The node's ledger as they are now, without the promise to one pod. None where it has no MPSNode."""
-        return known.ledger(self._terms, (one for one in self.promised(known) if one.pod.uid != uid))
+        """The node's capacity now, without the reservation for one pod. None where it has no MPSNode."""
+        return known.ledger(self._terms, (one for one in self.reservations(known) if one.pod.uid != uid))
 
-    def promised(self, known: KnownNode) -> tuple[Reservation, ...]:
-        """The node's promises that count."""
-        return tuple(known.promises.counting(partial(self._fate, known), self.now()))
+    def reservations(self, known: KnownNode) -> tuple[Reservation, ...]:
+        """The node's reservations that count."""
+        return tuple(known.reservations.counting(partial(self._fate, known), self.now()))
 
-    def answered(self, known: KnownNode, thing: Object, refused: str = "") -> None:
-        """Takes an MPSNode that the server answered with, which watches may still have to tell. refused: the version
-        that it would not have any more.
+    def take_answer(self, known: KnownNode, thing: Object, refused: str = "") -> None:
+        """Takes an MPSNode from an answer of the server, ahead of the watch. refused: the version with which the server
+        refused a write.
         """
-        if known.answered(read_told(thing), self.now(), refused):
-            self.touched(known)
+        if known.take_answer(read_reported(thing), self.now(), refused):
+            self.reservations_changed(known)
 
-    def touched(self, known: KnownNode) -> None:
-        """Says that the promises of a node have changed."""
-        before, known.indexed = known.indexed, known.promises.uids
+    def reservations_changed(self, known: KnownNode) -> None:
+        """Updates the index and the row after a change of a node's reservations."""
+        before, known.indexed = known.indexed, known.reservations.uids
         for uid in known.indexed - before:
-            self._promised.setdefault(uid, set()).add(known.name)
+            self._reserved.setdefault(uid, set()).add(known.name)
         for uid in before - known.indexed:
-            self._promised[uid].discard(known.name)
-            if not self._promised[uid]:
-                del self._promised[uid]
+            self._reserved[uid].discard(known.name)
+            if not self._reserved[uid]:
+                del self._reserved[uid]
         self._rows.mark(known.name)
 
     # -- what is heard ---------------------------------------------------------------------------------------------
@@ -263,11 +257,11 @@ class ClusterLedger:
         return None if pod is None or pod.finished else pod
 
     def _mpsnode_changed(self, before: ReportedNode | None, now: ReportedNode | None) -> None:
-        told = now or before
-        assert told, "something has changed"
-        known = self._node(told.node.name)
-        if known.watched(now, self.now()):
-            self.touched(known)
+        either = now or before
+        assert either, "something has changed"
+        known = self._node(either.node.name)
+        if known.take_watched(now, self.now()):
+            self.reservations_changed(known)
 
     def _node_changed(self, before: _NodeFacts | None, now: _NodeFacts | None) -> None:
         facts = now or before
@@ -283,26 +277,28 @@ class ClusterLedger:
         if now and now.node:
             self._node(now.node).pods[now.name.uid] = now
         for pod in filter(None, (before, now)):
-            for name in {pod.node, *self._promised.get(pod.name.uid, ())} - {""}:
+            for name in {pod.node, *self._reserved.get(pod.name.uid, ())} - {""}:
                 self._rows.mark(name)
 
-    def _fate(self, known: KnownNode, promise: Reservation) -> ReservationFate:
-        return ReservationFate.GRANTED if known.is_granted(promise.pod) else self._pods.fate(promise, known.name)
+    def _fate(self, known: KnownNode, reservation: Reservation) -> ReservationFate:
+        return (
+            ReservationFate.GRANTED if known.is_granted(reservation.pod) else self._pods.fate(reservation, known.name)
+        )
 
     # -- the rows --------------------------------------------------------------------------------------------------
 
     def _node(self, name: str) -> KnownNode:
         known = self._nodes.get(name)
         if known is None:
-            known = self._nodes[name] = KnownNode(name, self.patience.promise_s)
+            known = self._nodes[name] = KnownNode(name, self.patience.reservation_s)
         return known
 
     def _write(self, name: str) -> float | None:
-        """Writes a node's row, and says when it changes by itself."""
+        """Writes a node's row, and returns when it changes by itself."""
         known = self._nodes.get(name)
         if known is None:
             return None
-        ledger = known.ledger(self._terms, self.promised(known))
+        ledger = known.ledger(self._terms, self.reservations(known))
         if ledger:
             self._table.put(ledger)
         else:

@@ -20,7 +20,7 @@ _LOOK_S = 2.0
 
 
 class ExtenderListener:
-    """trouble: why nobody can come in, or why what is on disk does not count; empty for neither."""
+    """The listener. trouble: why it is not open, or why the files on disk do not count; empty for neither."""
 
     def __init__(self, routes: Mapping[str, Handler], settings: SchedulerSettings, metrics: SchedulerMetrics) -> None:
         self._routes = routes
@@ -68,7 +68,7 @@ class ExtenderListener:
         if self._context is None or authorities != self._authorities:
             context = _context(authorities)
             load_into(context, found.serving)
-            # Who was let in by an authority that is trusted no more must not stay.
+            # Clients of an authority that is no longer trusted must not stay connected.
             await self.close()
             await self._open(context)
             self._authorities = authorities

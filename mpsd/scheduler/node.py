@@ -1,6 +1,6 @@
-"""All that one scheduler has heard of one node, and the ledger that follow from it.
+"""One node as a scheduler knows it, and the capacity that follows.
 
-One rule: nothing here asks anybody; what an answer to a write of ours told is not undone by a watch that is older.
+An answer to a write of this scheduler is not undone by an older message of a watch.
 """
 
 import asyncio
@@ -24,32 +24,35 @@ _AHEAD_S = 30.0  # that an answer goes before an older watch: longer than watche
 
 @dataclass(frozen=True, slots=True)
 class ReportedNode:
-    """An MPSNode, without what says nothing of room. version: its resourceVersion. promised: the annotation's text."""
+    """An MPSNode, without what does not affect capacity. version: its resourceVersion.
+
+    reservations: the annotation's text.
+    """
 
     version: str
     node: ClusterNode
-    promised: str
+    reservations: str
 
     def says_the_same(self, other: "ReportedNode") -> bool:
-        """Of room, whenever it was told."""
-        return self.promised == other.promised and self.node == replace(other.node, told_at=self.node.told_at)
+        """Whether the capacity is the same, whenever it was reported."""
+        return self.reservations == other.reservations and self.node == replace(other.node, told_at=self.node.told_at)
 
     def is_older_than(self, other: "ReportedNode") -> bool:
-        """False where that cannot be said. Servers promise that versions count up since 1.35; they always did."""
+        """False where it is not known. Servers guarantee that versions count up since 1.35; they always did."""
         mine, others = self.version, other.version
         return mine.isdecimal() and others.isdecimal() and int(mine) < int(others)
 
 
-def read_told(thing: Object) -> ReportedNode:
-    """Any MPSNode."""
+def read_reported(thing: Object) -> ReportedNode:
+    """Reads any MPSNode."""
     metadata = thing["metadata"]
-    promised = (metadata.get("annotations") or {}).get(KEY, "")
+    text = (metadata.get("annotations") or {}).get(KEY, "")
     node = _lean(read_mpsnode(thing, time.time()))
-    return ReportedNode(str(metadata.get("resourceVersion", "")), node, promised if isinstance(promised, str) else "")
+    return ReportedNode(str(metadata.get("resourceVersion", "")), node, text if isinstance(text, str) else "")
 
 
 def _lean(node: ClusterNode) -> ClusterNode:
-    """Without what changes while the room stays the same, so that a cluster of busy programs is quiet."""
+    """Without what changes while the capacity stays the same, so that busy programs cause no work here."""
     return replace(
         node,
         ready=False,
@@ -69,66 +72,67 @@ def _lean(node: ClusterNode) -> ClusterNode:
 
 
 class KnownNode:
-    """turn: whoever binds to this node holds it. placement: the Node's label, empty where not known."""
+    """One node. turn: the lock of the bind under way. placement: the Node's label, empty where not known."""
 
     def __init__(self, name: str, longest_s: float) -> None:
         self.name = name
-        self.told: ReportedNode | None = None  # None while it has no MPSNode
+        self.reported: ReportedNode | None = None  # None while it has no MPSNode
         self.placement = ""
         self.pods: dict[str, SharedPod] = {}  # by uid, those that are bound here
-        self.promises = NodeReservations(longest_s)
-        self.indexed: frozenset[str] = frozenset()  # uids of pods that it is found by, since they have promises here
+        self.reservations = NodeReservations(longest_s)
+        self.indexed: frozenset[str] = frozenset()  # uids of pods by whose reservations it is found
         self._granted: frozenset[str | PodName] = frozenset()
         self.turn = asyncio.Lock()
-        self._shown_stale = False  # in its ledger
-        self._answered_at = float("-inf")  # when an answer last went before the watch
+        self._shown_stale = False  # in its last capacity
+        self._answered_at = float("-inf")  # when an answer last took precedence over the watch
 
     @property
     def is_known(self) -> bool:
-        """Whether anything is known of it at all, or somebody is about to bind to it."""
-        return bool(self.told or self.pods or self.placement) or self.turn.locked()
+        """Whether anything is known of it, or a bind to it is under way."""
+        return bool(self.reported or self.pods or self.placement) or self.turn.locked()
 
-    def watched(self, told: ReportedNode | None, now: float) -> bool:
-        """Takes what the watch says. Whether the room may be another."""
+    def take_watched(self, reported: ReportedNode | None, now: float) -> bool:
+        """Takes a message of the watch. Returns whether the capacity may have changed."""
         ahead = now - self._answered_at < _AHEAD_S
-        if told and self.told and ahead and told.is_older_than(self.told):
+        if reported and self.reported and ahead and reported.is_older_than(self.reported):
             return False
         self._answered_at = float("-inf")
-        return self._take(told, now)
+        return self._take(reported, now)
 
-    def answered(self, told: ReportedNode, now: float, refused: str = "") -> bool:
-        """As `watched`, of an answer. refused: the version that the server would not have any more."""
-        if self.told and told.is_older_than(self.told) and self.told.version != refused:
+    def take_answer(self, reported: ReportedNode, now: float, refused: str = "") -> bool:
+        """As `take_watched`, for an answer. refused: the version with which the server refused a write."""
+        if self.reported and reported.is_older_than(self.reported) and self.reported.version != refused:
             return False
         self._answered_at = now
-        return self._take(told, now)
+        return self._take(reported, now)
 
-    def _take(self, told: ReportedNode | None, now: float) -> bool:
-        before, self.told = self.told, told
-        if told and before and told.says_the_same(before) and self._is_stale == self._shown_stale:
+    def _take(self, reported: ReportedNode | None, now: float) -> bool:
+        before, self.reported = self.reported, reported
+        if reported and before and reported.says_the_same(before) and self._is_stale == self._shown_stale:
             return False
-        self.promises.heard(read_reservations(told.promised) if told else (), now)
+        self.reservations.update(read_reservations(reported.reservations) if reported else (), now)
         self._granted = frozenset(
-            held.uid or PodName(held.namespace, held.pod, "") for held in (told.node.pods if told else None) or ()
+            held.uid or PodName(held.namespace, held.pod, "")
+            for held in (reported.node.pods if reported else None) or ()
         )
         return True
 
     def is_granted(self, pod: PodName) -> bool:
         return pod.uid in self._granted or replace(pod, uid="") in self._granted
 
-    def ledger(self, terms: Terms, promised: Iterable[Reservation]) -> NodeCapacity | None:
+    def ledger(self, terms: Terms, reservations: Iterable[Reservation]) -> NodeCapacity | None:
         """None where it has no MPSNode."""
-        if self.told is None:
+        if self.reported is None:
             return None
         self._shown_stale = self._is_stale
-        node = replace(self.told.node, stale=self._shown_stale)
-        return node_capacity(node, self.placement, self.pods.values(), promised, terms)
+        node = replace(self.reported.node, stale=self._shown_stale)
+        return node_capacity(node, self.placement, self.pods.values(), reservations, terms)
 
     def changes_at(self, fates: Fates, now: float) -> float | None:
-        """When its ledger become others if nothing is heard until then; None for never."""
+        """When its capacity changes if nothing is heard until then; None for never."""
         age_s = self._age_s()
         stale_at = None if age_s is None or self._is_stale else now + STALE_S - age_s
-        return min((at for at in (stale_at, self.promises.ends_at(fates, now)) if at is not None), default=None)
+        return min((at for at in (stale_at, self.reservations.ends_at(fates, now)) if at is not None), default=None)
 
     @property
     def _is_stale(self) -> bool:
@@ -136,6 +140,6 @@ class KnownNode:
         return age_s is not None and age_s > STALE_S
 
     def _age_s(self) -> float | None:
-        """Since the node told, by its clock and ours; None where it has told nothing."""
-        at = self.told.node.told_at if self.told else None
+        """Since the node reported, by its clock and ours; None where it has not."""
+        at = self.reported.node.told_at if self.reported else None
         return None if at is None else time.time() - at

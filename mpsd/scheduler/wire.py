@@ -1,7 +1,6 @@
-"""What kube-scheduler and its extenders write to each other: k8s.io/kube-scheduler/extender/v1, as JSON.
+"""The messages between kube-scheduler and its extenders: k8s.io/kube-scheduler/extender/v1, as JSON.
 
-One rule: Kubernetes gives these fields no names but those of their Go structs, and reads them in any case; so is what
-comes in read here, and what cannot be read is refused in words, whoever sent it.
+Kubernetes names these fields as their Go structs, and reads them in any case, and so does this module.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ Decoder = msgspec.json.Decoder
 
 
 class MalformedRequest(Exception):
-    """A body that is not what this verb is asked with."""
+    """A body that is not a request of this verb."""
 
 
 class _Metadata(msgspec.Struct):

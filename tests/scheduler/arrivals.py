@@ -63,7 +63,7 @@ class Cluster:
         self.names = tuple(node.name for node in nodes)
         self._nodes = {node.name: node for node in nodes}
         self._placement = placement
-        self._promised: dict[str, dict[str, Reservation]] = {node.name: {} for node in nodes}
+        self._reserved: dict[str, dict[str, Reservation]] = {node.name: {} for node in nodes}
         self._cards = {gpu.uuid: gpu for node in nodes for gpu in node.gpus}
         self._on_gpu = {uuid: Counter[str]() for uuid in self._cards}
         for node in nodes:
@@ -75,14 +75,14 @@ class Cluster:
     def take(self, arrival: Arrival, node: str, gpus: tuple[str, ...]) -> None:
         request = arrival.request
         percent = request.thread_percent or 0
-        self._promised[node][arrival.pod.uid] = Reservation(arrival.pod, gpus, request.memory_mib, percent)
+        self._reserved[node][arrival.pod.uid] = Reservation(arrival.pod, gpus, request.memory_mib, percent)
         assert len(set(gpus)) == request.gpus
         assert len({(self._cards[gpu].node, self._cards[gpu].domain) for gpu in gpus}) == 1
         self._count(gpus, request.memory_mib, percent, 1)
         self._put(node)
 
     def leave(self, node: str, pod: PodName) -> None:
-        one = self._promised[node].pop(pod.uid)
+        one = self._reserved[node].pop(pod.uid)
         self._count(one.gpus, one.memory_mib, one.percent, -1)
         self._put(node)
 
@@ -106,7 +106,7 @@ class Cluster:
         return Shares(1 - free / total, large / free, whole / free, len(self._shared) - free_gpus, free_gpus)
 
     def _put(self, node: str) -> None:
-        promised = self._promised[node].values()
+        promised = self._reserved[node].values()
         self.table.put(node_capacity(self._nodes[node], self._placement, (), promised, TERMS))
 
     def _count(self, gpus: Sequence[str], memory_mib: int, percent: int, sign: int) -> None:

@@ -70,7 +70,7 @@ def _scores(request: Request, world: World) -> dict[str, int]:
 
 def _lack(request: Request, ledger: NodeCapacity | None) -> Lack:
     if ledger is None:
-        return Lack.BOOKS
+        return Lack.UNKNOWN
     if _fits(request, ledger):
         return Lack.NOTHING
     if not can_ever(request, ledger):

@@ -106,7 +106,7 @@ def test_a_card_that_is_too_small_will_never_do_and_a_full_one_may() -> None:
 
 def test_a_node_that_does_not_say_who_holds_what_takes_nobody() -> None:
     ledger = node_capacity(cluster_node(held=None), "", [], [], TERMS)
-    assert (ledger.rooms, why_not(SEVEN, ledger)) == ((), "kubelet has not said who holds what")
+    assert (ledger.rooms, why_not(SEVEN, ledger)) == ((), "kubelet has not listed who holds which device")
 
 
 @given(

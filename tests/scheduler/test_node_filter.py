@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.model.grants import Request
 from mpsd.scheduler.rules.capacity import NodeCapacity, can_ever, node_capacity
-from mpsd.scheduler.rules.filter import NO_BOOKS, UnreadablePod, filtered, read_asking, scores, why_not
+from mpsd.scheduler.rules.filter import UNKNOWN_NODE, UnreadablePod, filtered, read_asking, scores, why_not
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable
 from tests.model.worlds import POLICY
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, ledger, promised, requests
@@ -38,7 +38,7 @@ def test_few_nodes_each_say_what_their_own_gpus_lack() -> None:
     assert found.failed == {
         "full": "gpu0 has 3 of 7 GiB free, gpu1 4",
         "small": "gpu0 has 6 of 7 GiB free, gpu1 6",
-        "none": NO_BOOKS,
+        "none": UNKNOWN_NODE,
     }
     assert found.never == {name: found.failed[name] for name in ("small", "none")}
 
@@ -52,7 +52,7 @@ MANY = [f"node{n}" for n in range(20)]
         (SEVEN, {"taken": (20, 19)}, "no GPU has 7 GiB free", True),
         (SEVEN, {"gib": (6, 6)}, "no GPU is as large as 7 GiB", False),
         (SEVEN, {"cordoned": (0,), "states": ("ready", "down")}, "every GPU is cordoned or not ready", True),
-        (SEVEN, {"held": None}, "kubelet has not said who holds what", True),
+        (SEVEN, {"held": None}, "kubelet has not listed who holds which device", True),
         (Request(7 * GIB, 30, 1), {"percent": 80}, "no GPU has 7 GiB and 30 % of its threads free", True),
         (Request(0, 30, 1), {"percent": 80}, "no GPU has 30 % of its threads free", True),
         (Request(7 * GIB, None, 2), {"taken": (20, 0)}, "fewer than 2 GPUs have 7 GiB free", True),
@@ -85,7 +85,7 @@ def test_a_gpu_whose_clients_are_all_taken_says_so() -> None:
 
 def test_many_unknown_nodes_are_told_what_one_is_told() -> None:
     found = filtered(SEVEN, tuple(MANY), GpuTable(), {})
-    assert found.failed == found.never == dict.fromkeys(MANY, NO_BOOKS)
+    assert found.failed == found.never == dict.fromkeys(MANY, UNKNOWN_NODE)
 
 
 def test_a_node_that_promised_the_last_room_to_this_very_pod_passes_and_is_the_best() -> None:

@@ -49,7 +49,7 @@ def test_our_answers_about_nodes_are_what_the_schema_says(file: Path) -> None:
     reasons = dict.fromkeys(others, "gpu0 has 4 of 7 GiB free, gpu1 3")
     for answer in (
         filter_answer(asked, [first], reasons, {}),
-        filter_answer(asked, [], dict.fromkeys(asked.nodes, "it has no GPU that mpsd shares"), reasons),
+        filter_answer(asked, [], dict.fromkeys(asked.nodes, "it has no GPU shared by mpsd"), reasons),
         filter_error("mpsd has not seen the cluster yet"),
     ):
         said = json.loads(answer)

@@ -1,4 +1,4 @@
-"""What is written of a promise is read again, and whatever else stands there is no promise."""
+"""What is written of a reservation is read again, and whatever else stands there is no reservation."""
 
 from dataclasses import replace
 
@@ -25,8 +25,8 @@ _RESERVATIONS = st.builds(
 
 
 @given(st.lists(_RESERVATIONS, unique_by=lambda one: one.pod.uid, max_size=4))
-def test_what_is_written_is_read_again(promises: list[Reservation]) -> None:
-    assert set(read_reservations(written(promises) or "")) == set(promises)
+def test_what_is_written_is_read_again(reservations: list[Reservation]) -> None:
+    assert set(read_reservations(written(reservations) or "")) == set(reservations)
 
 
 @given(
@@ -41,13 +41,13 @@ def test_no_promise_takes_the_annotation_away() -> None:
     assert written([]) is None
 
 
-# Which promises count, by what became of their pods and by their age.
+# Which reservations count, by what became of their pods and by their age.
 
 LONGEST_S = 100.0
 
 
-def counting(promises: NodeReservations, fate: ReservationFate, now: float) -> list[Reservation]:
-    return list(promises.counting(lambda _promise: fate, now))
+def counting(reservations: NodeReservations, fate: ReservationFate, now: float) -> list[Reservation]:
+    return list(reservations.counting(lambda _reservation: fate, now))
 
 
 @pytest.mark.parametrize(
@@ -62,31 +62,31 @@ def counting(promises: NodeReservations, fate: ReservationFate, now: float) -> l
     ],
 )
 def test_a_promise_counts_until_its_pod_needs_it_no_more(fate: ReservationFate, young: bool, old: bool) -> None:
-    promises = NodeReservations(LONGEST_S)
-    promises.heard([promised("a", 7)], 0)
-    assert bool(counting(promises, fate, LONGEST_S - 1)) == young
-    assert bool(counting(promises, fate, LONGEST_S)) == old
-    assert promises.ends_at(lambda _promise: fate, 0) == (LONGEST_S if young and not old else None)
+    reservations = NodeReservations(LONGEST_S)
+    reservations.update([promised("a", 7)], 0)
+    assert bool(counting(reservations, fate, LONGEST_S - 1)) == young
+    assert bool(counting(reservations, fate, LONGEST_S)) == old
+    assert reservations.ends_at(lambda _reservation: fate, 0) == (LONGEST_S if young and not old else None)
 
 
 def test_an_age_goes_on_while_the_promise_is_the_same() -> None:
-    promises = NodeReservations(LONGEST_S)
-    promises.heard([promised("a", 7)], 0)
-    promises.heard([promised("a", 7), promised("b", 7)], 60)
-    assert [one.pod.name for one in counting(promises, ReservationFate.WAITING, 101)] == ["b"]
-    promises.heard([replace(promised("a", 7), at="2026-11-21T08:30:00Z")], 102)
-    assert [one.pod.name for one in counting(promises, ReservationFate.WAITING, 200)] == ["a"]
+    reservations = NodeReservations(LONGEST_S)
+    reservations.update([promised("a", 7)], 0)
+    reservations.update([promised("a", 7), promised("b", 7)], 60)
+    assert [one.pod.name for one in counting(reservations, ReservationFate.WAITING, 101)] == ["b"]
+    reservations.update([replace(promised("a", 7), at="2026-11-21T08:30:00Z")], 102)
+    assert [one.pod.name for one in counting(reservations, ReservationFate.WAITING, 200)] == ["a"]
 
 
 def test_what_is_decided_goes_before_what_is_written() -> None:
-    promises = NodeReservations(LONGEST_S)
-    promises.heard([promised("a", 7)], 0)
-    promises.decide(promised("a", 7, ordinal=1))
-    assert [one.gpus for one in counting(promises, ReservationFate.UNSEEN, 500)] == [(uuid("node1", 1),)]
-    promises.decided()
-    assert [one.gpus for one in counting(promises, ReservationFate.UNSEEN, 50)] == [(uuid("node1", 0),)]
-    promises.withdraw("a-uid")
-    assert counting(promises, ReservationFate.UNSEEN, 50) == []
+    reservations = NodeReservations(LONGEST_S)
+    reservations.update([promised("a", 7)], 0)
+    reservations.begin(promised("a", 7, ordinal=1))
+    assert [one.gpus for one in counting(reservations, ReservationFate.UNSEEN, 500)] == [(uuid("node1", 1),)]
+    reservations.finish()
+    assert [one.gpus for one in counting(reservations, ReservationFate.UNSEEN, 50)] == [(uuid("node1", 0),)]
+    reservations.withdraw("a-uid")
+    assert counting(reservations, ReservationFate.UNSEEN, 50) == []
 
 
 def test_a_pod_keeps_the_gpu_it_was_promised_while_that_has_room() -> None:
@@ -107,16 +107,16 @@ def test_a_pod_finds_room_whatever_it_was_promised(ledger, request, earlier) -> 
 
 def test_the_fate_of_a_pod_is_what_was_heard_of_it() -> None:
     pods = KnownPods(50)
-    promise = promised("a", 7)
+    reservation = promised("a", 7)
     waiting, bound = shared_pod("a", 7), shared_pod("a", 7, node="node1")
-    assert pods.fate(promise, "node1") is ReservationFate.UNSEEN
+    assert pods.fate(reservation, "node1") is ReservationFate.UNSEEN
     pods.changed(None, waiting, 0)
-    assert pods.fate(promise, "node1") is ReservationFate.WAITING
+    assert pods.fate(reservation, "node1") is ReservationFate.WAITING
     pods.changed(waiting, bound, 0)
-    assert pods.fate(promise, "node1") is ReservationFate.BOUND
-    assert pods.fate(promise, "node2") is ReservationFate.ELSEWHERE
+    assert pods.fate(reservation, "node1") is ReservationFate.BOUND
+    assert pods.fate(reservation, "node2") is ReservationFate.ELSEWHERE
     pods.changed(bound, None, 0)
-    assert pods.fate(promise, "node1") is ReservationFate.ENDED
+    assert pods.fate(reservation, "node1") is ReservationFate.ENDED
 
 
 def test_a_namesake_is_another_pod() -> None:

@@ -132,7 +132,7 @@ def test_silent_and_unready_nodes_are_counted_and_named_while_they_are_few() -> 
     around = scene(*silent, full, replace(cluster_node("unready"), gpus=()), machines=machines)
     assert (
         "no GPU of full has 7 GiB free: the most is 3 GiB, gpu0; not counted: new (labelled, and has no MPSNode), "
-        "5 nodes (agent has told nothing for long) and unready (not ready); it starts when others end"
+        "5 nodes (agent has reported nothing for a long time) and unready (not ready); it starts when others end"
     ) in told(pod(), around).sentence
 
 

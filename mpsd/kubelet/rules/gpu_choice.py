@@ -1,6 +1,6 @@
-"""The annotations that say which GPU a pod has: mpsd's own, and gpushare's in their two formats.
+"""Which GPU a pod has or should get: its annotations, mpsd's own and gpushare's two formats, and the devices to prefer.
 
-One rule: whatever text is in them, reading never raises, and names GPUs of this node or none.
+Reading annotations never raises, whatever is in them, and names GPUs of this node or none.
 Sources of the formats: github.com/AliyunContainerService/gpushare-scheduler-extender (v1), and
 github.com/koordinator-sh/koordinator, which reads both (v2).
 """
@@ -132,15 +132,12 @@ def _in_v2(pod: NodePod, held: Sequence[ContainerDevices], gpus: Sequence[Gpu]) 
     return {**said, f"{_V2}assigned": "true"} if memory else {}
 
 
-# Which devices kubelet should take for a container: those of one GPU, or of as many GPUs of one domain as it asks.
-#
-# One rule: whatever is available, the answer has the size that kubelet asked for and holds what kubelet must include;
-# where nothing fits one domain it is no good selection, and Allocate refuses it with the reason.
+# -- which devices kubelet should take ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What kubelet lets us choose: `size` ids of `available`, and `must_include` among them."""
+    """The choice that kubelet offers: `size` ids of `available`, with `must_include` among them."""
 
     available: Sequence[str]
     must_include: Sequence[str]
@@ -149,8 +146,8 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Cards:
-    """The node's GPUs. domain_of: from UUID to domain. grants: everybody's, so that a GPU whose threads or clients are
-    promised is passed over where another one would do.
+    """The node's GPUs. domain_of: from UUID to domain. grants: of all pods, so that a GPU without threads or clients
+    left is avoided where another one would do.
     """
 
     gpus: Sequence[Gpu]
@@ -161,7 +158,7 @@ class Cards:
 def preferred(
     choice: Choice, container: RequestingContainer | None, cards: Cards, policy: Policy, held: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The ids to take. Those of the percent resource are taken by their numbers.
+    """The ids to take, always `size` of them with `must_include`; Allocate refuses them where nothing fits one domain.
 
     held: devices that other containers of the pod have; their GPUs come first, then those that the scheduler wrote on
     the pod, then the policy's placement.
@@ -240,14 +237,14 @@ class _Offer:
         return (*self.must, *self.free)[: max(0, self.size)]
 
 
-# A pod of the cluster as a scheduler needs it: what it asks of GPUs, where it is, and what was chosen for it.
-#
-# One rule: it holds no more than that, since a cluster has tens of thousands of them.
+# -- the pods of a cluster ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPod:
-    """request: on each of its GPUs, when it holds most. node: empty where it is not bound. choice: the annotations that
+    """A pod of the cluster as a scheduler needs it, of which there are tens of thousands.
+
+    request: on each of its GPUs, when it holds most. node: empty where it is not bound. choice: the annotations that
     say which GPUs it has, those that are there. created: RFC 3339.
 
     finished: it has ended, and holds nothing. terminating: its end was asked for, and it still holds what it has.

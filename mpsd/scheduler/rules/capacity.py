@@ -1,8 +1,7 @@
-"""The ledger of one node as a scheduler keeps them: what each GPU has left, and who holds or was promised the rest.
+"""The capacity of one node as a scheduler counts it: what each GPU has left, and which pods hold or reserve the rest.
 
-One rule: a pod counts once, and for no less than it asks. What the node says kubelet gave it goes before what was
-written on it, that before what a scheduler has promised it, and that before a guess; and a node that says nothing takes
-no pods.
+A pod counts once, and for no less than it requests. What the node reports that kubelet gave it takes precedence over
+the annotation on the pod, that over a reservation, and that over a guess. A node that reports nothing takes no pods.
 """
 
 from collections import Counter
@@ -25,10 +24,10 @@ PLACEMENT_LABEL = "ack.node.gpu.placement"  # of a Node: binpack or spread; anyt
 class AssignmentSource(StrEnum):
     """How it is known which GPUs a pod has, the surest first."""
 
-    GRANTED = "kubelet gave them"
+    GRANTED = "given by kubelet"
     BOUND = "written on the pod"
-    RESERVED = "promised by a scheduler"
-    GUESSED = "guessed as the device plugin chooses"
+    RESERVED = "reserved by a scheduler"
+    GUESSED = "expected from the device plugin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class ClosedGpu:
-    """A GPU that takes no new pods, and why: it reads after its label and `is`. domain None: it is in none that is
-    known."""
+    """A GPU that takes no new pods. reason: reads after its label and `is`. domain None: none is known."""
 
     gpu: GpuName
     reason: str
@@ -54,9 +52,10 @@ class ClosedGpu:
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """policy: with the placement of this node. rooms: of the GPUs that take pods, by ordinal. shut: why the whole node
-    takes none, a sentence about it; empty where that is not so, and else there are no rooms. totals: MiB that each
-    of its GPUs may promise in all, also of those that take no pods.
+    """What one node has left. policy: with the placement of this node. rooms: of the GPUs that take pods, by ordinal.
+
+    shut: why the whole node takes no pods, a sentence; then there are no rooms. totals: MiB that each of its GPUs may
+    give away in all, also of those that take no pods.
     """
 
     node: str
@@ -70,10 +69,10 @@ class NodeCapacity:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the ledger of every node go by.
+    """What the capacity of every node is counted by.
 
     policies: the policy in force, by placement, since a node may have its own. clients: of a GPU whose node does not
-    say how many it serves, as those of older agents.
+    say how many it serves, as with older agents.
     """
 
     policies: Mapping[Placement, Policy]
@@ -94,12 +93,12 @@ def node_capacity(
     node: ClusterNode,
     placement_label: str,
     pods: Iterable[SharedPod],
-    promised: Iterable[Reservation],
+    reservations: Iterable[Reservation],
     terms: Terms,
 ) -> NodeCapacity:
-    """pods: those that are bound to the node. promised: to pods that may not be bound yet."""
+    """pods: those bound to the node. reservations: for pods that may not be bound yet."""
     policy = terms.policy(placement_label)
-    taken, unplaced = _taken(node, pods, promised)
+    taken, unplaced = _taken(node, pods, reservations)
     closed = tuple(_closed(node))
     shut = _shut(node)
     names = {one.gpu.uuid for one in closed}
@@ -123,13 +122,13 @@ def node_capacity(
 
 def _shut(node: ClusterNode) -> str:
     if node.told_at is None:
-        return "its agent has told nothing yet"
+        return "its agent has reported nothing yet"
     if node.stale:
-        return "its agent has told nothing for long"
+        return "its agent has reported nothing for a long time"
     if node.pods is None:
-        return "kubelet has not said who holds what"
+        return "kubelet has not listed who holds which device"
     if not node.gpus:
-        return "it has no GPU that mpsd shares"
+        return "it has no GPU shared by mpsd"
     return ""
 
 
@@ -155,9 +154,9 @@ def _name(row: GpuRow) -> GpuName:
 
 
 def _taken(
-    node: ClusterNode, pods: Iterable[SharedPod], promised: Iterable[Reservation]
+    node: ClusterNode, pods: Iterable[SharedPod], reservations: Iterable[Reservation]
 ) -> tuple[tuple[Taken, ...], tuple[SharedPod, ...]]:
-    """What is taken of GPUs that are known, and the pods of which nobody says where they lie, the oldest first."""
+    """What is taken of known GPUs, and the pods whose GPUs are not known, the oldest first."""
     gpus = [_name(row) for row in node.gpus]
     taken: dict[str, Taken] = {}
     unknown: list[SharedPod] = []
@@ -165,7 +164,7 @@ def _taken(
         name = PodName(held.namespace, held.pod, held.uid)
         amount = (held.memory_mib or 0, held.reserved_percent or 0)
         taken[held.uid or str(name)] = Taken(name, held.gpus, *amount, AssignmentSource.GRANTED)
-    by_uid = {one.pod.uid: one for one in promised}
+    by_uid = {one.pod.uid: one for one in reservations}
     for pod in pods:
         if pod.finished:
             continue
@@ -183,7 +182,7 @@ def _taken(
 
 
 def _at_least(given: Taken, memory_mib: int, percent: int) -> Taken:
-    """What a pod asks for where less was told: kubelet gives it container by container, and it will have all of it."""
+    """What a pod requests where less is reported: kubelet gives it container by container, and it will get it all."""
     if given.memory_mib >= memory_mib and given.percent >= percent:
         return given
     return replace(given, memory_mib=max(given.memory_mib, memory_mib), percent=max(given.percent, percent))
@@ -216,18 +215,18 @@ def _room(row: GpuRow, here: Sequence[Taken], terms: Terms) -> GpuCapacity | Non
 
 
 def _whole_units(mib: int, policy: Policy) -> int:
-    """kubelet gives whole ones: what a card has beyond them nobody can ask for."""
+    """Kubelet gives whole units, so the rest of a card cannot be requested."""
     unit_mib = policy.resources.memory_unit_mib
     return mib // unit_mib * unit_mib
 
 
 def _guessed(pod: SharedPod, rooms: tuple[GpuCapacity, ...], policy: Policy) -> tuple[tuple[GpuCapacity, ...], Taken]:
-    """Where the device plugin will most likely put a pod that no scheduler of ours chose for, and the rooms after that.
+    """The rooms after the device plugin has placed a pod for which no scheduler of ours chose, and what the pod takes.
 
     Where it fits nowhere, kubelet will refuse it, and it takes nothing.
     """
     percent = pod.request.thread_percent or 0
-    # A tenant may bind thousands of pods to a node whose kubelet is away, and `place` words a reason for each.
+    # Thousands of pods may be bound to a node whose kubelet is down, and `place` builds a reason for each.
     found = place(pod.request, rooms, policy) if any(room.holds(pod.request, policy) for room in rooms) else None
     gpus = found.gpus if isinstance(found, Placed) else ()
     if not gpus:
@@ -247,27 +246,19 @@ def _guessed(pod: SharedPod, rooms: tuple[GpuCapacity, ...], policy: Policy) -> 
     return left, Taken(pod.name, gpus, pod.request.memory_mib, percent, AssignmentSource.GUESSED)
 
 
-# Which promises of a node's GPUs count, and which GPUs a pod is promised next.
-#
-# One rule: a promise is over when what cannot be undone has been seen: the node itself says that kubelet gave the pod
-# its
-# GPUs, or the pod has ended or is bound elsewhere; and else when nobody has seen the pod bound for long. Ages are by
-# the reader's own clock from when it first saw the promise: clocks of two machines are never compared.
-
-
 def choose(request: Request, ledger: NodeCapacity, earlier: tuple[str, ...]) -> Placed | InsufficientResources:
-    """The GPUs for a pod by ledger without its own promise. earlier: the GPUs that it was promised before, which it
-    keeps where they still have room."""
+    """The GPUs for a pod, by a capacity without its own reservation. earlier: the GPUs reserved for it before, which it
+    keeps if they still have room."""
     kept = place(request, [room for room in ledger.rooms if room.gpu.uuid in earlier], ledger.policy)
     return kept if isinstance(kept, Placed) else place(request, ledger.rooms, ledger.policy)
 
 
 def can_ever(request: Request, ledger: NodeCapacity) -> bool:
-    """Whether it would fit there if nobody held anything and every GPU served."""
+    """Whether it would fit if no pod held anything and every GPU served."""
     return sum(mib >= request.memory_mib for _gpu, mib in ledger.totals) >= request.gpus
 
 
 def has_domain(request: Request, ledger: NodeCapacity) -> bool:
-    """Whether a domain has as many GPUs, whatever they hold and whether they serve; True where that is not known."""
+    """Whether a domain has as many GPUs, whatever they hold and whether they serve; True where it is not known."""
     known = [*(room.domain for room in ledger.rooms), *(one.domain for one in ledger.closed)]
     return None in known or max(Counter(known).values(), default=0) >= request.gpus

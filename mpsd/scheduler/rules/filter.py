@@ -1,6 +1,6 @@
-"""Which of the nodes that kube-scheduler asks about have room for a pod, and why the others have none.
+"""Which of the candidate nodes have room for a pod, and why the others have none.
 
-One rule: few nodes are each told what their own GPUs lack; many are told what can be counted, since the scheduler
+Up to _FEW nodes each get a reason that names what their GPUs lack. More get one that can be counted: the scheduler
 counts equal reasons into one event, and cuts that at 1 kB.
 """
 
@@ -18,11 +18,7 @@ from mpsd.model.quantity import gib, is_zero
 from mpsd.scheduler.rules.capacity import NodeCapacity, has_domain
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack
 
-# Why a node has no room for a request, in the words that `kubectl describe pod` shows.
-#
-# One rule: each GPU is named with what it lacks, and what is alike is said once.
-
-NO_BOOKS = "mpsd knows no GPU of this node"  # of one that has no MPSNode
+UNKNOWN_NODE = "mpsd knows no GPU of this node"  # of one that has no MPSNode
 
 
 def why_not(request: Request, ledger: NodeCapacity) -> str:
@@ -74,18 +70,18 @@ def _joined(lacks: Iterable[tuple[str, str, str]]) -> str:
 
 
 _FEW = 16
-_NEVER = frozenset({Lack.BOOKS, Lack.SIZE})  # whoever is stopped there, it would not fit
-_MAYBE_SHUT = frozenset({Lack.SIZE, Lack.SERVING})  # which look the same in columns as a node that tells nothing
+_NEVER = frozenset({Lack.UNKNOWN, Lack.SIZE})  # preemption does not help there
+_MAYBE_SHUT = frozenset({Lack.SIZE, Lack.SERVING})  # which look the same in columns as a silent node
 
 
 class UnreadablePod(Exception):
-    """A pod that asks for GPUs in a way that cannot be read, so that nobody knows what fits it."""
+    """A pod whose request for GPUs cannot be read."""
 
 
 def read_asking(pod: Mapping[str, Any], policy: Policy) -> SharedPod | None:
     """None for one that asks for no GPU. UnreadablePod."""
     if problems := request_problems(pod, policy):
-        raise UnreadablePod(f"mpsd cannot read what this pod asks for: {', and '.join(map(str, problems))}")
+        raise UnreadablePod(f"mpsd cannot read the requests of this pod: {', and '.join(map(str, problems))}")
     found = read_shared_pod(pod, policy)
     if found is None and _names_ours(pod, policy):
         raise UnreadablePod("mpsd cannot read this pod: it has no namespace, name, uid or time of creation")
@@ -93,7 +89,7 @@ def read_asking(pod: Mapping[str, Any], policy: Policy) -> SharedPod | None:
 
 
 def _names_ours(pod: Mapping[str, Any], policy: Policy) -> bool:
-    """Whether it asks for ours in any way, found without all the rest of it, which may be what cannot be read."""
+    """Whether it requests our resources at all; reads nothing else, since that may be what cannot be read."""
     spec = pod.get("spec")
     lists = [spec.get(key) for key in ("containers", "initContainers")] if isinstance(spec, dict) else []
     for container in (one for each in lists if isinstance(each, list) for one in each if isinstance(one, dict)):
@@ -107,8 +103,8 @@ def _names_ours(pod: Mapping[str, Any], policy: Policy) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """passing: in the order in which they were asked about. failed: why not, by name. never: those of `failed` that
-    would not fit either if nobody held anything.
+    """passing: in the order of the candidates. failed: why not, by name. never: those of `failed` where the pod would
+    not fit on an empty node either.
     """
 
     passing: tuple[str, ...]
@@ -117,7 +113,7 @@ class Filtered:
 
 
 def filtered(request: Request, nodes: tuple[str, ...], table: GpuTable, own: Mapping[str, NodeCapacity]) -> Filtered:
-    """own: ledger without what is promised to this very pod, of the nodes where it has a promise."""
+    """own: the capacity without the reservation for this very pod, of the nodes where it has one."""
     passing = table.passing(request, nodes)
     kept = {node for node, ledger in own.items() if node in nodes and not why_not(request, ledger)}
     if kept:
@@ -135,14 +131,14 @@ def filtered(request: Request, nodes: tuple[str, ...], table: GpuTable, own: Map
 
 
 def scores(request: Request, nodes: tuple[str, ...], table: GpuTable, own: Mapping[str, NodeCapacity]) -> list[int]:
-    """From 0 to BEST for each node, the best where the pod has a promise already."""
+    """From 0 to BEST for each node, the best where the pod has a reservation already."""
     found: list[int] = table.scores(request, table.slots(nodes)).tolist()
     return [BEST if node in own else score for node, score in zip(nodes, found, strict=True)] if own else found
 
 
 def _in_detail(request: Request, table: GpuTable, failing: Iterable[str]) -> dict[str, str]:
     found = {node: table.ledger(node) for node in failing}
-    return {node: why_not(request, ledger) if ledger else NO_BOOKS for node, ledger in found.items()}
+    return {node: why_not(request, ledger) if ledger else UNKNOWN_NODE for node, ledger in found.items()}
 
 
 def _in_short(request: Request, table: GpuTable, failing: Mapping[str, int]) -> dict[str, str]:
@@ -156,15 +152,15 @@ def _in_short(request: Request, table: GpuTable, failing: Mapping[str, int]) -> 
 
 
 def _words(request: Request, lack: Lack) -> str:
-    """Alike for every node that lacks this."""
+    """The same for every node that lacks this."""
     one = request.gpus == 1
     none, has, is_ = ("no GPU", "has", "is") if one else (f"fewer than {request.gpus} GPUs", "have", "are")
     memory = f"{gib(request.memory_mib)} GiB"
     threads = [f"{request.thread_percent} % of its threads"] if request.thread_percent else []
     both = " and ".join([memory] * bool(request.memory_mib) + threads)
     match lack:
-        case Lack.BOOKS:
-            return NO_BOOKS
+        case Lack.UNKNOWN:
+            return UNKNOWN_NODE
         case Lack.SIZE:
             return f"{none} {is_} as large as {memory}"
         case Lack.SERVING:

@@ -1,9 +1,8 @@
-"""What every GPU of a cluster has left: which of thousands of nodes have room for a request, and which are best.
+"""A table of what every GPU of a cluster has left: which nodes have room for a request, and which are best.
 
-What was found out for a request is kept, and where the nodes of a list are: schedulers ask of the same nodes again and
-again, for pods that are alike, and then only the nodes that have changed since are looked at.
-
-One rule: it says of a node exactly what `placement.place` says of its ledger, only for all nodes at once.
+It says of a node exactly what `placement.place` says of its capacity, but for all nodes at once, in columns of numbers
+by kind of number, GPU of a node, and the node's slot. Results are kept for each request and list of nodes: schedulers
+ask about the same nodes again and again, for similar pods, and then only the nodes that have changed are computed.
 """
 
 from collections import Counter
@@ -20,14 +19,10 @@ from mpsd.model.grants import Request
 from mpsd.model.policy import Placement
 from mpsd.scheduler.rules.capacity import NodeCapacity
 
-# What every GPU of a cluster has left, in columns of numbers: by kind of number, GPU of a node, and the node's slot.
-#
-# One rule: whatever a room says, however large or far below zero, a column says the same of whether a request fits.
-
 _FIRST = 16  # slots that there is space for, which grows as nodes come
 
 # What is kept of each GPU. USABLE: MiB, of those with enough clients left and no fewer than 0 % of their threads.
-# DOMAIN: a number within the node, of domains of several GPUs. TOTAL: MiB that may be promised in all, the largest
+# DOMAIN: a number within the node, of domains of several GPUs. TOTAL: MiB that may be given away in all, the largest
 # first, of every GPU, also of those that take no pods.
 _USABLE, _MEMORY, _PERCENT, _DOMAIN, _TOTAL = range(5)
 _ABSENT = -(2**30)  # less than anybody asks for; amounts are kept between this and a PiB
@@ -43,11 +38,11 @@ Keys = NDArray[np.uint32]  # by slot: its placement takes the least first, and f
 
 
 class Lack(IntEnum):
-    """What keeps a request from a node: what the GPUs that come nearest have too little of."""
+    """Why a request does not fit a node, by the GPUs that come nearest."""
 
     NOTHING = 0
-    BOOKS = 1  # nothing is known of it
-    SIZE = 2  # it would not fit if nobody held anything and every GPU served
+    UNKNOWN = 1  # the node is not known
+    SIZE = 2  # it would not fit an empty node where every GPU serves
     SERVING = 3  # no GPU takes pods now
     MEMORY = 4
     THREADS = 5
@@ -56,7 +51,7 @@ class Lack(IntEnum):
 
 
 class GpuColumns:
-    """The slot after the last one written is empty, and so is -1, which stands for a node without ledger."""
+    """The columns. The slot after the last one written is empty, and so is -1, which stands for an unknown node."""
 
     def __init__(self) -> None:
         self._gpus = np.full((5, 1, _FIRST), _ABSENT, np.int32)
@@ -152,17 +147,15 @@ def _wanted(amount: int | None) -> np.int32:
     return np.int32(min(amount or 0, -_ABSENT))
 
 
-# The last few things that were worked out, by what they were worked out from: long lists that come again and again.
-#
-# One rule: keys are compared, whole and never hashed, since a hash of thousands of names costs more than what it saves.
-
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
 class RecentValues(Generic[Key, Value]):
-    """Keeps `most` values, the last asked for. A key that is the very object of before is found without a comparison,
-    so what is made from a key (names, from the bytes they came in) is worth keeping as one object.
+    """The `most` values last asked for, by key. Keys are compared, not hashed: a hash of thousands of names costs more.
+
+    The very object of before is found without a comparison, so it is worth keeping what is made from a key (names, from
+    the bytes they came in) as one object.
     """
 
     def __init__(self, most: int = 8) -> None:
@@ -170,7 +163,7 @@ class RecentValues(Generic[Key, Value]):
         self._kept: list[tuple[Key, Value]] = []
 
     def get(self, key: Key) -> Value | None:
-        """None for what was not asked for lately."""
+        """None for an unknown key."""
         place = self._place(key)
         if place is None:
             return None
@@ -198,8 +191,6 @@ class RecentValues(Generic[Key, Value]):
         self._kept.clear()
 
 
-__all__ = ["BEST", "GpuTable", "Lack"]
-
 BEST = 10  # of scores, whose least is 0: MaxExtenderPriority of k8s.io/kube-scheduler/extender/v1
 _FEW = 16  # up to this part of all nodes, only those that have changed are looked at
 _KEPT = 16  # lists, and requests
@@ -209,7 +200,7 @@ Scores = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """Where the nodes of a list are, and which of them have passed: by their flags as bytes."""
+    """The slots of a list of nodes, and which of them passed: by their flags as bytes."""
 
     slots: Slots
     passing: RecentValues[bytes, tuple[str, ...]] = field(default_factory=lambda: RecentValues(_KEPT))
@@ -217,14 +208,14 @@ class _Listed:
 
 @dataclass(slots=True)
 class _Found:
-    """What was found out for a request. stale: slots that have been written since."""
+    """The keys computed for a request. stale: slots that have been written since."""
 
     keys: Keys
     stale: set[int] = field(default_factory=set)
 
 
 class GpuTable:
-    """A node's columns are written anew when its ledger change."""
+    """The capacity of every node, and its columns, which are rewritten when it changes."""
 
     def __init__(self) -> None:
         self._columns = GpuColumns()
@@ -259,11 +250,11 @@ class GpuTable:
 
     @property
     def nodes(self) -> Sequence[str]:
-        """Those that have ledger, by name."""
+        """The names of all nodes, in order."""
         return sorted(self._slots)
 
     def slots(self, nodes: Sequence[str]) -> Slots:
-        """Where these nodes are, until a node comes or goes; -1 for one that has no ledger.
+        """Where these nodes are, until a node comes or goes; -1 for an unknown one.
 
         Kept for a tuple, and at no cost where the very tuple is asked about again.
         """
@@ -308,7 +299,7 @@ class GpuTable:
         """What each of these nodes lacks: the first `Lack` that is so, in their order."""
         keys = self._keys(request)
         lacks = self._columns.lacks(request, slice(len(keys)))
-        lacks[-1] = Lack.BOOKS
+        lacks[-1] = Lack.UNKNOWN
         lacks[keys < NOTHING] = Lack.NOTHING
         found: Lacks = lacks[slots]
         return found
@@ -330,12 +321,12 @@ class GpuTable:
         return listed
 
     def _touch(self, slot: int) -> None:
-        """Has what was found out about a slot found out anew, once somebody asks."""
+        """Marks a slot to be computed again at the next question."""
         for found in self._found.values():
             found.stale.add(slot)
 
     def _keys(self, request: Request) -> Keys:
-        """Of every slot, and of an empty one at the end, which -1 means."""
+        """The keys of every slot, and of an empty one at the end, which -1 means."""
         found, slots = self._found.get(request), len(self._ledger) + 1
         if found is None:
             found = _Found(self._columns.keys(request, slice(slots)))

@@ -1,7 +1,7 @@
-"""What `kubectl inspect cgpu` prints: gpushare's table of a cluster's GPUs, so that what reads that reads this.
+"""gpushare's formats: the tables of `kubectl inspect cgpu`, and the answers to /inspect.
 
-One rule: every number is a whole number of the unit that pods ask in, rounded down, as kubelet counts its devices.
-The format is that of the output in Alibaba's guide to MPS under ACK, and of gpushare's other outputs where it has none.
+Every number is in whole units of the memory resource, rounded down, as kubelet counts its devices. The tables have the
+format of the output in Alibaba's guide to MPS under ACK, and of gpushare's other outputs where it has none.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ _UNITS = {1024: "GiB", 1: "MiB"}
 
 @dataclass(frozen=True, slots=True)
 class CgpuGpu:
-    """column: n of GPUn. allocated, total: in units."""
+    """A GPU in a table. column: n of GPUn. allocated, total: in units."""
 
     column: int
     label: str
@@ -31,8 +31,9 @@ class CgpuGpu:
 
 @dataclass(frozen=True, slots=True)
 class CgpuPod:
-    """columns: of its GPUs; () for one that is bound and has none yet. memory: on each of them, and in all where it has
-    none.
+    """A pod in a table. columns: of its GPUs; () for one that is bound and has none yet.
+
+    memory: on each of them, or in all where it has none.
     """
 
     namespace: str
@@ -44,7 +45,7 @@ class CgpuPod:
 
 @dataclass(frozen=True, slots=True)
 class CgpuNode:
-    """gpus: by column. allocated: with what is pending, which no GPU has yet."""
+    """A node in a table. gpus: by column. allocated: including what is pending, which is on no GPU yet."""
 
     name: str
     address: str
@@ -185,17 +186,15 @@ def _aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
         yield _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
 
 
-# What a scheduler's ledger look like to clients of gpushare, who ask its extender for /inspect.
-#
-# One rule: names and units are gpushare's: whole units of the memory resource, rounded down, and pods by the GPU that
-# they have; what these clients cannot read (percent, clients, what is closed) is left out.
-# Source of the format: github.com/AliyunContainerService/gpushare-scheduler-extender, pkg/scheduler.
+# -- for clients of gpushare, which ask its extender for /inspect ------------------------------------------------------
+# Source of the format: github.com/AliyunContainerService/gpushare-scheduler-extender, pkg/scheduler. Percent, clients
+# and closed GPUs have no place in it.
 
 Record = dict[str, Any]
 
 
 def inspection(nodes: Sequence[object], error: str = "") -> Record:
-    """nodes: of each its `inspected`. error: why there is nothing to see, or why it may be old; empty for neither."""
+    """The answer. nodes: `inspected` of each. error: why nothing is known, or why it may be old; empty for neither."""
     record: Record = {"nodes": nodes}
     return record | ({"error": error} if error else {})
 

@@ -1,7 +1,7 @@
-"""Which pods would have to go so that a request fits a node.
+"""Which pods have to be preempted so that a request fits a node.
 
-One rule: nobody goes in vain. A pod is added to those that kube-scheduler has proposed only where the request does not
-fit without, and fits with it; and what others give back already is waited for.
+No pod is preempted in vain: one is added to those that kube-scheduler has proposed only where the request does not fit
+without it, and fits with it. What other pods are giving back already is waited for.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -60,7 +60,7 @@ def victims(
 
 
 def _going(ledger: NodeCapacity, pods: Sequence[SharedPod]) -> Iterator[Taken]:
-    """What is given back without anybody else's end. A promise alone may be to a pod that is just being bound."""
+    """What is given back without anybody else's end. A reservation may be for a pod that is being bound."""
     stay = {name for pod in pods if not pod.finished and not pod.terminating for name in (pod.name.uid, str(pod.name))}
     here = {name for pod in pods for name in (pod.name.uid, str(pod.name))}
     for one in ledger.taken:

@@ -1,14 +1,15 @@
-"""What schedulers have promised pods of a node's GPUs before the API server has bound these pods there.
+"""Reservations of a node's GPUs for pods that the API server has not bound there yet.
 
-Written into an annotation of the node's MPSNode, under the resourceVersion that the room was counted by: of two
-schedulers that would give the same room away, one is refused and counts again.
+They are written into an annotation of the node's MPSNode, with the resourceVersion by which its capacity was counted:
+of two schedulers that would give away the same GPU, one gets a conflict and counts again.
 
-One rule: a promise is forgotten only when it is over (scheduler.rules.promises); one whose pod nobody has seen bound is
-over when it has been there for LONGEST_S by the reader's own clock.
+A reservation ends when something irreversible has been seen (kubelet gave the pod its GPUs, the pod has ended or is
+bound elsewhere), or after LONGEST_S if the pod has not been seen bound. Ages are by the reader's own clock from when it
+first saw the reservation: clocks of two machines are never compared.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeGuard
@@ -23,8 +24,9 @@ _LONGEST_TEXT = 262_144  # characters: what all annotations of an object may hol
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """memory_mib, percent: of each of `gpus` (UUIDs). at: when it was promised, by the clock of whoever did. It is for
-    people, and tells a promise that was given anew from the one before.
+    """One reservation. memory_mib, percent: of each of `gpus` (UUIDs). at: when it was made, by the writer's clock.
+
+    `at` is for people, and distinguishes a new reservation for the same pod from the one before.
     """
 
     pod: PodName
@@ -35,12 +37,12 @@ class Reservation:
 
 
 def read_reservations(text: str) -> tuple[Reservation, ...]:
-    """By the annotation's text; what cannot be read is left out, and nothing raises."""
+    """Those in the annotation's text; what cannot be read is left out, and nothing raises."""
     try:
-        said = json.loads(text) if 0 < len(text) <= _LONGEST_TEXT else None
+        fields = json.loads(text) if 0 < len(text) <= _LONGEST_TEXT else None
     except (ValueError, RecursionError):
         return ()
-    entries = said.items() if isinstance(said, dict) else ()
+    entries = fields.items() if isinstance(fields, dict) else ()
     return tuple(one for uid, entry in entries if (one := _read(uid, entry)))
 
 
@@ -62,23 +64,22 @@ def _is_amount(value: object) -> TypeGuard[int]:
 
 
 def written(reservations: Iterable[Reservation]) -> str | None:
-    """The annotation's text; None for none, which takes it away."""
-    said = {one.pod.uid: _entry(one) for one in reservations}
-    return json.dumps(said, separators=(",", ":"), sort_keys=True) if said else None
-
-
-def _entry(one: Reservation) -> Mapping[str, object]:
-    entry = {"pod": str(one.pod), "gpus": list(one.gpus), "mib": one.memory_mib, "percent": one.percent}
-    return {**entry, "at": one.at} if one.at else entry
+    """The annotation's text; None for none, which removes it."""
+    entries = {
+        one.pod.uid: {"pod": str(one.pod), "gpus": list(one.gpus), "mib": one.memory_mib, "percent": one.percent}
+        | ({"at": one.at} if one.at else {})
+        for one in reservations
+    }
+    return json.dumps(entries, separators=(",", ":"), sort_keys=True) if entries else None
 
 
 class ReservationFate(StrEnum):
-    """What is known of the pod that a promise was made to."""
+    """What is known of the pod of a reservation."""
 
     UNSEEN = "never seen"
     WAITING = "seen, and not bound"
     BOUND = "bound to this node"
-    GRANTED = "this node says that kubelet gave it its GPUs"
+    GRANTED = "its GPUs were given by kubelet, as this node reports"
     ELSEWHERE = "bound to another node"
     ENDED = "finished or deleted"
 
@@ -94,60 +95,64 @@ Fates = Callable[[Reservation], ReservationFate]
 
 @dataclass(frozen=True, slots=True)
 class _Reservation:
-    """since: seconds of the reader's clock."""
+    """A reservation and when it was first seen, in seconds of the reader's clock."""
 
-    what: Reservation
+    reservation: Reservation
     since: float
 
 
 class NodeReservations:
-    """Those of one node: what its MPSNode says, and the one that this scheduler is about to write there."""
+    """The reservations of one node: those on its MPSNode, and the one that this scheduler is about to write there."""
 
     def __init__(self, longest_s: float) -> None:
         self._longest_s = longest_s
         self._written: dict[str, _Reservation] = {}
-        self._decided: Reservation | None = None  # None while nothing is about to be written
+        self._pending: Reservation | None = None  # None while nothing is about to be written
 
     @property
     def uids(self) -> frozenset[str]:
-        """Of the pods that have any, also one that is over."""
-        return frozenset(self._written) | ({self._decided.pod.uid} if self._decided else frozenset())
+        """Of all pods with a reservation, also one that has ended."""
+        return frozenset(self._written) | ({self._pending.pod.uid} if self._pending else frozenset())
 
-    def heard(self, written: Iterable[Reservation], now: float) -> None:
-        """What the MPSNode says now; the age of what it has said before goes on."""
+    def update(self, written: Iterable[Reservation], now: float) -> None:
+        """Takes those on the MPSNode now; those that were there before keep their age."""
         before = self._written
         new = ((one.pod.uid, _Reservation(one, now)) for one in written)
-        self._written = {uid: was if (was := before.get(uid)) and was.what == one.what else one for uid, one in new}
+        self._written = {
+            uid: was if (was := before.get(uid)) and was.reservation == one.reservation else one for uid, one in new
+        }
 
-    def decide(self, promise: Reservation) -> None:
-        """It counts from now on, before anybody else can know of it."""
-        self._decided = promise
+    def begin(self, reservation: Reservation) -> None:
+        """Counts it from now on, before it is written."""
+        self._pending = reservation
 
-    def decided(self) -> None:
-        """What was about to be written is written, or will not be."""
-        self._decided = None
+    def finish(self) -> None:
+        """The pending one has been written, or will not be."""
+        self._pending = None
 
     def withdraw(self, uid: str) -> None:
-        """It does not count any more, here; the next write takes it away."""
+        """Stops counting it; the next write removes it."""
         self._written.pop(uid, None)
 
     def of(self, uid: str) -> Reservation | None:
-        if self._decided and self._decided.pod.uid == uid:
-            return self._decided
+        if self._pending and self._pending.pod.uid == uid:
+            return self._pending
         written = self._written.get(uid)
-        return written.what if written else None
+        return written.reservation if written else None
 
     def counting(self, fate: Fates, now: float) -> Iterator[Reservation]:
-        """Those that are not over."""
-        if self._decided:
-            yield self._decided
+        """Those that have not ended."""
+        if self._pending:
+            yield self._pending
         for uid, one in self._written.items():
-            if not (self._decided and uid == self._decided.pod.uid) and not self._is_over(one, fate(one.what), now):
-                yield one.what
+            if not (self._pending and uid == self._pending.pod.uid) and not self._is_over(
+                one, fate(one.reservation), now
+            ):
+                yield one.reservation
 
     def ends_at(self, fate: Fates, now: float) -> float | None:
-        """When the next of them is over if nothing else happens; None for never."""
-        ends = [one.since + self._longest_s for one in self._written.values() if fate(one.what) in _EXPIRES]
+        """When the next of them ends if nothing else happens; None for never."""
+        ends = [one.since + self._longest_s for one in self._written.values() if fate(one.reservation) in _EXPIRES]
         return min((at for at in ends if at > now), default=None)
 
     def _is_over(self, one: _Reservation, fate: ReservationFate, now: float) -> bool:

@@ -86,9 +86,9 @@ def test_pods_that_cannot_be_bound_are_refused_with_the_reason(api: SimulatedApi
         again = await world.add_pod("a", 7)
         await scheduler.sees(partial(scheduler.ledger.pod, "default", "a"), "its namesake is heard of")
         assert await scheduler.bind(pod) == "pod default/a is gone; another has its name"
-        assert await world.promises() == {}
+        assert await world.reservations() == {}
         assert await scheduler.bind(again) == ""
-        assert len(await world.promises()) == 1
+        assert len(await world.reservations()) == 1
 
     run(api, tmp_path, test)
 
@@ -102,7 +102,7 @@ def test_who_comes_late_is_told_what_is_left(api: SimulatedApi, tmp_path: Path) 
         assert await scheduler.bind(small) == ""
         late = await world.add_pod("late", 4)
         assert await scheduler.bind(late) == "node node1: another pod was faster: gpu0 has 0 of 4 GiB free, gpu1 3"
-        assert list(await world.promises()) == [small["metadata"]["uid"]]
+        assert list(await world.reservations()) == [small["metadata"]["uid"]]
 
     run(api, tmp_path, test)
 
@@ -128,7 +128,7 @@ def test_a_pod_keeps_the_gpu_that_it_was_promised(api: SimulatedApi, tmp_path: P
     async def test(world: World) -> None:
         await world.add_node()
         pod = await world.add_pod("a", 7)
-        await world.promise(pod["metadata"]["uid"], "a", 7, ordinal=1)
+        await world.reserve(pod["metadata"]["uid"], "a", 7, ordinal=1)
         scheduler = await world.scheduler()
         assert await scheduler.bind(pod) == ""
         assert gpu_of(await world.pod("a")) == uuid("node1", 1)
@@ -162,8 +162,8 @@ def test_versions_that_went_back_stop_no_bind(api: SimulatedApi, tmp_path: Path)
         scheduler = await world.scheduler()
         known = scheduler.ledger.known("node1")
         assert known
-        assert known.told
-        known.watched(replace(known.told, version="999999"), world.clock())
+        assert known.reported
+        known.take_watched(replace(known.reported, version="999999"), world.clock())
         assert await scheduler.bind(await world.add_pod("a", 7)) == ""
 
     run(api, tmp_path, test)
@@ -190,7 +190,7 @@ def test_a_pod_that_asks_for_no_gpu_is_bound_plainly(api: SimulatedApi, tmp_path
         bound = await world.pod("a")
         assert bound["spec"]["nodeName"] == "node1"
         assert gpu_of(bound) == ""
-        assert await world.promises() == {}
+        assert await world.reservations() == {}
 
     run(api, tmp_path, test)
 
@@ -201,8 +201,8 @@ def test_nothing_is_bound_before_the_cluster_is_known(api: SimulatedApi, tmp_pat
         pod = await world.add_pod("a", 7)
         scheduler = world.new_scheduler()
         why = await scheduler.bind(pod)
-        unheard = "the cluster's mpsnodes and nodes and pods have not been heard of yet"
-        assert why == f"mpsd scheduler cannot say what is free: {unheard}"
+        unheard = "the cluster's mpsnodes and nodes and pods have not been listed yet"
+        assert why == f"mpsd scheduler does not know what is free: {unheard}"
         await scheduler.is_ready()
         assert await scheduler.bind(pod) == ""
 
@@ -221,8 +221,8 @@ def test_a_promise_that_cannot_be_kept_is_taken_back(api: SimulatedApi, tmp_path
         assert sorted(map(bool, answers)) == [False, True]
         won, lost = ("node1", "node2") if answers[0] == "" else ("node2", "node1")
         assert f"pod default/a is bound to node {won} already" in answers
-        assert len(await world.promises(won)) == 1
-        assert await world.promises(lost) == {}
+        assert len(await world.reservations(won)) == 1
+        assert await world.reservations(lost) == {}
         for each in (scheduler, other):
             await each.sees_free(16, 23, node=won)
             await each.sees_free(23, 23, node=lost)

@@ -50,11 +50,11 @@ def test_a_granted_pod_needs_no_promise_any_more(api: SimulatedApi, tmp_path: Pa
         assert await scheduler.bind(await world.add_pod("a", 7)) == ""
         assert await scheduler.bind(await world.add_pod("b", 7)) == ""
         a, b = await world.pod("a"), await world.pod("b")
-        assert set(await world.promises()) == {a["metadata"]["uid"], b["metadata"]["uid"]}
+        assert set(await world.reservations()) == {a["metadata"]["uid"], b["metadata"]["uid"]}
         await world.tell("node1", a)
         c = await world.add_pod("c", 7)
         assert await scheduler.bind(c) == ""
-        assert set(await world.promises()) == {b["metadata"]["uid"], c["metadata"]["uid"]}
+        assert set(await world.reservations()) == {b["metadata"]["uid"], c["metadata"]["uid"]}
         assert scheduler.free() == [2, 23]
 
     run(api, tmp_path, test)
@@ -69,7 +69,7 @@ def test_the_room_of_a_pod_that_ends_is_free(api: SimulatedApi, tmp_path: Path) 
         await scheduler.sees_free(23, 23)
         b = await world.add_pod("b", 7)
         assert await scheduler.bind(b) == ""
-        assert list(await world.promises()) == [b["metadata"]["uid"]]
+        assert list(await world.reservations()) == [b["metadata"]["uid"]]
 
     run(api, tmp_path, test)
 
@@ -78,11 +78,11 @@ def test_a_promise_to_a_pod_that_nobody_binds_ends(api: SimulatedApi, tmp_path: 
     async def test(world: World) -> None:
         await world.add_node()
         uid = (await world.add_pod("a", 7))["metadata"]["uid"]
-        await world.promise(uid, "a", 7)
+        await world.reserve(uid, "a", 7)
         scheduler = await world.scheduler()
         await scheduler.sees_free(16, 23)
-        assert set(scheduler.ledger.promised_to(uid)) == {"node1"}
-        assert [room.memory_mib for room in scheduler.ledger.promised_to(uid)["node1"].rooms] == [23 * GIB] * 2
+        assert set(scheduler.ledger.reserved_for(uid)) == {"node1"}
+        assert [room.memory_mib for room in scheduler.ledger.reserved_for(uid)["node1"].rooms] == [23 * GIB] * 2
         world.pass_time(149)
         assert scheduler.free() == [16, 23]
         world.pass_time(2)
@@ -94,7 +94,7 @@ def test_a_promise_to_a_pod_that_nobody_binds_ends(api: SimulatedApi, tmp_path: 
 def test_a_promise_ends_with_a_pod_that_was_never_bound(api: SimulatedApi, tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.add_node()
-        await world.promise((await world.add_pod("a", 7))["metadata"]["uid"], "a", 7)
+        await world.reserve((await world.add_pod("a", 7))["metadata"]["uid"], "a", 7)
         scheduler = await world.scheduler()
         assert scheduler.free() == [16, 23]
         await world.end_pod("a")
@@ -111,7 +111,7 @@ def test_a_promise_to_a_pod_that_is_bound_does_not_end(api: SimulatedApi, tmp_pa
         await scheduler.sees(lambda: scheduler.ledger.pods_on("node1"), "it is seen bound")
         world.pass_time()
         assert await scheduler.bind(await world.add_pod("b", 7)) == ""
-        assert len(await world.promises()) == 2
+        assert len(await world.reservations()) == 2
 
     run(api, tmp_path, test)
 
@@ -143,7 +143,7 @@ def test_nothing_is_bound_while_the_api_has_been_away_for_long(api: SimulatedApi
         pod = await world.add_pod("a", 7)
         api.stop()
         await scheduler.sees(lambda: scheduler.ledger.trouble, "the API has been away for long")
-        assert "mpsd scheduler cannot say what is free: nothing has been heard of" in await scheduler.bind(pod)
+        assert "mpsd scheduler does not know what is free: no news of" in await scheduler.bind(pod)
         api.start()
         await scheduler.is_ready()
         assert await scheduler.bind(pod) == ""
@@ -199,10 +199,10 @@ def test_what_says_nothing_of_room_writes_no_row(api: SimulatedApi, tmp_path: Pa
         row = scheduler.node()
         known = scheduler.ledger.known("node1")
         assert known
-        assert known.told
-        version = known.told.version
+        assert known.reported
+        version = known.reported.version
         await world.tell("node1", used_mib=4711)
-        await scheduler.sees(lambda: known.told and known.told.version != version, "it is heard of")
+        await scheduler.sees(lambda: known.reported and known.reported.version != version, "it is heard of")
         assert scheduler.node() is row
 
     run(api, tmp_path, test)

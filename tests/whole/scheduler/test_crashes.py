@@ -64,7 +64,7 @@ def test_the_books_are_right_at_once_after_a_crash(api: SimulatedApi, tmp_path: 
             await asyncio.gather(binding, return_exceptions=True)
             await dead.die()
 
-        promised, bound = bool(await world.promises()), bool(gpu_of(await world.pod("a")))
+        promised, bound = bool(await world.reservations()), bool(gpu_of(await world.pod("a")))
         assert promised == (cut.call >= 2 and (cut.call, cut.done) != (2, False))
         assert bound == (cut.call == 3 and cut.done)
         new = await world.scheduler()
@@ -125,7 +125,7 @@ def test_a_lost_answer_is_made_good_by_the_next_try(api: SimulatedApi, tmp_path:
             why = await scheduler.bind(pod)
             assert (why == "") == bool(gpu_of(await world.pod("a")))
             assert not why or "the Kubernetes API does not answer" in why
-            assert bool(await world.promises()) == ((cut.call, cut.done) != (2, False))
+            assert bool(await world.reservations()) == ((cut.call, cut.done) != (2, False))
             here.cut_at(None)
             large = await world.add_pod("large", 17)
             answers = await asyncio.gather(other.bind(large), scheduler.bind(pod))
@@ -152,7 +152,7 @@ def test_a_scheduler_that_hears_no_pods_gives_no_room_away_twice(api: SimulatedA
             await well.sees(lambda: AssignmentSource.GRANTED in {one.source for one in well.node().taken}, "it is told")
             c, d = await world.add_pod("c", 2), await world.add_pod("d", 8)
             assert await well.bind(c) == ""  # with that write, the promise to b goes
-            assert len(await world.promises()) == 2
+            assert len(await world.reservations()) == 2
             assert "gpu0 has 7 of 8 GiB free" in await deaf.bind(d)
             await deaf.die()
         assert overfull(api, CARD) == []

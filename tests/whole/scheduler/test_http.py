@@ -20,7 +20,7 @@ from tests.whole.scheduler.process import Extender, extender
 from tests.whole.scheduler.world import pod
 
 REFUSED = (ssl.SSLError, ConnectionError, http.client.HTTPException)
-UNKNOWN = "the cluster's mpsnodes and nodes and pods have not been heard of yet"
+UNKNOWN = "the cluster's mpsnodes and nodes and pods have not been listed yet"
 
 
 @dataclass
@@ -117,7 +117,7 @@ def test_nothing_is_answered_from_books_that_have_not_heard_of_the_cluster(insta
     asked = {"Pod": pod("a", 7), "NodeNames": ["node1"], "NodeNameToMetaVictims": {"node1": None}}
     one = installed.scheduler()
     said = one.post("filter", asked).json
-    assert (said["NodeNames"], said["Error"]) == (None, f"mpsd scheduler cannot say what is free: {UNKNOWN}")
+    assert (said["NodeNames"], said["Error"]) == (None, f"mpsd scheduler does not know what is free: {UNKNOWN}")
     for verb in ("prioritize", "preempt"):
         answer = one.post(verb, asked)
         assert (answer.status, UNKNOWN in answer.text) == (503, True)

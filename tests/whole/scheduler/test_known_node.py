@@ -3,7 +3,7 @@
 import pytest
 
 from mpsd.platform.kube import Object
-from mpsd.scheduler.node import KnownNode, read_told
+from mpsd.scheduler.node import KnownNode, read_reported
 from mpsd.scheduler.rules.capacity import Terms
 from mpsd.scheduler.rules.reservations import KEY, ReservationFate
 from tests.model.worlds import POLICY
@@ -21,55 +21,55 @@ def mpsnode(version: str, promised: str = "", used_mib: int = 0) -> Object:
 def node() -> KnownNode:
     """It has been told of by a watch, and then by the answer to a write."""
     node = KnownNode("node1", 150)
-    assert node.watched(read_told(mpsnode("8")), 0)
-    assert node.answered(read_told(mpsnode("10", PROMISED)), 0)
+    assert node.take_watched(read_reported(mpsnode("8")), 0)
+    assert node.take_answer(read_reported(mpsnode("10", PROMISED)), 0)
     return node
 
 
 def test_an_answer_is_not_undone_by_an_older_watch(node: KnownNode) -> None:
-    assert not node.watched(read_told(mpsnode("9")), 1)
-    assert node.promises.uids == {"a-uid"}
+    assert not node.take_watched(read_reported(mpsnode("9")), 1)
+    assert node.reservations.uids == {"a-uid"}
 
 
 def test_a_watch_that_goes_on_being_older_is_believed_in_the_end(node: KnownNode) -> None:
     """As after a restore of etcd, when all versions are lower than what was known."""
-    assert node.watched(read_told(mpsnode("9")), 31)
-    assert not node.promises.uids
+    assert node.take_watched(read_reported(mpsnode("9")), 31)
+    assert not node.reservations.uids
 
 
 def test_a_watch_that_has_overtaken_an_answer_is_not_undone(node: KnownNode) -> None:
-    assert node.watched(read_told(mpsnode("12")), 1)
-    assert not node.answered(read_told(mpsnode("11", PROMISED)), 1)
-    assert not node.promises.uids
+    assert node.take_watched(read_reported(mpsnode("12")), 1)
+    assert not node.take_answer(read_reported(mpsnode("11", PROMISED)), 1)
+    assert not node.reservations.uids
 
 
 def test_what_the_server_holds_against_a_refused_version_is_believed(node: KnownNode) -> None:
-    assert node.answered(read_told(mpsnode("5")), 1, refused="10")
-    assert not node.promises.uids
+    assert node.take_answer(read_reported(mpsnode("5")), 1, refused="10")
+    assert not node.reservations.uids
 
 
 def test_versions_that_are_no_numbers_are_all_new(node: KnownNode) -> None:
-    assert node.watched(read_told(mpsnode("zzz")), 1)
-    assert node.watched(read_told(mpsnode("aaa", PROMISED)), 1)
+    assert node.take_watched(read_reported(mpsnode("zzz")), 1)
+    assert node.take_watched(read_reported(mpsnode("aaa", PROMISED)), 1)
 
 
 def test_what_says_nothing_of_room_changes_the_version_alone(node: KnownNode) -> None:
-    assert not node.watched(read_told(mpsnode("11", PROMISED, used_mib=4711)), 1)
-    assert node.told
-    assert node.told.version == "11"
+    assert not node.take_watched(read_reported(mpsnode("11", PROMISED, used_mib=4711)), 1)
+    assert node.reported
+    assert node.reported.version == "11"
 
 
 def test_a_node_that_falls_silent_takes_no_pods_after_a_while(node: KnownNode) -> None:
-    at = node.changes_at(lambda _promise: ReservationFate.BOUND, 0)
+    at = node.changes_at(lambda _reservation: ReservationFate.BOUND, 0)
     assert at == pytest.approx(600, abs=2)
     thing = mpsnode("11")
     thing["status"]["toldAt"] = "2020-01-01T00:00:00Z"
-    node.watched(read_told(thing), 1)
+    node.take_watched(read_reported(thing), 1)
     ledger = node.ledger(Terms.of(POLICY, 48), ())
     assert ledger
-    assert ledger.shut == "its agent has told nothing for long"
-    assert node.changes_at(lambda _promise: ReservationFate.BOUND, 0) is None
-    assert node.watched(read_told(mpsnode("12")), 2)
+    assert ledger.shut == "its agent has reported nothing for a long time"
+    assert node.changes_at(lambda _reservation: ReservationFate.BOUND, 0) is None
+    assert node.take_watched(read_reported(mpsnode("12")), 2)
     ledger = node.ledger(Terms.of(POLICY, 48), ())
     assert ledger
     assert not ledger.shut

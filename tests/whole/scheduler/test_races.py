@@ -16,7 +16,7 @@ from tests.whole.scheduler.world import Scheduler, World, gpu_of, run, uuid
 NODES = {"node1": (12, 9), "node2": (8,)}
 GIB = {uuid(node, n): each for node, gib in NODES.items() for n, each in enumerate(gib)}
 PODS, TRIES = 20, 200
-FAIR = ("GiB free", "bound to node", "is gone", "changes faster", "try again", "no answer from the Kubernetes API")
+FAIR = ("GiB free", "bound to node", "is gone", "changes too often", "try again", "no answer from the Kubernetes API")
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -139,10 +139,10 @@ class World:
             status["domains"] = [{"name": "all", "gpus": [gpu["uuid"] for gpu in gpus], "state": "ready"}]
         await self.kube.patch(MPS_NODES, name, {"status": status}, PatchKind.MERGE, subresource="status")
 
-    async def promise(self, uid: str, name: str, gib: int, ordinal: int = 0) -> None:
+    async def reserve(self, uid: str, name: str, gib: int, ordinal: int = 0) -> None:
         """As a scheduler that went no further."""
-        promise = Reservation(PodName("default", name, uid), (uuid("node1", ordinal),), gib * GIB, 0)
-        patch = {"metadata": {"annotations": {KEY: written([promise])}}}
+        reservation = Reservation(PodName("default", name, uid), (uuid("node1", ordinal),), gib * GIB, 0)
+        patch = {"metadata": {"annotations": {KEY: written([reservation])}}}
         await self.kube.patch(MPS_NODES, "node1", patch, PatchKind.MERGE)
 
     async def add_pod(
@@ -162,11 +162,11 @@ class World:
     async def pod(self, name: str) -> Object:
         return await self.kube.get(PODS, name, "default")
 
-    async def promises(self, node: str = "node1") -> Mapping[str, Any]:
+    async def reservations(self, node: str = "node1") -> Mapping[str, Any]:
         """What is written at the server, by uid."""
         metadata = (await self.kube.get(MPS_NODES, node))["metadata"]
-        promises: Mapping[str, Any] = json.loads((metadata.get("annotations") or {}).get(KEY, "{}"))
-        return promises
+        reservations: Mapping[str, Any] = json.loads((metadata.get("annotations") or {}).get(KEY, "{}"))
+        return reservations
 
     def pass_time(self, seconds: float = LONGEST_S + 1) -> None:
         """For the schedulers."""
