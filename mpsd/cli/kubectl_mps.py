@@ -43,7 +43,7 @@ _VERBS = {
     ),
     "undrain": Verb(
         "Put GPUs of a node back into use, and wait until they are ready.",
-        "mpsd.operations.lifecycle.undrain",
+        "mpsd.operations.lifecycle.drain",
         "kubectl",
     ),
     "upgrade": Verb(

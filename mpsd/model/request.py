@@ -100,7 +100,10 @@ def _out_of_bounds(asked: GpuRequest, memory_mib: int, percent: int, policy: Pol
     if not large_enough:
         largest = facts.largest_room
         most, unit = largest.mib // unit_mib, memory_unit(unit_mib).name
-        message = f"is more than any GPU has{each}: {largest.card.name}, the largest known, has {most} {unit}"
+        whose = "" if len({card.name for card in facts.cards}) == 1 else ", the largest known,"
+        message = (
+            f"is more than {'any' if whose else 'the'} GPU has{each}: {largest.card.name}{whose} has {most} {unit}"
+        )
         return Problem("memory-over-card", where, value, message, f"ask for at most {most * gpus}")
     cost_mib = min(room.context_mib(percent) for room in large_enough)
     least = (cost_mib // unit_mib + 1) * gpus

@@ -175,7 +175,7 @@ def test_what_a_manifest_says_reaches_the_terminal_as_text_only() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-f", SAMPLE, "--gpu", "H1000"], '"H1000": is no GPU in gpus.yaml; write one of V100'),
+        (["-f", SAMPLE, "--gpu", "H1000"], '"H1000": is not a card in gpus.yaml; write one of V100'),
         (["-f", SAMPLE, "--limits", "nowhere"], "nowhere/policy.yaml"),
         ([], "-f or --env: one of them is needed, and not both"),
         (["-f", SAMPLE, "-o", "xml"], "'xml' is not one of"),

@@ -86,7 +86,7 @@ def test_an_env_file_is_read_and_the_command_line_beats_it(tmp_path: Path) -> No
     ("arguments", "said"),
     [
         (SHARE, "--gpu: is needed with --env; write one of V100"),
-        ([*SHARE, "--gpu", "H1000"], '"H1000": is no GPU in gpus.yaml'),
+        ([*SHARE, "--gpu", "H1000"], '"H1000": is not a card in gpus.yaml'),
         ([*SHARE, "-f", "job.yaml"], "-f or --env: one of them is needed, and not both; leave one out"),
         (["-e", "nowhere.env", "--gpu", "T4"], "nowhere.env: 1 problem\n  the file: there is no such file"),
         (["-e", "=1", "--gpu", "T4"], "has no name before its ="),

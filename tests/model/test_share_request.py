@@ -182,6 +182,12 @@ def test_the_largest_request_is_what_the_largest_card_has() -> None:
     assert found.remedy == "ask for at most 178"
 
 
+def test_of_one_card_that_card_is_named() -> None:
+    h200 = replace(FACTS, cards=[card for card in FACTS.cards if card.short == "H200"])
+    (found,) = share(pod(container(limits={MEMORY: 200})), facts=h200).problems
+    assert found.message == "is more than the GPU has: NVIDIA H200 has 139 GiB"
+
+
 def test_the_two_nearest_steps_are_the_remedy() -> None:
     (found,) = all_of(pod(container(limits={MEMORY: 7, PERCENT: 33})))
     assert found.remedy == "write 30 or 35"

@@ -1,6 +1,6 @@
 """`mpsd explain --env`: what a container's environment gets of each card, in the dialects that people already write.
 
-One rule: nothing of a machine is looked at: its cards are those that `--gpu` names.
+Nothing of this machine is looked at: the cards are those that `--gpu` names.
 """
 
 import re
@@ -44,7 +44,8 @@ def card_named(model: str, facts: GpuFacts) -> Card:
     found = next((card for card in facts.cards if card.short.casefold() == model.casefold()), None)
     if found is None:
         known = ", ".join(card.short for card in facts.cards)
-        problem = Problem("gpu-unknown", "--gpu", shown(model), "is no GPU in gpus.yaml", f"write one of {known}")
+        remedy = f"write one of {known}; a card that is not listed works if its compute capability is (docs/policy.md)"
+        problem = Problem("gpu-unknown", "--gpu", shown(model), "is not a card in gpus.yaml", remedy)
         raise InvalidInput("mpsd explain", [problem])
     return found
 

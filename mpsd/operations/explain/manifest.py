@@ -77,16 +77,16 @@ def explain(
     if env:
         raise typer.Exit(explain_environment(env, gpu, in_force, as_json=output is Format.JSON))
     card = card_named(gpu, in_force.facts) if gpu else None
-    scene = _ManifestContext(
+    context = _ManifestContext(
         in_force if card is None else replace(in_force, facts=replace(in_force.facts, cards=[card])), card
     )
-    verdicts, unreadable = _verdicts(files or (), scene.limits)
+    verdicts, unreadable = _verdicts(files or (), context.limits)
     if output is Format.JSON:
         unread = [AdmissionVerdict(wrong.subject, wrong.problems) for wrong in unreadable]
-        print_json([_record(verdict, scene) for verdict in [*verdicts, *unread]])
+        print_json([_record(verdict, context) for verdict in [*verdicts, *unread]])
     else:
         for verdict in verdicts:
-            _print(verdict, scene)
+            _print(verdict, context)
     for wrong in unreadable:
         print_invalid(wrong)
     if unreadable:
@@ -96,7 +96,7 @@ def explain(
 
 @dataclass(frozen=True, slots=True)
 class _ManifestContext:
-    """What the objects are judged by. card: the one GPU they are to run on, None for any."""
+    """What the objects are reviewed by. card: the one GPU they are to run on, None for any."""
 
     limits: Limits
     card: Card | None
@@ -120,8 +120,8 @@ def _verdicts(files: Sequence[str], limits: Limits) -> tuple[list[AdmissionVerdi
     return verdicts, unreadable
 
 
-def _record(verdict: AdmissionVerdict, scene: _ManifestContext) -> dict[str, object]:
-    policy = scene.limits.policy
+def _record(verdict: AdmissionVerdict, context: _ManifestContext) -> dict[str, object]:
+    policy = context.limits.policy
     return {
         "object": verdict.object_name,
         "admitted": verdict.admitted,
@@ -130,7 +130,7 @@ def _record(verdict: AdmissionVerdict, scene: _ManifestContext) -> dict[str, obj
         "warnings": [warning.record() for warning in verdict.warnings],
         "noted": [noted.record() for noted in verdict.noted],
         "requests": [_request_record(request) for request in verdict.requests],
-        "limits": [_limit_record(request, scene) for request in verdict.requests],
+        "limits": [_limit_record(request, context) for request in verdict.requests],
         "environment": {request.container: _environment(request, policy) for request in verdict.requests},
     }
 
@@ -146,17 +146,17 @@ def _request_record(request: ContainerRequest) -> dict[str, object]:
     }
 
 
-def _limit_record(request: ContainerRequest, scene: _ManifestContext) -> dict[str, object]:
-    limit = client_limit(request, scene.limits.policy)
+def _limit_record(request: ContainerRequest, context: _ManifestContext) -> dict[str, object]:
+    limit = client_limit(request, context.limits.policy)
     record: dict[str, object] = {
         "container": request.container,
         "memory_mib": limit.memory_mib,
         "thread_percent": limit.thread_percent,
     }
-    if scene.card:
-        given = _given(request, scene.card, scene.limits)
+    if context.card:
+        given = _given(request, context.card, context.limits)
         record |= {
-            "gpu": scene.card.name,
+            "gpu": context.card.name,
             "sms": given.sms,
             "context_mib": given.context_mib,
             "left_mib": given.left_mib,
@@ -186,7 +186,7 @@ def _given(request: ContainerRequest, card: Card, limits: Limits) -> _Given:
     return _Given(sms, context_mib, limit.memory_mib - context_mib)
 
 
-def _print(verdict: AdmissionVerdict, scene: _ManifestContext) -> None:
+def _print(verdict: AdmissionVerdict, context: _ManifestContext) -> None:
     out = answers()
     state = Text("admitted", "green") if verdict.admitted else Text("refused", "bold red")
     tail = Text(f": {verdict.remark}" if verdict.remark else "")
@@ -196,10 +196,10 @@ def _print(verdict: AdmissionVerdict, scene: _ManifestContext) -> None:
     for problem in verdict.problems:
         out.print(Text.assemble("  ", problem_line(problem)))
     for request in verdict.requests:
-        out.print(f"  {_words(request, scene.limits.policy)}")
-        if scene.card:
-            out.print(f"    {_given_words(request, scene.card, scene.limits)}")
-        for name, value in _environment(request, scene.limits.policy).items():
+        out.print(f"  {_words(request, context.limits.policy)}")
+        if context.card:
+            out.print(f"    {_given_words(request, context.card, context.limits)}")
+        for name, value in _environment(request, context.limits.policy).items():
             out.print(Text(f"    {name}={value}", "dim"))
     for word, style, problems in (("warning", "yellow", verdict.warnings), ("note", "dim", verdict.noted)):
         for problem in problems:

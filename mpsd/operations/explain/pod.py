@@ -1,9 +1,16 @@
-"""`kubectl mps explain`: why a pod waits for a GPU, in one sentence."""
+"""`kubectl mps explain`: why a pod waits for a GPU, in one sentence.
+
+No more is read than the answer takes. A missing right leaves out what it is for, and that is reported; only about free
+capacity there is no answer without MPSNodes.
+
+Rights of whoever asks: get and list of pods in their namespace, list of its events; for pods that have no node those of
+`explain.room`; get of configmap mpsd-limits in mpsd-system.
+"""
 
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated
@@ -32,24 +39,22 @@ from mpsd.status.rules.pods import (
     read_pod_seen,
 )
 
-# Says of pods of a cluster why they wait for a GPU, and looks at no more for it than that takes.
-#
-# One rule: a right that is missing leaves out what it is for, which is said; only about room there is no answer without
-# MPSNodes.
-#
-# Rights of whoever asks: get and list of pods in their namespace, list of its events; for pods that have no node those
-# of `cluster_room`; get of configmap mpsd-limits in mpsd-system.
-
 _EVENTS = Resource("v1", "events")
 _PENDING = {"fieldSelector": "status.phase=Pending"}
 _MOST_ASKED = 8  # pods whose events are asked for, and nodes that are, each with a request of its own
 _MOST_NAMED = 8
+_PROGRAM = "kubectl mps explain"
+_LONGEST = 4000
+_RIGHTS = (
+    "an administrator gives it: kubectl create clusterrole mpsd-explain --verb=get,list"
+    " --resource=mpsnodes.mpsd.io,nodes,pods,events, and a clusterrolebinding to it"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """owner: what was asked about instead of a pod; None where a pod was. unseen: what may not be looked at, a sentence
-    each.
+    """An explanation of each pod. owner: what was named instead of a pod; None where a pod was. unseen: what could not
+    be read, a sentence each.
     """
 
     stories: Sequence[tuple[PodSeen, Explanation]]
@@ -73,7 +78,7 @@ async def explain_one(kube: Kube, words: str, namespace: str) -> Answers:
 
 
 async def explain_all(kube: Kube, namespace: str) -> Answers:
-    """Every pod that asks for a GPU and has not started. namespace: empty for all."""
+    """Every pod that requests a GPU and has not started. namespace: empty for all."""
     in_force, things = await both(policy_in_force(kube), kube.list(PODS, namespace, _PENDING))
     pods = [read_pod_seen(one, in_force.policy) for one in things]
     asking = sorted((pod for pod in pods if pod.shared), key=lambda pod: (pod.name.namespace, pod.name.name))
@@ -91,7 +96,7 @@ async def _pod(kube: Kube, kind: str, name: str, namespace: str) -> Object | Non
 
 
 class _PodLook:
-    """One look. Its `unseen` grows by what may not be looked at."""
+    """One look. Its `unseen` grows by what may not be read."""
 
     def __init__(self, kube: Kube, in_force: PolicyInForce) -> None:
         self._kube = kube
@@ -99,11 +104,11 @@ class _PodLook:
         self._unseen: list[str] = []
 
     async def answers(self, pods: Sequence[PodSeen], owner: Owner | None) -> Answers:
-        scene, warnings = await both(self._scene(pods), self._warnings(pods))
-        stories = [(pod, story(pod, scene, warnings.get(pod.name.uid, ""))) for pod in pods]
+        context, warnings = await both(self._context(pods), self._warnings(pods))
+        stories = [(pod, story(pod, context, warnings.get(pod.name.uid, ""))) for pod in pods]
         return Answers(stories, owner, self._in_force, tuple(self._unseen))
 
-    async def _scene(self, pods: Sequence[PodSeen]) -> ExplanationContext:
+    async def _context(self, pods: Sequence[PodSeen]) -> ExplanationContext:
         wanted = {needs(pod) for pod in pods}
         nodes = sorted({pod.node for pod in pods if needs(pod) is ExplanationNeeds.ITS_NODE})
         if ExplanationNeeds.CLUSTER in wanted or len(nodes) > _MOST_ASKED:
@@ -120,7 +125,7 @@ class _PodLook:
 
     async def _mpsnode(self, name: str) -> Object | None:
         try:
-            return await allowed(self._kube.get(MPS_NODES, name), "where exactly it is was not looked at", self._unseen)
+            return await allowed(self._kube.get(MPS_NODES, name), "where exactly it is was not read", self._unseen)
         except NotFound:
             return None
 
@@ -133,7 +138,7 @@ class _PodLook:
     async def _warning(self, pod: PodSeen) -> str:
         query = {"fieldSelector": f"involvedObject.uid={pod.name.uid},type=Warning"}
         listing = self._kube.list(_EVENTS, pod.name.namespace, query)
-        return last_warning(await allowed(listing, "its events were not looked at", self._unseen) or ())
+        return last_warning(await allowed(listing, "its events were not read", self._unseen) or ())
 
 
 # -- no such pod ---------------------------------------------------------------------------------------------------
@@ -168,13 +173,6 @@ def _unknown(words: str, namespace: str, pods: Sequence[PodSeen], elsewhere: Seq
     return InvalidInput("the cluster", [Problem("pod-unknown", where, "", message, remedy)])
 
 
-_PROGRAM = "kubectl mps explain"
-_LONGEST = 4000
-_RIGHTS = (
-    "an administrator gives it: kubectl create clusterrole mpsd-explain --verb=get,list"
-    " --resource=mpsnodes.mpsd.io,nodes,pods,events, and a clusterrolebinding to it"
-)
-
 Namespace = Annotated[
     str | None,
     typer.Option("-n", "--namespace", metavar="NAME", help="Of the pod; else the context's.", show_default=False),
@@ -203,15 +201,11 @@ def explain(
     For a manifest that is not in a cluster yet: mpsd explain -f job.yaml.
     """
     if pod is not None and everywhere:
-        problem = Problem(
-            "options", "-A", "", "is for all pods that wait", f"name a namespace for {shown(pod)} with -n"
-        )
-        raise InvalidInput(_PROGRAM, [problem])
+        remedy = f"name a namespace for {shown(pod)} with -n"
+        raise InvalidInput(_PROGRAM, [Problem("options", "-A", "", "is for all pods that wait", remedy)])
     where = "" if everywhere else namespace or namespace_of_user(kubeconfig, context)
-    question: Callable[[Kube], Awaitable[Answers]] = lambda kube: (  # noqa: E731 - one of two
-        explain_all(kube, where) if pod is None else explain_one(kube, pod, where)
-    )
-    found = ClusterAccess(_PROGRAM, kubeconfig, context, _RIGHTS).ask(question)
+    cluster = ClusterAccess(_PROGRAM, kubeconfig, context, _RIGHTS)
+    found = cluster.ask(lambda kube: explain_all(kube, where) if pod is None else explain_one(kube, pod, where))
     if output is Format.JSON:
         _print_json(found, one=pod is not None and found.owner is None)
     else:
@@ -227,13 +221,10 @@ def _print(found: Answers, where: str, *, every: bool) -> None:
         out.print(f"no pod of {where} waits for a GPU")
     if found.owner:
         names = ", ".join(pod.name.name for pod, _story in found.stories)
-        out.print(printable(f"{found.owner} has {_counted(len(found.stories))}: {names}", _LONGEST))
+        pods = f"{len(found.stories)} pod{'' if len(found.stories) == 1 else 's'}"
+        out.print(printable(f"{found.owner} has {pods}: {names}", _LONGEST))
     for _pod, one in found.stories:
         out.print(printable(one.sentence, _LONGEST))
-
-
-def _counted(pods: int) -> str:
-    return f"{pods} pod{'' if pods == 1 else 's'}"
 
 
 def _print_json(found: Answers, *, one: bool) -> None:

@@ -1,8 +1,8 @@
-"""Looks at what the GPUs of a cluster have left, once, as those who ask from outside may: the ledger of its nodes.
+"""The free capacity of a cluster's GPUs, read once from outside: the ledger of its nodes.
 
-One rule: a right that is missing leaves out what it is for, which is said; without MPSNodes there is no answer.
+A missing right leaves out what it is for, and that is reported; without MPSNodes there is no answer.
 
-Rights of whoever looks: get and list of mpsnodes.mpsd.io, list of nodes and of pods in all namespaces.
+Rights of whoever asks: get and list of mpsnodes.mpsd.io, list of nodes and of pods in all namespaces.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ Other = TypeVar("Other")
 
 @dataclass(frozen=True, slots=True)
 class ClusterCapacity:
-    """told, ledger: by name. pending: pods that ask for GPUs and have not started. machines: the Nodes by name; None
-    where one may not look. unseen: what could not be looked at, a sentence each.
+    """What was read. told, ledger: by name of node. pending: pods that request GPUs and have not started. machines: the
+    Nodes by name; None where the right is missing. unseen: what could not be read, a sentence each.
     """
 
     now: float
@@ -41,12 +41,12 @@ class ClusterCapacity:
 
 
 async def look_for_room(kube: Kube, names: Sequence[str], in_force: PolicyInForce) -> ClusterCapacity:
-    """Of these nodes, all where none is named. Raises as `mpsnodes` does."""
+    """The capacity of these nodes, of all where none is named. Raises as `mpsnodes` does."""
     unseen: list[str] = []
     things, (machines, pending) = await both(
         mpsnodes(kube, names),
         both(
-            allowed(_machines(kube), "nodes are not looked at", unseen),
+            allowed(_machines(kube), "nodes are not read", unseen),
             allowed(_pods(kube, _PENDING, in_force), "pods that kubelet has given nothing yet are not counted", unseen),
         ),
     )
@@ -54,8 +54,7 @@ async def look_for_room(kube: Kube, names: Sequence[str], in_force: PolicyInForc
 
 
 async def both(first: Awaitable[Found], second: Awaitable[Other]) -> tuple[Found, Other]:
-    """Asks both at once. An error is raised when both have ended, so that whoever then closes the connection closes it
-    under nobody's question."""
+    """Both answers, asked at once. An error is raised when both have ended, so that the connection can be closed."""
     one, other = await asyncio.gather(first, second, return_exceptions=True)
     if isinstance(one, BaseException):
         raise one
@@ -65,7 +64,7 @@ async def both(first: Awaitable[Found], second: Awaitable[Other]) -> tuple[Found
 
 
 async def allowed(asked: Awaitable[Found], without: str, unseen: list[str]) -> Found | None:
-    """None where a right is missing; `unseen` then says what is without it."""
+    """The answer; None where a right is missing, which `unseen` then says."""
     try:
         return await asked
     except Forbidden as error:
@@ -100,18 +99,20 @@ def _room(
         node = read_mpsnode(thing, now)
         machine = (machines or {}).get(node.name)
         placement = machine.labels.get(PLACEMENT_LABEL, "") if machine else ""
-        promised = _promised(thing, node.name, pending)
+        reserved = _reservations(thing, node.name, pending)
         told[node.name] = node
-        ledger[node.name] = node_capacity(node, placement, bound.get(node.name, ()), promised, terms)
+        ledger[node.name] = node_capacity(node, placement, bound.get(node.name, ()), reserved, terms)
     return ClusterCapacity(now, told, ledger, pending or (), machines, tuple(unseen))
 
 
-def _promised(thing: Object, node: str, pending: tuple[SharedPod, ...] | None) -> tuple[Reservation, ...]:
-    """To pods that wait, for any node or for this one's kubelet: what is left of the others has only not been taken
-    away yet. All of them where nobody may look at pods."""
+def _reservations(thing: Object, node: str, pending: tuple[SharedPod, ...] | None) -> tuple[Reservation, ...]:
+    """Reservations of pods that wait, for any node or for this one's kubelet; the others are only not removed yet.
+
+    All of them where pods may not be read.
+    """
     written = (thing["metadata"].get("annotations") or {}).get(KEY, "")
-    promised = read_reservations(written) if isinstance(written, str) else ()
-    if pending is None or not promised:
-        return promised
+    reserved = read_reservations(written) if isinstance(written, str) else ()
+    if pending is None or not reserved:
+        return reserved
     waiting = {pod.name.uid for pod in pending if pod.node in ("", node)}
-    return tuple(one for one in promised if one.pod.uid in waiting)
+    return tuple(one for one in reserved if one.pod.uid in waiting)

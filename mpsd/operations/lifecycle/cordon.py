@@ -1,4 +1,10 @@
-"""`kubectl mps cordon` and `kubectl mps uncordon`: take GPUs of a node out of use, and put them back."""
+"""`kubectl mps cordon` and `kubectl mps uncordon`: take GPUs of a node out of use, and put them back.
+
+`spec.cordoned` of the node's MPSNode is changed as it was read: after a conflict it is read again, so no change of
+somebody else's is lost.
+
+Rights of whoever does it: get and patch of mpsnodes.mpsd.io.
+"""
 
 import asyncio
 import sys
@@ -11,11 +17,10 @@ import typer
 
 from mpsd.model.cluster_status import ClusterNode, pod_rows, silence
 from mpsd.model.mpsnode_reading import read_mpsnode
-from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.operations.lifecycle.rules.upgrade import MARK, left_to_others, read_mark
+from mpsd.operations.lifecycle.waiting import read_seconds
 from mpsd.platform.console import ExitCode, answers, complaints, one_line
 from mpsd.platform.kube import MPS_NODES, Conflict, Kube, Object, PatchKind, Unavailable
-from mpsd.platform.settings import seconds
 from mpsd.status.cluster import mpsnodes
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, GpuNames, Kubeconfig, NodeName
@@ -23,14 +28,9 @@ from mpsd.status.rules.cordon import CordonChange, cordon_change, effects, merge
 from mpsd.status.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, table
 from mpsd.status.terminal import WIDEST, console
 
-# Takes GPUs of a node out of use through its MPSNode, and waits for what comes of it.
-#
-# One rule: `spec.cordoned` is changed as it was read; who was faster is read anew, and nobody's change is lost.
-#
-# Rights of whoever does it: get and patch of mpsnodes.mpsd.io.
-
 PAUSE_S = 0.5  # between two looks at the cluster
 _TRIES = 10  # an agent writes its node's status once a second at most
+_HEARD_S = 5.0  # a node sees a cordon within a second, and reports within another
 
 
 async def seen_node(kube: Kube, name: str) -> ClusterNode:
@@ -51,22 +51,16 @@ async def change_cordon(
         (thing,) = await mpsnodes(kube, [node])
         before = _read(thing)
         change = cordon_change(before, named, cordon=cordon)
-        patch, mark = merge_patch(change, _version(thing)), read_mark(thing)
+        patch, mark = merge_patch(change, str(thing["metadata"]["resourceVersion"])), read_mark(thing)
         taken_over = bool(mark and not mark.isdisjoint(change.gpus))
-        if mark and taken_over:  # an upgrade that is under way has no say in these any more
+        if mark and taken_over:  # an upgrade in progress leaves these to others from now on
             patch["metadata"]["annotations"] = {MARK: left_to_others(mark, change.gpus)}
         if not change.changes and not taken_over:
             return before, change
         with suppress(Conflict):
             await kube.patch(MPS_NODES, node, patch, PatchKind.MERGE)
             return before, change
-    raise Conflict(f"patch mpsnodes {node}: somebody else was faster {_TRIES} times")
-
-
-async def _unseen(_node: ClusterNode, _is_last: bool) -> None: ...
-
-
-def _unheard(_error: Unavailable | None) -> None: ...
+    raise Conflict(f"patch mpsnodes {node}: another client changed it first, {_TRIES} times")
 
 
 async def node_when(
@@ -74,13 +68,13 @@ async def node_when(
     node: str,
     done: Callable[[ClusterNode], bool],
     within_s: float,
-    seen: Callable[[ClusterNode, bool], Awaitable[None]] = _unseen,
-    away: Callable[[Unavailable | None], None] = _unheard,
+    seen: Callable[[ClusterNode, bool], Awaitable[None]] | None = None,
+    away: Callable[[Unavailable | None], None] = lambda _error: None,
 ) -> tuple[ClusterNode, bool]:
     """The node once it is `done`, else as it is after `within_s`, and whether it is.
 
     seen: gets each look at it, and whether it is the last. away: hears at each look why the API server is not there,
-    None where it is; it is waited for, and Away where it does not come back.
+    None where it is; it is waited for, and Unavailable where it does not come back.
     """
     deadline = time.monotonic() + within_s
     while True:
@@ -94,17 +88,12 @@ async def node_when(
         else:
             away(None)
             is_done = done(now)
-            await seen(now, is_last or is_done)
+            if seen:
+                await seen(now, is_last or is_done)
             if is_last or is_done:
                 return now, is_done
         await asyncio.sleep(PAUSE_S)
 
-
-def _version(thing: Object) -> str:
-    return str(thing["metadata"]["resourceVersion"])
-
-
-_HEARD_S = 5.0  # a node hears of it within a second, and tells within another
 
 Wait = Annotated[
     str | None,
@@ -146,17 +135,9 @@ def uncordon(
     _change(ClusterAccess("kubectl mps uncordon", kubeconfig, context), node, gpus or (), cordon=False, wait=None)
 
 
-def _seconds(wait: str | None) -> float | None:
-    try:
-        return None if wait is None else seconds(wait)
-    except ValueError as error:
-        problem = Problem("setting", "--wait", shown(wait), "cannot be used", str(error))
-        raise InvalidInput("kubectl mps cordon", [problem]) from None
-
-
 def _change(cluster: ClusterAccess, node: str, gpus: Sequence[str], *, cordon: bool, wait: str | None) -> NoReturn:
-    """wait None: only until the node has taken it up, if it does at once."""
-    wait_s = _seconds(wait)
+    """Changes it and waits. wait None: only until the node has taken it up, if it does at once."""
+    wait_s = None if wait is None else read_seconds(cluster.program, "--wait", wait, zero=True)
     said = ""
 
     def say(sentence: str) -> None:

@@ -1,4 +1,12 @@
-"""`kubectl mps drain`: empties GPUs of a node, and says who is still there."""
+"""`kubectl mps drain` and `kubectl mps undrain`: empty GPUs of a node and say which pods are left, and put them back.
+
+GPUs are cordoned through the node's MPSNode. Nothing is changed for a node that cannot say when its GPUs are empty.
+Every eviction names the uid of the pod that holds the grant, so that no namesake is evicted; and none is requested
+while a pod that is recreated could come back to the same GPUs.
+
+Rights of whoever does it: get and patch of mpsnodes.mpsd.io; to evict, get pods and create pods/eviction in the
+namespaces of those pods.
+"""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -43,19 +51,15 @@ from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, GpuOptions, Kubeconfig, NodeName
 from mpsd.status.rules.cordon import CordonChange, cordon_change, effects
 
-# Asks for the end of the pods that hold GPUs which are being drained.
-#
-# One rule: every eviction names the uid of the pod that holds the grant, so that no namesake of it is ended; and none
-# is asked for while a pod that is made again could come back to the same GPUs.
-#
-# Rights of whoever does it: get pods, create pods/eviction, in the namespaces of those pods.
+COUNTED_S = 10.0  # kubelet reports its devices to the API every so often; a pod placed in between would fail
+_HEARD_S = 15.0  # a node sees a cordon within a second, and reports within another
 
-COUNTED_S = 10.0  # kubelet tells the API every so often how many devices there are; what comes in between would fail
+Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class _Try:
-    """refused: times in a row. due: on the clock that never goes back. said: last, of this pod."""
+    """The attempts on one pod. refused: times in a row. due: on the monotonic clock. said: the last sentence."""
 
     refused: int = 0
     due: float = 0.0
@@ -64,7 +68,7 @@ class _Try:
 
 
 class Evictions:
-    """Of one drain. say: gets a sentence whenever something about a pod is new."""
+    """The evictions of one drain. say: gets a sentence whenever something about a pod is new."""
 
     def __init__(self, kube: Kube, say: Callable[[str], None]) -> None:
         self._kube = kube
@@ -73,12 +77,12 @@ class Evictions:
         self._closed_at: float | None = None  # when the GPUs were first seen to be offered no more; None before
 
     def said(self, pod: PodStatus) -> str:
-        """What became of the attempt on this pod, empty where there was none."""
+        """The result of the attempt on this pod; empty where there was none."""
         attempt = self._tries.get(_key(pod))
         return attempt.said if attempt else ""
 
     async def look(self, node: ClusterNode, gpus: Collection[str]) -> None:
-        """Asks once for each pod that is due. Forbidden where a right is missing."""
+        """Requests the eviction of each pod that is due. Forbidden where a right is missing."""
         there = holders(node, gpus)
         if not there or not self._is_counted(node, gpus):
             return
@@ -88,7 +92,7 @@ class Evictions:
                 await self._attempt(holder, attempt)
 
     def _is_counted(self, node: ClusterNode, gpus: Collection[str]) -> bool:
-        """Whether everybody knows by now that nothing is free on these GPUs."""
+        """Whether the scheduler knows by now that nothing is free on these GPUs."""
         if offers_room(node, gpus):
             self._closed_at = None
             return False
@@ -96,7 +100,7 @@ class Evictions:
         if self._closed_at is None:
             self._closed_at = time.monotonic()
             if for_s < COUNTED_S:
-                why = "until kubelet has told that nothing is free there, or pods that are made again would come back"
+                why = "kubelet first reports that nothing is free there, or recreated pods would come back"
                 self._say(f"evicts in {COUNTED_S:g} s: {why}")
         return max(for_s, time.monotonic() - self._closed_at) >= COUNTED_S
 
@@ -107,20 +111,20 @@ class Evictions:
             match found.fate:
                 case EvictionFate.EVICT:
                     await self._kube.evict(holder.pod, holder.namespace, holder.uid)
-                    self._tell(attempt, f"evicted {name}" + (f" ({found.why})" if found.why else ""))
+                    self._report(attempt, f"evicted {name}" + (f" ({found.why})" if found.why else ""))
                 case EvictionFate.STAYS:
-                    self._tell(attempt, f"{name} is not evicted: {found.why}")
+                    self._report(attempt, f"{name} is not evicted: {found.why}")
                 case EvictionFate.ENDING:
-                    self._tell(attempt, f"{name} is ending already")
+                    self._report(attempt, f"{name} is already terminating")
                 case EvictionFate.GONE:
-                    self._tell(attempt, f"{name} is gone from the API, and its GPU is given back soon")
+                    self._report(attempt, f"{name} is gone from the API; its GPU will be free soon")
             attempt.asked = True
-        except (NotFound, Conflict):  # it has gone in this very moment, or another has its name
+        except (NotFound, Conflict):  # it has just gone, or another pod has its name
             attempt.asked = True
         except Throttled as error:
-            self._refused(attempt, f"{name} cannot be evicted now, and is tried again: {error}")
+            self._refused(attempt, f"{name} cannot be evicted now and will be retried: {error}")
         except (Unavailable, Rejected) as error:
-            self._refused(attempt, f"{name} could not be evicted, and is tried again: {error}")
+            self._refused(attempt, f"{name} could not be evicted and will be retried: {error}")
 
     async def _pod(self, holder: PodStatus) -> Object | None:
         try:
@@ -131,9 +135,9 @@ class Evictions:
     def _refused(self, attempt: _Try, sentence: str) -> None:
         attempt.refused += 1
         attempt.due = time.monotonic() + again_after_s(attempt.refused)
-        self._tell(attempt, sentence)
+        self._report(attempt, sentence)
 
-    def _tell(self, attempt: _Try, sentence: str) -> None:
+    def _report(self, attempt: _Try, sentence: str) -> None:
         if sentence != attempt.said:
             attempt.said = sentence
             self._say(sentence)
@@ -143,31 +147,19 @@ def _key(pod: PodStatus) -> tuple[str, str, str]:
     return pod.namespace, pod.pod, pod.uid
 
 
-# Empties GPUs of a node through its MPSNode: takes them out of use, and waits until nobody is left there.
-#
-# One rule: nothing is changed for a node that cannot say when its GPUs are empty, and what is waited for is said once a
-# change.
-#
-# Rights of whoever does it: get and patch of mpsnodes.mpsd.io; to evict those of `cluster_evictions`.
-
-_HEARD_S = 15.0  # a node hears of a cordon within a second, and tells within another
-
-Say = Callable[[str], None]
-
-
 class NodeSilent(KubeError):
-    """The node cannot say whether its GPUs are empty, so nothing was changed."""
+    """The node cannot report whether its GPUs are empty, so nothing was changed."""
 
 
-class Telling:
-    """Says a sentence of each subject only where it is another one than before."""
+class ProgressReporter:
+    """Prints a sentence about each subject only where it differs from the last one."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
         self._said: dict[str, str] = {}
 
     def __call__(self, subject: str, sentence: str | None) -> None:
-        """None: there is nothing to be said of it, and what comes next is new."""
+        """None: nothing to report, and the next sentence is new."""
         if sentence is None:
             self._said.pop(subject, None)
         elif self._said.get(subject) != sentence:
@@ -175,17 +167,17 @@ class Telling:
             self._say(sentence)
 
     def away(self, error: Unavailable | None) -> None:
-        """None: the API server is there."""
+        """None: the API server answers."""
         self("away", f"{error}; still waiting" if error else None)
 
 
 async def begin_drain(kube: Kube, name: str, named: Sequence[str]) -> tuple[ClusterNode, CordonChange]:
-    """Cordons. The node as it was before, and the change.
+    """Cordons the GPUs. The node as it was before, and the change.
 
     Before anything is changed: InvalidInput where there is no such MPSNode or GPU, NodeSilent where nobody answers.
     """
     node = await seen_node(kube, name)
-    cordon_change(node, named, cordon=True)  # for what it says of GPUs that are not there
+    cordon_change(node, named, cordon=True)  # raises for GPUs that do not exist
     if why := no_answer(node, time.time()):
         raise NodeSilent(why)
     return await change_cordon(kube, name, named, cordon=True)
@@ -193,7 +185,7 @@ async def begin_drain(kube: Kube, name: str, named: Sequence[str]) -> tuple[Clus
 
 @dataclass(frozen=True, slots=True)
 class Emptying:
-    """evictions None: the pods are left to end by themselves."""
+    """What is to be emptied. evictions None: the pods end by themselves."""
 
     node: str
     gpus: Collection[str]
@@ -204,46 +196,46 @@ class Emptying:
 async def until_empty(kube: Kube, emptying: Emptying, say: Say) -> tuple[ClusterNode, bool]:
     """The node once nobody is left on these GPUs, else as it is at the deadline; and whether that is so.
 
-    An API server that goes away meanwhile is waited for; Away where it does not come back.
+    An API server that goes away meanwhile is waited for; Unavailable where it does not come back.
     """
-    telling, began = Telling(say), time.monotonic()
+    report, began = ProgressReporter(say), time.monotonic()
 
     def is_done(node: ClusterNode) -> bool:
         return are_empty(node, emptying.gpus)
 
     async def seen(node: ClusterNode, is_last: bool) -> None:
         if not is_last:  # else whoever asked says how it is
-            telling("left", f"{node.name}: {what_is_left(node, emptying.gpus)}")
-        _tell(telling, node, emptying, time.monotonic() - began)
+            report("left", f"{node.name}: {what_is_left(node, emptying.gpus)}")
+        _report_delay(report, node, emptying, time.monotonic() - began)
         if emptying.evictions and not node.stale and not is_done(node):
             await emptying.evictions.look(node, emptying.gpus)
 
-    return await node_when(kube, emptying.node, is_done, emptying.within_s, seen, telling.away)
+    return await node_when(kube, emptying.node, is_done, emptying.within_s, seen, report.away)
 
 
-def _tell(telling: Telling, node: ClusterNode, emptying: Emptying, waited_s: float) -> None:
-    telling("silence", silence(node, time.time()))
+def _report_delay(report: ProgressReporter, node: ClusterNode, emptying: Emptying, waited_s: float) -> None:
+    report("silence", silence(node, time.time()))
     unheard = waited_s >= _HEARD_S and any(
         gpu.state == State.READY for gpu in node.gpus if gpu.uuid in emptying.gpus and not node.stale
     )
-    telling("unheard", not_taken_up(node, time.time(), _HEARD_S) if unheard else None)
+    report("unheard", not_taken_up(node, time.time(), _HEARD_S) if unheard else None)
 
 
 async def until_serving(kube: Kube, name: str, gpus: Collection[str], within_s: float, say: Say) -> ClusterNode:
     """The node once all of these GPUs serve, or one never will, else as it is at the deadline.
 
-    A node that has told nothing of late is not waited for. Away where the API server stays away.
+    A node without a recent report is not waited for. Unavailable where the API server stays away.
     """
-    telling = Telling(say)
+    report = ProgressReporter(say)
 
     def is_decided(node: ClusterNode) -> bool:
         return serving(node, gpus) or bool(silence(node, time.time())) or any(refusals(node, gpus))
 
     async def seen(node: ClusterNode, is_last: bool) -> None:
         if not is_last:
-            telling("states", f"{node.name}: {states(node, gpus)}")
+            report("states", f"{node.name}: {states(node, gpus)}")
 
-    node, _is_decided = await node_when(kube, name, is_decided, within_s, seen, telling.away)
+    node, _is_decided = await node_when(kube, name, is_decided, within_s, seen, report.away)
     return node
 
 
@@ -342,5 +334,80 @@ def _record(
                 "eviction": said.get(pod.uid, ""),
             }
             for pod in holders(after, change.touched)
+        ],
+    }
+
+
+# -- and back ----------------------------------------------------------------------------------------------------------
+
+UndrainTimeout = Annotated[
+    str, typer.Option("--timeout", metavar="TIME", help="How long to wait until they serve; 0: not at all.")
+]
+
+
+def undrain(
+    node: NodeName,
+    gpus: GpuOptions = None,
+    timeout: UndrainTimeout = "2m",
+    output: OutputFormat = Format.TEXT,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Put GPUs of a node back into use, and wait until they serve.
+
+    A GPU that shares its control daemon with one that stays cordoned stays out of use, which is said. Exits with 0 when
+    all that were named serve, 1 when one does not (and says why), 2 when there is no such node or GPU, 130 at Ctrl-C.
+
+        kubectl mps undrain gpu-a1                    every GPU of the node
+        kubectl mps undrain gpu-a1 --gpu gpu0 --gpu gpu1
+    """
+    cluster = ClusterAccess("kubectl mps undrain", kubeconfig, context, DRAIN_RIGHTS)
+    within_s = read_seconds(cluster.program, "--timeout", timeout, zero=True)
+    begun: list[CordonChange] = []
+
+    def stays() -> str:
+        look = command(cluster, ("status", node))
+        return f"{node}: the request is saved and continues by itself; to see its state: {look}" if begun else ""
+
+    async def undrain_it(kube: Kube) -> ClusterNode:
+        before, change = await change_cordon(kube, node, gpus or (), cordon=False)
+        begun.append(change)
+        for sentence in effects(before, change):
+            say(sentence)
+        return await until_serving(kube, node, change.touched, within_s, say)
+
+    after = ask_and_say_what_stays(cluster, undrain_it, stays)
+    change = begun[0]
+    well = serving(after, change.touched) and not change.kept
+    if output is Format.JSON:
+        print_json(_undrain_record(after, change, well=well))
+    else:
+        answers().print(one_line(f"{node}: {states(after, change.touched.union(change.kept))}"))
+    for refusal in refusals(after, change.touched):
+        say(f"{node}: {refusal}")
+    if silent := silence(after, time.time()):
+        say(silent)
+    if not well:
+        how_long = f" after {timeout}" if within_s else ", and they were not waited for"
+        say(f"{cluster.program}: not all of them serve{how_long}")
+    end(well=well)
+
+
+def _undrain_record(after: ClusterNode, change: CordonChange, *, well: bool) -> dict[str, Any]:
+    shown = change.touched.union(change.kept)
+    return {
+        "node": after.name,
+        "told_at": after.told_at,
+        "serving": well,
+        "cordoned": list(after.cordoned),
+        "gpus": [
+            {"uuid": gpu.uuid, "label": gpu.label, "domain": gpu.domain, "state": gpu.state}
+            for gpu in after.gpus
+            if gpu.uuid in shown
+        ],
+        "domains": [
+            {"name": domain.name, "state": domain.state, "reason": domain.reason}
+            for domain in after.domains
+            if not shown.isdisjoint(domain.gpus)
         ],
     }

@@ -1,4 +1,10 @@
-"""`kubectl mps uninstall`: takes mpsd off a cluster, when nobody uses it."""
+"""`kubectl mps uninstall`: removes mpsd from a cluster in which no GPU is in use.
+
+Nothing is deleted but what was found by its label and shown, by uid, in the order of `lifecycle.rules.uninstall`; the
+pods of a stage are gone before the next begins.
+
+Rights of whoever does it: list of every kind, and delete of what mpsd is made of; an administrator of the cluster.
+"""
 
 import asyncio
 import sys
@@ -15,7 +21,7 @@ from mpsd.model.cluster_status import ClusterStatus
 from mpsd.model.names import AGENT, CONTROL, LABEL, NAME_LABEL, OURS, PRODUCT
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.operations.lifecycle.cordon import PAUSE_S
-from mpsd.operations.lifecycle.drain import Say, Telling
+from mpsd.operations.lifecycle.drain import ProgressReporter, Say
 from mpsd.operations.lifecycle.rules.uninstall import Stage, Thing, in_order, in_use, is_deleted, is_strange, stage_of
 from mpsd.operations.lifecycle.waiting import ask_and_say_what_stays, end, read_seconds, say
 from mpsd.platform.console import answers, complaints, one_line
@@ -35,13 +41,6 @@ from mpsd.platform.kube import (
 from mpsd.status.cluster import NotInstalled, look
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig
-
-# Takes mpsd off a cluster: finds what carries its label, and deletes it in the order of
-# `operations.lifecycle.rules.uninstall`.
-#
-# One rule: nothing is deleted but what was found and shown, by uid; and the pods of a stage are gone before the next.
-#
-# Rights of whoever does it: list of every kind, and delete of what mpsd is made of; an administrator of the cluster.
 
 _DAEMON_SETS = Resource("apps/v1", "daemonsets")
 _MUST_BE_LISTED = frozenset(
@@ -172,17 +171,17 @@ class Uninstall:
     # -- waiting -------------------------------------------------------------------------------------------------
 
     async def _until_gone(self, look: Callable[[], Awaitable[list[str]]]) -> None:
-        telling, began = Telling(self._say), time.monotonic()
+        report, began = ProgressReporter(self._say), time.monotonic()
         while True:
             try:
                 left = await look()
             except Unavailable as error:
-                telling.away(error)
+                report.away(error)
                 left = ["what the API server does not say"]
             if not left:
                 return
             sentence = f"waits until they are gone: {', '.join(left)}"
-            telling("left", sentence)
+            report("left", sentence)
             if time.monotonic() - began >= self._timeout_s:
                 raise StillThere(f"still there after {self._timeout_s:g} s: {', '.join(left)}")
             await asyncio.sleep(PAUSE_S)

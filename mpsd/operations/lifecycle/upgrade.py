@@ -1,4 +1,12 @@
-"""`kubectl mps upgrade`: replaces the control pods node by node, each only when nobody is left there."""
+"""`kubectl mps upgrade`: replaces the control pods node by node, so that no program loses its GPU.
+
+Each step is decided by what the cluster reports now (`lifecycle.rules.upgrade`), done once, and looked at again; the
+first node where a step fails or takes too long ends the upgrade.
+
+Rights of whoever does it: get, list and patch of mpsnodes.mpsd.io; list of daemonsets in all namespaces; in that of the
+DaemonSet list of controllerrevisions, list and delete of pods, and with an image patch of daemonsets; with a selector
+list of nodes; to evict those of `kubectl mps drain`.
+"""
 
 import asyncio
 import time
@@ -12,7 +20,7 @@ import typer
 from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.operations.lifecycle.cordon import PAUSE_S
-from mpsd.operations.lifecycle.drain import Evictions, Say, Telling
+from mpsd.operations.lifecycle.drain import Evictions, ProgressReporter, Say
 from mpsd.operations.lifecycle.rules.drain import holders, no_answer
 from mpsd.operations.lifecycle.rules.upgrade import (
     ON_DELETE,
@@ -52,16 +60,6 @@ from mpsd.platform.options import OutputFormat
 from mpsd.status.cluster import NotInstalled, mpsnodes
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
-
-# Replaces the control pods of a cluster, node by node, so that no program loses its GPU by it.
-#
-# One rule: each step is decided by what the cluster says now (`operations.lifecycle.rules.upgrade_step`), done once,
-# and looked at again; the first node where a step fails or takes too long ends the walk.
-#
-# Rights of whoever does it: get, list and patch of mpsnodes.mpsd.io; list of daemonsets in all namespaces; in that of
-# the
-# DaemonSet list of controllerrevisions, list and delete of pods, and with an image patch of daemonsets; with a selector
-# list of nodes; to evict those of `cluster_evictions`.
 
 _DAEMON_SETS, _REVISIONS = Resource("apps/v1", "daemonsets"), Resource("apps/v1", "controllerrevisions")
 _WAITS = frozenset(
@@ -142,7 +140,7 @@ class Upgrade:
     # -- one node ------------------------------------------------------------------------------------------------
 
     async def _node(self, name: str) -> Failure | None:
-        telling, evictions = Telling(self._say), Evictions(self._kube, self._say)
+        report, evictions = ProgressReporter(self._say), Evictions(self._kube, self._say)
         step, since, cordoned = None, time.monotonic(), False
         while True:
             try:
@@ -152,7 +150,7 @@ class Upgrade:
                 if decided.step is not step:
                     step, since = decided.step, time.monotonic()
                     self.step = (name, step)
-                telling("step", progress(seen, step, decided.why))
+                report("step", progress(seen, step, decided.why))
                 if step is UpgradeStep.DONE:
                     self.step = None
                     return None
@@ -161,12 +159,12 @@ class Upgrade:
                     return Failure(seen, step, why)
                 await self._do(seen, step, evictions)
                 cordoned = cordoned or step is UpgradeStep.CORDON
-                telling.away(None)
+                report.away(None)
             except Conflict:  # somebody was faster: what is so now is looked at first
                 await asyncio.sleep(PAUSE_S)
                 continue
             except Unavailable as error:
-                telling.away(error)
+                report.away(error)
                 if time.monotonic() - since >= self._wanted.timeout_s:
                     raise
                 await asyncio.sleep(PAUSE_S)

@@ -1,6 +1,6 @@
-"""What the verbs that change a cluster and wait share: how long, what is said meanwhile, and how they are interrupted.
+"""What the verbs that change a cluster and wait share: times, progress, and what stays after an interruption.
 
-One rule: progress goes to standard error, the answer to standard output, and whoever is interrupted learns what stays.
+Progress goes to standard error, the answer to standard output.
 """
 
 import shlex
@@ -27,7 +27,7 @@ Evict = Annotated[
 
 
 def read_seconds(command: str, option: str, text: str, *, zero: bool = False) -> float:
-    """InvalidInput for what is no time. zero: whether that is one too, for not waiting at all."""
+    """The seconds of an option; InvalidInput for what is no time. zero: whether 0 is allowed, for no wait."""
     try:
         found = seconds(text)
         if not found and not zero:
@@ -38,7 +38,7 @@ def read_seconds(command: str, option: str, text: str, *, zero: bool = False) ->
 
 
 def say(sentence: str) -> None:
-    """Progress, for people."""
+    """Prints a line of progress."""
     complaints().print(one_line(sentence))
 
 
@@ -48,7 +48,7 @@ def command(cluster: ClusterAccess, words: Sequence[str]) -> str:
 
 
 def options(cluster: ClusterAccess) -> str:
-    """What says which cluster is meant, after a command of kubectl; with a leading blank, empty where nothing does."""
+    """The options that name the cluster, with a leading blank; empty where there are none."""
     words = ["--kubeconfig", cluster.kubeconfig] if cluster.kubeconfig else []
     words += ["--context", cluster.context] if cluster.context else []
     return f" {shlex.join(words)}" if words else ""
@@ -57,7 +57,7 @@ def options(cluster: ClusterAccess) -> str:
 def ask_and_say_what_stays(
     cluster: ClusterAccess, question: Callable[[Kube], Awaitable[Answer]], stays: Callable[[], str]
 ) -> Answer:
-    """As `cluster.ask`; where it is interrupted or fails half way, what stays as it is then is said, a line each."""
+    """As `cluster.ask`; after an interruption or failure half way, what stays is printed, a line each."""
 
     def tell() -> None:
         for sentence in stays().splitlines():

@@ -90,7 +90,7 @@ def test_a_budget_is_kept_and_asked_again_until_it_lets_the_pod_go(world: Cluste
     with played_nodes(world):
         held = world.kubectl_mps("drain", "gpu-a2", "--gpu", "gpu0", "--evict", "--timeout", "1s")
         assert held.code == 1
-        assert held.errors.count("default/train-1 cannot be evicted now, and is tried again: ") == 1
+        assert held.errors.count("default/train-1 cannot be evicted now and will be retried: ") == 1
         assert "violate the pod's disruption budget" in held.errors
         world.ask(lambda kube: kube.delete(BUDGETS, "one", "default"))
         assert world.kubectl_mps("drain", "gpu-a2", "--gpu", "gpu0", "--evict").code == 0
@@ -120,7 +120,7 @@ def test_nobody_is_evicted_before_everybody_knows_that_nothing_is_free_there(wor
     with played_nodes(world, counted_s=60.0):
         said = world.kubectl_mps("drain", "gpu-a1", "--evict", "--timeout", "1s")
     assert said.code == 1
-    assert said.errors.count("evicts in 60 s: until kubelet has told that nothing is free there, or pods that ") == 1
+    assert said.errors.count("evicts in 60 s: kubelet first reports that nothing is free there, or ") == 1
     assert len(pods(world)) == 3
 
 
@@ -136,7 +136,7 @@ def test_a_namesake_of_the_pod_that_holds_the_grant_is_not_touched(world: Cluste
     namesake = {"metadata": {"name": "train-1"}, "spec": {"nodeName": "gpu-a2", "containers": [{"name": "main"}]}}
     world.ask(lambda kube: kube.create(PODS, namesake, "default"))
     said = world.kubectl_mps("drain", "gpu-a2", "--evict", "--timeout", "0.1s")
-    assert "default/train-1 is gone from the API, and its GPU is given back soon\n" in said.errors
+    assert "default/train-1 is gone from the API; its GPU will be free soon\n" in said.errors
     assert pods(world) == {"default/train-1", "default/wide-0"}
 
 

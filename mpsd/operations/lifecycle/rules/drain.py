@@ -1,6 +1,7 @@
-"""How far GPUs of a node are on the way to being empty: whether they are, and who is still there with what.
+"""Whether GPUs of a node are empty, which pods are left, and which of them a drain may evict.
 
-One rule: what nobody knows is not empty, and nothing that a silent node told is believed.
+What is unknown is not empty, and the report of a silent node is not believed. As `kubectl drain`, it evicts no pod that
+would be back on the same node at once: those of DaemonSets, and static ones.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -16,6 +17,10 @@ from mpsd.status.rules.cordon import CordonChange
 
 # No daemon of ours runs there, so nobody waits for a drain: what is there is counted instead.
 _WITHOUT_DAEMON = frozenset({None, State.REFUSED.value, State.DOWN.value})
+
+_MIRROR = "kubernetes.io/config.mirror"  # kubelet's, on what stands for a static pod in the API
+_LONGEST_PAUSE_S = 10.0
+_OFFERED = frozenset({State.READY.value, State.STARTING.value, State.FAULT.value})  # where devices are Healthy
 
 
 def are_empty(node: ClusterNode, gpus: Collection[str]) -> bool:
@@ -123,14 +128,7 @@ def undrain_words(before: ClusterNode, change: CordonChange) -> tuple[str, ...]:
     return ("undrain", before.name, *(word for uuid in newly for word in ("--gpu", labels.get(uuid, uuid))))
 
 
-# Which pods a drain may evict: those that hold something there, and no namesake of theirs.
-#
-# One rule: as `kubectl drain`, it ends no pod that would be back on the same node at once: those of DaemonSets, and
-# static ones.
-
-_MIRROR = "kubernetes.io/config.mirror"  # kubelet's, on what stands for a static pod in the API
-_LONGEST_PAUSE_S = 10.0
-_OFFERED = frozenset({State.READY.value, State.STARTING.value, State.FAULT.value})  # where devices are Healthy
+# -- evictions ---------------------------------------------------------------------------------------------------------
 
 
 class EvictionFate(StrEnum):

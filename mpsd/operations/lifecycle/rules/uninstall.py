@@ -1,7 +1,7 @@
 """What of a cluster is mpsd's, in which order it is deleted, and who would lose something by it.
 
-One rule: an object is mpsd's by its label and by nothing else; what is mpsd's goes in an order in which nothing that
-is still there depends on what has gone.
+An object is mpsd's by its label and by nothing else. The order of deletion is one in which nothing that remains depends
+on what is gone.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -1,10 +1,8 @@
 """The steps in which a node's control pod is replaced without a program losing its GPU, decided by what is seen.
 
-One rule: the step follows from the cluster alone, so that whoever begins again goes on where it was given up; and the
-old pod is ended only where nobody holds anything of its GPUs.
-
-What an upgrade has cordoned itself stands in an annotation of the MPSNode while the upgrade lasts: no more than that is
-put back into use, and what somebody else has cordoned stays so.
+The step follows from the cluster alone, so that the same command continues where an upgrade stopped; and the old pod is
+deleted only where nothing holds its GPUs. What an upgrade has cordoned itself is in an annotation of the MPSNode while
+the upgrade lasts: only that is put back into use, and what somebody else has cordoned stays so.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -183,10 +181,8 @@ def _patch(version: str, cordoned: frozenset[str], mark: str | None) -> dict[str
     return {"metadata": metadata, "spec": {"cordoned": sorted(cordoned)}}
 
 
-# The DaemonSet of the control daemons and its pods, read from the API's objects: which revision is the newest, which
-# pod is of it.
-#
-# One rule: whatever is missing in an object reads as not there yet, so that it is waited for and never believed done.
+# -- the DaemonSet and its pods ----------------------------------------------------------------------------------------
+# What is missing in an object reads as not there yet, so that it is waited for.
 
 REVISION = "controller-revision-hash"
 SELECTOR = f"{LABEL}={PRODUCT},{NAME_LABEL}={CONTROL}"  # of the DaemonSet
@@ -282,9 +278,7 @@ def _labels(thing: Object) -> Mapping[str, str]:
     return thing["metadata"].get("labels") or {}
 
 
-# What an upgrade of the control daemons says: its plan, each step, and how to go on or back where it stops.
-#
-# One rule: a sentence names the node and what is so there now, so that whoever reads it alone knows what to do.
+# -- what is printed: each sentence names the node and what holds there now ------------------------------------------
 
 
 def plan(control: ControlSet, nodes: Sequence[Standing], image: str | None) -> Iterator[str]:
