@@ -1,4 +1,4 @@
-"""`mpsd check`: whether limits files are sound, and what they put in force."""
+"""`mpsd check`: whether limits files are sound, and which values they set."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,12 +57,8 @@ def check(
 
 def _record(file: str, held: Policy | GpuFacts | InvalidInput) -> dict[str, object]:
     if isinstance(held, InvalidInput):
-        return {
-            "file": file,
-            "sound": False,
-            "in_force": "",
-            "problems": [problem.record() for problem in held.problems],
-        }
+        problems = [problem.record() for problem in held.problems]
+        return {"file": file, "sound": False, "in_force": "", "problems": problems}
     defaults = {"rules_by_default": _modes_by_default(held)} if isinstance(held, Policy) else {}
     return {"file": file, "sound": True, "in_force": _in_force(held), "problems": [], **defaults}
 
@@ -81,32 +77,24 @@ def _defaults(held: Policy | GpuFacts) -> Iterator[str]:
 
 
 def _in_force(held: Policy | GpuFacts) -> str:
-    return _policy_words(held) if isinstance(held, Policy) else _facts_words(held)
+    return ", ".join(_policy_values(held) if isinstance(held, Policy) else _facts_values(held))
 
 
-def _policy_words(policy: Policy) -> str:
-    promised = policy.oversubscription
-    return ", ".join(
-        [
-            f"{policy.resources.memory} in {memory_unit(policy.resources.memory_unit_mib).name}",
-            f"{policy.placement} placement",
-            f"{promised.memory_percent} % of a GPU's memory and {promised.thread_percent} % of its threads to promise",
-            f"hostIPC {policy.admission.host_ipc}",
-            f"{len(policy.admission.blocked_environment)} patterns of blocked environment",
-            f"memory over the grant: {policy.violations.memory_over_grant.action}",
-            f"exclusive process {'on' if policy.exclusive_process else 'off'}",
-            f"canary {policy.canary}",
-        ]
-    )
+def _policy_values(policy: Policy) -> Iterator[str]:
+    allocatable = policy.oversubscription
+    yield f"{policy.resources.memory} in {memory_unit(policy.resources.memory_unit_mib).name}"
+    yield f"{policy.placement} placement"
+    memory, threads = allocatable.memory_percent, allocatable.thread_percent
+    yield f"{memory} % of a GPU's memory and {threads} % of its threads allocatable"
+    yield f"hostIPC {policy.admission.host_ipc}"
+    yield f"{len(policy.admission.blocked_environment)} patterns of blocked environment"
+    yield f"memory over the grant: {policy.violations.memory_over_grant.action}"
+    yield f"exclusive process {'on' if policy.exclusive_process else 'off'}"
+    yield f"canary {policy.canary}"
 
 
-def _facts_words(facts: GpuFacts) -> str:
+def _facts_values(facts: GpuFacts) -> Iterator[str]:
     largest = facts.largest_room
-    measured = sum(row.measured for row in facts.capabilities)
-    return ", ".join(
-        [
-            f"{len(facts.capabilities)} compute capabilities ({measured} measured)",
-            f"{len(facts.cards)} cards ({sum(card.measured for card in facts.cards)} measured)",
-            f"the largest is {largest.card.name} with {largest.mib} MiB for programs",
-        ]
-    )
+    yield f"{len(facts.capabilities)} compute capabilities ({sum(row.measured for row in facts.capabilities)} measured)"
+    yield f"{len(facts.cards)} cards ({sum(card.measured for card in facts.cards)} measured)"
+    yield f"the largest is {largest.card.name} with {largest.mib} MiB for programs"
