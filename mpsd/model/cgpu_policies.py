@@ -1,6 +1,6 @@
 """cGPU's compute policies, and what mpsd does on MPS for each.
 
-One rule: MPS has no weights and no time slices, so a row says what happens instead, and nothing is pretended.
+MPS has no weights and no time slices, so a row says what happens instead, and nothing is pretended.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """The limits that mpsd writes into a client's environment, and which of them can be.
 
-One rule: only the forms that were seen to work on real hardware are written (`model.cuda_limit_parser` has the others).
+Only the forms that were seen to work on real hardware are written (`model.cuda_limit_parser` has the others).
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """How libcuda was seen to read the limits in its process's environment.
 
-One rule: this is what the driver does (580.159.04), not what a manual says. libcuda never complains: a value it does
+This is what the driver does (580.159.04), not what a manual says. libcuda never complains: a value it does
 not like may be no limit at all.
 """
 

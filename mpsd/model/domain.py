@@ -1,6 +1,6 @@
 """The states of a domain (the GPUs of one control daemon), as a table.
 
-One rule: a transition that is not in the table does not happen; what was seen is turned into at most one event a look,
+A transition that is not in the table does not happen; what was seen is turned into at most one event a look,
 the most serious first.
 """
 
@@ -192,9 +192,9 @@ def restart_delay_s(restarts_in_a_row: int, restarts: "Restarts") -> float:
     return min(restarts.longest_s, restarts.first_s * 2.0**doublings)
 
 
-# Which GPUs share a control daemon.
+# -- which GPUs share a control daemon ---------------------------------------------------------------------------------
 #
-# One rule: a GPU that the policy does not put beside others has a daemon to itself, so that a fault or a restart stays
+# A GPU that the policy does not put beside others has a daemon to itself, so that a fault or a restart stays
 # with it, and a server's limit for ordinal 0 is exact.
 
 if TYPE_CHECKING:  # as in model.grants
@@ -237,7 +237,7 @@ def domains(gpus: Sequence["Gpu"], policy: "Policy") -> tuple[Domain, ...]:
 
 # What an operator takes out of use: `spec.cordoned` of a node's MPSNode.
 #
-# One rule: a domain is drained whole, since its GPUs share one control daemon.
+# A domain is drained whole, since its GPUs share one control daemon.
 
 ALL = "all"
 

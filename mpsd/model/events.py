@@ -1,6 +1,6 @@
 """What mpsd tells of single pods and nodes: Kubernetes Events, with reasons from one list.
 
-One rule: a reason never changes its name, since people's alerts are made of them; what happened is in the message.
+A reason never changes its name, since people's alerts are made of them; what happened is in the message.
 """
 
 from collections.abc import Mapping

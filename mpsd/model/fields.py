@@ -1,6 +1,6 @@
 """Reads the fields of a decoded object, and notes what has the wrong shape instead of raising.
 
-One rule: null is absent, as in Kubernetes; a field of another type is a problem, and reads as absent from there on.
+Null is absent, as in Kubernetes; a field of another type is a problem, and reads as absent from there on.
 An object of so many fields that reading them would take seconds is not read to its end, which is a problem too.
 """
 

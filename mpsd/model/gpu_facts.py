@@ -1,6 +1,6 @@
 """Facts about hardware: the shape of `limits/gpus.yaml`, and the arithmetic that follows from them.
 
-One rule: a number about hardware lives in that file with its source, never here.
+A number about hardware lives in that file with its source, never here.
 """
 
 from collections.abc import Mapping

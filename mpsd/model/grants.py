@@ -1,6 +1,6 @@
 """The ledger: what a GPU has to give, what is granted of it, and what is left.
 
-One rule: what is promised never adds up to more than the policy lets a GPU promise, in memory, threads or clients.
+What is promised never adds up to more than the policy lets a GPU promise, in memory, threads or clients.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,6 @@
 """Which process is meant.
 
-One rule: a pid alone proves nothing, since pids are used again; pid, start time and boot id together do.
+A pid alone proves nothing, since pids are used again; pid, start time and boot id together do.
 """
 
 from dataclasses import dataclass

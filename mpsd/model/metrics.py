@@ -1,6 +1,6 @@
 """Every metric of mpsd: its name, type, labels, unit and meaning, and which of its processes tell it.
 
-One rule: names and labels here are an interface, and docs/metrics.md is printed from them; a label's values come from
+Names and labels here are an interface, and docs/metrics.md is printed from them; a label's values come from
 closed sets, or are the names of GPUs, domains, and pods and containers that live.
 """
 
@@ -9,10 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-# What a metric is: its name, its type, its labels, what it counts in, and who tells it.
-#
-# One rule: what follows from these is said here alone: the names of its family and of its series.
-# Source: https://prometheus.io/docs/specs/om/open_metrics_spec/
+# Source of types and names: https://prometheus.io/docs/specs/om/open_metrics_spec/
 
 
 class Type(StrEnum):
@@ -287,7 +284,7 @@ def told_by(teller: Teller) -> tuple[Metric, ...]:
 
 # How long something took, many times: a histogram as Prometheus reads it, in plain values.
 #
-# One rule: each time is in one slot alone; whoever tells them adds the slots up.
+# Each time is in one slot alone; whoever tells them adds the slots up.
 
 # One command's process takes some milliseconds, and a daemon that does not answer is given up after graces.command_s.
 COMMAND_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

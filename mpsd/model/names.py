@@ -1,7 +1,4 @@
-"""Whether a name matches a list of patterns, in which * at the end stands for any ending.
-
-One rule: a list of patterns is read once, however many names are held against it.
-"""
+"""Names: patterns that match them, in which * at the end stands for any ending, and those that mpsd itself goes by."""
 
 import re
 from collections.abc import Callable
@@ -34,17 +31,12 @@ def _expression(pattern: str) -> str:
     return re.escape(pattern.removesuffix("*")) + (".*" if pattern.endswith("*") else "")
 
 
-# How often a node tells of itself though nothing has changed.
-#
-# One rule: who tells and who listens count with the same number.
+# -- how often a node reports though nothing has changed ---------------------------------------------------------------
 
 HEARTBEAT_S = 300.0  # between two writes of an MPSNode, at most
-STALE_S = 2 * HEARTBEAT_S  # after this long what a node has told is not believed
+STALE_S = 2 * HEARTBEAT_S  # an older report is not believed
 
-
-# What mpsd and its parts are called where it is installed in a cluster.
-#
-# One rule: these are the names that manifests/ gives, and a test holds the two together.
+# -- the names of mpsd and its parts in a cluster, as manifests/ has them; a test compares the two ---------------------
 
 NAMESPACE = "mpsd-system"
 CONTROL, AGENT, WEBHOOK, SCHEDULER = "mpsd-control", "mpsd-agent", "mpsd-webhook", "mpsd-scheduler"  # by NAME_LABEL

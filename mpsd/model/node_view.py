@@ -1,6 +1,6 @@
 """A frozen picture of one node: everything that a decision may rest on.
 
-One rule: what could not be seen is None or said in `unknown`, never zero.
+What could not be seen is None or said in `unknown`, never zero.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """The parts of a pod that mpsd reads, whichever object the pod was found in.
 
-One rule: reading never raises; what has the wrong shape is noted by `Shape` with its path.
+Reading never raises; what has the wrong shape is noted by `FieldReader` with its path.
 """
 
 import re
@@ -11,10 +11,6 @@ from typing import NamedTuple
 
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.problem import Problem, printable
-
-# The parts of a container that mpsd reads.
-#
-# One rule: reading never raises; what has the wrong shape is noted by `Shape` with its path.
 
 _CONTAINER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # a DNS label, as Kubernetes asks
 

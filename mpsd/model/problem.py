@@ -1,6 +1,6 @@
 """What is wrong with something a person wrote: the object, the field, the value, the reason and the remedy.
 
-One rule: whoever reads input reports every problem in it at once, so readers return or raise tuples of these.
+Whoever reads input reports every problem in it at once, so readers return or raise tuples of these.
 """
 
 import json

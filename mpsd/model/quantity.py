@@ -1,6 +1,6 @@
 """A Kubernetes quantity as a whole number of the units that a resource is counted in.
 
-One rule: Kubernetes' own grammar decides what a number is, and no number, however large, costs time or memory.
+Kubernetes' own grammar decides what a number is, and no number, however large, costs time or memory.
 """
 
 import math
@@ -130,20 +130,13 @@ def _problem(rule: str, value: object, where: str, message: str, remedy: str) ->
     return Problem(rule, where, shown(value), message, remedy)
 
 
-# Memory for people.
-#
-# One rule: what is shown is never more than there is.
-
-
 def gib(memory_mib: int) -> str:
     """MiB as GiB for people: whole where it is whole, else with one decimal, never rounded up."""
     tenths = memory_mib * 10 // 1024
     return str(tenths // 10) if tenths % 10 == 0 else f"{tenths // 10}.{tenths % 10}"
 
 
-# An amount of memory as `mpsd set` takes it: MiB, or with a unit.
-#
-# One rule: it is whole MiB, since that is what the ledger and MPS count in.
+# -- an amount of memory as `mpsd set` takes it: whole MiB, which the ledger and MPS count in, or with a unit ----------
 
 _MEMORY_GRAMMAR = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?)\s?(?P<unit>Mi|MiB|Gi|GiB)?")
 _MIB_OF_UNIT = {"Mi": 1, "MiB": 1, "Gi": 1024, "GiB": 1024}

@@ -1,6 +1,6 @@
 """What a pod asks for: its containers' requests for a share of a GPU, or every problem in them.
 
-One rule: what Kubernetes would refuse is refused too, and earlier: when a file is explained, not when a Job makes pods.
+What Kubernetes would refuse is refused too, and earlier: when a file is explained, not when a Job makes pods.
 """
 
 import re
@@ -17,7 +17,7 @@ from mpsd.model.quantity import QuantityUnit, memory_unit, whole_units
 
 # How much one request may ask for: what the policy allows and some GPU could give.
 #
-# One rule: a request is refused here only if no GPU in the facts could ever hold it, or the policy says no.
+# A request is refused here only if no GPU in the facts could ever hold it, or the policy says no.
 
 PERCENT = QuantityUnit("percent", 30)
 GPUS = QuantityUnit("GPUs", 2)
@@ -113,7 +113,7 @@ def _out_of_bounds(asked: GpuRequest, memory_mib: int, percent: int, policy: Pol
 
 # Which container of a pod gets some of an earlier one's devices, and not all.
 #
-# One rule: nobody is asked which devices kubelet uses again. Of those that init containers have held, the next
+# Nobody is asked which devices kubelet uses again. Of those that init containers have held, the next
 # container
 # gets whichever come first in a Go map (devicesToAllocate of pkg/kubelet/cm/devicemanager/manager.go): where it needs
 # fewer than there are and they lie on several GPUs, it gets more of one than of another, and cannot start so.

@@ -1,6 +1,6 @@
 """The ways in which a process takes more than it was given, and what is said of each.
 
-One rule: a kind has the name of its field in `limits/policy.yaml`, which says what is done about it; the reason of its
+A kind has the name of its field in `limits/policy.yaml`, which says what is done about it; the reason of its
 event never changes.
 """
 
@@ -15,14 +15,11 @@ from mpsd.model.identity import PodName
 from mpsd.model.node_view import Client
 from mpsd.model.problem import printable
 
-# What may be done about a violation, in the words of the policy.
-#
-# One rule: whoever only shows what was done learns these words without the policy's reader, which takes a tenth of a
-# second to load.
-
 
 class Response(StrEnum):
-    """What is done about a violation."""
+    """What is done about a violation, in the words of the policy. Here, since whoever only shows it does without the
+    policy's reader, which takes a tenth of a second to load.
+    """
 
     OBSERVE = "observe"
     WARN = "warn"

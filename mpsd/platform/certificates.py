@@ -1,6 +1,6 @@
 """Makes, reads and loads certificates.
 
-One rule: a private key is in memory and in the Secret, never in a log and never in a file that has a name.
+A private key is in memory and in the Secret, never in a log and never in a file that has a name.
 """
 
 import ipaddress

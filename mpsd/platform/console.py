@@ -119,9 +119,7 @@ def counted(problems: Sequence[Problem], style: str) -> "Text":
     return Text(f"{len(problems)} problem{'' if len(problems) == 1 else 's'}", style)
 
 
-# How a program ends when it cannot answer: what is missing, or what is wrong with the question.
-#
-# One rule: no traceback for what a person can put right.
+# -- how a program ends when it cannot answer: no traceback for what a person can put right ----------------------------
 
 
 @contextmanager

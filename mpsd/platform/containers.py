@@ -1,9 +1,9 @@
-"""Which container without Kubernetes a process of this machine is in.
+"""Which pod, or which container without Kubernetes, a process of this machine is in.
 
-One rule: the kernel says so, by the cgroups that a container has to itself (`docker exec` starts processes that do not
-descend from its first); where it has none, by its pid namespace, even in a cgroup that another one had to itself
-before; and where it has none of its own either, by descent from its first process. What a process carries or claims
-counts for nothing.
+The kernel says so. For a pod it is its cgroup; for another container it is the cgroups that it has to itself (`docker
+exec` starts processes that do not descend from its first). A container without such a cgroup is known by its pid
+namespace, even in a cgroup that another one had to itself before; without one of its own either, by descent from its
+first process. What a process carries or claims counts for nothing.
 """
 
 import errno
@@ -121,9 +121,9 @@ def _pid_namespace(pid: int | str) -> int:
         return 0
 
 
-# What runc and crun keep of a container: which process is its first.
+# -- the states that runc and crun keep, which name a container's first process ----------------------------------------
 #
-# One rule: a state that cannot be read is never taken for a container that is not there.
+# A state that cannot be read is never taken for a container that is not there.
 
 _LARGEST = 16 * 1024**2  # bytes; a state of runc holds the whole configuration, 6 kB for a plain one
 _NO_SUCH_PLACE = frozenset({errno.ENOENT, errno.ENAMETOOLONG})  # nor can a runtime make one of such a name
@@ -220,11 +220,6 @@ def _check(file: int, where: str) -> None:
         raise StateUnknown(f"{where} is no file of at most {_LARGEST} bytes")
     if found.st_uid not in {0, os.geteuid()} or found.st_mode & stat.S_IWOTH:
         raise StateUnknown(f"{where} may be written by others than root and mpsd")
-
-
-# Whose a process of this machine is, and which pod it is in.
-#
-# One rule: its cgroup says so, which is the kernel's word; what a process carries or claims counts for nothing.
 
 
 class Whereabouts(Protocol):

@@ -81,16 +81,13 @@ class DeathWatch:
             self._descriptor = None
 
 
-# A value that tasks follow.
-#
-# One rule: whoever follows sees the value as it is now, then the newest one after each change; what lay between is
-# lost.
-
 Value = TypeVar("Value")
 
 
 class Watchable(Generic[Value]):
-    """One value; to be used in one event loop."""
+    """A value that tasks follow: each sees it as it is now, then the newest one after each change. What lies between is
+    lost. To be used in one event loop.
+    """
 
     def __init__(self, value: Value) -> None:
         self._value = value
@@ -110,13 +107,10 @@ class Watchable(Generic[Value]):
             await replaced.wait()
 
 
-# Lets something happen at once, and then not again too soon.
-#
-# One rule: whatever was asked for happens, at the latest `apart_s` after it was; what is asked for meanwhile is one.
-
-
 class Throttle:
-    """Calls `act`, never twice within `apart_s` seconds. To be used in one event loop."""
+    """Calls `act` at most `apart_s` seconds after it is asked to, and never twice within that time; what is asked
+    meanwhile is one call. To be used in one event loop.
+    """
 
     def __init__(self, act: Callable[[], None], apart_s: float) -> None:
         self._act = act

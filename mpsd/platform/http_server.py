@@ -1,6 +1,6 @@
 """Who is at the other end of a Unix socket.
 
-One rule: the kernel says so (SO_PEERCRED of unix(7)), never the peer.
+The kernel says so (SO_PEERCRED of unix(7)), never the peer.
 """
 
 import socket

@@ -1,7 +1,4 @@
-"""How a program imports what it runs on.
-
-One rule: what is imported stays until the program ends, so nothing ever looks for garbage among it.
-"""
+"""How a program starts and is stopped: its imports, which the garbage collector passes over, and its signals."""
 
 import gc
 import os
@@ -51,10 +48,7 @@ def unswept() -> Iterator[None]:
         gc.enable()
 
 
-# Signals that end a verb which has much to clear away.
-#
-# One rule: at most one signal is an exception, so that no second one can come between and keep the clean-up from its
-# end.
+# -- signals that stop a verb with much to clean up: one alone is raised, so that a second cannot cut the clean-up -----
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # a closed terminal, too, leaves nothing behind
 

@@ -1,6 +1,6 @@
 """The Kubernetes API: plain objects in and out, each call with a deadline.
 
-One rule: what comes back is what the API server wrote, or one of the errors below, which say what was asked and, where
+What comes back is what the API server wrote, or one of the errors below, which say what was asked and, where
 a right is missing, which one.
 """
 
@@ -166,7 +166,7 @@ class Kube:
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         """The changes after the resourceVersion `since`, once the server has agreed to tell them.
 
-        They end when the server ends them; Expired: list again; Away: nothing came for `silence_s`, or it broke.
+        They end when the server ends them; Expired: list again; Unavailable: nothing came for `silence_s`, or it broke.
         """
         lasting_s = str(random.randint(*_WATCH_S))  # noqa: S311 - no secret
         wanted = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": lasting_s, "resourceVersion": since}
@@ -215,7 +215,7 @@ class Kube:
         return await self._object(Ask("delete", resource, name, namespace, body=json.dumps(options).encode()))
 
     async def evict(self, name: str, namespace: str, uid: str = "") -> None:
-        """Asks for the end of a pod as a drain does. NotNow where a disruption budget forbids it for the time being."""
+        """Asks for the end of a pod as a drain does. Throttled while a disruption budget forbids it."""
         options = {"preconditions": {"uid": uid}} if uid else {}
         for api in _EVICTIONS[_EVICTIONS.index(self._eviction) :]:
             eviction = {
@@ -254,7 +254,7 @@ class Kube:
 def open_kube(kubeconfig: Path | None) -> Kube:
     """Connects with a kubeconfig file, or None for the service account of the pod this runs in.
 
-    Away where neither can be read; no request is made yet.
+    Unavailable where neither can be read; no request is made yet.
     """
     return Kube(access(kubeconfig))
 

@@ -43,7 +43,7 @@ class NotPlain(Exception):
 def access(kubeconfig: Path | None) -> Access:
     """By a kubeconfig file, or None for the service account of the pod this runs in.
 
-    Away where neither can be read; no request is made yet.
+    Unavailable where neither can be read; no request is made yet.
     """
     try:
         return of_kubeconfig(kubeconfig) if kubeconfig else of_service_account()
@@ -179,7 +179,7 @@ def _pool(cert_reqs: str = "CERT_REQUIRED", **how: Any) -> urllib3.PoolManager:
 
 
 def _by_package(load: Callable[..., Any]) -> Access:
-    """load: fills its keyword argument `client_configuration`. Away where it fails.
+    """load: fills its keyword argument `client_configuration`. Unavailable where it fails.
 
     Of the package `kubernetes`, the address, the TLS pool and the token are used: its typed objects cost three times
     the time and memory of raw ones.

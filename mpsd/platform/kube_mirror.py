@@ -1,6 +1,6 @@
 """Keeps a copy of some objects of the Kubernetes API: lists them, then watches what changes.
 
-One rule: the copy is what the server said last, and it never becomes empty because the server is away: how long it has
+The copy is what the server said last, and it never becomes empty because the server is away: how long it has
 been out of sync is said beside it.
 """
 

@@ -136,7 +136,7 @@ class Transport:
         self._access = access
 
     def exchange(self, ask: Ask, deadline_s: float) -> tuple[int, bytes]:
-        """The status and the whole body. Away where nobody answers."""
+        """The status and the whole body. Unavailable where nobody answers."""
         try:
             answer = self._send(ask, deadline_s, streaming=False)
         except UNREACHED as error:
@@ -144,7 +144,7 @@ class Transport:
         return answer.status, answer.data
 
     def date(self, ask: Ask, deadline_s: float) -> str:
-        """The header Date of an answer, whatever else it says. Away where nobody answers."""
+        """The header Date of an answer, whatever else it says. Unavailable where nobody answers."""
         try:
             return str(self._send(ask, deadline_s, streaming=False).headers.get("Date", ""))
         except UNREACHED as error:
@@ -256,7 +256,7 @@ class WatchEvent:
 class Watch:
     """One watch under way. An async iterator of changes; it ends when the server ends it, as servers do after minutes.
 
-    While it goes on it raises Expired, or Away where nothing came for too long or the connection broke.
+    While it goes on it raises Expired, or Unavailable where nothing came for too long or the connection broke.
     """
 
     def __init__(self, transport: Transport, ask: Ask, deadline_s: float, silence_s: float) -> None:

@@ -1,6 +1,6 @@
 """Asks the agent of this machine, over its Unix socket.
 
-One rule: a socket that is not there, or that nobody listens on, is NotRunning with the remedy, never a traceback.
+A socket that is not there, or that nobody listens on, is NotRunning with the remedy, never a traceback.
 """
 
 import http.client

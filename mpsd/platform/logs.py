@@ -1,6 +1,6 @@
 """Logging: one line an event, with fields; JSON for machines, colour for a terminal.
 
-One rule: configured once, by the process's entry point; everyone else asks for a logger and never formats.
+The entry point of a process configures them once; everything else takes a logger and formats nothing.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """NVML: which GPUs there are, what is used of them and by whom.
 
-One rule: what NVML cannot say is an error (NvmlFailed), never zero. The library is pynvml, or the simulator's object
+What NVML cannot say is an error (NvmlFailed), never zero. The library is pynvml, or the simulator's object
 with the same functions; nothing here knows which.
 """
 

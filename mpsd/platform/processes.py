@@ -1,6 +1,6 @@
 """Processes of this machine: who one is, whether it still is, what it carries, and signals that cannot hit another.
 
-One rule: nothing is signalled without proof of identity (pid, start time, boot id), held by a pidfd while it is sent.
+Nothing is signalled without proof of identity (pid, start time, boot id), held by a pidfd while it is sent.
 """
 
 import os
@@ -174,13 +174,11 @@ def descendants_of(pid: int) -> tuple[int, ...]:
         return ()
 
 
-# Which of many processes still live, in one question to the kernel.
-#
-# One rule: a process is in here only with a pidfd of its own, so a later one with the same pid can never stand for it.
-
-
 class ProcessSet:
-    """Those that lived when `ask` was called last."""
+    """Those of many processes that lived when `ask` was called last, which is one question to the kernel.
+
+    Each is in here by a pidfd of its own, so a later one with the same pid never stands for it.
+    """
 
     def __init__(self) -> None:
         self._poll = select.poll()

@@ -1,6 +1,8 @@
-"""Asks the API server whose token it is and whether its owner may read: TokenReview, then SubjectAccessReview.
+"""The TCP ports on which readers (Prometheus, a browser) are served.
 
-One rule: a token goes to the API server and nowhere else: into no log, no answer and no message of an error.
+On a loopback address whoever is on this machine may read; on any other nobody is served without TLS and a Kubernetes
+token whose owner may get the path, by TokenReview and SubjectAccessReview. A token goes to the API server and nowhere
+else: into no log, no answer and no message of an error.
 """
 
 import asyncio
@@ -95,21 +97,20 @@ class TokenReviewer:
 
 
 def token_reviewer(kubeconfig: Path | None) -> TokenReviewer:
-    """kubeconfig None: the service account of this pod. Away where neither can be read; nobody is asked yet."""
+    """kubeconfig None: the service account of this pod. Unavailable where neither can be read; nobody is asked yet."""
     return TokenReviewer(open_kube(kubeconfig))
 
-
-# The certificate that readers are shown where others get in: one made at start, or that of a folder.
-#
-# One rule: the key of the one that is made is in memory alone, and one in a folder that cannot be used leaves the last
-# good one in force.
 
 _LIFE_S = 3650 * DAY_S  # as long as a process may live
 _LOOK_S = 10.0  # between two looks at the folder
 
 
 class ReadersCertificate:
-    """folder: of tls.crt and tls.key; None: it is made."""
+    """The certificate that readers are shown where others get in: one made at start, whose key is in memory alone, or
+    that of a folder, where one that cannot be used leaves the last good one in force.
+
+    folder: of tls.crt and tls.key; None: it is made.
+    """
 
     def __init__(self, folder: Path | None, log: Logger) -> None:
         self._folder = folder
@@ -157,11 +158,6 @@ def _made() -> Pair:
     name, now = socket.gethostname(), time.time()
     return issue(new_authority(f"mpsd on {name}", now, _LIFE_S), [name, "localhost"], now, _LIFE_S)
 
-
-# The TCP ports on which readers (Prometheus, a browser) are served: who comes in where, and who is asked for a token.
-#
-# One rule: on a loopback address whoever is on this machine may read; on any other nobody is served without TLS and a
-# Kubernetes token whose owner may get the path.
 
 _LONGEST_BODY = 4096
 _LAST_REQUESTS_S = 1.0  # a scrape that is cut is made again, and a stream has no end to wait for
@@ -264,7 +260,6 @@ class ReadersPort:
         return verdict
 
     async def _context(self) -> ssl.SSLContext:
-
         shown = ReadersCertificate(self._certificate, self._log)
         await shown.load()
         if self._certificate:

@@ -1,6 +1,6 @@
 """Small files that outlive a process: one JSON value each, written whole or not at all.
 
-One rule: a file that cannot be read as what it should be is treated as absent and reported, never half used.
+A file that cannot be read as what it should be is treated as absent and reported, never half used.
 """
 
 import os

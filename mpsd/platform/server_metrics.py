@@ -1,6 +1,6 @@
 """The metrics that every server of a cluster has: its process, its certificates, its limits.
 
-One rule: it names and explains none: the table in `model.metrics_names` does.
+Their names and meanings are in `model.metrics`.
 """
 
 from collections.abc import Mapping

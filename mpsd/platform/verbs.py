@@ -1,6 +1,6 @@
 """What the programs `mpsd` and `kubectl-mps` share: verbs that are loaded when they are used, and how a program ends.
 
-One rule: a verb costs what it needs, so `mpsd explain` starts no event loop and works without the node's libraries.
+A verb costs what it needs, so `mpsd explain` starts no event loop and works without the node's libraries.
 """
 
 import inspect

@@ -1,7 +1,4 @@
-"""Waiting for something to become true, with a deadline.
-
-One rule: no wait without one, and what was waited for is in the error.
-"""
+"""Waits until something is true, always with a deadline; the error names what was waited for."""
 
 from collections.abc import Callable
 from typing import Any

@@ -153,7 +153,7 @@ class _BrokenDocument(Exception):
 
 
 def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
-    """The line each document starts on; _Unreadable where they nest too deep or hold too much for being built."""
+    """The line each document starts on; _BrokenDocument where they nest too deep or hold too much for being built."""
     lines: list[int] = []
     nodes = 0
     around: list[tuple[str | None, int]] = []  # of each open collection the anchor, and the nodes before it
@@ -190,7 +190,7 @@ def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
 
 
 def _check_anchor(event: yaml.NodeEvent, anchored: Mapping[str, int | None]) -> None:
-    """_Unreadable where an alias stands for nothing or for what it is in, and where an anchor or a tag is ambiguous."""
+    """_BrokenDocument where an alias stands for nothing or for what it is in, or an anchor or a tag is ambiguous."""
     name = str(event.anchor)
     if isinstance(event, yaml.AliasEvent):
         if name not in anchored:

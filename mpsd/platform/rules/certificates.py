@@ -1,6 +1,6 @@
 """When a certificate is made, renewed, switched to and forgotten.
 
-One rule: at every moment what is served can be verified with what API servers may still hold. So a new authority is
+At every moment what is served can be verified with what API servers may still hold. So a new authority is
 first only trusted, signs once both webhook configurations have named it for a while, and the one before it stays
 trusted for as long as anything that it signed.
 """
@@ -113,7 +113,7 @@ def _serving_is_due(
 
 # How the webhook tells when its own certificate ends, for whom may not read the Secret that it is in.
 #
-# One rule: of replicas that serve different certificates the earliest end stands there. Whoever serves one that ends
+# Of replicas that serve different certificates the earliest end stands there. Whoever serves one that ends
 # earlier puts it there; whoever serves a later one does so once, and then hourly, for the one that said the earlier may
 # be gone.
 

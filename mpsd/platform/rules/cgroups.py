@@ -1,6 +1,6 @@
 """Which pod a process belongs to, by its cgroup.
 
-One rule: the outermost pod of this node counts. A container that may make cgroups of its own (Docker or kind in a pod)
+The outermost pod of this node counts. A container that may make cgroups of its own (Docker or kind in a pod)
 writes whatever names it likes below its pod, and nothing above it.
 
 The forms that are read, of kubelet's own code and of what people saw on nodes:
@@ -117,7 +117,7 @@ def _container(step: str) -> str:
 
 # Which container without Kubernetes a process is in, by its cgroup.
 #
-# One rule: a cgroup counts for a container only where it is that container's alone; of several that a process is in,
+# A cgroup counts for a container only where it is that container's alone; of several that a process is in,
 # the innermost counts, and where the hierarchies of v1 name different containers, none is believed.
 
 

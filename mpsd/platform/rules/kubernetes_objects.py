@@ -1,6 +1,6 @@
 """Finds the pod in a decoded Kubernetes object, and the objects in a list of them.
 
-One rule: any JSON whatever is an object with its problems; nothing here raises.
+Any JSON whatever is an object with its problems; nothing here raises.
 """
 
 from collections.abc import Iterator, Mapping
@@ -155,7 +155,7 @@ def _text(fields: Fields, key: str) -> str:
 
 # A Node of the cluster as far as it decides who may run there: its labels, taints and state, and its address.
 #
-# One rule: what cannot be read of it keeps nobody away; this explains what the scheduler decides, and decides nothing.
+# What cannot be read of it keeps nobody away; this explains what the scheduler decides, and decides nothing.
 
 LABELS = ("ack.node.gpu.schedule=mps", "mpsd.io/share=mps")  # of nodes that mpsd's DaemonSets run on; any of them does
 UNKNOWN_ADDRESS = "unknown"

@@ -1,6 +1,6 @@
 """Turns what a limits file holds into `Policy` or `GpuFacts`, or into every problem in it.
 
-One rule: nothing is guessed and nothing is ignored; a field that is unknown, missing, of the wrong type or at odds
+Nothing is guessed and nothing is ignored; a field that is unknown, missing, of the wrong type or at odds
 with another is a problem with its path and a remedy.
 """
 

@@ -1,6 +1,6 @@
 """Who may read what mpsd tells on a port: what the API server is asked, what its answers mean, and for how long.
 
-One rule: whoever is not known to have the right is refused, and where nobody can be asked, too; no token is kept, only
+Whoever is not known to have the right is refused, and where nobody can be asked, too; no token is kept, only
 its hash.
 Source: https://kubernetes.io/docs/reference/access-authn-authz/webhook/ and .../authorization/
 """
