@@ -13,10 +13,10 @@ import yaml
 from mpsd.simulator.api_server.cluster import SimulatedCluster
 from mpsd.simulator.api_server.kinds import CRDS, PODS, Object
 from mpsd.simulator.api_server.server import ApiServer, write_kubeconfig
-from mpsd.simulator.kubelet.api_source import ApiServerSource as PodsOfApi
-from mpsd.simulator.kubelet.api_source import read_kubeconfig
 from mpsd.simulator.kubelet.kubelet import Kubelet, SimulatedKubeletSettings
-from mpsd.simulator.kubelet.versions import NEWEST, KubeletPace
+from mpsd.simulator.kubelet.pods import NEWEST, KubeletPace
+from mpsd.simulator.kubelet.sources import ApiServerSource as PodsOfApi
+from mpsd.simulator.kubelet.sources import read_kubeconfig
 
 NODE = "bench"
 MEMORY, PERCENT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"

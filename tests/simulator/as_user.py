@@ -11,7 +11,7 @@ import sys
 uid, module, arguments = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
 main = importlib.import_module(module).main
 if module == "mpsd.simulator.mps.control_daemon":
-    importlib.import_module("mpsd.simulator.mps.daemon_start" if arguments else "mpsd.simulator.mps.question")
+    importlib.import_module("mpsd.simulator.mps.daemon" if arguments else "mpsd.simulator.mps.question")
 os.setgroups([])
 os.setgid(uid)
 os.setuid(uid)

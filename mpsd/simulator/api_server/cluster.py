@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from mpsd.simulator.api_server.admission import Admitted, Attempt, WebhookAdmission
-from mpsd.simulator.api_server.defaults import stamp
+from mpsd.simulator.api_server.admission import Admitted, Attempt, Reviews, WebhookAdmission
+from mpsd.simulator.api_server.bodies import patched, stamp
 from mpsd.simulator.api_server.kinds import (
     DAEMON_SETS,
     EVENTS,
@@ -22,16 +22,17 @@ from mpsd.simulator.api_server.kinds import (
     NODES,
     PODS,
     REVISIONS,
+    ApiRefusal,
+    Cause,
     Kinds,
     Object,
     ObjectKind,
+    invalid,
+    labels_of,
+    modified,
 )
 from mpsd.simulator.api_server.objects import ObjectKey, Objects, Store
-from mpsd.simulator.api_server.patches import patched
-from mpsd.simulator.api_server.refusals import ApiRefusal, Cause, invalid, modified
-from mpsd.simulator.api_server.reviews import Reviews
 from mpsd.simulator.api_server.scheduler import Scheduler, is_kept_away
-from mpsd.simulator.api_server.selectors import labels_of
 
 # Runs the DaemonSets of the simulated cluster: a pod on every node that their selector picks, and a ControllerRevision
 # for every template that they have had.

@@ -4,11 +4,93 @@ One rule: a kind that is not in the table does not exist, and asking for it is 4
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mpsd.simulator.api_server.refusals import Cause
+# What the simulated API server says no with.
+#
+# One rule: code, reason and words are those of Kubernetes, since clients act by them.
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    field: str
+    message: str
+    reason: str = "FieldValueInvalid"
+
+
+class ApiRefusal(Exception):
+    """An answer other than 2xx."""
+
+    def __init__(self, code: int, reason: str, message: str, causes: tuple[Cause, ...] = ()) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.causes = causes
+
+    def status(self) -> dict[str, Any]:
+        """The object that says it."""
+        causes = [{"reason": one.reason, "message": one.message, "field": one.field} for one in self.causes]
+        return {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code,
+            **({"details": {"causes": causes}} if causes else {}),
+        }
+
+
+def not_found(plural: str, name: str) -> ApiRefusal:
+    return ApiRefusal(404, "NotFound", f'{plural} "{name}" not found')
+
+
+def no_such_path() -> ApiRefusal:
+    return ApiRefusal(404, "NotFound", "the server could not find the requested resource")
+
+
+def already_exists(plural: str, name: str) -> ApiRefusal:
+    return ApiRefusal(409, "AlreadyExists", f'{plural} "{name}" already exists')
+
+
+def conflict(plural: str, name: str, why: str) -> ApiRefusal:
+    return ApiRefusal(409, "Conflict", f'Operation cannot be fulfilled on {plural} "{name}": {why}')
+
+
+def modified(plural: str, name: str) -> ApiRefusal:
+    why = "the object has been modified; please apply your changes to the latest version and try again"
+    return conflict(plural, name, why)
+
+
+def invalid(kind: str, name: str, causes: list[Cause]) -> ApiRefusal:
+    words = ", ".join(f"{cause.field}: {cause.message}" for cause in causes)
+    return ApiRefusal(422, "Invalid", f'{kind} "{name}" is invalid: {words}', tuple(causes))
+
+
+def bad_request(message: str) -> ApiRefusal:
+    return ApiRefusal(400, "BadRequest", message)
+
+
+def forbidden(message: str) -> ApiRefusal:
+    return ApiRefusal(403, "Forbidden", message)
+
+
+def expired(version: str) -> ApiRefusal:
+    return ApiRefusal(410, "Expired", f"too old resource version: {version}")
+
+
+def too_new(version: str) -> ApiRefusal:
+    cause = Cause("", "Too large resource version", "ResourceVersionTooLarge")
+    return ApiRefusal(504, "Timeout", f"Timeout: Too large resource version: {version}", (cause,))
+
+
+def too_many_requests(message: str) -> ApiRefusal:
+    return ApiRefusal(429, "TooManyRequests", message)
+
 
 Object = dict[str, Any]
 
@@ -238,3 +320,95 @@ def _repetitions(value: list[Any], schema: Mapping[str, Any], path: str) -> Iter
         if key in seen:
             yield Cause(f"{path}[{index}]", f"Duplicate value: {key!r}", "FieldValueDuplicate")
         seen.append(key)
+
+
+# Label and field selectors of the simulated API server.
+#
+# One rule: a selector that Kubernetes would refuse is refused, so that nothing works here alone.
+
+Test = Callable[[Object], bool]
+
+_FIELDS = {
+    PODS.plural: {"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "status.phase", "status.podIP"},
+    NODES.plural: {"spec.unschedulable"},
+    EVENTS.plural: {
+        "involvedObject.kind",
+        "involvedObject.namespace",
+        "involvedObject.name",
+        "involvedObject.uid",
+        "reason",
+        "type",
+        "source",
+    },
+}
+_ELSEWHERE = {(EVENTS.plural, "source"): "source.component"}  # a selector's field that is not where its name says
+_TERM = re.compile(r"(?P<key>[^=!]+)(?P<operator>==|!=|=)(?P<value>.*)")
+_SET = re.compile(r"(?P<key>\S+)\s+(?P<operator>in|notin)\s+\((?P<values>[^)]*)\)")
+_COMMAS = re.compile(r",(?![^(]*\))")  # those that are not inside brackets
+
+
+def selected(kind: ObjectKind, fields: str, labels: str) -> Test:
+    """Whether an object is selected by both. Refused for what cannot be read, or a field that cannot be asked for."""
+    tests = [_field(kind, term) for term in fields.split(",") if term]
+    tests += [_label(term.strip()) for term in _COMMAS.split(labels) if term.strip()]
+    return lambda thing: all(test(thing) for test in tests)
+
+
+def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """A selector as objects hold it: matchLabels and matchExpressions. An empty one matches everything."""
+    if not (selector.get("matchLabels") or {}).items() <= labels.items():
+        return False
+    return all(_expressed(expression, labels) for expression in selector.get("matchExpressions") or [])
+
+
+def at(thing: Object, path: str) -> str:
+    """The field at a path such as spec.nodeName; empty where there is none."""
+    found: Any = thing
+    for step in path.split("."):
+        found = found.get(step) if isinstance(found, dict) else None
+    return "" if found is None else str(found).lower() if isinstance(found, bool) else str(found)
+
+
+def labels_of(thing: Object) -> dict[str, str]:
+    return (thing.get("metadata") or {}).get("labels") or {}
+
+
+def _field(kind: ObjectKind, term: str) -> Test:
+    match = _TERM.fullmatch(term)
+    if not match:
+        raise bad_request(f"invalid field selector: {term!r}")
+    key, operator, value = match["key"], match["operator"], match["value"]
+    if key not in {"metadata.name", "metadata.namespace"} | _FIELDS.get(kind.plural, set()):
+        raise bad_request(f'field label not supported: {key} (kind "{kind.name}")')
+    path = _ELSEWHERE.get((kind.plural, key), key)
+    return lambda thing: (at(thing, path) == value) is not (operator == "!=")
+
+
+def _label(term: str) -> Test:
+    if match := _SET.fullmatch(term):
+        key, values = match["key"], {value.strip() for value in match["values"].split(",")}
+        wanted = match["operator"] == "in"
+        return lambda thing: (labels_of(thing).get(key) in values) is wanted
+    if match := _TERM.fullmatch(term):
+        key, value, differs = match["key"].strip(), match["value"].strip(), match["operator"] == "!="
+        return lambda thing: (labels_of(thing).get(key) == value) is not differs
+    if term.startswith("!"):
+        return lambda thing: term[1:].strip() not in labels_of(thing)
+    if re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?", term):
+        return lambda thing: term in labels_of(thing)
+    raise bad_request(f"unable to parse requirement: {term!r}")
+
+
+def _expressed(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    key, values = expression["key"], expression.get("values") or []
+    match expression["operator"]:
+        case "In":
+            return labels.get(key) in values
+        case "NotIn":
+            return labels.get(key) not in values
+        case "Exists":
+            return key in labels
+        case "DoesNotExist":
+            return key not in labels
+        case other:
+            raise bad_request(f'"{other}" is not a valid label selector operator')

@@ -12,11 +12,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from mpsd.simulator.api_server import refusals
-from mpsd.simulator.api_server.defaults import check, new_object, stamp, typed
-from mpsd.simulator.api_server.kinds import BUDGETS, CRDS, NAMESPACES, PODS, Kinds, Object, ObjectKind, unknown_keywords
-from mpsd.simulator.api_server.refusals import Cause, expired
-from mpsd.simulator.api_server.selectors import labels_of, matches
+from mpsd.simulator.api_server import kinds as refusals
+from mpsd.simulator.api_server.bodies import check, new_object, stamp, typed
+from mpsd.simulator.api_server.kinds import (
+    BUDGETS,
+    CRDS,
+    NAMESPACES,
+    PODS,
+    Cause,
+    Kinds,
+    Object,
+    ObjectKind,
+    expired,
+    labels_of,
+    matches,
+    unknown_keywords,
+)
 
 # Every object of the simulated API server, and what became of each.
 #

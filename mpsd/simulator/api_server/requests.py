@@ -14,10 +14,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from mpsd.simulator.api_server.kinds import NAMESPACES, PODS, Kinds, Object, ObjectKind
+from mpsd.simulator.api_server.kinds import (
+    NAMESPACES,
+    PODS,
+    ApiRefusal,
+    Kinds,
+    Object,
+    ObjectKind,
+    Test,
+    bad_request,
+    selected,
+)
 from mpsd.simulator.api_server.objects import ObjectKey, Store, Stored
-from mpsd.simulator.api_server.refusals import ApiRefusal, bad_request
-from mpsd.simulator.api_server.selectors import Test, selected
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,8 @@ nothing else; cores and memory of the machine are never short here.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from mpsd.simulator.api_server.kinds import NODES, PODS, Object
+from mpsd.simulator.api_server.kinds import NODES, PODS, ApiRefusal, Object, labels_of
 from mpsd.simulator.api_server.objects import ObjectKey, Objects, set_condition
-from mpsd.simulator.api_server.refusals import ApiRefusal
-from mpsd.simulator.api_server.selectors import labels_of
 
 _NAME = "default-scheduler"
 _ENDED = frozenset({"Succeeded", "Failed"})

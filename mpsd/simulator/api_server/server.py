@@ -33,11 +33,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from mpsd.simulator.api_server import refusals
-from mpsd.simulator.api_server.admission import Admitted
+from mpsd.simulator.api_server import kinds
+from mpsd.simulator.api_server.admission import REVIEWS, Admitted
 from mpsd.simulator.api_server.cluster import SimulatedCluster
-from mpsd.simulator.api_server.kinds import PODS, Object
-from mpsd.simulator.api_server.refusals import ApiRefusal
+from mpsd.simulator.api_server.kinds import PODS, ApiRefusal, Object
 from mpsd.simulator.api_server.requests import (
     Target,
     Watched,
@@ -48,7 +47,6 @@ from mpsd.simulator.api_server.requests import (
     read_target,
     table,
 )
-from mpsd.simulator.api_server.reviews import REVIEWS
 
 # The certificate that the simulated API server shows, new at every start.
 #
@@ -248,7 +246,7 @@ class ApiServer:
             return _json(self.cluster.reviews.answer(request.path, await _body(request)), 201)
         target = read_target(request.path, self.cluster.kinds)
         if target is None:
-            raise refusals.no_such_path()
+            raise kinds.no_such_path()
         return await self._of_objects(request, target)
 
     async def _of_objects(self, request: web.Request, target: Target) -> web.StreamResponse:
@@ -302,7 +300,7 @@ class ApiServer:
         elif body.get("apiVersion") in {"policy/v1", "policy/v1beta1"}:
             self.cluster.objects.evict(target.namespace, target.name, body)
         else:
-            raise refusals.bad_request(f"no kind Eviction is registered for version {body.get('apiVersion')!r}")
+            raise kinds.bad_request(f"no kind Eviction is registered for version {body.get('apiVersion')!r}")
         return _json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}, 201)
 
     async def _delete_all(self, request: web.Request, target: Target) -> web.Response:
@@ -316,7 +314,7 @@ class ApiServer:
     async def _list(self, request: web.Request, target: Target) -> web.Response:
         options, store = list_options(request.query), self.cluster.store
         if options.version is not None and options.version > store.version:
-            raise refusals.too_new(str(options.version))
+            raise kinds.too_new(str(options.version))
         test = options.test(target.kind)
         found = [(key, thing) for key, thing in store.all(target.kind, target.namespace) if test(thing)]
         rest = [(key, thing) for key, thing in found if options.after is None or key > options.after]
@@ -334,7 +332,7 @@ class ApiServer:
     async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
         options, store = list_options(request.query), self.cluster.store
         if options.version is not None and options.version > store.version:
-            raise refusals.too_new(str(options.version))
+            raise kinds.too_new(str(options.version))
         watched = Watched(
             kind=target.kind,
             version=target.version,
@@ -380,7 +378,7 @@ async def _body(request: web.Request) -> Any:
     try:
         return yaml.safe_load(sent) if "yaml" in request.content_type else msgspec.json.decode(sent or b"{}")
     except (msgspec.DecodeError, yaml.YAMLError) as error:
-        raise refusals.bad_request(f"the body cannot be read: {error}") from None
+        raise kinds.bad_request(f"the body cannot be read: {error}") from None
 
 
 def write_kubeconfig(server: ApiServer, folder: Path) -> Path:

@@ -28,7 +28,7 @@ from mpsd.platform.settings import Settings, settings
 from mpsd.platform.waiting import wait_until
 from mpsd.simulator import own_mpsd
 from mpsd.simulator.demo.story import DemoFailed
-from mpsd.simulator.kubelet.api_source import read_kubeconfig
+from mpsd.simulator.kubelet.sources import read_kubeconfig
 
 # The simulated API server, as a user of the demo's cluster asks it.
 #

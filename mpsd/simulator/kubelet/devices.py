@@ -14,8 +14,7 @@ from typing import Any
 from mpsd.kubelet.rules.allocation import Answer, DeviceNode, HostMount
 from mpsd.model.pod import Role
 from mpsd.simulator.kubelet.plugins import PluginFailed, PluginSocket, PluginTable
-from mpsd.simulator.kubelet.pods import SimContainer, SimPod
-from mpsd.simulator.kubelet.versions import KubeletPace, Version
+from mpsd.simulator.kubelet.pods import KubeletPace, SimContainer, SimPod, Version
 
 # Which devices each container of the simulated kubelet holds, and what it gets for them, kept in a file.
 #

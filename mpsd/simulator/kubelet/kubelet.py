@@ -21,13 +21,11 @@ import grpc
 from mpsd.kubelet.api import podresources_pb2 as wire
 from mpsd.kubelet.api import podresources_pb2_grpc as services
 from mpsd.model.pod import Role
-from mpsd.simulator.kubelet.api_source import ApiAccess, ApiServerSource, read_kubeconfig
 from mpsd.simulator.kubelet.containers import Containers, Running
 from mpsd.simulator.kubelet.devices import DeviceManager
 from mpsd.simulator.kubelet.plugins import PluginFailed
-from mpsd.simulator.kubelet.pods import SimPod, read_pod
-from mpsd.simulator.kubelet.sources import PodSource, SourceUnavailable
-from mpsd.simulator.kubelet.versions import OLDEST, VERSIONS, KubeletPace, Version
+from mpsd.simulator.kubelet.pods import OLDEST, VERSIONS, KubeletPace, SimPod, Version, read_pod
+from mpsd.simulator.kubelet.sources import ApiAccess, ApiServerSource, PodSource, SourceUnavailable, read_kubeconfig
 from mpsd.simulator.kubelet.worker import PodWorker, rejection
 
 # The PodResources API of the simulated kubelet.

@@ -14,7 +14,7 @@ import grpc
 from mpsd.kubelet.api import deviceplugin_pb2 as wire
 from mpsd.kubelet.api import deviceplugin_pb2_grpc as services
 from mpsd.kubelet.rules.allocation import Answer, Device, DeviceNode, HostMount
-from mpsd.simulator.kubelet.versions import KubeletPace, Version
+from mpsd.simulator.kubelet.pods import KubeletPace, Version
 
 _VERSION = "v1beta1"
 _PRE_START_S = 30.0

@@ -16,8 +16,7 @@ from mpsd.model.pod import Role
 from mpsd.simulator.kubelet.containers import CannotCreate, ContainerRun, Containers, Ended, NotStarted, Running
 from mpsd.simulator.kubelet.devices import DeviceManager
 from mpsd.simulator.kubelet.plugins import PluginFailed
-from mpsd.simulator.kubelet.pods import SimContainer, SimPod
-from mpsd.simulator.kubelet.versions import KubeletPace
+from mpsd.simulator.kubelet.pods import KubeletPace, SimContainer, SimPod
 
 # What the simulated kubelet says of a pod: its status, in the API's form.
 

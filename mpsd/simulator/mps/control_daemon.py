@@ -121,7 +121,7 @@ def _ask(commands: "Iterable[str]") -> int:
 
 
 def _start(*, multiuser: bool, foreground: bool) -> int:
-    from mpsd.simulator.mps.daemon_start import start
+    from mpsd.simulator.mps.daemon import start
 
     if multiuser and os.geteuid() != 0:
         print("Only root user may enable -multiuser-server!", file=sys.stderr)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.simulator.kubelet.versions import NEWEST, OLDEST, Version
+from mpsd.simulator.kubelet.pods import NEWEST, OLDEST, Version
 from tests.simulator.kubelet.world import World, play
 
 Story = Callable[[World], Coroutine[Any, Any, None]]

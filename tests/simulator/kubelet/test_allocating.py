@@ -6,7 +6,7 @@ from mpsd.kubelet.rules.allocation import Answer, DeviceNode, HostMount
 from mpsd.kubelet.rules.ledger import ContainerDevices
 from mpsd.kubelet.rules.node_pods import ContainerName
 from mpsd.model.problem import InvalidInput, Problem
-from mpsd.simulator.kubelet.versions import NEWEST, OLDEST
+from mpsd.simulator.kubelet.pods import NEWEST, OLDEST
 from tests.simulator.kubelet.conftest import Story
 from tests.simulator.kubelet.world import MEMORY, PERCENT, World, container, play
 

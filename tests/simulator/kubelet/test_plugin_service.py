@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from mpsd.kubelet.client import register
 from mpsd.kubelet.device_plugin import PluginServer, PluginService
-from mpsd.simulator.kubelet.versions import CONFUSED
+from mpsd.simulator.kubelet.pods import CONFUSED
 from tests.simulator.kubelet.conftest import Story
 from tests.simulator.kubelet.world import MEMORY, Plugin, World, play
 

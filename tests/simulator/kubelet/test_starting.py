@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from mpsd.kubelet.rules.allocation import Answer, DeviceNode
-from mpsd.simulator.kubelet.versions import NEWEST, OLDEST
+from mpsd.simulator.kubelet.pods import NEWEST, OLDEST
 from tests.simulator.kubelet.conftest import Story
 from tests.simulator.kubelet.world import MEMORY, World, lives, play
 

@@ -14,9 +14,9 @@ from mpsd.kubelet.device_plugin import PluginServer
 from mpsd.simulator.api_server.cluster import SimulatedCluster
 from mpsd.simulator.api_server.server import ApiServer as Server
 from mpsd.simulator.api_server.server import write_kubeconfig
-from mpsd.simulator.kubelet.api_source import ApiAccess, ApiServerSource, read_kubeconfig
 from mpsd.simulator.kubelet.kubelet import Kubelet, SimulatedKubeletSettings
-from mpsd.simulator.kubelet.versions import KubeletPace
+from mpsd.simulator.kubelet.pods import KubeletPace
+from mpsd.simulator.kubelet.sources import ApiAccess, ApiServerSource, read_kubeconfig
 from tests.simulator.kubelet.world import DEADLINE_S, MEMORY, Plugin, container
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"

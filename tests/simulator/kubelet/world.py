@@ -16,8 +16,8 @@ from mpsd.platform import processes
 from mpsd.platform.waiting import until
 from mpsd.simulator.kubelet.containers import ContainerRun, Running
 from mpsd.simulator.kubelet.kubelet import Kubelet, SimulatedKubeletSettings
+from mpsd.simulator.kubelet.pods import KubeletPace, Version
 from mpsd.simulator.kubelet.sources import PodsInMemory
-from mpsd.simulator.kubelet.versions import KubeletPace, Version
 
 MEMORY, PERCENT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 KINDS = {MEMORY: "memory", PERCENT: "percent"}
