@@ -1,6 +1,6 @@
 """A simulated card: a small shared file that says which process holds how much of a GPU's memory.
 
-One rule: a process that is dead holds nothing. Nobody has to clean up after a SIGKILL, as on the real thing; a slot
+A process that is dead holds nothing. Nobody has to clean up after a SIGKILL, as on the real thing; a slot
 counts only while /proc shows its process with the same start time.
 """
 

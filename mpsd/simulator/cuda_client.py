@@ -5,7 +5,7 @@
 Its twin on a real GPU is mpsd/bench/cuda_client.py, which has the actions and the lines at its top. What it says of
 speed is played: proportions that an H200 was seen to keep.
 
-One rule: sleeping costs nothing. A held context is a blocked process, so that a hundred of them can be started.
+Sleeping costs nothing. A held context is a blocked process, so that a hundred of them can be started.
 """
 
 import json

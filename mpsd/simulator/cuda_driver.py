@@ -1,6 +1,6 @@
 """libcuda as a simulated process has it: cuInit, one context, memory, and the error that stays.
 
-One rule: whether the process is an MPS client is decided as the driver decides it, by whether something answers at the
+Whether the process is an MPS client is decided as the driver decides it, by whether something answers at the
 pipe directory; if nothing does it runs beside MPS, without limits and without a word.
 """
 

@@ -1,6 +1,6 @@
 """The GPUs of a simulated machine, as its programs read them.
 
-One rule: the standard library and what core knows of libcuda, and every table worked out beforehand, because each
+The standard library and what core knows of libcuda, and every table worked out beforehand, because each
 simulated process reads this at its start. `node` writes the file.
 """
 

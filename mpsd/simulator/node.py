@@ -1,6 +1,6 @@
 """A simulated machine with GPUs, in a folder.
 
-One rule: what the simulator knows about a card comes from `limits/gpus.yaml`, worked out into tables here, so that the
+What the simulator knows about a card comes from `limits/gpus.yaml`, worked out into tables here, so that the
 programs need neither that file nor its reader.
 """
 

@@ -1,7 +1,7 @@
 # ruff: noqa: N801, N802, N803, N815  the names are pynvml's
 """NVML on the simulated machine: an object with those functions of the module `pynvml` that mpsd uses.
 
-One rule: names, arguments, attributes and errors are pynvml's (nvidia-ml-py), so that nothing that uses it can tell
+Names, arguments, attributes and errors are pynvml's (nvidia-ml-py), so that nothing that uses it can tell
 the difference.
 """
 

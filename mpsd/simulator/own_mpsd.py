@@ -1,6 +1,6 @@
 """`mpsd up` as a process of one's own, in a run directory of its own, and programs under it.
 
-One rule: it starts, asks and stops, and knows nothing of what should happen.
+It starts, asks and stops, and knows nothing of what should happen.
 """
 
 import ctypes
@@ -94,7 +94,7 @@ class OwnMpsd:
 
 # What a verb that plays or measures may leave behind, found and removed: processes, cgroups, a folder.
 #
-# One rule: whatever it starts descends from it, whoever its parent was, so nothing can get lost on the way.
+# Whatever it starts descends from it, whoever its parent was, so nothing can get lost on the way.
 
 _BECOME_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 _CGROUPS = Path("/sys/fs/cgroup")

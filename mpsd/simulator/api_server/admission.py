@@ -1,6 +1,6 @@
 """Asks the admission webhooks that are registered, over TLS, as an API server does.
 
-One rule: a webhook that cannot be asked counts as its failurePolicy says, and only webhooks with a url can be: nothing
+A webhook that cannot be asked counts as its failurePolicy says, and only webhooks with a url can be: nothing
 routes services here.
 """
 
@@ -181,7 +181,7 @@ def _review(attempt: Attempt, thing: Object) -> Object:
 
 # Whose token it is and what its owner may get: TokenRequest, TokenReview and SubjectAccessReview.
 #
-# One rule: tokens are those that it gave out for service accounts, and rights are what the ClusterRoles and Roles that it
+# Tokens are those that it gave out for service accounts, and rights are what the ClusterRoles and Roles that it
 # has say. A token opens no other door here: all that is the kubeconfig's.
 
 _WHOSE = "TokenReview"

@@ -1,6 +1,6 @@
 """What the API server adds to an object that is created, and what it will not take.
 
-One rule: only what mpsd, its kubelet and its tests can see is added; a field without a reader is not worth a line.
+Only what mpsd, its kubelet and its tests can see is added; a field without a reader is not worth a line.
 """
 
 import copy
@@ -125,7 +125,7 @@ _DEFAULTS = {PODS.plural: _default_pod, NAMESPACES.plural: _default_namespace, J
 
 # The three ways of patching an object.
 #
-# One rule: a patch is applied to a copy; what it was applied to stays as it was.
+# A patch is applied to a copy; what it was applied to stays as it was.
 
 # By which field the elements of a list are the same, for a strategic merge patch; a list that is not here is replaced.
 _KEYS: Mapping[str, str] = {

@@ -1,6 +1,6 @@
 """The simulated cluster behind the API: its objects, who may change them, and the controllers that do.
 
-One rule: it knows nothing of HTTP; `api_server` is one way to it.
+It knows nothing of HTTP; `api_server` is one way to it.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from mpsd.simulator.api_server.scheduler import Scheduler, is_kept_away
 # Runs the DaemonSets of the simulated cluster: a pod on every node that their selector picks, and a ControllerRevision
 # for every template that they have had.
 #
-# One rule: as in Kubernetes the newest revision is the one with the highest number, pods name theirs in the label
+# As in Kubernetes the newest revision is the one with the highest number, pods name theirs in the label
 # `controller-revision-hash`, and under OnDelete nothing but its own end replaces an old pod.
 #
 # A pod is made with its node written in it, where Kubernetes writes an affinity and lets the scheduler bind it.
@@ -151,7 +151,7 @@ def _is_ready(pod: Object) -> bool:
 # Removes what has lost its reason in the simulated cluster: what belonged to an object that is gone, and the contents
 # of a namespace that ends.
 #
-# One rule: an object goes when every owner that it names is gone, however it came to name them.
+# An object goes when every owner that it names is gone, however it came to name them.
 
 
 class Garbage:
@@ -190,7 +190,7 @@ def _ends(thing: Object) -> bool:
 
 # Runs the Jobs of the simulated cluster: makes their pods, and says how they end.
 #
-# One rule: a Job's state is counted from its pods, each time anew.
+# A Job's state is counted from its pods, each time anew.
 
 _RETRY_S = 1.0
 

@@ -1,6 +1,6 @@
 """The kinds of objects that the simulated API server keeps, those of custom resource definitions among them.
 
-One rule: a kind that is not in the table does not exist, and asking for it is 404, as in Kubernetes.
+A kind that is not in the table does not exist, and asking for it is 404, as in Kubernetes.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any
 
 # What the simulated API server says no with.
 #
-# One rule: code, reason and words are those of Kubernetes, since clients act by them.
+# Code, reason and words are those of Kubernetes, since clients act by them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def kind_of_definition(definition: Mapping[str, Any]) -> ObjectKind:
 
 # The structural schemas of custom resources: what an object may say, and what is silently dropped.
 #
-# One rule: what mpsd's own definitions use is checked; a keyword that is not known here is an error of the definition.
+# What mpsd's own definitions use is checked; a keyword that is not known here is an error of the definition.
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -324,7 +324,7 @@ def _repetitions(value: list[Any], schema: Mapping[str, Any], path: str) -> Iter
 
 # Label and field selectors of the simulated API server.
 #
-# One rule: a selector that Kubernetes would refuse is refused, so that nothing works here alone.
+# A selector that Kubernetes would refuse is refused, so that nothing works here alone.
 
 Test = Callable[[Object], bool]
 

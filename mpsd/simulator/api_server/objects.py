@@ -1,6 +1,6 @@
 """What can be done to the objects of the simulated API server: create, update, delete, bind, evict.
 
-One rule: everything that comes from outside (a client, a kubelet, a controller of ours) changes objects here and
+Everything that comes from outside (a client, a kubelet, a controller of ours) changes objects here and
 nowhere else, so that versions, conflicts and deletions are the same for all.
 """
 
@@ -31,7 +31,7 @@ from mpsd.simulator.api_server.kinds import (
 
 # Every object of the simulated API server, and what became of each.
 #
-# One rule: a stored object is never changed, only replaced, and every replacement counts the one resourceVersion up.
+# A stored object is never changed, only replaced, and every replacement counts the one resourceVersion up.
 
 HISTORY = 10_000  # changes that a watch may go back
 

@@ -1,6 +1,6 @@
 """What a request to the simulated API server is about, read from its path and its query.
 
-One rule: nothing here looks at an object.
+Nothing here looks at an object.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mpsd.simulator.api_server.kinds import (
+    EVENTS,
     NAMESPACES,
     PODS,
     ApiRefusal,
@@ -135,7 +136,7 @@ def _going_on(token: str) -> tuple[int, ObjectKey]:
 
 # What the simulated API server says of itself, so that kubectl finds its way.
 #
-# One rule: it lists what there is now, custom resources among it.
+# It lists what there is now, custom resources among it.
 
 _VERSION = {
     "major": "1",
@@ -185,8 +186,8 @@ def _resources(api: str, kinds: Iterable[ObjectKind]) -> dict[str, Any]:
 
 # Objects as the table that `kubectl get` shows.
 #
-# One rule: a custom resource has the columns of its definition, whose JSON paths are read as far as mpsd uses them;
-# every other kind has what kubectl would make of it by itself, pods excepted, whose state is all that people look at.
+# A custom resource has the columns of its definition, whose JSON paths are read as far as mpsd uses them;
+# pods and events have the columns that people look at; every other kind has what kubectl makes of it by itself.
 
 _STEP = re.compile(r"\.(?P<field>[A-Za-z0-9]+)(?:\[\?\(@\.(?P<key>\w+)==\"(?P<value>[^\"]*)\"\)\])?")
 _AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
@@ -196,6 +197,13 @@ _POD_COLUMNS = (
     {"name": "Node", "type": "string", "jsonPath": ".spec.nodeName"},
     _AGE,
 )
+_EVENT_COLUMNS = (
+    {"name": "Last Seen", "type": "date", "jsonPath": ".lastTimestamp"},
+    {"name": "Reason", "type": "string", "jsonPath": ".reason"},
+    {"name": "Object", "type": "string", "jsonPath": ".involvedObject.name"},
+    {"name": "Message", "type": "string", "jsonPath": ".message"},
+)
+_COLUMNS = {PODS.plural: _POD_COLUMNS, EVENTS.plural: _EVENT_COLUMNS}
 
 
 def is_wanted(accept: str) -> bool:
@@ -205,7 +213,7 @@ def is_wanted(accept: str) -> bool:
 
 def table(kind: ObjectKind, things: Iterable[Object], metadata: Object) -> Object | None:
     """None for a kind that kubectl makes its own table of."""
-    columns = _POD_COLUMNS if kind is PODS else kind.columns
+    columns = _COLUMNS.get(kind.plural, kind.columns)
     if not columns:
         return None
     name = {"name": "Name", "type": "string", "format": "name", "description": "", "priority": 0}
@@ -254,7 +262,7 @@ def _partial(thing: Object) -> Object:
 
 # Tells one client what changes: the body of a watch, a line a change.
 #
-# One rule: every change after the version asked for is told, in order and once, or the client is told to list again.
+# Every change after the version asked for is told, in order and once, or the client is told to list again.
 
 
 @dataclass(frozen=True, slots=True)

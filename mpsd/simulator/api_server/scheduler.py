@@ -1,6 +1,6 @@
 """The default scheduler of the simulated cluster: a pod goes to a node that has the devices it asks for.
 
-One rule: it counts extended resources (those with a slash in their name), labels, taints and `unschedulable`, and
+It counts extended resources (those with a slash in their name), labels, taints and `unschedulable`, and
 nothing else; cores and memory of the machine are never short here.
 """
 

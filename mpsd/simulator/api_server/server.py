@@ -4,7 +4,7 @@
 
 writes DIR/kubeconfig once it serves, and serves until SIGTERM. On 127.0.0.1 alone, one token, everything allowed.
 
-One rule: what it does is what Kubernetes does, and what it does not do it refuses; tests/kube_contract holds it to a
+What it does is what Kubernetes does, and what it does not do it refuses; tests/kube_contract holds it to a
 real one.
 """
 
@@ -50,7 +50,7 @@ from mpsd.simulator.api_server.requests import (
 
 # The certificate that the simulated API server shows, new at every start.
 #
-# One rule: it is good for 127.0.0.1 and for nothing else, and its key is in no file that has a name.
+# It is good for 127.0.0.1 and for nothing else, and its key is in no file that has a name.
 
 _LIFE = timedelta(days=1)
 _SKEW = timedelta(hours=1)
@@ -114,7 +114,7 @@ def _usage() -> x509.KeyUsage:
 
 # Serves HTTP over TLS on 127.0.0.1, and goes down as a machine does.
 #
-# One rule: nobody is waited for, and once it has stopped nothing is left of any connection, not even of one that was
+# Nobody is waited for, and once it has stopped nothing is left of any connection, not even of one that was
 # just being accepted.
 
 _LAST_S = 0.1  # for handlers to end once their connections are gone

@@ -1,6 +1,6 @@
-"""A simulated cluster of one node for the demo: the real programs of mpsd beside a played API server and kubelet.
+"""A simulated cluster of one node for the demo: the real programs of mpsd with a simulated API server and kubelet.
 
-One rule: nothing here knows what should happen; it starts, asks and stops, and the story looks at what came of it.
+It starts, asks and stops; what should happen is checked by the acts.
 """
 
 import http.client
@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,13 +31,9 @@ from mpsd.simulator import own_mpsd
 from mpsd.simulator.demo.story import DemoFailed
 from mpsd.simulator.kubelet.sources import read_kubeconfig
 
-# The simulated API server, as a user of the demo's cluster asks it.
-#
-# One rule: only what kubectl does too: apply, get, delete.
-
 Object = dict[str, Any]
 
-# apiVersion and kind of what is applied -> where, from the API's root on.
+# By apiVersion and kind, the path that an object is created at.
 _COLLECTIONS = {
     ("v1", "Namespace"): "/api/v1/namespaces",
     ("batch/v1", "Job"): "/apis/batch/v1/namespaces/default/jobs",
@@ -53,7 +50,7 @@ _TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
 
 
 class RequestRefused(DemoFailed):
-    """The API server says no, with its words; where that was not meant to be, the story ends."""
+    """The API server's error message; where it was not expected, the demo ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +62,8 @@ class Applied:
 
 
 class DemoApi:
+    """The simulated API server, asked only for what kubectl asks for."""
+
     def __init__(self, kubeconfig: Path) -> None:
         access = read_kubeconfig(kubeconfig)
         self._headers = {"Authorization": f"Bearer {access.token}", "Content-Type": "application/json"}
@@ -74,7 +73,7 @@ class DemoApi:
         )
 
     def apply(self, thing: Object) -> Applied:
-        """Refused where somebody says no."""
+        """RequestRefused where the API server or admission refuses it."""
         answer, said = self._ask("POST", _COLLECTIONS[thing["apiVersion"], thing["kind"]], thing)
         warnings = answer.headers.get_all("Warning") or ()
         return Applied(said, tuple(json.loads(warning.split(" ", 2)[2]) for warning in warnings))
@@ -126,8 +125,9 @@ _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1"
 _MANIFESTS = ("namespace.yaml", "crd/mpsnode.yaml", "webhook/configurations.yaml")
 _STOP_TOGETHER = (("webhook", "agent"), ("control", "kubelet"), ("API server",))
 _DEADLINE_S = 30.0
-_LOOK_AGAIN_S = 0.02
-_LAST_WORDS = 2000  # characters of a log
+_POLL_S = 0.02
+_CHECK_S = 1.0  # between two checks that the programs of a kept cluster run
+_LOG_TAIL = 2000  # characters of a log
 
 Found = TypeVar("Found")
 
@@ -146,7 +146,7 @@ class DemoCluster:
     def __init__(self, folder: Path, gpus: str) -> None:
         self.folder = folder
         self._settings: Settings = settings(run_directory=str(folder / "run"), environment={})
-        self._kubeconfig = folder / "api" / "kubeconfig"
+        self.kubeconfig = folder / "api" / "kubeconfig"
         self._kubelet_folder = folder / "kubelet"
         ours = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "MPSD_", "NVIDIA_"))}
         self._environment: Mapping[str, str] = ours | {
@@ -155,13 +155,18 @@ class DemoCluster:
             "MPSD_LOG_FORMAT": "json",
         }
         self._services: dict[str, Service] = {}
-        self._api: DemoApi | None = None  # None until there is one to ask
+        self._api: DemoApi | None = None  # None until it serves
         self.resources: Resources = load_limits(None).policy.resources
 
     @property
     def cgroup(self) -> str:
         """The name of the cgroup that all pods are in."""
         return self.folder.name
+
+    @property
+    def run_directory(self) -> Path:
+        """Of mpsd on the node."""
+        return self._settings.run_directory
 
     @property
     def has_cgroups(self) -> bool:
@@ -177,10 +182,10 @@ class DemoCluster:
 
     def start(self) -> None:
         """Starts everything, and waits until the node offers its GPUs and admission is asked about pods."""
-        self._start("API server", [*_MODULE, "mpsd.simulator.api_server.server", "--dir", str(self._kubeconfig.parent)])
+        self._start("API server", [*_MODULE, "mpsd.simulator.api_server.server", "--dir", str(self.kubeconfig.parent)])
         self._start("control", [*_MPSD, "control"])
-        self.until(self._kubeconfig.exists, "the API server serves")
-        self._api = DemoApi(self._kubeconfig)
+        self.until(self.kubeconfig.exists, "the API server serves")
+        self._api = DemoApi(self.kubeconfig)
         for name in _MANIFESTS:
             for document in yaml.safe_load_all((_shipped_manifests() / name).read_text()):
                 self._api.apply(document)
@@ -189,20 +194,20 @@ class DemoCluster:
         self._start("webhook", [*_MPSD, "webhook", *self._webhook_arguments()])
         self.until(self._admission_is_asked, "the API server asks mpsd webhook about every pod")
         self.until(lambda: self.offered(self.resources.percent), "kubelet offers what mpsd agent has registered")
-        self.until(lambda: self.api.found(f"{MPSNODES}/{NODE}").get("status"), "mpsd agent tells of the node")
+        self.until(lambda: self.api.found(f"{MPSNODES}/{NODE}").get("status"), "mpsd agent reports the node")
 
     def start_agent(self) -> None:
-        kubelet = ["--node", NODE, "--kubelet-dir", str(self._kubelet_folder), "--kubeconfig", str(self._kubeconfig)]
+        kubelet = ["--node", NODE, "--kubelet-dir", str(self._kubelet_folder), "--kubeconfig", str(self.kubeconfig)]
         self._start("agent", [*_MPSD, "agent", *kubelet, "--address", "127.0.0.1", "--metrics-port", "0"])
 
     def _kubelet_arguments(self) -> Sequence[str]:
         own = ["--dir", str(self._kubelet_folder), "--node", NODE, "--cgroup-root", self.cgroup]
-        return [*own, "--kubeconfig", str(self._kubeconfig)]
+        return [*own, "--kubeconfig", str(self.kubeconfig)]
 
     def _webhook_arguments(self) -> Sequence[str]:
         port = str(_free_port())
         here = ["--address", "127.0.0.1", "--port", port, "--metrics-port", "0", "--url", f"https://127.0.0.1:{port}"]
-        return [*here, "--kubeconfig", str(self._kubeconfig), "--drain", "0s"]
+        return [*here, "--kubeconfig", str(self.kubeconfig), "--drain", "0s"]
 
     def _start(self, name: str, command: Sequence[str]) -> None:
         log = self.folder / f"{name.replace(' ', '-')}.log"
@@ -236,6 +241,12 @@ class DemoCluster:
                 codes[name] = self._services.pop(name).process.wait(_DEADLINE_S)
         return codes
 
+    def wait(self) -> None:
+        """Until a signal. EOFError where a program ends by itself."""
+        while True:
+            self._check_programs()
+            time.sleep(_CHECK_S)
+
     def until(self, look: Callable[[], Found], what: str) -> Found:
         """What `look` gives once it is true. TimeoutError; EOFError where a program has ended by itself."""
         seen: list[Found] = []
@@ -245,16 +256,16 @@ class DemoCluster:
             seen[:] = [look()]
             return bool(seen[0])
 
-        wait_until(is_so, _DEADLINE_S, what, _LOOK_AGAIN_S)
+        wait_until(is_so, _DEADLINE_S, what, _POLL_S)
         return seen[0]
 
     def _check_programs(self) -> None:
         for name, service in self._services.items():
             if service.process.poll() is not None:
-                last_words = service.log.read_text()[-_LAST_WORDS:]
-                raise EOFError(f"{name} ended with code {service.process.returncode}: {last_words}")
+                tail = service.log.read_text()[-_LOG_TAIL:]
+                raise EOFError(f"{name} ended with code {service.process.returncode}: {tail}")
 
-    # -- what is seen --------------------------------------------------------------------------------------------
+    # -- its state -----------------------------------------------------------------------------------------------
 
     def offered(self, resource: str) -> int:
         """How much of a resource pods may ask for."""

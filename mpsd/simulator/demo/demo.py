@@ -1,6 +1,6 @@
-"""`mpsd demo`: the whole way on simulated GPUs, told as it happens.
+"""`mpsd demo`: everything that mpsd does, on simulated GPUs, narrated as it happens.
 
-One rule: whenever and however it ends, nothing that it started is left.
+However it ends, nothing that it started is left.
 """
 
 import signal
@@ -23,7 +23,7 @@ from mpsd.platform.verbs import extra_needed
 from mpsd.simulator import own_mpsd
 from mpsd.simulator.demo.story import DemoFailed, DemoStory
 
-_NOT_AS_TOLD = (DemoFailed, NotRunning, TimeoutError, TimeoutExpired, EOFError, HTTPException, ConnectionRefusedError)
+_UNEXPECTED = (DemoFailed, NotRunning, TimeoutError, TimeoutExpired, EOFError, HTTPException, ConnectionRefusedError)
 GPUS = "A30×2"  # two cards of 24 GiB
 _NODE_NEEDS = ("aiohttp", "google.protobuf", "grpc", "psutil", "structlog", "tenacity")
 _CLUSTER_NEEDS = ("cryptography", "kubernetes", "prometheus_client", "urllib3")
@@ -32,29 +32,34 @@ _CLUSTER_NEEDS = ("cryptography", "kubernetes", "prometheus_client", "urllib3")
 def demo(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a step, for machines.")] = False,
     machine: Annotated[bool, typer.Option("--machine", help="One machine with `mpsd up`, without Kubernetes.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep a cluster with two Jobs up until Ctrl-C.")] = False,
 ) -> None:
     """Show what mpsd does, on a computer without a GPU and without Kubernetes, in under half a minute.
 
-    A cluster of one node with two simulated GPUs, the real programs: the sample Job is refused, admitted, scheduled and
-    runs under its limits; a second shares its GPU; a program wants too much; the agent is killed and nobody notices.
-    Everything told is what happened; exits with 1 when something went otherwise than it should.
+    A cluster of one node with two simulated GPUs and mpsd's real programs: the sample Job is refused, admitted,
+    scheduled and runs under its limits; a second shares its GPU; a program exceeds its grant; the agent is killed
+    without an effect on the Jobs. Every line is what happened; the exit code is 1 where something was not as expected.
+    --keep prints how to use the cluster with kubectl, and what to break.
 
         mpsd demo
+        mpsd demo --keep
         mpsd demo --json | jq -r .text
         mpsd demo --machine
     """
+    if machine and keep:
+        raise typer.BadParameter("--keep keeps a cluster, and --machine has none; use one of the two")
     _check_modules(() if machine else _CLUSTER_NEEDS)
     story = DemoStory(as_json=as_json)
     try:
         with _workplace() as folder:
-            (_play_machine if machine else _play_cluster)(story, folder)
-        story.tell("clean", "No process, mount, cgroup or file of it is left.", folder=str(folder))
+            (_play_machine if machine else _keep_cluster if keep else _play_cluster)(story, folder)
+        story.tell("clean", "Nothing is left: no process, mount, cgroup or file.", folder=str(folder))
         code: int = ExitCode.YES
-    except _NOT_AS_TOLD as error:
-        complaints().print(f"mpsd demo: this is not as it should be: {error}")
+    except _UNEXPECTED as error:
+        complaints().print(f"mpsd demo: unexpected: {error}")
         code = ExitCode.NO
     except Stopped as stopped:
-        complaints().print("mpsd demo: stopped, and everything it had started with it")
+        complaints().print("mpsd demo: stopped; everything that it had started is removed")
         code = 128 + stopped.signum
     sys.exit(code)
 
@@ -74,16 +79,26 @@ def _play_machine(story: DemoStory, folder: Path) -> None:
 
 
 def _play_cluster(story: DemoStory, folder: Path) -> None:
-    from mpsd.simulator.demo.acts import admission, beginning, end, refusals, restart, sharing
+    from mpsd.simulator.demo import acts
+    from mpsd.simulator.demo.cluster import DemoCluster
+
+    acts.play(story, DemoCluster(folder, GPUS))
+
+
+def _keep_cluster(story: DemoStory, folder: Path) -> None:
+    """Two Jobs on a cluster that stays up until a signal."""
+    from mpsd.simulator.demo import acts
     from mpsd.simulator.demo.cluster import DemoCluster
 
     cluster = DemoCluster(folder, GPUS)
-    beginning.begin(story, cluster)
-    sample = admission.admit(story, cluster)
-    second = sharing.share(story, cluster, sample)
-    refusals.refuse(story, cluster, (sample, second))
-    restart.restart_agent(story, cluster, (sample, second))
-    end.end(story, cluster, (sample, second))
+    acts.begin(story, cluster)
+    acts.share(story, cluster, acts.admit(story, cluster))
+    acts.explain_use(story, cluster)
+    try:
+        cluster.wait()
+    except Stopped:
+        story.chapter("Clean-up")
+        own_mpsd.end_all()  # without a drain: its Jobs run until somebody ends them
 
 
 # -- nothing is left -----------------------------------------------------------------------------------------------
@@ -91,7 +106,7 @@ def _play_cluster(story: DemoStory, folder: Path) -> None:
 
 @contextmanager
 def _workplace() -> Iterator[Path]:
-    """A folder to play in; afterwards everything that was started is gone. NotAsTold where it was not before."""
+    """A folder; at its end everything that was started is gone. DemoFailed where something was left before."""
     own_mpsd.adopt_orphans()
     folder: Path | None = None
     try:

@@ -1,7 +1,4 @@
-"""Jobs of the demo, and what becomes of them.
-
-One rule: what a program saw is what it wrote itself, by kubelet's log of its container.
-"""
+"""The demo's Jobs and their pods; what a program saw is read from kubelet's log of its container."""
 
 import copy
 import json

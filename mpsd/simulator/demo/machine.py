@@ -19,10 +19,6 @@ from mpsd.simulator.demo.story import DemoStory
 from mpsd.simulator.own_mpsd import OwnMpsd
 from mpsd.simulator.programs import JsonProgram
 
-# A simulated machine for the demo: the real programs, in a folder of their own.
-#
-# One rule: nothing here knows what should happen; it starts, asks and stops, and the story looks at what came of it.
-
 
 class DemoMachine(OwnMpsd):
     """`mpsd up` with simulated GPUs in `folder`, and the simulator's CUDA programs under it."""
@@ -48,7 +44,7 @@ def play(story: DemoStory, folder: Path, gpus: str) -> None:
         _take_too_much(story, machine)
         _kill_the_daemon(story, machine, sample, second, elsewhere)
         _ask_for_what_no_gpu_has(story, machine)
-        story.chapter("The books at the end")
+        story.chapter("The grants at the end")
         node = machine.node()
         story.table(node)
         granted = {gpu.label: gpu.granted_mib for gpu in node.gpus}
@@ -57,7 +53,7 @@ def play(story: DemoStory, folder: Path, gpus: str) -> None:
 
 @contextmanager
 def _machine(story: DemoStory, folder: Path, gpus: str) -> Iterator[DemoMachine]:
-    story.chapter("A machine with two GPUs, simulated")
+    story.chapter("A simulated machine with two GPUs")
     machine = DemoMachine(folder, gpus)
     took_s = machine.wait_until_ready()
     for gpu in machine.node().gpus:
@@ -80,14 +76,14 @@ def _gpu_facts(gpu: Any) -> dict[str, object]:
 
 
 def _explain_the_sample(story: DemoStory, limits: Limits) -> AdmissionVerdict:
-    story.chapter("The sample Job of the ACK guide: what it asks for")
+    story.chapter("The sample Job of the ACK guide: what it requests")
     (document,) = read_yaml(str(SAMPLE))
     (verdict,) = review_all(document.value, limits.policy, limits.facts)
     story.check(verdict.admitted, f"{verdict.object_name} is refused: {verdict.problems}")
     (request,) = verdict.requests
     story.tell(
         "explained",
-        f"{verdict.object_name} is admitted: container {request.container} asks for {gib(request.memory_mib)} GiB of "
+        f"{verdict.object_name} is admitted: container {request.container} requests {gib(request.memory_mib)} GiB of "
         f"{request.gpus} GPU and no share of its threads.",
         object=verdict.object_name,
         memory_mib=request.memory_mib,
@@ -98,11 +94,11 @@ def _explain_the_sample(story: DemoStory, limits: Limits) -> AdmissionVerdict:
 def _share(
     story: DemoStory, machine: DemoMachine, job: AdmissionVerdict
 ) -> tuple[JsonProgram, JsonProgram, JsonProgram]:
-    story.chapter("Programs share a GPU, each under its limit (sim-cuda plays the programs)")
+    story.chapter("Programs share a GPU, each under its limit (sim-cuda simulates the programs)")
     sample_gib = job.requests[0].memory_mib // 1024
     sample = _started(story, machine, "the sample Job's program", sample_gib, None)
     second = _started(story, machine, "a second program", 4, 25)
-    elsewhere = _started(story, machine, "a third, too large to lie beside them,", 17, None)
+    elsewhere = _started(story, machine, "a third, too large for the same GPU,", 17, None)
     grants = {grant.holder_pid: grant for grant in machine.node().grants}
     story.check(grants[sample.pid].gpus == grants[second.pid].gpus, "the first two programs are on different GPUs")
     story.check(grants[elsewhere.pid].gpus != grants[sample.pid].gpus, "the third program is on the same GPU")
@@ -110,7 +106,7 @@ def _share(
 
 
 def _started(story: DemoStory, machine: DemoMachine, who: str, gpu_mem: int, gpu_core: int | None) -> JsonProgram:
-    """Starts a program that holds 1 GiB, and tells what it sees."""
+    """Starts a program that allocates 1 GiB, and tells what it sees."""
     program = machine.run(gpu_mem, ["alloc=1024", "hold"], gpu_core)
     seen, took, _ready = program.line(), program.line(), program.line()
     free_mib, sms = seen["meminfo_free_MiB"], seen["sms"]
@@ -120,7 +116,7 @@ def _started(story: DemoStory, machine: DemoMachine, who: str, gpu_mem: int, gpu
     story.tell(
         "started",
         f"{who[0].upper()}{who[1:]} got {gpu_mem} GiB{share} on {gpu}: it sees {free_mib} MiB free and {sms} SMs, "
-        f"and holds {took['alloc_MiB']} MiB.",
+        f"and allocated {took['alloc_MiB']} MiB.",
         pid=program.pid,
         gpu=gpu,
         granted_gib=gpu_mem,
@@ -138,7 +134,7 @@ def _gpu_of(machine: DemoMachine, program: JsonProgram) -> str:
 
 
 def _take_too_much(story: DemoStory, machine: DemoMachine) -> None:
-    story.chapter("A program asks for more than its grant")
+    story.chapter("A program allocates more than its grant")
     greedy = machine.run(2, ["alloc=4096"])
     greedy.line()
     took = greedy.line()
@@ -146,13 +142,13 @@ def _take_too_much(story: DemoStory, machine: DemoMachine) -> None:
     error = took["rc"].partition(":")[2]
     story.tell(
         "out-of-memory",
-        f"Granted 2 GiB, it wanted 4: {error} after {took['alloc_MiB']} MiB.",
+        f"Granted 2 GiB, it allocates 4 GiB: {error} after {took['alloc_MiB']} MiB.",
         pid=greedy.pid,
         got_mib=took["alloc_MiB"],
         error=took["rc"],
     )
     greedy.exit_code()
-    wait_until(lambda: greedy.pid not in _holders(machine), _DEADLINE_S, "its grant is given back", 0.01)
+    wait_until(lambda: greedy.pid not in _holders(machine), _DEADLINE_S, "its grant is released", 0.01)
     story.tell("given-back", "It ended, and its 2 GiB are free again.", pid=greedy.pid)
 
 
@@ -181,15 +177,15 @@ def _kill_the_daemon(
     domain = machine.domain("gpu0")
     story.tell(
         "restarted",
-        f"gpu0 has a new daemon (pid {domain.daemon_pid} after {before}) and takes programs again {back_s:.2f} s after "
+        f"gpu0 has a new daemon (pid {domain.daemon_pid} after {before}) and is ready again {back_s:.2f} s after "
         f"the kill; restarts so far: {domain.restarts}.",
         seconds=round(back_s, 3),
         restarts=domain.restarts,
     )
-    again = _started(story, machine, "the sample Job's program, started again,", 7, None)
+    again = _started(story, machine, "the sample Job's program, restarted,", 7, None)
     alive = {client.pid for client in machine.node().clients or ()}
     story.check({elsewhere.pid, again.pid} <= alive, f"of {elsewhere.pid} and {again.pid} only {alive} are on a GPU")
-    story.tell("untouched", "The program on the other GPU never noticed.", pid=elsewhere.pid)
+    story.tell("untouched", "The program on the other GPU was not affected.", pid=elsewhere.pid)
 
 
 def _is_back(machine: DemoMachine, before: int | None) -> bool:
@@ -198,7 +194,7 @@ def _is_back(machine: DemoMachine, before: int | None) -> bool:
 
 
 def _ask_for_what_no_gpu_has(story: DemoStory, machine: DemoMachine) -> None:
-    story.chapter("A request that fits no single GPU, although the sum would do")
+    story.chapter("A request that fits no single GPU, although the sum would suffice")
     free = {gpu.label: gpu.promised_mib - gpu.granted_mib for gpu in machine.node().gpus}
     wanted = max(free.values()) // 1024 + 1
     story.check(wanted * 1024 <= sum(free.values()), f"{wanted} GiB are more than all that is free: {free}")
@@ -206,7 +202,7 @@ def _ask_for_what_no_gpu_has(story: DemoStory, machine: DemoMachine) -> None:
     code, reason = refused.exit_code(), refused.complaint()
     story.check(code == ExitCode.NO, f"a request of {wanted} GiB ended with code {code}")
     story.tell(
-        "refused", f"Free: {_listed(free)}. Asked for {wanted} GiB. Exit code {code}:", free_mib=free, exit_code=code
+        "refused", f"Free: {_listed(free)}. Requested: {wanted} GiB. Exit code {code}:", free_mib=free, exit_code=code
     )
     story.tell("reason", reason, wanted_gib=wanted)
 

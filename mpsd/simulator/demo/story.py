@@ -1,6 +1,6 @@
-"""How a demo is told: each step from what was seen, in sentences for people or one JSON object a step for machines.
+"""The output of a demo: sentences for people, or one JSON object a step for machines.
 
-One rule: where something does not go as it should, the story ends there and says what it is.
+Where something is not as expected, the demo ends there and says what it is.
 """
 
 import json
@@ -16,7 +16,7 @@ _INDENT = " " * 12
 
 
 class DemoFailed(Exception):
-    """Something in the story did not come as it should: mpsd is broken here."""
+    """Something was not as expected: mpsd is broken here."""
 
 
 class DemoStory:
@@ -29,7 +29,7 @@ class DemoStory:
             answers().print(f"\n{title}", style="bold")
 
     def tell(self, step: str, sentence: str, **facts: object) -> None:
-        """One thing that happened; `facts` are what the sentence was made of."""
+        """One thing that happened; facts: what the sentence was made of."""
         at_s = round(time.monotonic() - self._began, 3)
         if self._as_json:
             print(json.dumps({"step": step, "at_s": at_s, "text": sentence, **facts}), flush=True)
@@ -50,13 +50,13 @@ class DemoStory:
                 answers().print(f" {'   '.join(cells).rstrip()}")
 
     def quote(self, words: str) -> None:
-        """What a program said, in its own words."""
+        """Text of a program, or commands to enter."""
         if not self._as_json:
             for line in words.splitlines():
                 answers().print(f"{_INDENT}{line}", style="dim")
 
     @staticmethod
     def check(held: bool, what: str) -> None:
-        """Ends the story where it does not go as it should."""
+        """Ends the demo where something is not as expected."""
         if not held:
             raise DemoFailed(what)

@@ -1,6 +1,6 @@
 """The containers of the simulated kubelet: starting one, finding those that an earlier kubelet started, ending one.
 
-One rule: nothing is remembered here; every container that ever ran is a folder, and what it says is looked at.
+Nothing is remembered here; every container that ever ran is a folder, and what it says is looked at.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The device manager of the simulated kubelet: which container gets which devices, and what it gets for them.
 
-One rule: it does what kubelet's does: names in brackets are functions of pkg/kubelet/cm/devicemanager/manager.go.
+It does what kubelet's does: names in brackets are functions of pkg/kubelet/cm/devicemanager/manager.go.
 Whatever kubelet leaves to chance, the order of a Go map, is left to chance here.
 """
 
@@ -18,7 +18,7 @@ from mpsd.simulator.kubelet.pods import KubeletPace, SimContainer, SimPod, Versi
 
 # Which devices each container of the simulated kubelet holds, and what it gets for them, kept in a file.
 #
-# One rule: what is here was answered by a plugin; kubelet gives it to a container again and again without asking.
+# What is here was answered by a plugin; kubelet gives it to a container again and again without asking.
 
 Order = Callable[[Iterable[str]], Sequence[str]]
 

@@ -1,6 +1,6 @@
 """A simulated kubelet: it speaks with device plugins as a real one does, and runs containers as processes.
 
-One rule: everything that a real kubelet survives a restart with is on disk, and nothing else is.
+Everything that a real kubelet survives a restart with is on disk, and nothing else is.
 What is left out: images, networks, volumes, probes, CPU and memory, the topology manager.
 """
 
@@ -30,7 +30,7 @@ from mpsd.simulator.kubelet.worker import PodWorker, rejection
 
 # The PodResources API of the simulated kubelet.
 #
-# One rule: it says no more than kubelet's does: nothing of init containers, and nothing of what was not allocated.
+# It says no more than kubelet's does: nothing of init containers, and nothing of what was not allocated.
 
 
 class PodResources(services.PodResourcesListerServicer):
@@ -248,7 +248,7 @@ class Kubelet:
 
 # The simulated kubelet as a program: its arguments, and what it says on standard error.
 #
-# One rule: SIGTERM stops it as a real one is stopped, with its containers left running.
+# SIGTERM stops it as a real one is stopped, with its containers left running.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,6 +1,6 @@
 """How the simulated kubelet speaks with device plugins: each one that registered, and the socket where they register.
 
-One rule: as kubelet's own, it believes whatever registers last, and knows a plugin by the name of its resource.
+As kubelet's own, it believes whatever registers last, and knows a plugin by the name of its resource.
 """
 
 import asyncio
@@ -158,7 +158,7 @@ class PluginSocket(services.RegistrationServicer):
 
 # Which device plugins the simulated kubelet knows, and the devices they listed.
 #
-# One rule: it does what kubelet's does, its mistakes among it: names in brackets are functions of kubelet's device
+# It does what kubelet's does, its mistakes among it: names in brackets are functions of kubelet's device
 # manager, in pkg/kubelet/cm/devicemanager/manager.go where no file is named.
 
 

@@ -1,6 +1,6 @@
 """What the simulated kubelet reads of a pod: its containers, what they run and which devices they ask for.
 
-One rule: the pod has been through an API server, so what has another shape is a mistake of whoever wrote the test.
+The pod has been through an API server, so what has another shape is a mistake of whoever wrote the test.
 """
 
 from collections.abc import Iterator, Mapping
@@ -103,7 +103,7 @@ def _field(pod: Json, path: str) -> str:
 
 # In what the kubelets differ that the simulated one can be.
 #
-# One rule: a difference is in here only where kubelet's code was read, and `mpsd` could notice it.
+# A difference is in here only where kubelet's code was read, and `mpsd` could notice it.
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
     python -m mpsd.simulator.kubelet.shim FOLDER
 
-One rule: all that it was told is in FOLDER/spec.json and all that it knows in FOLDER/state.json, so that a kubelet that
+All that it was told is in FOLDER/spec.json and all that it knows in FOLDER/state.json, so that a kubelet that
 starts again reads where the container stands.
 
 A container sees the machine's files with a /run and a /dev of its own, in which its mounts and devices appear. Where
@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 # The files that a container of the simulated kubelet sees: the machine's, with a /run and a /dev of its own.
 #
-# One rule: nothing is made on the machine; a place for a mount is made only in what belongs to the container.
+# Nothing is made on the machine; a place for a mount is made only in what belongs to the container.
 
 # Of mount(2) and unshare(2); Python has neither before 3.12.
 _RDONLY, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 1 << 5, 1 << 12, 1 << 14, 1 << 18

@@ -1,6 +1,6 @@
 """Where the simulated kubelet hears of its pods and says how they are: an API server, or a list in memory.
 
-One rule: objects pass as the API has them, decoded JSON.
+Objects pass as the API has them, decoded JSON.
 """
 
 import base64
@@ -88,7 +88,7 @@ class PodsInMemory:
 
 # The pods of the simulated kubelet's node, from an API server, simulated or real.
 #
-# One rule: it asks for what any API server has: lists by field selector, patches of a status, deletions.
+# It asks for what any API server has: lists by field selector, patches of a status, deletions.
 
 _ANSWER_S = 10.0
 _GONE = {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}  # the pod, or the one that was meant

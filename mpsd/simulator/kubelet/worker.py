@@ -1,6 +1,6 @@
 """One pod of the simulated kubelet: its containers, from the first init container to the last end.
 
-One rule: before every start of a container its devices are asked for again; what fails then is tried again, with the
+Before every start of a container its devices are asked for again; what fails then is tried again, with the
 reason in the status, until the pod is deleted.
 """
 

@@ -1,6 +1,6 @@
 """What an MPS client gets of a GPU: its memory limit and its SMs, from its own environment and the server's settings.
 
-One rule: this is what driver 580.159.04 was seen to grant, the ways past a server's limits included.
+This is what driver 580.159.04 was seen to grant, the ways past a server's limits included.
 """
 
 from collections.abc import Mapping, Sequence

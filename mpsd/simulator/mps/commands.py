@@ -1,6 +1,6 @@
 """What each command of nvidia-cuda-mps-control does and answers.
 
-One rule: the answers, the silences and the order of the checks are those of driver 580.159.04, mistakes included.
+The answers, the silences and the order of the checks are those of driver 580.159.04, mistakes included.
 """
 
 from collections.abc import Callable, Mapping, Sequence

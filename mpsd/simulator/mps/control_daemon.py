@@ -1,6 +1,6 @@
 """The program `nvidia-cuda-mps-control`: starts the daemon, or passes commands to the one that runs.
 
-One rule: a command costs a process each time, so nothing is imported that it does not need.
+A command costs a process each time, so nothing is imported that it does not need.
 """
 
 import os

@@ -1,6 +1,6 @@
 """The control daemon: accepts clients and commands, keeps one server running for them.
 
-One rule: it never blocks on anybody but its own selector.
+It never blocks on anybody but its own selector.
 """
 
 import fcntl
@@ -246,10 +246,7 @@ class ControlDaemon:
             self._lock = -1
 
 
-# Starting the control daemon: its settings, its files in the pipe directory, foreground or background.
-#
-# One rule: one daemon a pipe directory, which the lock on `control_lock` says, so that whatever a killed one left behind
-# is no hindrance.
+# -- start: one daemon a pipe directory, which the lock on `control_lock` ensures ----------------------------------
 
 LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
 USUAL_LOG_DIRECTORY = "/var/log/nvidia-mps"

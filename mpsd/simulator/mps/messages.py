@@ -2,7 +2,7 @@
 
 Only commands and their answers are plain words, since who asks is to be quick: `{"words": ...}` here.
 
-One rule: this format is the simulator's own. Only what the real programs print and do is copied, not what passes
+This format is the simulator's own. Only what the real programs print and do is copied, not what passes
 between them, which nobody has written down.
 """
 
@@ -120,7 +120,7 @@ def still_open(key: selectors.SelectorKey) -> bool:
 
 # The log of the control daemon and its server, in the real one's format.
 #
-# One rule: a line goes out in one write, since the daemon and its server share the file.
+# A line goes out in one write, since the daemon and its server share the file.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The asking side of `nvidia-cuda-mps-control`: commands to the running daemon, one a line, answers on standard output.
 
-One rule: no time-out of its own; a daemon that is stopped keeps its askers waiting, as the real one does.
+No time-out of its own; a daemon that is stopped keeps its askers waiting, as the real one does.
 """
 
 import _socket
@@ -8,7 +8,7 @@ import sys
 
 # Commands and their answers, as they pass between `nvidia-cuda-mps-control` and its daemon: text, no JSON.
 #
-# One rule: nothing is imported here. A command costs a process each time, and the reader of JSON twice that process.
+# Nothing is imported here. A command costs a process each time, and the reader of JSON twice that process.
 
 LONGEST = 1 << 18
 _MARK = b">"  # no JSON begins so, and no packet of it is empty, which would be the end of the connection

@@ -1,6 +1,6 @@
 """The control daemon's end of its server: its settings, who waits for its answers, and how it is started and ended.
 
-One rule: the daemon never waits for the server, so that it answers what it can while a server is stopped.
+The daemon never waits for the server, so that it answers what it can while a server is stopped.
 """
 
 import os

@@ -26,8 +26,10 @@ _STEPS = [
 ]
 
 
-def start() -> subprocess.Popen[str]:
-    return subprocess.Popen([MPSD, "demo", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(*options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [MPSD, "demo", "--json", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def nothing_is_left(folder: str) -> bool:
@@ -68,7 +70,33 @@ def test_ctrl_c_in_the_middle_leaves_nothing() -> None:
         demo.send_signal(signal.SIGINT)  # of somebody impatient
         _rest, errors = demo.communicate()
     assert demo.returncode == 128 + signal.SIGINT, errors
-    assert errors == "mpsd demo: stopped, and everything it had started with it\n"
+    assert errors == "mpsd demo: stopped; everything that it had started is removed\n"
     assert len(started) > 10  # programs, daemons, servers, the container and its shim
     assert not [process for process in started if process.is_running()]
     assert nothing_is_left(folder)
+
+
+def test_a_kept_cluster_has_incidents_to_create_and_ctrl_c_removes_it() -> None:
+    with start("--keep") as demo:
+        assert demo.stdout
+        kept: Step = {}
+        for line in demo.stdout:
+            step = json.loads(line)
+            kept |= step if step["step"] == "kept" else {}
+            if step["step"] == "break":
+                break
+        assert Path(kept["kubeconfig"]).exists()
+        incidents = {path.stem for path in Path(kept["incidents"]).glob("*.yaml")}
+        assert incidents == {"fault", "over-limit", "lifted-limit", "too-large", "shares"}
+        assert psutil.pid_exists(kept["daemon_pid"])
+        demo.send_signal(signal.SIGINT)
+        _rest, errors = demo.communicate()
+    assert (demo.returncode, errors) == (0, "")
+    assert nothing_is_left(str(Path(kept["kubeconfig"]).parents[1]))
+
+
+def test_a_machine_cannot_be_kept() -> None:
+    with start("--keep", "--machine") as demo:
+        _output, errors = demo.communicate()
+    assert demo.returncode == 2
+    assert "--keep" in errors
