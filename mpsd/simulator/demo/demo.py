@@ -93,8 +93,8 @@ def _keep_cluster(story: DemoStory, folder: Path) -> None:
     cluster = DemoCluster(folder, GPUS)
     acts.begin(story, cluster)
     acts.share(story, cluster, acts.admit(story, cluster))
-    acts.explain_use(story, cluster)
     try:
+        acts.explain_use(story, cluster)
         cluster.wait()
     except Stopped:
         story.chapter("Clean-up")
