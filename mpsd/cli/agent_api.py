@@ -32,10 +32,9 @@ from mpsd.model.times import DAY_S
 from mpsd.platform import processes
 from mpsd.platform.listener import Handler, Listener, ListenerSettings, UnixPath, json_answer, peer_pid
 from mpsd.platform.settings import GRANT
-from mpsd.status.metrics.agent import MetricsApi
+from mpsd.status.node_api import MetricsApi, UseApi
 from mpsd.status.page.server import PageApi
 from mpsd.status.rules.node_status import node_status
-from mpsd.status.use_api import UseApi
 
 # What `mpsd run` asks for: text from a command line into a request, or every problem in it.
 #

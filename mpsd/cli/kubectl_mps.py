@@ -23,7 +23,7 @@ _ALONE = frozenset({"-h", "--help", "--version", "--install-completion", "--show
 _VERBS = {
     "status": Verb(
         "Show nodes, GPUs and pods: granted, used, states. The default command.",
-        "mpsd.status.cluster_status",
+        "mpsd.status.cluster_verbs",
         "kubectl",
     ),
     "doctor": Verb(

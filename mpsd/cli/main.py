@@ -32,7 +32,7 @@ _EXTRAS = {"webhook": "webhook", "scheduler": "scheduler"}  # all others need wh
 _MODULES = {
     "status": "mpsd.status.verbs",
     "doctor": "mpsd.operations.doctor.node",
-    "top": "mpsd.status.top",
+    "top": "mpsd.status.verbs",
     "bundle": "mpsd.operations.bundle.node",
     "explain": "mpsd.operations.explain.manifest",
     "check": "mpsd.operations.check",

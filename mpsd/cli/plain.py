@@ -100,10 +100,11 @@ def _cluster_top(asked: Mapping[str, str]) -> None:
     with starting():  # while kubectl asks
         from mpsd.platform.console import ending
         from mpsd.platform.imports import unswept
-        from mpsd.status.cluster_top import look_at
+        from mpsd.status.cluster_answers import ClusterAccess, cluster_tops
         from mpsd.status.rules.top import Sort
         from mpsd.status.top_show import TopOptions, show_top
 
     with ending("kubectl-mps"), unswept():
         once = TopOptions("kubectl mps top", Sort.MEMORY, interval_s=1.0, iterations=1, as_json=False, plain=True)
-        show_top(once, look_at((), asked.get("namespace"), kubeconfig, context, glance))
+        cluster = ClusterAccess(once.program, kubeconfig, context)
+        show_top(once, cluster_tops(cluster, (), asked.get("namespace"), glance))

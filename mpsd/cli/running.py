@@ -152,7 +152,7 @@ class Parts:
         with lasting():
             from mpsd.agent.sources import AgentSources
             from mpsd.cli.agent_api import AgentApi
-            from mpsd.status.metrics.agent import MetricsApi
+            from mpsd.status.node_api import MetricsApi
             from mpsd.status.page.node import NodePage
             from mpsd.status.page.server import PageApi
 

@@ -1,6 +1,6 @@
 """Whether a node's GPUs are served, as a condition in the words of Kubernetes.
 
-One rule: True says that every GPU which nobody has cordoned takes pods; the reason is the worst of what says otherwise.
+True means that every GPU which is not cordoned takes pods; the reason is the worst of what keeps others from it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
-"""What operators and programs are told about a node: the shape of `GET /v1/node` and of `mpsd status -o json`.
+"""The status of a node: the shape of `GET /v1/node` and of `mpsd status -o json`.
 
-One rule: names and units here are an interface; fields are added, never renamed.
+Names and units here are an interface; fields are added, never renamed.
 """
 
 import re
@@ -10,10 +10,6 @@ from typing import Any
 from mpsd.model.domain import State
 from mpsd.model.node_view import Canary
 from mpsd.model.violations import Response, ViolationKind
-
-# What a status says of the faults of a domain, on the node and in the cluster.
-#
-# One rule: names and units here are an interface; fields are added, never renamed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,22 +227,20 @@ class NodeStatus:
     limits_directory: str = ""
 
 
-# A node's status for those who may see who uses what, and not what programs were started with.
-#
-# One rule: arguments may hold a tenant's secret, and nobody can tell which do, so all of them go.
+# -- without arguments -----------------------------------------------------------------------------------------------
 
 _PROGRAM = re.compile(r"[\w.:/+@~-]{1,200}")
 
 
 def program_of(command: str) -> str:
-    """A command without its arguments, which nobody can tell secrets from."""
+    """A command without its arguments, any of which may be a tenant's secret."""
     program, _space, arguments = command.strip().partition(" ")
     said = program if not program or (_PROGRAM.fullmatch(program) and "://" not in program) else "[redacted]"
     return f"{said} [arguments redacted]" if arguments else said
 
 
 def without_arguments(status: NodeStatus) -> NodeStatus:
-    """The same with every command cut to its program."""
+    """For those who may see who uses what, and not what programs were started with: commands cut to their programs."""
     violations = status.violations
     if violations:
         violations = replace(violations, last=tuple(map(_violation, violations.last)))

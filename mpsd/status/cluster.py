@@ -1,6 +1,6 @@
-"""Looks at the MPSNodes of a cluster, once or for as long as it is asked to.
+"""The MPSNodes of a cluster, read once or watched; and the policy that its pods are under.
 
-One rule: what is missing is said with what there is: no such kind of objects, or no such node among these.
+What is missing is reported with what there is: no such kind of objects, or no such node among these.
 
 Rights of whoever looks: get, list, and to go on looking watch, of mpsnodes.mpsd.io.
 """
@@ -87,7 +87,7 @@ def _there(name: str, known: Sequence[str] | None) -> str:
     return f"name one of {', '.join(named)}{more}"
 
 
-# -- going on --------------------------------------------------------------------------------------------------------
+# -- watching --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +150,7 @@ async def _picture(kube: Kube, mirror: Mirror[Object], names: Sequence[str], *, 
     return Picture(status, str(trouble) if trouble else None, mirror.out_of_sync_since if trouble else None, gone)
 
 
-# The policy that a cluster's pods are under, for those who ask from outside.
-#
-# One rule: where the cluster's own cannot be had, that which was shipped is taken, and said to have been.
-#
-# Right of whoever asks, though none is needed: get of configmap mpsd-limits in mpsd-system.
+# -- the policy ------------------------------------------------------------------------------------------------------
 
 _CONFIG_MAPS = Resource("v1", "configmaps")
 OF_CLUSTER, SHIPPED = f"ConfigMap {NAMESPACE}/{LIMITS}", "shipped with this mpsd"
@@ -162,8 +158,9 @@ OF_CLUSTER, SHIPPED = f"ConfigMap {NAMESPACE}/{LIMITS}", "shipped with this mpsd
 
 @dataclass(frozen=True, slots=True)
 class PolicyInForce:
-    """clients: that a GPU serves at least. source: OF_CLUSTER or SHIPPED. why: it is not the cluster's; empty where it
-    is.
+    """The cluster's own policy, else the one that was shipped. clients: that a GPU serves at least.
+
+    source: OF_CLUSTER or SHIPPED. why: it is not the cluster's; empty where it is.
     """
 
     policy: Policy
@@ -173,6 +170,7 @@ class PolicyInForce:
 
 
 async def policy_in_force(kube: Kube) -> PolicyInForce:
+    """It takes the right to get the ConfigMap, and does without."""
     try:
         thing = await kube.get(_CONFIG_MAPS, LIMITS, NAMESPACE)
         policy = read_policy(_value(thing, POLICY_FILE), f"{OF_CLUSTER}, {POLICY_FILE}")

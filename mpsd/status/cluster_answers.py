@@ -1,7 +1,6 @@
 """Asks a cluster and shows it: what `mpsd status --cluster` and `kubectl mps` are.
 
-One rule: whatever keeps a cluster from being asked is said with what to do about it, and is no traceback.
-
+Whatever keeps a cluster from being asked is reported with what to do about it, and is no traceback.
 The client of the Kubernetes API loads when it is needed: it takes half a second, and a look by kubectl does without.
 """
 
@@ -18,11 +17,13 @@ from rich.text import Text
 
 from mpsd.model.cluster_status import ClusterStatus, pod_rows, troubles
 from mpsd.model.domain import State
+from mpsd.model.problem import InvalidInput
 from mpsd.model.times import lasting
 from mpsd.platform.console import ExitCode, StatusFormat, complaints, extra_needed, one_line
 from mpsd.platform.imports import lasting as lasting_imports
 from mpsd.platform.imports import unswept
 from mpsd.status.glance import Glance
+from mpsd.status.rules.top import NoLook, Top, cluster_top
 from mpsd.status.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, domain_line, node_table, suspects_line, table
 from mpsd.status.terminal import WIDEST, Frame, Screen, console, print_frame
 
@@ -111,7 +112,7 @@ def show_cluster(
     with unswept():
         status = (glance or cluster.glance(nodes)).status() or cluster.looked(nodes)
         if not status.nodes:
-            why = "no node has told anything yet; see whether the pods of the DaemonSet mpsd-agent run:"
+            why = "no node has reported anything yet; see whether the pods of the DaemonSet mpsd-agent run:"
             complaints().print(f"{cluster.program}: {why} kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent")
         print_frame(cluster_frame(status, output), output, console(WIDEST))
     sys.exit(ExitCode.YES if status.ready else ExitCode.NO)
@@ -132,6 +133,37 @@ def _watch(cluster: ClusterAccess, nodes: Sequence[str], output: StatusFormat) -
     with screen.until_interrupted():
         cluster.ask(follow)
     raise AssertionError("a watch ends only by Ctrl-C or an error")
+
+
+def cluster_tops(
+    cluster: ClusterAccess, nodes: Sequence[str], namespace: str | None, begun: Glance
+) -> Callable[[], Top]:
+    """Looks at the cluster each time it is called. begun: the first look, which is under way.
+
+    The first look may end the program with what is wrong; a later one raises NoLook.
+    """
+    first: list[Glance] = [begun]
+
+    def look() -> Top:
+        status = (first or [cluster.glance(nodes)])[0].status()
+        if status is None:
+            status = cluster.looked(nodes) if first else _looked_again(cluster, nodes)
+        first.clear()
+        return cluster_top(status, namespace)
+
+    return look
+
+
+def _looked_again(cluster: ClusterAccess, nodes: Sequence[str]) -> ClusterStatus:
+    from mpsd.platform.kube import KubeError
+    from mpsd.status.cluster import look
+
+    try:
+        return cluster.answer(lambda kube: look(kube, nodes))
+    except KubeError as error:
+        raise NoLook(str(error)) from None
+    except InvalidInput as error:
+        raise NoLook("; ".join(problem.fault for problem in error.problems)) from None
 
 
 def cluster_frame(status: ClusterStatus, output: StatusFormat) -> Frame:

@@ -1,19 +1,26 @@
-"""The options of verbs that ask a cluster, in kubectl's words.
+"""The options of verbs that ask a cluster, in kubectl's words, and how they are completed at Tab.
 
-One rule: nothing here is imported that only a question needs; shell completion asks it with a short deadline.
+What only a question needs is imported where it is asked: shell completion has a short deadline.
 """
 
 import io
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from mpsd.platform.console import StatusFormat
+
+if TYPE_CHECKING:
+    from mpsd.model.cluster_status import ClusterStatus
+    from mpsd.platform.kube import Kube
+
+Answer = TypeVar("Answer")
+_DEADLINE_S = 2.0
 
 Kubeconfig = Annotated[
     str | None,
@@ -41,13 +48,65 @@ def _completed(kind: str) -> Callable[..., list[str]]:
 
 def _known(kind: str, given: dict[str, Any]) -> Iterator[str]:
     """Nothing where the cluster cannot be asked: completion has no way to complain."""
-    from mpsd.status import cluster_names
-
     try:
-        found = {"nodes": cluster_names.nodes, "gpus": cluster_names.gpus, "pods": cluster_names.pods}[kind](given)
+        found = {"nodes": _nodes, "gpus": _gpus, "pods": _pods}[kind](given)
     except Exception:  # whatever it is, a person who presses Tab is not to see a traceback
         return
     yield from found
+
+
+def _nodes(given: Mapping[str, Any]) -> list[str]:
+    """given: the command line so far, of which --kubeconfig and --context count, and what stands there already."""
+    there = given.get("nodes") or ()
+    return [node.name for node in _look(given, ()).nodes if node.name not in there]
+
+
+def _gpus(given: Mapping[str, Any]) -> list[str]:
+    """Those of the node that was named before."""
+    there = given.get("gpus") or ()
+    status = _look(given, [given["node"]])
+    return [label for node in status.nodes for label in (*node.labels.values(), "all") if label not in there]
+
+
+def _pods(given: Mapping[str, Any]) -> list[str]:
+    """Those of the namespace that ask for a GPU, as the policy that was shipped names such resources."""
+    if given.get("pod"):
+        return []
+    from mpsd.kubelet.rules.gpu_choice import read_shared_pod
+    from mpsd.platform.kube import PODS
+    from mpsd.platform.kube_access import namespace_of_user
+    from mpsd.platform.limits_files import load_limits
+
+    namespace = given.get("namespace") or namespace_of_user(given.get("kubeconfig"), given.get("context"))
+    policy = load_limits(None).policy
+    things = _ask(given, lambda kube: kube.list(PODS, namespace))
+    return [pod.name.name for thing in things if (pod := read_shared_pod(thing, policy))]
+
+
+def _look(given: Mapping[str, Any], names: Sequence[str]) -> "ClusterStatus":
+    from mpsd.status.cluster import look
+
+    return _ask(given, lambda kube: look(kube, names))
+
+
+def _ask(given: Mapping[str, Any], question: "Callable[[Kube], Awaitable[Answer]]") -> Answer:
+    """TimeoutError after a moment: somebody has pressed Tab, and waits."""
+    import asyncio
+
+    from mpsd.platform import logs
+    from mpsd.platform.kube import open_kube_of_user
+
+    logs.be_silent()
+
+    async def main() -> Answer:
+        kube = open_kube_of_user(given.get("kubeconfig"), given.get("context"))
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                return await question(kube)
+        finally:
+            kube.close()
+
+    return asyncio.run(main())
 
 
 NodeNames = Annotated[
@@ -84,9 +143,7 @@ GpuOptions = Annotated[
 ]
 
 
-# What kubectl asks its plugins at Tab, for the programs that are such plugins.
-#
-# One rule: a line a word, then what cobra calls a directive.
+# What kubectl asks its plugins at Tab: a line a word, then what cobra calls a directive.
 # https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/ and kubectl's own pkg/cmd/plugin.
 
 _NO_FILES = 4  # cobra's ShellCompDirectiveNoFileComp

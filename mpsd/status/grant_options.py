@@ -1,6 +1,6 @@
 """What `mpsd smi` and `mpsd set` share: the argument that names a container, its completion, and who is meant by it.
 
-One rule: completion asks with a short deadline, and has no way to complain.
+Completion asks with a short deadline, and has no way to complain.
 """
 
 import sys
@@ -20,7 +20,7 @@ from mpsd.platform.settings import Settings, settings
 from mpsd.status.rules.use import GrantUse
 
 One = TypeVar("One", bound=CurrentGrant)
-Told = TypeVar("Told", GrantStatus, GrantUse)
+Shown = TypeVar("Shown", GrantStatus, GrantUse)
 _TAB_S = 1.0
 _LONGEST = 200
 
@@ -36,8 +36,8 @@ def completed(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
-def named(grants: Sequence[Told], chosen: Settings) -> tuple[Told, ...]:
-    """The grants with the names that engines tell, where mpsd was told none."""
+def named(grants: Sequence[Shown], chosen: Settings) -> tuple[Shown, ...]:
+    """The grants with the names that the engines give containers, where mpsd knows none."""
     if not any(one.container and not one.container_name for one in grants):
         return tuple(grants)
     names = engine_names(chosen.engines)

@@ -1,12 +1,12 @@
-"""What `mpsd status` shows of this machine, once or at every change.
+"""What `mpsd status` and `mpsd top` show of this machine.
 
-One rule: it loads nothing that a cluster or the command line's library takes: somebody waits for it.
+It loads nothing that a cluster or the library of the command line takes: somebody waits for it.
 """
 
 import sys
 import time
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 from rich.console import Console, RenderableType
@@ -17,7 +17,7 @@ from mpsd.model.node_status import NodeStatus
 from mpsd.model.quantity import gib
 from mpsd.platform import local_api
 from mpsd.platform.console import ExitCode, StatusFormat, complaints
-from mpsd.platform.settings import settings
+from mpsd.platform.settings import Settings, settings
 from mpsd.status.tables import (
     GPU_COLUMNS,
     domain_line,
@@ -30,6 +30,10 @@ from mpsd.status.tables import (
 )
 from mpsd.status.terminal import Frame, Screen, console, print_frame
 
+if TYPE_CHECKING:  # only `top` needs it
+    from mpsd.status.rules.top import Top
+
+_OK = 200
 _PAUSE_S = 1.0  # between two looks at this machine
 _LAST, _ALL = 5, 100  # violations that are shown
 _LASTING = ("since", "counts", "last", "unjudged")  # of the violations, what is not another at every look
@@ -87,6 +91,22 @@ def _without_time(record: object) -> object:
     seen = record.get("violations")
     kept = {name: seen[name] for name in _LASTING if name in seen} if isinstance(seen, dict) else None
     return {**record, "now": None, "violations": kept}
+
+
+def machine_top(chosen: Settings) -> "Top":
+    """One look for `mpsd top`. NoLook where the agent does not answer in time, or not in a form that is known."""
+    from mpsd.status.grant_options import named
+    from mpsd.status.rules.top import NoLook, node_top
+    from mpsd.status.rules.use import UseStatus
+
+    try:
+        _code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/node")
+        node = local_api.read(body, NodeStatus)
+        code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/use")
+        use = local_api.read(body, UseStatus) if code == _OK else None  # an older agent does not know it
+    except (local_api.NotRunning, TimeoutError) as error:
+        raise NoLook(str(error)) from None
+    return node_top(node, UseStatus(use.now, named(use.grants, chosen), use.gpus, use.unknown) if use else None)
 
 
 def show(node: NodeStatus, to: Console) -> None:

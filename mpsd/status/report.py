@@ -1,7 +1,7 @@
 """Keeps the API server informed of a node: MPSNode, node condition, number of GPUs, pods' annotations, events.
 
-One rule: the node never waits for the API server. What is reported is remembered as it is now, and told by tasks of
-their own; an API server that is away for an hour finds the same node afterwards, and hears of it once.
+The node never waits for the API server: what is to be reported is remembered as it is now, and written by tasks of
+their own. After an hour without an API server it gets the node as it is then, once.
 
 Rights of the agent's service account, none of which can be limited to its own node by RBAC:
 
@@ -46,15 +46,15 @@ from mpsd.status.rules.events import EventAggregator, Writing, dropped_happening
 from mpsd.status.rules.pods import PodAnnotations, marks_patch
 from mpsd.watchdog.rules.reported import NodeViolations
 
-# One thing that the API server is kept informed of, told again and again until it is heard.
-#
-# One rule: what is told is what is true at that moment; nothing waits in a queue for the API server to return.
-
+EVENTS = Resource("v1", "events")
 _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
 
 
 class Duty(Protocol):
-    """changed: set when there may be something to tell."""
+    """A thing that the API server is kept informed of. changed: set when there may be something to write.
+
+    What is written is true at that moment; nothing waits in a queue for the API server to return.
+    """
 
     name: str
     changed: asyncio.Event
@@ -62,12 +62,12 @@ class Duty(Protocol):
     def due_in_s(self) -> float | None:
         """None: nothing until `changed` is set."""
 
-    async def tell(self) -> None:
-        """Tells what is due. KubeError where that failed, and it is tried again."""
+    async def write(self) -> None:
+        """Writes what is due. KubeError where that failed, and it is tried again."""
 
 
 class Reachability:
-    """Says once that the API server is away, and once that it is back; other troubles each when they begin and end."""
+    """Logs once that the API server is away, and once that it is back; other troubles when they begin and end."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -81,10 +81,12 @@ class Reachability:
             self._away.add(duty)
             if self.away_since is None:
                 self.away_since = self._now()
-                self._log.warning("API server away", reason=str(error), until="what is true then is told on its return")
+                self._log.warning(
+                    "API server away", reason=str(error), then="the node is reported as it is on its return"
+                )
         elif self._troubles.get(duty) != str(error):
             self._troubles[duty] = str(error)
-            self._log.warning("not told", what=duty, reason=str(error))
+            self._log.warning("not reported", what=duty, reason=str(error))
 
     def succeeded(self, duty: str) -> None:
         self._away.discard(duty)
@@ -92,11 +94,11 @@ class Reachability:
             self._log.info("API server back", after_s=round(self._now() - self.away_since))
             self.away_since = None
         if self._troubles.pop(duty, None):
-            self._log.info("told again", what=duty)
+            self._log.info("reported again", what=duty)
 
 
 async def keep(duty: Duty, reachability: Reachability) -> None:
-    """Tells what is due when it is due, until it is cancelled."""
+    """Writes what is due when it is due, until it is cancelled."""
 
     def note(attempt: RetryCallState) -> None:
         reachability.failed(duty.name, attempt.outcome.exception() if attempt.outcome else None)
@@ -104,7 +106,7 @@ async def keep(duty: Duty, reachability: Reachability) -> None:
     retrying = AsyncRetrying(wait=_BACK_OFF, retry=retry_if_exception_type(KubeError), before_sleep=note)
     while True:
         await _until_due(duty)
-        await retrying(duty.tell)
+        await retrying(duty.write)
         reachability.succeeded(duty.name)
 
 
@@ -119,85 +121,74 @@ async def _until_due(duty: Duty) -> None:
                 await duty.changed.wait()
 
 
-# Tells what happened, as Kubernetes Events.
-#
-# One rule: `status.rules.events` says what is told and when; an event that the API server will not have is dropped, so
-# that it keeps no other from being told.
-#
-# Rights: create, patch events.
-
-EVENTS = Resource("v1", "events")
-
-
 class EventsDuty:
+    """Writes what happened as Kubernetes Events; `status.rules.events` decides which and when.
+
+    An event that the API server refuses is dropped, so that it holds up no other.
+    """
+
     name = "events"
 
     def __init__(self, kube: Kube, node: str) -> None:
         self.changed = asyncio.Event()
         self._kube = kube
         self._node = node
-        self._book = EventAggregator()
+        self._events = EventAggregator()
         self._dropped = 0
         self._log = logger(role="agent", part="report")
 
     def note(self, happening: Event) -> None:
-        self._book.note(happening, time.time() if happening.at is None else happening.at)
-        if self._book.dropped > self._dropped:
-            self._dropped = self._book.dropped
-            self._book.note(dropped_happening(node_subject(self._node)), time.time())
+        self._events.note(happening, time.time() if happening.at is None else happening.at)
+        if self._events.dropped > self._dropped:
+            self._dropped = self._events.dropped
+            self._events.note(dropped_happening(node_subject(self._node)), time.time())
         self.changed.set()
 
     def due_in_s(self) -> float | None:
         now = time.time()
-        due = self._book.next_due(now)
+        due = self._events.next_due(now)
         return None if due is None else due - now
 
-    async def tell(self) -> None:
-        while writing := self._book.take(time.time()):
+    async def write(self) -> None:
+        while writing := self._events.take(time.time()):
             try:
                 await self._write(writing)
             except Unavailable:
                 raise
             except KubeError as error:  # its namespace is being deleted, or a right is missing
-                self._book.refused(writing.told)
-                self._dropped = self._book.dropped
-                self._log.warning("event dropped", subject=str(writing.told.happening.subject), reason=str(error))
+                self._events.refused(writing.event)
+                self._dropped = self._events.dropped
+                self._log.warning("event dropped", subject=str(writing.event.happening.subject), reason=str(error))
 
     async def _write(self, writing: Writing) -> None:
-        told = writing.told
-        namespace = told.happening.subject.event_namespace
+        event = writing.event
+        namespace = event.happening.subject.event_namespace
         if writing.is_new:
             try:
-                await self._kube.create(EVENTS, event_object(told, self._node), namespace)
-            except Conflict:  # an agent before this one told it
-                self._book.wrote(told, time.time(), await self._count_on(told, namespace))
+                await self._kube.create(EVENTS, event_object(event, self._node), namespace)
+            except Conflict:  # an agent before this one wrote it
+                self._events.wrote(event, time.time(), await self._count_on(event, namespace))
                 return
         else:
             try:
-                await self._patch(told, event_patch(told), namespace)
+                await self._patch(event, event_patch(event), namespace)
             except NotFound:  # the API server keeps events for an hour
-                self._book.gone(told)
+                self._events.gone(event)
                 return
-        self._book.wrote(told, time.time())
+        self._events.wrote(event, time.time())
 
-    async def _count_on(self, told: EventCount, namespace: str) -> int:
+    async def _count_on(self, event: EventCount, namespace: str) -> int:
         """Adds our count to the one that is there; gives the sum. The first patch changes nothing: it reads."""
-        found = await self._patch(told, {}, namespace)
-        if is_told_by(found, told):
+        found = await self._patch(event, {}, namespace)
+        if is_told_by(found, event):
             return count_in(found)
-        count = count_in(found) + told.count
-        await self._patch(told, event_patch(told) | {"count": count}, namespace)
+        count = count_in(found) + event.count
+        await self._patch(event, event_patch(event) | {"count": count}, namespace)
         return count
 
-    async def _patch(self, told: EventCount, patch: Object, namespace: str) -> Object:
-        return await self._kube.patch(EVENTS, told.name, patch, PatchKind.MERGE, namespace)
+    async def _patch(self, event: EventCount, patch: Object, namespace: str) -> Object:
+        return await self._kube.patch(EVENTS, event.name, patch, PatchKind.MERGE, namespace)
 
-
-# Writes what mpsd decided on the pods it decided it for, as annotations.
-#
-# One rule: a pod that has gone, or whose name another has by now, is left alone.
-#
-# Rights: patch pods.
 
 _AGAIN_S = 60.0  # between two writes of the same on one pod, should somebody else write otherwise
 
@@ -209,6 +200,11 @@ class _ReportedAnnotations:
 
 
 class PodAnnotationsDuty:
+    """Writes what mpsd decided for a pod as annotations of it.
+
+    A pod that has gone, or whose name another has by now, is left alone.
+    """
+
     name = "the pods' annotations"
 
     def __init__(self, kube: Kube) -> None:
@@ -231,7 +227,7 @@ class PodAnnotationsDuty:
     def due_in_s(self) -> float | None:
         return min(map(self._due_in_s, self._marks.values()), default=None)
 
-    async def tell(self) -> None:
+    async def write(self) -> None:
         for marks in [one for one in self._marks.values() if self._due_in_s(one) <= 0]:
             pod = marks.pod
             with suppress(NotFound, Conflict):  # it has gone
@@ -245,11 +241,13 @@ class PodAnnotationsDuty:
         return told.at + _AGAIN_S - time.monotonic()
 
 
-_LAST_WORDS_S = 1.0  # what a stop waits for the API server
+_REST_S = 1.0  # what a stop waits for the API server
 
 
 class NodeReport:
-    """node: its name in the cluster. `report` and `happened` return at once, whatever the API server does."""
+    """Reports a node. node: its name in the cluster. `report` and `happened` return at once, whatever the API server
+    does.
+    """
 
     def __init__(self, kube: Kube, node: str, policy: Callable[[], Policy]) -> None:
         self._node = node
@@ -283,7 +281,7 @@ class NodeReport:
         self._pods.offer(marks)
 
     def happened(self, happening: Event) -> None:
-        """Something that a view does not show, such as an allocation that was refused. Told as an event."""
+        """Something that a view does not show, such as an allocation that was refused. Reported as an event."""
         self._events.note(happening)
         self.on_happening(happening)
 
@@ -307,36 +305,35 @@ class NodeReport:
             for task in (*tasks, stopping):
                 task.cancel()
             await asyncio.gather(*tasks, stopping, return_exceptions=True)
-        await self._say_last_words()
+        await self._write_the_rest()
 
     @property
     def _duties(self) -> tuple[Duty, ...]:
         return self._condition, self._mpsnode, self._pods, self._events
 
-    async def _say_last_words(self) -> None:
-        """What was about to be told; nobody else knows of the events."""
+    async def _write_the_rest(self) -> None:
+        """What was about to be written; nobody else knows of the events."""
         if self.away_since is not None:
             return
         with suppress(TimeoutError, KubeError):
-            async with asyncio.timeout(_LAST_WORDS_S):
+            async with asyncio.timeout(_REST_S):
                 for duty in self._duties:
                     due_s = duty.due_in_s()
-                    if due_s is not None and due_s <= _LAST_WORDS_S:
-                        await duty.tell()
+                    if due_s is not None and due_s <= _REST_S:
+                        await duty.write()
 
-
-# What an agent says before it goes: that nothing is free here, so that no pod is on its way when its plugin is gone.
-#
-# One rule: kubelet refuses for good what comes to it without a plugin (UnexpectedAdmissionError; a Job burns a retry),
-# and counts devices only every ten seconds. So the scheduler hears it from us, and kubelet says the same a little
-# later; when the next agent has registered, kubelet counts again and the node is open.
 
 _SETTLE_S = 1.0  # from a pod's binding to its Allocate: two watches and kubelet's admission
 _DEADLINE_S = 1.0  # an agent goes, whether the API server answers or not
 
 
 class ShutdownReport:
-    """node: its name in the cluster."""
+    """Reports that nothing is free here before an agent ends, so that no pod is on its way when its plugin is gone.
+
+    Kubelet refuses for good what comes to it without a plugin (UnexpectedAdmissionError; a Job burns a retry), and
+    counts devices only every ten seconds. So the scheduler gets it from us, and from kubelet a little later; when the
+    next agent has registered, kubelet counts again and the node is open. node: its name in the cluster.
+    """
 
     def __init__(self, kube: Kube, node: str, policy: Callable[[], Policy], log: Logger) -> None:
         self._kube = kube
@@ -346,21 +343,21 @@ class ShutdownReport:
 
     async def announce(self) -> None:
         """While the plugin still serves. Returns when what was on its way has come; at once where nobody hears it."""
-        if await self._say():
-            self._log.info("nothing offered", reason="the agent goes")
+        if await self._write():
+            self._log.info("nothing offered", reason="the agent stops")
             await asyncio.sleep(_SETTLE_S)
 
     async def repeat(self) -> None:
         """When the plugin has gone: kubelet may have counted in between."""
-        await self._say()
+        await self._write()
 
-    async def _say(self) -> bool:
+    async def _write(self) -> bool:
         resources = self._policy().resources
         patch = {"status": {"allocatable": {resources.memory: "0", resources.percent: "0"}}}
         try:
             async with asyncio.timeout(_DEADLINE_S):
                 await self._kube.patch(NODES, self._node, patch, PatchKind.STRATEGIC, subresource="status")
         except (KubeError, TimeoutError) as error:
-            self._log.warning("leaving unheard", reason=str(error) or "the Kubernetes API does not answer")
+            self._log.warning("shutdown not reported", reason=str(error) or "the Kubernetes API does not answer")
             return False
         return True

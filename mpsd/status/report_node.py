@@ -1,7 +1,6 @@
 """Keeps the API server informed of a node as a whole: its MPSNode, its condition MPSReady, its number of GPUs.
 
-One rule: of the Node only our condition and our resources are touched; of the MPSNode never the spec, which is the
-operator's.
+Of the Node only our condition and our resources are touched; of the MPSNode never the spec, which is the operator's.
 
 Rights: get nodes; patch nodes/status; get, create, patch mpsnodes; patch mpsnodes/status.
 """
@@ -32,7 +31,7 @@ from mpsd.watchdog.rules.reported import NodeViolations, with_violations
 
 
 class ReadyCondition:
-    """The condition since when it is so, also across restarts of the agent."""
+    """The condition MPSReady, with since when it is so across restarts of the agent."""
 
     def __init__(self) -> None:
         self._condition: Condition | None = None
@@ -46,7 +45,7 @@ class ReadyCondition:
         self._object = condition_object(condition, self._object, stamp(view.now))
 
     def adopt(self, node: Object) -> None:
-        """Takes over since when it is so from what an earlier agent told."""
+        """Takes over since when it is so from what an earlier agent reported."""
         if self._condition and not self._ours:
             self._object = condition_object(self._condition, condition_in(node), self._object["lastTransitionTime"])
 
@@ -72,7 +71,7 @@ class ThisNode:
 
 
 class _NodeDuty:
-    """Something that is told of the last view."""
+    """A report of the last view."""
 
     def __init__(self, kube: Kube, node: ThisNode, ready: ReadyCondition, policy: Callable[[], Policy]) -> None:
         self.changed = asyncio.Event()
@@ -96,26 +95,26 @@ class NodeConditionDuty(_NodeDuty):
 
     def __init__(self, kube: Kube, node: ThisNode, ready: ReadyCondition, policy: Callable[[], Policy]) -> None:
         super().__init__(kube, node, ready, policy)
-        self._told: Any = None
-        self._told_at = float("-inf")
+        self._reported: Any = None
+        self._reported_at = float("-inf")
         self._count = ""
 
     def due_in_s(self) -> float | None:
         if self._view is None:
             return None
-        pause_s = HEARTBEAT_S if self._told == self._to_tell(self._view) else CHANGE_S
-        return self._told_at + pause_s - time.monotonic()
+        pause_s = HEARTBEAT_S if self._reported == self._now(self._view) else CHANGE_S
+        return self._reported_at + pause_s - time.monotonic()
 
-    async def tell(self) -> None:
+    async def write(self) -> None:
         await self._node.uid()
         view = self._view
         assert view, "it is not due before the first view"
-        told = condition, count, gpus = self._to_tell(view)
+        now = condition, count, gpus = self._now(view)
         patch = node_status_patch(condition, count, gpus, stamp(time.time()), self._count)
         await self._kube.patch(NODES, self._node.name, patch, PatchKind.STRATEGIC, subresource="status")
-        self._told, self._told_at, self._count = told, time.monotonic(), count
+        self._reported, self._reported_at, self._count = now, time.monotonic(), count
 
-    def _to_tell(self, view: NodeView) -> tuple[Object, str, int]:
+    def _now(self, view: NodeView) -> tuple[Object, str, int]:
         return self._ready.object(), self._policy().resources.count, len(view.gpus)
 
 
@@ -126,7 +125,7 @@ class MPSNodeDuty(_NodeDuty):
 
     def __init__(self, kube: Kube, node: ThisNode, ready: ReadyCondition, policy: Callable[[], Policy]) -> None:
         super().__init__(kube, node, ready, policy)
-        self._violations: NodeViolations | None = None  # not told of while nobody has said
+        self._violations: NodeViolations | None = None  # not reported while nobody has said
         self._written: WrittenStatus | None = None
         self._looked_at = float("-inf")  # making a status of hundreds of grants is not free
         self._belongs = False  # whether there is an MPSNode that belongs to its Node
@@ -147,7 +146,7 @@ class MPSNodeDuty(_NodeDuty):
         self._looked_at = now
         return write_due(self._status(self._view), self._written) - now
 
-    async def tell(self) -> None:
+    async def write(self) -> None:
         if not self._belongs:
             await self._make_belong()
         view = self._view

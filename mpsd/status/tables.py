@@ -1,6 +1,6 @@
-"""The tables of a status, for people: GPUs, grants, and the nodes of a cluster.
+"""The tables and sentences of a status, for people: GPUs, grants, nodes, domains, faults and violations.
 
-One rule: a column is a line of a list here, and whoever shows rows chooses columns.
+A column is a line of a list here, and whoever shows rows chooses columns.
 """
 
 import time
@@ -27,13 +27,6 @@ from mpsd.model.violations import DONE, Response
 from mpsd.platform.console import LONGEST_LINE, one_line
 from mpsd.status.rules.cordon import DRAINS
 
-# A table of thousands of rows on a terminal or in a pipe.
-#
-# One rule: it looks as rich's own table of the same cells does, and costs a fiftieth of it. rich measures, wraps and
-# pads
-# each cell by itself, which for the GPUs of 500 nodes takes half a minute; where a terminal is too narrow it is asked
-# all the same, since it knows how to share what there is.
-
 if TYPE_CHECKING:  # only a terminal that is too narrow needs it
     from rich.table import Table
 
@@ -51,7 +44,12 @@ class ColumnHead:
 
 
 class TextTable:
-    """Rows of cells, each on one line."""
+    """Thousands of rows of cells, each on one line.
+
+    It looks as rich's own table does, and costs a fiftieth of it: rich measures, wraps and pads each cell by itself,
+    which for the GPUs of 500 nodes takes half a minute. Where a terminal is too narrow, rich's own is drawn, since it
+    knows how to share what there is.
+    """
 
     def __init__(self, heads: Sequence[ColumnHead], rows: Iterable[Sequence[Cell]]) -> None:
         self._heads = heads
@@ -395,9 +393,7 @@ def clock(seconds: float) -> str:
         return "?"
 
 
-# What `mpsd status` says of the faults of a domain, also once they are over.
-#
-# One rule: nobody is named a culprit; all that is said is whom the last fault hit.
+# -- faults and violations -----------------------------------------------------------------------------------------
 
 SHOWN_S = DAY_S  # after it was
 
@@ -416,8 +412,6 @@ def fault_lines(domain: str, faults: FaultsStatus, now: float) -> Iterator[str]:
     over = "is not over" if faults.healed is None else f"was over after {max(0.0, faults.healed - faults.last):.1f} s"
     yield one_line(f"{domain} had {had} hit {who} and {over}")
 
-
-# What `mpsd status` says of programs that took more than they were given.
 
 _LONGEST = 1000
 

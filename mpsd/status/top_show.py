@@ -22,7 +22,7 @@ from mpsd.model.problem import printable
 from mpsd.model.times import lasting
 from mpsd.platform.console import ExitCode, complaints, drawing, one_line
 from mpsd.platform.imports import ended_by_signals
-from mpsd.status.rules.top import Sort, Top, TopGpu, TopUser
+from mpsd.status.rules.top import NoLook, Sort, Top, TopGpu, TopUser
 from mpsd.status.tables import Column, TextTable, clock, fitted, known_gib, part_of, state_text, table
 from mpsd.status.terminal import WIDEST, ControlKey, Terminal, console, print_part
 
@@ -175,10 +175,6 @@ def _drawn(part: RenderableType, width: int) -> list[str]:
 
 _BEAT_S = 1.0  # between two drawings where nothing is heard but what is away goes on being so
 _KEYS = {"m": Sort.MEMORY, "s": Sort.SM, "n": Sort.NAME}
-
-
-class NoLook(Exception):
-    """There is no look to be had now, and why, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)

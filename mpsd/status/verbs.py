@@ -1,17 +1,17 @@
-"""`mpsd status`: GPUs, domains, grants and clients of this machine, or of a cluster."""
+"""`mpsd status` and `mpsd top`: the GPUs of this machine, or of a cluster, and who uses them."""
 
 from typing import Annotated
 
 import typer
 
 from mpsd.model.problem import InvalidInput, Problem
-from mpsd.platform.console import StatusFormat
+from mpsd.platform.console import Format, StatusFormat
 from mpsd.platform.imports import lasting
-from mpsd.platform.options import RunDirectory
+from mpsd.platform.options import OutputFormat, RunDirectory
 from mpsd.platform.verbs import extra_needed
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames, StatusOutput, Watch
-from mpsd.status.machine import show as show
-from mpsd.status.machine import show_machine
+from mpsd.status.cluster_top import Once, SortBy
+from mpsd.status.rules.top import Sort
 
 
 def status(
@@ -38,13 +38,47 @@ def status(
             remedy = "leave it out to ask a cluster, or leave --cluster and nodes out to ask this machine"
             raise InvalidInput("mpsd status", [Problem("setting", "--run-dir", "", "is of this machine", remedy)])
         with extra_needed("mpsd status --cluster", "kubectl"):
-            from mpsd.status.glance import Glance
+            from mpsd.status.cluster_verbs import show
 
-            glance = None if watch else Glance(nodes or (), kubeconfig, context)
-            with lasting():  # while kubectl asks
-                from mpsd.status.cluster_answers import ClusterAccess, show_cluster
-
-            show_cluster(
-                ClusterAccess("mpsd status", kubeconfig, context), nodes or (), output, watch=watch, glance=glance
-            )
+            show("mpsd status", nodes or (), output, watch=watch, kubeconfig=kubeconfig, context=context)
+    with lasting():
+        from mpsd.status.machine import show_machine
     show_machine(run_dir, output, watch=watch)
+
+
+def top(
+    sort: SortBy = Sort.MEMORY,
+    interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", help="Between two looks.", min=0.2)] = 1.0,
+    iterations: Annotated[
+        int | None,
+        typer.Option(
+            "-n", "--iterations", metavar="NUMBER", help="So many looks, then end.", min=1, show_default=False
+        ),
+    ] = None,
+    once: Once = False,
+    output: OutputFormat = Format.TEXT,
+    run_dir: RunDirectory = None,
+) -> None:
+    """Show the GPUs of this machine and who uses them now, live: a row a GPU, then a row a pod, container or program.
+
+    Who uses more than was granted, or a GPU without a grant, comes first. SM is how much of the time kernels run, by
+    NVML's samples of the last two seconds; ? where that is not known, as of one of several programs on one GPU, which
+    MPS counts as one. Keys: m memory, s SM use, n name, arrows and PageUp and PageDown to scroll, q quits. If mpsd is
+    being restarted, top waits for it.
+
+    In a pipe each look stands below the one before; with -o json it is one object a line. Exits with 0, 1 where mpsd
+    does not run here, 130 at Ctrl-C.
+
+        mpsd top
+        mpsd top --sort sm --interval 0.5
+        mpsd top --once
+        mpsd top -n 60 -o json > minute.jsonl
+    """
+    with lasting():
+        from mpsd.platform.settings import settings
+        from mpsd.status.machine import machine_top
+        from mpsd.status.top_show import TopOptions, show_top
+
+    chosen = settings(run_directory=run_dir)
+    asked = TopOptions("mpsd top", sort, interval, 1 if once else iterations, output is Format.JSON, once)
+    show_top(asked, lambda: machine_top(chosen))

@@ -21,8 +21,8 @@ from mpsd.model.node_view import Client, DomainView, HeldGrant, NodeView
 from mpsd.mps.control_daemon import command_times
 from mpsd.platform import processes, records
 from mpsd.platform.settings import settings
-from mpsd.status.metrics.agent import Exposition
-from mpsd.status.metrics.rules.samples import command_samples, plugin_samples, samples
+from mpsd.status.node_api import Exposition
+from mpsd.status.rules.metrics import command_samples, plugin_samples, samples
 from mpsd.status.rules.node_status import node_status
 from tests.bench.rows import Row
 from tests.model.worlds import GPUS as SOME

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mpsd.cli import kubectl_mps
 from mpsd.cli import plain as quick
 from mpsd.cli.plain import STATUS, plain
-from mpsd.status import cluster_status
+from mpsd.status import cluster_verbs
 from tests.cli.cluster_world import ClusterWorld
 from tests.mpsnodes import NAMES
 
@@ -29,7 +29,7 @@ def as_typer_reads(words: list[str]) -> dict[str, str] | None:
     def status(**given: object) -> None:
         found.update({name: str(value) for name, value in given.items() if value})
 
-    status.__signature__ = __import__("inspect").signature(cluster_status.status)  # type: ignore[attr-defined]
+    status.__signature__ = __import__("inspect").signature(cluster_verbs.status)  # type: ignore[attr-defined]
     alone = typer.Typer(add_completion=False)
     alone.command("status")(status)
     try:

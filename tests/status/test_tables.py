@@ -9,9 +9,9 @@ from rich.console import Console
 from mpsd.model.domain import State
 from mpsd.model.grants import GpuShare, evenly
 from mpsd.model.node_view import Client, Fault, FaultHit, HeldGrant, NodeView
+from mpsd.status.machine import show
 from mpsd.status.rules.node_status import node_status
 from mpsd.status.tables import clock
-from mpsd.status.verbs import show
 from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity
 from tests.status.pod_worlds import client, held, node, pod
 

@@ -9,8 +9,8 @@ from mpsd.model.identity import PodName
 from mpsd.model.node_status import ViolationsStatus
 from mpsd.model.policy import Response
 from mpsd.model.violations import Violation, ViolationKind
+from mpsd.status.machine import show
 from mpsd.status.rules.node_status import node_status
-from mpsd.status.verbs import show
 from mpsd.watchdog.history import ViolationHistory
 from tests.model.worlds import NOW, POLICY
 from tests.status.pod_worlds import client as pod_client

@@ -1,6 +1,6 @@
-"""What the page of a scheduler shows: every node that has told of its GPUs, and why pods wait.
+"""What the page of a scheduler shows: every node that has an MPSNode, and why pods wait.
 
-One rule: it watches only while somebody reads, and lets kube-scheduler's questions in between any two nodes.
+It watches only while somebody reads, and lets kube-scheduler's questions in between any two nodes.
 
 Rights: list and watch mpsnodes, nodes and pods, which the scheduler has.
 """
@@ -25,13 +25,13 @@ from mpsd.status.rules.pods import ExplanationContext, PodSeen, read_pod_seen
 
 _AT_ONCE = 8  # nodes, before others are served
 _SHARE = 10  # of the time, one part at most is spent on why pods wait
-_LOOK_AGAIN_S = 30.0  # where nothing was heard: what is silent becomes stale, and promises end
+_LOOK_AGAIN_S = 30.0  # where nothing was heard: what is silent becomes stale, and reservations end
 _PENDING = {"fieldSelector": "status.phase=Pending"}
 _NAME = "cluster"
 
 
 class ClusterPage:
-    """ledger: what the scheduler knows to be free."""
+    """The views of the cluster. ledger: what the scheduler knows to be free."""
 
     def __init__(self, kube: Kube, ledger: ClusterLedger) -> None:
         self._kube = kube
@@ -39,8 +39,8 @@ class ClusterPage:
         self._changed = True
         self._looked_at = 0.0
         self._made: dict[str, tuple[object, NodeParts]] = {}  # by node, and what it was made from
-        self._stories: Sequence[WaitingCard] = ()
-        self._stories_due = 0.0  # monotonic: when they may be told anew
+        self._explained: Sequence[WaitingCard] = ()
+        self._explained_until = 0.0  # monotonic: when they may be made anew
         self._tasks: Sequence[asyncio.Task[None]] = ()
         self._mirrors: Sequence[Mirror[Any]] = ()
         self._mpsnodes: Mirror[ClusterNode]
@@ -52,7 +52,7 @@ class ClusterPage:
         self._nodes = Mirror(self._kube, Selection(NODES), read_kubernetes_node, self._note)
         self._pods = Mirror(self._kube, Selection(PODS, query=_PENDING), self._read_pod, self._note)
         self._mirrors = (self._mpsnodes, self._nodes, self._pods)
-        self._made, self._changed, self._stories_due = {}, True, 0.0
+        self._made, self._changed, self._explained_until = {}, True, 0.0
         self._tasks = [asyncio.create_task(mirror.run()) for mirror in self._mirrors]
 
     async def end(self) -> None:
@@ -81,20 +81,20 @@ class ClusterPage:
 
     async def _view(self, away: str) -> PageView:
         now = time.time()
-        told = {node.name: aged(node, now) for node in self._mpsnodes.objects()}
+        reported = {node.name: aged(node, now) for node in self._mpsnodes.objects()}
         machines = {machine.name: machine for machine in self._nodes.objects()}
         parts = []
-        for place, node in enumerate(told.values(), 1):
+        for place, node in enumerate(reported.values(), 1):
             parts.append(self._parts(node, now))
             await _let_others(place)
-        self._made = {name: made for name, made in self._made.items() if name in told}
+        self._made = {name: made for name, made in self._made.items() if name in reported}
         pods = self._pods.objects()
-        await self._tell_stories(
-            ExplanationContext(self._ledger.policy, now, told, self._free(), machines), pods[:MOST_WAITING]
+        await self._explain(
+            ExplanationContext(self._ledger.policy, now, reported, self._free(), machines), pods[:MOST_WAITING]
         )
         waiting = {pod.name.uid for pod in pods}
-        stories = [card for card in self._stories if card.id in waiting]
-        silent = sorted(one.name for one in machines.values() if one.is_labelled and one.name not in told)
+        stories = [card for card in self._explained if card.id in waiting]
+        silent = sorted(one.name for one in machines.values() if one.is_labelled and one.name not in reported)
         head = self._head(away, max(0, len(pods) - MOST_WAITING))
         return cluster_page(head, parts, stories, tuple(map(no_mpsnode, silent)))
 
@@ -102,17 +102,17 @@ class ClusterPage:
         table = self._ledger.table
         return {name: found for name in table.nodes if (found := table.ledger(name))}
 
-    async def _tell_stories(self, scene: ExplanationContext, pods: Sequence[PodSeen]) -> None:
+    async def _explain(self, context: ExplanationContext, pods: Sequence[PodSeen]) -> None:
         """On a thread, since thousands of GPUs take seconds; then not again for so long that it costs little."""
         began = time.monotonic()
-        if began < self._stories_due:
-            self._changed = True  # what is heard now is told then
+        if began < self._explained_until:
+            self._changed = True  # what is heard now is explained then
             return
-        self._stories = await asyncio.to_thread(lambda: [pod_card(pod, story(pod, scene)) for pod in pods])
-        self._stories_due = time.monotonic() + _SHARE * (time.monotonic() - began)
+        self._explained = await asyncio.to_thread(lambda: [pod_card(pod, story(pod, context)) for pod in pods])
+        self._explained_until = time.monotonic() + _SHARE * (time.monotonic() - began)
 
     def _parts(self, node: ClusterNode, now: float) -> NodeParts:
-        """Those of before where nothing has changed; how long something is wrong is said anew each minute."""
+        """Those of before where nothing has changed; how long something is wrong is made anew each minute."""
         source = node if node.ready else (node, int(now // 60))
         known = self._made.get(node.name)
         if known is None or (known[0] is not source and known[0] != source):

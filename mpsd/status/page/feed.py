@@ -1,7 +1,7 @@
-"""What readers of the page are shown now, and what has changed since they were told last.
+"""What readers of the page are shown now, and what has changed since they were sent something last.
 
-One rule: a view is made once for all readers, and only while there are some; what a reader has not been told yet is
-worked out when it can take it, so that nothing is kept for one that is slow.
+A view is made once for all readers, and only while there are some; what a reader has not been sent yet is worked out
+when it can take it, so that nothing is kept for one that is slow.
 """
 
 import asyncio
@@ -48,14 +48,14 @@ def who_gives_way(there: Sequence[str], newcomer: str) -> int | None:
 
 @dataclass(eq=False, slots=True)
 class _Place:
-    """Of one who reads. hang_up: ends it."""
+    """The place of a reader. hang_up: ends its stream."""
 
     reader: str
     hang_up: Callable[[], None]
 
 
 class _ListEntry(Protocol):
-    """Of a list of a view."""
+    """An entry of a list of a view."""
 
     @property
     def id(self) -> str: ...
@@ -92,7 +92,7 @@ class _Shown:
     gone: deque[tuple[int, str, str]] = field(default_factory=lambda: deque(maxlen=_GONE_KEPT))
 
     def take(self, view: PageView) -> bool:
-        """Whether there is anything to tell but the time."""
+        """Whether anything but the time has changed."""
         serial, before = self.serial + 1, self.head
         changed = before is None or _lasting(before) != _lasting(view.head)
         for name in LISTS:
@@ -117,8 +117,8 @@ class _Shown:
         for at, name, one in self.gone:
             if at > after and not whole and one not in self.parts[name]:
                 gone.setdefault(name, []).append(one)
-        told = {"whole": whole, "head": self.head, "gone": gone}
-        return msgspec.json.encode(told | {"put": {name: msgspec.Raw(text) for name, text in put.items()}})
+        message = {"whole": whole, "head": self.head, "gone": gone}
+        return msgspec.json.encode(message | {"put": {name: msgspec.Raw(text) for name, text in put.items()}})
 
 
 def _lasting(head: PageHead) -> tuple[object, ...]:
@@ -138,6 +138,8 @@ def _encoded(name: str, view: PageView, before: Mapping[str, _Part], serial: int
 
 
 class PageFeed:
+    """Looks while there are readers, and gives each what it does not have yet."""
+
     def __init__(self, source: ViewSource) -> None:
         self._source = source
         self._shown = _Shown()
@@ -148,7 +150,7 @@ class PageFeed:
         self._last: tuple[tuple[int, int, PageHead | None], bytes] = (
             (-1, -1, None),
             b"",
-        )  # told last: of what, and the text
+        )  # sent last: of what, and the text
         self.closed = False
         self._log = logger()
 
@@ -235,12 +237,12 @@ class PageFeed:
                 began = time.monotonic()
                 view = await self._source.look()
                 if view and self._shown.take(view):
-                    self._tell()
+                    self._wake()
                 await asyncio.sleep(max(SHORTEST_PAUSE_S, _SHARE * (time.monotonic() - began)))
         finally:
             await self._source.end()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         """Wakes everybody who waits for news now."""
         waiting, self._news = self._news, asyncio.Event()
         waiting.set()

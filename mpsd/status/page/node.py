@@ -1,6 +1,6 @@
 """What the page of an agent shows: its node.
 
-One rule: it looks at nothing itself: it shows the last view, so that no number of readers loads NVML or the daemons.
+It looks at nothing itself: it shows the last view, so that no number of readers loads NVML or the daemons.
 """
 
 import asyncio
@@ -26,8 +26,10 @@ from mpsd.status.rules.pods import PodSeen, read_pod_seen
 
 
 class NodePage:
-    """name: the node's, as people know it. bare: whether commands are shown without their arguments, as where others
-    read than those of the machine, who see them anyway. pods: None where no kubelet is.
+    """The views of the node. name: its name, as people know it. pods: None where no kubelet is.
+
+    bare: whether commands are shown without their arguments, as where others read than those of the machine, who see
+    them anyway.
     """
 
     def __init__(
@@ -67,17 +69,15 @@ class NodePage:
             await self._pods.end()
 
 
-# The pods bound to one node that ask for a GPU and do not run yet, as its page lists them.
-#
-# One rule: they are watched only while somebody reads, and no page waits for an API server that does not answer.
-#
-# Rights: list and watch pods, which the agent has.
-
 _FIRST_ANSWER_S = 1.0  # that the first view waits, so that it does not begin with what is not known yet
 
 
 class PodsOfNode:
-    """Between `begin` and `end` it knows them."""
+    """The pods bound to one node that ask for a GPU and do not run yet, as its page lists them.
+
+    They are watched between `begin` and `end`, while somebody reads; no page waits for an API server that does not
+    answer. Rights: list and watch pods, which the agent has.
+    """
 
     def __init__(self, kube: Kube, node: str, policy: Callable[[], Policy]) -> None:
         self._kube = kube
@@ -108,7 +108,7 @@ class PodsOfNode:
         return self._changed.is_set()
 
     def shown(self, view: NodeView, warnings: Mapping[str, str]) -> PodsHere:
-        """view: of the node now. warnings: by uid, the last event that each pod was told."""
+        """view: of the node now. warnings: by uid, the last warning that each pod got."""
         self._changed.clear()
         around = own_scene(self._node, view, self._policy())
         return pods_here(self._pods.objects(), warnings, around, self._heard())

@@ -1,6 +1,6 @@
 """The page, and what it shows: `GET /`, `GET /v1/page` and, as it changes, `GET /v1/page/changes`.
 
-One rule: it only looks, and a reader who is gone, slow or one too many costs nobody else anything.
+It only looks, and a reader who is gone, slow or one too many costs nobody else anything.
 """
 
 import asyncio
@@ -24,11 +24,6 @@ from mpsd.platform.listener import Handler, asker
 from mpsd.status.page.feed import MOST_READERS, Full, PageFeed, ViewSource
 from mpsd.status.page.rules.view import PageView
 
-# The page as browsers get it: one file, made of those in mpsd/status/page/static, and the policy that says what it may
-# do.
-#
-# One rule: nothing is in it that is not in those files, so that a browser runs these scripts and no other.
-
 _LANGUAGES = ("en", "zh")
 SCRIPTS = ("words", "elements", "known", "connection", "top", "lines", "gpus", "nodes", "drawing")  # in this order
 _STYLE, _SCRIPT, _WORDS = "/* page.css */", "/* page.js */", "{}"
@@ -36,7 +31,10 @@ _STYLE, _SCRIPT, _WORDS = "/* page.css */", "/* page.js */", "{}"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """policy: its Content-Security-Policy."""
+    """The page as browsers get it: one file, made of those in mpsd/status/page/static.
+
+    policy: its Content-Security-Policy, by which a browser runs these scripts and no others.
+    """
 
     html: bytes
     zipped: bytes
@@ -93,7 +91,7 @@ def _read(file: Traversable) -> str:
 
 BEAT_S = 15.0  # between two signs of life on a stream
 _LOOK_S = 1.0  # how soon a reader who has gone is noticed
-_SLOW_S = 10.0  # that a reader may take to take what it is told
+_SLOW_S = 10.0  # that a reader may need to take what it is sent
 _FIRST_VIEW_S = 10.0
 _HEADERS = {
     "Cache-Control": "no-store",

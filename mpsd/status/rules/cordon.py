@@ -1,6 +1,6 @@
 """Taking GPUs of a node out of use, and putting them back: `spec.cordoned` as it is to be, and what that does.
 
-One rule: a GPU that nobody named keeps its place, unless it shares its domain with one that was: a domain drains whole.
+A GPU that nobody named keeps its place, unless it shares its domain with one that was: a domain drains whole.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -41,7 +41,7 @@ class CordonChange:
     def is_drained(self, node: ClusterNode) -> bool:
         """Whether no program is left on the GPUs. One that no control daemon holds has none.
 
-        Nothing that a silent node told is believed.
+        The last report of a silent node is not believed.
         """
         touched = [gpu for gpu in node.gpus if gpu.uuid in self.touched and gpu.domain]
         return node.told_at is not None and not node.stale and all(gpu.state == State.DRAINED for gpu in touched)
@@ -83,7 +83,7 @@ def _named(node: ClusterNode, named: Sequence[str]) -> tuple[str, ...]:
     known |= {one: one for one in node.cordoned if one != ALL}  # also what is there by mistake can be put back
     strange = [name for name in dict.fromkeys(named) if name not in known]
     if strange:
-        has = ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in node.gpus) or "none that it has told of"
+        has = ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in node.gpus) or "none that it has reported"
         remedy = f"{node.name} has {has}; name one, or {ALL}"
         raise InvalidInput(
             f"node {node.name}",

@@ -1,9 +1,7 @@
-"""Which events are told, and when: the same thing is counted, not repeated.
+"""Which events are written, and when: the same thing is counted, not repeated.
 
-One rule: whatever happens and however often, no more than BURST + seconds / EVERY_S writes leave within any number of
-seconds; memory is bounded; and the last count of everything that is remembered is told in the end.
-
-A book changes as things happen, unlike most of core: it holds hundreds of entries, of which one look changes a few.
+Whatever happens and however often, no more than BURST + seconds / EVERY_S writes leave within any number of seconds;
+memory is bounded; and the last count of everything that is remembered is written in the end.
 """
 
 from collections import OrderedDict
@@ -11,11 +9,11 @@ from dataclasses import dataclass, replace
 
 from mpsd.model.events import Event, EventCount, Reason, Subject
 
-BURST = 60  # a daemon that ends takes up to 60 clients with it, and each of their pods hears of it
+BURST = 60  # a daemon that ends takes up to 60 clients with it, and each of their pods gets one
 EVERY_S = 1.0  # between two writes once that is used up
-REPEAT_S = 10.0  # from the first telling of something to its first repetition, doubled each time
+REPEAT_S = 10.0  # from the first write of something to its first repetition, doubled each time
 LONGEST_REPEAT_S = 600.0
-REMEMBERED = 1000  # happenings
+REMEMBERED = 1000  # events
 FORGET_S = 3600.0  # as long as the API server keeps an event by default
 MESSAGES = 10  # different messages of one reason about one object in FORGET_S; further ones are counted as one
 _ROUNDING = 1e-6  # of fractions that add up to one write
@@ -24,10 +22,13 @@ SIMILAR = "(combined from similar events) "
 
 @dataclass(frozen=True, slots=True)
 class _EventEntry:
-    """told: the count that the API server knows. due: when the next write may be; repeat_s: and how long after it."""
+    """An event that is remembered.
+
+    written: the count that the API server knows. due: when the next write may be; repeat_s: and how long after it.
+    """
 
     seen: EventCount
-    told: int
+    written: int
     due: float
     repeat_s: float
 
@@ -36,7 +37,7 @@ class _EventEntry:
 class Writing:
     """One event to write. is_new: it is to be created, else its count is to be patched."""
 
-    told: EventCount
+    event: EventCount
     is_new: bool
 
 
@@ -47,7 +48,7 @@ class EventAggregator:
         self._entries: OrderedDict[Event, _EventEntry] = OrderedDict()  # what happened last is last
         self._tokens = float(BURST)
         self._counted_at: float | None = None  # None before the first question
-        self.dropped = 0  # happenings that nobody will be told of, because too much happened
+        self.dropped = 0  # events that nobody will see, because too much happened
 
     def note(self, happening: Event, now: float) -> None:
         """Something happened."""
@@ -63,23 +64,23 @@ class EventAggregator:
             self._drop()
 
     def next_due(self, now: float) -> float | None:
-        """When the next write may be; None where everything is told."""
-        due = min((entry.due for entry in self._entries.values() if _is_untold(entry)), default=None)
+        """When the next write may be; None where everything is written."""
+        due = min((entry.due for entry in self._entries.values() if _is_unwritten(entry)), default=None)
         if due is None:
             return None
         return max(due, now + max(0.0, 1.0 - self._tokens_at(now)) * EVERY_S)
 
     def take(self, now: float) -> Writing | None:
         """The write that is to be made now, the one that has waited longest; None where none may be."""
-        ready = [entry for entry in self._entries.values() if _is_untold(entry) and entry.due <= now]
+        ready = [entry for entry in self._entries.values() if _is_unwritten(entry) and entry.due <= now]
         if not ready or self._tokens_at(now) < 1.0 - _ROUNDING:
             return None
         self._tokens, self._counted_at = self._tokens_at(now) - 1.0, now
         entry = min(ready, key=lambda entry: entry.due)
-        return Writing(entry.seen, is_new=entry.told == 0)
+        return Writing(entry.seen, is_new=entry.written == 0)
 
     def wrote(self, written: EventCount, now: float, known: int | None = None) -> None:
-        """It is told. known: the count that the API server has now, where that is another than ours."""
+        """It is written. known: the count that the API server has now, where that is another than ours."""
         entry = self._entries.get(written.happening)
         if entry is None:  # it was dropped in the meantime
             return
@@ -89,10 +90,10 @@ class EventAggregator:
         self._entries[written.happening] = _EventEntry(seen, written.count + ahead, now + entry.repeat_s, longer)
 
     def gone(self, written: EventCount) -> None:
-        """The API server has forgotten the event: what happens from now on is told as new."""
+        """The API server has forgotten the event: what happens from now on is written as new."""
         entry = self._entries.get(written.happening)
         if entry:
-            self._entries[written.happening] = replace(entry, told=0)
+            self._entries[written.happening] = replace(entry, written=0)
 
     def refused(self, written: EventCount) -> None:
         """The API server will not have it, now or later."""
@@ -114,26 +115,26 @@ class EventAggregator:
         return replace(happening, message=SIMILAR + happening.reason)
 
     def _forget(self, now: float) -> None:
-        """What is told and has not happened for long."""
+        """What is written and has not happened for long."""
         while self._entries:
             oldest = next(iter(self._entries.values()))
-            if _is_untold(oldest) or now - oldest.seen.last < FORGET_S:
+            if _is_unwritten(oldest) or now - oldest.seen.last < FORGET_S:
                 return
             self._entries.popitem(last=False)
 
     def _drop(self) -> None:
-        """Makes room: of what is told, what happened longest ago; if nothing is, of all."""
-        told = next((name for name, entry in self._entries.items() if not _is_untold(entry)), None)
-        if told is None:
-            told = next(iter(self._entries))
-            self.dropped += self._entries[told].seen.count
-        del self._entries[told]
+        """Makes room: of what is written, what happened longest ago; if nothing is, of all."""
+        oldest = next((name for name, entry in self._entries.items() if not _is_unwritten(entry)), None)
+        if oldest is None:
+            oldest = next(iter(self._entries))
+            self.dropped += self._entries[oldest].seen.count
+        del self._entries[oldest]
 
 
-def _is_untold(entry: _EventEntry) -> bool:
-    return entry.seen.count > entry.told
+def _is_unwritten(entry: _EventEntry) -> bool:
+    return entry.seen.count > entry.written
 
 
 def dropped_happening(subject: Subject) -> Event:
-    """What tells a node that its agent had more to say than it could keep."""
-    return Event(subject, Reason.EVENTS_DROPPED, "more happened than could be told; see the log of the agent")
+    """For a node whose agent had more to report than it could keep."""
+    return Event(subject, Reason.EVENTS_DROPPED, "more happened than could be reported; see the log of the agent")

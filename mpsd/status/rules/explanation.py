@@ -1,7 +1,7 @@
 """One sentence about a pod that asks for a GPU: it runs there, it has ended so, or it waits for that; `kubectl mps
 explain`.
 
-One rule: what is known for certain is said, and what others say is quoted; nothing is guessed.
+What is known for certain is stated, and what others say is quoted; nothing is guessed.
 """
 
 from enum import Enum
@@ -23,7 +23,7 @@ _CRASHES = "CrashLoopBackOff"
 
 
 class ExplanationNeeds(Enum):
-    """What a story is made of beside the pod."""
+    """What an explanation is made of beside the pod."""
 
     NOTHING = "nothing"
     ITS_NODE = "its node"
@@ -31,7 +31,7 @@ class ExplanationNeeds(Enum):
 
 
 def needs(pod: PodSeen) -> ExplanationNeeds:
-    """What is to be looked at for a story about this pod, and no more than that."""
+    """What is to be looked at to explain this pod, and no more than that."""
     if pod.shared is None or _never_placed(pod) or pod.phase in ("Succeeded", "Failed"):
         return ExplanationNeeds.NOTHING
     return ExplanationNeeds.ITS_NODE if pod.node else ExplanationNeeds.CLUSTER

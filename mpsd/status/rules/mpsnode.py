@@ -1,10 +1,8 @@
-"""MPSNode: what the API server is told of a node, and when it is told again.
+"""MPSNode: what is reported of a node to the API server, and when it is written again.
 
-A list that is not known is left out, and a merge patch then leaves the one that was told last.
-
-One rule: whatever happens on the node, its status is written at most once a second, what its programs use (which never
-stands still) at most twice a minute, and the last state is always told in the end. The shape is that of
-manifests/base/crd/mpsnode.yaml.
+A list that is not known is left out, and a merge patch then leaves the one that was reported last. Whatever happens on
+the node, its status is written at most once a second, what its programs use (which never stands still) at most twice a
+minute, and the last state is always written in the end. The shape is that of manifests/base/crd/mpsnode.yaml.
 """
 
 from collections import Counter

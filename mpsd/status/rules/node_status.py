@@ -1,6 +1,6 @@
-"""What a node tells of itself, made of its view: the words of model.node_status, and the numbers that go with them.
+"""The status of a node, made of its view: model.node_status with its numbers.
 
-One rule: a sum with one part that nobody knows is not known; a node with 320 clients is told without asking each of
+A sum with one part that nobody knows is not known; the status of a node with 320 clients is made without asking each of
 them for each GPU and each grant.
 """
 

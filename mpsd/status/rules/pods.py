@@ -1,6 +1,6 @@
-"""A pod as somebody sees it who wonders why it does not run: what it asks for and wishes, and what is said of it.
+"""A pod as somebody sees it who wonders why it does not run, and the form of the answer.
 
-One rule: any JSON is read as far as it can be; what others wrote into it is text to be quoted, and may say anything.
+Any JSON is read as far as it can be; what others wrote into it is text to be quoted, and may say anything.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -213,14 +213,15 @@ def _seen_at(shape: FieldReader, event: Fields) -> str:
     return max(filter(None, [*times, made]), default="")
 
 
-# Which annotations of a pod must be written.
-#
-# One rule: only keys that are wanted are touched, and only on the very pod that is meant.
+# -- annotations -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class PodAnnotations:
-    """has: the pod's annotations as last seen. wants: those that it must have, the same from look to look."""
+    """The annotations that a pod must have; no others are touched.
+
+    has: its annotations as last seen. wants: those that it must have, the same from look to look.
+    """
 
     pod: PodName
     has: Mapping[str, str]
@@ -237,9 +238,7 @@ def marks_patch(marks: PodAnnotations) -> dict[str, Any]:
     return {"metadata": {**uid, "annotations": marks.missing}}
 
 
-# What is known around a pod when somebody asks why it waits, and the form of the answer.
-#
-# One rule: an answer is one sentence, which ends with what to do where something is to be done.
+# -- the answer ------------------------------------------------------------------------------------------------------
 
 _MOST_NAMED = 3
 
@@ -272,9 +271,10 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExplanationContext:
-    """told, ledger: of every MPSNode that was asked for, by name. machines: the Nodes; None where one may not ask.
+    """What is known around a pod when somebody asks why it waits. told, ledger: of every MPSNode that was asked for, by
+    name. machines: the Nodes; None where one may not ask.
 
-    One scene is equal to itself alone, so that what follows from it is worked out once for thousands of pods.
+    A context is equal to itself alone, so that what follows from it is worked out once for thousands of pods.
     """
 
     policy: Policy
@@ -286,8 +286,10 @@ class ExplanationContext:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The answer about one pod. is_well: it runs, or has finished well. node, gpus: where it is, as far as is known;
-    gpus by label. room: where it would fit, `gpu0 of node1`.
+    """The answer about one pod: a sentence, which ends with what to do where something is to be done.
+
+    is_well: it runs, or has finished well. node, gpus: where it is, as far as is known; gpus by label. room: where it
+    would fit, `gpu0 of node1`.
     """
 
     why: Why

@@ -93,6 +93,10 @@ class Top:
         return replace(self, gpus=ordered(self.gpus, by), users=ordered(self.users, by))
 
 
+class NoLook(Exception):
+    """Nothing can be seen now; why, in a sentence."""
+
+
 def _exceeds(used_mib: int | None, most_mib: int | None) -> bool:
     """False where either is not known."""
     return used_mib is not None and most_mib is not None and used_mib > most_mib

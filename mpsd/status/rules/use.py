@@ -1,6 +1,6 @@
 """Who uses what of the GPUs now, and what is left: the shape of `GET /v1/use` and of `mpsd smi -o json`.
 
-One rule: names and units here are an interface; fields are added, never renamed. What is not known is None, never 0.
+Names and units here are an interface; fields are added, never renamed. What is not known is None, never 0.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,20 +13,16 @@ from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.status.rules.node_status import node_status
 
-# How busy a grant's processes keep the SMs of a GPU, as far as NVML's samples can tell.
-#
-# One rule: NVML counts what a client of MPS computes as its server's (docs/mps-observed.md, section 7), so it is told
-# of
-# a grant only where it can be nobody else's: all of the server's clients on that GPU are the grant's, or none computes.
-
 Samples = Mapping[int, int | None]  # by pid, in percent; None: NVML gave a number that cannot be
 _WHOLE = 100
 
 
 def sm_percent(grant: str, gpu: str, view: NodeView, samples: Samples | None) -> int | None:
-    """In percent of the time, of the grant of this id on the GPU of this UUID; who has no sample is idle.
+    """How busy a grant keeps the SMs of a GPU, in percent of the time; who has no sample is idle.
 
-    None: it cannot be told. NVML could not say, knows no process of the grant, or counts several grants as one.
+    NVML counts what a client of MPS computes as its server's (docs/mps-observed.md, section 7), so it is the grant's
+    only where it can be nobody else's: all of the server's clients on that GPU are the grant's, or none computes. None:
+    NVML could not say, knows no process of the grant, or counts several grants as one.
     """
     if samples is None or view.clients is None:
         return None

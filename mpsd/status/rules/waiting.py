@@ -1,7 +1,7 @@
 """Why a pod that has no node has none.
 
-One rule: what keeps the pod out whatever the GPUs have is said before what the GPUs lack, and `no room` only where
-there is none on any node that may take it.
+What keeps the pod out whatever the GPUs have comes before what the GPUs lack, and `no room` only where there is none on
+any node that may take it.
 """
 
 from collections import Counter
@@ -16,11 +16,6 @@ from mpsd.model.quantity import gib
 from mpsd.platform.rules.kubernetes_objects import LABELS, NodeWishes, kept_away
 from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity, can_ever, has_domain
 from mpsd.status.rules.pods import Explanation, ExplanationContext, PodSeen, Why, counted, listed, quoted, wanted
-
-# Why no GPU of a whole cluster has room for a request, in the few words that a person reads.
-#
-# One rule: nodes that may take the pod are told apart from those that may not, so that `no GPU has room` is never said
-# of one that has.
 
 _NO_NODE = "no node of the cluster any more"
 _TELLS_NOTHING = "labelled, and has no MPSNode"

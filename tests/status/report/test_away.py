@@ -103,7 +103,7 @@ def test_a_missing_right_is_said_once_and_keeps_nothing_else_from_being_told(
 
     log_to_stderr()
     run(api, tmp_path, test)
-    said = [line for line in logged(capfd.readouterr().err, "not told") if line["what"] == "the MPSNode"]
+    said = [line for line in logged(capfd.readouterr().err, "not reported") if line["what"] == "the MPSNode"]
     assert len(said) == 1
     assert "kubectl apply -k manifests" in said[0]["reason"]
 

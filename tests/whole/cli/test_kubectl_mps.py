@@ -112,7 +112,10 @@ def test_a_node_that_is_not_there_is_a_wrong_question_answered_with_those_that_a
 def test_a_cluster_without_mpsnodes_says_where_to_look(world: ClusterWorld) -> None:
     said = world.kubectl_mps()
     assert said.code == 1
-    assert "no node has told anything yet; see whether the pods of the DaemonSet mpsd-agent run: kubectl" in said.errors
+    assert (
+        "no node has reported anything yet; see whether the pods of the DaemonSet mpsd-agent run: kubectl"
+        in said.errors
+    )
 
 
 def test_a_cluster_without_mpsd_is_told_how_to_get_it(bare_world: ClusterWorld) -> None:

@@ -135,4 +135,4 @@ def test_an_agent_goes_while_the_api_server_is_away(leaving: Cluster) -> None:
         assert leaving.agent.exit_code() == 0
     finally:
         leaving.api.send(signal.SIGCONT)
-    assert leaving.agent.logged("leaving unheard")
+    assert leaving.agent.logged("shutdown not reported")

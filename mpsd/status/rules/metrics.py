@@ -1,6 +1,6 @@
-"""What the agent's metrics are now, of a status of its node.
+"""The samples of the agent's metrics, made of a status of its node, and their text.
 
-One rule: what is not known has no sample, for unknown is never zero; no sample is there twice.
+What is not known has no sample, for unknown is never zero; no sample is there twice.
 """
 
 from collections import Counter, defaultdict
@@ -30,10 +30,8 @@ from mpsd.model.violations import ViolationKind
 Labels = Mapping[str, str]
 _NONE: Labels = {}
 _MIB = 1024**2
-_BYTES, _RATIO = (
-    MetricUnit.BYTES,
-    MetricUnit.RATIO,
-)  # to find a member in its enum costs as much as the rest of a sample
+# To find a member in its enum costs as much as the rest of a sample.
+_BYTES, _RATIO = MetricUnit.BYTES, MetricUnit.RATIO
 
 
 class Sample(NamedTuple):  # there are thousands at each scrape, and a dataclass takes three times as long to make
@@ -45,7 +43,7 @@ class Sample(NamedTuple):  # there are thousands at each scrape, and a dataclass
 
 
 class _HolderLabels(NamedTuple):
-    """Who holds a share of which GPU, as its labels say. A program's pid is no label: programs are told together."""
+    """Who holds a share of which GPU, as its labels say. A program's pid is no label: programs are counted together."""
 
     gpu: str
     holder: HolderKind
@@ -58,9 +56,9 @@ _Share = tuple[GrantStatus, CardStatus]
 
 
 class _Samples(list[Sample]):
-    """What is said so far."""
+    """The samples so far."""
 
-    def tell(self, metric: Metric, value: float | None, labels: Labels = _NONE) -> None:
+    def add(self, metric: Metric, value: float | None, labels: Labels = _NONE) -> None:
         """value: as it is in a status; a metric in bytes has MiB there, and one that is a ratio a percentage."""
         if value is None:
             return
@@ -73,22 +71,22 @@ class _Samples(list[Sample]):
 
 def samples(status: NodeStatus | None, *, limits_wrong: bool) -> list[Sample]:
     """status: None before the first look at the node. Samples of one holder, domain or GPU share their labels."""
-    told = _Samples()
-    told.tell(names.LIMITS_WRONG, limits_wrong)
+    found = _Samples()
+    found.add(names.LIMITS_WRONG, limits_wrong)
     if status is None:
-        return told
-    told.tell(names.DRIVER, 1, {"version": as_label(status.driver)})
-    told.tell(names.LOOKED_AT, status.now)
-    told.tell(names.UNKNOWN, len(status.unknown))
-    told.tell(names.WAITING, len(status.waiting))
+        return found
+    found.add(names.DRIVER, 1, {"version": as_label(status.driver)})
+    found.add(names.LOOKED_AT, status.now)
+    found.add(names.UNKNOWN, len(status.unknown))
+    found.add(names.WAITING, len(status.waiting))
     for domain in status.domains:
-        _tell_domain(told, domain)
+        _add_domain(found, domain)
     for gpu in status.gpus:
-        _tell_gpu(told, gpu, status)
-    _tell_grants(told, status)
+        _add_gpu(found, gpu, status)
+    _add_grants(found, status)
     if status.violations:
-        _tell_watchdog(told, status.violations)
-    return told
+        _add_watchdog(found, status.violations)
+    return found
 
 
 def as_label(value: str) -> str:
@@ -96,43 +94,43 @@ def as_label(value: str) -> str:
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
-def _tell_domain(told: _Samples, domain: DomainStatus) -> None:
+def _add_domain(found: _Samples, domain: DomainStatus) -> None:
     labels = {"domain": as_label(domain.name)}
     for state in State:
-        told.tell(names.DOMAIN_STATE, state is domain.state, {**labels, "state": state.value})
-    told.tell(names.DOMAIN_SINCE, domain.since, labels)
-    told.tell(names.DOMAIN_RESTARTS, domain.restarts, labels)
-    told.tell(names.DOMAIN_SERVERS, len(domain.servers), labels)
-    told.tell(names.DOMAIN_FAULTS, domain.faults.count, labels)
-    told.tell(names.DOMAIN_FAULT_AT, domain.faults.last, labels)
-    told.tell(names.DOMAIN_CANARY, None if domain.canary is None else not domain.canary.problem, labels)
+        found.add(names.DOMAIN_STATE, state is domain.state, {**labels, "state": state.value})
+    found.add(names.DOMAIN_SINCE, domain.since, labels)
+    found.add(names.DOMAIN_RESTARTS, domain.restarts, labels)
+    found.add(names.DOMAIN_SERVERS, len(domain.servers), labels)
+    found.add(names.DOMAIN_FAULTS, domain.faults.count, labels)
+    found.add(names.DOMAIN_FAULT_AT, domain.faults.last, labels)
+    found.add(names.DOMAIN_CANARY, None if domain.canary is None else not domain.canary.problem, labels)
 
 
-def _tell_gpu(told: _Samples, gpu: GpuStatus, status: NodeStatus) -> None:
+def _add_gpu(found: _Samples, gpu: GpuStatus, status: NodeStatus) -> None:
     labels = {"gpu": as_label(gpu.label), "uuid": as_label(gpu.uuid)}
     about = {"domain": as_label(gpu.domain or ""), "model": as_label(gpu.name)}
-    told.tell(names.GPU, 1, {**labels, **about})
-    told.tell(names.GPU_MEMORY, gpu.memory_mib, labels)
-    told.tell(names.GPU_PROMISED, gpu.promised_mib, labels)
-    told.tell(names.GPU_USED, gpu.used_mib, labels)
-    told.tell(names.GPU_PROMISED_THREADS, gpu.promised_percent, labels)
-    told.tell(names.GPU_PROMISED_CLIENTS, gpu.promised_clients, labels)
-    told.tell(names.GPU_CLIENTS, gpu.clients, labels)
+    found.add(names.GPU, 1, {**labels, **about})
+    found.add(names.GPU_MEMORY, gpu.memory_mib, labels)
+    found.add(names.GPU_PROMISED, gpu.promised_mib, labels)
+    found.add(names.GPU_USED, gpu.used_mib, labels)
+    found.add(names.GPU_PROMISED_THREADS, gpu.promised_percent, labels)
+    found.add(names.GPU_PROMISED_CLIENTS, gpu.promised_clients, labels)
+    found.add(names.GPU_CLIENTS, gpu.clients, labels)
     if status.grants_known:
-        told.tell(names.GPU_GRANTED, gpu.granted_mib, labels)
-        told.tell(names.GPU_GRANTED_THREADS, gpu.granted_percent, labels)
+        found.add(names.GPU_GRANTED, gpu.granted_mib, labels)
+        found.add(names.GPU_GRANTED_THREADS, gpu.granted_percent, labels)
         for holder, count in _holders(gpu.uuid, status.grants).items():
-            told.tell(names.GRANTS, count, {**labels, "holder": holder.value})
+            found.add(names.GRANTS, count, {**labels, "holder": holder.value})
     if status.clients is not None:
         here = [client for client in status.clients if client.gpu == gpu.uuid]
-        told.tell(names.GPU_OUTSIDE, sum(not client.on_mps for client in here), labels)
+        found.add(names.GPU_OUTSIDE, sum(not client.on_mps for client in here), labels)
         if status.grants_known:
-            told.tell(names.GPU_STRANGERS, sum(client.grant is None for client in here), labels)
+            found.add(names.GPU_STRANGERS, sum(client.grant is None for client in here), labels)
 
 
 def _holders(gpu: str, grants: Iterable[GrantStatus]) -> Mapping[HolderKind, int]:
-    found = Counter(_holder(grant) for grant in grants if gpu in grant.gpus)
-    return {holder: found[holder] for holder in HolderKind}
+    counts = Counter(_holder(grant) for grant in grants if gpu in grant.gpus)
+    return {holder: counts[holder] for holder in HolderKind}
 
 
 def _holder(grant: GrantStatus) -> HolderKind:
@@ -141,7 +139,7 @@ def _holder(grant: GrantStatus) -> HolderKind:
     return HolderKind.PROGRAM if grant.container is None else HolderKind.CONTAINER
 
 
-def _tell_grants(told: _Samples, status: NodeStatus) -> None:
+def _add_grants(found: _Samples, status: NodeStatus) -> None:
     """A pod and a container by its name, as long as it lives; containers without one together, as programs are."""
     gpus = {as_label(gpu.uuid): as_label(gpu.label) for gpu in status.gpus}
     clients = None if status.clients is None else Counter((client.grant, client.gpu) for client in status.clients)
@@ -152,7 +150,7 @@ def _tell_grants(told: _Samples, status: NodeStatus) -> None:
             for card in grant.cards:
                 shares[_held(grant, holder, card.gpu)].append((grant, card))
     for held, own in shares.items():
-        _tell_share(told, held, own, gpus.get(held.gpu, held.gpu), clients)
+        _add_share(found, held, own, gpus.get(held.gpu, held.gpu), clients)
 
 
 def _held(grant: GrantStatus, holder: HolderKind, gpu: str) -> _HolderLabels:
@@ -165,8 +163,8 @@ def _held(grant: GrantStatus, holder: HolderKind, gpu: str) -> _HolderLabels:
             return _HolderLabels(as_label(gpu), holder)
 
 
-def _tell_share(
-    told: _Samples,
+def _add_share(
+    found: _Samples,
     held: _HolderLabels,
     own: list[_Share],
     gpu: str,
@@ -192,36 +190,32 @@ def _tell_share(
             known += 1
         if clients is not None:
             processes += clients.get((grant.id, card.gpu), 0)
-    told.tell(names.SHARE_LIMIT, limit_mib, labels)
-    told.tell(names.SHARE_RESERVED, reserved, labels)
+    found.add(names.SHARE_LIMIT, limit_mib, labels)
+    found.add(names.SHARE_RESERVED, reserved, labels)
     if held.holder is not HolderKind.PROGRAM:
-        told.tell(names.SHARE_THREADS, threads, labels)
+        found.add(names.SHARE_THREADS, threads, labels)
     if known == len(own):
-        told.tell(names.SHARE_USED, known_mib, labels)
-        told.tell(names.SHARE_OVER, over, labels)
+        found.add(names.SHARE_USED, known_mib, labels)
+        found.add(names.SHARE_OVER, over, labels)
     if clients is not None:
-        told.tell(names.SHARE_CLIENTS, processes, labels)
+        found.add(names.SHARE_CLIENTS, processes, labels)
 
 
-def _tell_watchdog(told: _Samples, seen: ViolationsStatus) -> None:
+def _add_watchdog(found: _Samples, seen: ViolationsStatus) -> None:
     """Every kind and action, so that the first is seen as an increase; what has not happened is known to be 0."""
     happened = {(one.kind, one.action): one for one in seen.counts}
     for kind in ViolationKind:
         for action in Response:
             labels = {"kind": kind.value, "action": action.value}
             one = happened.get((kind, action))
-            told.tell(names.VIOLATIONS, one.count if one else 0, labels)
-            told.tell(names.VIOLATIONS_ENDED, one.ended if one else 0, labels)
-    told.tell(names.JUDGING, not seen.unjudged)
-    told.tell(names.LOOKS, seen.looks)
-    told.tell(names.LATE_LOOKS, seen.late_looks)
-    told.tell(names.LONGEST_PAUSE, seen.longest_pause_s)
-    told.tell(names.NVML_SECONDS, seen.nvml_s)
+            found.add(names.VIOLATIONS, one.count if one else 0, labels)
+            found.add(names.VIOLATIONS_ENDED, one.ended if one else 0, labels)
+    found.add(names.JUDGING, not seen.unjudged)
+    found.add(names.LOOKS, seen.looks)
+    found.add(names.LATE_LOOKS, seen.late_looks)
+    found.add(names.LONGEST_PAUSE, seen.longest_pause_s)
+    found.add(names.NVML_SECONDS, seen.nvml_s)
 
-
-# How long daemons took to answer, and what kubelet called the device plugin for, as samples.
-#
-# One rule: as in `metrics_samples`: what is not known has no sample, and no sample is there twice.
 
 _INFINITY = "+Inf"
 
@@ -255,10 +249,8 @@ def _histogram(metric: Metric, labels: Labels, seen: Durations, bounds_s: Sequen
         yield Sample(count, labels, seen.count)
 
 
-# The agent's metrics in the two formats that Prometheus reads: its text format and OpenMetrics.
-#
-# One rule: what is written here is read back the same by the parsers of prometheus_client, whose own writer takes 24 µs
-# a sample where this takes one: 52 ms for a node with 320 pods, in which the agent could do nothing else.
+# The two formats that Prometheus reads, its text format and OpenMetrics. prometheus_client's own writer takes 24 µs a
+# sample where this takes one: 52 ms for a node with 320 pods, in which the agent could do nothing else.
 
 _OURS = told_by(Teller.AGENT)
 _OF = {series: metric.name for metric in _OURS for series in metric.series}

@@ -1,16 +1,35 @@
 """What the agent's metrics say of a node, and that they say nothing of what nobody knows."""
 
 import string
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
 
+from mpsd.kubelet.rules.plugin_calls import Call, CallOutcome, PluginCalls
 from mpsd.model.domain import State
 from mpsd.model.grants import Grant
 from mpsd.model.identity import HostContainer, PodName
-from mpsd.model.metrics import METRICS, MetricUnit, Type
+from mpsd.model.metrics import (
+    CALL_BOUNDS_S,
+    COMMAND_BOUNDS_S,
+    METRICS,
+    CommandTimes,
+    Durations,
+    Metric,
+    MetricUnit,
+    Teller,
+    Type,
+    no_durations,
+    told_by,
+)
 from mpsd.model.node_status import (
     CardStatus,
     ClientStatus,
@@ -24,7 +43,7 @@ from mpsd.model.node_status import (
 from mpsd.model.node_view import Client, HeldGrant, NodeView
 from mpsd.model.policy import Response
 from mpsd.model.violations import ViolationKind
-from mpsd.status.metrics.rules.samples import Sample, samples
+from mpsd.status.rules.metrics import Sample, command_samples, plugin_samples, samples, text
 from mpsd.status.rules.node_status import node_status
 from tests.model.worlds import POLICY, UUIDS, grant, identity, view
 
@@ -237,3 +256,150 @@ def test_what_has_not_happened_is_known_to_be_none_and_what_has_is_counted() -> 
     assert len(found) == len(ViolationKind) * len(Response)
     assert {what: value for what, value in found.items() if value} == {("memory_over_grant", "kill"): 3}
     assert ("memory_over_grant", "kill") not in by_name(status, "mpsd_violations_ended_total")
+
+
+# How long daemons took to answer, and kubelet's calls, as Prometheus reads them.
+
+TIMES = st.lists(st.floats(0, 100), max_size=30)
+
+
+def seen(times: Sequence[float], bounds_s: Sequence[float]) -> Durations:
+    found = no_durations(bounds_s)
+    for took_s in times:
+        found = found.with_one(took_s, bounds_s)
+    return found
+
+
+@given(TIMES)
+def test_each_bound_counts_what_took_no_longer(times: Sequence[float]) -> None:
+    found = seen(times, COMMAND_BOUNDS_S)
+    assert found.count == len(times)
+    assert found.sum_s == pytest.approx(sum(times))
+    for bound, count in found.up_to(COMMAND_BOUNDS_S):
+        assert count == sum(took_s <= bound for took_s in times)
+
+
+def test_a_time_of_a_bounds_own_length_is_within_it() -> None:
+    for bound in COMMAND_BOUNDS_S:
+        assert seen([bound], COMMAND_BOUNDS_S).counts[bisect_left(COMMAND_BOUNDS_S, bound)] == 1
+
+
+def test_bounds_grow() -> None:
+    for bounds_s in (COMMAND_BOUNDS_S, CALL_BOUNDS_S):
+        assert all(one < next_one for one, next_one in pairwise(bounds_s))
+
+
+@given(st.dictionaries(st.sampled_from(["gpu0", "gpu1", "gpu2-3"]), TIMES), st.integers(0, 5))
+def test_what_daemons_took_is_read_as_histograms(times: dict[str, list[float]], unanswered: int) -> None:
+    told = {name: CommandTimes("boot", seen(own, COMMAND_BOUNDS_S), unanswered) for name, own in times.items()}
+    found = list(command_samples(told))
+    families = {one.name: one for one in read_openmetrics(text(found, openmetrics=True) + "# EOF\n")}
+    assert set(families) == ({"mpsd_domain_command_seconds", "mpsd_domain_commands_unanswered"} if times else set())
+    counts = {one.labels["domain"]: one.value for one in found if one.name == "mpsd_domain_command_seconds_count"}
+    assert counts == {name: len(own) for name, own in times.items()}
+
+
+@given(st.dictionaries(st.sampled_from(Call), TIMES), st.integers(0, 9))
+def test_calls_of_kubelet_are_read_by_call_and_outcome(times: dict[Call, list[float]], held_back: int) -> None:
+    durations = {call: seen(times.get(call, ()), CALL_BOUNDS_S) for call in Call}
+    counts = {(call, outcome): len(times.get(call, ())) for call in Call for outcome in CallOutcome}
+    found = list(plugin_samples(PluginCalls(counts, durations, held_back)))
+    assert len([*read_openmetrics(text(found, openmetrics=True) + "# EOF\n")]) == 3
+    calls = {(one.labels["call"], one.labels["outcome"]) for one in found if one.name == "mpsd_plugin_calls_total"}
+    assert calls == {(call.value, outcome.value) for call in Call for outcome in CallOutcome}
+    (told,) = [one.value for one in found if one.name == "mpsd_plugin_containers_held_back"]
+    assert told == held_back
+
+
+def test_without_a_kubelet_nothing_is_told_of_one() -> None:
+    assert list(plugin_samples(None)) == []
+
+
+def test_times_that_another_version_counted_by_other_bounds_are_not_told() -> None:
+    found = list(command_samples({"gpu0": CommandTimes("boot", Durations((1, 2, 3)), 4)}))
+    assert found == [Sample("mpsd_domain_commands_unanswered_total", {"domain": "gpu0"}, 4)]
+
+
+def test_samples_have_the_labels_of_the_table() -> None:
+    calls = PluginCalls({(Call.ALLOCATE, CallOutcome.ANSWERED): 1}, {Call.ALLOCATE: no_durations(CALL_BOUNDS_S)}, 0)
+    table = {series: one for one in METRICS for series in one.series}
+    for one in (*command_samples({"gpu0": CommandTimes("boot")}), *plugin_samples(calls)):
+        metric = table[one.name]
+        bucket = {"le"} if metric.type is Type.HISTOGRAM and one.name.endswith("_bucket") else set()
+        assert one.labels.keys() == {*metric.labels} | bucket
+
+
+# What is written of the metrics is read back the same by the parsers of Prometheus's own library.
+
+AGENTS = told_by(Teller.AGENT)
+_TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+_VALUES = st.integers(0, 2**53) | st.floats(0, allow_infinity=False) | st.booleans()
+
+
+@st.composite
+def _samples(draw: st.DrawFn) -> Sequence[Sample]:
+    """Of some metrics of the table, and of each some series; as in an answer, no series is there twice."""
+    found: dict[tuple[str, ...], Sample] = {}
+    for metric in draw(
+        st.lists(
+            st.sampled_from([one for one in AGENTS if one.type is not Type.HISTOGRAM]),
+            max_size=6,
+            unique_by=lambda one: one.name,
+        )
+    ):
+        for _series in range(draw(st.integers(1, 3))):
+            labels = {name: draw(_TEXTS) for name in metric.labels}
+            value = 1 if metric.type is Type.INFO else draw(_VALUES)
+            found[metric.name, *labels.values()] = Sample(metric.name, labels, value)
+    return tuple(found.values())
+
+
+def as_read(families: Iterable[Family]) -> set[tuple[str, frozenset[tuple[str, str]], float]]:
+    return {(one.name, frozenset(one.labels.items()), one.value) for family in families for one in family.samples}
+
+
+def as_told(found: Iterable[Sample]) -> set[tuple[str, frozenset[tuple[str, str]], float]]:
+    return {(one.name, frozenset(one.labels.items()), float(one.value)) for one in found}
+
+
+@given(_samples())
+def test_the_text_format_is_read_back_the_same(found: Sequence[Sample]) -> None:
+    assert as_read(read_text(text(found, openmetrics=False))) == as_told(found)
+
+
+@given(_samples())
+def test_openmetrics_is_read_back_the_same(found: Sequence[Sample]) -> None:
+    assert as_read(read_openmetrics(text(found, openmetrics=True) + "# EOF\n")) == as_told(found)
+
+
+def test_every_metric_says_its_type_its_unit_and_its_meaning_in_openmetrics() -> None:
+    told = text([one for metric in AGENTS for one in some_of(metric)], openmetrics=True)
+    families = {family.name: family for family in read_openmetrics(told + "# EOF\n")}
+    for metric in AGENTS:
+        family = families[metric.family]
+        assert (family.type, family.unit, family.documentation) == (metric.type, metric.unit, metric.help)
+
+
+def test_a_counter_and_an_info_keep_their_whole_names_in_the_text_format() -> None:
+    told = text([one for metric in AGENTS for one in some_of(metric)], openmetrics=False)
+    for metric in AGENTS:
+        kind = "gauge" if metric.type is Type.INFO else metric.type
+        assert f"# TYPE {metric.name} {kind}\n" in told
+        assert f"# HELP {metric.name} {metric.help}\n" in told
+
+
+def test_a_name_that_would_end_its_line_or_its_quotes_does_not() -> None:
+    read: Callable[[str], Iterable[Family]]
+    odd = 'a"b\\c\nd\\n'
+    sample = Sample("mpsd_driver_info", {"version": odd}, 1)
+    for read, ending in ((read_text, ""), (read_openmetrics, "# EOF\n")):
+        (family,) = read(text([sample], openmetrics=bool(ending)) + ending)
+        assert [one.labels for one in family.samples] == [{"version": odd}]
+
+
+def some_of(metric: Metric) -> Sequence[Sample]:
+    labels = dict.fromkeys(metric.labels, "x")
+    if metric.type is Type.HISTOGRAM:
+        bucket, total, count = metric.series
+        return Sample(bucket, {**labels, "le": "+Inf"}, 1), Sample(total, labels, 0.5), Sample(count, labels, 1)
+    return (Sample(metric.name, labels, 1),)

@@ -1,8 +1,6 @@
-"""The agent's metrics as Prometheus reads them: those of the node, and those of the agent's process.
+"""What the agent serves of its node: `GET /metrics` for Prometheus, and `GET /v1/use` for `mpsd smi` and `mpsd top`."""
 
-One rule: it knows no name, label or value of its own; `model.metrics_names` and `status.metrics.rules.metrics_samples`
-say them all."""
-
+import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -13,15 +11,17 @@ from prometheus_client.exposition import choose_encoder
 from mpsd.agent.sources import AgentSources
 from mpsd.kubelet.rules.plugin_calls import PluginCallCounts
 from mpsd.mps.control_daemon import command_times
-from mpsd.platform.listener import Handler
-from mpsd.status.metrics.rules.samples import Sample, command_samples, plugin_samples, samples, text
+from mpsd.platform.listener import Handler, json_answer
+from mpsd.platform.nvml import NvmlFailed
+from mpsd.status.rules.metrics import Sample, command_samples, plugin_samples, samples, text
 from mpsd.status.rules.node_status import node_status
+from mpsd.status.rules.use import Busy, use_status
 
 _OPENMETRICS = "application/openmetrics-text"
 
 
 class Exposition:
-    """What every client of Prometheus tells of its process is prometheus_client's, and so is the choice of a format."""
+    """The node's metrics and those of this process, which are prometheus_client's, as is the choice of a format."""
 
     def __init__(self) -> None:
         self._process = CollectorRegistry()
@@ -36,14 +36,12 @@ class Exposition:
         return text(samples, openmetrics=openmetrics).encode() + encode(self._process), content_type
 
 
-# The agent's metrics, for whoever serves them: `GET /metrics` on its Unix socket and on the ports for readers.
-#
-# One rule: a scrape asks neither NVML nor a daemon, however many there are: it tells the last view, and what `mpsd
-# control` has written beside its records.
-
-
 class MetricsApi:
-    """calls: None without a kubelet."""
+    """The metrics, on the Unix socket and on the ports for readers. calls: None without a kubelet.
+
+    A scrape asks neither NVML nor a daemon: it reports the last view, and what `mpsd control` has written beside its
+    records.
+    """
 
     def __init__(self, sources: AgentSources, calls: PluginCallCounts | None) -> None:
         self._sources = sources
@@ -58,10 +56,8 @@ class MetricsApi:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     @cached_property
-    def _exposition(self) -> "Exposition":
-        # only where somebody scrapes
-
-        return Exposition()
+    def _exposition(self) -> Exposition:
+        return Exposition()  # only where somebody scrapes
 
     def _samples(self) -> list[Sample]:
         agent = self._sources.agent
@@ -72,3 +68,32 @@ class MetricsApi:
             *command_samples(command_times(self._sources.settings, domains)),
             *plugin_samples(self._calls.now if self._calls else None),
         ]
+
+
+_LATELY_US = 2_000_000  # the driver takes a sample every second at least
+
+
+class UseApi:
+    """Who uses what of the GPUs now; whoever may look at the node may look at this.
+
+    NVML is asked for samples only here: that costs 1.4 ms a GPU with 40 clients (docs/mps-observed.md, section 7).
+    """
+
+    def __init__(self, sources: AgentSources) -> None:
+        self._sources = sources
+
+    @property
+    def routes(self) -> Mapping[str, Handler]:
+        return {"GET /v1/use": self._use}
+
+    async def _use(self, _request: web.Request) -> web.Response:
+        since_us = time.time_ns() // 1000 - _LATELY_US
+        node = self._sources.node
+        busy, unsaid = {}, []
+        for gpu in node.gpus:
+            try:
+                percent = node.nvml.busy_percent(gpu.uuid)
+                busy[gpu.uuid] = Busy(percent, node.nvml.sm_percents(gpu.uuid, since_us))
+            except NvmlFailed as error:
+                unsaid.append(f"how busy {gpu.label} is: {error}")
+        return json_answer(use_status(self._sources.agent.look(), self._sources.policy, busy, unsaid))
