@@ -24,7 +24,7 @@ def row(ledger: NodeCapacity) -> Row:
     )
 
 
-def finish(request: Request, names: Sequence[str], rows: Mapping[str, Row]) -> Decision:
+def decided(request: Request, names: Sequence[str], rows: Mapping[str, Row]) -> Decision:
     """rows: by name, what is left of each node."""
     return _of_one(request, names, rows) if request.gpus == 1 else _of_several(request, names, rows)
 

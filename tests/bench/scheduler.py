@@ -121,7 +121,7 @@ class _World:
 
     def ours(self, rounds: int) -> list[_Took]:
         """Each decision."""
-        return [took for turn in self._turns(rounds) for took, _decision in map(self._pending, turn)]
+        return [took for turn in self._turns(rounds) for took, _decision in map(self._decided, turn)]
 
     def both(self, rounds: int, *, new: bool = False) -> tuple[list[_Took], list[_Took]]:
         """Each decision, and each by the plain loop, in turns, so that neither finds its ledger gone from the cache.
@@ -130,7 +130,7 @@ class _World:
         """
         ours, plain = list[_Took](), list[_Took]()
         for turn in self._turns(rounds, new=new):
-            for found, beside in zip([*map(self._pending, turn)], [*map(self._decided_plainly, turn)], strict=True):
+            for found, beside in zip([*map(self._decided, turn)], [*map(self._decided_plainly, turn)], strict=True):
                 assert found[1] == beside[1]
                 ours.append(found[0])
                 plain.append(beside[0])
