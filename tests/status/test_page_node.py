@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mpsd.agent.rules.node_events import REFUSED
-from mpsd.model.domain import State
+from mpsd.model.domain import State, remedy
 from mpsd.model.events import PastEvent, Reason
 from mpsd.model.node_status import ViolationsStatus, ViolationStatus
 from mpsd.model.node_view import Canary, Client, DomainView, HeldGrant, NodeView, WaitingRequest
@@ -60,6 +60,7 @@ def test_a_domain_that_does_not_serve_is_told_with_its_state_its_reason_and_sinc
         (note,) = page.notes
         assert (note.kind, note.state, note.text, note.since) == (NoteKind.STATE, state.value, "because", NOW)
         assert note.level is page.gpus[0].level is not Level.WELL
+        assert note.remedy == remedy(state, "because")
 
 
 def test_a_gpu_without_a_daemon_is_told() -> None:

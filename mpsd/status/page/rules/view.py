@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow
-from mpsd.model.domain import State
+from mpsd.model.domain import State, remedy
 from mpsd.model.problem import printable, shown_name
 from mpsd.model.times import seconds
 from mpsd.status.rules.pods import Explanation, PodSeen, Why
@@ -127,7 +127,10 @@ class NodeCard:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that wants to be looked at. where: a GPU, a pod, a node. since: seconds since 1970; None: not known."""
+    """Something that wants to be looked at. where: a GPU, a pod, a node. since: seconds since 1970; None: not known.
+
+    remedy: what to do about a domain that does not serve; empty where there is nothing to do.
+    """
 
     id: str
     level: Level
@@ -136,6 +139,7 @@ class Note:
     text: str
     since: float | None = None
     state: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +316,13 @@ def domain_notes(domain: DomainRow, suspects_since: float | None = None) -> Iter
     """What an operator should look at in a domain."""
     where, level = shown_name(f"{domain.node} {domain.name}".strip()), level_of(domain.state)
     if level is not Level.WELL:
-        about = (where, shown_text(domain.reason), domain.since, shown_name(domain.state))
+        about = (
+            where,
+            shown_text(domain.reason),
+            domain.since,
+            shown_name(domain.state),
+            remedy(domain.state, domain.reason),
+        )
         yield Note(f"state {where}", level, NoteKind.STATE, *about)
     elif domain.doubt:
         yield Note(f"canary {where}", Level.WARN, NoteKind.CANARY, where, shown_text(domain.doubt))

@@ -39,7 +39,7 @@ function fillLine(line, level, { name = "", chip = "", words = "", asks = "", si
 
 function fillNote(line, note) {
   const chip = note.kind === "state" ? label("state", note.state) : "";
-  fillLine(line, note.level, { name: note.where, chip, words: chip ? "" : t(`note.${note.kind}`), since: note.since, text: note.text });
+  fillLine(line, note.level, { name: note.where, chip, words: chip ? "" : t(`note.${note.kind}`), since: note.since, text: [note.text, note.remedy].filter(Boolean).join("; ") });
 }
 
 function fillWaiting(line, one) {
