@@ -58,7 +58,7 @@ def test_without_a_daemon_it_is_counted_and_what_is_not_known_is_not_empty(state
 
 def test_a_node_that_has_told_nothing_is_not_said_to_have_no_gpu() -> None:
     silent = replace(node(), gpus=(), told_at=None)
-    assert states(silent, []) == "it has told of no GPU yet" == what_is_left(replace(silent, pods=()), [])
+    assert states(silent, []) == "it has reported no GPU yet" == what_is_left(replace(silent, pods=()), [])
     assert states(replace(silent, told_at=NOW), []) == "no GPU"
 
 

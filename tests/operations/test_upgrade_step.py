@@ -191,12 +191,10 @@ def test_the_plan_says_of_each_node_what_is_cordoned_by_whom_and_what_is_left_to
 
     fresh = planned(Node({"0"}, {"0"}))
     assert "image mpsd:1; cordon gpu1, gpu2, gpu3; wait for default/GPU-000000a2-0000-" in fresh
-    assert fresh.endswith(
-        "replace the pod, put back gpu1, gpu2, gpu3; gpu0 was cordoned by somebody else, and stays so"
-    )
+    assert fresh.endswith("replace the pod, put back gpu1, gpu2, gpu3; gpu0 was cordoned by somebody else and stays so")
     begun = planned(walked_to(UpgradeStep.DRAIN, "1"))
     assert "cordon " not in begun
-    assert begun.endswith("put back gpu0, gpu2, gpu3; gpu1 was cordoned by somebody else, and stays so")
+    assert begun.endswith("put back gpu0, gpu2, gpu3; gpu1 was cordoned by somebody else and stays so")
     assert "is new, and the upgrade of this node was not finished; put back nothing" in planned(
         walked_to(UpgradeStep.FINISH)
     )

@@ -147,43 +147,24 @@ def _request_record(request: ContainerRequest) -> dict[str, object]:
 
 
 def _limit_record(request: ContainerRequest, context: _ManifestContext) -> dict[str, object]:
+    """What MPS is set to and, on one model of GPU, what that leaves for the program once its CUDA context is there."""
     limit = client_limit(request, context.limits.policy)
     record: dict[str, object] = {
         "container": request.container,
         "memory_mib": limit.memory_mib,
         "thread_percent": limit.thread_percent,
     }
-    if context.card:
-        given = _given(request, context.card, context.limits)
-        record |= {
-            "gpu": context.card.name,
-            "sms": given.sms,
-            "context_mib": given.context_mib,
-            "left_mib": given.left_mib,
-        }
+    if card := context.card:
+        capability = context.limits.facts.capability(card.compute_capability)
+        assert capability is not None, "GpuFacts does not load without a row for every card"
+        sms = capability.sms_given(limit.thread_percent, card.sms)
+        cost_mib = capability.context_cost_mib(sms)
+        record |= {"gpu": card.name, "sms": sms, "context_mib": cost_mib, "left_mib": limit.memory_mib - cost_mib}
     return record
 
 
 def _environment(request: ContainerRequest, policy: Policy) -> dict[str, str]:
     return environment(client_limit(request, policy), CLIENT_DIRECTORY)
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """What a request comes to on one model of GPU; left_mib is for the program, once its context is there."""
-
-    sms: int
-    context_mib: int
-    left_mib: int
-
-
-def _given(request: ContainerRequest, card: Card, limits: Limits) -> _Given:
-    capability = limits.facts.capability(card.compute_capability)
-    assert capability is not None, "GpuFacts does not load without a row for every card"
-    limit = client_limit(request, limits.policy)
-    sms = capability.sms_given(limit.thread_percent, card.sms)
-    context_mib = capability.context_cost_mib(sms)
-    return _Given(sms, context_mib, limit.memory_mib - context_mib)
 
 
 def _print(verdict: AdmissionVerdict, context: _ManifestContext) -> None:
@@ -198,7 +179,11 @@ def _print(verdict: AdmissionVerdict, context: _ManifestContext) -> None:
     for request in verdict.requests:
         out.print(f"  {_words(request, context.limits.policy)}")
         if context.card:
-            out.print(f"    {_given_words(request, context.card, context.limits)}")
+            given = _limit_record(request, context)
+            out.print(
+                f"    on {context.card.name} that is {given['sms']} of {context.card.sms} SMs; "
+                f"a context takes {given['context_mib']} MiB and leaves {given['left_mib']} MiB"
+            )
         for name, value in _environment(request, context.limits.policy).items():
             out.print(Text(f"    {name}={value}", "dim"))
     for word, style, problems in (("warning", "yellow", verdict.warnings), ("note", "dim", verdict.noted)):
@@ -218,12 +203,4 @@ def _words(request: ContainerRequest, policy: Policy) -> str:
     return (
         f"{_ROLES[request.role]} {request.container} gets {gib(request.memory_mib)} GiB of {gpus}, "
         f"CUDA's own context included, and {share} of its threads, {held}"
-    )
-
-
-def _given_words(request: ContainerRequest, card: Card, limits: Limits) -> str:
-    given = _given(request, card, limits)
-    return (
-        f"on {card.name} that is {given.sms} of {card.sms} SMs; "
-        f"a context takes {given.context_mib} MiB and leaves {given.left_mib} MiB"
     )

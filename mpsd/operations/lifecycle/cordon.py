@@ -7,20 +7,23 @@ Rights of whoever does it: get and patch of mpsnodes.mpsd.io.
 """
 
 import asyncio
+import shlex
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TypeVar
 
 import typer
 
 from mpsd.model.cluster_status import ClusterNode, pod_rows, silence
 from mpsd.model.mpsnode_reading import read_mpsnode
+from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.operations.lifecycle.rules.upgrade import MARK, left_to_others, read_mark
-from mpsd.operations.lifecycle.waiting import read_seconds
 from mpsd.platform.console import ExitCode, answers, complaints, one_line
+from mpsd.platform.imports import INTERRUPTED
 from mpsd.platform.kube import MPS_NODES, Conflict, Kube, Object, PatchKind, Unavailable
+from mpsd.platform.settings import seconds
 from mpsd.status.cluster import mpsnodes
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, GpuNames, Kubeconfig, NodeName
@@ -31,6 +34,68 @@ from mpsd.status.terminal import WIDEST, console
 PAUSE_S = 0.5  # between two looks at the cluster
 _TRIES = 10  # an agent writes its node's status once a second at most
 _HEARD_S = 5.0  # a node sees a cordon within a second, and reports within another
+Answer = TypeVar("Answer")
+
+DRAIN_RIGHTS = "docs/operations/upgrade-and-drain.md (Drain a node) lists the rights that this requires"
+
+Evict = Annotated[
+    bool, typer.Option("--evict", help="Evict the pods that hold something there; disruption budgets are kept.")
+]
+
+
+# -- what the verbs that change a cluster share: progress goes to standard error, the answer to standard output -------
+
+
+def read_seconds(command: str, option: str, text: str, *, zero: bool = False) -> float:
+    """The seconds of an option; InvalidInput for what is no time. zero: whether 0 is allowed, for no wait."""
+    try:
+        found = seconds(text)
+        if not found and not zero:
+            raise ValueError("write a time over 0, such as 10m")
+    except ValueError as error:
+        raise InvalidInput(command, [Problem("setting", option, shown(text), "cannot be used", str(error))]) from None
+    return found
+
+
+def say(sentence: str) -> None:
+    """Prints a line of progress."""
+    complaints().print(one_line(sentence))
+
+
+def command(cluster: ClusterAccess, words: Sequence[str]) -> str:
+    """A command of this program about the same cluster, to be copied into a shell."""
+    return shlex.join(["kubectl", "mps", *words]) + options(cluster)
+
+
+def options(cluster: ClusterAccess) -> str:
+    """The options that name the cluster, with a leading blank; empty where there are none."""
+    words = ["--kubeconfig", cluster.kubeconfig] if cluster.kubeconfig else []
+    words += ["--context", cluster.context] if cluster.context else []
+    return f" {shlex.join(words)}" if words else ""
+
+
+def ask_and_say_what_stays(
+    cluster: ClusterAccess, question: Callable[[Kube], Awaitable[Answer]], stays: Callable[[], str]
+) -> Answer:
+    """As `cluster.ask`; after an interruption or failure half way, what stays is printed, a line each."""
+
+    def tell() -> None:
+        for sentence in stays().splitlines():
+            say(sentence)
+
+    try:
+        return cluster.ask(question)
+    except (SystemExit, InvalidInput):
+        tell()
+        raise
+    except KeyboardInterrupt:
+        complaints().print(f"{cluster.program}: interrupted")
+        tell()
+        sys.exit(INTERRUPTED)
+
+
+def end(*, well: bool) -> NoReturn:
+    sys.exit(ExitCode.YES if well else ExitCode.NO)
 
 
 async def seen_node(kube: Kube, name: str) -> ClusterNode:
@@ -138,22 +203,22 @@ def uncordon(
 def _change(cluster: ClusterAccess, node: str, gpus: Sequence[str], *, cordon: bool, wait: str | None) -> NoReturn:
     """Changes it and waits. wait None: only until the node has taken it up, if it does at once."""
     wait_s = None if wait is None else read_seconds(cluster.program, "--wait", wait, zero=True)
-    said = ""
+    last = ""
 
-    def say(sentence: str) -> None:
-        nonlocal said
-        if sentence != said:
+    def show(sentence: str) -> None:
+        nonlocal last
+        if sentence != last:
             answers().print(one_line(sentence))
-            said = sentence
+            last = sentence
 
     async def change_it(kube: Kube) -> tuple[CordonChange, ClusterNode, bool]:
         before, change = await change_cordon(kube, node, gpus, cordon=cordon)
         for sentence in effects(before, change):
-            say(sentence)
+            show(sentence)
         if wait_s is not None:
 
             async def seen(now: ClusterNode, _is_last: bool) -> None:
-                say(progress(now, change))
+                show(progress(now, change))
 
             after = await node_when(kube, node, change.is_drained, wait_s, seen)
         else:

@@ -17,7 +17,18 @@ import typer
 
 from mpsd.model.cluster_status import ClusterNode, PodStatus, silence
 from mpsd.model.domain import State
-from mpsd.operations.lifecycle.cordon import change_cordon, node_when, seen_node
+from mpsd.operations.lifecycle.cordon import (
+    DRAIN_RIGHTS,
+    Evict,
+    ask_and_say_what_stays,
+    change_cordon,
+    command,
+    end,
+    node_when,
+    read_seconds,
+    say,
+    seen_node,
+)
 from mpsd.operations.lifecycle.rules.drain import (
     EvictionFate,
     again_after_s,
@@ -34,15 +45,6 @@ from mpsd.operations.lifecycle.rules.drain import (
     undrain_words,
     verdict,
     what_is_left,
-)
-from mpsd.operations.lifecycle.waiting import (
-    DRAIN_RIGHTS,
-    Evict,
-    ask_and_say_what_stays,
-    command,
-    end,
-    read_seconds,
-    say,
 )
 from mpsd.platform.console import Format, answers, one_line, print_json
 from mpsd.platform.kube import PODS, Conflict, Kube, KubeError, NotFound, Object, Rejected, Throttled, Unavailable
@@ -255,10 +257,10 @@ def drain(
 ) -> None:
     """Empty GPUs of a node: no new pods, and wait until nobody is left there. The GPUs stay out of use afterwards.
 
-    Who is still there, with what, is said as it changes. Pods go on until they end by themselves; --evict ends those
-    that hold something there, as `kubectl drain` does: through the eviction API, within disruption budgets, and none of
-    DaemonSets or static ones. Exits with 0 when the GPUs are empty, 1 when somebody is left after --timeout or the node
-    cannot answer, 2 when there is no such node or GPU, 130 at Ctrl-C. `kubectl mps undrain` withdraws it.
+    The pods that are left, with what they hold, are listed as they change. Pods go on until they end by themselves;
+    --evict evicts those that hold something there, as `kubectl drain` does: within disruption budgets, and none of
+    DaemonSets or static ones. Exits with 0 when the GPUs are empty, 1 when they are still in use after --timeout or the
+    node does not report, 2 when there is no such node or GPU, 130 at Ctrl-C. `kubectl mps undrain` withdraws it.
 
         kubectl mps drain gpu-a1                      every GPU of the node
         kubectl mps drain gpu-a1 --gpu gpu0 --timeout 2h
@@ -292,7 +294,7 @@ def drain(
         for refusal in refusals(after, change.touched):
             answers().print(one_line(f"{node}: {refusal}"))
     if not done:
-        say(f"{cluster.program}: {f'somebody is left after {timeout}' if within_s else 'not waited for'}")
+        say(f"{cluster.program}: {f'GPUs are still in use after {timeout}' if within_s else 'not waited for'}")
         say(_stays(cluster, before, change))
     end(well=done)
 

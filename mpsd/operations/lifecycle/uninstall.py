@@ -20,10 +20,9 @@ import typer
 from mpsd.model.cluster_status import ClusterStatus
 from mpsd.model.names import AGENT, CONTROL, LABEL, NAME_LABEL, OURS, PRODUCT
 from mpsd.model.problem import InvalidInput, Problem
-from mpsd.operations.lifecycle.cordon import PAUSE_S
+from mpsd.operations.lifecycle.cordon import PAUSE_S, ask_and_say_what_stays, end, read_seconds, say
 from mpsd.operations.lifecycle.drain import ProgressReporter, Say
 from mpsd.operations.lifecycle.rules.uninstall import Stage, Thing, in_order, in_use, is_deleted, is_strange, stage_of
-from mpsd.operations.lifecycle.waiting import ask_and_say_what_stays, end, read_seconds, say
 from mpsd.platform.console import answers, complaints, one_line
 from mpsd.platform.kube import (
     PODS,
@@ -149,7 +148,7 @@ class Uninstall:
         except NotFound:
             self._did(f"gone already: {thing}")
         except Conflict:
-            self._did(f"kept {thing}: somebody has made it anew meanwhile")
+            self._did(f"kept {thing}: it was recreated meanwhile")
         else:
             self._did(f"deleted {thing}")
 
@@ -207,7 +206,7 @@ def _called(pod: Object) -> str:
     return f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}" + (f" on {where}" if where else "")
 
 
-_RIGHTS = "it takes an administrator of the cluster: somebody who may list every kind of objects"
+_RIGHTS = "this requires an administrator of the cluster, who may list every kind of object"
 _REMAINS = (
     "what remains: labels of nodes (ack.node.gpu.schedule), MPSReady and numbers of devices in their status, images on"
     " them, namespaces that others made or use; docs/operations/upgrade-and-drain.md (Uninstall) says how to remove it"
@@ -295,9 +294,7 @@ def _confirm(cluster: ClusterAccess, found: Installation) -> None:
     """Ends the program where nobody agrees."""
     if not sys.stdin.isatty():
         remedy = "add --yes, or run it on a terminal"
-        raise InvalidInput(
-            cluster.program, [Problem("setting", "--yes", "", "is needed where nobody can be asked", remedy)]
-        )
+        raise InvalidInput(cluster.program, [Problem("setting", "--yes", "", "is required without a terminal", remedy)])
     complaints().print(f"Delete these {len(found.things)} objects? [y/N] ", end="")
     try:
         answer = input()

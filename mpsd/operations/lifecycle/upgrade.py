@@ -19,7 +19,7 @@ import typer
 
 from mpsd.model.mpsnode_reading import read_mpsnode
 from mpsd.model.problem import InvalidInput, Problem, shown
-from mpsd.operations.lifecycle.cordon import PAUSE_S
+from mpsd.operations.lifecycle.cordon import PAUSE_S, Evict, ask_and_say_what_stays, end, options, read_seconds, say
 from mpsd.operations.lifecycle.drain import Evictions, ProgressReporter, Say
 from mpsd.operations.lifecycle.rules.drain import holders, no_answer
 from mpsd.operations.lifecycle.rules.upgrade import (
@@ -41,7 +41,6 @@ from mpsd.operations.lifecycle.rules.upgrade import (
     read_mark,
     too_slow,
 )
-from mpsd.operations.lifecycle.waiting import Evict, ask_and_say_what_stays, end, options, read_seconds, say
 from mpsd.platform.console import Format, answers, one_line, print_json
 from mpsd.platform.kube import (
     MPS_NODES,
@@ -176,7 +175,7 @@ class Upgrade:
         if decided.step is UpgradeStep.STUCK:
             return decided.why
         if decided.step is UpgradeStep.CORDON and cordoned:
-            return "somebody has put GPUs back into use meanwhile"
+            return "another client has put GPUs back into use meanwhile"
         return too_slow(seen, decided.step, decided.why, self._wanted.timeout_s) if too_long else ""
 
     async def _do(self, seen: Standing, step: UpgradeStep, evictions: Evictions) -> None:

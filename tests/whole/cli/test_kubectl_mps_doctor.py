@@ -404,14 +404,14 @@ def test_a_webhook_that_does_not_say_when_its_certificate_ends_is_not_known_to_b
         cluster.change(resource, "mpsd-webhook", {"metadata": {"annotations": {ANNOTATION: said}}})
     answer = ask(cluster)
     assert answer.output.startswith(
-        "nothing wrong was found, but not known is whether the webhook's own certificate lasts: no webhook has told it"
+        "nothing wrong was found, but not known is whether the webhook's own certificate lasts: no webhook has rep"
     )
     assert answer.code == 1
 
 
 def test_one_configuration_that_says_nothing_hides_no_end_that_the_other_tells(cluster: DoctoredCluster) -> None:
     cluster.change(VALIDATING, "mpsd-webhook", {"metadata": {"annotations": {ANNOTATION: None}}})
-    assert "the webhook's own certificate lasts: no webhook has told it" in ask(cluster).output
+    assert "the webhook's own certificate lasts: no webhook has reported it" in ask(cluster).output
     cluster.change(MUTATING, "mpsd-webhook", {"metadata": {"annotations": told(-1)}})
     assert ask(cluster).output.startswith("a certificate that the webhook serves with has ended; ")
 

@@ -48,7 +48,7 @@ def test_pods_are_waited_for_and_each_change_is_said_once(world: ClusterWorld) -
         in_vain = world.kubectl_mps("drain", "gpu-a1", "--gpu", "gpu0", "--timeout", "1s")
         assert in_vain.code == 1
         assert in_vain.errors.count("gpu0 draining (clients: 1); left: default/mps-sample-7xk2p (7 GiB of gpu0), ") == 1
-        assert "kubectl mps drain: somebody is left after 1s\n" in in_vain.errors
+        assert "kubectl mps drain: GPUs are still in use after 1s\n" in in_vain.errors
         undo = "gpu-a1: still cordoned: gpu0; to put them back into use: kubectl mps undrain gpu-a1 --gpu gpu0\n"
         assert undo in in_vain.errors
         assert in_vain.output.startswith("gpu-a1: not drained: gpu0 draining (clients: 1); left: ")
@@ -146,8 +146,12 @@ def test_a_namesake_of_the_pod_that_holds_the_grant_is_not_touched(world: Cluste
         (("gpu-a1", "--gpu", "gpu0", "--gpu", "gpu9"), 2, "gpu9: is no GPU of this node; gpu-a1 has gpu0 ("),
         (("gpu-a9",), 2, 'node "gpu-a9": has no MPSNode; name one of '),
         (("gpu-a1", "--timeout", "soon"), 2, '--timeout is "soon": cannot be used; write a time, such as 10s'),
-        (("gpu-b1",), 1, "gpu-b1 last told of its GPUs 87 min ago, so it cannot say when they are empty; see whether"),
-        (("gpu-b2",), 1, "gpu-b2 has told nothing yet, so it cannot say when its GPUs are empty; see whether"),
+        (
+            ("gpu-b1",),
+            1,
+            "gpu-b1 last reported its GPUs 87 min ago, so it is not known when they are empty; see whether",
+        ),
+        (("gpu-b2",), 1, "gpu-b2 has reported nothing yet, so it is not known when its GPUs are empty; see whether"),
     ],
 )
 def test_what_cannot_be_drained_is_said_before_anything_is_changed(

@@ -66,7 +66,7 @@ def test_it_is_refused_while_pods_hold_gpus_and_names_them(bare_world: ClusterWo
     assert ours_left(bare_world) == before
     unasked = bare_world.kubectl_mps("uninstall", "--force")
     assert unasked.code == 2
-    assert "--yes: is needed where nobody can be asked; add --yes, or run it on a terminal" in unasked.errors
+    assert "--yes: is required without a terminal; add --yes, or run it on a terminal" in unasked.errors
     assert ours_left(bare_world) == before
 
 

@@ -42,7 +42,7 @@ def test_each_node_is_emptied_upgraded_and_put_back_before_the_next(world: Clust
     assert plan.code == 1
     assert f"DaemonSet {NAMESPACE}/mps-control-daemon: the image becomes {NEW}, instead of {OLD}\n" in plan.output
     assert "cordon gpu0, gpu1; wait for default/mps-sample-7xk2p (7 GiB of gpu0), default/train-0 " in plan.output
-    assert "put back gpu1, gpu2, gpu3; gpu0 was cordoned by somebody else, and stays so\n" in plan.output
+    assert "put back gpu1, gpu2, gpu3; gpu0 was cordoned by somebody else and stays so\n" in plan.output
     assert control_images(world) == {"gpu-a1": OLD, "gpu-a2": OLD}
 
     nodes.history.clear()
@@ -138,7 +138,7 @@ def test_what_cannot_be_upgraded_is_said_before_anything_is_changed(world: Clust
         for words in ((), ("--dry-run",)):
             silent = world.kubectl_mps("upgrade", "--image", NEW, *words)
             assert silent.code == 1
-            assert "gpu-b1 last told of its GPUs 87 min ago, so it cannot say when they are empty; " in silent.errors
+            assert "gpu-b1 last reported its GPUs 87 min ago, so it is not known when they are empty; " in silent.errors
         strange = world.kubectl_mps("upgrade", "gpu-b9")
         assert strange.code == 2
         assert (

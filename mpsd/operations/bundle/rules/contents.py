@@ -308,7 +308,7 @@ def json_part(file: str, about: str, value: Any) -> BundlePart:
 
 
 def missing_part(file: str, about: str, why: str) -> BundlePart:
-    return BundlePart(file, about, missing=" ".join(_CREDENTIALS.sub("://", why).split()) or "nobody says why")
+    return BundlePart(file, about, missing=" ".join(_CREDENTIALS.sub("://", why).split()) or "no reason given")
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,10 +193,8 @@ class Hook:
 
 
 def read_hooks(thing: object, kind: str) -> Iterator[Hook]:
-    """Those of a webhook configuration."""
-    untold = (
-        f"no webhook has told it (annotation {ANNOTATION}): it is of an older mpsd, or has not registered itself yet"
-    )
+    """The webhooks in a configuration."""
+    untold = f"no webhook has reported it (annotation {ANNOTATION}): it is older, or has not registered itself yet"
     serving = read_annotation(_mapping(thing)) or Unknown(untold)
     for entry in _entries(thing, "webhooks"):
         bundle = _text(entry, "clientConfig", "caBundle")

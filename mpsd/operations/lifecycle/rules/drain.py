@@ -87,7 +87,7 @@ def states(node: ClusterNode, gpus: Collection[str]) -> str:
 
 
 def _none(node: ClusterNode) -> str:
-    return "it has told of no GPU yet" if node.told_at is None else "no GPU"
+    return "it has reported no GPU yet" if node.told_at is None else "no GPU"
 
 
 def no_answer(node: ClusterNode, now: float) -> str | None:
@@ -95,10 +95,10 @@ def no_answer(node: ClusterNode, now: float) -> str | None:
     look = f"see whether the pod of the DaemonSet mpsd-agent runs on {node.name} and reaches the API server"
     anyway = f"to take its GPUs out of use all the same: kubectl mps cordon {node.name}"
     if node.told_at is None:
-        return f"{node.name} has told nothing yet, so it cannot say when its GPUs are empty; {look}; {anyway}"
+        return f"{node.name} has reported nothing yet, so it is not known when its GPUs are empty; {look}; {anyway}"
     if node.stale:
         ago = lasting(now - node.told_at)
-        return f"{node.name} last told of its GPUs {ago} ago, so it cannot say when they are empty; {look}; {anyway}"
+        return f"{node.name} last reported its GPUs {ago} ago, so it is not known when they are empty; {look}; {anyway}"
     if not node.gpus:
         return f"{node.name} has no GPU that mpsd shares"
     return None
@@ -107,7 +107,7 @@ def no_answer(node: ClusterNode, now: float) -> str | None:
 def not_taken_up(node: ClusterNode, now: float, for_s: float) -> str:
     """What is said of a node that does nothing about its cordon."""
     last = "never" if node.told_at is None else f"{lasting(now - node.told_at)} ago"
-    what = f"{node.name} has not taken the cordon up for {lasting(for_s)}, and told last {last}"
+    what = f"{node.name} has not taken the cordon up for {lasting(for_s)}, and reported last {last}"
     return f"{what}; see whether mpsd-agent and mps-control-daemon run there"
 
 

@@ -121,7 +121,7 @@ def _with_the_new_pod(seen: Standing, started_at: float) -> Decision:
     in_use = _in_use(seen.node)
     covered = {uuid for domain in begun for uuid in domain.gpus}
     if not fresh or len(begun) < len(seen.node.domains) or not covered.issuperset(seen.gpus) or not covered:
-        return Decision(UpgradeStep.START, "the node has not told of its new domains yet")
+        return Decision(UpgradeStep.START, "the node has not reported its new domains yet")
     settled = (State.DRAINED, State.READY)
     waiting = [domain for domain in begun if domain.state not in settled and (seen.ours or domain not in in_use)]
     if waiting:
@@ -316,7 +316,7 @@ def _of_node(one: Standing, *, replaced: bool) -> Iterator[str]:
     kept = [uuid for uuid in one.gpus if uuid not in one.ours and uuid not in one.uncordoned]
     yield f"{'replace the pod, ' if replaced else ''}put back {_named(back, labels) or 'nothing'}"
     if kept:
-        yield f"{_named(kept, labels)} was cordoned by somebody else, and stays so"
+        yield f"{_named(kept, labels)} was cordoned by somebody else and stays so"
 
 
 def _named(gpus: Sequence[str], labels: dict[str, str]) -> str:
@@ -332,7 +332,7 @@ def progress(seen: Standing, step: UpgradeStep, why: str) -> str:
         case UpgradeStep.DRAIN:
             what = f"draining: {what_is_left(seen.node, seen.gpus)}"
         case UpgradeStep.END:
-            what = f"nobody is left; deletes {pod.name if pod else 'the pod'}, image {pod.image if pod else '?'}"
+            what = f"no pod is left; deletes {pod.name if pod else 'the pod'}, image {pod.image if pod else '?'}"
         case UpgradeStep.REPLACE:
             what = f"waits for the new control pod: {why}"
         case UpgradeStep.START:
