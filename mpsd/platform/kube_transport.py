@@ -137,28 +137,19 @@ class Transport:
 
     def exchange(self, ask: Ask, deadline_s: float) -> tuple[int, bytes]:
         """The status and the whole body. Unavailable where nobody answers."""
-        try:
-            answer = self._send(ask, deadline_s, streaming=False)
-        except UNREACHED as error:
-            raise Unavailable(f"{ask}: the Kubernetes API does not answer: {error}") from None
+        answer = self._send(ask, deadline_s)
         return answer.status, answer.data
 
     def date(self, ask: Ask, deadline_s: float) -> str:
         """The header Date of an answer, whatever else it says. Unavailable where nobody answers."""
-        try:
-            return str(self._send(ask, deadline_s, streaming=False).headers.get("Date", ""))
-        except UNREACHED as error:
-            raise Unavailable(f"{ask}: the Kubernetes API does not answer: {error}") from None
+        return str(self._send(ask, deadline_s).headers.get("Date", ""))
 
     def stream(self, ask: Ask, deadline_s: float, silence_s: float) -> urllib3.BaseHTTPResponse:
         """An answer whose body is still to come: its head within the deadline, then never `silence_s` without a byte.
 
         Raises what the server's refusal is called.
         """
-        try:
-            answer = self._send(ask, deadline_s, streaming=True)
-        except UNREACHED as error:
-            raise Unavailable(f"{ask}: the Kubernetes API does not answer: {error}") from None
+        answer = self._send(ask, deadline_s, streaming=True)
         if answer.status != 200:
             with_body = answer.data
             answer.release_conn()
@@ -171,17 +162,21 @@ class Transport:
     def close(self) -> None:
         self._access.pool.clear()
 
-    def _send(self, ask: Ask, deadline_s: float, *, streaming: bool) -> urllib3.BaseHTTPResponse:
-        return self._access.pool.request(
-            _METHODS[ask.verb],
-            f"{self._access.host}{ask.path}",
-            body=ask.body,
-            headers={"Accept": "application/json", "Content-Type": ask.content_type, **self._access.authorization()},
-            timeout=urllib3.Timeout(connect=deadline_s, read=deadline_s),
-            retries=False,
-            redirect=False,
-            preload_content=not streaming,
-        )
+    def _send(self, ask: Ask, deadline_s: float, *, streaming: bool = False) -> urllib3.BaseHTTPResponse:
+        try:
+            headers = {"Accept": "application/json", "Content-Type": ask.content_type, **self._access.authorization()}
+            return self._access.pool.request(
+                _METHODS[ask.verb],
+                f"{self._access.host}{ask.path}",
+                body=ask.body,
+                headers=headers,
+                timeout=urllib3.Timeout(connect=deadline_s, read=deadline_s),
+                retries=False,
+                redirect=False,
+                preload_content=not streaming,
+            )
+        except UNREACHED as error:
+            raise Unavailable(f"{ask}: the Kubernetes API does not answer: {error}") from None
 
 
 def read_answer(ask: Ask, status: int, body: bytes) -> Object:

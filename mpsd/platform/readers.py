@@ -122,36 +122,29 @@ class ReadersCertificate:
     async def load(self) -> None:
         """CannotListen where the folder's certificate cannot be used."""
         try:
-            self._show(await _of_folder(self._folder) if self._folder else _made())
+            await self._look()
         except UnusableCertificate as error:
             raise CannotListen(f"--listen-certificate: {error}") from None
 
     async def keep(self) -> None:
-        """Shows what is renewed in the folder, until it is cancelled."""
+        """Shows what is renewed in the folder, until it is cancelled; a change of what is wrong is logged once."""
         while self._folder:
             await asyncio.sleep(_LOOK_S)
+            trouble = ""
             try:
-                found = await _of_folder(self._folder)
-                if found != self._shown:
-                    self._show(found)
-                self._trouble = ""
+                await self._look()
             except UnusableCertificate as error:
-                self._say(str(error))
+                trouble = str(error)
+            if trouble and trouble != self._trouble:
+                self._log.warning("certificate for readers cannot be used", reason=trouble)
+            self._trouble = trouble
 
-    def _show(self, pair: Pair) -> None:
-        load_into(self.context, pair)
-        self._shown = pair
-        self._log.info("certificate for readers", sha256=fingerprint(pair.certificate), made=self._folder is None)
-
-    def _say(self, trouble: str) -> None:
-        """Once when it changes."""
-        if trouble != self._trouble:
-            self._log.warning("certificate for readers cannot be used", reason=trouble)
-        self._trouble = trouble
-
-
-async def _of_folder(folder: Path) -> Pair:
-    return (await FolderCertificates(folder).look(0)).serving
+    async def _look(self) -> None:
+        found = (await FolderCertificates(self._folder).look(0)).serving if self._folder else _made()
+        if found != self._shown:
+            load_into(self.context, found)
+            self._shown = found
+            self._log.info("certificate for readers", sha256=fingerprint(found.certificate), made=self._folder is None)
 
 
 def _made() -> Pair:

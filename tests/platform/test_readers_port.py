@@ -194,7 +194,7 @@ def test_while_the_api_server_is_away_nobody_new_is_let_in_and_the_log_says_so(t
                 with structlog.testing.capture_logs() as lines:
                     status, said = await get(f"{url}/metrics", reader)
                 assert status == 503
-                assert "nobody can be asked" in said
+                assert "cannot be asked" in said
                 assert [line["event"] for line in lines] == ["reader refused"]
                 await asyncio.to_thread(server.start)
                 assert (await get(f"{url}/metrics", reader))[0] == 200

@@ -1,4 +1,4 @@
-"""Who may read what mpsd tells on a port: what the API server is asked, what its answers mean, and for how long.
+"""Who may read what mpsd serves on a port: what the API server is asked, what its answers mean, and for how long.
 
 Whoever is not known to have the right is refused, and where nobody can be asked, too; no token is kept, only
 its hash.
@@ -31,9 +31,9 @@ class ReaderVerdict:
 
 
 MAY_READ = ReaderVerdict(200)
-NO_TOKEN = ReaderVerdict(401, "who asks? Send a Kubernetes token: Authorization: Bearer TOKEN")
-NOT_KNOWN = ReaderVerdict(401, "the API server does not know this token; send one that is in force")
-TOO_MANY = ReaderVerdict(503, "too many ask at once who they are; try again")
+NO_TOKEN = ReaderVerdict(401, "a token is required; send one of Kubernetes: Authorization: Bearer TOKEN")
+NOT_KNOWN = ReaderVerdict(401, "the API server does not accept this token; send a valid one")
+TOO_MANY = ReaderVerdict(503, "too many tokens are being reviewed; try again")
 OTHER_HOST = ReaderVerdict(
     403, "this address answers to its IP address and to localhost alone, so that no web page reads it by another name"
 )
@@ -55,7 +55,7 @@ def lets_in(user: User) -> ReaderVerdict:
 
 def away(reason: str) -> ReaderVerdict:
     """reason: why the API server could not be asked."""
-    return ReaderVerdict(503, f"nobody can be asked who may read this: {reason}")
+    return ReaderVerdict(503, f"the API server cannot be asked who may read this: {reason}")
 
 
 def no_right(user: User, path: str) -> ReaderVerdict:
