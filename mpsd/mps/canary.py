@@ -1,7 +1,7 @@
 """The canary of one domain: CUDA clients of our own, under limits that are set and read back just before.
 
-One rule: it never stands in the way of programs. It runs before the first of them is let in, once a boot and driver,
-and a daemon that has clients, or whose restart the holders of grants wait for, is left alone.
+It never delays programs: it runs before the first of them is admitted, once a boot and driver, and not on a daemon that
+has clients, or for whose restart the holders of grants wait.
 """
 
 import asyncio
@@ -21,17 +21,13 @@ from mpsd.mps.rules.canary import DENIAL, OWN_LIMIT, SERVER_LIMIT, Broken, Canar
 from mpsd.platform import processes
 from mpsd.platform.logs import Logger
 
-# Runs one CUDA client of the canary to its end.
-#
-# One rule: it is a process of its own with a deadline, so that a driver that hangs or crashes takes nothing of mpsd's
-# with it.
-
-# By its path, without site-packages or anything of the caller's, so that it starts in a few milliseconds.
+# A process of its own, so that a driver that hangs or crashes takes nothing of mpsd's with it. By its path, without
+# site-packages or anything of the caller's, so that it starts in a few milliseconds.
 PROGRAM = (sys.executable, "-I", "-S", str(Path(__file__).with_name("cuda_canary.py")))
 
 
 async def run(program: Sequence[str], environment: Mapping[str, str], deadline_s: float) -> Outcome:
-    """What became of it; it is killed at its deadline, and when the caller is cancelled."""
+    """The outcome of one CUDA client; it is killed at its deadline, and when the caller is cancelled."""
     try:
         process = await asyncio.create_subprocess_exec(
             *program,
@@ -64,7 +60,7 @@ class CanarySetup:
 
 
 class DomainCanary:
-    """result: the last one, None before the first; an earlier mpsd's until then."""
+    """Runs the canary of a domain and keeps its result: None before the first, an earlier mpsd's until then."""
 
     def __init__(
         self, setup: CanarySetup, environment: Mapping[str, str], on_end: Callable[[], None], log: Logger
@@ -97,9 +93,9 @@ class DomainCanary:
         return CanaryScope(processes.boot_id(), self._setup.driver())
 
     async def run(self, pipe: ControlPipe, policy: Policy) -> bool:
-        """Starts it, or takes what came of it: True once nothing speaks against serving, and not before it has ended.
+        """Starts it, or takes its result: True once it has ended and nothing prevents serving.
 
-        Raises what the daemon's commands raise, which says nothing of the driver.
+        Raises what the daemon's commands raise, which is no finding about the driver.
         """
         if self._task is None:
             self._task = asyncio.create_task(self._run(pipe, policy))
@@ -113,12 +109,12 @@ class DomainCanary:
             self._left_alone = True
             return True
         self.result = result
-        self._say(result)
+        self._log_result(result)
         self._on_end()  # the state follows from it
         return not self.obstacle(policy)
 
     async def run_again(self, pipe: ControlPipe, policy: Policy) -> None:
-        """While it stands in the way: once in a while, or at once under another driver, which ends the obstacle."""
+        """While it keeps the domain from serving: once in a while, or at once under another driver."""
         if self._task or (time.monotonic() >= self._again_at and self.obstacle(policy)):
             await self.run(pipe, policy)
 
@@ -137,10 +133,10 @@ class DomainCanary:
 
     def _ended(self, task: asyncio.Task[Canary | None]) -> None:
         if not task.cancelled():
-            task.exception()  # seen, should nobody come for it
+            task.exception()  # retrieved, in case nobody awaits it
         self._on_end()
 
-    def _say(self, result: Canary) -> None:
+    def _log_result(self, result: Canary) -> None:
         if result.problem:
             self._log.error("canary failed", driver=result.driver, reason=result.problem)
         elif result.warning:
@@ -151,7 +147,7 @@ class DomainCanary:
     # -- what it does --------------------------------------------------------------------------------------------
 
     async def _run(self, pipe: ControlPipe, policy: Policy) -> Canary | None:
-        """None where programs are on the daemon, which nobody may disturb."""
+        """None where the daemon has clients, which may not be disturbed."""
         here, deadline_s = self._here(), policy.graces.start_s
         servers = await pipe.ask(control_protocol.server_list())
         if any(await pipe.clients(servers)):
@@ -163,7 +159,7 @@ class DomainCanary:
         await self._limit(pipe, self.servers, DENIAL)
         denials = [] if any(one.problem for one in findings) else await self._denials(pipe, deadline_s)
         result = canary.in_one(findings, denials, here, time.time())
-        if result.problem:  # else whoever settles the daemon says what its next servers let in
+        if result.problem:  # else whoever settles the daemon sets what its next servers admit
             await self._limit(pipe, (None,), DENIAL)
         return result
 
@@ -172,7 +168,7 @@ class DomainCanary:
         return [canary.denial_problem(gpu, denied[gpu.uuid][DENIAL]) for gpu in self._setup.gpus]
 
     async def _limit(self, pipe: ControlPipe, servers: Sequence[int | None], trial: Trial) -> None:
-        """For every device that a client may see; server None stands for those to come."""
+        """For every device that a client may see; server None: the default for new servers."""
         for ordinal in range(len(self._setup.gpus)):
             for server in servers:
                 await pipe.set_limit(ServerLimit(server, ordinal, trial.limit_mib))
@@ -180,7 +176,7 @@ class DomainCanary:
     async def _clients(
         self, pipe: ControlPipe, trials: Sequence[Trial], deadline_s: float
     ) -> Mapping[str, Mapping[Trial, Outcome]]:
-        """What became of one client a GPU and trial, all at the same time."""
+        """The outcome of one client a GPU and trial, all at the same time."""
 
         async def one(gpu: Gpu, trial: Trial) -> Outcome:
             limits = trial.environment(gpu.uuid, str(pipe.directory))

@@ -1,7 +1,7 @@
-"""Sets the compute mode that the policy asks for, and puts back what was there.
+"""Sets the compute mode of a domain's GPUs that the policy wants, and restores the one that was found.
 
-One rule: what was found is written down before anything is changed, so that whoever comes next can put it back: a clean
-stop, a policy that wants it no more, the next start, or `mpsd control --release`.
+The mode that was found is recorded before anything is changed, so that whoever comes next can restore it: a clean stop,
+a changed policy, the next start, or `mpsd control --release`.
 """
 
 import asyncio
@@ -32,26 +32,26 @@ class ComputeModes:
         self._kept = kept
         self._run_directory = run_directory
         self._log = log
-        self._asked: bool | None = None  # what the policy said when it was last followed; None before that
+        self._asked: bool | None = None  # exclusive_process of the policy that was last followed; None before that
 
     def is_news(self, policy: Policy) -> bool:
-        """Whether the policy says something else than when it was last followed."""
+        """Whether the policy differs from the one that was last followed."""
         return self._asked is not None and self._asked is not policy.exclusive_process
 
     def follow(self, policy: Policy) -> None:
-        """Sets what the policy says; what the GPUs had is on disk before a crash can lose it. NvmlFailed."""
+        """Sets the policy's mode; the modes that were found are on disk before. NvmlFailed."""
         self._kept.change(compute_modes=self._found(policy))
         self._kept.change(compute_modes=self._apply(policy))
 
     def try_to_follow(self, policy: Policy) -> None:
-        """For a daemon that serves already, and goes on where it cannot be done."""
+        """For a daemon that serves already, and continues where the mode cannot be set."""
         try:
             self.follow(policy)
         except NvmlFailed as error:
             self._log.warning("compute mode not set", reason=str(error))
 
     def _found(self, policy: Policy) -> dict[str, int]:
-        """What the GPUs are set to, but for those of which an earlier start already wrote it down. NvmlFailed."""
+        """The modes before mpsd: those of earlier records, else what the GPUs have now. NvmlFailed."""
         record = self._kept.now
         if not policy.exclusive_process:
             return record.compute_modes
@@ -59,7 +59,7 @@ class ComputeModes:
         return {uuid: known[uuid] if uuid in known else self._nvml.compute_mode(uuid) for uuid in record.gpus}
 
     def _apply(self, policy: Policy) -> dict[str, int]:
-        """Sets what the policy says, where it is not so already; what is to be put back later. NvmlFailed."""
+        """Sets the policy's mode where it differs; returns what is to be restored later. NvmlFailed."""
         record, self._asked = self._kept.now, policy.exclusive_process
         if not policy.exclusive_process:
             return self.put_back(record.compute_modes)
@@ -69,7 +69,7 @@ class ComputeModes:
         return record.compute_modes
 
     def put_back(self, modes: Mapping[str, int]) -> dict[str, int]:
-        """Sets each GPU back to what was found on it; those that could not be, which the log names."""
+        """Restores each GPU's mode; returns those that could not be restored, which are logged."""
         left = {}
         for uuid, mode in modes.items():
             try:
@@ -82,7 +82,7 @@ class ComputeModes:
 
 
 def put_back(nvml: Nvml, uuid: str, mode: int) -> bool:
-    """Sets a GPU back to what was found on it; False where that is what it has. NvmlFailed."""
+    """Restores a GPU's mode; False where it is set already. NvmlFailed."""
     if nvml.compute_mode(uuid) == mode:
         return False
     nvml.set_compute_mode(uuid, mode)
@@ -90,19 +90,19 @@ def put_back(nvml: Nvml, uuid: str, mode: int) -> bool:
 
 
 def recorded(run_directory: Path) -> dict[str, int]:
-    """What GPUs were set to before mpsd, by every record of this boot that can be read: domains may have changed."""
+    """The modes of GPUs before mpsd, from every readable record of this boot: domains may have changed."""
     modes: dict[str, int] = {}
     for path in sorted(run_directory.glob("gpu*/record.json")):
         try:
             record = records.read(path, DomainRecord)
         except records.UnreadableRecord:
-            continue  # whoever keeps that domain says so
+            continue  # logged by the supervisor of that domain
         if record and is_of_boot(record, processes.boot_id()):
             modes |= record.compute_modes
     return modes
 
 
-# What is put back after the last mpsd of a node: `mpsd control --release`.
+# -- what the last mpsd of a node leaves behind: `mpsd control --release` -----------------------------------------
 
 _COMMAND_S = 2.0
 _NAMES = {0: "DEFAULT", 1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}  # NVML's
@@ -118,8 +118,8 @@ class ReleaseOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """gpu, mode: None where the record cannot be read. mode: the name of what was found before mpsd. reason: why it was
-    left as it is; empty where it was not.
+    """The outcome for one GPU. gpu, mode: None where the record cannot be read. mode: the name of the mode before mpsd.
+    reason: why it was not restored, else empty.
     """
 
     domain: str
@@ -130,7 +130,7 @@ class Released:
 
 
 def release(run_directory: Path, find_tools: Callable[[], Tools]) -> tuple[Released, ...]:
-    """What became of every GPU that a record of this boot names; none where nothing was left behind.
+    """Restores the mode of every GPU in a record of this boot; empty where nothing was left behind.
 
     Nothing is changed under a program: while one is on MPS, or the daemon does not say, its GPUs keep their mode. The
     run directory must be held. find_tools: called where there is something to put back. NvmlFailed where there is no
@@ -155,7 +155,7 @@ def release(run_directory: Path, find_tools: Callable[[], Tools]) -> tuple[Relea
 
 
 def _records(run_directory: Path) -> tuple[list[tuple[DomainFolder, DomainRecord]], list[Released]]:
-    """Those of this boot with a mode to put back, and the outcome of each record that cannot be read."""
+    """The records of this boot with a mode to restore, and the outcome of each that cannot be read."""
     found, unreadable = [], []
     for path in sorted(run_directory.glob("gpu*/record.json")):
         try:

@@ -1,7 +1,7 @@
-"""The process `nvidia-cuda-mps-control -f -M` of one domain, and the files around it.
+"""The process `nvidia-cuda-mps-control -f -M` of one domain: commands to it, its start, its sockets.
 
-One rule: the daemon outlives mpsd. It has a session of its own and writes to a file, so that nothing breaks for its
-clients when mpsd goes away; whoever comes next adopts it on proof that it is the one that listens in our directory.
+The daemon outlives mpsd. It has a session of its own and writes to a file, so that nothing breaks for its clients when
+mpsd ends; the next mpsd adopts it on proof that it is the one that listens in our directory.
 """
 
 import asyncio
@@ -29,16 +29,14 @@ from mpsd.platform.http_server import peer_of
 from mpsd.platform.run_directory import DomainFolder
 from mpsd.platform.settings import Settings
 
-# Talks to a control daemon: one `nvidia-cuda-mps-control` process a command, as its manual has it.
-#
-# One rule: every command has a deadline (a stopped daemon never answers), and every setting is read back.
+# -- commands: one process each, as the manual has it; each has a deadline, and every setting is read back -----------
 
 PROGRAM = "nvidia-cuda-mps-control"
 Answer = TypeVar("Answer")
 
 
 class ControlFailed(Exception):
-    """A command did not do what it says."""
+    """A command failed."""
 
 
 class DaemonSilent(ControlFailed):
@@ -50,7 +48,7 @@ class NoDaemon(ControlFailed):
 
 
 class SettingRefused(ControlFailed):
-    """The daemon took a setting in silence and does not have it."""
+    """The daemon accepted a setting without complaint and does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ class ControlPipe:
             await self.ask(control_protocol.set_server_memory_limit(limit.server, limit.ordinal, limit.memory_mib))
             found = await self.ask(control_protocol.server_memory_limit(limit.server, limit.ordinal))
         if found != control_protocol.memory_mib_as_shown(limit.memory_mib):
-            of_whom = "servers to come" if limit.server is None else f"server {limit.server}"
+            of_whom = "the default for new servers" if limit.server is None else f"server {limit.server}"
             raise SettingRefused(
                 f"the memory limit of {of_whom} for device {limit.ordinal} was set to {limit.memory_mib} MiB "
                 f"and reads back as {'none' if found is None else f'{found} MiB'}"
@@ -119,6 +117,8 @@ def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "NVIDIA_"))}
     return kept | dict(extra)
 
+
+# -- the process ---------------------------------------------------------------------------------------------------
 
 LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
 _SOCKET_KINDS = (socket.SOCK_SEQPACKET, socket.SOCK_STREAM)  # the driver does not say which it uses
@@ -165,7 +165,7 @@ def start(folder: DomainFolder, gpus: Sequence[str], environment: Mapping[str, s
 
 
 def listener(folder: DomainFolder) -> ProcessIdentity | None:
-    """The process that listens on the domain's control socket, in the kernel's own word; None when none does."""
+    """The process that listens on the domain's control socket, as the kernel reports it; None when none does."""
     for kind in _SOCKET_KINDS:
         try:
             pid = _listening_pid(folder.pipe / "control", kind)
@@ -209,13 +209,8 @@ def end(daemon: ProcessIdentity) -> bool:
     return processes.send_signal(daemon, signal.SIGKILL)
 
 
-# How long the domains' daemons took to answer `mpsd control`, as it has written it down.
-#
-# One rule: what another boot, or another form, has written says nothing.
-
-
 def command_times(settings: Settings, domains: Iterable[str]) -> Mapping[str, CommandTimes]:
-    """By domain; none of a domain where there is nothing that can be read."""
+    """How long daemons took to answer `mpsd control`, by domain, as it recorded in this boot; none where unreadable."""
     found = {}
     for domain in domains:
         with suppress(records.UnreadableRecord):

@@ -1,4 +1,4 @@
-"""A CUDA client that makes a context on its first GPU, says in one JSON line what it was told of it, and ends.
+"""A CUDA client that makes a context on its first GPU, prints in one JSON line what CUDA reports of it, and ends.
 
     {"pid", "devices", "uuid", "total_MiB", "meminfo_free_MiB", "sms", "init_s"}     exit code 0
     {"fail": "libcuda", "cuInit" or "ctx", "err": "2:CUDA_ERROR_OUT_OF_MEMORY"}       exit code 3
@@ -6,7 +6,7 @@
 Its limits are those of its environment. A program of its own, so that a driver that hangs or crashes takes nobody with
 it; `python -m mpsd.mps.cuda_canary` runs it by hand.
 
-One rule: nothing but the standard library and the driver (libcuda by ctypes); it sets nothing and waits for nothing.
+It uses only the standard library and the driver (libcuda by ctypes); it sets nothing and waits for nothing.
 Function and attribute names and numbers: cuda.h.
 """
 

@@ -1,6 +1,6 @@
-"""The control daemon of one domain, as a thing that is started or adopted, asked and ended.
+"""The control daemon of one domain: started or adopted, probed, followed in its log, ended.
 
-One rule: it keeps what the daemon last said and draws no conclusion from it; `DomainSupervisor` does that by the table.
+It keeps the daemon's last answers and draws no conclusion from them; `DomainSupervisor` does that by the table.
 """
 
 import contextlib
@@ -28,15 +28,14 @@ from mpsd.platform.logs import Logger
 from mpsd.platform.run_directory import DomainFolder
 from mpsd.platform.waiting import until
 
-# Reads what a daemon has added to its log since the last look, and keeps the file from growing without end.
-#
-# One rule: the writer has the file open for appending, so it is cut in place after a copy, never renamed under it.
-
 ROTATE_BYTES = 8 * 1024 * 1024
 
 
 class LogTail:
-    """The end of one file that another process appends to. Lines come once each, whole."""
+    """The end of a log that another process appends to. Each line comes once, whole.
+
+    The writer keeps the file open, so a long one is copied and cut in place, never renamed.
+    """
 
     def __init__(self, path: Path, *, from_end: bool) -> None:
         self._path = path
@@ -99,9 +98,9 @@ class DomainDaemon:
     """identity: None while there is none. servers, server, clients: as last answered; None while not known.
 
     unanswered: commands in a row without a proper answer, and trouble says what came instead. settled: its settings
-    were read back and its server was started. coming: a server that it started and that has said nothing yet.
-    no_server: the last one that it started did not come up. on_line: told each line of its log that means something.
-    commands: how long this and earlier daemons of the domain took to say how they are, since mpsd began.
+    were read back and its server was started. coming: a server that it started and that is not ready yet.
+    no_server: the last one that it started did not start up. on_line: called with each line of its log that means
+    something. commands: how long this and earlier daemons of the domain took to answer, since mpsd began.
     """
 
     def __init__(
@@ -201,7 +200,7 @@ class DomainDaemon:
         return not self.adopted and not self.settled
 
     def bury(self) -> str:
-        """Forgets a daemon that has ended; says how it ended."""
+        """Forgets a daemon that has ended; returns how it ended."""
         control_daemon.withdraw_from_clients(self._folder)
         self.canary.cancel()
         self.read_log()
@@ -211,7 +210,7 @@ class DomainDaemon:
             return f"the control daemon ({pid}) is gone"
         if code < 0:
             return f"the control daemon ({pid}) was killed by signal {-code}"
-        return f'the control daemon ({pid}) ended with code {code}; its last words: "{self._last_words}"'
+        return f'the control daemon ({pid}) ended with code {code}; its last line: "{self._last_words}"'
 
     def kill(self) -> None:
         """SIGKILL, on proof that it is the one; its clients lose it."""
@@ -244,7 +243,7 @@ class DomainDaemon:
         if self._watch:
             self._watch.close()
 
-    # -- what it says --------------------------------------------------------------------------------------------
+    # -- its answers and its log ---------------------------------------------------------------------------------
 
     def pipe(self, deadline_s: float) -> ControlPipe:
         return ControlPipe(self._folder.pipe, self._environment, deadline_s)
@@ -254,7 +253,7 @@ class DomainDaemon:
         return self._tail.has_grown()
 
     def read_log(self) -> bool:
-        """Forwards what its log says to ours; True where a line asks for a probe."""
+        """Forwards its new log lines to our log; True where one calls for a probe."""
         asks = False
         for text in self._tail.lines():
             self._last_words = text.strip() or self._last_words
@@ -268,7 +267,7 @@ class DomainDaemon:
         return asks
 
     def _follow_servers(self, line: LogLine) -> None:
-        """A server that ends before it was ready could not come up."""
+        """A server that ends before it was ready could not start."""
         if line.event is LogEvent.SERVER_STARTING:
             self.coming = line.pid
         elif line.pid == self.coming and line.event in {LogEvent.SERVER_READY, LogEvent.SERVER_EXITED}:
@@ -276,14 +275,14 @@ class DomainDaemon:
             self.settled = self.settled and not self.no_server
 
     async def probe(self, deadline_s: float, *, with_clients: bool) -> None:
-        """Asks it how it is, and has a server started where there is none, but for a drain (with_clients).
+        """Asks for its servers and their status; has a server started where there is none, except in a drain.
 
-        Anything but a proper answer counts as unanswered.
+        with_clients: for a drain, which counts clients. Anything but a proper answer counts as unanswered.
         """
         pipe = self.pipe(deadline_s)
         try:
             servers, status = await self.ask_for_health(pipe)
-            if not servers and not with_clients:  # it died: at once another, so that nobody else takes the GPU
+            if not servers and not with_clients:  # it died: start another at once, so that nobody else takes the GPU
                 await pipe.ask(control_protocol.start_server(control_daemon.server_user()))
                 servers = await pipe.ask(control_protocol.server_list())
             clients = await pipe.clients(servers if with_clients else ())

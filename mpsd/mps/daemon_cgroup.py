@@ -1,7 +1,7 @@
 """A cgroup of its own for each control daemon, beside those of all containers.
 
-One rule: a container that shares the host's pids is ended by its cgroup: whoever is in it, or below it, is killed with
-its first process. So a daemon that is to outlive the container of `mpsd control` must be in none of its cgroups.
+A container that shares the host's pids is ended by its cgroup: every process in it, or below it, is killed with its
+first process. So a daemon that is to outlive the container of `mpsd control` must be in none of its cgroups.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ _OF_CPUSETS = ("cpuset.cpus", "cpuset.mems")
 
 
 class CgroupRefused(Exception):
-    """The daemon is where it was, and ends with the container of `mpsd control`."""
+    """The daemon was not moved, and ends with the container of `mpsd control`."""
 
 
 @dataclass(frozen=True, slots=True)

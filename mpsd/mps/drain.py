@@ -1,6 +1,6 @@
-"""Whether a domain is to take no new programs, why, and whether somebody could still lose something by its end.
+"""Drains of a domain: the agent's request to admit no new programs, and whether a program would still be affected.
 
-One rule: the request is the agent's file or mpsd's own stop, and nothing else.
+The request is the agent's file, even one that cannot be read, or mpsd's own stop.
 """
 
 from dataclasses import dataclass
@@ -9,14 +9,10 @@ from mpsd.model.client_limits import DENY_MIB
 from mpsd.platform import records
 from mpsd.platform.run_directory import DomainFolder
 
-# What the agent asks of `mpsd control`: to take no new programs on a domain, and why.
-#
-# One rule: the file is the request, so one that cannot be read is a request too.
-
 
 @dataclass(frozen=True, slots=True)
 class DrainRequest:
-    """reason: in plain words, for the domain's record."""
+    """What the agent asks of `mpsd control`. reason: for the domain's record."""
 
     reason: str
 
@@ -44,18 +40,18 @@ def asked(folder: DomainFolder) -> DrainRequest | None:
     try:
         return records.read(folder.drain, DrainRequest)
     except records.UnreadableRecord as error:
-        return DrainRequest(f"a drain is asked, and its reason cannot be read: {error}")
+        return DrainRequest(f"a drain is requested, and its reason cannot be read: {error}")
 
 
 def is_asked(folder: DomainFolder) -> bool:
     return folder.drain.exists()
 
 
-_STOPPING = "mpsd is stopping, and waits for the programs that have a grant"
+_STOPPING = "mpsd is stopping, and waits for programs with a grant"
 
 
 class DomainDrain:
-    """stopping: mpsd itself asks, and takes nothing back."""
+    """Whether a domain is to be drained. stopping: mpsd itself ends, which is never withdrawn."""
 
     def __init__(self, folder: DomainFolder) -> None:
         self._folder = folder
@@ -81,9 +77,9 @@ class DomainDrain:
 
     @property
     def granted(self) -> bool:
-        """Whether a program holds a grant here and may come to its GPU yet, which without mpsd it would do unlimited.
+        """Whether a program holds a grant here and may still start to use its GPU, without limits if mpsd were gone.
 
-        The agent's limit says so: it is denial where nobody holds a grant.
+        The agent's limit shows it: it is denial where nobody holds a grant.
         """
         try:
             return limit_mib(self._folder) > DENY_MIB
@@ -92,7 +88,7 @@ class DomainDrain:
 
 
 def limit_mib(folder: DomainFolder) -> int:
-    """What the agent last set, else denial: no program may start unlimited before the agent has looked.
+    """The limit that the agent last set, else denial: no program may start unlimited before the agent has decided.
 
     records.UnreadableRecord where there is something else.
     """

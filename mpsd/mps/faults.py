@@ -1,7 +1,7 @@
-"""The faults of one domain: sees who is hit, ends those that linger, so that the GPU serves again.
+"""The faults of one domain: finds out which processes are affected, and ends those that stay, so that the GPU recovers.
 
-One rule: nobody is ended but the very processes that a fault hit (pid, start time, boot id), and of these only those
-that the faulty server still names. Who a client is, is seen when it connects: after a fault many are gone at once.
+Only the very processes that a fault affected are ended (pid, start time, boot id), and of these only those that the
+faulty server still lists. Clients are identified when they connect: after a fault many are gone at once.
 """
 
 import signal
@@ -29,7 +29,7 @@ _SOON_S = 0.05  # between two looks while somebody who was ended may still be th
 
 
 class DomainFaults:
-    """all, total: as the domain's record has them. one_gpu: whether every client of the daemon is on the same GPU."""
+    """The faults of a domain. all, total: as in its record. one_gpu: whether all clients share one GPU."""
 
     def __init__(self, daemon: DomainDaemon, log_file: Path, log: Logger, *, one_gpu: bool) -> None:
         self._daemon = daemon
@@ -48,7 +48,7 @@ class DomainFaults:
         self.total = 0
 
     def take_over(self, earlier: tuple[Fault, ...], total: int, daemon_since: float, *, same_daemon: bool) -> None:
-        """What an earlier mpsd of this boot knew. daemon_since: when it started this daemon, in seconds since 1970."""
+        """Starts from the record of an earlier mpsd. daemon_since: when it started this daemon, seconds since 1970."""
         self.all = earlier if same_daemon else faults.healed(earlier, time.time())
         self.total = total
         last = max([daemon_since, *(fault.at for fault in earlier)])
@@ -57,7 +57,7 @@ class DomainFaults:
             self._read = self._unseen()
 
     def _unseen(self) -> faults.Reading:
-        """What the log says of a fault that happened while no mpsd ran."""
+        """The log's last fault, where it happened while no mpsd ran."""
         try:
             with self._log_file.open("rb") as file:
                 file.seek(max(0, self._log_file.stat().st_size - _LOG_BYTES))
@@ -88,7 +88,7 @@ class DomainFaults:
             self._clients.pop(line.pid, None)
         else:
             if line.event is LogEvent.SERVER_EXITED:
-                self._clients.clear()  # it said of nobody that he went
+                self._clients.clear()  # its log does not report each of them
             self._read = faults.read_on(self._read, line)
 
     def _meet(self, pid: int) -> None:
@@ -116,14 +116,14 @@ class DomainFaults:
             self._log.info("fault healed", after_s=round(time.time() - open_faults[0].at, 2))
 
     def _must_list(self, graces: Graces, *, in_fault: bool) -> bool:
-        """Whether it is of use to know whom the servers name, which costs a process each."""
+        """Whether the clients that the servers list are needed; each list costs a process."""
         open_faults = faults.unhealed(self.all)
         everyone = frozenset(pid for fault in open_faults for pid in fault.pids)
         lingers = bool(faults.to_end(open_faults, everyone, time.time(), graces))
         return not self._asked or (in_fault and (lingers or not open_faults))
 
     async def _listed(self, graces: Graces) -> frozenset[int]:
-        """The pids that its servers name; nobody where they do not answer."""
+        """The pids that its servers list; none where they do not answer."""
         pipe = self._daemon.pipe(graces.command_s)
         try:
             lists = await pipe.clients(self._daemon.servers)
@@ -138,7 +138,7 @@ class DomainFaults:
         return listed
 
     def _note(self, listed: Collection[int], *, in_fault: bool) -> None:
-        """Writes down a fault that the log told, or of which there is only the server's state."""
+        """Records a fault from the log, or one that only the server's state shows."""
         read, self._read = self._read, faults.rest_of(self._read)
         if read.of_fault and not faults.is_known(self.all, read.pids):
             self._add(read.pids or listed, _moment(read.when, time.time()))
@@ -147,13 +147,13 @@ class DomainFaults:
         elif faults.unhealed(self.all) and not faults.is_known(self.all, read.pids):
             hit, strangers = self._who(read.pids)
             self.all = faults.with_more_hit(self.all, hit, strangers)
-            self._say("fault, more of it", hit, strangers)
+            self._log_fault("fault, more of it", hit, strangers)
 
     def _add(self, pids: Collection[int], at: float) -> None:
         hit, strangers = self._who(pids)
         self.all = faults.noted(self.all, Fault(at, hit, strangers))
         self.total += 1
-        self._say("fault", hit, strangers)
+        self._log_fault("fault", hit, strangers)
         self._clients = {pid: one for pid, one in self._clients.items() if processes.is_alive(one.process)}
 
     def _who(self, pids: Collection[int]) -> tuple[tuple[FaultHit, ...], tuple[int, ...]]:
@@ -164,32 +164,32 @@ class DomainFaults:
         hit = tuple(self._clients[pid] for pid in sorted(pids) if pid in self._clients)
         return hit, tuple(pid for pid in sorted(pids) if pid not in self._clients)
 
-    def _say(self, what: str, hit: Collection[FaultHit], strangers: Collection[int]) -> None:
-        said = [f"{one.process}: {one.command}" for one in hit] + [f"pid {pid}: gone already" for pid in strangers]
+    def _log_fault(self, what: str, hit: Collection[FaultHit], strangers: Collection[int]) -> None:
+        said = [f"{one.process}: {one.command}" for one in hit] + [f"pid {pid}: already gone" for pid in strangers]
         self._log.warning(what, hit=said)
 
     # -- act -----------------------------------------------------------------------------------------------------
 
     def _end(self, lingering: Iterable[FaultHit]) -> None:
-        """SIGKILL for those; the kernel gives the server word of their end within milliseconds."""
+        """SIGKILL for those; the server learns of their end within milliseconds."""
         for hit in lingering:
             try:
                 signalled = processes.send_signal(hit.process, signal.SIGKILL)
             except PermissionError as error:
                 if self._kept.get(hit.process.pid) != str(error):
-                    self._log.warning("client not ended", pid=hit.process.pid, reason=f"{error}; end it yourself")
+                    self._log.warning("client not ended", pid=hit.process.pid, reason=f"{error}; end it by hand")
                 self._kept[hit.process.pid] = str(error)
                 continue
             if signalled:
                 self._ended_at = time.monotonic()
                 self.all = faults.ended(self.all, hit.process, time.time())
-                why = "a fault has ended its work, and its server lets nobody in until it is gone"
+                why = "a fault has ended its work, and its server admits no client until it is gone"
                 self._log.warning("client ended", pid=hit.process.pid, command=hit.command, pod=hit.pod, reason=why)
 
     def reason(self, graces: Graces) -> str:
         """Of the state, while it lasts."""
-        how = f"what lingers is ended {graces.fault_grace_s:g} s after it"
-        return f"a program's fault has ended every program on the GPU; {how}"
+        how = f"processes that remain are killed {graces.fault_grace_s:g} s after it"
+        return f"a program's fault has ended the work of every program on the GPU; {how}"
 
     def why_stuck(self, graces: Graces) -> str:
         """Why only another daemon can help; empty where this one may heal yet."""

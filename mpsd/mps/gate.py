@@ -1,7 +1,8 @@
 """The gate of a domain: a device node that its containers name as theirs, so that none starts while it does not serve.
 
-One rule: it is there only while a daemon serves behind it. It leads nowhere: its numbers are those of /dev/null, and
-no container needs to open it.
+It exists only while a daemon serves behind it, and is believed only while the daemon in its domain's record lives:
+`mpsd control` sees to that before anything else when it starts and while it runs, the agent in between. It leads
+nowhere: its numbers are those of /dev/null, and no container needs to open it.
 """
 
 import os
@@ -50,12 +51,6 @@ def remove_all_but(run_directory: Path, serving: Container[str]) -> tuple[str, .
     for folder in stale:
         remove(folder)
     return tuple(folder.path.name for folder in stale)
-
-
-# Closes the gates of domains whose daemon died while nobody looked.
-#
-# One rule: a gate is believed only as long as the daemon of its domain's record lives. `mpsd control` sees to that
-# while it runs, and before anything else when it starts; the agent does in between.
 
 
 def close_before_start(run_directory: Path, log: Logger) -> None:

@@ -1,7 +1,7 @@
-"""How the daemon of one domain comes and goes: taken over or started, ended where nothing else helps, started again.
+"""The life of one domain's daemon: adopted or started, settled before its first client, killed and restarted.
 
-One rule: what was done is in the record at once, so that a later mpsd goes on from there: with the same daemon, the
-same count of deaths, the same faults and compute modes.
+Each step is recorded at once, so that a later mpsd continues from there: with the same daemon, the same count of
+deaths, the same faults and compute modes.
 """
 
 import time
@@ -28,7 +28,7 @@ from mpsd.platform.waiting import until
 
 
 class DomainRestarts:
-    """`DomainSupervisor` says whether a daemon is to be started or to be ended; this does it, and counts."""
+    """Starts and ends a daemon when `DomainSupervisor` decides so, and counts its deaths."""
 
     def __init__(
         self, kept: KeptRecord, daemon: DomainDaemon, faults: DomainFaults, modes: ComputeModes, log: Logger
@@ -42,7 +42,7 @@ class DomainRestarts:
         self._killed: ProcessIdentity | None = None  # the last daemon that was ended for not coming back by itself
 
     def take_over(self, policy: Policy) -> None:
-        """Finds what an earlier mpsd left: its record, its daemon, or a daemon that somebody else started here."""
+        """Adopts what an earlier mpsd left: its record, its daemon, or a daemon that somebody else started here."""
         old = self._kept.earlier()
         if old:
             self._kept.change(
@@ -69,7 +69,7 @@ class DomainRestarts:
         return self._daemon.identity is None and time.monotonic() >= self._start_at
 
     def start(self, policy: Policy) -> bool:
-        """False where it cannot be; the record says why, and it is due again later."""
+        """False where it cannot be started; the record has the reason, and it is due again later."""
         try:
             self._modes.follow(policy)
             self._daemon.start()
@@ -83,7 +83,7 @@ class DomainRestarts:
         return True
 
     def bury(self, policy: Restarts) -> str:
-        """Counts a death of the daemon; says how it ended and when it is started again."""
+        """Counts a death of the daemon; returns how it ended and when it is started again."""
         record = self._kept.now
         if self._daemon.identity is None:
             return ""
@@ -113,12 +113,6 @@ class DomainRestarts:
             self._daemon.kill()
 
 
-# What is done with a daemon between its start or adoption and its first client.
-#
-# One rule: limits first, then a server, then clients. Nobody is let in before what servers to come let in was read
-# back.
-
-
 class NoServer(Exception):
     """The daemon started one, and it ended at once."""
 
@@ -127,7 +121,11 @@ _TROUBLES = (NoServer, ControlFailed, NotUnderstood, NvmlFailed, TimeoutError, O
 
 
 class DomainSettling:
-    """Tells `daemon` what came of it: settled, unanswered, trouble, servers, server."""
+    """Makes a daemon ready for its first client: limits first, then a server, then clients, in this order.
+
+    No client is admitted before the limits of new servers were read back. The outcome is in `daemon`: settled,
+    unanswered, trouble, servers, server.
+    """
 
     def __init__(self, domain: Domain, folder: DomainFolder, daemon: DomainDaemon, log: Logger) -> None:
         self._ordinals = range(len(domain.gpus))
@@ -136,19 +134,19 @@ class DomainSettling:
         self._log = log
 
     async def settle(self, policy: Policy, *, in_use: bool, doubtful: bool = False) -> bool:
-        """Runs the canary where it is due, sets and reads back the limits for servers to come, starts the server, then
-        lets clients in. in_use: somebody holds a grant and waits for it. doubtful: the server may not come up, which is
-        waited for; else its first client does.
+        """Runs the canary where it is due, sets and reads back the limits for new servers, starts the server, then
+        admits clients. in_use: somebody holds a grant and waits for it. doubtful: the server may fail to start, so its
+        start is waited for; else its first client does that.
 
-        False leaves the reason in `trouble`. Only silence counts as unanswered: a daemon that says something else than
-        it should is not wedged, it has its time to start (`start_s`) like one that does not listen yet.
+        False leaves the reason in `trouble`. Only silence counts as unanswered: a daemon with an unexpected answer is
+        not wedged, it has its time to start (`start_s`) like one that does not listen yet.
         """
         daemon, pipe = self._daemon, self._daemon.pipe(policy.graces.command_s)
         memory_mib = self._memory_to_restore()
         try:
             await until(self._listens_or_ended, policy.graces.command_s, "the control socket listens")
             if daemon.canary.is_due(policy, in_use=in_use) and not await daemon.canary.run(pipe, policy):
-                daemon.unanswered, daemon.trouble = 0, "its canary runs"
+                daemon.unanswered, daemon.trouble = 0, "the canary is running"
                 daemon.servers = daemon.canary.servers or daemon.servers
                 return False
             await self._restore_limits(pipe, memory_mib)
@@ -170,7 +168,7 @@ class DomainSettling:
         return not self._daemon.alive or control_daemon.listener(self._folder) is not None
 
     async def _restore_limits(self, pipe: ControlPipe, memory_mib: int) -> None:
-        """For servers to come, and for those that the canary has left shut."""
+        """For new servers, and for those that the canary has left under denial."""
         open_again = bool(self._daemon.canary.servers) and memory_mib != DENY_MIB
         servers = await pipe.ask(control_protocol.server_list()) if open_again else ()
         for ordinal in self._ordinals:
@@ -178,7 +176,7 @@ class DomainSettling:
                 await pipe.set_limit(ServerLimit(server, ordinal, memory_mib))
 
     def _memory_to_restore(self) -> int:
-        """What the agent last set, else denial: no program may start unlimited before the agent has looked."""
+        """The limit that the agent last set, else denial."""
         try:
             return limit_mib(self._folder)
         except records.UnreadableRecord as error:
@@ -194,10 +192,10 @@ class DomainSettling:
 
         await until(has_spoken, deadline_s, "an MPS server comes up")
         if self._daemon.no_server:
-            raise NoServer("no MPS server comes up; see the daemon's log")
+            raise NoServer("no MPS server starts; see the daemon's log")
 
     async def try_canary_again(self, policy: Policy) -> None:
-        """While it stands in the way; a daemon that does not answer is asked again later."""
+        """While it keeps the domain from serving; a daemon that does not answer is asked again later."""
         try:
             await self._daemon.canary.run_again(self._daemon.pipe(policy.graces.command_s), policy)
         except _TROUBLES as error:

@@ -1,6 +1,6 @@
-"""What every role on a node starts from: the GPUs, NVML, and the environment that commands and programs run in.
+"""What every role on a node starts from: the GPUs, NVML, and the environment of commands and programs.
 
-One rule: the only place that knows whether the GPUs are real or simulated; from here on it makes no difference.
+`simulator.machine` makes it; whoever has it need not know whether the GPUs are real.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from mpsd.platform.nvml import Nvml
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """environment: of control daemons and commands. canary: the command line of a CUDA client of our own.
+    """The GPUs of a node. environment: of control daemons and commands. canary: the command line of its client.
 
     extra, path_first: what programs need beside their limits. shared, device_lists: what containers need too: folders
     of the host, and variables that take the UUIDs of their GPUs in place of device nodes; none where GPUs are real.

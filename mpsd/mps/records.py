@@ -1,7 +1,7 @@
-"""The records of the domains of this node, as `mpsd control` writes them.
+"""The records of the domains of this node: as every process reads them, and as `mpsd control` keeps each of them.
 
-One rule: a record is read again only when its file has changed, and believed only while its daemon lives: nobody may
-be let onto a GPU whose daemon is gone, where no limit holds.
+A record is read again only when its file has changed, and believed only while its daemon lives: no program may start on
+a GPU whose daemon is gone, where no limit holds.
 """
 
 import re
@@ -39,7 +39,7 @@ class DomainRecords:
         return self._noticed != before
 
     def _bereft(self) -> list[str]:
-        """The domains whose daemons are gone, as far as the records were read."""
+        """The domains whose daemons are gone, by the records that were read."""
         self._daemons.ask()
         return [one.domain for one in self._records.values() if self._is_bereft(one)]
 
@@ -94,21 +94,18 @@ class DomainRecords:
                 self._daemons.add(record.daemon)
 
     def _as_it_is(self, record: DomainRecord) -> DomainRecord:
-        """The record, but for a daemon that has died and whose death nobody has written down yet."""
+        """The record; for a daemon whose death is not recorded yet, with the state that follows."""
         if not self._is_bereft(record):
             return record
-        reason = f"its control daemon ({record.daemon}) is gone, and mpsd control has not said so yet"
+        reason = f"its control daemon ({record.daemon}) is gone, and mpsd control has not recorded it yet"
         return replace(record, state=State.DOWN, reason=reason, daemon=None, servers=())
 
 
-# The record of one domain, as its supervisor keeps it.
-#
-# One rule: what it says now is on disk: nobody who reads it there, and no later mpsd, knows less than this one. Where
-# it cannot be written, as on a full disk, that is said once, and tried again at each look.
-
-
 class KeptRecord:
-    """now: on disk from the first change on; until then an earlier mpsd's is there."""
+    """The record of one domain, as its supervisor keeps it. now: on disk from the first change on.
+
+    Where it cannot be written, as on a full disk, that is logged once, and tried again at each look.
+    """
 
     def __init__(self, domain: Domain, folder: DomainFolder, log: Logger) -> None:
         self._path = folder.record
@@ -132,7 +129,7 @@ class KeptRecord:
         )
 
     def earlier(self) -> DomainRecord | None:
-        """What is on disk of this boot; another boot's pids and compute modes mean nothing now."""
+        """The record on disk, of this boot; another boot's pids and compute modes mean nothing now."""
         try:
             old = records.read(self._path, DomainRecord)
         except records.UnreadableRecord as error:

@@ -1,6 +1,6 @@
-"""Keeps one domain served: looks at its control daemon, lets the table say the state, acts on it, writes it down.
+"""The supervisor of one domain: observes its control daemon, takes the state from the table, acts on it, records it.
 
-One rule: what state follows from what was seen is decided in model.domain_states, and nowhere else.
+Which state follows from an observation is decided by `model.domain.next_state` alone.
 """
 
 import asyncio
@@ -23,13 +23,12 @@ from mpsd.platform import processes, records
 from mpsd.platform.logs import logger
 from mpsd.platform.nvml import Nvml, NvmlFailed
 
-# What keeps a domain from serving: whatever stands in the way of its daemon, and whoever keeps its server from a GPU.
-#
-# One rule: it only says so, with the remedy. To end a process is the agent's business, which knows whose it is.
-
 
 class DomainObstacles:
-    """Every answer is in words; empty when nothing is in the way."""
+    """What prevents a domain from serving, as text with the remedy; empty when nothing does.
+
+    It ends no process: that is for the agent, which knows whose a process is.
+    """
 
     def __init__(self, place: DaemonPlace, gpus: Sequence[str], nvml: Nvml, daemon: DomainDaemon) -> None:
         self._place = place
@@ -54,7 +53,7 @@ class DomainObstacles:
         return unreliable if self._daemon.alive else ""
 
     def to_server(self) -> str:
-        """Who has a GPU for itself, in compute mode EXCLUSIVE_PROCESS, so that no server comes up beside it."""
+        """The process that has a GPU exclusively, in EXCLUSIVE_PROCESS, so that no server can start beside it."""
         try:
             exclusive = [uuid for uuid in self._gpus if self._nvml.compute_mode(uuid) == self._nvml.exclusive_process]
             found = next(((uuid, pid) for uuid in exclusive for pid in self._beside_mps(uuid)), None)
@@ -67,7 +66,7 @@ class DomainObstacles:
         program = program_of(processes.command_of(pid))
         if processes.identity_of(pid) is None:
             return ""  # it has ended since, and has the GPU no more
-        return f"no MPS server can start while pid {pid} has {uuid} for itself; end it: {program}"
+        return f"no MPS server can start while pid {pid} uses {uuid} exclusively; end it: {program}"
 
     def _beside_mps(self, uuid: str) -> list[int]:
         """The living processes on a GPU that are neither clients of MPS nor our daemon's server. NvmlFailed."""
@@ -82,7 +81,7 @@ class DomainObstacles:
 _PROBE_S = {State.READY: 5.0, State.FAULT: 0.25, State.DRAINING: 1.0, State.WEDGED: 1.0, State.DRAINED: 1.0}
 _STOPPING_PROBE_S = 0.2
 _LOOK_S = 0.25
-_TRY_S = 5.0  # between two starts of a server while somebody has the GPU for himself
+_TRY_S = 5.0  # between two starts of a server while another process has the GPU exclusively
 _TROUBLED = {State.DOWN, State.WEDGED, State.FAULT, State.REFUSED}
 _WITHOUT_PROGRAMS = {State.DRAINED, State.DOWN, State.REFUSED}
 _LOOKS_FOR_OBSTACLES = {State.DOWN, State.STARTING, State.REFUSED}
@@ -109,7 +108,7 @@ class DomainSupervisor:
         self._restarts = DomainRestarts(self._kept, self._daemon, self._faults, self._modes, self._log)
         self._probe_at = 0.0
         self._try_at = 0.0
-        self._why = ""  # the reason of the state, which a trouble that passes must not outlive
+        self._why = ""  # the reason of the state, restored once a passing trouble is over
 
     @property
     def record(self) -> DomainRecord:
@@ -133,19 +132,19 @@ class DomainSupervisor:
         self._wake.set()
 
     def drain(self) -> None:
-        """Takes no new programs from now on, for mpsd stops; the state says when the last one is gone."""
+        """Admits no new programs from now on, because mpsd stops; the state shows when the last one is gone."""
         self._drain.stopping = True
         self._probe_at = 0.0
         self.wake()
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody can lose anything by the end of this domain's daemon."""
+        """Whether no program is affected by the end of this domain's daemon."""
         return self.record.state in _WITHOUT_PROGRAMS or self._daemon.out_of_reach
 
     @property
     def left(self) -> str:
-        """Who would lose something by it, in words."""
+        """Who is still affected by it, as text."""
         clients = "unknown" if self._daemon.clients is None else self._daemon.clients
         return f"{self.record.domain}, clients: {clients}{', and the holders of grants' if self._drain.granted else ''}"
 
@@ -209,7 +208,7 @@ class DomainSupervisor:
     # -- act -----------------------------------------------------------------------------------------------------
 
     def _enter(self, state: State, seen: DaemonView) -> None:
-        """Goes into a new state, with its reason, and writes it down."""
+        """Enters a new state, and records it with its reason."""
         self._set_gate(state)
         reasons: dict[State, Callable[[], str]] = {
             State.DOWN: lambda: self._restarts.bury(self._policy().restarts),
@@ -223,11 +222,11 @@ class DomainSupervisor:
         self._probe_at, self._why = 0.0, reason
         served = self.record.served or state is State.READY
         self._kept.change(state=state, since=time.time(), reason=reason, served=served)
-        say = self._log.warning if state in _TROUBLED else self._log.info
-        say("state", state=state.value, reason=reason)
+        log = self._log.warning if state in _TROUBLED else self._log.info
+        log("state", state=state.value, reason=reason)
 
     def _set_gate(self, state: State) -> None:
-        """Before the record says so, so that who reads `ready` there finds the gate. Again at every look: it must hold.
+        """Before the record is written, so that whoever reads `ready` finds the gate. Again at every look.
 
         It stays as it is while starting: the clients of an adopted daemon that served go on being served. No agent has
         set a limit in this boot before there is a file of limits: a container that starts then would be denied its GPU.
@@ -249,7 +248,7 @@ class DomainSupervisor:
         elif state is State.REFUSED and self._daemon.alive and not self._daemon.foreign:
             await self._settling.try_canary_again(policy)
         elif state is State.WEDGED:
-            self._restarts.kill_after(graces.wedged_limit_s, "it answered nothing for too long")
+            self._restarts.kill_after(graces.wedged_limit_s, "it did not answer for too long")
         elif why := self._faults.why_stuck(graces):
             self._restarts.kill(why)
         else:

@@ -60,7 +60,7 @@ class TestTheCanary:
         environment = world.environment_in(world.nowhere, SERVER_LIMIT.environment(world.gpu.uuid, str(world.nowhere)))
         outcome = asyncio.run(canary_client.run(program, environment, SOON_S))
         found = canary.finding(self._gpu(world), {SERVER_LIMIT: outcome})
-        assert "this driver does not hold memory limits" in found.problem
+        assert "this driver does not enforce memory limits" in found.problem
 
     def _run(self, world: World, daemon: Daemon, program: Sequence[str], *trials: Trial) -> Mapping[Trial, Outcome]:
         async def all_at_once() -> list[Outcome]:

@@ -58,27 +58,27 @@ def test_the_clients_own_limit_is_the_one_form_that_libcuda_reads_as_meant() -> 
         (
             found(server=ProbeResult(GPU.uuid, 23000, SMS)),
             (
-                "gpu0: a client under a server limit of 1024 MiB was told 23000 MiB free: "
-                "this driver does not hold memory limits"
+                "gpu0: a client under a server limit of 1024 MiB saw 23000 MiB free: "
+                "this driver does not enforce memory limits"
             ),
         ),
         (
             found(own=ProbeResult(GPU.uuid, 952, SMS)),
             (
-                "gpu0: a client with a limit of its own of 512 MiB was told 952 MiB free: "
-                "this driver does not hold memory limits"
+                "gpu0: a client with a limit of its own of 512 MiB saw 952 MiB free: "
+                "this driver does not enforce memory limits"
             ),
         ),
         (
             found(server=replace(UNDER_SERVER, sms=GPU.sms)),
             (
                 "gpu0: a client under a server limit of 1024 MiB and 10 % of the threads was given 56 of 56 SMs, "
-                "not about 8: this driver does not hold thread percentages"
+                "not about 8: this driver does not enforce thread percentages"
             ),
         ),
         (
             found(own=replace(UNDER_OWN, uuid="GPU-other")),
-            f"gpu0: a client with a limit of its own of 512 MiB was given GPU-other in place of {GPU.uuid}",
+            f"gpu0: a client with a limit of its own of 512 MiB was given GPU-other instead of {GPU.uuid}",
         ),
         (
             found(server=OUT_OF_MEMORY),
@@ -112,7 +112,7 @@ def test_what_both_clients_have_to_say_is_said_once() -> None:
 @pytest.mark.parametrize(
     ("outcome", "said"),
     [
-        (ProbeResult(GPU.uuid, 23000, 8), "got a context and was told 23000 MiB free, where none may fit"),
+        (ProbeResult(GPU.uuid, 23000, 8), "got a context and saw 23000 MiB free, where none may fit"),
         (NoContext("cuInit", "807:X"), "failed at cuInit with 807:X, not with 2:CUDA_ERROR_OUT_OF_MEMORY"),
         (Broken("was killed by signal 11"), "was killed by signal 11"),
     ],
@@ -192,9 +192,9 @@ LINE = {"pid": 7, "devices": 1, "uuid": GPU.uuid, "total_MiB": 24062, "meminfo_f
         (3, '{"fail": "ctx", "err": "2:CUDA_ERROR_OUT_OF_MEMORY"}\n', "", OUT_OF_MEMORY),
         (-11, "", "", Broken("was killed by signal 11")),
         (-9, json.dumps(LINE), "", Broken("was killed by signal 9")),
-        (1, "", "Traceback:\nKeyError: 7\n", Broken('ended with code 1 and said "KeyError: 7"')),
-        (1, json.dumps(LINE), "", Broken(f'ended with code 1 and said "{json.dumps(LINE)}"')),
-        (0, "", "", Broken('ended with code 0 and said ""')),
+        (1, "", "Traceback:\nKeyError: 7\n", Broken('ended with code 1 and printed "KeyError: 7"')),
+        (1, json.dumps(LINE), "", Broken(f'ended with code 1 and printed "{json.dumps(LINE)}"')),
+        (0, "", "", Broken('ended with code 0 and printed ""')),
         (0, '{"uuid": 7, "meminfo_free_MiB": "9", "sms": 8}', "", None),
     ],
 )

@@ -23,7 +23,7 @@ def run(program: Sequence[str], deadline_s: float = 10) -> Outcome:
     [
         (f"test $LIMIT = 7 && echo '{LINE}'", ProbeResult("GPU-1", 952, 12)),
         ("kill -SEGV $$", Broken("was killed by signal 11")),
-        ("echo out of luck >&2; exit 1", Broken('ended with code 1 and said "out of luck"')),
+        ("echo out of luck >&2; exit 1", Broken('ended with code 1 and printed "out of luck"')),
     ],
     ids=["obeyed", "crashes", "fails"],
 )

@@ -1,7 +1,7 @@
-"""What a CUDA client of our own must see under known limits, and what it means when it sees something else.
+"""What a CUDA client of our own must observe under known limits, and what follows when it does not.
 
-One rule: a driver is relied on for what it was seen to do here, not for what a table or a manual says of it. What only
-differs from the table is a warning; what lets a program have more than its limit is a problem.
+A driver is trusted for what it was observed to do here, not for what a table or a manual says. A difference from the
+table is a warning; anything that gives a program more than its limit is a problem.
 """
 
 import json
@@ -28,7 +28,7 @@ _COMPUTE = "give mpsd control the driver's compute libraries (NVIDIA_DRIVER_CAPA
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A client under one memory limit: its own, or the one that MPS was told for clients that set none."""
+    """A client under one memory limit: its own, or the server's, which holds for clients that set none."""
 
     limit_mib: int
     own: bool
@@ -57,7 +57,7 @@ DENIAL = Trial(DENY_MIB, own=False)
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """It had a context, and was told this of its GPU."""
+    """It had a context, and CUDA reported this of its GPU."""
 
     uuid: str
     free_mib: int
@@ -74,7 +74,7 @@ class NoContext:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """It said nothing of use; how: what became of it, as the end of a sentence about it."""
+    """It printed nothing of use; how: how it ended, as the end of a sentence about it."""
 
     how: str
 
@@ -83,7 +83,7 @@ Outcome = ProbeResult | NoContext | Broken
 
 
 def outcome_of(code: int, output: str, errors: str) -> Outcome:
-    """What a client that has ended said. code: as subprocess has it, negative for a signal."""
+    """The outcome of a client that has ended. code: as subprocess has it, negative for a signal."""
     if code < 0:
         return Broken(f"was killed by signal {-code}")
     match _first_object(output):
@@ -93,7 +93,7 @@ def outcome_of(code: int, output: str, errors: str) -> Outcome:
             return NoContext(printable(step, _LONGEST), printable(error, _LONGEST))
         case _:
             said = (errors.strip() or output.strip()).rpartition("\n")[2]
-            return Broken(f'ended with code {code} and said "{printable(said, _LONGEST)}"')
+            return Broken(f'ended with code {code} and printed "{printable(said, _LONGEST)}"')
 
 
 def too_late(deadline_s: float) -> Broken:
@@ -113,7 +113,7 @@ def _first_object(output: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class CanaryFinding:
-    """Of one GPU. problem: why its limits cannot be relied on; warning: what is not as limits/gpus.yaml has it.
+    """The finding on one GPU. problem: why its limits are not reliable; warning: what differs from limits/gpus.yaml.
 
     context_mib: what a context on sms SMs costs; None where there was none.
     """
@@ -125,7 +125,7 @@ class CanaryFinding:
 
 
 def finding(gpu: Gpu, served: Mapping[Trial, Outcome]) -> CanaryFinding:
-    """What clients that were to be let in say of their GPU."""
+    """What clients that had to be admitted observed on their GPU."""
     problems = dict.fromkeys(filter(None, (_problem(gpu, trial, outcome) for trial, outcome in served.items())))
     if problems:
         return CanaryFinding(problem=f"{gpu.label}: {'; '.join(problems)}")
@@ -142,7 +142,7 @@ def denial_problem(gpu: Gpu, outcome: Outcome) -> str:
         case NoContext(_step, error) if error == _OUT_OF_MEMORY:
             return ""
         case ProbeResult(_uuid, free_mib, _sms):
-            return f"{gpu.label}: {DENIAL} got a context and was told {free_mib} MiB free, where none may fit"
+            return f"{gpu.label}: {DENIAL} got a context and saw {free_mib} MiB free, where none may fit"
         case NoContext(step, error):
             return f"{gpu.label}: {DENIAL} failed at {step} with {error}, not with {_OUT_OF_MEMORY} at its context"
         case Broken(how):
@@ -152,11 +152,11 @@ def denial_problem(gpu: Gpu, outcome: Outcome) -> str:
 def _problem(gpu: Gpu, trial: Trial, outcome: Outcome) -> str:
     match outcome:
         case ProbeResult(uuid) if uuid != gpu.uuid:
-            return f"{trial} was given {printable(uuid, _LONGEST)} in place of {gpu.uuid}"
+            return f"{trial} was given {printable(uuid, _LONGEST)} instead of {gpu.uuid}"
         case ProbeResult(_uuid, free_mib, _sms) if free_mib > trial.limit_mib:
-            return f"{trial} was told {free_mib} MiB free: this driver does not hold memory limits"
+            return f"{trial} saw {free_mib} MiB free: this driver does not enforce memory limits"
         case ProbeResult(_uuid, _free_mib, sms) if sms > _sms_expected(gpu) + gpu.capability.sm_minimum:
-            held = f"not about {_sms_expected(gpu)}: this driver does not hold thread percentages"
+            held = f"not about {_sms_expected(gpu)}: this driver does not enforce thread percentages"
             return f"{trial} and {PERCENT} % of the threads was given {sms} of {gpu.sms} SMs, {held}"
         case ProbeResult():
             return ""

@@ -1,7 +1,7 @@
-"""What can be said to nvidia-cuda-mps-control, and what its answers mean.
+"""The commands of nvidia-cuda-mps-control, the meaning of its answers, and of the lines in its log.
 
-One rule: the daemon never complains (it takes an unknown device or garbage in silence, exit code 0), so an answer that
-does not have exactly the form seen on real hardware is NotUnderstood, and every setting is read back by its caller.
+The daemon never complains (it accepts an unknown device or garbage silently, exit code 0), so an answer that does not
+have exactly the form seen on real hardware is NotUnderstood, and every setting is read back by its caller.
 """
 
 import re
@@ -119,7 +119,7 @@ def set_default_memory_limit(ordinal: int, memory_mib: int) -> Command[None]:
 
 
 def default_memory_limit(ordinal: int) -> Command[int | None]:
-    """MiB for servers to come, as `memory_mib_as_shown` rounds them; None where there is none."""
+    """MiB, the default for new servers, as `memory_mib_as_shown` rounds them; None where there is none."""
     return Command(f"get_default_device_pinned_mem_limit {ordinal}", _memory_mib)
 
 
@@ -169,14 +169,11 @@ def _device_uuids(output: str) -> tuple[str, ...]:
     return tuple(uuids)
 
 
-# What a line of the control daemon's output means to an operator.
-#
-# One rule: the daemon writes several lines for every command it gets; only what changes something is read, and of that
-# only what an operator should know is forwarded.
+# -- the log: several lines for every command, of which only those that change something are read ------------------
 
 
 class LogEvent(StrEnum):
-    """What happened, as a line of the log tells it."""
+    """The event that a line of the log reports."""
 
     SERVER_STARTING = "server starting"
     SERVER_READY = "server ready"
@@ -234,7 +231,7 @@ _CHATTER = re.compile(
 
 
 def read_line(line: str) -> LogLine | None:
-    """What the line says; None for chatter that follows every command and every client."""
+    """The event in the line; None for those that follow every command and every client."""
     match = _LINE.fullmatch(line.rstrip())
     text, when = (match["text"], match["when"]) if match else (line.strip(), "")
     for event, pattern in _EVENTS:

@@ -1,7 +1,7 @@
-"""The faults of a domain's GPUs: who was hit by one, whom to end so that it heals, and who was hit each time.
+"""The faults of a domain's GPUs: who was affected, whom to end so that it recovers, and who was there each time.
 
-One rule: nobody is named a culprit. The log names an innocent process first (docs/mps-observed.md, section 6), so all
-that is ever said is who was hit, and who was hit at every one of several faults.
+Nobody is blamed: the log names an innocent process first (docs/mps-observed.md, section 6), so only those affected are
+reported, and those affected by each of several faults.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ REMEMBERED = 16  # faults of a domain
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read of faults in the log. when: of the last one, as the log has it.
+    """Faults in the log, as far as it was read. when: of the last one, as the log has it.
 
     pids: of all that were torn down. listing: whether a line with nothing but a number names one more.
     """
@@ -127,7 +127,7 @@ def next_due_s(faults: Iterable[Fault], now: float, graces: "Graces") -> float |
 
 
 def why_stuck(faults: Iterable[Fault], now: float, graces: "Graces") -> str:
-    """Why only another daemon can help: the server did not heal in its time; empty where it may yet."""
+    """Why only a new daemon can help: the server did not recover in time; empty where it may yet."""
     limit_s = graces.fault_grace_s + graces.wedged_limit_s
     if all(now < fault.at + limit_s for fault in unhealed(faults)):
         return ""

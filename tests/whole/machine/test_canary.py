@@ -85,12 +85,12 @@ def test_a_driver_that_does_not_obey_gets_no_programs_until_it_does(machine: Mac
     card.quirks = Quirk.IGNORES_MEMORY_LIMITS
     machine.service("up")
     assert refusal(machine).startswith("the canary failed under driver 580.159.04: gpu0: a client under a server limit")
-    assert "MiB free: this driver does not hold memory limits" in refusal(machine)
+    assert "MiB free: this driver does not enforce memory limits" in refusal(machine)
     assert not (machine.folder_of().client / "control").exists()
     assert not machine.folder_of().gate.exists()
     asked = machine.run("--gpu-mem 4", "true")
     assert asked.exit_code() == 1
-    assert "this driver does not hold memory limits" in asked.errors
+    assert "this driver does not enforce memory limits" in asked.errors
 
     card.quirks = Quirk(0)
 

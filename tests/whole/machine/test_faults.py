@@ -60,7 +60,7 @@ def test_a_fault_closes_the_domain_until_its_process_is_gone(machine: Machine) -
     machine.in_state(State.FAULT)
     refused = machine.run("--gpu-mem 4", "true")
     assert refused.exit_code() == 1
-    assert "gpu0 is in fault: a program's fault has ended every program on the GPU" in refused.errors
+    assert "gpu0 is in fault: a program's fault has ended the work of every program on the GPU" in refused.errors
 
     culprit.kill()
 

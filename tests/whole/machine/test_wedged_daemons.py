@@ -40,5 +40,5 @@ def test_a_daemon_that_is_wedged_for_too_long_is_replaced(machine: Machine) -> N
 
     machine.new_daemon(daemon)
     (killed,) = service.logged("daemon killed")
-    assert killed["reason"].startswith(f"it answered nothing for too long: {NO_ANSWER}")
+    assert killed["reason"].startswith(f"it did not answer for too long: {NO_ANSWER}")
     machine.client(4)
