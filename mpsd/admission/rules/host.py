@@ -155,7 +155,7 @@ def _reaching(case: RuleInput, rule_id: RuleId, remedy: str) -> Iterator[Problem
     for volume in case.pod.host_volumes:
         places = reached(volume.host_path, case.policy.admission.blocked_host_paths)
         if places and not _is_ours(volume):
-            more = f" and {len(places) - 1} more places" if len(places) > 1 else ""
+            more = " and other paths" if len(places) > 1 else ""
             message = f"gives access to {places[0]}{more} on the host, and so to GPUs that mpsd does not account for"
             yield Problem(rule_id, volume.path, shown(volume.host_path), message, remedy)
 
