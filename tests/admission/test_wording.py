@@ -6,7 +6,7 @@ Renew it with: python -m tests.admission.test_wording
 from pathlib import Path
 
 from tests.admission.cases import found
-from tests.admission.test_admission_rules import BREAKERS
+from tests.admission.test_rules import BREAKERS
 
 WORDING = Path(__file__).with_name("wording.txt")
 

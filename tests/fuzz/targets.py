@@ -35,7 +35,7 @@ from mpsd.platform.rules.limits_reading import read_gpu_facts, read_policy
 from mpsd.platform.yaml_files import parse_yaml
 from tests.admission.reviews import review_of
 from tests.model.manifests import ANY_JSON, FACTS, POLICY, STEPS, broken_objects, container, inside, pod
-from tests.mps.test_control_protocol import EVERY_COMMAND
+from tests.mps.test_control_daemon import EVERY_COMMAND
 
 _DATA = Path(__file__).parents[1] / "data"
 _MANIFESTS, _TRANSCRIPTS = sorted((_DATA / "manifests").iterdir()), sorted((_DATA / "transcripts").iterdir())

@@ -106,7 +106,7 @@ def test_a_domain_of_two_gpus_is_tried_on_each(pair: Machine) -> None:
     pair.service("control")
     reason = refusal(pair, "gpu0-1")
     assert "gpu0: a client under a server limit of 1024 MiB and 10 % of the threads was given 56 of 56 SMs" in reason
-    assert "gpu1: a client under a server limit of 1024 MiB was told 2" in reason
+    assert "gpu1: a client under a server limit of 1024 MiB saw 2" in reason
 
 
 def test_a_policy_may_let_it_serve_with_a_warning_or_not_look_at_all(pair: Machine) -> None:

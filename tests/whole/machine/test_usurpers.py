@@ -50,11 +50,11 @@ def test_a_usurper_is_named_while_nothing_starts_and_its_end_lets_the_domain_ser
     took = usurper(machine, control, machine.recorded_daemon())
 
     starting = machine.in_state(State.STARTING)
-    eventually(lambda: f"while pid {took.pid} has " in machine.record().reason, "the usurper is named")
+    eventually(lambda: f"while pid {took.pid} uses " in machine.record().reason, "the usurper is named")
     assert starting.restarts == 1
     refused = machine.run("--gpu-mem 4", "true")
     assert refused.exit_code() == 1
-    assert f"gpu0 is starting: no MPS server can start while pid {took.pid} has " in refused.errors
+    assert f"gpu0 is starting: no MPS server can start while pid {took.pid} uses " in refused.errors
 
     usurpers = [took]
 
@@ -69,7 +69,7 @@ def test_a_usurper_is_named_while_nothing_starts_and_its_end_lets_the_domain_ser
         return took_s
 
     is_kept_within(BACK_S, back)
-    named = [line for line in control.logged("no server") if f"pid {took.pid} has " in line["reason"]]
+    named = [line for line in control.logged("no server") if f"pid {took.pid} uses " in line["reason"]]
     assert len(named) == 1  # whoever tried before it and was too late may have been seen, too
 
 
