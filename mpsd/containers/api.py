@@ -1,8 +1,7 @@
-"""What `mpsd-runtime` asks the agent about containers (`grants.rules.container_messages`): a grant before one is made,
-its end, and the variables of one that runs.
+"""The agent's HTTP routes for containers (`grants.rules.messages`): for `mpsd-runtime`, and for `mpsd set`.
 
-One rule: nothing is reserved before everything can be had, and what is reserved is held by the caller's life until the
-container's first process is there; so nobody has to give anything back by hand, whatever is killed.
+A container's grant is reserved as a whole or not at all, and lives as long as the caller until the container's first
+process is there; so whatever is killed, nothing has to be released by hand.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ from mpsd.agent.sources import AgentSources, No, known_asker, read
 from mpsd.containers.dialects.reading import read_dialect
 from mpsd.containers.dialects.request import DialectRequest, InvalidDialect, Off, cards_request, messages
 from mpsd.containers.rules.admission import container_answer, container_findings
-from mpsd.containers.rules.grant_change import GrantChange, changed, is_misuse, told
+from mpsd.containers.rules.grant_change import GrantChange, changed, is_misuse, report
 from mpsd.grants.ledger import ContainerGrant, KeptGrant, LocalGrants
 from mpsd.grants.rules.messages import (
     ExecAnswer,
@@ -42,7 +41,7 @@ _LOOK_AGAIN_S = 0.02
 
 
 class ContainersApi:
-    """Beside a kubelet it refuses: no container of anybody else's gets a grant there."""
+    """Before a container is created, at its end, and for its later processes. Beside a kubelet it refuses all."""
 
     def __init__(self, sources: AgentSources) -> None:
         self._sources = sources
@@ -50,7 +49,7 @@ class ContainersApi:
         self._agent = sources.agent
         self._node = sources.node
         self._ledger = sources.ledger
-        self._turns: WeakValueDictionary[HostContainerName, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[HostContainerName, asyncio.Lock] = WeakValueDictionary()
         self._log = logger(role="containers")
         self._around = NodeConditions(
             str(self._settings.run_directory),
@@ -68,43 +67,43 @@ class ContainersApi:
             "POST /v1/containers/environment": self._environment,
         }
 
-    # -- before a container is made --------------------------------------------------------------------------------
-
     async def _create(self, request: web.Request) -> web.Response:
-        """201 with what goes into the bundle; 204 where nothing is asked; 400, 403 and 409 where it is not to be."""
+        """201 with what goes into the bundle; 204 where nothing is requested; 400, 403 and 409 where it is refused."""
         try:
             caller = self._caller(request)
-            asks = await read(request, HostContainerRequest)
+            wanted = await read(request, HostContainerRequest)
         except No as no:
             return no.answer
         try:
-            return await self._grant(asks, caller)
+            return await self._grant(wanted, caller)
         except No as no:
-            self._log.info("container refused", container=asks.id, reason=str(no), reserved="nothing")
+            self._log.info("container refused", container=wanted.id, reason=str(no), reserved="nothing")
             return no.answer
 
-    async def _grant(self, asks: HostContainerRequest, caller: ProcessIdentity) -> web.Response:
+    async def _grant(self, wanted: HostContainerRequest, caller: ProcessIdentity) -> web.Response:
         policy = self._sources.policy
-        reading = read_dialect(asks.environment, self._node.gpus, policy.compute)
+        reading = read_dialect(wanted.environment, self._node.gpus, policy.compute)
         if isinstance(reading, Off):
             return web.Response(status=204)
         if self._ledger is None:
-            raise No(400, "kubelet gives this node's GPUs to pods; write a pod", for_ever=True)
-        found = container_findings(asks, policy, self._node.nvml.driver())
+            raise No(400, "kubelet assigns this node's GPUs to pods; create a pod", for_ever=True)
+        found = container_findings(wanted, policy, self._node.nvml.driver())
         problems = (*found.problems, *(reading.problems if isinstance(reading, InvalidDialect) else ()))
         if problems or isinstance(reading, InvalidDialect):
             raise No(400, *map(str, problems), for_ever=True)
-        name = HostContainerName(asks.root, asks.id)
-        async with self._turns.setdefault(name, asyncio.Lock()):
+        name = HostContainerName(wanted.root, wanted.id)
+        async with self._locks.setdefault(name, asyncio.Lock()):
             held = self._held_by(name, caller, self._ledger)
-            grant = held or await self._ask(asks, reading, caller, self._ledger)
+            grant = held or await self._reserve(wanted, reading, caller, self._ledger)
         said = (*found.messages, *messages(reading))
         with_gate = self._settings.domain(grant.domain).gate.exists()
         return json_answer(container_answer(grant, self._around, said, with_gate=with_gate), status=201)
 
     def _held_by(self, name: HostContainerName, caller: ProcessIdentity, ledger: LocalGrants) -> ContainerGrant | None:
-        """What the caller was granted when it asked before and did not hear the answer. What the container held when it
-        was made before, and is over, ends now. No where it is not over."""
+        """The grant that the caller got before, whose answer it did not receive.
+
+        A grant of the same container's earlier life ends now. No where that life is not over.
+        """
         found = ledger.of_container(name)
         if found is None:
             return None
@@ -113,44 +112,42 @@ class ContainersApi:
             return grant
         left = "" if lives else self._left_of(grant)
         if lives or left:
-            why = f"{grant.holder.process} of it lives" if lives else left
-            raise No(409, f"{grant.holder} holds grant {grant.id} already, and {why}; delete it first", for_ever=False)
+            why = f"its {grant.holder.process} is running" if lives else left
+            raise No(409, f"{grant.holder} already holds grant {grant.id}, and {why}; delete it first", for_ever=False)
         ledger.end(grant)
         return None
 
     def _left_of(self, grant: Grant) -> str:
         """The processes that still use a GPU under a grant, in words; empty where there is none."""
-        sight = self._agent.watchdog.scan()
-        left = [f"pid {client.pid}" for client in sight.clients if client.grant == grant.id]
+        scan = self._agent.watchdog.scan()
+        left = [f"pid {client.pid}" for client in scan.clients if client.grant == grant.id]
         if left:
-            return f"{', '.join(left)} of it uses a GPU"
-        return f"nobody can say whether it uses a GPU: {'; '.join(sight.unknown)}" if sight.unknown else ""
+            return f"its {', '.join(left)} uses a GPU"
+        return f"it is not known whether it uses a GPU: {'; '.join(scan.unknown)}" if scan.unknown else ""
 
-    async def _ask(
-        self, asks: HostContainerRequest, reading: DialectRequest, caller: ProcessIdentity, ledger: LocalGrants
+    async def _reserve(
+        self, wanted: HostContainerRequest, reading: DialectRequest, caller: ProcessIdentity, ledger: LocalGrants
     ) -> Grant:
-        holder = HostContainer(asks.root, asks.id, asks.name, caller, is_made=False)
-        wanted = cards_request(reading)
-        waiting = WaitingRequest(uuid.uuid4().hex[:12], wanted, holder, True, str(holder), None)
-        ledger.expect(waiting.id, asks)
+        holder = HostContainer(wanted.root, wanted.id, wanted.name, caller, is_made=False)
+        cards = cards_request(reading)
+        waiting = WaitingRequest(uuid.uuid4().hex[:12], cards, holder, True, str(holder), None)
+        ledger.expect(waiting.id, wanted)
         try:
             answer = await self._agent.queue.wait(waiting)
         finally:
             ledger.forget(waiting.id)
         if isinstance(answer, Refuse):
-            self._say_given_back(asks, wanted)
+            self._log_released(wanted, cards)
             raise No(400 if answer.for_ever else 409, answer.reason, for_ever=answer.for_ever)
         return answer.grant
 
-    def _say_given_back(self, asks: HostContainerRequest, wanted: CardsRequest) -> None:
-        """All cards or none: what could be had of some is not kept."""
-        there = had_room(wanted, self._agent.look(), self._sources.policy)
-        self._log.info("released", container=asks.id, gpus=there, reason="another GPU cannot give what is asked")
-
-    # -- afterwards ------------------------------------------------------------------------------------------------
+    def _log_released(self, wanted: HostContainerRequest, cards: CardsRequest) -> None:
+        """All cards or none: what some could give is not kept."""
+        there = had_room(cards, self._agent.look(), self._sources.policy)
+        self._log.info("released", container=wanted.id, gpus=there, reason="another GPU cannot give what is asked")
 
     async def _over(self, request: web.Request) -> web.Response:
-        """200 whether or not it was known, once its grant is given back or somebody else sees to that."""
+        """200 whether or not it was known, once its grant is released or the agent will release it."""
         try:
             caller = self._caller(request)
             name = await read(request, HostContainerName)
@@ -181,30 +178,28 @@ class ContainersApi:
         given = container_answer(found[0], self._around, with_gate=False)
         return json_answer(ExecAnswer(given.environment))
 
-    # --------------------------------------------------------------------------------------------------------------
-
     def _caller(self, request: web.Request) -> ProcessIdentity:
-        """The process that asks, by the kernel's word. No."""
-        found = known_asker(request, "containers are root's and mpsd's own; ask as root", for_ever=True)
+        """The process that wanted, by the kernel's word. No."""
+        found = known_asker(request, "only root and mpsd's own user may request shares", for_ever=True)
         caller = processes.identity_of(found.pid) if found.pid else None
         if caller is None:
-            reason = "the kernel does not say which process asks; run mpsd in the same pid namespace"
+            reason = "the kernel does not identify the calling process; run mpsd in the same pid namespace"
             raise No(400, reason, for_ever=True)
         return caller
 
 
-# What the agent answers `mpsd set`: another size of memory, percentage or weight for a grant.
-#
-# One rule: it is decided and written down while no turn of the agent is under way, so that nobody is admitted to what
-# was
-# given here. More memory is answered once the domain's servers let a client of that size in; until then it may go back.
+# -- another size of memory, percentage or weight for a grant ----------------------------------------------------------
 
 _TURN_S = 10.0  # for the agent's turn to end, in which a daemon may not answer
 _RAISED_S = 10.0  # for the domain's servers to let a larger client in
 
 
 class GrantSetApi:
-    """Beside a kubelet it refuses: pods' grants nobody else changes."""
+    """`mpsd set`. Beside a kubelet it refuses all.
+
+    A change is decided and saved between two cycles of the agent, so that the same room is not granted twice. More
+    memory is answered once the domain's servers admit a client of that size; until then it may be taken back.
+    """
 
     def __init__(self, sources: AgentSources) -> None:
         self._sources = sources
@@ -217,35 +212,35 @@ class GrantSetApi:
         return {"POST /v1/grants/{id}": self._set}
 
     async def _set(self, request: web.Request) -> web.Response:
-        """200 with what was and what is; 400 for what is no question; 403, 404; 409 where it cannot be now."""
+        """200 with the values before and after; 400 for an invalid change; 403, 404; 409 where it cannot be now."""
         grant_id = request.match_info["id"]
         try:
-            known_asker(request, "grants are changed by root and by mpsd's own user; ask as root", for_ever=False)
-            asks = await read(request, GrantChangeRequest)
-            return json_answer(await self._change(grant_id, asks))
+            known_asker(request, "only root and mpsd's own user may change grants; run it as root", for_ever=False)
+            wanted = await read(request, GrantChangeRequest)
+            return json_answer(await self._change(grant_id, wanted))
         except No as no:
             self._log.info("change refused", grant=grant_id, reason=str(no))
             return no.answer
 
-    async def _change(self, grant_id: str, asks: GrantChangeRequest) -> GrantChanged:
+    async def _change(self, grant_id: str, wanted: GrantChangeRequest) -> GrantChanged:
         if self._ledger is None:
             raise No(
                 409,
-                "kubelet gives this node's GPUs to pods; change what the pod asks for, and make it anew",
+                "kubelet assigns this node's GPUs to pods; change the pod's request, and recreate it",
                 for_ever=False,
             )
         try:
             async with asyncio.timeout(_TURN_S), self._agent.between_cycles():
-                before, after, answer = self._decided(grant_id, asks)
-                if not asks.dry_run:
+                before, after, answer = self._decided(grant_id, wanted)
+                if not wanted.dry_run:
                     self._ledger.change(after)
         except TimeoutError:
             raise No(
-                409, f"the agent has been busy for {_TURN_S:g} s, and nothing is changed; try again", for_ever=False
+                409, f"the agent has been busy for {_TURN_S:g} s; nothing was changed; try again", for_ever=False
             ) from None
-        if not asks.dry_run and after.memory_mib > before.memory_mib:
+        if not wanted.dry_run and after.memory_mib > before.memory_mib:
             await self._until_raised(before, after, self._ledger)
-        if not asks.dry_run:
+        if not wanted.dry_run:
             self._log.info(
                 "grant changed",
                 grant=grant_id,
@@ -253,24 +248,24 @@ class GrantSetApi:
                 memory_mib=[part.memory_mib for part in after.parts],
                 reserved_percent=[part.reserved_percent for part in after.parts],
                 thread_percent=after.thread_percent,
-                forced=asks.forced,
+                forced=wanted.forced,
             )
         return answer
 
-    def _decided(self, grant_id: str, asks: GrantChangeRequest) -> tuple[KeptGrant, KeptGrant, GrantChanged]:
+    def _decided(self, grant_id: str, wanted: GrantChangeRequest) -> tuple[KeptGrant, KeptGrant, GrantChanged]:
         view, policy = self._agent.look(), self._sources.policy
         before = next((held.grant for held in view.grants if held.grant.id == grant_id), None)
         if not isinstance(before, KeptGrant):
-            raise No(404, f"grant {grant_id} is not there any more", for_ever=False)
-        change = GrantChange(asks.memory_mib, asks.percent, asks.weight, asks.gpu, asks.forced)
+            raise No(404, f"grant {grant_id} does not exist", for_ever=False)
+        change = GrantChange(wanted.memory_mib, wanted.percent, wanted.weight, wanted.gpu, wanted.forced)
         after = changed(before, change, view, policy)
         if isinstance(after, tuple):
             misuse = is_misuse(after)
             raise No(400 if misuse else 409, *map(str, after), for_ever=misuse)
-        return before, after, told(before, after, view, policy, dry_run=asks.dry_run)
+        return before, after, report(before, after, view, policy, dry_run=wanted.dry_run)
 
     async def _until_raised(self, before: KeptGrant, after: KeptGrant, ledger: LocalGrants) -> None:
-        """No where the servers did not come to let it in; what was to be more is as it was then."""
+        """No where the servers do not admit that much; the memory is then as before."""
         why = await self._agent.until_allowed(after.domain, after.memory_mib, _RAISED_S)
         if not why:
             return
@@ -278,7 +273,7 @@ class GrantSetApi:
             now = next((held.grant for held in ledger.held() if held.grant.id == after.id), None)
             if isinstance(now, KeptGrant) and now.parts == after.parts:  # else it was changed again, or has ended
                 ledger.change(replace(now, parts=tuple(map(_less, before.parts, after.parts))))
-        raise No(409, f"{why}; it has no more memory than before", for_ever=False)
+        raise No(409, f"{why}; its memory is unchanged", for_ever=False)
 
 
 def _less(before: GpuShare, after: GpuShare) -> GpuShare:

@@ -134,7 +134,7 @@ def test_d5_while_containers_use_it_nothing_is_changed_and_they_are_named(root: 
     assert (done.returncode, done.stdout) == (1, "")
     assert "refused: 1 container uses mpsd" in done.stderr
     assert f"{'3f4e' * 16} (train): holds grant f46b9821f5ad of mpsd up" in done.stderr
-    assert "--force: they go on with their limits" in done.stderr
+    assert "--force: they keep running with their limits" in done.stderr
     assert machines.returncode == 1
     assert [user["name"] for user in json.loads(machines.stdout)["users"]] == ["train"]
     assert tree(root) == before
@@ -151,7 +151,7 @@ def test_while_the_launcher_stays_it_costs_less(root: Path) -> None:
     install(root, "docker")
     install(root, "podman")
     with mpsd_up(root / "run/mpsd/mpsd.sock", HELD):
-        assert "as the launcher stays for others" in uninstall(root, "docker").stderr
+        assert "since the launcher stays for others" in uninstall(root, "docker").stderr
         assert uninstall(root, "docker", "--force").returncode == 0
         assert "until a link to runc is put in its place" in uninstall(root, "podman").stderr
 
@@ -162,7 +162,7 @@ def test_force_says_what_it_costs_and_does_it(root: Path) -> None:
     with mpsd_up(root / "run/mpsd/mpsd.sock", HELD):
         done = uninstall(root, "docker", "--force")
     assert done.returncode == 0
-    for said in ("they go on with their limits", "cannot be started again (docker start fails)", "(train)"):
+    for said in ("they keep running with their limits", "cannot be started again (docker start fails)", "(train)"):
         assert said in done.stderr
     assert tree(root) == before
 

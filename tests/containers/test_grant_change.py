@@ -71,7 +71,7 @@ def test_b3_growing_over_the_card_or_what_others_leave_of_it_is_refused_with_wha
     grant = granted(node, TWO)
     (over,) = refusals(node, grant, GrantChange(memory_mib=32769, gpu=grant.gpus[1]))
     assert str(over) == (
-        "memory on gpu1 is 32769 MiB: 32768 of 32768 MiB are free for this grant, what it has included; "
+        "memory on gpu1 is 32769 MiB: 32768 of 32768 MiB are free for this grant, including what it has; "
         "write at most 32768"
     )
     granted(node, egpu((0, 20480, 10), (1, 1024, 10)))

@@ -156,7 +156,7 @@ def test_b3_growing_over_the_card_is_refused_with_what_is_free(host: Host) -> No
     before = host.ledger
     refused = host.asked("set", made.name, "--mem", "12GiB")
     assert refused.code == 1
-    assert "MiB are free for this grant, what it has included" in refused.errors
+    assert "MiB are free for this grant, including what it has" in refused.errors
     assert host.ledger == before
 
 

@@ -1,12 +1,13 @@
-"""What is done to a machine so that an engine knows the runtime mpsd, or does not any more: file by file.
+"""The changes to a machine's files by which an engine knows the runtime mpsd, or does not any more.
 
-One rule: a change says the whole file before and after, so what is shown is what is done.
+A change holds the whole file before and after, so what is shown is what is done.
 """
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from mpsd.containers.engines import containerd, docker, podman
 from mpsd.model.problem import InvalidInput, Problem
@@ -27,23 +28,40 @@ CONFIGURATION = {
     Engine.CONTAINERD: "/etc/containerd/config.toml",
     Engine.PODMAN: "/etc/containers/containers.conf.d/mpsd.conf",
 }
-_HEARS = {  # what makes the engine read its configuration again, and what that costs
+_RELOAD = {  # what makes the engine read its configuration again, and what that costs
     Engine.DOCKER: "systemctl reload docker",  # it reads its runtimes at SIGHUP
     Engine.CONTAINERD: "systemctl restart containerd",
 }
 _CALLS = "from mpsd.runtime.main import main"  # what every launcher of any version does
-_AT_WHAT_COST = {
-    Engine.DOCKER: "docker reads its runtimes again when it is reloaded; no container notices",
-    Engine.CONTAINERD: "containerd reads its configuration when it starts; running containers live on meanwhile",
-    Engine.PODMAN: "podman reads its configuration whenever it is run: nothing is to be restarted",
+_COST = {
+    Engine.DOCKER: "docker reads its runtimes again when it is reloaded; running containers are not affected",
+    Engine.CONTAINERD: "containerd reads its configuration when it starts; running containers are not affected",
+    Engine.PODMAN: "podman reads its configuration whenever it is run: nothing needs a restart",
+}
+
+
+class _Format(Protocol):
+    """The module of one engine's configuration file. subject: the file as people name it. InvalidInput from all."""
+
+    def with_runtime(self, text: str | None, subject: str, launcher: str, /) -> str: ...
+
+    def without_runtime(self, text: str, subject: str, launcher: str, backups: Sequence[str], /) -> str | None: ...
+
+    def has_runtime(self, text: str, subject: str, launcher: str, /) -> bool: ...
+
+
+_FORMATS: Mapping[Engine, _Format] = {
+    Engine.DOCKER: docker,
+    Engine.CONTAINERD: containerd,
+    Engine.PODMAN: podman,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One file. before None: it is not there. after None: it is removed. what: it is, in words.
+    """One file. before None: there is none. after None: it is removed. what: the file, in words.
 
-    backup: where what it was is kept, empty for nowhere. spare: a backup that says what the file says afterwards, and
+    backup: where the old file is kept, empty for nowhere. spare: a backup that is the same as the file afterwards, and
     is removed; empty for none.
     """
 
@@ -85,62 +103,44 @@ def launcher_removed(path: str, before: str | None, still_named_by: Sequence[str
 
 def with_runtime(engine: Engine, text: str | None, subject: str, launcher: str) -> str:
     """The engine's configuration with the runtime mpsd. InvalidInput."""
-    match engine:
-        case Engine.DOCKER:
-            return docker.with_runtime(text, subject, launcher)
-        case Engine.CONTAINERD:
-            return containerd.with_runtime(text, subject, launcher)
-        case Engine.PODMAN:
-            return podman.with_runtime(text, subject, launcher)
+    return _FORMATS[engine].with_runtime(text, subject, launcher)
 
 
 def without_runtime(engine: Engine, text: str, subject: str, launcher: str, backups: Sequence[str]) -> str | None:
-    """The engine's configuration without it; None where the file is to go. InvalidInput."""
-    match engine:
-        case Engine.DOCKER:
-            return docker.without_runtime(text, subject, launcher, backups)
-        case Engine.CONTAINERD:
-            return containerd.without_runtime(text, subject, launcher, backups)
-        case Engine.PODMAN:
-            return podman.without_runtime(text, subject, launcher)
+    """The engine's configuration without it; None where the file is to be removed. InvalidInput."""
+    return _FORMATS[engine].without_runtime(text, subject, launcher, backups)
+
+
+def has_runtime(engine: Engine, text: str, subject: str, launcher: str) -> bool:
+    """Whether the engine's configuration names this launcher. InvalidInput."""
+    return _FORMATS[engine].has_runtime(text, subject, launcher)
 
 
 def names_launcher(engine: Engine, text: str, subject: str, launcher: str) -> bool:
-    """Also where that cannot be known: what may still be named is not removed."""
+    """As has_runtime; True where the file cannot be read, since what may still be named is not removed."""
     try:
         return has_runtime(engine, text, subject, launcher)
     except InvalidInput:
         return True
 
 
-def has_runtime(engine: Engine, text: str, subject: str, launcher: str) -> bool:
-    """Whether the engine's configuration names this launcher. InvalidInput."""
-    match engine:
-        case Engine.DOCKER:
-            return docker.has_runtime(text, subject, launcher)
-        case Engine.CONTAINERD:
-            return containerd.has_runtime(text, subject, launcher)
-        case Engine.PODMAN:
-            return podman.has_runtime(text, subject, launcher)
-
-
 def to_do(engine: Engine) -> list[str]:
     """Commands after a change."""
-    return [_HEARS[engine]] if engine in _HEARS else []
+    return [_RELOAD[engine]] if engine in _RELOAD else []
 
 
 def notes(engine: Engine, text: str | None, subject: str, launcher: str) -> list[str]:
     """What to know once the engine has the runtime. text: its configuration before."""
-    said = [_AT_WHAT_COST[engine]]
+    found = [_COST[engine]]
     if engine is Engine.CONTAINERD:
-        said += containerd.notes(text, subject)
-        said.append(
-            f"`ctr run --runc-binary {launcher}` and nerdctl's `--runtime {launcher}` need nothing of containerd's"
-            " configuration"
+        found += containerd.notes(text, subject)
+        found.append(
+            f"`ctr run --runc-binary {launcher}` and nerdctl's `--runtime {launcher}` do not need"
+            " containerd's configuration"
         )
     else:
-        said.append(f"{engine} run --runtime=mpsd -e ALIYUN_COM_GPU_MEM_CONTAINER=6 … gives a container its share")
-    return said
+        found.append(f"{engine} run --runtime=mpsd -e ALIYUN_COM_GPU_MEM_CONTAINER=6 … gives a container its share")
+    return found
 
 
 def cost_of_going(engine: Engine, *, launcher_stays: bool) -> str:
@@ -148,13 +148,13 @@ def cost_of_going(engine: Engine, *, launcher_stays: bool) -> str:
     never = f"they cannot be started again ({'ctr task' if engine is Engine.CONTAINERD else engine} start fails)"
     if launcher_stays:
         return (
-            "they go on with their limits and give their share back at their end, as the launcher stays for others; "
-            f"but where {engine} made them, {never}"
+            "they keep running with their limits and release their share at their end, since the launcher stays for "
+            f"others; but where {engine} created them, {never}"
         )
     return (
-        "they go on with their limits, but their engine calls the launcher to enter, stop and remove them, which fails "
-        "until a link to runc is put in its place; the hook that gives their share back at their end is gone too, so "
-        f"it comes back only when mpsd up itself sees that they are no more; and {never}"
+        "they keep running with their limits, but their engine calls the launcher to enter, stop and remove them, "
+        "which fails until a link to runc is put in its place; the hook that releases their share at their end is gone "
+        f"too, so it is released only when mpsd up itself notices that they are gone; and {never}"
     )
 
 
@@ -162,7 +162,7 @@ def _check_launcher(path: str, before: str | None) -> None:
     is_ours = before is not None and before.startswith("#!") and _CALLS in before
     if before is not None and not is_ours:
         remedy = "move it away, or write the launcher to another place: --to PATH"
-        raise InvalidInput(path, [Problem("launcher-taken", "the file", "", "is no launcher of mpsd's", remedy)])
+        raise InvalidInput(path, [Problem("launcher-taken", "the file", "", "is not a launcher of mpsd", remedy)])
 
 
 def _lines(text: str | None) -> list[str]:

@@ -1,7 +1,7 @@
-"""What of containerd's `config.toml` makes it know the runtime mpsd, and the same file without it.
+"""containerd's `config.toml` with the runtime mpsd, and without it.
 
-One rule: lines are added at the end and taken out again, and no other line is touched, so comments stay where they are;
-what the lines say is read back, and where that is anything but the document before with our entry, it is InvalidInput.
+Lines are added at the end and taken out again, and no other line is touched, so comments stay where they are. The
+result is read back; where it is anything but the document before with mpsd's entry, it is InvalidInput.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""What of dockerd's `daemon.json` makes it know the runtime mpsd, and the same file without it.
+"""dockerd's `daemon.json` with the runtime mpsd, and without it.
 
-One rule: what comes back is the same document but for `runtimes.mpsd`, in the same order, or InvalidInput.
+The result is the same document except for `runtimes.mpsd`, in the same order, or it is InvalidInput.
 """
 
 import json

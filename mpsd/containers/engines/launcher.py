@@ -1,8 +1,7 @@
 """The text of `mpsd-runtime`: the program that Docker, containerd and podman start for every step of every container.
 
-One rule: it loads nothing but what it runs. What mpsd has no part in (start, state, kill, delete, …) the shell hands to
-the next runtime at once; for the rest Python starts without site-packages (`-S`), and without any variable or folder of
-whoever starts it (`-I`).
+The shell hands what does not concern mpsd (start, state, kill, delete, …) to the next runtime at once. For the rest
+Python starts without site-packages (`-S`), and without any variable or folder of whoever starts it (`-I`).
 """
 
 import ast

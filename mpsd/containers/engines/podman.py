@@ -1,10 +1,11 @@
 """podman's drop-in file that makes it know the runtime mpsd.
 
-One rule: the file is mpsd's alone, so it is written as a whole and removed as a whole, or InvalidInput.
+The file is mpsd's alone, so it is written and removed as a whole, or it is InvalidInput.
 """
 
 import json
 import tomllib
+from collections.abc import Sequence
 from typing import Any
 
 from mpsd.model.problem import InvalidInput, Problem, shown
@@ -22,15 +23,15 @@ def with_runtime(text: str | None, subject: str, launcher: str) -> str:
     return text
 
 
-def without_runtime(text: str, subject: str, launcher: str) -> str | None:
-    """None: the file is to go. The very same text where it does not name the runtime."""
+def without_runtime(text: str, subject: str, launcher: str, _backups: Sequence[str], /) -> str | None:
+    """None: the file is to be removed. The very same text where it does not name the runtime."""
     document = _document(text, subject)
     if (entry := _entry(text, subject)) is None:
         return text
     _check_path(entry, subject, launcher)
     if document != {"engine": {"runtimes": {RUNTIME: entry}}}:
         remedy = "move what is not mpsd's to a file of its own, or take the runtime out by hand"
-        raise _refused(subject, _WHERE, "", "is not alone in the file that is mpsd's", remedy)
+        raise _refused(subject, _WHERE, "", "is not the only entry in mpsd's own file", remedy)
     return None
 
 

@@ -1,10 +1,10 @@
-"""The rules for a container without Kubernetes that asks for a GPU: `limits/policy.yaml` has the modes of admission.
+"""The admission rules for a container without Kubernetes that requests a GPU, and what goes into its bundle.
 
-One rule: a rule here has the name of the rule for pods, and is taken as hard; what it looks at is the bundle.
+A rule here has the name and the mode (`limits/policy.yaml`) of the rule for pods; it looks at the bundle.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mpsd.containers.dialects.names import OOM_SCRIPT
@@ -29,79 +29,72 @@ _GIVEN_TO_ALL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """problems: those for which it is refused. messages: what its user is told."""
+    """problems: those for which it is refused. messages: warnings for its user."""
 
     problems: tuple[Problem, ...]
     messages: tuple[str, ...]
 
 
-def container_findings(asks: HostContainerRequest, policy: Policy, driver: str) -> Findings:
-    """What the policy says to a container that asks. driver: its version, such as 580.159.04."""
+def container_findings(request: HostContainerRequest, policy: Policy, driver: str) -> Findings:
+    """What the policy finds wrong with a request. driver: its version, such as 580.159.04."""
     modes = policy.admission.rules
-    ruled = [*_capabilities(asks, policy), *_root(asks), *_ipc(asks, policy, driver)]
+    ruled = [*_capabilities(request, policy), *_root(request), *_ipc(request, policy, driver)]
     return Findings(
-        problems=(*_malformed(asks), *(one for rule, one in ruled if modes[rule] is RuleMode.ENFORCE)),
+        problems=(*_malformed(request), *(one for rule, one in ruled if modes[rule] is RuleMode.ENFORCE)),
         messages=tuple(str(one) for rule, one in ruled if modes[rule] is RuleMode.WARN),
     )
 
 
-def _malformed(asks: HostContainerRequest) -> Iterator[Problem]:
-    if not asks.root.startswith("/"):
-        yield Problem("container-root", "--root", shown(asks.root), "is no absolute path", "write the whole path")
-    if not _ID.fullmatch(asks.id) or not asks.id.strip("."):
+def _malformed(request: HostContainerRequest) -> Iterator[Problem]:
+    if not request.root.startswith("/"):
+        yield Problem("container-root", "--root", shown(request.root), "is not an absolute path", "write it from / on")
+    if not _ID.fullmatch(request.id) or not request.id.strip("."):
         remedy = "write at most 255 letters, digits, _, +, - and ."
-        yield Problem("container-id", "the container's id", shown(asks.id), "is none that a runtime takes", remedy)
-    if asks.oom_script and not asks.oom_script.startswith("/"):
-        remedy = "write the whole path of a program in the container, without arguments"
-        yield Problem("oom-script-path", OOM_SCRIPT, shown(asks.oom_script), "is no absolute path", remedy)
+        yield Problem("container-id", "the container's id", shown(request.id), "is not a valid container id", remedy)
+    if request.oom_script and not request.oom_script.startswith("/"):
+        remedy = "write the absolute path of a program in the container, without arguments"
+        yield Problem("oom-script-path", OOM_SCRIPT, shown(request.oom_script), "is not an absolute path", remedy)
 
 
-def _capabilities(asks: HostContainerRequest, policy: Policy) -> Iterator[tuple[RuleId, Problem]]:
-    names = [name.upper().removeprefix("CAP_") for name in asks.capabilities]
-    found = _in_order(names, frozenset(policy.admission.blocked_capabilities) - _GIVEN_TO_ALL)
-    if found:
-        message = "with these a container can step over its limits"
+def _capabilities(request: HostContainerRequest, policy: Policy) -> Iterator[tuple[RuleId, Problem]]:
+    names = [name.upper().removeprefix("CAP_") for name in request.capabilities]
+    blocked = frozenset(policy.admission.blocked_capabilities) - _GIVEN_TO_ALL
+    if found := tuple(dict.fromkeys(name for name in names if name in blocked)):
+        message = "with these a container can bypass its limits"
         remedy = "create it without --privileged and without --cap-add of these"
         problem = Problem(RuleId.CAPABILITIES, "its set of capabilities", shown(", ".join(found)), message, remedy)
         yield RuleId.CAPABILITIES, problem
 
 
-def _in_order(names: Sequence[str], blocked: frozenset[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for name in names if name in blocked))
-
-
-def _root(asks: HostContainerRequest) -> Iterator[tuple[RuleId, Problem]]:
-    if asks.host_root:
-        message = "may be root on this machine, who can end its neighbours' programs on a GPU"
-        remedy = "create it with --user of another, or in a user namespace"
+def _root(request: HostContainerRequest) -> Iterator[tuple[RuleId, Problem]]:
+    if request.host_root:
+        message = "may be root on this machine, and so can end other programs on a GPU"
+        remedy = "create it with --user, or in a user namespace"
         yield RuleId.HOST_ROOT, Problem(RuleId.HOST_ROOT, "its user", "0", message, remedy)
 
 
-def _ipc(asks: HostContainerRequest, policy: Policy, driver: str) -> Iterator[tuple[RuleId, Problem]]:
+def _ipc(request: HostContainerRequest, policy: Policy, driver: str) -> Iterator[tuple[RuleId, Problem]]:
     """Nobody adds the host's IPC namespace to a bundle, so `inject` is taken as `require` is."""
-    if asks.host_ipc or policy.admission.host_ipc is HostIPC.OFF or not _is_before(driver, _IPC_UNNEEDED):
+    if request.host_ipc or policy.admission.host_ipc is HostIPC.OFF or not _is_before(driver, _IPC_UNNEEDED):
         return
-    message = f"with driver {driver} a program without the host's reaches no MPS"
+    message = f"MPS clients need the host's IPC namespace with driver {driver}"
     problem = Problem(RuleId.HOST_IPC_MISSING, "its IPC namespace", "", message, "create it with --ipc=host")
     yield RuleId.HOST_IPC_MISSING, problem
 
 
 def _is_before(driver: str, release: int) -> bool:
-    """A driver that says no number is taken for an old one."""
+    """A driver without a number counts as an old one."""
     major = driver.partition(".")[0]
     return not (major.isascii() and major.isdecimal()) or int(major) < release
-
-
-# What goes into the bundle of a container that was granted its part of GPUs.
-#
-# One rule: it is what kubelet is told for a pod's, so that both are held by the same things.
 
 
 def container_answer(
     grant: Grant, around: NodeConditions, messages: tuple[str, ...] = (), *, with_gate: bool
 ) -> ContainerAnswer:
-    """with_gate: whether gates can be made here; without one, a container that is started while its domain does not
-    serve comes up without a GPU.
+    """What goes into the bundle of a container with a grant: the same as kubelet is given for a pod's.
+
+    with_gate: whether gates can be made here; without one, a container that is started while its domain does not serve
+    comes up without a GPU.
     """
     given = memory_answer(Allocation(grant.domain, grant.gpus, grant.memory_mib, grant.thread_percent), around)
     devices = given.devices if with_gate else ()

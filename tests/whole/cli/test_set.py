@@ -141,8 +141,8 @@ def test_a_dry_run_says_the_same_and_changes_nothing(served: Machine) -> None:
     ("words", "said"),
     [
         ([], "neither memory nor a percentage nor a weight"),
-        (["--percent", "101"], "is no share of a GPU's threads"),
-        (["--percent", "50", "--weight", "3"], "and a weight both say"),
+        (["--percent", "101"], "is not a percentage"),
+        (["--percent", "50", "--weight", "3"], "and a weight both set"),
         (["--mem", "many"], "is no amount of memory"),
         (["--mem", "3000", "--gpu", "4"], "is not a GPU of"),
     ],
@@ -173,7 +173,7 @@ def test_where_the_daemon_does_not_let_more_in_it_is_refused_and_as_it_was(serve
     )
     question = asked(served, client, "--mem", "8GiB")
     assert question.exit_code() == 1
-    assert "it has no more memory than before" in question.errors
+    assert "its memory is unchanged" in question.errors
     assert ledger(served, client) == (6144, 0)
     served.restore_control_program()
 

@@ -274,8 +274,8 @@ def test_a_name_that_lives_gets_no_second_grant(container: Played) -> None:
     try:
         assert again.ask(TWO_GIB) == 409
         (reason,) = again.answer["reasons"]
-        assert f"container {container.name} holds grant {container.answer['grant']} already" in reason
-        assert f"pid {first} of it lives" in reason
+        assert f"container {container.name} already holds grant {container.answer['grant']}" in reason
+        assert f"its pid {first} is running" in reason
     finally:
         again.kill_runtime()
 

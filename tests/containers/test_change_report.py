@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from mpsd.containers.rules.grant_change import GrantChange, changed, is_misuse, told
+from mpsd.containers.rules.grant_change import GrantChange, changed, is_misuse, report
 from mpsd.grants.rules.messages import GrantChanged
 from mpsd.model.grants import GpuShare, Grant
 from mpsd.model.identity import HostContainer
@@ -22,7 +22,7 @@ def using(held: Grant, used_mib: int | None) -> NodeView:
 def change(held: Grant, what: GrantChange, seen: NodeView, policy: Policy = POLICY) -> GrantChanged:
     after = changed(held, what, seen, policy)
     assert isinstance(after, Grant), after
-    return told(held, after, seen, policy, dry_run=False)
+    return report(held, after, seen, policy, dry_run=False)
 
 
 def test_of_a_container_it_is_said_whom_exec_and_restart_give_what() -> None:
@@ -54,7 +54,7 @@ def test_less_memory_that_still_holds_what_is_used_ends_nobody() -> None:
 
 def test_what_changes_nothing_is_said_to() -> None:
     same = change(IN_CONTAINER, GrantChange(memory_mib=6144), using(IN_CONTAINER, 100))
-    assert same.messages == ("nothing is another than before",)
+    assert same.messages == ("nothing changes",)
     assert same.before == same.after
 
 
