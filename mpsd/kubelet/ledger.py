@@ -195,7 +195,7 @@ class KubeletGrants:
         return () if self._answered else (self._trouble or "kubelet has not listed who holds which device yet",)
 
     def held(self) -> Iterable[HeldGrant]:
-        """The grants by what the API says now, not by what it said at the last look."""
+        """The grants by what the API reports now, not at the last look."""
         self._count()
         return self._held
 

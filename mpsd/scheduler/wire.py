@@ -147,20 +147,20 @@ def read_preemption(body: bytes) -> Preemption:
     pod = _field(fields, "Pod", _POD)
     by_uid = _field(fields, "NodeNameToMetaVictims", _VICTIMS)
     if by_uid is not None:
-        return Preemption(pod, {node: _proposed(node, said, _meta_uid) for node, said in by_uid.items()})
+        return Preemption(pod, {node: _proposed(node, listed, _meta_uid) for node, listed in by_uid.items()})
     whole = _field(fields, "NodeNameToVictims", _VICTIMS)
     if whole is None:
         raise MalformedRequest("both NodeNameToVictims and NodeNameToMetaVictims are null")
-    return Preemption(pod, {node: _proposed(node, said, _pod_uid) for node, said in whole.items()})
+    return Preemption(pod, {node: _proposed(node, listed, _pod_uid) for node, listed in whole.items()})
 
 
 def preempt_answer(nodes: Mapping[str, Proposed]) -> bytes:
     """The nodes where stopping these helps, which the scheduler then chooses one of."""
-    said = {
+    victims = {
         node: {"Pods": [{"UID": uid} for uid in one.victims], "NumPDBViolations": one.budgets_broken}
         for node, one in nodes.items()
     }
-    return msgspec.json.encode({"NodeNameToMetaVictims": said})
+    return msgspec.json.encode({"NodeNameToMetaVictims": victims})
 
 
 def read_binding(body: bytes) -> dict[str, str]:
@@ -178,8 +178,8 @@ def bind_answer(reason: str) -> bytes:
     return msgspec.json.encode({"Error": reason})
 
 
-def _proposed(node: str, said: Mapping[str, Any] | None, uid_of: Callable[[Mapping[str, Any]], object]) -> Proposed:
-    fields = {name.lower(): value for name, value in (said or {}).items()}
+def _proposed(node: str, listed: Mapping[str, Any] | None, uid_of: Callable[[Mapping[str, Any]], object]) -> Proposed:
+    fields = {name.lower(): value for name, value in (listed or {}).items()}
     pods, broken = fields.get("pods") or [], fields.get("numpdbviolations") or 0
     uids = [uid_of(pod) if isinstance(pod, dict) else None for pod in pods] if isinstance(pods, list) else [None]
     victims = tuple(uid for uid in uids if isinstance(uid, str) and uid)

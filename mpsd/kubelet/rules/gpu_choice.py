@@ -128,8 +128,8 @@ def _in_v2(pod: NodePod, held: Sequence[ContainerDevices], gpus: Sequence[Gpu]) 
         if one and units and one.percent:
             percent[str(position)] = {str(gpu.ordinal): len(one.percent) // len(units) for gpu in units}
     written = {f"{_V2}allocation": memory, _V2_PERCENT: percent}
-    said = {key: json.dumps(value, separators=(",", ":")) for key, value in written.items() if value}
-    return {**said, f"{_V2}assigned": "true"} if memory else {}
+    texts = {key: json.dumps(value, separators=(",", ":")) for key, value in written.items() if value}
+    return {**texts, f"{_V2}assigned": "true"} if memory else {}
 
 
 # -- which devices kubelet should take ---------------------------------------------------------------------------------

@@ -36,8 +36,8 @@ def why_not(request: Request, ledger: NodeCapacity) -> str:
     ]
     if request.gpus > 1 and not any(words for _label, words, _short in lacks):
         return f"no domain of this node has {request.gpus} GPUs with room"
-    said = _joined((label, words, short) for label, words, short in lacks if words)
-    return f"{said}; wanted are {request.gpus} GPUs of one domain" if request.gpus > 1 else said
+    reasons = _joined((label, words, short) for label, words, short in lacks if words)
+    return f"{reasons}; wanted are {request.gpus} GPUs of one domain" if request.gpus > 1 else reasons
 
 
 def _lacks(request: Request, rooms: Iterable[GpuCapacity], ledger: NodeCapacity) -> Iterator[tuple[str, str, str]]:
@@ -60,13 +60,13 @@ def _lacks(request: Request, rooms: Iterable[GpuCapacity], ledger: NodeCapacity)
 
 def _joined(lacks: Iterable[tuple[str, str, str]]) -> str:
     """`gpu0 has 3 of 7 GiB free, gpu1 4, gpu2 is cordoned`."""
-    said: list[str] = []
+    parts: list[str] = []
     kind = ""
     for label, words, short in lacks:
         now = words.replace(short, "", 1) if short else ""
-        said.append(f"{label} {short}" if short and now == kind else f"{label} {words}")
+        parts.append(f"{label} {short}" if short and now == kind else f"{label} {words}")
         kind = now
-    return ", ".join(said)
+    return ", ".join(parts)
 
 
 _FEW = 16
