@@ -16,8 +16,7 @@ from enum import IntFlag
 from pathlib import Path
 from typing import Final
 
-# CUDA driver results, as `code:NAME`.
-#
+# -- CUDA driver results, as `code:NAME` ---------------------------------------------------------------------------
 # Source: CUDA driver API, CUresult; only those that clients were seen to get, or that a compute mode gives.
 
 SUCCESS: Final = 0

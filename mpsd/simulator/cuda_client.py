@@ -2,8 +2,8 @@
 
     sim-cuda [device=N] [lift=VALUE] [ACTION ...]
 
-Its twin on a real GPU is mpsd/bench/cuda_client.py, which has the actions and the lines at its top. What it says of
-speed is played: proportions that an H200 was seen to keep.
+Its twin on a real GPU is mpsd/bench/cuda_client.py, which has the actions and the lines at its top. The speed
+that it reports is simulated, with the proportions observed on an H200.
 
 Sleeping costs nothing. A held context is a blocked process, so that a hundred of them can be started.
 """

@@ -61,7 +61,7 @@ def card_path(folder: Path, gpu: SimulatedGpu) -> Path:
 def present_gpus(folder: Path, environment: Mapping[str, str]) -> tuple[SimulatedGpu, ...]:
     """The GPUs whose device nodes the process has.
 
-    A container has the nodes of its own GPUs only. Whoever plays the container runtime says which, by UUID, in
+    A container has the nodes of its own GPUs only. The simulated container runtime says which, by UUID, in
     MPSD_SIMULATION_DEVICES; where that is not set all are there.
     """
     nodes = environment.get(DEVICE_NODES)

@@ -132,7 +132,7 @@ def _uuid(seed: str) -> str:
 
 
 def _write_program(folder: Path, program: str, module: str) -> None:
-    """A wrapper that knows its machine, for whoever calls it with an environment of their own.
+    """A wrapper that knows its machine, for callers with an environment of their own.
 
     What it starts is a file of the program's own name. -S and the end without a clean-up: a question to the daemon is a
     process each time, and a third of it would be looking for packages, of which nothing here needs any, and tidying up.

@@ -231,7 +231,7 @@ class SimulatedNvml:
 
     def nvmlDeviceGetProcessUtilization(self, handle: Handle, timeStamp: int) -> list[ProcessUtilization]:
         """Those that compute now, of an MPS server's clients the server in their place: who does nothing has no sample,
-        and where nobody has one it is Not Found.
+        and where no process has one it is Not Found.
 
         The driver keeps the samples of some seconds; here there are none but this moment's. It counts time in which a
         kernel ran, on however many SMs.
@@ -256,7 +256,7 @@ class SimulatedNvml:
 
     def _present(self, ordinal: int) -> Handle:
         path = card_path(self._folder, self._gpus[ordinal])
-        if self._cards[ordinal].is_replaced(path):  # whoever holds the machine was started anew, and made it anew
+        if self._cards[ordinal].is_replaced(path):  # the holder of the machine was restarted, and made it anew
             self._cards[ordinal].close()
             self._cards[ordinal] = CardView(path)
         if self._cards[ordinal].lost:

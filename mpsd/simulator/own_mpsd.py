@@ -92,9 +92,8 @@ class OwnMpsd:
         return self._up.wait(deadline_s)
 
 
-# What a verb that plays or measures may leave behind, found and removed: processes, cgroups, a folder.
-#
-# Whatever it starts descends from it, whoever its parent was, so nothing can get lost on the way.
+# -- what a demo or measurement may leave behind, found and removed: processes, cgroups, a folder ----------
+# Whatever it starts descends from it, even after its parent has ended, so nothing can get lost.
 
 _BECOME_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 _CGROUPS = Path("/sys/fs/cgroup")

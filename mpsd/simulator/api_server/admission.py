@@ -66,7 +66,7 @@ class WebhookAdmission:
         self._contexts: dict[str, ssl.SSLContext] = {}
 
     async def admit(self, attempt: Attempt) -> Admitted:
-        """What may be stored. Refused with the words of the webhook that says no."""
+        """What may be stored. ApiRefusal with the message of the webhook that denied it."""
         admitted = Admitted(attempt.thing)
         for webhook in self._asked(MUTATING, attempt):
             response = await self._ask(webhook, attempt, admitted)
@@ -179,8 +179,7 @@ def _review(attempt: Attempt, thing: Object) -> Object:
     return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
 
 
-# Whose token it is and what its owner may get: TokenRequest, TokenReview and SubjectAccessReview.
-#
+# -- whose token it is and what its owner may get: TokenRequest, TokenReview and SubjectAccessReview ---------------
 # Tokens are those that it gave out for service accounts, and rights are what the ClusterRoles and Roles that it
 # has say. A token opens no other door here: all that is the kubeconfig's.
 

@@ -123,8 +123,7 @@ def _default_job(job: Object) -> None:
 _DEFAULTS = {PODS.plural: _default_pod, NAMESPACES.plural: _default_namespace, JOBS.plural: _default_job}
 
 
-# The three ways of patching an object.
-#
+# -- the three ways of patching an object --------------------------------------------------------------------------
 # A patch is applied to a copy; what it was applied to stays as it was.
 
 # By which field the elements of a list are the same, for a strategic merge patch; a list that is not here is replaced.

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# What the simulated API server says no with.
-#
+# -- errors -------------------------------------------------------------------------------------------------------
 # Code, reason and words are those of Kubernetes, since clients act by them.
 
 
@@ -235,8 +234,7 @@ def kind_of_definition(definition: Mapping[str, Any]) -> ObjectKind:
     )
 
 
-# The structural schemas of custom resources: what an object may say, and what is silently dropped.
-#
+# -- the structural schemas of custom resources: what an object may say, and what is silently dropped --------------
 # What mpsd's own definitions use is checked; a keyword that is not known here is an error of the definition.
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -322,8 +320,7 @@ def _repetitions(value: list[Any], schema: Mapping[str, Any], path: str) -> Iter
         seen.append(key)
 
 
-# Label and field selectors of the simulated API server.
-#
+# -- label and field selectors -------------------------------------------------------------------------------------
 # A selector that Kubernetes would refuse is refused, so that nothing works here alone.
 
 Test = Callable[[Object], bool]

@@ -29,8 +29,7 @@ from mpsd.simulator.api_server.kinds import (
     unknown_keywords,
 )
 
-# Every object of the simulated API server, and what became of each.
-#
+# -- every object, and what became of each -------------------------------------------------------------------------
 # A stored object is never changed, only replaced, and every replacement counts the one resourceVersion up.
 
 HISTORY = 10_000  # changes that a watch may go back

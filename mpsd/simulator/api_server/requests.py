@@ -134,8 +134,7 @@ def _going_on(token: str) -> tuple[int, ObjectKey]:
         raise ApiRefusal(410, "Expired", "The provided continue parameter is too old or cannot be read") from None
 
 
-# What the simulated API server says of itself, so that kubectl finds its way.
-#
+# -- what the server says of itself, so that kubectl finds its way -------------------------------------------------
 # It lists what there is now, custom resources among it.
 
 _VERSION = {
@@ -184,8 +183,7 @@ def _resources(api: str, kinds: Iterable[ObjectKind]) -> dict[str, Any]:
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api, "resources": resources}
 
 
-# Objects as the table that `kubectl get` shows.
-#
+# -- objects as the table that `kubectl get` shows -----------------------------------------------------------------
 # A custom resource has the columns of its definition, whose JSON paths are read as far as mpsd uses them;
 # pods and events have the columns that people look at; every other kind has what kubectl makes of it by itself.
 
@@ -260,9 +258,8 @@ def _partial(thing: Object) -> Object:
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": thing["metadata"]}
 
 
-# Tells one client what changes: the body of a watch, a line a change.
-#
-# Every change after the version asked for is told, in order and once, or the client is told to list again.
+# -- tells one client what changes: the body of a watch, a line a change -------------------------------------------
+# Every change after the version asked for is sent, in order and once, or the client is told to list again.
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,7 @@ from mpsd.simulator.api_server.requests import (
     table,
 )
 
-# The certificate that the simulated API server shows, new at every start.
-#
+# -- the certificate that the server shows, new at every start -----------------------------------------------------
 # It is good for 127.0.0.1 and for nothing else, and its key is in no file that has a name.
 
 _LIFE = timedelta(days=1)
@@ -112,8 +111,7 @@ def _usage() -> x509.KeyUsage:
     )
 
 
-# Serves HTTP over TLS on 127.0.0.1, and goes down as a machine does.
-#
+# -- serves HTTP over TLS on 127.0.0.1, and goes down as a machine does --------------------------------------------
 # Nobody is waited for, and once it has stopped nothing is left of any connection, not even of one that was
 # just being accepted.
 
@@ -160,7 +158,7 @@ class SuddenServer:
 
     def _accept(self, listening: socket.socket) -> None:
         """asyncio's own server forgets whom it accepts in the turn in which it is closed."""
-        with suppress(BlockingIOError, ConnectionAbortedError):  # whoever came has gone again
+        with suppress(BlockingIOError, ConnectionAbortedError):  # the client has gone again
             connection, _peer = listening.accept()
             handshake = asyncio.create_task(self._shake_hands(connection))
             self._handshakes.add(handshake)
@@ -382,7 +380,7 @@ async def _body(request: web.Request) -> Any:
 
 
 def write_kubeconfig(server: ApiServer, folder: Path) -> Path:
-    """DIR/kubeconfig, all at once, so that whoever waits for it never reads half of it."""
+    """DIR/kubeconfig, all at once, so that no reader sees half of it."""
     path = folder / "kubeconfig"
     part = folder / "kubeconfig.part"
     part.touch(mode=0o600)

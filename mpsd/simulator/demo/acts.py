@@ -70,7 +70,7 @@ def begin(story: DemoStory, cluster: DemoCluster) -> None:
 def admit(story: DemoStory, cluster: DemoCluster) -> JobPod:
     """The sample's pod, after the same Job without hostIPC was refused."""
     story.chapter("Admission: the sample Job of the ACK guide, 7 GiB of a GPU")
-    job = jobs.played(jobs.sample(), *WORK)
+    job = jobs.simulated(jobs.sample(), *WORK)
     del jobs.pod_spec(job)["hostIPC"]
     try:
         cluster.api.apply(job)
@@ -81,7 +81,7 @@ def admit(story: DemoStory, cluster: DemoCluster) -> JobPod:
         story.quote(words)
     else:
         story.check(False, "a Job without hostIPC is admitted")
-    applied = cluster.api.apply(jobs.played(jobs.sample(), *WORK))
+    applied = cluster.api.apply(jobs.simulated(jobs.sample(), *WORK))
     name = applied.thing["metadata"]["name"]
     story.tell("admitted", f"As published, Job {name} is admitted.", job=name, warnings=applied.warnings)
     for warning in applied.warnings:

@@ -36,7 +36,7 @@ def pod_spec(job: Object) -> Object:
     return spec
 
 
-def played(job: Object, *actions: str) -> Object:
+def simulated(job: Object, *actions: str) -> Object:
     """The same Job with sim-cuda in place of the image's program, since no image is pulled here."""
     (container,) = pod_spec(job)["containers"]
     container["command"] = [sys.executable, "-P", "-m", "mpsd.simulator.cuda_client", *actions]
@@ -51,7 +51,7 @@ def like_the_sample(name: str, limits: dict[str, int], *actions: str) -> Object:
     job["spec"]["template"]["metadata"]["labels"] = {"app": name}
     (container,) = pod_spec(job)["containers"]
     container |= {"name": name, "resources": {"limits": limits}}
-    return played(job, *actions)
+    return simulated(job, *actions)
 
 
 class JobPod:

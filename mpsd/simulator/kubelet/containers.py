@@ -20,7 +20,7 @@ from typing import Any
 from mpsd.kubelet.rules.allocation import Answer
 from mpsd.simulator.kubelet.pods import SimContainer, SimPod
 
-KILLED = 137  # the exit code of what ended with SIGKILL, or nobody knows how
+KILLED = 137  # the exit code of what ended with SIGKILL, or in an unknown way
 
 
 class CannotCreate(Exception):

@@ -16,8 +16,7 @@ from mpsd.model.pod import Role
 from mpsd.simulator.kubelet.plugins import PluginFailed, PluginSocket, PluginTable
 from mpsd.simulator.kubelet.pods import KubeletPace, SimContainer, SimPod, Version
 
-# Which devices each container of the simulated kubelet holds, and what it gets for them, kept in a file.
-#
+# -- which devices each container holds, and what it gets for them, kept in a file ---------------------------------
 # What is here was answered by a plugin; kubelet gives it to a container again and again without asking.
 
 Order = Callable[[Iterable[str]], Sequence[str]]
@@ -122,7 +121,7 @@ KUBELET_SOCKET = "kubelet.sock"
 
 
 class DeviceManager:
-    """folder: device-plugins. active: the uids of the pods that have not ended; None while nobody has told of any."""
+    """folder: device-plugins. active: the uids of the pods that have not ended; None while none are known."""
 
     def __init__(
         self,
@@ -179,7 +178,7 @@ class DeviceManager:
         if any(self._is_ours(resource) for resource in container.devices):
             self.free_ended()
         for resource in self._any_order(container.devices):
-            if self._is_ours(resource):  # another is left to whoever put it into the node's status
+            if self._is_ours(resource):  # another belongs to whatever wrote it into the node's status
                 await self._allocate(pod, container, resource, runs=runs)
         self._settle_reuse(pod, container)
         self._save()

@@ -28,8 +28,7 @@ from mpsd.simulator.kubelet.pods import OLDEST, VERSIONS, KubeletPace, SimPod, V
 from mpsd.simulator.kubelet.sources import ApiAccess, ApiServerSource, PodSource, SourceUnavailable, read_kubeconfig
 from mpsd.simulator.kubelet.worker import PodWorker, rejection
 
-# The PodResources API of the simulated kubelet.
-#
+# -- the PodResources API ------------------------------------------------------------------------------------------
 # It says no more than kubelet's does: nothing of init containers, and nothing of what was not allocated.
 
 
@@ -246,8 +245,7 @@ class Kubelet:
         return [known.pod for known in self._pods.values() if ended_too or not known.has_ended]
 
 
-# The simulated kubelet as a program: its arguments, and what it says on standard error.
-#
+# -- the simulated kubelet as a program: its arguments, and what it says on standard error -------------------------
 # SIGTERM stops it as a real one is stopped, with its containers left running.
 
 
@@ -270,7 +268,7 @@ def _parser() -> argparse.ArgumentParser:
     api.add_argument("--api", metavar="URL", help="the API server")
     api.add_argument("--kubeconfig", type=Path, help="a file that names the API server and a token")
     parser.add_argument("--node-labels", default="", metavar="KEY=VALUE,…", help="of a node that is made")
-    parser.add_argument("--version", choices=VERSIONS, default=OLDEST.name, help="the kubelet that is played")
+    parser.add_argument("--version", choices=VERSIONS, default=OLDEST.name, help="the kubelet to simulate")
     parser.add_argument("--run", default="", metavar="COMMAND", help="what every container runs in place of its own")
     parser.add_argument("--cgroup-root", default="", metavar="NAME", help="below which all cgroups of pods are made")
     parser.add_argument("--seed", type=int, help="of what a kubelet leaves to chance")

@@ -38,7 +38,7 @@ class Endpoint:
         self._channel: grpc.aio.Channel | None = None
 
     async def dial(self, deadline_s: float) -> None:
-        """PluginFailed where nobody answers."""
+        """PluginFailed where there is no answer."""
         options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
         self._channel = grpc.aio.insecure_channel(f"unix:{self.socket}", options=options)
         try:
@@ -156,8 +156,7 @@ class PluginSocket(services.RegistrationServicer):
         await context.abort(grpc.StatusCode.UNKNOWN, words)
 
 
-# Which device plugins the simulated kubelet knows, and the devices they listed.
-#
+# -- which device plugins kubelet knows, and the devices they listed -----------------------------------------------
 # It does what kubelet's does, its mistakes among it: names in brackets are functions of kubelet's device
 # manager, in pkg/kubelet/cm/devicemanager/manager.go where no file is named.
 

@@ -1,6 +1,6 @@
 """What the simulated kubelet reads of a pod: its containers, what they run and which devices they ask for.
 
-The pod has been through an API server, so what has another shape is a mistake of whoever wrote the test.
+The pod has been through an API server, so any other shape is a mistake in a test.
 """
 
 from collections.abc import Iterator, Mapping
@@ -101,8 +101,7 @@ def _field(pod: Json, path: str) -> str:
     return found if isinstance(found, str) else ""
 
 
-# In what the kubelets differ that the simulated one can be.
-#
+# -- differences between versions of kubelet ------------------------------------------------------------------------
 # A difference is in here only where kubelet's code was read, and `mpsd` could notice it.
 
 
@@ -110,7 +109,7 @@ def _field(pod: Json, path: str) -> str:
 class Version:
     """One release of kubelet.
 
-    dials_before_it_answers: Register fails where the plugin's socket does not answer; otherwise nobody tells.
+    dials_before_it_answers: Register fails where the plugin's socket does not answer; otherwise it succeeds.
     knows_plugins_by_socket: where one ends, it can tell which of those of the same resource it was.
     deletes_files: what is left in the device-plugins folder at its start goes, not only sockets.
     checks_held_devices: a pod that holds devices already is refused at a restart of kubelet when they are not healthy

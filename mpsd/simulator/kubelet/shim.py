@@ -2,7 +2,7 @@
 
     python -m mpsd.simulator.kubelet.shim FOLDER
 
-All that it was told is in FOLDER/spec.json and all that it knows in FOLDER/state.json, so that a kubelet that
+Its orders are in FOLDER/spec.json and its state in FOLDER/state.json, so that a kubelet that
 starts again reads where the container stands.
 
 A container sees the machine's files with a /run and a /dev of its own, in which its mounts and devices appear. Where
@@ -21,8 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-# The files that a container of the simulated kubelet sees: the machine's, with a /run and a /dev of its own.
-#
+# -- the files that a container sees: the machine's, with a /run and a /dev of its own -----------------------------
 # Nothing is made on the machine; a place for a mount is made only in what belongs to the container.
 
 # Of mount(2) and unshare(2); Python has neither before 3.12.
@@ -208,7 +207,7 @@ def _on_host(value: str, mounts: list[Mapping[str, str]]) -> str:
 
 
 def _wait(child: int, folder: Path) -> int:
-    """The exit code; the container is killed when its folder goes, since then nobody is left to ask for it."""
+    """The exit code; the container is killed when its folder goes, since then nothing is left to ask for it."""
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:

@@ -43,7 +43,7 @@ class PodSource(Protocol):
 
 
 class PodsInMemory:
-    """A list of pods, for tests and for whoever feeds a kubelet in the same process. away: as an API server may be."""
+    """A list of pods, for tests and callers in the same process. away: as an API server may be."""
 
     def __init__(self) -> None:
         self.away = False
@@ -86,8 +86,7 @@ class PodsInMemory:
         self.capacity, self.allocatable = dict(capacity), dict(allocatable)
 
 
-# The pods of the simulated kubelet's node, from an API server, simulated or real.
-#
+# -- pods from an API server, simulated or real --------------------------------------------------------
 # It asks for what any API server has: lists by field selector, patches of a status, deletions.
 
 _ANSWER_S = 10.0

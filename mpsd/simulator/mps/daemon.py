@@ -177,7 +177,7 @@ class ControlDaemon:
             messages.send_words(asker.connection, text)
 
     def _serve_waiting(self) -> None:
-        """First come first served; without -M a client of another user waits until the server has nobody left."""
+        """First come first served; without -M a client of another user waits until the server has no client left."""
         while self._waiting:
             connection, peer = self._waiting[0]
             uid = self.settings.uid if self.settings.multiuser else peer.uid
@@ -229,7 +229,7 @@ class ControlDaemon:
         self.log.control("Exit with status 0")
         if self._quit is None or self._quit.asker.gone:
             return
-        # Answered last: whoever hears of it must find no daemon any more.
+        # Answered last: after the answer there must be no daemon any more.
         with self._quit.asker.connection.dup() as asker:
             self._close_all()
             messages.send_words(asker, "")

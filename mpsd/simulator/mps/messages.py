@@ -3,7 +3,7 @@
 Only commands and their answers are plain words, since who asks is to be quick: `{"words": ...}` here.
 
 This format is the simulator's own. Only what the real programs print and do is copied, not what passes
-between them, which nobody has written down.
+between them, which are not documented.
 """
 
 import json
@@ -27,7 +27,7 @@ def new_socket() -> socket.socket:
 
 
 def connect(path: str) -> socket.socket | None:
-    """A connection to whoever listens at `path`; None when nobody does, or this user may not."""
+    """A connection to the listener at `path`; None where there is none, or this user may not connect."""
     connection = new_socket()
     try:
         connection.connect(path)
@@ -118,8 +118,7 @@ def still_open(key: selectors.SelectorKey) -> bool:
     return isinstance(key.fileobj, socket.socket) and key.fileobj.fileno() == key.fd
 
 
-# The log of the control daemon and its server, in the real one's format.
-#
+# -- the log of the control daemon and its server, in the real one's format ----------------------------------------
 # A line goes out in one write, since the daemon and its server share the file.
 
 
@@ -144,4 +143,4 @@ def _write(file: int, writer: str, text: str) -> None:
     try:
         os.write(file, line.encode())
     except BrokenPipeError:
-        return  # nobody reads the foreground output any more; the daemon serves on
+        return  # the foreground output has no reader any more; the daemon continues

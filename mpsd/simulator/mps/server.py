@@ -1,6 +1,6 @@
 """The MPS server: the process in which clients have their contexts.
 
-A client's process is gone when its connection is; until then whatever it was told is still true of it.
+A client's process is gone when its connection is; until then all that the server knows of it still holds.
 """
 
 import os
