@@ -1,7 +1,8 @@
-"""What a support bundle is made of, and its index.
+"""The parts of a support bundle, their index, and what of logs, configurations and Kubernetes objects is kept in them.
 
-One rule: a part that could not be had is in the index with the reason, as one that was cut is with what is left of it;
-nothing is left out in silence.
+Everything is kept by name: fields of a log line, keys of a configuration, variables of an environment, words of the
+daemon's messages. What has another name is left out, and the bundle says that something was. The index names every part
+that is not available, with the reason, and every part that was cut.
 """
 
 import json
@@ -13,11 +14,6 @@ from typing import Any
 from mpsd.model.events import COMPONENT
 from mpsd.model.node_status import program_of
 from mpsd.model.problem import InvalidInput
-
-# What a support bundle takes of logs, configurations and Kubernetes objects: only what is known to be harmless.
-#
-# Everything is taken by name: fields of a log line, keys of a configuration, variables of an environment, words of the
-# daemon's messages. What has another name is left out, and that something was left out is said.
 
 LEFT_OUT = "[left out]"
 _LONGEST_LINE = 64 * 1024
