@@ -1,7 +1,9 @@
 """What `mpsd doctor` makes of what it saw: the worst first, and never well where it is not known."""
 
+import os
 from dataclasses import fields, replace
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from mpsd.model.domain import State
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_status import DomainStatus, NodeStatus
 from mpsd.model.node_view import Canary, DomainRecord
+from mpsd.operations.doctor.node import is_full
 from mpsd.operations.doctor.rules.checks import (
     Check,
     CheckVerdict,
@@ -25,6 +28,7 @@ from mpsd.operations.doctor.rules.checks import (
     diagnose,
     each,
 )
+from mpsd.operations.doctor.rules.components import SKEWS, Component, compare, skew_of
 from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
 from mpsd.operations.doctor.rules.node_facts import (
     AgentSeen,
@@ -288,3 +292,73 @@ def test_versions_that_are_not_the_same_are_found_and_which_of_them_matters() ->
     assert "OnDelete" in headline(agent=told("0.1.0", "0.0.9"))
     assert headline(ours="0.0.1").startswith("this command line is of version 0.0.1 and the agent of 0.1.0: ")
     assert verdicts(replace(WELL, agent=told("", "")))["version-skew"] is CheckVerdict.UNKNOWN
+
+
+# What the doctor sees of a file system: full is one that counts something and has none of it left.
+
+
+@pytest.mark.parametrize(
+    ("blocks", "blocks_left", "files", "files_left", "full"),
+    [
+        (100, 7, 50, 3, False),
+        (100, 0, 50, 3, True),
+        (100, 7, 50, 0, True),
+        (100, 7, 0, 0, False),  # btrfs counts no files
+        (0, 0, 0, 0, False),  # /proc counts nothing
+    ],
+)
+def test_a_file_system_is_full_without_blocks_or_without_files(
+    blocks: int, blocks_left: int, files: int, files_left: int, full: bool
+) -> None:
+    assert (
+        is_full(os.statvfs_result((4096, 4096, blocks, blocks_left, blocks_left, files, files_left, 0, 0, 255))) is full
+    )
+
+
+# Which of two versions is the older, and which differences matter.
+
+VERSIONS = st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,3}(rc[0-9])?", fullmatch=True) | st.text(max_size=8)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"), [("0.1.0", "0.2.0"), ("0.9", "0.10"), ("1.0rc1", "1.0"), ("0.1", "0.1.1"), ("", "0.1")]
+)
+def test_numbers_count_as_numbers(older: str, newer: str) -> None:
+    assert compare(older, newer) < 0 < compare(newer, older)
+
+
+def test_zeros_at_the_end_make_no_difference() -> None:
+    assert compare("1.0", "1.0.0") == 0
+
+
+@given(VERSIONS, VERSIONS, VERSIONS)
+def test_it_is_an_order(one: str, two: str, three: str) -> None:
+    assert compare(one, one) == 0
+    assert compare(one, two) == -compare(two, one)
+    if compare(one, two) <= 0 and compare(two, three) <= 0:
+        assert compare(one, three) <= 0
+
+
+@given(VERSIONS, VERSIONS)
+def test_a_row_is_found_whichever_is_named_first_and_none_for_one_version(one: str, two: str) -> None:
+    pair = ((Component.CONTROL, one), (Component.AGENT, two))
+    assert skew_of(*pair) == skew_of(*reversed(pair))
+    assert (skew_of(*pair) is None) == (compare(one, two) == 0)
+
+
+def test_control_behind_the_agent_is_normal_and_ahead_of_it_is_not() -> None:
+    behind = skew_of((Component.CONTROL, "0.1"), (Component.AGENT, "0.2"))
+    ahead = skew_of((Component.CONTROL, "0.3"), (Component.AGENT, "0.2"))
+    assert behind is not None and behind.normal and "OnDelete" in behind.why  # noqa: PT018
+    assert ahead is not None and not ahead.normal  # noqa: PT018
+
+
+def test_each_pair_has_one_row() -> None:
+    assert len({(row.older, row.newer) for row in SKEWS}) == len(SKEWS)
+
+
+def test_the_documentation_has_every_row() -> None:
+    page = (Path(__file__).parents[2] / "docs/operations/doctor.md").read_text()
+    for row in SKEWS:
+        normal = "yes" if row.normal else "**no**"
+        assert f"| {row.older} | {row.newer} | {normal} | {row.why} | {row.remedy} |" in page
