@@ -294,7 +294,7 @@ def test_versions_that_are_not_the_same_are_found_and_which_of_them_matters() ->
     assert verdicts(replace(WELL, agent=told("", "")))["version-skew"] is CheckVerdict.UNKNOWN
 
 
-# What the doctor sees of a file system: full is one that counts something and has none of it left.
+# -- file systems and versions -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -314,8 +314,6 @@ def test_a_file_system_is_full_without_blocks_or_without_files(
         is_full(os.statvfs_result((4096, 4096, blocks, blocks_left, blocks_left, files, files_left, 0, 0, 255))) is full
     )
 
-
-# Which of two versions is the older, and which differences matter.
 
 VERSIONS = st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,3}(rc[0-9])?", fullmatch=True) | st.text(max_size=8)
 
