@@ -1,6 +1,6 @@
 """Where the webhook's certificate comes from: a Secret that all replicas keep together, or a folder.
 
-One rule: the Secret is changed one step at a time and only as it was read (resourceVersion), so that replicas which
+The Secret is changed one step at a time and only as it was read (resourceVersion), so that replicas which
 come at once agree on whoever was first.
 """
 
@@ -27,7 +27,7 @@ from mpsd.platform.rules.certificates import CertificateStep, Lives, SecretView,
 
 # What the webhook's Secret holds, and what it holds after a step of `platform.rules.certificate_plan`.
 #
-# One rule: a part that cannot be used counts as absent, so that an edited Secret is repaired and never served.
+# A part that cannot be used counts as absent, so that an edited Secret is repaired and never served.
 
 _FORMER, _FORMER_UNTIL = "former.crt", "former-until"
 

@@ -1,6 +1,6 @@
 """Makes API servers ask the webhook, and keeps it so.
 
-One rule: nothing here can lock a cluster out of itself. The namespaces that the webhook needs to start are exempt
+Nothing here can lock a cluster out of itself. The namespaces that the webhook needs to start are exempt
 before `Fail` is set, and `Fail` is set only once the webhook has been reached with the very authorities that the
 configuration names.
 

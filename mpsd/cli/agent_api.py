@@ -1,6 +1,6 @@
 """The agent's interface on its Unix socket: ask for a grant, look at the node.
 
-One rule: a grant goes to the process that asked, whose pid the kernel tells; nobody can ask for another or end one.
+A grant goes to the process that asked, whose pid the kernel tells; nobody can ask for another or end one.
 """
 
 import time
@@ -38,7 +38,7 @@ from mpsd.status.rules.node_status import node_status
 
 # What `mpsd run` asks for: text from a command line into a request, or every problem in it.
 #
-# One rule: the same numbers mean the same as in a pod; with several GPUs the amounts are divided over them evenly.
+# The same numbers mean the same as in a pod; with several GPUs the amounts are divided over them evenly.
 
 _MEMORY, _PERCENT, _GPUS = "--gpu-mem", "--gpu-core", "--gpus"
 

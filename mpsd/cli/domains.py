@@ -1,6 +1,6 @@
 """`mpsd control`: holds the control daemons of this node, one a domain, and outlives nothing of what it starts.
 
-One rule: its clients die with its daemons, so it stops them only when asked to, and not before the programs have ended
+Its clients die with its daemons, so it stops them only when asked to, and not before the programs have ended
 or their time is over.
 """
 

@@ -1,6 +1,6 @@
 """The program `kubectl-inspect-cgpu`, which kubectl runs as `kubectl inspect cgpu`: gpushare's table, of mpsd's ledger.
 
-One rule: standard output is the table and nothing else, as gpushare's own tool has it; whatever else is to be known of
+Standard output is the table and nothing else, as gpushare's own tool has it; whatever else is to be known of
 it goes to standard error.
 """
 

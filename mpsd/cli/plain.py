@@ -1,6 +1,6 @@
 """Plain questions, answered before the library of the command line has loaded: that alone takes longer than kubectl.
 
-One rule: a line is plain or it is left to that library, which reads every line; both read a plain one as the same.
+A line is plain or it is left to that library, which reads every line; both read a plain one as the same.
 """
 
 import os

@@ -1,6 +1,6 @@
 """mpsd's CUDA client, or the simulator's, as a command line.
 
-One rule: the two take the same actions and print the same lines (mpsd/bench/cuda_client.py has both).
+The two take the same actions and print the same lines (mpsd/bench/cuda_client.py has both).
 """
 
 import sys

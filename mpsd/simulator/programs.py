@@ -1,6 +1,6 @@
 """A program that says one JSON object a line, and may be told to go on.
 
-One rule: whoever waits for it has a deadline, and its end takes every child of it along.
+Whoever waits for it has a deadline, and its end takes every child of it along.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Reads from the cluster that kubectl asks, by kubectl itself: `kubectl get --raw PATH`.
 
-One rule: what kubectl cannot answer is None here, with nothing said; who asked then asks by `platform.kube`, which says
+What kubectl cannot answer is None here, with nothing said; who asked then asks by `platform.kube`, which says
 what is wrong and what to do. kubectl starts in a tenth of the time that a client of our own takes to load, works beside
 us meanwhile, and logs in as people are used to.
 """

@@ -1,6 +1,6 @@
 """A terminal that a program has to itself for a while: what it draws over, and the keys that it hears.
 
-One rule: however the program ends, the terminal is as it was found.
+However the program ends, the terminal is as it was found.
 """
 
 import json
@@ -127,7 +127,7 @@ class Terminal:
 
 # A status on the screen, once or again at every change.
 #
-# One rule: what people see and what programs read are made of the same look.
+# What people see and what programs read are made of the same look.
 
 if TYPE_CHECKING:  # only a watch draws over what it drew
     from rich.live import Live

@@ -1,6 +1,6 @@
 """Shows one look after the other: over each other on a terminal, with keys, else below each other.
 
-One rule: the screen never waits for a look, which a thread of its own takes; what cannot be looked at is said, and
+The screen never waits for a look, which a thread of its own takes; what cannot be looked at is said, and
 since when, and what was seen last stays.
 """
 
@@ -28,7 +28,7 @@ from mpsd.status.terminal import WIDEST, ControlKey, Terminal, console, print_pa
 
 # How a frame of `top` looks: GPUs above, who uses them below, at any width and height.
 #
-# One rule: what does not fit is counted, never silently left out.
+# What does not fit is counted, never silently left out.
 
 _MOST_KEPT = 1024
 _KEYS_LINE = "q quit   m memory   s SM use   n name   arrows, PageUp, PageDown: scroll"

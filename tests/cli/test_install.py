@@ -78,9 +78,9 @@ def test_what_is_to_be_run_then_is_said(root: Path) -> None:
     assert "now run: systemctl reload docker\n" in install(root, "docker").stdout
     containerd = install(root, "containerd").stdout
     assert "now run: systemctl restart containerd\n" in containerd
-    assert "running containers live on" in containerd
+    assert "running containers are not affected" in containerd
     assert "`ctr run --runc-binary /usr/local/bin/mpsd-runtime` and nerdctl's" in containerd
-    assert "nothing is to be restarted" in install(root, "podman").stdout
+    assert "nothing needs a restart" in install(root, "podman").stdout
 
 
 def test_the_way_back_names_what_was_chosen(root: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_link_that_leads_out_or_nowhere_is_refused(root: Path) -> None:
         (DOCKER, '{"runtimes": {"mpsd": {"path": "/opt/x"}}}', "docker", "or name it: --to /opt/x"),
         (CONTAINERD, "version = 7\n", "containerd", "version is 7"),
         (PODMAN, "[engine.runtimes]\nmpsd = ['/opt/x']\n", "podman", "--to /opt/x"),
-        (LAUNCHER, "#!/bin/sh\nexec runc\n", "docker", "is no launcher of mpsd's; move it away"),
+        (LAUNCHER, "#!/bin/sh\nexec runc\n", "docker", "is not a launcher of mpsd; move it away"),
     ],
 )
 def test_what_is_not_ours_is_refused_with_a_remedy_and_stays(

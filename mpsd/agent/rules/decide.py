@@ -23,7 +23,7 @@ from mpsd.model.policy import Policy
 
 # Whether the GPUs that a container names have room for what it asks of each.
 #
-# One rule: all of them or none; a refusal says of every one that lacks something what that is, in MiB and percent.
+# All of them or none; a refusal says of every one that lacks something what that is, in MiB and percent.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The pods of this node as its device plugin needs them, and which of them kubelet is asking for.
 
-One rule: kubelet names no pod when it allocates, so what is said here of "the" pod is the best guess there is, and is
+Kubelet names no pod when it allocates, so what is said here of "the" pod is the best guess there is, and is
 checked when the container starts, where kubelet does name it.
 """
 
@@ -274,7 +274,7 @@ def _waiting(
 
 # The pods of a node that ask for no GPU of ours.
 #
-# One rule: nothing is read of such a pod but what tells it from every other and what else it may have been given, since
+# Nothing is read of such a pod but what tells it from every other and what else it may have been given, since
 # there may be hundreds of them.
 
 

@@ -192,10 +192,12 @@ def uncordon(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Put GPUs of a node back into use. The exit codes are those of cordon.
+    """Put GPUs of a node back into use.
 
-    kubectl mps uncordon gpu-a1 gpu0
-    kubectl mps uncordon gpu-a1               every GPU
+        kubectl mps uncordon gpu-a1 gpu0
+        kubectl mps uncordon gpu-a1               every GPU
+
+    The exit codes are those of cordon.
     """
     _change(ClusterAccess("kubectl mps uncordon", kubeconfig, context), node, gpus or (), cordon=False, wait=None)
 
