@@ -107,7 +107,9 @@ WEBHOOK_SETTINGS = {
     "serving_life": Setting(
         "--serving-life", "MPSD_SERVING_LIFE", "30d", seconds, "TIME", "How long a serving certificate lasts"
     ),
-    "settle": Setting("--settle", "MPSD_SETTLE", "60s", seconds, "TIME", "From naming a new CA until it signs"),
+    "settle": Setting(
+        "--settle", "MPSD_SETTLE", "60s", seconds, "TIME", "Delay between publishing a new CA and using it"
+    ),
     "drain": Setting("--drain", "MPSD_DRAIN", "10s", seconds, "TIME", "How long to serve on after SIGTERM"),
     "log_format": LOG_FORMAT,
 }

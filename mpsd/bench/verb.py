@@ -44,7 +44,8 @@ def bench(
     ] = False,
     output: OutputFormat = Format.TEXT,
     save: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Keep it, also if it ends early.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Save the results, also of an interrupted run.", show_default=False),
     ] = None,
     show: Annotated[
         list[Path] | None,

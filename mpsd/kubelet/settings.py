@@ -61,7 +61,7 @@ KUBELET_SETTINGS = {
         "HOW",
         "How containers get their GPU, in NVIDIA's words",
     ),
-    "address": Setting("--address", "MPSD_ADDRESS", "0.0.0.0", address, "IP", "Where probes are"),  # noqa: S104
+    "address": Setting("--address", "MPSD_ADDRESS", "0.0.0.0", address, "IP", "Address of the probe port"),  # noqa: S104
     "port": Setting("--metrics-port", "MPSD_METRICS_PORT", "9445", port, "PORT", "Probes, without TLS"),
 }
 

@@ -43,11 +43,11 @@ def after_is(state: str) -> str:
 
 
 _REMEDIES: dict[str, str] = {
-    State.REFUSED: "mpsd looks again by itself once that is mended",
+    State.REFUSED: "mpsd retries by itself once that is fixed",
     State.DOWN: "it is started again by itself; log/control.log beside its record says why it ended",
-    State.WEDGED: "wait: after wedged_limit_s it is ended and started anew, its programs with it",
+    State.WEDGED: "wait: after wedged_limit_s it is restarted, which ends its programs",
     State.FAULT: "wait: mpsd ends what lingers after fault_grace_s, and it serves again",
-    State.STARTING: "mend what the reason says; it serves by itself then",
+    State.STARTING: "fix what the reason says; it serves by itself then",
 }
 
 

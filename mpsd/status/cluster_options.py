@@ -111,7 +111,9 @@ def _ask(given: Mapping[str, Any], question: "Callable[[Kube], Awaitable[Answer]
 
 NodeNames = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NODE]...", help="Of these nodes.", show_default=False, autocompletion=_completed("nodes")),
+    typer.Argument(
+        metavar="[NODE]...", help="Only these nodes.", show_default=False, autocompletion=_completed("nodes")
+    ),
 ]
 NodeName = Annotated[
     str, typer.Argument(metavar="NODE", help="The node.", show_default=False, autocompletion=_completed("nodes"))

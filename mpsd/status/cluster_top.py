@@ -16,7 +16,7 @@ SortBy = Annotated[Sort, typer.Option("--sort", help="What the rows are sorted b
 Once = Annotated[bool, typer.Option("--once", help="One look, without control codes, for a pipe or a file.")]
 Iterations = Annotated[
     int | None,
-    typer.Option("--iterations", metavar="NUMBER", help="So many looks, then end.", min=1, show_default=False),
+    typer.Option("--iterations", metavar="NUMBER", help="Exit after this many snapshots.", min=1, show_default=False),
 ]
 
 

@@ -382,7 +382,7 @@ def suspects_line(domain: DomainRow) -> str:
     where = f"{domain.node}: " if domain.node else ""
     each = ", ".join(f"{pod} ({_known(times)} in a row)" for pod, times in domain.suspects)
     said = f"{where}{domain.name}: pods that were present at each of its last faults: {each}"
-    return one_line(f"{said}; which of them caused them, if one did, nobody can say")
+    return one_line(f"{said}; it cannot be determined which of them, if any, caused them")
 
 
 def clock(seconds: float) -> str:

@@ -52,7 +52,7 @@ def top(
     iterations: Annotated[
         int | None,
         typer.Option(
-            "-n", "--iterations", metavar="NUMBER", help="So many looks, then end.", min=1, show_default=False
+            "-n", "--iterations", metavar="NUMBER", help="Exit after this many snapshots.", min=1, show_default=False
         ),
     ] = None,
     once: Once = False,

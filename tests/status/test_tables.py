@@ -70,13 +70,13 @@ def test_whom_one_fault_after_the_other_hit_is_shown_and_nobody_is_blamed() -> N
     said = shown(node(grants=(held("a"),), faults=faults, faults_total=2))
     assert "gpu0: pods that were present at each of its last faults: " in said
     assert "default/a (2 in a row)" in said
-    assert "which of them caused them, if one did, nobody can say" in said
+    assert "it cannot be determined which of them, if any, caused them" in said
     assert "present" not in shown(node(grants=(held("a"),), faults=faults[:1], faults_total=1))
 
 
 def test_a_domain_that_does_not_serve_says_why_and_what_to_do() -> None:
     wedged = " ".join(shown(node(state=State.WEDGED, reason="no answer to get_server_list")).split())
-    remedy = "wait: after wedged_limit_s it is ended and started anew, its programs with it"
+    remedy = "wait: after wedged_limit_s it is restarted, which ends its programs"
     assert "gpu0 is wedged since " in wedged
     assert f": no answer to get_server_list; {remedy}" in wedged
 

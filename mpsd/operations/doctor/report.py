@@ -12,7 +12,7 @@ from mpsd.model.problem import printable
 from mpsd.operations.doctor.rules.checks import CheckOutcome, CheckVerdict, Diagnosis, Severity
 from mpsd.platform.console import ExitCode, Format, answers, print_json
 
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also what passed, and what does not apply here.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also list checks that passed or do not apply.")]
 _STYLES = {
     CheckVerdict.FOUND: "red",
     CheckVerdict.UNKNOWN: "yellow",

@@ -54,7 +54,7 @@ def explain(
         str,
         typer.Option(
             metavar="MODEL",
-            help="Say it for this GPU, such as H200; with --env for several too, such as 4xA10.",
+            help="Assume this GPU, such as H200; with --env for several too, such as 4xA10.",
             show_default=False,
         ),
     ] = "",

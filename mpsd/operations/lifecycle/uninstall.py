@@ -212,7 +212,7 @@ _REMAINS = (
     " them, namespaces that others made or use; docs/operations/upgrade-and-drain.md (Uninstall) says how to remove it"
 )
 
-Force = Annotated[bool, typer.Option("--force", help="Although pods hold GPUs: their programs lose them.")]
+Force = Annotated[bool, typer.Option("--force", help="Proceed even if pods hold GPUs: their programs lose them.")]
 Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="Of each wait until pods are gone.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

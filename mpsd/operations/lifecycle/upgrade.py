@@ -288,7 +288,7 @@ _RIGHTS = "docs/operations/upgrade-and-drain.md (Upgrade the control daemon) lis
 Selector = Annotated[
     str, typer.Option("-l", "--selector", metavar="LABELS", help="Only Nodes with these labels.", show_default=False)
 ]
-Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="Of each step of a node.")]
+Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="Time limit for each step on a node.")]
 Image = Annotated[
     str | None,
     typer.Option("--image", metavar="IMAGE", help="Give the DaemonSet this image first.", show_default=False),

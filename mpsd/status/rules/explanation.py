@@ -121,7 +121,7 @@ def _refused(pod: PodSeen) -> Explanation:
     elif owner:
         then = f"it is never started again, and {owner} makes another"
     else:
-        then = "it is never started again, and has to be made anew"
+        then = "it is never started again, and must be recreated"
     remedy = "with the scheduler of mpsd such a pod waits for room instead (docs/operations/on-call.md#why-a-pod-waits)"
     words = f"pod {_name(pod)} failed: kubelet{where} refused it with {quoted(pod.reason)}{said}; {then}; {remedy}"
     return Explanation(Why.REFUSED_BY_KUBELET, words, node=pod.node)
