@@ -43,7 +43,7 @@ def test_a_pod_that_kubelet_was_refused_is_what_happened_lately_with_the_reason(
             line["text"] for line in lately if (line["what"], line["where"]) == ("AllocationRefused", "default/large")
         ]
 
-    assert "no single GPU here has so much left" in eventually(refused, "the refusal is shown")[0]
+    assert "no single GPU here has that much left" in eventually(refused, "the refusal is shown")[0]
 
 
 def waiting(cluster: Cluster, name: str) -> list[Any]:

@@ -22,9 +22,9 @@ def test_a_pod_that_asks_for_more_than_any_gpu_has_is_refused_with_the_reason(cl
     eventually(lambda: cluster.phase("large") == "Failed", "kubelet refuses it")
     status = cluster.pod("large")["status"]
     assert status["reason"] == "UnexpectedAdmissionError"
-    assert "no single GPU here has so much left" in status["message"]
+    assert "no single GPU here has that much left" in status["message"]
     (message,) = eventually(lambda: cluster.events("AllocationRefused"), "the pod is told")
-    assert "no single GPU here has so much left" in message
+    assert "no single GPU here has that much left" in message
     assert not cluster.node().grants
 
 
@@ -84,6 +84,6 @@ def test_a_container_without_kubernetes_gets_nothing_beside_a_kubelet(cluster: C
     asks = {"root": "/run/runc", "id": "c1", "name": "", "environment": {"EGPU": EGPU}}
     status, body = local_api.ask(cluster.run_directory / "mpsd.sock", "POST", "/v1/containers", asks)
     assert status == 400
-    assert json.loads(body)["reasons"] == ["kubelet gives this node's GPUs to pods; write a pod"]
+    assert json.loads(body)["reasons"] == ["kubelet assigns this node's GPUs to pods; create a pod"]
     asks["environment"] = {}
     assert local_api.ask(cluster.run_directory / "mpsd.sock", "POST", "/v1/containers", asks) == (204, b"")
