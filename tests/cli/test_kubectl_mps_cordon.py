@@ -32,7 +32,7 @@ def test_a_gpu_is_taken_out_of_use_and_put_back(world: ClusterWorld) -> None:
         back = world.kubectl_mps("uncordon", "gpu-a1", A1[0])
         assert back.code == 0
         assert world.cordoned("gpu-a1") == []
-        assert back.output.startswith("gpu-a1: gpu0 accepts pods again\n")
+        assert back.output.startswith("gpu-a1: new pods are accepted on gpu0 again\n")
         assert back.row("gpu-a1", "gpu0")[4] == "ready"
 
 

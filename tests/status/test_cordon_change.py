@@ -63,7 +63,7 @@ def test_the_gpus_of_a_domain_go_together_and_that_is_said() -> None:
     ]
     after = node("gpu-a2", "gpu2")
     assert list(effects(after, cordon_change(after, ["gpu2"], cordon=False))) == [
-        "gpu-a2: pods may come to gpu2 again",
+        "gpu-a2: new pods are accepted on gpu2 again",
         "with it, since they share a control daemon: gpu3",
     ]
 

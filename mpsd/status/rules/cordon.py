@@ -114,7 +114,7 @@ def _changed(node: ClusterNode, change: CordonChange, named: str, *, with_pods: 
     if change.cordon:
         yield f"{node.name}: no new pods on {named} from now on; what runs there goes on"
     elif back or not change.gpus:
-        yield f"{node.name}: pods may come to {_labels(node, back) or named} again"
+        yield f"{node.name}: new pods are accepted on {_labels(node, back) or named} again"
     if change.along:
         yield f"with it, since they share a control daemon: {_labels(node, change.along)}"
     if change.cordon and with_pods:
