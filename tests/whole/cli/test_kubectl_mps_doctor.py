@@ -140,8 +140,8 @@ def _(cluster: DoctoredCluster) -> None:
 
 @row(
     "domain-not-ready",
-    "gpu-a1: gpu1 is wedged: no answer to get_server_list; wait: after wedged_limit_s it is ended and started anew, "
-    "its programs with it; ask on that node: mpsd doctor in its ",
+    "gpu-a1: gpu1 is wedged: no answer to get_server_list; wait: after wedged_limit_s it is restarted, "
+    "which ends its programs; ask on that node: mpsd doctor in its ",
 )
 def _(cluster: DoctoredCluster) -> None:
     domains = cluster.node()["status"]["domains"]
