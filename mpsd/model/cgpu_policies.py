@@ -6,7 +6,6 @@ MPS has no weights and no time slices, so a row says what happens instead, and n
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 
 
 class ThreadCap(StrEnum):
@@ -78,8 +77,7 @@ _ROWS = (
         "no cap: programs run at the same time through MPS, where the driver alone would take turns",
     ),
 )
-POLICIES: Mapping[int, ComputePolicy] = MappingProxyType({row.number: row for row in _ROWS})
-
+POLICIES: Mapping[int, ComputePolicy] = {row.number: row for row in _ROWS}
 MOST_INSTANCES = 100  # max_inst: of more than that, the share of one would be less than 1 %, the least that MPS has
 
 
@@ -92,9 +90,8 @@ def policy_for(weight: int, own: int) -> ComputePolicy:
 
 
 def percent_of(share: ThreadCap, weight: int, max_inst: int | None) -> int:
-    """The cap that a share comes to, 1 to 100; over 100 where the weight is more than max_inst.
-
-    max_inst: not None where the share is a part of it, which no policy that loads lacks.
+    """The cap that a share comes to, 1 to 100; over 100 where the weight is more than max_inst. max_inst: not None
+    where the share is a part of it, which no policy that loads lacks.
     """
     if share is ThreadCap.WHOLE or max_inst is None:
         return 100

@@ -3,15 +3,17 @@
 Only the forms that were seen to work on real hardware are written (`model.cuda_limit_parser` has the others).
 """
 
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PARTITIONING, PIPE_DIRECTORY, THREAD_PERCENT
 from mpsd.model.gpu_facts import Capability
 from mpsd.model.problem import Problem
 
-VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
-
-
+NVIDIA_VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+NVIDIA_DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # the driver's libraries that a container gets
+CUDA_CAPABILITIES = ("compute", "utility")  # MPS does not limit what others take (graphics, video)
 DENY_MIB = 8  # a server limit that no context fits under; 0 would mean no limit at all
 
 
@@ -24,10 +26,9 @@ class ClientLimit:
 
 
 def environment(limit: ClientLimit, pipe_directory: str) -> dict[str, str]:
-    """The variables that hold a client to its limit.
-
-    The one entry `0=` is right for every client, whichever GPU it got and however it narrows its devices: the ordinal
-    counts the devices the process sees, and an entry for one it does not see would lift every limit.
+    """The variables that hold a client to its limit. The one entry `0=` is right for every client, whichever GPU it got
+    and however it narrows its devices: the ordinal counts the devices the process sees, and an entry for one it does
+    not see would lift every limit.
     """
     return {
         PIPE_DIRECTORY: pipe_directory,
@@ -37,34 +38,25 @@ def environment(limit: ClientLimit, pipe_directory: str) -> dict[str, str]:
     }
 
 
-def problems_with(
-    limit: ClientLimit, where: str, capability: Capability, card_mib: int, sms: int
-) -> tuple[Problem, ...]:
+_WRITTEN = re.compile(r"0=([1-9][0-9]{0,8})M ([1-9][0-9]?|100)")
+
+
+def limit_in(variables: Mapping[str, str]) -> ClientLimit | None:
+    """The limit that `environment` wrote there; None where it is not there any more."""
+    found = _WRITTEN.fullmatch(f"{variables.get(MEMORY_LIMIT)} {variables.get(THREAD_PERCENT)}")
+    return ClientLimit(int(found[1]), int(found[2])) if found else None
+
+
+def problems_with(limit: ClientLimit, where: str, capability: Capability, card_mib: int, sms: int) -> Iterator[Problem]:
     """Why a client could not start, or would not be held, under this limit on a GPU of `card_mib` MiB and `sms` SMs."""
-    problems = []
-    if not 1 <= limit.thread_percent <= 100:
-        problems.append(
-            Problem("percent-range", where, str(limit.thread_percent), "is no thread percentage", "write 1 to 100")
-        )
-    cost_mib = capability.context_cost_mib(capability.sms_given(min(100, max(1, limit.thread_percent)), sms))
+    percent, memory = limit.thread_percent, f"{limit.memory_mib} MiB"
+    if not 1 <= percent <= 100:
+        yield Problem("percent-range", where, str(percent), "is no thread percentage", "write 1 to 100")
+    cost_mib = capability.context_cost_mib(capability.sms_given(min(100, max(1, percent)), sms))
     if limit.memory_mib <= cost_mib:
-        problems.append(
-            Problem(
-                "memory-below-context",
-                where,
-                f"{limit.memory_mib} MiB",
-                f"does not hold a CUDA context, which takes {cost_mib} MiB on this GPU",
-                f"ask for more than {cost_mib} MiB, or for fewer threads",
-            )
-        )
+        message = f"is too small for a CUDA context, which takes {cost_mib} MiB on this GPU"
+        remedy = f"request more than {cost_mib} MiB, or fewer threads"
+        yield Problem("memory-below-context", where, memory, message, remedy)
     if limit.memory_mib > card_mib:
-        problems.append(
-            Problem(
-                "memory-over-card",
-                where,
-                f"{limit.memory_mib} MiB",
-                f"is more than the GPU's {card_mib} MiB",
-                f"ask for at most {card_mib} MiB",
-            )
-        )
-    return tuple(problems)
+        message, remedy = f"is more than the GPU's {card_mib} MiB", f"request at most {card_mib} MiB"
+        yield Problem("memory-over-card", where, memory, message, remedy)

@@ -4,26 +4,26 @@ Names and units are an interface, those of model.node_status where they mean the
 What is not known is None, and never zero.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from mpsd.model.conditions import CONDITION, REASONS_OF_DOMAINS, Truth
-from mpsd.model.domain import Domain, State, unknown_cordons
+from mpsd.model.domain import unknown_cordons
 from mpsd.model.names import HEARTBEAT_S, STALE_S
 from mpsd.model.problem import shown
 from mpsd.model.times import lasting
 
 if TYPE_CHECKING:  # as in model.grants
-    from mpsd.model.node_status import CardStatus, NodeStatus
+    from mpsd.model.mpsnode import ReportedDomain, ReportedGpu
+    from mpsd.model.node_status import CardStatus, DomainStatus, GpuStatus, NodeStatus
 
 
 class GpuRow(msgspec.Struct, frozen=True, gc=False):
-    """A GPU. node: empty where it is this machine. domain, state: None where no control daemon holds the GPU.
-
-    cordoned: an operator has asked that it takes no new pods, or that a GPU of its domain does.
+    """A GPU. node: empty where it is this machine. domain, state: None where no control daemon holds the GPU. cordoned:
+    an operator has asked that it takes no new pods, or that a GPU of its domain does.
     """
 
     node: str
@@ -47,11 +47,9 @@ class GpuRow(msgspec.Struct, frozen=True, gc=False):
 
 class DomainRow(msgspec.Struct, frozen=True, gc=False):
     """A control daemon and its GPUs. since: seconds since 1970. suspects: pods that each of the last faults affected,
-    and how many faults that were.
-
-    context_mib: what a context costs there, as the canary measured it. doubt: what else it found, empty where nothing.
-    version: of the `mpsd control` that holds it; empty where it is not reported. faults: of this boot; last_fault:
-    seconds since 1970; None where there was none, or where it is not reported.
+    and how many faults that were. context_mib: what a context costs there, as the canary measured it. doubt: what else
+    it found, empty where nothing. version: of the `mpsd control` that holds it; empty where it is not reported. faults:
+    of this boot; last_fault: seconds since 1970; None where there was none, or where it is not reported.
     """
 
     node: str
@@ -86,9 +84,9 @@ class GrantRow(msgspec.Struct, frozen=True):
     pod: str | None
     memory_mib: int | None
     thread_percent: int | None
-    reserved_percent: int | None
     used_mib: int | None
     clients: int | None
+    reserved_percent: int | None = None
     container: str | None = None
     pid: int | None = None
     command: str = ""
@@ -97,79 +95,77 @@ class GrantRow(msgspec.Struct, frozen=True):
     cards: tuple["CardStatus", ...] = ()
     violations: "PodViolations | None" = None
 
-    @property
-    def is_uneven(self) -> bool:
-        """Whether it has more of one GPU than of another."""
-        return len({card.memory_mib for card in self.cards}) > 1
 
-
-def gpu_rows(node: "NodeStatus") -> tuple[GpuRow, ...]:
-    """The GPUs of this machine."""
-    domains = {domain.name: domain for domain in node.domains}
-    rows = []
-    for gpu in node.gpus:
-        domain = domains.get(gpu.domain or "")
-        rows.append(
-            GpuRow(
-                node="",
-                uuid=gpu.uuid,
-                label=gpu.label,
-                name=gpu.name,
-                domain=gpu.domain,
-                state=domain.state.value if domain else None,
-                cordoned=False,  # the state says so here
-                restarts=domain.restarts if domain else None,
-                memory_mib=gpu.memory_mib,
-                promised_mib=gpu.promised_mib,
-                granted_mib=gpu.granted_mib,
-                granted_percent=gpu.granted_percent,
-                used_mib=gpu.used_mib,
-                clients=gpu.clients,
-                context_mib=domain.canary.context_mib if domain and domain.canary else None,
-                promised_percent=gpu.promised_percent,
-                promised_clients=gpu.promised_clients,
-            )
-        )
-    return tuple(rows)
-
-
-def domain_rows(node: "NodeStatus") -> tuple[DomainRow, ...]:
-    """The domains of this machine."""
-    return tuple(
-        DomainRow(
-            node="",
-            name=domain.name,
-            gpus=domain.gpus,
-            state=domain.state.value,
-            since=domain.since,
-            reason=domain.reason,
-            restarts=domain.restarts,
-            suspects=tuple((one.pod, one.faults) for one in domain.faults.suspects),
-            context_mib=domain.canary.context_mib if domain.canary else None,
-            doubt=(domain.canary.problem or domain.canary.warning) if domain.canary else "",
-            version=domain.version,
-            faults=domain.faults.count or None,
-            last_fault=domain.faults.last,
-        )
-        for domain in node.domains
+def gpu_row(
+    gpu: "GpuStatus | ReportedGpu", label: str, name: str, domain: DomainRow | None, node: str = "", *, cordoned: bool
+) -> GpuRow:
+    return GpuRow(
+        node=node,
+        uuid=gpu.uuid or "",
+        label=label,
+        name=name,
+        domain=domain.name if domain else None,
+        state=domain.state if domain else None,
+        cordoned=cordoned,
+        restarts=domain.restarts if domain else None,
+        memory_mib=gpu.memory_mib,
+        promised_mib=gpu.promised_mib,
+        granted_mib=gpu.granted_mib,
+        granted_percent=gpu.granted_percent,
+        used_mib=gpu.used_mib,
+        clients=gpu.clients,
+        context_mib=domain.context_mib if domain else None,
+        promised_percent=gpu.promised_percent,
+        promised_clients=gpu.promised_clients,
     )
 
 
+def domain_row(
+    domain: "DomainStatus | ReportedDomain", since: float | None, last_fault: float | None, node: str = ""
+) -> DomainRow:
+    """since, last_fault: seconds since 1970."""
+    canary, faults = domain.canary, domain.faults
+    return DomainRow(
+        node=node,
+        name=domain.name or "",
+        gpus=tuple(domain.gpus or ()),
+        state=str(domain.state or "unknown"),
+        since=since,
+        reason=domain.reason or "",
+        restarts=domain.restarts,
+        suspects=tuple([(one.pod or "", one.faults) for one in (faults.suspects if faults else None) or ()]),
+        context_mib=canary.context_mib if canary else None,
+        doubt=(canary.problem or canary.warning or "") if canary else "",
+        version=domain.version or "",
+        faults=(faults.count or None) if faults else None,
+        last_fault=last_fault,
+    )
+
+
+def gpu_rows(node: "NodeStatus") -> tuple[GpuRow, ...]:
+    """The GPUs of this machine. None is `cordoned`: here its state shows that."""
+    domains = {domain.name: domain for domain in domain_rows(node)}
+    return tuple(gpu_row(gpu, gpu.label, gpu.name, domains.get(gpu.domain or ""), cordoned=False) for gpu in node.gpus)
+
+
+def domain_rows(node: "NodeStatus") -> tuple[DomainRow, ...]:
+    return tuple(domain_row(domain, domain.since, domain.faults.last) for domain in node.domains)
+
+
 def grant_rows(node: "NodeStatus") -> tuple[GrantRow, ...]:
-    """The grants of this machine."""
     labels = {gpu.uuid: gpu.label for gpu in node.gpus}
     return tuple(
         GrantRow(
-            node="",
-            id=grant.id,
-            gpus=grant.gpus,
-            labels=tuple(labels.get(uuid, uuid) for uuid in grant.gpus),
-            pod=None if grant.pod is None else f"{grant.namespace}/{grant.pod}",
-            memory_mib=grant.memory_mib,
-            thread_percent=grant.thread_percent,
+            "",
+            grant.id,
+            grant.gpus,
+            tuple(labels.get(uuid, uuid) for uuid in grant.gpus),
+            None if grant.pod is None else f"{grant.namespace}/{grant.pod}",
+            grant.memory_mib,
+            grant.thread_percent,
+            grant.used_mib,
+            grant.clients,
             reserved_percent=max((card.reserved_percent for card in grant.cards), default=None),
-            used_mib=grant.used_mib,
-            clients=grant.clients,
             container=grant.container_name or grant.container[:12] if grant.container else None,
             pid=grant.holder_pid,
             command=grant.command,
@@ -184,24 +180,12 @@ def grant_rows(node: "NodeStatus") -> tuple[GrantRow, ...]:
 def pod_rows(node: "ClusterNode") -> tuple[GrantRow, ...]:
     """The pods of a node of the cluster, as `grant_rows` has those of this machine."""
     labels = node.labels
-    return tuple(
-        [
-            GrantRow(
-                node=pod.node,
-                id=pod.uid,
-                gpus=pod.gpus,
-                labels=tuple([labels.get(uuid, uuid) for uuid in pod.gpus]),
-                pod=f"{pod.namespace}/{pod.pod}",
-                memory_mib=pod.memory_mib,
-                thread_percent=pod.thread_percent,
-                reserved_percent=pod.reserved_percent,
-                used_mib=pod.used_mib,
-                clients=pod.clients,
-                violations=pod.violations,
-            )
-            for pod in node.pods or ()
-        ]
-    )
+    rows = []
+    for pod in node.pods or ():
+        own, name = tuple([labels.get(uuid, uuid) for uuid in pod.gpus]), f"{pod.namespace}/{pod.pod}"
+        amounts = pod.memory_mib, pod.thread_percent, pod.used_mib, pod.clients, pod.reserved_percent
+        rows.append(GrantRow(pod.node, pod.uid, pod.gpus, own, name, *amounts, violations=pod.violations))
+    return tuple(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +209,7 @@ class KindCount:
 
 @dataclass(frozen=True, slots=True)
 class ShownViolation:
-    """A violation. at: seconds since 1970. action: what the policy has done about it. namespace, pod: empty where none
-    is known.
-    """
+    """A violation. at: seconds since 1970. action: what the policy has done. namespace, pod: empty where not known."""
 
     at: float | None
     kind: str
@@ -243,17 +225,11 @@ class PodViolations:
     counts: tuple[KindCount, ...] = ()
     last: ShownViolation | None = None
 
-    @property
-    def total(self) -> int | None:
-        return total(one.count for one in self.counts)
-
 
 @dataclass(frozen=True, slots=True)
 class ShownViolations:
-    """The violations of everybody on a node, pods that are gone too.
-
-    since: seconds since 1970, when its agent began to watch. pods: that have a grant and broke their limits; not all of
-    them are reported. last: the newest last.
+    """The violations of everybody on a node, pods that are gone too. since: seconds since 1970, when its agent began to
+    watch. pods: that have a grant and broke their limits; not all of them are reported. last: the newest last.
     """
 
     since: float | None
@@ -261,15 +237,10 @@ class ShownViolations:
     counts: tuple[KindCount, ...]
     last: tuple[ShownViolation, ...]
 
-    @property
-    def total(self) -> int | None:
-        return total(one.count for one in self.counts)
-
 
 class PodStatus(msgspec.Struct, frozen=True, gc=False):
-    """What a pod got, memory on each of its GPUs (UUIDs). used_mib: on the GPU where it uses most.
-
-    violations: None where its node does not report them.
+    """What a pod got, memory on each of its GPUs (UUIDs). used_mib: on the GPU where it uses most. violations: None
+    where its node does not report them.
     """
 
     node: str
@@ -288,7 +259,6 @@ class PodStatus(msgspec.Struct, frozen=True, gc=False):
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
     """A node of a cluster. ready: it has reported of late that every GPU takes programs; a cordoned one takes none.
-
     told_at: of its last report, seconds since 1970, None where there is none. stale: too long ago to be believed.
     cordoned: as in the spec, UUIDs or `all`. pods None: the node does not know. unreadable: what is wrong with the
     object, a sentence each. version: of the agent's mpsd; empty where an older one does not report it. violations: None
@@ -316,7 +286,6 @@ class ClusterNode:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The GPUs' labels by UUID."""
         return {gpu.uuid: gpu.label for gpu in self.gpus}
 
     @property
@@ -342,27 +311,10 @@ def is_stale(told_at: float | None, now: float) -> bool:
     return told_at is not None and now - told_at > STALE_S
 
 
-def is_ready(
-    told_at: float | None, stale: bool, states: Sequence[str | None], conditions: Iterable[ConditionStatus]
-) -> bool:
-    """states: of the domain of each GPU, None where no control daemon holds it."""
-    return (
-        told_at is not None
-        and not stale
-        and bool(states)
-        and all(state == State.READY for state in states)
-        and any(one.type == CONDITION and one.status == Truth.TRUE for one in conditions)
-    )
-
-
 def total(amounts: Iterable[int | None]) -> int | None:
     """The sum; None as soon as one is not known."""
-    found = 0
-    for amount in amounts:
-        if amount is None:
-            return None
-        found += amount
-    return found
+    found = [*amounts]
+    return None if None in found else sum(filter(None, found))
 
 
 # Sentences about a node; each begins with its name, for it is read in a list of many nodes.
@@ -371,12 +323,12 @@ def total(amounts: Iterable[int | None]) -> int | None:
 def silence(node: ClusterNode, now: float) -> str | None:
     """Why what is shown of a node may be out of date; None where it has reported of late."""
     if node.told_at is None:
-        return f"{node.name} has reported nothing yet; see whether a pod of the DaemonSet mpsd-agent runs there"
+        return f"{node.name} has reported nothing yet; check that a pod of the DaemonSet mpsd-agent runs there"
     if not node.stale:
         return None
-    how_long = f"for {lasting(now - node.told_at)}, and should every {lasting(HEARTBEAT_S)}"
+    silent = f"has reported nothing for {lasting(now - node.told_at)} (expected every {lasting(HEARTBEAT_S)})"
     why = "its agent does not run, or does not reach the API server"
-    return f"{node.name} has reported nothing {how_long}: {why}; its last report is shown"
+    return f"{node.name} {silent}: {why}; its last report is shown"
 
 
 def troubles(node: ClusterNode, now: float) -> Iterator[str]:
@@ -387,9 +339,8 @@ def troubles(node: ClusterNode, now: float) -> Iterator[str]:
         if one.status != Truth.TRUE and one.reason not in REASONS_OF_DOMAINS:
             since = "" if one.since is None else f" for {lasting(now - one.since)}"
             yield f"{node.name}: {one.type} is {one.status}{since}, {one.reason}: {one.message}"
-    known = [Domain(domain.name, domain.gpus) for domain in node.domains]
-    for stranger in unknown_cordons(frozenset(node.cordoned), known) if known else ():
-        yield f"{node.name}: spec.cordoned names {shown(stranger)}, which is no GPU of this node"
+    for stranger in unknown_cordons(frozenset(node.cordoned), node.domains) if node.domains else ():
+        yield f"{node.name}: spec.cordoned names {shown(stranger)}, which is not a GPU of this node"
     if node.unreadable:
         more = f" (and {len(node.unreadable) - 1} more)" if len(node.unreadable) > 1 else ""
         yield f"{node.name}: its MPSNode cannot be read: {node.unreadable[0]}{more}"

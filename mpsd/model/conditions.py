@@ -3,15 +3,15 @@
 True means that every GPU which is not cordoned takes pods; the reason is the worst of what keeps others from it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from mpsd.model.domain import State, after_is
+from mpsd.model.domain import DRAINS, State, after_is
 
 if TYPE_CHECKING:  # as in model.grants
-    from mpsd.model.node_view import DomainView, NodeView
+    from mpsd.model.node_view import NodeView
 
 CONDITION = "MPSReady"
 
@@ -39,52 +39,39 @@ _REASONS: Mapping[State, str] = {
     State.FAULT: "DomainFault",
     State.STARTING: "DomainStarting",
 }
-_CORDONED = frozenset({State.DRAINING, State.DRAINED})
-REASONS_OF_DOMAINS = frozenset({*_REASONS.values(), "Cordoned"})  # reasons that each domain's own state says too
+REASONS_OF_DOMAINS = frozenset({*_REASONS.values(), "Cordoned"})  # reasons that each domain's own state shows too
 
 
 def mps_ready(view: "NodeView") -> Condition:
     """The condition that a look at the node leads to."""
     served = {uuid for domain in view.domains for uuid in domain.record.gpus}
     missing = [gpu.label for gpu in view.gpus if gpu.uuid not in served]
+    whole = len(view.domains)
     if not view.gpus:
         return Condition(Truth.FALSE, "NoGPUs", "the driver shows no GPU that MPS can share")
     if missing:
-        what = f"no control daemon has said anything of {', '.join(missing)}"
-        return Condition(Truth.FALSE, "ControlAbsent", f"{what}; see whether mps-control-daemon runs on this node")
+        message = f"no control daemon has reported {', '.join(missing)}"
+        return Condition(Truth.FALSE, "ControlAbsent", f"{message}; check that mps-control-daemon runs on this node")
     for state, reason in _REASONS.items():
-        troubled = [domain for domain in view.domains if domain.state is state]
-        if troubled:
-            return Condition(Truth.FALSE, reason, _troubles(troubled, view.domains))
+        if troubled := [domain for domain in view.domains if domain.state is state]:
+            named = [(f"{one.name} is {after_is(state)}", one.record.reason) for one in troubled]
+            what = [f"{trouble}: {why}" if why else trouble for trouble, why in named]
+            ready = sum(domain.state is State.READY for domain in view.domains)
+            return Condition(Truth.FALSE, reason, "; ".join([f"{ready} of {whole} domains serve", *what]))
     if view.unknown:
         return Condition(Truth.UNKNOWN, "NotSeen", "; ".join(view.unknown))
-    return _well(view.domains)
-
-
-def _well(domains: Sequence["DomainView"]) -> Condition:
-    cordoned = [domain.name for domain in domains if domain.state in _CORDONED]
-    if len(cordoned) == len(domains):
+    cordoned = [domain.name for domain in view.domains if domain.state in DRAINS]
+    if len(cordoned) == whole:
         return Condition(Truth.FALSE, "Cordoned", "every GPU is cordoned (spec.cordoned of the MPSNode)")
+    serving = f"{whole - len(cordoned)} of {whole} domains serve"
     if cordoned:
-        message = f"{len(domains) - len(cordoned)} of {len(domains)} domains serve; cordoned: {', '.join(cordoned)}"
-        return Condition(Truth.TRUE, "SomeCordoned", message)
-    return Condition(Truth.TRUE, "AllServe", f"{len(domains)} of {len(domains)} domains serve")
-
-
-def _troubles(troubled: Sequence["DomainView"], domains: Sequence["DomainView"]) -> str:
-    """Each domain with its reason, which says more than the number of them."""
-    serving = sum(domain.state is State.READY for domain in domains)
-    each = "; ".join(
-        f"{domain.name} is {after_is(domain.state)}" + (f": {domain.record.reason}" if domain.record.reason else "")
-        for domain in troubled
-    )
-    return f"{serving} of {len(domains)} domains serve; {each}"
+        return Condition(Truth.TRUE, "SomeCordoned", f"{serving}; cordoned: {', '.join(cordoned)}")
+    return Condition(Truth.TRUE, "AllServe", serving)
 
 
 def condition_object(condition: Condition, before: Mapping[str, Any] | None, now: str) -> dict[str, Any]:
     """As Kubernetes keeps it. before: the one that it keeps now, None where it has none. now: RFC 3339."""
-    same = before is not None and before.get("status") == condition.status.value
-    since = before.get("lastTransitionTime") if before and same else None
+    since = before.get("lastTransitionTime") if before and before.get("status") == condition.status.value else None
     return {
         "type": CONDITION,
         "status": condition.status.value,
@@ -101,17 +88,11 @@ def condition_in(thing: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def node_status_patch(condition: dict[str, Any], count: str, gpus: int, now: str, former: str) -> dict[str, Any]:
-    """A strategic merge patch of a Node's status, which touches our condition and our resource and nothing else.
-
-    count: the name of the resource that says how many GPUs there are, `policy.resources.count`; former: the one that
-    it had when this was last told, empty where that is not known.
+    """A strategic merge patch of a Node's status, which touches our condition and our resource and nothing else. count:
+    the resource whose amount is the number of GPUs, `policy.resources.count`; former: the one that it had when this was
+    last reported, empty where that is not known.
     """
     amount: dict[str, str | None] = {former: None} if former and former != count else {}
     amount[count] = str(gpus)
-    return {
-        "status": {
-            "conditions": [condition | {"lastHeartbeatTime": now}],
-            "capacity": amount,
-            "allocatable": amount,
-        }
-    }
+    conditions = [condition | {"lastHeartbeatTime": now}]
+    return {"status": {"conditions": conditions, "capacity": amount, "allocatable": amount}}

@@ -14,11 +14,11 @@ MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREAD_PERCENT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 PIPE_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
 PARTITIONING = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING"
-VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-VARIABLES = (MEMORY_LIMIT, THREAD_PERCENT, PIPE_DIRECTORY, PARTITIONING, VISIBLE_DEVICES)  # all that decide of a limit
+CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+# All that decide of a limit.
+VARIABLES = (MEMORY_LIMIT, THREAD_PERCENT, PIPE_DIRECTORY, PARTITIONING, CUDA_VISIBLE_DEVICES)
 
 _UNLIMITED_BYTES = 2**64 - 1
-_MOST_DIGITS = 20  # of a number below that
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,11 @@ MemoryReading = Unset | Limited | Lifted | Unusable
 
 _ENTRY = re.compile(r"(?P<device>\S+?) *= *(?P<amount>.*)", re.DOTALL)
 _AMOUNT = re.compile(r"(?P<minus>-?)(?P<digits>[0-9]+)(?P<unit>.?)", re.DOTALL)
-_UNIT_BYTES = {"g": 1024**3, "m": 1024**2}
 
 
 def memory_limit_as_read(value: str | None, visible_uuids: Sequence[str]) -> MemoryReading:
-    """What libcuda makes of CUDA_MPS_PINNED_DEVICE_MEM_LIMIT in a process that sees these GPUs, in this order.
-
-    Every row was read off driver 580.159.04; None stands for a variable that is not set.
+    """What libcuda makes of CUDA_MPS_PINNED_DEVICE_MEM_LIMIT in a process that sees these GPUs, in this order. Every
+    row was read off driver 580.159.04; None stands for a variable that is not set.
     """
     if not value:
         return Unset()
@@ -66,7 +64,7 @@ def memory_limit_as_read(value: str | None, visible_uuids: Sequence[str]) -> Mem
         match = _ENTRY.fullmatch(entry)
         if match is None:
             return Lifted(f"the entry {shown(entry)} is not device=amount")
-        ordinal = _ordinal(match["device"], visible_uuids)
+        ordinal = _ordinal(match["device"], visible_uuids, len("GPU-") + 8)
         if ordinal is None:
             return Lifted(f"the entry {shown(entry)} names a GPU that the process does not see")
         amount = _amount_bytes(match["amount"])
@@ -76,12 +74,14 @@ def memory_limit_as_read(value: str | None, visible_uuids: Sequence[str]) -> Mem
     return Limited(limits) if limits else Lifted("there is no entry in it")
 
 
-def _ordinal(device: str, visible_uuids: Sequence[str]) -> int | None:
-    """The position of the named device among the visible ones; None when it is not one of them."""
+def _ordinal(device: str, uuids: Sequence[str], shortest: int) -> int | None:
+    """The position of the device with this ordinal, or with this start of a UUID, of `shortest` characters or more.
+    None when there is no such one, or more than one.
+    """
     if device.isascii() and device.isdigit():
         ordinal = _whole(device)
-        return ordinal if ordinal < len(visible_uuids) else None
-    matching = [n for n, uuid in enumerate(visible_uuids) if len(device) >= len("GPU-") + 8 and uuid.startswith(device)]
+        return ordinal if ordinal < len(uuids) else None
+    matching = [n for n, uuid in enumerate(uuids) if len(device) >= shortest and uuid.startswith(device)]
     return matching[0] if len(matching) == 1 else None
 
 
@@ -92,7 +92,7 @@ def _amount_bytes(amount: str) -> int | Lifted | Unusable:
         return Lifted(f"the amount {shown(amount)} is none")
     if match["unit"] in {".", "t", "T"}:
         return Unusable(f"the amount {shown(amount)} leaves no room for a context")
-    unit_bytes = _UNIT_BYTES.get(match["unit"].lower())
+    unit_bytes = {"g": 1024**3, "m": 1024**2}.get(match["unit"].lower())
     if unit_bytes is None:
         return Lifted(f"the amount {shown(amount)} has no unit that counts; M and G do")
     return _UNLIMITED_BYTES if match["minus"] else min(number * unit_bytes, _UNLIMITED_BYTES)
@@ -100,32 +100,22 @@ def _amount_bytes(amount: str) -> int | Lifted | Unusable:
 
 def _whole(digits: str) -> int:
     """The number; those beyond 64 bits are all alike, so that one of thousands of digits is read like any other."""
-    return int(digits.lstrip("0")[:_MOST_DIGITS] or "0")
+    return int(digits.lstrip("0")[:20] or "0")
 
 
 def visible_devices(value: str | None, uuids: Sequence[str]) -> tuple[str, ...]:
-    """What CUDA_VISIBLE_DEVICES leaves of these GPUs, in its order; None stands for a variable that is not set.
-
-    As the CUDA programming guide has it: the first entry that is no device hides itself and everything after it.
+    """What CUDA_VISIBLE_DEVICES leaves of these GPUs, in its order; None stands for a variable that is not set. As the
+    CUDA programming guide has it: the first entry that is no device hides itself and everything after it.
     """
     if value is None:
         return tuple(uuids)
     visible: list[str] = []
     for entry in value.split(","):
-        uuid = _named(entry.strip(), uuids)
-        if uuid is None or uuid in visible:
+        ordinal = _ordinal(entry.strip(), uuids, len("GPU-"))
+        if ordinal is None or uuids[ordinal] in visible:
             break
-        visible.append(uuid)
+        visible.append(uuids[ordinal])
     return tuple(visible)
-
-
-def _named(entry: str, uuids: Sequence[str]) -> str | None:
-    """The GPU with this ordinal or this start of a UUID; None when there is no such one, or more than one."""
-    if entry.isascii() and entry.isdigit():
-        ordinal = _whole(entry)
-        return uuids[ordinal] if ordinal < len(uuids) else None
-    matching = [uuid for uuid in uuids if entry.startswith("GPU-") and uuid.startswith(entry)]
-    return matching[0] if len(matching) == 1 else None
 
 
 def thread_percent_as_read(value: str | None) -> float:

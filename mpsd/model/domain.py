@@ -4,12 +4,17 @@ A transition that is not in the table does not happen; what was seen is turned i
 the most serious first.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from mpsd.model.problem import InvalidInput, Problem
+
+if TYPE_CHECKING:  # as in model.grants
+    from mpsd.model.cluster_status import DomainRow
+    from mpsd.model.grants import Gpu
+    from mpsd.model.policy import Policy, Restarts
 
 
 class ServerStatus(StrEnum):
@@ -18,12 +23,6 @@ class ServerStatus(StrEnum):
     ACTIVE = "ACTIVE"
     FAULT = "FAULT"
     GONE = "GONE"
-
-
-if TYPE_CHECKING:  # as in model.grants
-    from mpsd.model.policy import Restarts
-
-UNANSWERED_BEFORE_WEDGED = 3
 
 
 class State(StrEnum):
@@ -38,23 +37,22 @@ class State(StrEnum):
 
 
 def after_is(state: str) -> str:
-    """A state as it reads after `is`, also one that a newer mpsd has told of."""
+    """A state as it reads after `is`, also one that a newer mpsd has reported."""
     return "in fault" if state == State.FAULT else str(state)
 
 
 _REMEDIES: dict[str, str] = {
     State.REFUSED: "mpsd retries by itself once that is fixed",
-    State.DOWN: "it is started again by itself; log/control.log beside its record says why it ended",
-    State.WEDGED: "wait: after wedged_limit_s it is restarted, which ends its programs",
-    State.FAULT: "wait: mpsd ends what lingers after fault_grace_s, and it serves again",
-    State.STARTING: "fix what the reason says; it serves by itself then",
+    State.DOWN: "mpsd restarts it; log/control.log in the domain's folder says why it ended",
+    State.WEDGED: "wait: after wedged_limit_s the daemon is restarted, which terminates its programs",
+    State.FAULT: "wait: after fault_grace_s mpsd kills the processes that remain, and the GPU serves again",
+    State.STARTING: "wait; if the reason names an error, fix it",
 }
 
 
 def remedy(state: str, reason: str) -> str:
-    """What to do about a domain in this state for this reason (empty where none is said).
-
-    Empty where there is nothing to do: it serves, or is about to, or somebody has asked that it does not.
+    """What to do about a domain in this state for this reason (empty where none is known); empty where it serves, is
+    about to, or is drained on request.
     """
     return _REMEDIES.get(state, "") if reason or state != State.STARTING else ""
 
@@ -76,44 +74,30 @@ class DomainEvent(StrEnum):
     CLIENTS_AGAIN = "clients or grants again"
 
 
-TRANSITIONS: dict[tuple[State, DomainEvent], State] = {
-    (State.STARTING, DomainEvent.OBSTACLE_SEEN): State.REFUSED,
-    (State.STARTING, DomainEvent.DAEMON_GONE): State.DOWN,
-    (State.STARTING, DomainEvent.UNANSWERED): State.WEDGED,
-    (State.STARTING, DomainEvent.DRAIN_ASKED): State.DRAINING,
-    (State.STARTING, DomainEvent.SERVER_FAULT): State.FAULT,
-    (State.STARTING, DomainEvent.SETTLED): State.READY,
-    (State.READY, DomainEvent.DAEMON_GONE): State.DOWN,
-    (State.READY, DomainEvent.UNANSWERED): State.WEDGED,
-    (State.READY, DomainEvent.NO_SERVER): State.STARTING,
-    (State.READY, DomainEvent.SERVER_FAULT): State.FAULT,
-    (State.READY, DomainEvent.DRAIN_ASKED): State.DRAINING,
-    (State.FAULT, DomainEvent.DAEMON_GONE): State.DOWN,
-    (State.FAULT, DomainEvent.UNANSWERED): State.WEDGED,
-    (State.FAULT, DomainEvent.NO_SERVER): State.STARTING,
-    (State.FAULT, DomainEvent.SERVER_ACTIVE): State.READY,
-    (State.FAULT, DomainEvent.DRAIN_ASKED): State.DRAINING,
-    (State.WEDGED, DomainEvent.DAEMON_GONE): State.DOWN,
-    (State.WEDGED, DomainEvent.DRAIN_ASKED): State.DRAINING,
-    (State.WEDGED, DomainEvent.SERVER_FAULT): State.FAULT,
-    (State.WEDGED, DomainEvent.SETTLED): State.READY,
-    (State.WEDGED, DomainEvent.ANSWERED): State.STARTING,
-    (State.DRAINING, DomainEvent.DAEMON_GONE): State.DOWN,
-    (State.DRAINING, DomainEvent.UNANSWERED): State.WEDGED,
-    (State.DRAINING, DomainEvent.DRAIN_WITHDRAWN): State.READY,
-    (State.DRAINING, DomainEvent.NO_CLIENTS): State.DRAINED,
-    (State.DRAINED, DomainEvent.DAEMON_GONE): State.DOWN,
-    (State.DRAINED, DomainEvent.UNANSWERED): State.WEDGED,
-    (State.DRAINED, DomainEvent.DRAIN_WITHDRAWN): State.STARTING,
-    (State.DRAINED, DomainEvent.CLIENTS_AGAIN): State.DRAINING,
-    (State.DOWN, DomainEvent.OBSTACLE_SEEN): State.REFUSED,
-    (State.DOWN, DomainEvent.DAEMON_STARTED): State.STARTING,
-    (State.REFUSED, DomainEvent.OBSTACLE_GONE): State.STARTING,
-    (State.REFUSED, DomainEvent.DAEMON_GONE): State.DOWN,
-}
-
 SERVING = frozenset({State.READY})  # new programs may start
+DRAINS = frozenset({State.DRAINING, State.DRAINED})
 ANSWERING = frozenset({State.READY, State.FAULT, State.DRAINING})  # commands are answered
+
+_MOVES: tuple[tuple[DomainEvent, State, Collection[State]], ...] = (  # an event, and the state it leads to from others
+    (DomainEvent.OBSTACLE_SEEN, State.REFUSED, {State.STARTING, State.DOWN}),
+    (DomainEvent.OBSTACLE_GONE, State.STARTING, {State.REFUSED}),
+    (DomainEvent.DAEMON_GONE, State.DOWN, set(State) - {State.DOWN}),
+    (DomainEvent.DAEMON_STARTED, State.STARTING, {State.DOWN}),
+    (DomainEvent.UNANSWERED, State.WEDGED, {State.STARTING, *ANSWERING, State.DRAINED}),
+    (DomainEvent.ANSWERED, State.STARTING, {State.WEDGED}),
+    (DomainEvent.SETTLED, State.READY, {State.STARTING, State.WEDGED}),
+    (DomainEvent.NO_SERVER, State.STARTING, {State.READY, State.FAULT}),
+    (DomainEvent.SERVER_FAULT, State.FAULT, {State.STARTING, State.READY, State.WEDGED}),
+    (DomainEvent.SERVER_ACTIVE, State.READY, {State.FAULT}),
+    (DomainEvent.DRAIN_ASKED, State.DRAINING, {State.STARTING, State.READY, State.FAULT, State.WEDGED}),
+    (DomainEvent.DRAIN_WITHDRAWN, State.READY, {State.DRAINING}),
+    (DomainEvent.DRAIN_WITHDRAWN, State.STARTING, {State.DRAINED}),
+    (DomainEvent.NO_CLIENTS, State.DRAINED, {State.DRAINING}),
+    (DomainEvent.CLIENTS_AGAIN, State.DRAINING, {State.DRAINED}),
+)
+TRANSITIONS: dict[tuple[State, DomainEvent], State] = {
+    (state, event): target for state in State for event, target, sources in _MOVES if state in sources
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,65 +125,45 @@ class DaemonView:
 
 
 def events_of(seen: DaemonView) -> tuple[DomainEvent, ...]:
-    """Everything that this look says, the most serious first."""
+    """Everything that this look shows, the most serious first."""
     if seen.obstacle:
         return (DomainEvent.OBSTACLE_SEEN,)
     if not seen.alive:
         return (DomainEvent.DAEMON_GONE, DomainEvent.OBSTACLE_GONE)
-    said = [DomainEvent.OBSTACLE_GONE, DomainEvent.DAEMON_STARTED]
-    if seen.unanswered >= UNANSWERED_BEFORE_WEDGED:
-        said.append(DomainEvent.UNANSWERED)
-    elif seen.unanswered == 0 and seen.server is not None:
-        said.extend(_events_of_answers(seen))
-    return tuple(said)
-
-
-def _events_of_answers(seen: DaemonView) -> list[DomainEvent]:
-    said = []
-    if not seen.drain_asked:
-        said.append(DomainEvent.DRAIN_WITHDRAWN)
-    elif seen.settled:  # before SETTLED, so that a domain that comes up does not serve for a moment
-        said.append(DomainEvent.DRAIN_ASKED)
-    if seen.no_server:
-        said.append(DomainEvent.NO_SERVER)
-    if seen.settled and seen.server is ServerStatus.FAULT:
-        said.append(DomainEvent.SERVER_FAULT)
-    if seen.settled:
-        said.append(DomainEvent.SETTLED)
-    said.append(DomainEvent.ANSWERED)
-    if seen.server is not ServerStatus.FAULT:
-        said.append(DomainEvent.SERVER_ACTIVE)
-    if seen.clients == 0 and not seen.granted:
-        said.append(DomainEvent.NO_CLIENTS)
-    elif seen.clients is not None:
-        said.append(DomainEvent.CLIENTS_AGAIN)
-    return said
+    answered = seen.unanswered == 0 and seen.server is not None
+    faulty = seen.server is ServerStatus.FAULT
+    happened = {
+        DomainEvent.OBSTACLE_GONE: True,
+        DomainEvent.DAEMON_STARTED: True,
+        DomainEvent.UNANSWERED: seen.unanswered >= 3,
+        DomainEvent.DRAIN_WITHDRAWN: answered and not seen.drain_asked,
+        # Before SETTLED, so that a domain that comes up does not serve for a moment.
+        DomainEvent.DRAIN_ASKED: answered and seen.drain_asked and seen.settled,
+        DomainEvent.NO_SERVER: answered and seen.no_server,
+        DomainEvent.SERVER_FAULT: answered and seen.settled and faulty,
+        DomainEvent.SETTLED: answered and seen.settled,
+        DomainEvent.ANSWERED: answered,
+        DomainEvent.SERVER_ACTIVE: answered and not faulty,
+        DomainEvent.NO_CLIENTS: answered and seen.clients == 0 and not seen.granted,
+        DomainEvent.CLIENTS_AGAIN: answered and seen.clients is not None and (seen.clients > 0 or seen.granted),
+    }
+    return tuple(event for event, so in happened.items() if so)
 
 
 def next_state(state: State, seen: DaemonView) -> State:
     """The state after this look: at most one step of the table."""
-    for event in events_of(seen):
-        if (state, event) in TRANSITIONS:
-            return TRANSITIONS[state, event]
-    return state
+    return next((TRANSITIONS[state, event] for event in events_of(seen) if (state, event) in TRANSITIONS), state)
 
 
 def restart_delay_s(restarts_in_a_row: int, restarts: "Restarts") -> float:
     """Seconds to wait before the next start: none the first time, then doubling up to the longest."""
-    if restarts_in_a_row == 0:
-        return 0.0
-    doublings = min(restarts_in_a_row - 1, 32)
-    return min(restarts.longest_s, restarts.first_s * 2.0**doublings)
+    doubled_s = restarts.first_s * 2.0 ** min(restarts_in_a_row - 1, 32)
+    return min(restarts.longest_s, doubled_s) if restarts_in_a_row else 0.0
 
 
 # -- which GPUs share a control daemon ---------------------------------------------------------------------------------
-#
 # A GPU that the policy does not put beside others has a daemon to itself, so that a fault or a restart stays
 # with it, and a server's limit for ordinal 0 is exact.
-
-if TYPE_CHECKING:  # as in model.grants
-    from mpsd.model.grants import Gpu
-    from mpsd.model.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,19 +177,13 @@ class Domain:
 def domains(gpus: Sequence["Gpu"], policy: "Policy") -> tuple[Domain, ...]:
     """The domains of a node with these GPUs. InvalidInput where the policy names a GPU that is not there."""
     by_ordinal = {gpu.ordinal: gpu for gpu in gpus}
-    problems = [
-        Problem(
-            "domain-gpu-missing",
-            f"domains[{index}]",
-            str(ordinal),
-            f"is no GPU of this node, which has {len(gpus)}",
-            "name ordinals that nvidia-smi -L lists",
-        )
+    message, remedy = f"is no GPU of this node, which has {len(gpus)}", "name ordinals that nvidia-smi -L lists"
+    if problems := [
+        Problem("domain-gpu-missing", f"domains[{index}]", str(ordinal), message, remedy)
         for index, group in enumerate(policy.domains)
         for ordinal in group
         if ordinal not in by_ordinal
-    ]
-    if problems:
+    ]:
         raise InvalidInput("policy.yaml", problems)
     grouped = [tuple(sorted(group)) for group in policy.domains]
     alone = [(ordinal,) for ordinal in by_ordinal if not any(ordinal in group for group in grouped)]
@@ -235,9 +193,8 @@ def domains(gpus: Sequence["Gpu"], policy: "Policy") -> tuple[Domain, ...]:
     )
 
 
-# What an operator takes out of use: `spec.cordoned` of a node's MPSNode.
-#
-# A domain is drained whole, since its GPUs share one control daemon.
+# What an operator takes out of use: `spec.cordoned` of a node's MPSNode. A domain is drained whole, since its GPUs
+# share one control daemon.
 
 ALL = "all"
 
@@ -249,17 +206,15 @@ def read_cordoned(mpsnode: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(one for one in cordoned if isinstance(one, str)) if isinstance(cordoned, list) else frozenset()
 
 
-def drains(cordoned: frozenset[str], domains: Iterable[Domain]) -> dict[str, str]:
+def drains(cordoned: frozenset[str], domains: "Iterable[Domain | DomainRow]") -> dict[str, str]:
     """The domains to drain, by name, each with the reason in words."""
-    reasons = {}
-    for domain in domains:
-        named = sorted(cordoned.intersection((ALL, *domain.gpus)))
-        if named:
-            reasons[domain.name] = f"cordoned by spec.cordoned of the MPSNode: {', '.join(named)}"
-    return reasons
+    return {
+        domain.name: f"cordoned by spec.cordoned of the MPSNode: {', '.join(named)}"
+        for domain in domains
+        if (named := sorted(cordoned.intersection((ALL, *domain.gpus))))
+    }
 
 
-def unknown_cordons(cordoned: frozenset[str], domains: Sequence[Domain]) -> tuple[str, ...]:
+def unknown_cordons(cordoned: frozenset[str], domains: "Iterable[Domain | DomainRow]") -> tuple[str, ...]:
     """What is cordoned and is no GPU of this node, such as one that was mistyped."""
-    here = {ALL, *(uuid for domain in domains for uuid in domain.gpus)}
-    return tuple(sorted(cordoned - here))
+    return tuple(sorted(cordoned.difference({ALL}, *(domain.gpus for domain in domains))))

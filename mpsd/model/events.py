@@ -1,4 +1,4 @@
-"""What mpsd tells of single pods and nodes: Kubernetes Events, with reasons from one list.
+"""What mpsd reports of single pods and nodes: Kubernetes Events, with reasons from one list.
 
 A reason never changes its name, since people's alerts are made of them; what happened is in the message.
 """
@@ -14,15 +14,13 @@ from mpsd.model.problem import LONGEST_NAME
 from mpsd.model.times import stamp
 
 COMPONENT = "mpsd-agent"
-_LONGEST_MESSAGE = 1024  # Kubernetes' own limit
-
 Object = dict[str, Any]
 
 
 class Reason(StrEnum):
-    """Why an event is told; `is_warning` says of which type it is."""
+    """Why an event is written; `is_warning` is its type."""
 
-    # Of a domain, told on its node, and on every pod that lost something by it.
+    # Of a domain, on its node, and on every pod that lost something by it.
     DAEMON_DOWN = "MPSDaemonDown"
     FAULT = "MPSFault"
     WEDGED = "MPSWedged"
@@ -34,12 +32,13 @@ class Reason(StrEnum):
     CORDON_UNKNOWN = "MPSCordonUnknown"
     EVENTS_DROPPED = "MPSEventsDropped"
     IN_NO_POD = "GPUProcessInNoPod"
+    UNEXPLAINED_MEMORY = "GPUMemoryUnexplained"
     # Of a pod.
     ALLOCATION_REFUSED = "AllocationRefused"
     START_HELD_BACK = "StartHeldBack"
     LIMITS_MISMATCH = "LimitsMismatch"
     EVICTED = "MPSEvicted"
-    GPU_MEMORY_EXCEEDED = "GPUMemoryExceeded"
+    MEMORY_OVER_GRANT = "GPUMemoryExceeded"
     OUTSIDE_MPS = "GPUOutsideMPS"
     WITHOUT_GRANT = "GPUWithoutGrant"
     LIMIT_LIFTED = "GPULimitLifted"
@@ -80,10 +79,9 @@ def node_subject(node: str) -> Subject:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing to tell. message: in plain words, without what differs from tick to tick.
-
-    at: when it happened, in seconds since 1970, where that is written down, so that whoever finds it again after a
-    restart tells it once; None where it happens now.
+    """One thing that happened. message: in plain words, without what differs from tick to tick. at: when it happened,
+    in seconds since 1970, where that is recorded, so that it is reported once although a restarted agent finds it
+    again; None where it happens now.
     """
 
     subject: Subject
@@ -96,65 +94,60 @@ class Event:
 class EventCount:
     """How often something has happened. first, last: seconds since 1970."""
 
-    happening: Event
+    event: Event
     first: float
     last: float
     count: int
 
     @property
     def name(self) -> str:
-        """The event's, the same for the same happening, so that a restarted agent counts on where it was."""
-        one = self.happening
-        said = "\0".join((one.subject.kind, one.subject.uid, one.reason, one.message))
-        mark = sha256(said.encode()).hexdigest()[:16]
+        """The event's, the same for the same thing, so that a restarted agent counts on where it was."""
+        one = self.event
+        key = "\0".join((one.subject.kind, one.subject.uid, one.reason, one.message))
+        mark = sha256(key.encode()).hexdigest()[:16]
         return f"{one.subject.name[: LONGEST_NAME - 17]}.{mark}"
 
 
-def event_object(told: EventCount, node: str) -> Object:
-    """The Event to create."""
-    subject = told.happening.subject
-    involved = {"apiVersion": "v1", "kind": subject.kind, "name": subject.name, "uid": subject.uid}
-    if subject.namespace:
-        involved["namespace"] = subject.namespace
+def event_object(seen: EventCount, node: str) -> Object:
+    subject = seen.event.subject
+    about = {"kind": subject.kind, "name": subject.name, "uid": subject.uid, "namespace": subject.namespace}
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": told.name, "namespace": subject.event_namespace},
-        "involvedObject": {key: value for key, value in involved.items() if value},
-        "reason": told.happening.reason.value,
-        "message": told.happening.message[:_LONGEST_MESSAGE],
-        "type": "Warning" if told.happening.reason.is_warning else "Normal",
+        "metadata": {"name": seen.name, "namespace": subject.event_namespace},
+        "involvedObject": {"apiVersion": "v1", **{key: value for key, value in about.items() if value}},
+        "reason": seen.event.reason.value,
+        "message": seen.event.message[:1024],  # Kubernetes' own limit
+        "type": "Warning" if seen.event.reason.is_warning else "Normal",
         "source": {"component": COMPONENT, "host": node},
         "reportingComponent": COMPONENT,
         "reportingInstance": node,
-        "firstTimestamp": stamp(told.first),
-        "lastTimestamp": stamp(told.last),
-        "count": told.count,
+        "firstTimestamp": stamp(seen.first),
+        "lastTimestamp": stamp(seen.last),
+        "count": seen.count,
     }
 
 
-def event_patch(told: EventCount) -> Object:
-    """The merge patch that counts an Event up."""
-    return {"count": told.count, "lastTimestamp": stamp(told.last)}
+def event_patch(seen: EventCount) -> Object:
+    return {"count": seen.count, "lastTimestamp": stamp(seen.last)}
 
 
 def count_in(event: Mapping[str, Any]) -> int:
-    """How often an Event in the API says that it happened; 0 where it does not say."""
+    """How often an Event in the API counts that it happened; 0 where it has no count."""
     count = event.get("count")
     return count if isinstance(count, int) and count > 0 else 0
 
 
-def is_told_by(event: Mapping[str, Any], told: EventCount) -> bool:
-    """Whether an Event in the API already tells of this, by the time that it last happened."""
+def is_reported_by(event: Mapping[str, Any], seen: EventCount) -> bool:
+    """Whether an Event in the API already reports this, by the time that it last happened."""
     last = event.get("lastTimestamp")
-    return told.happening.at is not None and isinstance(last, str) and last >= stamp(told.last)
+    return seen.event.at is not None and isinstance(last, str) and last >= stamp(seen.last)
 
 
 @dataclass(frozen=True, slots=True)
 class PastEvent:
-    """An event that an agent remembers for its page. what: a value of Reason, or "Refused" for a refused request.
-
-    uid: of the object it is about; empty where that has none.
+    """An event that an agent remembers for its page. what: a value of Reason, or "Refused" for a refused request. uid:
+    of the object it is about; empty where that has none.
     """
 
     at: float

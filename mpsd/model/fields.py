@@ -16,7 +16,6 @@ Wanted = TypeVar("Wanted")
 
 MOST_FIELDS = 10_000  # in all mappings and lists that are read of one object; the largest pods have hundreds
 TOO_MANY_FIELDS = "too-many-fields"
-_COLLECTIONS = (dict, list)
 _LONGEST_KEPT = 256  # characters; longer keys are cut wherever they are shown, and take no memory
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WORDS: Mapping[type, tuple[str, str]] = {
@@ -41,10 +40,8 @@ def _step(key: str) -> str:
 
 
 class FieldReader:
-    """Reads one object; `problems` grows by what was found wrong on the way.
-
-    too_many: None while every mapping and list was read; once not, nothing of the object may be believed. most_fields:
-    that are read.
+    """Reads one object, `most_fields` at most; `problems` grows by what was found wrong on the way. too_many: None
+    while every mapping and list was read; once not, nothing of the object may be believed.
     """
 
     def __init__(self, most_fields: int = MOST_FIELDS) -> None:
@@ -59,9 +56,8 @@ class FieldReader:
     def needed(self, fields: Fields, key: str, path: str) -> Fields | None:
         """The mapping at `key`, without which Kubernetes takes no such object; None where there is none."""
         if fields.get(key) is None:
-            self.problems.append(
-                Problem("field-missing", at(path, key), "", "is missing", "add it; Kubernetes takes none without")
-            )
+            remedy = "add it; Kubernetes takes none without"
+            self.problems.append(Problem("field-missing", at(path, key), "", "is missing", remedy))
         return self._read(fields, key, path, dict)
 
     def entries(self, fields: Fields, key: str, path: str) -> list[tuple[str, Fields]]:
@@ -70,30 +66,22 @@ class FieldReader:
         if not found:
             return []
         listed = at(path, key)
-        entries: list[tuple[str, Fields]] = [
-            (f"{listed}[{position}]", entry) for position, entry in enumerate(found) if isinstance(entry, dict)
-        ]
+        entries: list[tuple[str, Fields]]
+        entries = [(f"{listed}[{index}]", entry) for index, entry in enumerate(found) if isinstance(entry, dict)]
         if len(entries) < len(found):
-            for position, entry in enumerate(found):
-                if not isinstance(entry, dict):
-                    self._note(f"{listed}[{position}]", entry, dict)
+            self._note_others(found, listed, dict)
         return entries
 
     def text(self, fields: Fields, key: str, path: str) -> str:
         """The text at `key`, empty where there is none."""
         found = fields.get(key)
-        if type(found) is str:  # what nearly every call finds
-            return found
-        return self._read(fields, key, path, str) or ""
+        return found if type(found) is str else self._read(fields, key, path, str) or ""  # nearly every call finds one
 
     def texts(self, fields: Fields, key: str, path: str) -> tuple[str, ...]:
-        """The texts of the list at `key`."""
         found: list[object] = self._read(fields, key, path, list) or []
         texts = tuple([entry for entry in found if isinstance(entry, str)])  # twice as fast as without the list
         if len(texts) < len(found):
-            for position, entry in enumerate(found):
-                if not isinstance(entry, str):
-                    self._note(f"{at(path, key)}[{position}]", entry, str)
+            self._note_others(found, at(path, key), str)
         return texts
 
     def flag(self, fields: Fields, key: str, path: str, *, absent: bool = False) -> bool:
@@ -114,17 +102,20 @@ class FieldReader:
         if type(value) is not wanted:  # exactly: true is a whole number to Python, and is none here
             self._note(at(path, key), value, wanted)
             return None
-        if isinstance(value, _COLLECTIONS) and not self._counts(len(value), path, key):
-            return None
+        if isinstance(value, (dict, list)):
+            self._fields_left -= len(value)
+            if self._fields_left < 0:
+                if self.too_many is None:
+                    message = f"takes the object over {MOST_FIELDS} fields, and no more than those are read"
+                    remedy = "write fewer, or several objects"
+                    self.too_many = Problem(TOO_MANY_FIELDS, at(path, key), "", message, remedy)
+                return None
         return value
 
-    def _counts(self, fields: int, path: str, key: str) -> bool:
-        """Whether so many more may be read."""
-        self._fields_left -= fields
-        if self._fields_left < 0 and self.too_many is None:
-            message = f"takes the object over {MOST_FIELDS} fields, and no more than those are read"
-            self.too_many = Problem(TOO_MANY_FIELDS, at(path, key), "", message, "write fewer, or several objects")
-        return self._fields_left >= 0
+    def _note_others(self, entries: list[object], listed: str, wanted: type) -> None:
+        for position, entry in enumerate(entries):
+            if not isinstance(entry, wanted):
+                self._note(f"{listed}[{position}]", entry, wanted)
 
     def _note(self, where: str, value: object, wanted: type) -> None:
         name, remedy = _WORDS[wanted]

@@ -44,8 +44,6 @@ class Capability:
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class Card:
-    """A model of GPU."""
-
     name: Annotated[str, Field(min_length=1)]
     short: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
     compute_capability: ComputeCapability
@@ -93,9 +91,8 @@ class GpuFacts:
         known = {row.compute_capability for row in self.capabilities}
         for card in self.cards:
             if card.compute_capability not in known:
-                raise ValueError(
-                    f"card {card.short}: compute_capability {card.compute_capability} is not among the capabilities"
-                )
+                wrong = f"compute_capability {card.compute_capability} is not among the capabilities"
+                raise ValueError(f"card {card.short}: {wrong}")
         return self
 
     def capability(self, compute_capability: str) -> Capability | None:
@@ -117,12 +114,9 @@ class GpuFacts:
 
     @cached_property
     def rooms(self) -> tuple[EmptyCard, ...]:
-        """What one client finds on each card."""
-        return tuple(map(self._room, self.cards))
-
-    def _room(self, card: Card) -> EmptyCard:
-        capability = self._by_compute_capability[card.compute_capability]  # `rows_agree` has seen a row for every card
-        return EmptyCard(card, capability, max(0, card.memory_mib - capability.server_mib))
+        """What one client finds on each card; `rows_agree` has seen a row for every card."""
+        pairs = [(card, self._by_compute_capability[card.compute_capability]) for card in self.cards]
+        return tuple(EmptyCard(card, row, max(0, card.memory_mib - row.server_mib)) for card, row in pairs)
 
     @cached_property
     def _by_compute_capability(self) -> Mapping[str, Capability]:

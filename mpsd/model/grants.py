@@ -1,8 +1,9 @@
 """The ledger: what a GPU has to give, what is granted of it, and what is left.
 
-What is promised never adds up to more than the policy lets a GPU promise, in memory, threads or clients.
+What is promised never adds up to more than the policy allows of a GPU, in memory, threads or clients.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -39,7 +40,6 @@ class Gpu(GpuName):
 @dataclass(frozen=True, slots=True)
 class GpuShare:
     """What the ledger holds of one GPU (a UUID). reserved_percent: of its threads, 0 where no share was asked for.
-
     weight: how many of the parts into which max_inst divides the GPU a container of cGPU takes, None for any other.
     """
 
@@ -50,23 +50,16 @@ class GpuShare:
 
 
 def evenly(gpus: Iterable[str], memory_mib: int, reserved_percent: int) -> tuple[GpuShare, ...]:
-    """The same of each GPU."""
     return tuple(GpuShare(uuid, memory_mib, reserved_percent) for uuid in gpus)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a program asks for: MiB of each of `gpus` GPUs, whichever they are; thread_percent None asks for no share of
-    the threads.
-    """
+    """What a program asks for: MiB of each of `gpus` GPUs. thread_percent None asks for no share of the threads."""
 
     memory_mib: int
     thread_percent: int | None
     gpus: int
-
-    def parts(self, gpus: Iterable[str]) -> tuple[GpuShare, ...]:
-        """What it comes to on these GPUs."""
-        return evenly(gpus, self.memory_mib, self.thread_percent or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +76,15 @@ class CardsRequest:
 
     @property
     def gpus(self) -> int:
-        """How many."""
         return len(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a program got: parts of GPUs of one domain, a thread cap, and so many clients on each of them.
-
-    holder: the process that the grant was given to, whose children are its clients too, or the pod or the container
-    whose processes are. earlier_mib, earlier_percent: the most that it was before it was changed
-    (`containers.rules.grant_change`), which programs that run were started with; 0 where it never was more.
+    """What a program got: parts of GPUs of one domain, a thread cap, and so many clients on each of them. holder: the
+    process that the grant was given to, whose children are its clients too, or the pod or the container whose processes
+    are. earlier_mib, earlier_percent: the most that it was before it was changed (`containers.rules.grant_change`),
+    which programs that run were started with; 0 where it never was more.
     """
 
     id: str
@@ -136,10 +127,29 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuCapacity:
-    """What a GPU has left to promise. memory_mib_total is what it could promise when nothing is granted.
+class HostMount:
+    """A folder or a file of this machine that a container with a grant sees at `inside`."""
 
-    weight: None where the policy sets no max_inst for it.
+    source: str
+    inside: str
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A device node of this machine, which must exist, created in such a container at `inside`. access: of the device
+    cgroup, some of r, w and m (mknod).
+    """
+
+    source: str
+    inside: str
+    access: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCapacity:
+    """What a GPU has left to promise. memory_mib_total is what it could promise when nothing is granted. weight: None
+    where the policy sets no max_inst for it.
     """
 
     gpu: GpuName
@@ -162,16 +172,9 @@ def facts_here(gpus: Iterable[Gpu], facts: "GpuFacts") -> "GpuFacts":
     """The facts with this node's GPUs for cards, so that the largest is the largest here."""
     from mpsd.model.gpu_facts import Card  # as above
 
+    source = "NVML of this node"
     cards = [
-        Card(
-            name=gpu.name,
-            short=gpu.label,
-            compute_capability=gpu.capability.compute_capability,
-            memory_mib=gpu.memory_mib,
-            sms=gpu.sms,
-            measured=True,
-            source="NVML of this node",
-        )
+        Card(gpu.name, gpu.label, gpu.capability.compute_capability, gpu.memory_mib, gpu.sms, True, source)
         for gpu in gpus
     ]
     return replace(facts, cards=cards or facts.cards)
@@ -186,16 +189,15 @@ def rooms(
     gpus: Iterable[Gpu], domain_of: Mapping[str, str], grants: Iterable[Grant], policy: "Policy"
 ) -> tuple[GpuCapacity, ...]:
     """What each GPU has left, in the order of `gpus`. domain_of: from UUID to the name of the GPU's domain."""
-    held: dict[str, list[Grant]] = {}
+    held: defaultdict[str, list[Grant]] = defaultdict(list)
     for grant in grants:
         for part in grant.parts:
-            held.setdefault(part.gpu, []).append(grant)
-    return tuple(_room(gpu, domain_of[gpu.uuid], held.get(gpu.uuid, []), policy) for gpu in gpus)
+            held[part.gpu].append(grant)
+    return tuple(_room(gpu, domain_of[gpu.uuid], held[gpu.uuid], policy) for gpu in gpus)
 
 
 def _room(gpu: Gpu, domain: str, grants: list[Grant], policy: "Policy") -> GpuCapacity:
-    total_mib = promised_mib(gpu, policy)
-    parts = [grant.part_of(gpu.uuid) for grant in grants]
+    total_mib, parts = promised_mib(gpu, policy), [grant.part_of(gpu.uuid) for grant in grants]
     return GpuCapacity(
         gpu=gpu,
         domain=domain,

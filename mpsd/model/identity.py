@@ -21,9 +21,8 @@ class ProcessIdentity:
 @dataclass(frozen=True, slots=True)
 class HostContainer:
     """A container that runs here without Kubernetes. root: of its runtime (`--root`); id: unique there. name: as people
-    know it, empty where nobody said.
-
-    process: its first one; before that is there (is_made False), the runtime's that makes it.
+    know it, empty where it has none. process: its first one; before that is there (is_made False), the runtime's that
+    makes it.
     """
 
     root: str

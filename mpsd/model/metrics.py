@@ -1,4 +1,4 @@
-"""Every metric of mpsd: its name, type, labels, unit and meaning, and which of its processes tell it.
+"""Every metric of mpsd: its name, type, labels, unit and meaning, and which of its processes export it.
 
 Names and labels here are an interface, and docs/metrics.md is printed from them; a label's values come from
 closed sets, or are the names of GPUs, domains, and pods and containers that live.
@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import accumulate
 
 # Source of types and names: https://prometheus.io/docs/specs/om/open_metrics_spec/
 
@@ -38,7 +39,7 @@ class HolderKind(StrEnum):
     PROGRAM = "program"
 
 
-class Teller(StrEnum):
+class Exporter(StrEnum):
     """A process of mpsd that has metrics. AGENT: `mpsd up` too."""
 
     AGENT = "agent"
@@ -48,14 +49,14 @@ class Teller(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """name: as it is asked for, but for a histogram, which is asked for by `_bucket`, `_sum` and `_count` behind it."""
+    """name: as it is asked for, but for a histogram, which is asked for by the names in `series`."""
 
     name: str
-    type: Type
-    labels: tuple[str, ...]
     help: str
-    unit: MetricUnit = MetricUnit.NONE
-    tellers: tuple[Teller, ...] = (Teller.AGENT,)
+    labels: tuple[str, ...]
+    type: Type
+    unit: MetricUnit
+    exporters: tuple[Exporter, ...]
 
     @property
     def family(self) -> str:
@@ -64,227 +65,160 @@ class Metric:
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The names of its samples."""
-        if self.type is Type.HISTOGRAM:
-            return f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count"
-        return (self.name,)
+        parts = ("_bucket", "_sum", "_count") if self.type is Type.HISTOGRAM else ("",)
+        return tuple(self.name + part for part in parts)
 
 
-_G, _C, _H = Type.GAUGE, Type.COUNTER, Type.HISTOGRAM
-_WEBHOOK, _SCHEDULER = (Teller.WEBHOOK,), (Teller.SCHEDULER,)
-_DOMAIN = ("domain",)
-_GPU = ("gpu", "uuid")
-_SHARE = ("gpu", "uuid", "holder", "namespace", "pod", "container")
-_WHAT = ("kind", "action")
+def _metric(
+    name: str, about: str, labels: tuple[str, ...] = (), *, histogram: bool = False, by: tuple[Exporter, ...] = ()
+) -> Metric:
+    """Type and unit follow from the end of the name, and who exports it from its second word."""
+    types = {"total": Type.COUNTER, "info": Type.INFO}
+    exporters = {"admission": Exporter.WEBHOOK, "scheduler": Exporter.SCHEDULER}
+    kind = Type.HISTOGRAM if histogram else types.get(name.rpartition("_")[2], Type.GAUGE)
+    word = name.removesuffix("_total").rpartition("_")[2]
+    unit = MetricUnit(word) if word in set(MetricUnit) else MetricUnit.NONE
+    return Metric(name, about, labels, kind, unit, by or (exporters.get(name.split("_")[1], Exporter.AGENT),))
 
-DRIVER = Metric("mpsd_driver_info", Type.INFO, ("version",), "NVIDIA's driver of this node.")
-LOOKED_AT = Metric("mpsd_look_timestamp_seconds", _G, (), "When the node was last looked at.", MetricUnit.SECONDS)
-UNKNOWN = Metric("mpsd_unknown_things", _G, (), "What the last look could not see; `mpsd status` says what and why.")
-LIMITS_WRONG = Metric(
-    "mpsd_limits_wrong",
-    _G,
-    (),
-    "1 while the limits files cannot be used and older ones are in force.",
-    tellers=tuple(Teller),
-)
-WAITING = Metric("mpsd_requests_waiting", _G, (), "Programs and containers that wait for a share.")
 
-DOMAIN_STATE = Metric("mpsd_domain_state", _G, ("domain", "state"), "1 for the state that the domain is in, else 0.")
-DOMAIN_SINCE = Metric(
-    "mpsd_domain_state_timestamp_seconds", _G, _DOMAIN, "When the domain came into its state.", MetricUnit.SECONDS
+_DOMAIN, _GPU, _SHARE = ("domain",), ("gpu", "uuid"), ("gpu", "uuid", "holder", "namespace", "pod", "container")
+
+DRIVER = _metric("mpsd_driver_info", "NVIDIA's driver of this node.", ("version",))
+LOOKED_AT = _metric("mpsd_look_timestamp_seconds", "When the node was last looked at.")
+UNKNOWN = _metric("mpsd_unknown_things", "What the last look could not see; `mpsd status` shows what and why.")
+LIMITS_WRONG = _metric(
+    "mpsd_limits_wrong", "1 while the limits files cannot be used and older ones are in force.", by=tuple(Exporter)
 )
-DOMAIN_RESTARTS = Metric(
-    "mpsd_domain_restarts_total", _C, _DOMAIN, "Restarts of the domain's daemon since mpsd first ran in this boot."
+WAITING = _metric("mpsd_requests_waiting", "Programs and containers that wait for a share.")
+
+DOMAIN_STATE = _metric("mpsd_domain_state", "1 for the state that the domain is in, else 0.", ("domain", "state"))
+DOMAIN_SINCE = _metric("mpsd_domain_state_timestamp_seconds", "When the domain came into its state.", _DOMAIN)
+DOMAIN_RESTARTS = _metric(
+    "mpsd_domain_restarts_total", "Restarts of the domain's daemon since mpsd first ran in this boot.", _DOMAIN
 )
-DOMAIN_SERVERS = Metric("mpsd_domain_servers", _G, _DOMAIN, "MPS servers of the domain's daemon.")
-DOMAIN_FAULTS = Metric("mpsd_domain_faults_total", _C, _DOMAIN, "Faults of the domain's GPUs in this boot.")
-DOMAIN_FAULT_AT = Metric(
-    "mpsd_domain_last_fault_timestamp_seconds",
-    _G,
-    _DOMAIN,
-    "When the last fault was; no series where there was none.",
-    MetricUnit.SECONDS,
+DOMAIN_SERVERS = _metric("mpsd_domain_servers", "MPS servers of the domain's daemon.", _DOMAIN)
+DOMAIN_FAULTS = _metric("mpsd_domain_faults_total", "Faults of the domain's GPUs in this boot.", _DOMAIN)
+DOMAIN_FAULT_AT = _metric(
+    "mpsd_domain_last_fault_timestamp_seconds", "When the last fault was; no series where there was none.", _DOMAIN
 )
-DOMAIN_CANARY = Metric(
+DOMAIN_CANARY = _metric(
     "mpsd_domain_canary_passed",
-    _G,
+    "1 where the driver was seen to hold limits, 0 where it was seen not to; no series where it was not tested.",
     _DOMAIN,
-    "1 where the driver was seen to hold limits, 0 where it was seen not to; no series where nobody looked.",
 )
-DOMAIN_COMMAND_SECONDS = Metric(
+DOMAIN_COMMAND_SECONDS = _metric(
     "mpsd_domain_command_seconds",
-    _H,
-    _DOMAIN,
     "How long the domain's daemon took to answer when mpsd control asked how it is, every 5 s while it serves: from the"
     " start of nvidia-cuda-mps-control to its end; since mpsd control began.",
-    MetricUnit.SECONDS,
-)
-DOMAIN_UNANSWERED = Metric(
-    "mpsd_domain_commands_unanswered_total",
-    _C,
     _DOMAIN,
+    histogram=True,
+)
+DOMAIN_UNANSWERED = _metric(
+    "mpsd_domain_commands_unanswered_total",
     "Such questions that had no proper answer in time; since mpsd control began.",
+    _DOMAIN,
 )
 
-GPU = Metric(
-    "mpsd_gpu_info", Type.INFO, (*_GPU, "domain", "model"), "The GPU's model, and its domain, empty while it has none."
+GPU = _metric("mpsd_gpu_info", "The GPU's model, and its domain, empty while it has none.", (*_GPU, "domain", "model"))
+GPU_MEMORY = _metric("mpsd_gpu_memory_bytes", "Memory that CUDA can use.", _GPU)
+GPU_PROMISED = _metric("mpsd_gpu_promised_bytes", "Memory that may be granted in all.", _GPU)
+GPU_GRANTED = _metric("mpsd_gpu_granted_bytes", "Memory that is granted.", _GPU)
+GPU_USED = _metric("mpsd_gpu_used_bytes", "Memory that processes use, granted or not.", _GPU)
+GPU_UNEXPLAINED = _metric(
+    "mpsd_gpu_unexplained_bytes", "Memory in use of no process that is known; 0 where it is less than 1 GiB.", _GPU
 )
-GPU_MEMORY = Metric("mpsd_gpu_memory_bytes", _G, _GPU, "Memory that CUDA can use.", MetricUnit.BYTES)
-GPU_PROMISED = Metric("mpsd_gpu_promised_bytes", _G, _GPU, "Memory that may be granted in all.", MetricUnit.BYTES)
-GPU_GRANTED = Metric("mpsd_gpu_granted_bytes", _G, _GPU, "Memory that is granted.", MetricUnit.BYTES)
-GPU_USED = Metric("mpsd_gpu_used_bytes", _G, _GPU, "Memory that processes use, granted or not.", MetricUnit.BYTES)
-GPU_PROMISED_THREADS = Metric(
-    "mpsd_gpu_promised_threads_ratio", _G, _GPU, "Share of the threads that may be reserved in all.", MetricUnit.RATIO
+GPU_PROMISED_THREADS = _metric(
+    "mpsd_gpu_promised_threads_ratio", "Share of the threads that may be reserved in all.", _GPU
 )
-GPU_GRANTED_THREADS = Metric(
-    "mpsd_gpu_granted_threads_ratio", _G, _GPU, "Share of the threads that is reserved.", MetricUnit.RATIO
-)
-GPU_PROMISED_CLIENTS = Metric("mpsd_gpu_promised_clients", _G, _GPU, "Clients that MPS lets in.")
-GPU_CLIENTS = Metric("mpsd_gpu_clients", _G, _GPU, "Processes on the GPU.")
-GPU_OUTSIDE = Metric("mpsd_gpu_clients_outside_mps", _G, _GPU, "Those of them that run beside MPS.")
-GPU_STRANGERS = Metric("mpsd_gpu_clients_without_grant", _G, _GPU, "Those of them that belong to no grant.")
+GPU_GRANTED_THREADS = _metric("mpsd_gpu_granted_threads_ratio", "Share of the threads that is reserved.", _GPU)
+GPU_PROMISED_CLIENTS = _metric("mpsd_gpu_promised_clients", "Clients that MPS accepts.", _GPU)
+GPU_CLIENTS = _metric("mpsd_gpu_clients", "Processes on the GPU.", _GPU)
+GPU_OUTSIDE = _metric("mpsd_gpu_clients_outside_mps", "Those of them that run beside MPS.", _GPU)
+GPU_STRANGERS = _metric("mpsd_gpu_clients_without_grant", "Those of them that belong to no grant.", _GPU)
 
-GRANTS = Metric("mpsd_grants", _G, (*_GPU, "holder"), "Grants that have a share of the GPU.")
-SHARE_LIMIT = Metric("mpsd_grant_limit_bytes", _G, _SHARE, "Memory that the holder may use.", MetricUnit.BYTES)
-SHARE_USED = Metric("mpsd_grant_used_bytes", _G, _SHARE, "Memory that the holder's processes use.", MetricUnit.BYTES)
-SHARE_OVER = Metric(
-    "mpsd_grant_over_limit", _G, _SHARE, "1 where that is more than it may, the policy's tolerance included, else 0."
+GRANTS = _metric("mpsd_grants", "Grants that have a share of the GPU.", (*_GPU, "holder"))
+SHARE_LIMIT = _metric("mpsd_grant_limit_bytes", "Memory that the holder may use.", _SHARE)
+SHARE_USED = _metric("mpsd_grant_used_bytes", "Memory that the holder's processes use.", _SHARE)
+SHARE_OVER = _metric(
+    "mpsd_grant_over_limit", "1 where that is more than it may, the policy's tolerance included, else 0.", _SHARE
 )
-SHARE_CLIENTS = Metric("mpsd_grant_clients", _G, _SHARE, "The holder's processes on the GPU.")
-SHARE_RESERVED = Metric(
-    "mpsd_grant_reserved_threads_ratio",
-    _G,
-    _SHARE,
-    "Share of the threads that is kept for the holder.",
-    MetricUnit.RATIO,
+SHARE_CLIENTS = _metric("mpsd_grant_clients", "The holder's processes on the GPU.", _SHARE)
+SHARE_RESERVED = _metric(
+    "mpsd_grant_reserved_threads_ratio", "Share of the threads that is kept for the holder.", _SHARE
 )
-SHARE_THREADS = Metric(
+SHARE_THREADS = _metric(
     "mpsd_grant_threads_ratio",
-    _G,
-    _SHARE,
     "Share of the threads that MPS holds each of its processes to, 1 for no limit; no series for programs.",
-    MetricUnit.RATIO,
+    _SHARE,
 )
 
-VIOLATIONS = Metric(
-    "mpsd_violations_total", _C, _WHAT, "Processes that took more than they were given, since the agent began."
+VIOLATIONS = _metric(
+    "mpsd_violations_total", "Processes that took more than they were given, since the agent began.", ("kind", "action")
 )
-VIOLATIONS_ENDED = Metric("mpsd_violations_ended_total", _C, _WHAT, "Those of them that are known to have been ended.")
-JUDGING = Metric("mpsd_watchdog_judging", _G, (), "0 while nobody is judged, for it is not known who holds what.")
-LOOKS = Metric("mpsd_watchdog_looks_total", _C, (), "Looks at the processes on the GPUs.")
-LATE_LOOKS = Metric("mpsd_watchdog_late_looks_total", _C, (), "Those that came more than 0.25 s after the one before.")
-LONGEST_PAUSE = Metric(
-    "mpsd_watchdog_longest_pause_seconds", _G, (), "The longest time between two looks so far.", MetricUnit.SECONDS
+VIOLATIONS_ENDED = _metric(
+    "mpsd_violations_ended_total", "Those of them that are known to have been ended.", ("kind", "action")
 )
-NVML_SECONDS = Metric(
-    "mpsd_nvml_cpu_seconds_total", _C, (), "Processor time that was spent in NVML.", MetricUnit.SECONDS
-)
+JUDGING = _metric("mpsd_watchdog_judging", "0 while no process is judged, because the grants are not all known.")
+LOOKS = _metric("mpsd_watchdog_looks_total", "Looks at the processes on the GPUs.")
+LATE_LOOKS = _metric("mpsd_watchdog_late_looks_total", "Those that came more than 0.25 s after the one before.")
+LONGEST_PAUSE = _metric("mpsd_watchdog_longest_pause_seconds", "The longest time between two looks so far.")
+NVML_SECONDS = _metric("mpsd_nvml_cpu_seconds_total", "Processor time that was spent in NVML.")
 
-PLUGIN_CALLS = Metric(
+PLUGIN_CALLS = _metric(
     "mpsd_plugin_calls_total",
-    _C,
-    ("call", "outcome"),
     "Calls of kubelet to the device plugin, by what came of them, since the agent began; no series without a kubelet.",
+    ("call", "outcome"),
 )
-PLUGIN_SECONDS = Metric(
-    "mpsd_plugin_call_seconds", _H, ("call",), "How long these calls took, whatever came of them.", MetricUnit.SECONDS
+PLUGIN_SECONDS = _metric(
+    "mpsd_plugin_call_seconds", "How long these calls took, whatever came of them.", ("call",), histogram=True
 )
-PLUGIN_HELD_BACK = Metric(
+PLUGIN_HELD_BACK = _metric(
     "mpsd_plugin_containers_held_back",
-    _G,
-    (),
     "Containers that PreStartContainer did not let start when kubelet last asked, at most 6 minutes ago.",
 )
 
-CERTIFICATE_EXPIRY = Metric(
-    "mpsd_certificate_expiry_timestamp_seconds",
-    _G,
-    ("certificate",),
-    "When each certificate in use ends.",
-    MetricUnit.SECONDS,
-    (Teller.WEBHOOK, Teller.SCHEDULER),
+_SERVERS = (Exporter.WEBHOOK, Exporter.SCHEDULER)
+CERTIFICATE_EXPIRY = _metric(
+    "mpsd_certificate_expiry_timestamp_seconds", "When each certificate in use ends.", ("certificate",), by=_SERVERS
 )
 
-ADMISSION_REVIEWS = Metric(
-    "mpsd_admission_reviews_total", _C, ("webhook", "verdict"), "Reviews answered.", tellers=_WEBHOOK
+ADMISSION_REVIEWS = _metric("mpsd_admission_reviews_total", "Reviews answered.", ("webhook", "verdict"))
+ADMISSION_FINDINGS = _metric("mpsd_admission_findings_total", "Broken rules found, by what was done.", ("rule", "mode"))
+ADMISSION_REFUSED = _metric(
+    "mpsd_admission_requests_refused_total", "Requests that were no review.", ("webhook", "status")
 )
-ADMISSION_FINDINGS = Metric(
-    "mpsd_admission_findings_total",
-    _C,
-    ("rule", "mode"),
-    "Broken rules found, by what was done.",
-    tellers=_WEBHOOK,
+ADMISSION_SECONDS = _metric(
+    "mpsd_admission_review_seconds", "From the first line of a request to its answer.", ("webhook",), histogram=True
 )
-ADMISSION_REFUSED = Metric(
-    "mpsd_admission_requests_refused_total",
-    _C,
-    ("webhook", "status"),
-    "Requests that were no review.",
-    tellers=_WEBHOOK,
-)
-ADMISSION_SECONDS = Metric(
-    "mpsd_admission_review_seconds",
-    _H,
-    ("webhook",),
-    "From the first line of a request to its answer.",
-    MetricUnit.SECONDS,
-    _WEBHOOK,
-)
-ADMISSION_LOOKUPS = Metric(
-    "mpsd_admission_lookups_total", _C, ("what", "outcome"), "Questions to the Kubernetes API.", tellers=_WEBHOOK
-)
-ADMISSION_REGISTERED = Metric(
-    "mpsd_admission_registered",
-    _G,
-    (),
-    "1 while API servers are known to ask this webhook; nothing without an API server.",
-    tellers=_WEBHOOK,
+ADMISSION_LOOKUPS = _metric("mpsd_admission_lookups_total", "Questions to the Kubernetes API.", ("what", "outcome"))
+ADMISSION_REGISTERED = _metric(
+    "mpsd_admission_registered", "1 while API servers are known to ask this webhook; nothing without an API server."
 )
 
-SCHEDULER_REQUESTS = Metric(
-    "mpsd_scheduler_requests_total",
-    _C,
-    ("verb", "verdict"),
-    "Requests of kube-scheduler, by what came of them.",
-    tellers=_SCHEDULER,
+SCHEDULER_REQUESTS = _metric(
+    "mpsd_scheduler_requests_total", "Requests of kube-scheduler, by what came of them.", ("verb", "verdict")
 )
-SCHEDULER_SECONDS = Metric(
-    "mpsd_scheduler_request_seconds",
-    _H,
-    ("verb",),
-    "From the first line of a request to its answer.",
-    MetricUnit.SECONDS,
-    _SCHEDULER,
+SCHEDULER_SECONDS = _metric(
+    "mpsd_scheduler_request_seconds", "From the first line of a request to its answer.", ("verb",), histogram=True
 )
-SCHEDULER_NODES = Metric("mpsd_scheduler_nodes", _G, (), "Nodes that have books.", tellers=_SCHEDULER)
-SCHEDULER_GPUS = Metric("mpsd_scheduler_gpus", _G, (), "GPUs of these nodes.", tellers=_SCHEDULER)
-SCHEDULER_OPEN = Metric("mpsd_scheduler_gpus_open", _G, (), "GPUs that take pods now.", tellers=_SCHEDULER)
-SCHEDULER_PROMISES = Metric(
-    "mpsd_scheduler_promises",
-    _G,
-    (),
-    "Pods with a promise of GPUs that are not known to be bound.",
-    tellers=_SCHEDULER,
-)
-SCHEDULER_USABLE = Metric(
+SCHEDULER_NODES = _metric("mpsd_scheduler_nodes", "Nodes with a ledger.")
+SCHEDULER_GPUS = _metric("mpsd_scheduler_gpus", "GPUs of these nodes.")
+SCHEDULER_OPEN = _metric("mpsd_scheduler_gpus_open", "GPUs that accept pods now.")
+SCHEDULER_PROMISES = _metric("mpsd_scheduler_promises", "Pods with reserved GPUs that are not known to be bound.")
+SCHEDULER_USABLE = _metric(
     "mpsd_scheduler_books_usable_seconds",
-    _G,
-    (),
-    "How long the books may have been asked without a break; 0 while they may not.",
-    MetricUnit.SECONDS,
-    _SCHEDULER,
+    "How long the ledgers have been usable without a break; 0 while they are not.",
 )
 
 METRICS = tuple(one for one in globals().values() if isinstance(one, Metric))  # all of the above, in this order
 
 
-def told_by(teller: Teller) -> tuple[Metric, ...]:
-    return tuple(one for one in METRICS if teller in one.tellers)
+def exported_by(exporter: Exporter) -> tuple[Metric, ...]:
+    return tuple(one for one in METRICS if exporter in one.exporters)
 
 
-# How long something took, many times: a histogram as Prometheus reads it, in plain values.
-#
-# Each time is in one slot alone; whoever tells them adds the slots up.
+# How long something took, many times: a histogram as Prometheus reads it, in plain values. Each time is in one slot
+# alone; whoever exports them adds the slots up.
 
 # One command's process takes some milliseconds, and a daemon that does not answer is given up after graces.command_s.
 COMMAND_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -312,12 +246,8 @@ class Durations:
 
     def up_to(self, bounds_s: Sequence[float]) -> Iterator[tuple[float, int]]:
         """Each bound, infinity last, with how many took no longer; none where they were counted by other bounds."""
-        if len(self.counts) != len(bounds_s) + 1:
-            return
-        so_far = 0
-        for bound, count in zip((*bounds_s, float("inf")), self.counts, strict=True):
-            so_far += count
-            yield bound, so_far
+        if len(self.counts) == len(bounds_s) + 1:
+            yield from zip((*bounds_s, float("inf")), accumulate(self.counts), strict=True)
 
 
 def no_durations(bounds_s: Sequence[float]) -> Durations:
@@ -327,7 +257,6 @@ def no_durations(bounds_s: Sequence[float]) -> Durations:
 @dataclass(frozen=True, slots=True)
 class CommandTimes:
     """What `mpsd control` keeps in commands.json about one domain: its questions to the daemon, since it began.
-
     boot_id: of the boot that it is about. unanswered: those without a proper answer in time.
     """
 

@@ -1,23 +1,26 @@
 """The fields of an MPSNode, for the agent that writes one and for everybody who reads it.
 
 They are those of manifests/base/crd/mpsnode.yaml. Every field may be absent, which is None: agents of other versions
-report more or less. Times are RFC 3339, amounts whole numbers from 0 to what an int64 holds. `read` accepts any JSON.
+report more or less. Times are RFC 3339, amounts whole numbers from 0 to what an int64 holds.
+
+`read_mpsnode` derives what is shown of a node (model.cluster_status, which says what the fields mean). Any JSON is a
+node there, with what could be read of it and the rest reported as unreadable; nothing raises.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
-from mpsd.model.fields import MOST_FIELDS, FieldReader, Fields
-from mpsd.model.names import HEARTBEAT_S as HEARTBEAT_S
+from mpsd.model import cluster_status as rows
+from mpsd.model.conditions import CONDITION, Truth
+from mpsd.model.domain import ALL, State, drains
+from mpsd.model.fields import MOST_FIELDS, FieldReader, Fields, at
+from mpsd.model.problem import shown
+from mpsd.model.times import seconds
 
-API = "mpsd.io/v1alpha1"
-
-
-KIND = "MPSNode"
-
+API, KIND = "mpsd.io/v1alpha1", "MPSNode"
 
 _LARGEST = 2**63 - 1  # an int64, as the definition has it
 Amount = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)] | None
@@ -35,8 +38,6 @@ class Reported(msgspec.Struct, frozen=True, omit_defaults=True, rename=_field):
 
 
 class ReportedCondition(Reported, frozen=True):
-    """A condition, as Kubernetes has them."""
-
     type: Text = None
     status: Text = None
     last_transition_time: Text = None
@@ -45,36 +46,26 @@ class ReportedCondition(Reported, frozen=True):
 
 
 class ReportedCount(Reported, frozen=True):
-    """How often a kind of violation was seen. kind: as in the policy, or one of a newer agent."""
-
     kind: Text = None
     count: Amount = None
 
 
 class ReportedPodViolation(Reported, frozen=True):
-    """A violation of a pod. action: what the policy has done about it."""
-
     at: Text = None
     kind: Text = None
     action: Text = None
 
 
 class ReportedViolation(ReportedPodViolation, frozen=True):
-    """A violation. pod: absent where none is known."""
-
-    pod: Text = None
+    pod: Text = None  # absent where none is known
 
 
 class ReportedPodViolations(Reported, frozen=True):
-    """The violations of the pod that has a grant."""
-
     counts: list[ReportedCount] | None = None
     last: ReportedPodViolation | None = None
 
 
 class ReportedViolations(Reported, frozen=True):
-    """The violations on the node since then. pods: how many that have a grant. last: the newest last."""
-
     since: Text = None
     counts: list[ReportedCount] | None = None
     last: list[ReportedViolation] | None = None
@@ -82,8 +73,6 @@ class ReportedViolations(Reported, frozen=True):
 
 
 class ReportedGpu(Reported, frozen=True):
-    """A GPU, its grants and its use."""
-
     uuid: Text = None
     index: Amount = None
     model: Text = None
@@ -99,24 +88,18 @@ class ReportedGpu(Reported, frozen=True):
 
 
 class ReportedSuspect(Reported, frozen=True):
-    """A pod that the last faults hit each time."""
-
     pod: Text = None
     uid: Text = None
     faults: Amount = None
 
 
 class ReportedFaults(Reported, frozen=True):
-    """The GPU faults of a domain."""
-
     count: Amount = None
     last: Text = None
     suspects: list[ReportedSuspect] | None = None
 
 
 class ReportedCanary(Reported, frozen=True):
-    """What the canary found in a domain."""
-
     at: Text = None
     driver: Text = None
     context_mib: Amount = None
@@ -126,8 +109,6 @@ class ReportedCanary(Reported, frozen=True):
 
 
 class ReportedDomain(Reported, frozen=True):
-    """A control daemon and its GPUs. version: of the mpsd that holds it."""
-
     name: Text = None
     gpus: Texts = None
     state: Text = None
@@ -180,8 +161,6 @@ class MPSNodeStatus(Reported, frozen=True):
 
 
 class MPSNodeMetadata(Reported, frozen=True):
-    """What is read of an MPSNode's metadata."""
-
     name: Text = None
 
 
@@ -192,8 +171,6 @@ class MPSNodeSpec(Reported, frozen=True):
 
 
 class MPSNode(Reported, frozen=True):
-    """The whole object."""
-
     metadata: MPSNodeMetadata | None = None
     spec: MPSNodeSpec | None = None
     status: MPSNodeStatus | None = None
@@ -205,8 +182,7 @@ _MOST_ENTRIES = MOST_FIELDS // 20  # of no more there are never too many fields,
 
 def as_object(part: Reported) -> dict[str, Any]:
     """The JSON of it, without what is absent."""
-    found: dict[str, Any] = msgspec.to_builtins(part)
-    return found
+    return cast("dict[str, Any]", msgspec.to_builtins(part))
 
 
 def read(fields: Fields, shape: FieldReader) -> MPSNode:
@@ -227,40 +203,134 @@ def _entries(status: MPSNodeStatus | None) -> int:
 
 def _read(fields: Fields, kind: type[Kind], path: str, shape: FieldReader) -> Kind:
     """Field by field: one of a wrong type is absent, and nothing else is."""
-    present = [(name, key, reader) for name, key, reader in _readers(kind) if fields.get(key) is not None]
-    return kind(**{name: reader(fields, key, path, shape) for name, key, reader in present})
-
-
-_Reader = Callable[[Fields, str, str, FieldReader], object]
+    named = [(one, kind_of) for one, kind_of in _fields(kind) if fields.get(one.encode_name) is not None]
+    return kind(**{one.name: _value(kind_of, fields, one.encode_name, path, shape) for one, kind_of in named})
 
 
 @cache
-def _readers(kind: type[Reported]) -> tuple[tuple[str, str, _Reader], ...]:
-    """Name, JSON name and reader of each field."""
-    return tuple((one.name, one.encode_name, _reader(get_args(one.type)[0])) for one in msgspec.structs.fields(kind))
+def _fields(kind: type[Reported]) -> tuple[tuple[msgspec.structs.FieldInfo, Any], ...]:
+    return tuple((one, get_args(one.type)[0]) for one in msgspec.structs.fields(kind))
 
 
-def _reader(kind: Any) -> _Reader:
+def _value(kind: Any, fields: Fields, key: str, path: str, shape: FieldReader) -> object:
     """kind: text, an amount, another part, or a list of parts or of texts."""
     if kind is str:
-        return lambda fields, key, path, shape: shape.text(fields, key, path)
-    if get_origin(kind) is Annotated:
-        return _amount
-    if get_origin(kind) is not list:
-        return lambda fields, key, path, shape: _read(shape.mapping(fields, key, path), kind, _at(path, key), shape)
-    entry = get_args(kind)[0]
+        return shape.text(fields, key, path)
+    origin = get_origin(kind)
+    if origin is Annotated:  # None for what is no amount, such as -1
+        amount = shape.number(fields, key, path, absent=None)
+        return amount if amount is not None and 0 <= amount <= _LARGEST else None
+    if origin is not list:
+        return _read(shape.mapping(fields, key, path), kind, at(path, key), shape)
+    (entry,) = get_args(kind)
     if entry is str:
-        return lambda fields, key, path, shape: list(shape.texts(fields, key, path))
-    return lambda fields, key, path, shape: [
-        _read(one, entry, where, shape) for where, one in shape.entries(fields, key, path)
+        return list(shape.texts(fields, key, path))
+    return [_read(one, entry, where, shape) for where, one in shape.entries(fields, key, path)]
+
+
+def cluster_status(mpsnodes: Iterable[object], now: float) -> rows.ClusterStatus:
+    nodes = [read_mpsnode(thing, now) for thing in mpsnodes]
+    return rows.ClusterStatus(now, tuple(sorted(nodes, key=lambda node: node.name)))
+
+
+def read_mpsnode(thing: object, now: float) -> rows.ClusterNode:
+    fields: Fields = thing if isinstance(thing, dict) else {}
+    shape = FieldReader()
+    found = read(fields, shape)
+    unreadable = [problem.fault for problem in shape.problems]
+    if not isinstance(thing, dict):
+        unreadable = [f"the object is {shown(thing)}, which is no MPSNode"]
+    if shape.too_many:  # nothing of it may be believed
+        found, unreadable = MPSNode(found.metadata), [str(shape.too_many)]
+    return _node(found, unreadable, now)
+
+
+def _node(found: MPSNode, unreadable: Sequence[str], now: float) -> rows.ClusterNode:
+    status = found.status or MPSNodeStatus()
+    name = (found.metadata or MPSNodeMetadata()).name or "(no name)"
+    cordoned = frozenset((found.spec or MPSNodeSpec()).cordoned or ())
+    told_at = seconds(status.told_at)
+    stale = rows.is_stale(told_at, now)
+    conditions = [
+        rows.ConditionStatus(
+            one.type or "", one.status or "", one.reason or "", one.message or "", seconds(one.last_transition_time)
+        )
+        for one in status.conditions or ()
     ]
+    domains = [
+        rows.domain_row(one, seconds(one.since), seconds(one.faults.last) if one.faults else None, name)
+        for one in status.domains or ()
+    ]
+    gpus = [*_gpus(status.gpus or (), name, cordoned, domains)]
+    serves = bool(gpus) and all(gpu.state == State.READY for gpu in gpus)
+    violations = None
+    if seen := status.violations:
+        last = tuple([_violation(one, one.pod) for one in seen.last or ()])
+        violations = rows.ShownViolations(seconds(seen.since), seen.pods, _counts(seen.counts), last)
+    return rows.ClusterNode(
+        name=name,
+        ready=told_at is not None
+        and not stale
+        and serves
+        and any(one.type == CONDITION and one.status == Truth.TRUE for one in conditions),
+        told_at=told_at,
+        stale=stale,
+        driver=status.driver or "",
+        cordoned=tuple(sorted(cordoned)),
+        conditions=tuple(conditions),
+        gpus=tuple(gpus),
+        domains=tuple(domains),
+        pods=None if status.grants is None else _pods(status.grants, name, violations),
+        unreadable=tuple(unreadable),
+        version=status.version or "",
+        violations=violations,
+    )
 
 
-def _at(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key
+def _gpus(
+    gpus: Iterable[ReportedGpu], node: str, cordoned: frozenset[str], domains: Sequence[rows.DomainRow]
+) -> Iterator[rows.GpuRow]:
+    by_name = {domain.name: domain for domain in domains}
+    draining = drains(cordoned, domains if cordoned else ())
+    for gpu in gpus:
+        uuid, domain = gpu.uuid or "", by_name.get(gpu.domain or "")
+        label = uuid if gpu.index is None else f"gpu{gpu.index}"
+        drained = ALL in cordoned or uuid in cordoned or bool(domain and domain.name in draining)
+        yield rows.gpu_row(gpu, label, gpu.model or "", domain, node, cordoned=drained)
 
 
-def _amount(fields: Fields, key: str, path: str, shape: FieldReader) -> int | None:
-    """None for what is none, such as -1."""
-    found = shape.number(fields, key, path, absent=None)
-    return found if found is not None and 0 <= found <= _LARGEST else None
+def _pods(
+    grants: Sequence[ReportedGrant], node: str, violations: rows.ShownViolations | None
+) -> tuple[rows.PodStatus, ...]:
+    reported = sum([grant.violations is not None for grant in grants])
+    others = rows.PodViolations() if violations and violations.pods == reported else None
+    pods = []
+    for grant in grants:
+        namespace, _slash, name = (grant.pod or "").rpartition("/")
+        own = grant.violations
+        last = _violation(own.last, grant.pod) if own and own.last else None
+        pods.append(
+            rows.PodStatus(
+                node=node,
+                namespace=namespace,
+                pod=name,
+                uid=grant.uid or "",
+                gpus=tuple(grant.gpus or ()),
+                memory_mib=grant.memory_mib,
+                thread_percent=grant.thread_percent,
+                reserved_percent=grant.reserved_percent,
+                used_mib=grant.used_mib,
+                clients=grant.clients,
+                violations=rows.PodViolations(_counts(own.counts), last) if own else others,
+            )
+        )
+    return tuple(pods)
+
+
+def _violation(found: ReportedPodViolation, pod: str | None) -> rows.ShownViolation:
+    namespace, _slash, name = (pod or "").rpartition("/")
+    return rows.ShownViolation(seconds(found.at), found.kind or "", found.action or "", namespace, name)
+
+
+def _counts(counts: Iterable[ReportedCount] | None) -> tuple[rows.KindCount, ...]:
+    return tuple([rows.KindCount(one.kind or "", one.count) for one in counts or ()])

@@ -6,13 +6,14 @@ from functools import lru_cache
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether the name matches one of the patterns."""
-    return _together(patterns).fullmatch(name) is not None
+    return matching(patterns)(name) is not None
 
 
+@lru_cache(maxsize=256)
 def matching(patterns: tuple[str, ...]) -> Callable[[str], object]:
     """The same question for many names: what is true of a name that matches one of the patterns."""
-    return _together(patterns).fullmatch
+    each = (re.escape(one.removesuffix("*")) + (".*" if one.endswith("*") else "") for one in patterns)
+    return re.compile("|".join(each) or "(?!)", re.DOTALL).fullmatch
 
 
 def within_reach(prefix: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -20,15 +21,6 @@ def within_reach(prefix: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(
         pattern for pattern in patterns if pattern.removesuffix("*").startswith(prefix) or matches(prefix, (pattern,))
     )
-
-
-@lru_cache(maxsize=256)
-def _together(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(_expression, patterns)) or "(?!)", re.DOTALL)
-
-
-def _expression(pattern: str) -> str:
-    return re.escape(pattern.removesuffix("*")) + (".*" if pattern.endswith("*") else "")
 
 
 # -- how often a node reports though nothing has changed ---------------------------------------------------------------

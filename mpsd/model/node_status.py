@@ -5,18 +5,18 @@ Names and units here are an interface; fields are added, never renamed.
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeVar
 
 from mpsd.model.domain import State
+from mpsd.model.events import PastEvent
 from mpsd.model.node_view import Canary
 from mpsd.model.violations import Response, ViolationKind
 
 
 @dataclass(frozen=True, slots=True)
 class SuspectStatus:
-    """A pod that each of the last `faults` faults hit, since the first of these (seconds since 1970).
-
-    pod: its namespace and name; its uid alone where it is gone.
+    """A pod that each of the last `faults` faults hit, since the first of these (seconds since 1970). pod: its
+    namespace and name; its uid alone where it is gone.
     """
 
     pod: str
@@ -38,10 +38,9 @@ class HitStatus:
 
 @dataclass(frozen=True, slots=True)
 class FaultsStatus:
-    """count: of this boot. last: seconds since 1970; None where there was none.
-
-    suspects: who was hit by at least the last two; which of them caused them, if one did, nobody can say. hit: by the
-    last one. healed: when that was over; None while it is not.
+    """count: of this boot. last: seconds since 1970; None where there was none. suspects: who was hit by at least the
+    last two; which of them caused them, if one did, cannot be determined. hit: by the last one. healed: when that was
+    over; None while it is not.
     """
 
     count: int = 0
@@ -53,8 +52,8 @@ class FaultsStatus:
 
 @dataclass(frozen=True, slots=True)
 class GpuStatus:
-    """promised_mib, promised_percent, promised_clients: what may be granted in all; the last two None where an agent
-    older than this does not say. used_mib None: NVML could not say.
+    """promised_*: what may be granted in all; None where an older agent does not report it. used_mib None: NVML could
+    not say. unexplained_mib: in use of no process that is known, 0 below 1 GiB.
     """
 
     uuid: str
@@ -70,14 +69,13 @@ class GpuStatus:
     clients: int | None
     promised_percent: int | None = None
     promised_clients: int | None = None
+    unexplained_mib: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DomainStatus:
-    """since: seconds since 1970. restarts: since mpsd first ran in this boot. daemon_pid None: there is none.
-
-    canary: None where it was not run. version: of the `mpsd control` that holds it; empty where an older one does not
-    say.
+    """since: seconds since 1970. restarts: since mpsd first ran in this boot. daemon_pid None: there is none. canary:
+    None where it was not run. version: of its `mpsd control`; empty where an older one does not report it.
     """
 
     name: str
@@ -118,12 +116,11 @@ class CardStatus:
 
 @dataclass(frozen=True, slots=True)
 class GrantStatus:
-    """used_mib: the most that its clients together use on one of its GPUs; None: NVML could not say.
-
-    holder_pid None: a pod holds it, the one that namespace and pod name; else those are None. container: the id of the
-    container without Kubernetes that holds it, else None; its pid is that of its first process. over: it uses more than
-    it may of one of its GPUs, the policy's tolerance included. cards: GPU by GPU; empty where an agent older than this
-    does not say, and memory_mib is the most of them.
+    """used_mib: the most that its clients together use on one of its GPUs; None: NVML could not say. holder_pid None: a
+    pod holds it, the one that namespace and pod name; else those are None. container: the id of the container without
+    Kubernetes that holds it, else None; its pid is that of its first process. over: it uses more than it may of one of
+    its GPUs, the policy's tolerance included. cards: GPU by GPU; empty where an older agent does not report it, and
+    memory_mib is the most of them.
     """
 
     id: str
@@ -146,7 +143,6 @@ class GrantStatus:
 @dataclass(frozen=True, slots=True)
 class ViolationStatus:
     """A process that took more than it was given. at: seconds since 1970. action: what the policy has done about it.
-
     gpu: its UUID. namespace, pod: None where it is in no pod that is known. outcome: how it ended; empty where it was
     not to end, or is about to.
     """
@@ -166,7 +162,7 @@ class ViolationStatus:
 
 @dataclass(frozen=True, slots=True)
 class ViolationCount:
-    """ended: how many of these are known to have been ended; None where that is not told."""
+    """ended: how many of these are known to have been ended; None where that is not reported."""
 
     kind: ViolationKind
     action: Response
@@ -176,12 +172,11 @@ class ViolationCount:
 
 @dataclass(frozen=True, slots=True)
 class ViolationsStatus:
-    """What the watchdog has seen since it began, which is when this agent did (since: seconds since 1970).
-
-    looks: how often it looked. longest_pause_s: between two of them. late_looks: those after a pause of more than a
-    quarter of a second, where the machine had no processor for it. nvml_s: processor time that this agent has
-    spent in NVML. counts: of every kind and action that has happened. last: the last ones, the newest last. unjudged:
-    why nobody is judged now; empty while everybody is.
+    """What the watchdog has seen since it began, which is when this agent did (since: seconds since 1970). looks: how
+    often it looked. longest_pause_s: between two of them. late_looks: those after a pause of more than a quarter of a
+    second, where the machine had no processor for it. nvml_s: processor time that this agent has spent in NVML. counts:
+    of every kind and action that has happened. last: the last ones, the newest last. unjudged: why no process is judged
+    now; empty while all are.
     """
 
     since: float
@@ -196,7 +191,7 @@ class ViolationsStatus:
 
 @dataclass(frozen=True, slots=True)
 class WaitingStatus:
-    """reason: why it has no answer yet, in plain words; empty where an agent older than this does not say."""
+    """reason: why it has no answer yet, in plain words; empty where an older agent does not report it."""
 
     id: str
     memory_mib: int
@@ -209,8 +204,9 @@ class WaitingStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """violations: None where nobody watches. grants_known: whether `grants` are all of them. version: of the agent's
-    mpsd. limits_directory: where it reads the limits files. Both empty where an agent older than this does not say.
+    """violations: None where there is no watchdog. grants_known: whether `grants` are all of them. version: of the
+    agent's mpsd. limits_directory: where it reads the limits files. Both empty where an older agent does not report it.
+    daemon_ends: the last 10 ends of control daemons since the agent started, with who lost GPU processes.
     """
 
     now: float
@@ -225,40 +221,38 @@ class NodeStatus:
     grants_known: bool = True
     version: str = ""
     limits_directory: str = ""
+    daemon_ends: tuple[PastEvent, ...] = ()
 
 
 # -- without arguments -----------------------------------------------------------------------------------------------
 
+Started = TypeVar("Started", ClientStatus, GrantStatus, WaitingStatus, ViolationStatus)
 _PROGRAM = re.compile(r"[\w.:/+@~-]{1,200}")
 
 
 def program_of(command: str) -> str:
     """A command without its arguments, any of which may be a tenant's secret."""
     program, _space, arguments = command.strip().partition(" ")
-    said = program if not program or (_PROGRAM.fullmatch(program) and "://" not in program) else "[redacted]"
-    return f"{said} [arguments redacted]" if arguments else said
+    if program and ("://" in program or not _PROGRAM.fullmatch(program)):
+        program = "[redacted]"
+    return f"{program} [arguments redacted]" if arguments else program
 
 
 def without_arguments(status: NodeStatus) -> NodeStatus:
     """For those who may see who uses what, and not what programs were started with: commands cut to their programs."""
     violations = status.violations
     if violations:
-        violations = replace(violations, last=tuple(map(_violation, violations.last)))
+        seen = violations.last
+        last = [replace(one, message=one.message.replace(one.command, program_of(one.command))) for one in seen]
+        violations = replace(violations, last=_bare(tuple(last)))
     return replace(
         status,
-        clients=None if status.clients is None else tuple(map(_bare, status.clients)),
-        grants=tuple(map(_bare, status.grants)),
-        waiting=tuple(map(_bare, status.waiting)),
+        clients=None if status.clients is None else _bare(status.clients),
+        grants=_bare(status.grants),
+        waiting=_bare(status.waiting),
         violations=violations,
     )
 
 
-def _violation(one: ViolationStatus) -> ViolationStatus:
-    bare = program_of(one.command)
-    message = one.message.replace(one.command, bare) if one.command else one.message
-    return replace(one, command=bare, message=message)
-
-
-def _bare(one: Any) -> Any:
-    assert isinstance(one, ClientStatus | GrantStatus | WaitingStatus)
-    return replace(one, command=program_of(one.command))
+def _bare(entries: tuple[Started, ...]) -> tuple[Started, ...]:
+    return tuple(replace(one, command=program_of(one.command)) for one in entries)

@@ -1,10 +1,11 @@
 """A frozen picture of one node: everything that a decision may rest on.
 
-What could not be seen is None or said in `unknown`, never zero.
+What could not be seen is None or named in `unknown`, never zero.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from mpsd.model.domain import State
 from mpsd.model.grants import CardsRequest, Gpu, Grant, Request
@@ -16,7 +17,6 @@ RECORD_VERSION = 1
 @dataclass(frozen=True, slots=True)
 class FaultHit:
     """A process that a fault tore down. pod: the uid in its pod's cgroup; None where it is in no pod that is known.
-
     ended_at: when mpsd ended it, for it lingered; None where it did not.
     """
 
@@ -29,9 +29,8 @@ class FaultHit:
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A fault of a GPU: when it was or was seen (seconds since 1970), and every process that lost its context by it.
-
-    Which of them caused it nobody can say (docs/mps-observed.md, section 6). strangers: the pids of those that were
-    gone before anybody could see who they were. healed_at: None while its server lets nobody in.
+    Which of them caused it cannot be determined (docs/mps-observed.md, section 6). strangers: the pids of those that
+    were gone before it could be seen who they were. healed_at: None while its server accepts no client.
     """
 
     at: float
@@ -52,7 +51,6 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class Canary:
     """What a CUDA client of our own found under known limits. problem: why this driver cannot be relied on, or empty.
-
     boot_id, driver: what it holds for. context_mib: measured with sms SMs; None where there was no context. warning:
     what is not as limits/gpus.yaml has it, or empty.
     """
@@ -72,9 +70,10 @@ class DomainRecord:
 
     daemon: None while there is none. since: seconds since 1970 when this state began. restarts: in a row, without
     a time of stability between. restarts_total: since mpsd first ran in this boot. compute_modes: what the GPUs were
-    set to before mpsd, by UUID. served: whether it has ever been ready in this boot. faults: the last ones of this
-    boot, the newest last. canary: None before it has run. boot_id: of the boot that all of it is about; empty where an
-    older mpsd wrote it. written_by: the version of the `mpsd control` that keeps it; empty as well.
+    set to before mpsd, by UUID; `mps.compute_modes` goes by files of its own. served: whether it has ever been ready in
+    this boot. faults: the last ones of this boot, the newest last. canary: None before it has run. boot_id: of the boot
+    that all of it is about; empty where an older mpsd wrote it. written_by: the version of the `mpsd control` that
+    keeps it; empty as well.
     """
 
     version: int
@@ -129,20 +128,19 @@ class DomainView:
 
     @property
     def allowed_mib(self) -> int:
-        """The largest client that every server, now and to come, is known to let in; 0 while one is not known to."""
+        """The largest client that every server, now and to come, is known to accept; 0 while one is not known to."""
         confirmed = {(limit.server, limit.ordinal): limit.memory_mib for limit in self.limits}
-        servers = (None, *self.record.servers)
-        ordinals = range(len(self.record.gpus))
-        return min(confirmed.get((server, ordinal), 0) for server in servers for ordinal in ordinals)
+        servers, gpus = (None, *self.record.servers), self.record.gpus
+        return min(confirmed.get((server, ordinal), 0) for server in servers for ordinal in range(len(gpus)))
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
     """A process that holds memory of a GPU. on_mps False: it runs beside MPS. grant: the id of its grant, or None.
-
-    used_mib None: NVML knows the process and not its memory. pod: the uid in its pod's cgroup, or the grant of the
-    container without Kubernetes that it is in; None where it is in neither that anybody can tell. environment: of what
-    it was started with, the variables that MPS reads; None where that cannot be read.
+    used_mib: with its managed memory; None: NVML knows the process and not its memory. pod: the uid in the cgroup
+    of its pod, or the grant of the container without Kubernetes that it is in; None where it is in neither that
+    anybody can tell. environment: of what it was started with, the variables that MPS reads; None where that cannot
+    be read.
     """
 
     process: ProcessIdentity
@@ -173,18 +171,52 @@ class WaitingRequest:
 
 @dataclass(frozen=True, slots=True)
 class HeldGrant:
-    """A grant and whether the process it was given to still lives."""
+    """A grant and whether the process it was given to still lives. others_alive: where that has ended, whether other
+    processes are in the cgroup that mpsd made for it."""
 
     grant: Grant
     holder_alive: bool
+    others_alive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableGrant:
+    """A grant whose record, this file, cannot be read, so that nobody knows what it holds. domain: whose GPUs it may be
+    on; None where that is unknown too."""
+
+    id: str
+    file: str
+    reason: str
+    domain: str | None = None
+
+    def gpus(self, domains: Mapping[str, tuple[str, ...]], everywhere: Iterable[str]) -> tuple[str, ...]:
+        """The UUIDs of the GPUs that it may be on: of its domain, else of the node."""
+        return domains.get(self.domain or "") or tuple(everywhere)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """What a ledger knows. unknown: why it may be incomplete, empty where it is complete. holders: the grant of each
+    living program, by pid. pods: the grant of each pod or container that holds one, by its name in `Whereabouts`.
+    ungranted: each pod that is known to hold no grant, by the uid in its cgroups. unreadable: grants that are not among
+    `held`, because their records cannot be read.
+    """
+
+    held: tuple[HeldGrant, ...] = ()
+    unknown: tuple[str, ...] = ()
+    holders: Mapping[int, str] = field(default_factory=dict)
+    pods: Mapping[str, str] = field(default_factory=dict)
+    ungranted: Mapping[str, PodName] = field(default_factory=dict)
+    unreadable: tuple[UnreadableGrant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One look at the node. now: seconds since 1970. unknown: in plain words, what could not be seen, and why.
-
-    clients None: NVML could not say, so nothing may be taken for gone. grants_known: whether `grants` are all of them.
+    """One look at the node. now: seconds since 1970. unknown: in plain words, what could not be seen, and why. clients
+    None: NVML could not say, so nothing may be taken for gone. grants_known: whether `grants` are all of them.
     ungranted: by the uid in its cgroup, each pod that is known to hold no grant; a pod of neither is not known yet.
+    unexplained_mib: by GPU, where that much is in use of no process that is known.
+    unreadable: as in LedgerView.
     """
 
     now: float
@@ -197,14 +229,29 @@ class NodeView:
     unknown: tuple[str, ...]
     grants_known: bool = True
     ungranted: Mapping[str, PodName] = field(default_factory=dict)
+    unexplained_mib: Mapping[str, int] = field(default_factory=dict)
+    unreadable: tuple[UnreadableGrant, ...] = ()
 
     def domain(self, name: str) -> DomainView | None:
         return next((domain for domain in self.domains if domain.name == name), None)
 
-
-def is_as_before(before: NodeView | None, now: NodeView) -> bool:
-    """Whether nothing but the time is another. before: None before the first look."""
-    return before is not None and replace(before, now=now.now) == now
+    @property
+    def withheld(self) -> Mapping[str, str]:
+        """By UUID, why a GPU takes no new grant and its limits stay as they are, with the remedy: a grant that may be
+        on it cannot be read."""
+        if not self.unreadable:
+            return {}
+        labels = {gpu.uuid: gpu.label for gpu in self.gpus}
+        domains = {domain.name: domain.record.gpus for domain in self.domains}
+        found: dict[str, str] = {}
+        for one in self.unreadable:
+            gpus = one.gpus(domains, labels)
+            what = " and ".join(labels.get(uuid, uuid) for uuid in gpus)
+            take, them = ("takes", "it") if len(gpus) == 1 else ("take", "them")
+            because = f"the record of grant {one.id} cannot be read ({one.file}: {one.reason})"
+            remedy = f"once no program uses {them}, run `rm {shlex.quote(one.file)}`"
+            found |= dict.fromkeys(gpus, f"{what} {take} no new grant, because {because}; {remedy}")
+        return found
 
 
 def pod_names(*views: NodeView) -> dict[str, PodName]:

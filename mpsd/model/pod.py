@@ -25,9 +25,8 @@ class Role(StrEnum):
 
 
 class Variable(NamedTuple):
-    """One entry of `env` of the container at this path. value: None when it comes from elsewhere (`valueFrom`).
-
-    A tuple, since a pod can have thousands, and a frozen dataclass takes twice as long to make.
+    """One entry of `env` of the container at this path. value: None when it comes from elsewhere (`valueFrom`). A
+    tuple, since a pod can have thousands, and a frozen dataclass takes twice as long to make.
     """
 
     name: str
@@ -59,14 +58,17 @@ class RunAs:
 
 @dataclass(frozen=True, slots=True)
 class VolumeMount:
-    """A place inside a container where a volume appears, as a folder, a file or a raw device.
-
-    entry, key: lead to it in the object.
+    """A place inside a container where a volume appears, as a folder, a file or a raw device. entry, key: lead to it in
+    the object. volume: its name. sub_path: what of the volume appears, empty for all of it; is_expanded: it may name
+    variables (`subPathExpr`).
     """
 
     inside: str
     entry: str
     key: str
+    volume: str
+    sub_path: str
+    is_expanded: bool
 
     @property
     def path(self) -> str:
@@ -75,10 +77,10 @@ class VolumeMount:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container. path: leads to it from the object's root, with its name in place of its position.
-
-    limits, requests: its resources, as they were written. has_claims: whether it uses a resource claim.
-    capabilities: those added, as they were written. run_as: what the pod says, where the container does not.
+    """A container. path: leads to it from the object's root, with its name in place of its position. limits, requests:
+    its resources, as they were written. has_claims: whether it uses a resource claim. capabilities: those added, as
+    they were written. drops_all: whether it drops all others. may_escalate: whether a setuid program has its effect.
+    run_as: what the pod says, where the container does not.
     """
 
     name: str
@@ -91,6 +93,8 @@ class Container:
     sources: tuple[VariableSource, ...]
     privileged: bool
     capabilities: tuple[str, ...]
+    drops_all: bool
+    may_escalate: bool
     run_as: RunAs
     mounts: tuple[VolumeMount, ...]
 
@@ -108,7 +112,7 @@ def read_container(shape: FieldReader, fields: Fields, path: str, role: Role, po
         role = Role.SIDECAR
     resources, resources_path = shape.mapping(fields, "resources", path), f"{path}.resources"
     security, security_path = shape.mapping(fields, "securityContext", path), f"{path}.securityContext"
-    added = shape.mapping(security, "capabilities", security_path)
+    capabilities = shape.mapping(security, "capabilities", security_path)
     return Container(
         name=name or "(no name)",
         role=role,
@@ -119,10 +123,22 @@ def read_container(shape: FieldReader, fields: Fields, path: str, role: Role, po
         variables=tuple(_variables(shape, fields, path)),
         sources=tuple(_sources(shape, fields, path)),
         privileged=shape.flag(security, "privileged", security_path),
-        capabilities=shape.texts(added, "add", f"{security_path}.capabilities"),
+        capabilities=shape.texts(capabilities, "add", f"{security_path}.capabilities"),
+        drops_all="ALL" in shape.texts(capabilities, "drop", f"{security_path}.capabilities"),
+        may_escalate=shape.flag(security, "allowPrivilegeEscalation", security_path, absent=True),
         run_as=read_run_as(shape, security, security_path, pod_runs_as),
-        mounts=tuple(_mounts(shape, fields, path)),
+        mounts=tuple(
+            _mount(shape, entry, entry_path, place)
+            for key, place in _PLACES.items()
+            for entry_path, entry in shape.entries(fields, key, path)
+        ),
     )
+
+
+def _mount(shape: FieldReader, entry: Fields, path: str, place: str) -> VolumeMount:
+    inside, volume, sub_path = (shape.text(entry, key, path) for key in (place, "name", "subPath"))
+    expression = shape.text(entry, "subPathExpr", path)
+    return VolumeMount(inside, path, place, volume, expression or sub_path, bool(expression))
 
 
 def read_run_as(shape: FieldReader, security: Fields, path: str, otherwise: RunAs) -> RunAs:
@@ -137,42 +153,34 @@ def read_run_as(shape: FieldReader, security: Fields, path: str, otherwise: RunA
 
 def _variables(shape: FieldReader, container: Fields, path: str) -> Iterator[Variable]:
     for entry_path, entry in shape.entries(container, "env", path):
-        name = shape.text(entry, "name", entry_path)
-        value = shape.text(entry, "value", entry_path)
-        elsewhere = entry.get("valueFrom") is not None
-        yield Variable(name, None if elsewhere else value, path)
+        name, value = shape.text(entry, "name", entry_path), shape.text(entry, "value", entry_path)
+        yield Variable(name, None if entry.get("valueFrom") is not None else value, path)
 
 
 def _sources(shape: FieldReader, container: Fields, path: str) -> Iterator[VariableSource]:
     for entry_path, entry in shape.entries(container, "envFrom", path):
         prefix = shape.text(entry, "prefix", entry_path)
         for key, kind in _SOURCES.items():
-            reference = shape.mapping(entry, key, entry_path)
-            if reference:
+            if reference := shape.mapping(entry, key, entry_path):
                 name = shape.text(reference, "name", at(entry_path, key))
                 yield VariableSource(kind, name or "(no name)", prefix, entry_path)
-
-
-def _mounts(shape: FieldReader, container: Fields, path: str) -> Iterator[VolumeMount]:
-    for key, place in _PLACES.items():
-        for entry_path, entry in shape.entries(container, key, path):
-            yield VolumeMount(shape.text(entry, place, entry_path), entry_path, place)
 
 
 @dataclass(frozen=True, slots=True)
 class HostVolume:
     """A volume that is a path of the host. path: leads to that path in the object."""
 
+    name: str
     host_path: str
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod, or the template of one. path: leads to it from the object's root, empty for a bare pod.
-
-    host_users: whether uid 0 inside is uid 0 on the host. scheduler, node, runtime_class: empty where not named.
-    is_placed: a node has taken it already, so that where it runs is no longer its own wish.
+    """A pod, or the template of one. path: leads to it from the object's root, empty for a bare pod. host_users:
+    whether uid 0 inside is uid 0 on the host. shares_processes: whether its containers see each other's processes.
+    scheduler, node, runtime_class: empty where not named. is_placed: a node has taken it already, so that where it runs
+    is no longer its own wish.
     """
 
     path: str
@@ -181,6 +189,7 @@ class Pod:
     host_ipc: bool
     host_pid: bool
     host_users: bool
+    shares_processes: bool
     scheduler: str
     node: str
     runtime_class: str
@@ -201,6 +210,8 @@ def read_pod(shape: FieldReader, fields: Fields, path: str) -> Pod:
     elif spec.get("containers") in (None, []):
         problem = Problem("field-missing", at(spec_path, "containers"), "", "holds no container", "add a container")
         shape.problems.append(problem)
+    security = shape.mapping(spec, "securityContext", spec_path)
+    run_as = read_run_as(shape, security, at(spec_path, "securityContext"), RunAs(uid=None, non_root=False))
     return Pod(
         path=path,
         labels=shape.mapping(metadata, "labels", metadata_path),
@@ -208,33 +219,24 @@ def read_pod(shape: FieldReader, fields: Fields, path: str) -> Pod:
         host_ipc=shape.flag(spec, "hostIPC", spec_path),
         host_pid=shape.flag(spec, "hostPID", spec_path),
         host_users=shape.flag(spec, "hostUsers", spec_path, absent=True),
+        shares_processes=shape.flag(spec, "shareProcessNamespace", spec_path),
         scheduler=shape.text(spec, "schedulerName", spec_path),
         node=shape.text(spec, "nodeName", spec_path),
         runtime_class=shape.text(spec, "runtimeClassName", spec_path),
-        is_placed=_is_placed(fields),
+        # A kubelet has written into the status. The API server empties the status of every pod that is created.
+        is_placed=isinstance(status := fields.get("status"), dict) and bool(status.get("startTime")),
         host_volumes=tuple(_host_volumes(shape, spec, spec_path)),
-        containers=tuple(_containers(shape, spec, spec_path)),
+        containers=tuple(
+            read_container(shape, entry, entry_path, role, run_as)
+            for key, role in CONTAINER_FIELDS.items()
+            for entry_path, entry in shape.entries(spec, key, spec_path)
+        ),
     )
-
-
-def _containers(shape: FieldReader, spec: Fields, path: str) -> Iterator[Container]:
-    security = shape.mapping(spec, "securityContext", path)
-    run_as = read_run_as(shape, security, at(path, "securityContext"), RunAs(uid=None, non_root=False))
-    for key, role in CONTAINER_FIELDS.items():
-        for entry_path, entry in shape.entries(spec, key, path):
-            yield read_container(shape, entry, entry_path, role, run_as)
 
 
 def _host_volumes(shape: FieldReader, spec: Fields, path: str) -> Iterator[HostVolume]:
     for entry_path, entry in shape.entries(spec, "volumes", path):
-        source = shape.mapping(entry, "hostPath", entry_path)
-        if source:
-            name = printable(shape.text(entry, "name", entry_path))
-            source_path = f"{path}.volumes[{name}].hostPath"
-            yield HostVolume(shape.text(source, "path", source_path), at(source_path, "path"))
-
-
-def _is_placed(fields: Fields) -> bool:
-    """A kubelet has written into the status. The API server empties the status of every pod that is created."""
-    status = fields.get("status")
-    return isinstance(status, dict) and bool(status.get("startTime"))
+        if source := shape.mapping(entry, "hostPath", entry_path):
+            name = shape.text(entry, "name", entry_path)
+            source_path = f"{path}.volumes[{printable(name)}].hostPath"
+            yield HostVolume(name, shape.text(source, "path", source_path), at(source_path, "path"))

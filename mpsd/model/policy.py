@@ -1,10 +1,11 @@
 """What pods and programs may have: the shape of `limits/policy.yaml`.
 
 A policy that loads is complete and free of contradictions; unknown, missing and wrong fields are refused by name, all
-at once (`platform.rules.limits_reading` turns pydantic's list into problems). Only a rule of admission may be left out,
-so that a new one makes no older policy invalid.
+at once (`platform.limits_files` turns pydantic's list into problems). Only a rule of admission and a field with a
+default may be left out, so that a new one makes no older policy invalid.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal, Self
@@ -32,9 +33,8 @@ CapabilityName = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]*$")]
 
 
 def _disjoint(domains: list[list[int]]) -> list[list[int]]:
-    named = [ordinal for domain in domains for ordinal in domain]
-    twice = sorted({ordinal for ordinal in named if named.count(ordinal) > 1})
-    if twice:
+    named = Counter(ordinal for domain in domains for ordinal in domain)
+    if twice := sorted(ordinal for ordinal, times in named.items() if times > 1):
         raise ValueError(f"GPU {', '.join(map(str, twice))} is named more than once")
     return domains
 
@@ -99,19 +99,17 @@ class RuleId(StrEnum):
 
 
 # The modes of limits/policy.yaml, which a rule has where a policy does not name it: one may be older than the rule.
-_WARNED = frozenset(
-    {
-        RuleId.GPUS_NOT_TOGETHER,
-        RuleId.HOST_IPC_ADDED,
-        RuleId.HOST_IPC_UNNEEDED,
-        RuleId.ENVIRONMENT_SECRET,
-        RuleId.ENVIRONMENT_UNSEEN,
-        RuleId.HOST_PID,
-        RuleId.HOST_ROOT,
-        RuleId.UNASKED_PRIVILEGED,
-        RuleId.UNASKED_HOST_PATH,
-    }
-)
+_WARNED = {
+    RuleId.GPUS_NOT_TOGETHER,
+    RuleId.HOST_IPC_ADDED,
+    RuleId.HOST_IPC_UNNEEDED,
+    RuleId.ENVIRONMENT_SECRET,
+    RuleId.ENVIRONMENT_UNSEEN,
+    RuleId.HOST_PID,
+    RuleId.HOST_ROOT,
+    RuleId.UNASKED_PRIVILEGED,
+    RuleId.UNASKED_HOST_PATH,
+}
 DEFAULT_MODES: Mapping[RuleId, RuleMode] = {
     rule: RuleMode.WARN if rule in _WARNED else RuleMode.ENFORCE for rule in RuleId
 }
@@ -170,16 +168,11 @@ class Requests:
 
     @model_validator(mode="after")
     def percents_agree(self) -> Self:
+        minimum, step = f"minimum_thread_percent {self.minimum_thread_percent}", self.thread_percent_step
         if self.default_thread_percent < self.minimum_thread_percent:
-            raise ValueError(
-                f"default_thread_percent {self.default_thread_percent} is below "
-                f"minimum_thread_percent {self.minimum_thread_percent}"
-            )
-        if self.minimum_thread_percent % self.thread_percent_step:
-            raise ValueError(
-                f"minimum_thread_percent {self.minimum_thread_percent} is not in steps of "
-                f"thread_percent_step {self.thread_percent_step}"
-            )
+            raise ValueError(f"default_thread_percent {self.default_thread_percent} is below {minimum}")
+        if self.minimum_thread_percent % step:
+            raise ValueError(f"{minimum} is not in steps of thread_percent_step {step}")
         return self
 
 
@@ -200,6 +193,7 @@ class Admission:
     placement_accounts: tuple[Text, ...]
     void_visible_devices: bool
     visible_devices_kept_for: tuple[Pattern, ...]
+    allowed_host_paths: tuple[PathPattern, ...] | None = None  # None: all that are not blocked
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -214,9 +208,13 @@ class ViolationPolicy:
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
-class MemoryViolation:
-    action: Response
+class MemoryViolation(ViolationPolicy):
     tolerance_mib: Annotated[int, Field(ge=0, le=1024 * 1024)]
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class ClientsViolation:
+    action: Response | Literal["kill_when_short"]
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -227,7 +225,7 @@ class Violations:
     outside_mps: ViolationPolicy
     without_grant: ViolationPolicy
     in_no_pod: ViolationPolicy
-    too_many_clients: ViolationPolicy
+    too_many_clients: ClientsViolation
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -240,10 +238,9 @@ class Graces:
 
     @model_validator(mode="after")
     def deadlines_nest(self) -> Self:
-        if self.start_s < self.command_s:
-            raise ValueError(
-                f"start_s {self.start_s} is below command_s {self.command_s}: no command could ever be answered"
-            )
+        start_s, command_s = self.start_s, self.command_s
+        if start_s < command_s:
+            raise ValueError(f"start_s {start_s} is below command_s {command_s}: no command could ever be answered")
         return self
 
 
@@ -277,7 +274,6 @@ class Compute(CardCompute):
     cards: dict[Annotated[str, Field(max_length=3), AfterValidator(_ordinal)], CardCompute]
 
     def of(self, ordinal: int) -> CardCompute:
-        """What holds for this card."""
         return self.cards.get(str(ordinal), self)
 
 

@@ -4,10 +4,12 @@ Whoever reads input reports every problem in it at once, so readers return or ra
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Self
 
 LONGEST_NAME = 253  # Kubernetes' own limit on the name of an object
+MOST_NAMES = 10  # in one message
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,6 @@ class Problem:
     remedy: str
 
     def record(self) -> dict[str, str]:
-        """The problem for machines."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -42,9 +43,8 @@ class Problem:
 
 
 class InvalidInput(Exception):
-    """An object that cannot be used as it is, with every problem found in it.
-
-    subject: the object as a person names it, such as `Job default/train` or `limits/policy.yaml`.
+    """An object that cannot be used as it is, with every problem found in it. subject: the object as a person names it,
+    such as `Job default/train` or `limits/policy.yaml`.
     """
 
     def __init__(self, subject: str, problems: Iterable[Problem]) -> None:
@@ -52,11 +52,14 @@ class InvalidInput(Exception):
         self.problems = tuple(problems)
         super().__init__(f"{subject}: " + "; ".join(str(problem) for problem in self.problems))
 
+    @classmethod
+    def of(cls, subject: str, rule: str, where: str, value: str, message: str, remedy: str) -> Self:
+        return cls(subject, [Problem(rule, where, value, message, remedy)])
+
 
 def shown(value: object, longest: int = 60) -> str:
-    """A value as a person would have written it: JSON, which YAML reads too, never longer than `longest`.
-
-    What a terminal would act on instead of printing it is escaped.
+    """A value as a person would have written it: JSON, which YAML reads too, never longer than `longest`. What a
+    terminal would act on instead of printing it is escaped.
     """
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
@@ -76,3 +79,9 @@ def printable(text: str, longest: int = 60) -> str:
 def shown_name(text: str) -> str:
     """A name for one line of a message, as `printable`; none that Kubernetes takes is cut."""
     return printable(text, LONGEST_NAME)
+
+
+def shortened(names: Sequence[str], most: int = MOST_NAMES) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -5,7 +5,6 @@ Kubernetes' own grammar decides what a number is, and no number, however large, 
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -13,32 +12,24 @@ from functools import lru_cache
 from mpsd.model.problem import Problem, shown
 
 _LONGEST_TEXT = 64  # characters; what is longer is no number that a person wrote
-_LARGEST = 2**63 - 1  # Kubernetes' own ceiling
 _LARGEST_EXPONENT = 64  # beyond it every number is over the ceiling, or under every fraction that Kubernetes keeps
 
-_MIB = 1024**2
-_BYTES = {f"{prefix}i": 1024**power for power, prefix in enumerate("KMGTPE", 1)} | {
-    prefix: 1000**power for power, prefix in enumerate("MGTPE", 2)
-}
-_COUNTS: Mapping[str, Fraction | int] = {
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 1000),
-    "": 1,
-    "k": 1000,
-}
+_BYTES = {f"{prefix}i": 1024**power for power, prefix in enumerate("KMGTPE", 1)}
+_BYTES |= {prefix: 1000**power for power, prefix in enumerate("MGTPE", 2)}
+_COUNTS: dict[str, Fraction | int] = {prefix: Fraction(1, 1000**power) for power, prefix in enumerate("mun", 1)}
+_COUNTS |= {"": 1, "k": 1000}
 
 _GRAMMAR = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:(?P<suffix>[KMGTPE]i|[numkMGTPE]?)|[eE](?P<exponent>[+-]?[0-9]+))"
 )
+# The number that a person had in mind, where one can be seen.
 _MEANT = re.compile(r"\s*(?P<whole>[0-9]{1,6})(?:[.,][0-9]*)?\s*(?:g|gb|gib|%|percent)?\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class QuantityUnit:
-    """What a resource counts: `name` follows a number in a sentence, `example` is a number that makes sense.
-
-    mib: the size of one, None for what is not memory.
+    """What a resource counts: `name` follows a number in a sentence, `example` is a number that makes sense. mib: the
+    size of one, None for what is not memory.
     """
 
     name: str
@@ -55,54 +46,44 @@ def memory_unit(mib: int) -> QuantityUnit:
 
 def whole_units(value: object, where: str, unit: QuantityUnit) -> int | Problem:
     """The whole number of units, 1 or more, that `value` (what YAML or JSON gave) stands for, or what is wrong."""
-    amount = _amount(value)
-    if isinstance(amount, _Size) and unit.mib is not None:
-        units = max(1, math.ceil(amount.bytes / (unit.mib * _MIB)))
-        return _problem(
-            "quantity-has-a-unit", value, where, f"has a unit, and the unit is already {unit.name}", f"write {units}"
-        )
-    number = amount.bytes if isinstance(amount, _Size) else amount
+    number, is_bytes = _amount(value)
+    example = unit.example
     if number is None:
-        return _problem(
-            "quantity-malformed", value, where, "is not a number as Kubernetes writes them", _such_as(value, unit)
-        )
-    if number > _LARGEST:
-        return _problem("quantity-too-large", value, where, "is beyond every number Kubernetes knows", _whole(unit))
-    if number <= 0:
-        return _problem(
-            "quantity-below-one", value, where, "is not 1 or more", f"write 1 {unit.name} or more, or nothing"
-        )
-    if number.denominator > 1:
-        return _problem("quantity-fraction", value, where, "is not a whole number", _whole(unit, math.ceil(number)))
-    return number.numerator
+        meant = _MEANT.fullmatch(value[:_LONGEST_TEXT]) if isinstance(value, str) else None
+        example = int(meant["whole"]) if meant else example
+        rule, message, remedy = "quantity-malformed", "is not a Kubernetes quantity", ""
+    elif is_bytes and unit.mib is not None:
+        remedy = f"write {max(1, math.ceil(number / (unit.mib * 1024**2)))}"
+        rule, message = "quantity-has-a-unit", f"has a unit, and the unit is already {unit.name}"
+    elif number > 2**63 - 1:  # Kubernetes' own ceiling
+        rule, message, remedy = "quantity-too-large", "is beyond every number Kubernetes knows", ""
+    elif number <= 0:
+        rule, message, remedy = "quantity-below-one", "is not 1 or more", f"write 1 {unit.name} or more, or nothing"
+    elif number.denominator > 1:
+        rule, message, remedy, example = "quantity-fraction", "is not a whole number", "", math.ceil(number)
+    else:
+        return number.numerator
+    remedy = remedy or f"write whole {unit.name}, such as {example or unit.example}"
+    return Problem(rule, where, shown(value), message, remedy)
 
 
 def is_zero(value: object) -> bool:
     """Whether a quantity is zero in any way to write it; false for what is no quantity."""
-    amount = _amount(value)
-    return (amount.bytes if isinstance(amount, _Size) else amount) == 0
+    return _amount(value)[0] == 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """A number that was written with a suffix for bytes."""
-
-    bytes: Fraction | int
-
-
-def _amount(value: object) -> Fraction | int | _Size | None:
-    """The number that a quantity stands for; None when it is no quantity."""
+def _amount(value: object) -> tuple[Fraction | int | None, bool]:
+    """The number that a quantity stands for, None when it is no quantity; and whether its suffix is one for bytes."""
     match = _GRAMMAR.fullmatch(_text(value))
     if match is None:
-        return None
+        return None, False
     digits = match["number"]
     number = int(digits) if digits.isdigit() else Fraction(digits)  # int is a tenth of the cost, and most have no more
     if match["exponent"] is not None:
-        exponent = int(match["exponent"])
-        held = max(-_LARGEST_EXPONENT, min(_LARGEST_EXPONENT, exponent))
-        return number * Fraction(10) ** held
+        held = max(-_LARGEST_EXPONENT, min(_LARGEST_EXPONENT, int(match["exponent"])))
+        return number * Fraction(10) ** held, False
     suffix = match["suffix"]
-    return _Size(number * _BYTES[suffix]) if suffix in _BYTES else number * _COUNTS[suffix]
+    return (number * _BYTES[suffix], True) if suffix in _BYTES else (number * _COUNTS[suffix], False)
 
 
 def _text(value: object) -> str:
@@ -113,21 +94,6 @@ def _text(value: object) -> str:
         return str(value) if value.bit_length() <= 128 else f"{'-' if value < 0 else ''}1e{_LARGEST_EXPONENT}"
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= _LONGEST_TEXT else ""
-
-
-def _such_as(value: object, unit: QuantityUnit) -> str:
-    """The remedy that keeps the number a person had in mind, where one can be seen."""
-    meant = _MEANT.fullmatch(value[:_LONGEST_TEXT]) if isinstance(value, str) else None
-    return _whole(unit, int(meant["whole"]) if meant else None)
-
-
-def _whole(unit: QuantityUnit, example: int | None = None) -> str:
-    """The remedy for a number that cannot be; None takes the unit's own example."""
-    return f"write whole {unit.name}, such as {example or unit.example}"
-
-
-def _problem(rule: str, value: object, where: str, message: str, remedy: str) -> Problem:
-    return Problem(rule, where, shown(value), message, remedy)
 
 
 def gib(memory_mib: int) -> str:

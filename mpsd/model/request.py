@@ -1,11 +1,12 @@
-"""What a pod asks for: its containers' requests for a share of a GPU, or every problem in them.
+"""What a pod asks for: its containers' requests for a share of a GPU, and every problem in them.
 
-What Kubernetes would refuse is refused too, and earlier: when a file is explained, not when a Job makes pods.
+Two readings: `read_share` is strict, as admission is, and refuses what Kubernetes would refuse, but earlier: when a
+file is explained, not when a Job makes pods. `read_allocated` is of pods that exist, as kubelet allocates for them.
 """
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mpsd.model.client_limits import ClientLimit
 from mpsd.model.fields import at
@@ -13,11 +14,10 @@ from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.pod import Container, Pod, Role
 from mpsd.model.policy import Policy, Resources
 from mpsd.model.problem import Problem, shown
-from mpsd.model.quantity import QuantityUnit, memory_unit, whole_units
+from mpsd.model.quantity import QuantityUnit, is_zero, memory_unit, whole_units
 
-# How much one request may ask for: what the policy allows and some GPU could give.
-#
-# A request is refused here only if no GPU in the facts could ever hold it, or the policy says no.
+# -- how much one request may ask for ----------------------------------------------------------------------------------
+# It is refused here only if no GPU in the facts could ever hold it, or the policy forbids it.
 
 PERCENT = QuantityUnit("percent", 30)
 GPUS = QuantityUnit("GPUs", 2)
@@ -25,9 +25,8 @@ GPUS = QuantityUnit("GPUs", 2)
 
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """What a container or a program asks for, over all of its GPUs, and where each number was written.
-
-    percent: None when no share of the threads is asked for.
+    """What a container or a program asks for, over all of its GPUs, and where each number was written. percent: None
+    when no share of the threads is asked for.
     """
 
     memory_units: int
@@ -38,7 +37,6 @@ class GpuRequest:
 
 
 def each_mib(asked: GpuRequest, policy: Policy) -> int:
-    """MiB on each of the GPUs."""
     return asked.memory_units * policy.resources.memory_unit_mib // asked.gpus
 
 
@@ -47,12 +45,11 @@ def each_percent(asked: GpuRequest) -> int | None:
     return None if asked.percent is None else asked.percent // asked.gpus
 
 
-def problems_with_asked(asked: GpuRequest, policy: Policy, facts: GpuFacts) -> tuple[Problem, ...]:
+def problems_with_asked(asked: GpuRequest, policy: Policy, facts: GpuFacts) -> Iterator[Problem]:
     """Every reason why no GPU could ever serve this."""
-    percent = (
-        () if asked.percent is None else problems_with_percent(asked.percent, asked.gpus, asked.percent_where, policy)
-    )
-    return (*_memory(asked, policy, facts), *percent)
+    yield from _memory(asked, policy, facts)
+    if asked.percent is not None:
+        yield from problems_with_percent(asked.percent, asked.gpus, asked.percent_where, policy)
 
 
 def problems_with_percent(percent: int, gpus: int, where: str, policy: Policy) -> Iterator[Problem]:
@@ -61,22 +58,23 @@ def problems_with_percent(percent: int, gpus: int, where: str, policy: Policy) -
     most, over = 100 * gpus, f" over {gpus} GPUs" if gpus > 1 else ""
     if not least <= percent <= most:
         message = f"is not a share of the threads{over}: those are {least} to {most} percent"
-        remedy = f"write {least} to {most}, in steps of {step}"
-        yield Problem("percent-range", where, str(percent), message, remedy)
+        yield Problem("percent-range", where, str(percent), message, f"write {least} to {most}, in steps of {step}")
     elif percent % step:
         message, remedy = f"is not in steps of {step}{over}", _nearest(percent, step, least, most)
         yield Problem("percent-step", where, str(percent), message, remedy)
 
 
 def _nearest(value: int, step: int, least: int, most: int) -> str:
-    """The remedy for a value between two steps."""
     below = value - value % step
     return "write " + " or ".join(str(near) for near in (below, below + step) if least <= near <= most)
 
 
 def _memory(asked: GpuRequest, policy: Policy, facts: GpuFacts) -> Iterator[Problem]:
-    if asked.memory_units % asked.gpus:
-        yield _uneven(asked, policy)
+    gpus, units = asked.gpus, asked.memory_units
+    if units % gpus:
+        message = f"{memory_unit(policy.resources.memory_unit_mib).name} cannot be divided evenly over {gpus} GPUs"
+        nearest = _nearest(units, gpus, gpus, units + gpus)
+        yield Problem("memory-uneven", asked.memory_where, str(units), message, nearest)
         return
     memory_mib = each_mib(asked, policy)
     # A percentage that cannot be is a problem of its own; here the nearest that could be counts.
@@ -85,43 +83,29 @@ def _memory(asked: GpuRequest, policy: Policy, facts: GpuFacts) -> Iterator[Prob
         yield _out_of_bounds(asked, memory_mib, percent, policy, facts)
 
 
-def _uneven(asked: GpuRequest, policy: Policy) -> Problem:
-    unit, gpus = memory_unit(policy.resources.memory_unit_mib).name, asked.gpus
-    message = f"{unit} cannot be divided evenly over {gpus} GPUs"
-    remedy = _nearest(asked.memory_units, gpus, gpus, asked.memory_units + gpus)
-    return Problem("memory-uneven", asked.memory_where, str(asked.memory_units), message, remedy)
-
-
 def _out_of_bounds(asked: GpuRequest, memory_mib: int, percent: int, policy: Policy, facts: GpuFacts) -> Problem:
-    """What is said of memory that no card has, or that no card's context leaves anything of."""
+    """The problem with memory that no card has, or of which a CUDA context leaves nothing on any card."""
     where, value, gpus = asked.memory_where, str(asked.memory_units), asked.gpus
     unit_mib, each = policy.resources.memory_unit_mib, " on each GPU" if gpus > 1 else ""
-    large_enough = [room for room in facts.rooms if memory_mib <= room.mib]
-    if not large_enough:
+    if not (large_enough := [room for room in facts.rooms if memory_mib <= room.mib]):
         largest = facts.largest_room
         most, unit = largest.mib // unit_mib, memory_unit(unit_mib).name
-        whose = "" if len({card.name for card in facts.cards}) == 1 else ", the largest known,"
-        message = (
-            f"is more than {'any' if whose else 'the'} GPU has{each}: {largest.card.name}{whose} has {most} {unit}"
-        )
-        return Problem("memory-over-card", where, value, message, f"ask for at most {most * gpus}")
+        which, whose = ("the", "") if len({card.name for card in facts.cards}) == 1 else ("any", ", the largest known,")
+        message = f"is more than {which} GPU has{each}: {largest.card.name}{whose} has {most} {unit}"
+        return Problem("memory-over-card", where, value, message, f"request at most {most * gpus}")
     cost_mib = min(room.context_mib(percent) for room in large_enough)
     least = (cost_mib // unit_mib + 1) * gpus
-    message = f"is {memory_mib} MiB{each} and does not hold a CUDA context, which takes {cost_mib} MiB at least"
-    return Problem("memory-below-context", where, value, message, f"ask for {least} or more")
+    message = f"is {memory_mib} MiB{each}, too small for a CUDA context, which takes at least {cost_mib} MiB"
+    return Problem("memory-below-context", where, value, message, f"request {least} or more")
 
 
-# Which container of a pod gets some of an earlier one's devices, and not all.
-#
-# Nobody is asked which devices kubelet uses again. Of those that init containers have held, the next
-# container
-# gets whichever come first in a Go map (devicesToAllocate of pkg/kubelet/cm/devicemanager/manager.go): where it needs
-# fewer than there are and they lie on several GPUs, it gets more of one than of another, and cannot start so.
+# No plugin chooses which devices kubelet uses again. Of those that init containers have held, the next container gets
+# whichever come first in a Go map (devicesToAllocate of pkg/kubelet/cm/devicemanager/manager.go): where it needs fewer
+# than there are and they lie on several GPUs, it gets more of one than of another, and cannot start so.
 
 
 def taken_in_part(asked: Sequence[tuple[Role, int]]) -> tuple[int, int] | None:
     """The positions of an init container and of the first after it that gets a part of its devices; None for none.
-
     asked: the containers in the order in which kubelet allocates, each with the number of devices that it asks for.
     """
     holder, left = 0, 0
@@ -142,10 +126,8 @@ _COUNT = re.compile(r"[1-9][0-9]?")
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What one container asks for.
-
-    memory_units: as it was written, over all GPUs. memory_mib, thread_percent: on each of `gpus` GPUs.
-    thread_percent: None asks for no share; the policy's default is then a cap, and nothing is reserved.
+    """What one container asks for. memory_units: as it was written, over all GPUs. memory_mib, thread_percent: on each
+    of `gpus` GPUs. thread_percent: None asks for no share; the policy's default is then a cap, and nothing is reserved.
     """
 
     container: str
@@ -155,11 +137,14 @@ class ContainerRequest:
     thread_percent: int | None
     gpus: int
 
+    @property
+    def percents(self) -> int:
+        """Over all GPUs; 0 where no share is asked for."""
+        return (self.thread_percent or 0) * self.gpus
+
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """The requests of a pod, or every problem in them."""
-
     requests: tuple[ContainerRequest, ...]
     problems: tuple[Problem, ...]
 
@@ -190,6 +175,33 @@ def asks_for_gpu(pod: Pod, resources: Resources) -> bool:
     return any(asks(container, resources) for container in pod.containers)
 
 
+def read_allocated(pod: Pod, policy: Policy) -> PodRequest:
+    """All that kubelet allocates for, whether or not admission would refuse it; problems: of numbers that are none.
+    Such a number counts as 0, and where it is the number of GPUs, as 1.
+    """
+    count = gpu_count(pod, policy.resources)
+    gpus = 1 if isinstance(count, Problem) else count
+    requests, problems = [], list[Problem]()
+    for container in pod.containers:
+        found = {name: _limit(container, name, unit) for name, unit in _units(policy.resources)}
+        wrong = {name: one for name, one in found.items() if isinstance(one, Problem)}
+        problems.extend(one for name, one in wrong.items() if not is_zero(container.limits[name]))
+        units, percent = (one if isinstance(one, int) else 0 for one in found.values())
+        if (units or percent) and container.role is not Role.EPHEMERAL:
+            requests.append(_request(container, GpuRequest(units, percent or None, gpus, "", ""), policy))
+    return PodRequest(tuple(requests), tuple(problems))
+
+
+def _units(resources: Resources) -> tuple[tuple[str, QuantityUnit], tuple[str, QuantityUnit]]:
+    return (resources.memory, memory_unit(resources.memory_unit_mib)), (resources.percent, PERCENT)
+
+
+def _limit(container: Container, name: str, unit: QuantityUnit) -> int | Problem | None:
+    """The number of one resource; None where the container's limits do not name it."""
+    written = container.limits
+    return whole_units(written[name], at(container.path, *_LIMITS, name), unit) if name in written else None
+
+
 def read_share(pod: Pod, policy: Policy, facts: GpuFacts) -> PodRequest:
     """The requests of all containers of a pod, or every problem in them."""
     asking = [container for container in pod.containers if asks(container, policy.resources)]
@@ -204,10 +216,8 @@ def read_share(pod: Pod, policy: Policy, facts: GpuFacts) -> PodRequest:
             requests.append(reading)
         else:
             problems.extend(reading)
-    if problems:
-        return PodRequest((), tuple(problems))
-    share = PodRequest(tuple(requests), ())
-    return PodRequest(share.requests, tuple(_pod_problems(pod, share, policy, facts)))
+    share = PodRequest(() if problems else tuple(requests), tuple(problems))
+    return share if problems else replace(share, problems=tuple(_pod_problems(pod, share, policy, facts)))
 
 
 def _read(
@@ -217,8 +227,7 @@ def _read(
     names = policy.resources
     memory_where, percent_where = (at(container.path, *_LIMITS, name) for name in (names.memory, names.percent))
     problems = list(_faults(container, names))
-    memory_units = _number(container, names.memory, memory_where, memory_unit(names.memory_unit_mib), problems)
-    percent = _number(container, names.percent, percent_where, PERCENT, problems)
+    memory_units, percent = [_number(container, name, unit, problems) for name, unit in _units(names)]
     if gpus is not None and memory_units is not None:
         asked = GpuRequest(memory_units, percent, gpus, memory_where, percent_where)
         problems.extend(problems_with_asked(asked, policy, facts))
@@ -247,12 +256,13 @@ def _faults(container: Container, resources: Resources) -> Iterator[Problem]:
     """What is wrong with the way a container asks, whatever the numbers are."""
     named = container.limits.keys() | container.requests.keys()
     if container.role is Role.EPHEMERAL:
-        message = "an ephemeral container can ask for no resources"
-        remedy = "remove them; it sees the GPU of no other container"
-        yield Problem("ephemeral-asks", at(container.path, "resources"), "", message, remedy)
+        where, message = at(container.path, "resources"), "an ephemeral container can ask for no resources"
+        yield Problem("ephemeral-asks", where, "", message, "remove them; it sees the GPU of no other container")
     if resources.count in named:
-        where = at(container.path, *_LIMITS, resources.count)
-        message = "is a label of the pod, and no resource to ask for"
+        where, message = (
+            at(container.path, *_LIMITS, resources.count),
+            "is a label of the pod, and no resource to ask for",
+        )
         remedy = f"write {resources.memory} here, and the number of GPUs under metadata.labels"
         yield Problem("count-is-a-label", where, "", message, remedy)
     if resources.percent in named and resources.memory not in named:
@@ -261,66 +271,42 @@ def _faults(container: Container, resources: Resources) -> Iterator[Problem]:
         yield Problem("percent-without-memory", where, "", message, remedy)
 
 
-def _number(container: Container, name: str, where: str, unit: QuantityUnit, problems: list[Problem]) -> int | None:
-    """The number of one resource; None, with `problems` longer where it is none, when there is no such number.
-
-    where: leads to its limit.
-    """
-    if name not in container.limits:
-        if name in container.requests:
-            value = shown(container.requests[name])
-            message = "is asked for under requests alone, which Kubernetes refuses for such a resource"
-            requests = at(container.path, *_REQUESTS, name)
-            problems.append(Problem("limit-missing", requests, value, message, "write it under limits instead"))
-        return None
-    limit = whole_units(container.limits[name], where, unit)
+def _number(container: Container, name: str, unit: QuantityUnit, problems: list[Problem]) -> int | None:
+    """The number of one resource, as kubelet allocates it; None where there is no such number. Adds to `problems`."""
+    limit = _limit(container, name, unit)
     if isinstance(limit, Problem):
         problems.append(limit)
         return None
-    if name in container.requests:
-        problems.extend(_request_problems(container, name, limit, unit))
+    if name not in container.requests:  # which Kubernetes itself fills in from the limit
+        return limit
+    where, written = at(container.path, *_REQUESTS, name), container.requests[name]
+    if limit is None:
+        message = "is asked for under requests alone, which Kubernetes refuses for such a resource"
+        problems.append(Problem("limit-missing", where, shown(written), message, "write it under limits instead"))
+    elif isinstance(request := whole_units(written, where, unit), Problem):
+        problems.append(request)
+    elif request != limit:
+        message = f"is not the limit, which is {limit}, and Kubernetes wants the two alike"
+        problems.append(Problem("request-not-limit", where, str(request), message, "remove it; limits is enough"))
     return limit
 
 
-def _request_problems(container: Container, name: str, limit: int, unit: QuantityUnit) -> Iterator[Problem]:
-    """What is wrong with the number under `requests`, which Kubernetes itself fills in from the limit."""
-    where = at(container.path, *_REQUESTS, name)
-    request = whole_units(container.requests[name], where, unit)
-    if isinstance(request, Problem):
-        yield request
-    elif request != limit:
-        message = f"is not the limit, which is {limit}, and Kubernetes wants the two alike"
-        yield Problem("request-not-limit", where, str(request), message, "remove it; limits is enough")
-
-
 def _request(container: Container, asked: GpuRequest, policy: Policy) -> ContainerRequest:
-    return ContainerRequest(
-        container=container.name,
-        role=container.role,
-        memory_units=asked.memory_units,
-        memory_mib=each_mib(asked, policy),
-        thread_percent=each_percent(asked),
-        gpus=asked.gpus,
-    )
+    memory_mib, percent = each_mib(asked, policy), each_percent(asked)
+    return ContainerRequest(container.name, container.role, asked.memory_units, memory_mib, percent, asked.gpus)
 
 
 def _pod_problems(pod: Pod, share: PodRequest, policy: Policy, facts: GpuFacts) -> Iterator[Problem]:
     """Why containers that could each be served cannot all be: a pod lives on one GPU, or on one set of them."""
     where = at(pod.path, "spec")
     promised = policy.oversubscription
-    most_mib = facts.largest_room.mib * promised.memory_percent // 100
-    if share.memory_mib > most_mib:
+    most_mib, remedy = facts.largest_room.mib * promised.memory_percent // 100, "request less, or use two pods"
+    if (asked_mib := share.memory_mib) > most_mib:
         message = f"its containers ask for more of one GPU than any can promise, {most_mib} MiB"
-        yield Problem(
-            "pod-memory-over-card", where, f"{share.memory_mib} MiB", message, "ask for less, or use two pods"
-        )
-    if share.thread_percent > promised.thread_percent:
-        message = (
-            f"its containers ask for more threads of one GPU than may be promised, {promised.thread_percent} percent"
-        )
-        yield Problem(
-            "pod-percent-over-gpu", where, f"{share.thread_percent} percent", message, "ask for less, or use two pods"
-        )
+        yield Problem("pod-memory-over-card", where, f"{asked_mib} MiB", message, remedy)
+    if (percent := share.thread_percent) > (most := promised.thread_percent):
+        message = f"its containers ask for more threads of one GPU than may be promised, {most} percent"
+        yield Problem("pod-percent-over-gpu", where, f"{percent} percent", message, remedy)
     yield from _init_over_gpus(pod, share, policy.resources)
 
 
@@ -335,15 +321,14 @@ def _init_over_gpus(pod: Pod, share: PodRequest, resources: Resources) -> Iterat
         f"is more than container {later.container} asks after it, and of an init container's devices on {init.gpus} "
         f"GPUs kubelet gives the next one any, not as many of each"
     )
-    remedy = f"ask for {later.memory_units} or less here, or for {init.memory_units} there"
+    remedy = f"request {later.memory_units} or less here, or for {init.memory_units} there"
     where = at(container.path, *_LIMITS, resources.memory)
     yield Problem("init-over-gpus", where, str(init.memory_units), message, remedy)
 
 
 def _at_peak(requests: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]) -> int:
-    """What a pod holds at its peak, as Kubernetes counts.
-
-    That is an init container beside the sidecars that started before it, or all main containers beside all sidecars.
+    """What a pod holds at its peak, as Kubernetes counts. That is an init container beside the sidecars that started
+    before it, or all main containers beside all sidecars.
     """
     sidecars = peak = 0
     for request in requests:

@@ -1,7 +1,6 @@
-"""The ways in which a process takes more than it was given, and what is said of each.
+"""Violations: the ways in which a process exceeds its grant, and the response to each.
 
-A kind has the name of its field in `limits/policy.yaml`, which says what is done about it; the reason of its
-event never changes.
+A kind has the name of its field in `limits/policy.yaml`, which sets the response; its event reason never changes.
 """
 
 from collections.abc import Mapping
@@ -14,6 +13,9 @@ from mpsd.model.grants import GpuShare
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import Client
 from mpsd.model.problem import printable
+
+if TYPE_CHECKING:  # as in model.grants
+    from mpsd.model.policy import Policy
 
 
 class Response(StrEnum):
@@ -28,32 +30,28 @@ class Response(StrEnum):
 
     @property
     def ends(self) -> bool:
-        """Whether a process is to be ended."""
         return self in {Response.KILL, Response.EVICT}
 
     @property
-    def tells(self) -> bool:
-        """Whether anybody but who looks hears of it."""
+    def reports(self) -> bool:
+        """Whether it is reported beyond the status: an event, a line in the log."""
         return self is not Response.OBSERVE
 
+
+# Of the policy's actions for too_many_clients: KILL where another grant lacks a client of its own, else WARN.
+KILL_WHEN_SHORT = "kill_when_short"
 
 # In the words of people, by the policy's.
 DONE: Mapping[str, str] = {
     Response.OBSERVE: "only seen",
-    Response.WARN: "told of",
+    Response.WARN: "reported",
     Response.KILL: "to be ended",
     Response.EVICT: "to be ended and evicted",
 }
 
 
-if TYPE_CHECKING:  # as in model.grants
-    from mpsd.model.policy import Policy
-
-_PROGRAM = 40  # characters of it in a message
-
-
 class ViolationKind(StrEnum):
-    """The values are the fields of `violations` in the policy."""
+    """The values are the fields of `violations` in the policy; the reason of its events has the same name."""
 
     MEMORY_OVER_GRANT = "memory_over_grant"
     LIMIT_LIFTED = "limit_lifted"
@@ -65,31 +63,21 @@ class ViolationKind(StrEnum):
 
     @property
     def reason(self) -> Reason:
-        """Of its events."""
-        return _REASONS[self]
+        return Reason[self.name]
 
-    def response(self, policy: "Policy") -> Response:
-        """What the policy has done about it."""
-        return Response(getattr(policy.violations, self.value).action)
-
-
-_REASONS = {
-    ViolationKind.MEMORY_OVER_GRANT: Reason.GPU_MEMORY_EXCEEDED,
-    ViolationKind.LIMIT_LIFTED: Reason.LIMIT_LIFTED,
-    ViolationKind.PARTITIONING_ENABLED: Reason.PARTITIONING_ENABLED,
-    ViolationKind.OUTSIDE_MPS: Reason.OUTSIDE_MPS,
-    ViolationKind.WITHOUT_GRANT: Reason.WITHOUT_GRANT,
-    ViolationKind.IN_NO_POD: Reason.IN_NO_POD,
-    ViolationKind.TOO_MANY_CLIENTS: Reason.TOO_MANY_CLIENTS,
-}
+    def response(self, policy: "Policy", *, short: bool = False) -> Response:
+        """short: whether another grant lacks a client of its own because of this process."""
+        action = getattr(policy.violations, self.value).action
+        if action == KILL_WHEN_SHORT:
+            return Response.KILL if short else Response.WARN
+        return Response(action)
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One process that takes more than it was given, and what is done about it.
-
-    gpu: its UUID. pod: None where no pod that is known by name holds the process. client: the process to end where
-    `ends`. again: it was signalled before and is still there. message: in plain words, what the process does.
+    """One process that takes more than it was given, and what is done about it. gpu: its UUID. pod: None where no pod
+    that is known by name holds the process. client: the process to end where the response ends one. again: it was
+    signalled before and is still there. message: in plain words, what it does.
     """
 
     kind: ViolationKind
@@ -104,19 +92,11 @@ class Violation:
     def __str__(self) -> str:
         return f"{named(self.client)} {self.message}"
 
-    @property
-    def ends(self) -> bool:
-        return self.response.ends
-
-    @property
-    def told(self) -> bool:
-        return self.response.tells
-
 
 def named(client: Client) -> str:
-    """A process as people are told of it: its program alone, since arguments may be secret."""
+    """A process as it is reported: its program alone, since arguments may be secret."""
     program = client.command.partition(" ")[0].rpartition("/")[2]
-    return f"{client.process} ({printable(program, _PROGRAM)})"
+    return f"{client.process} ({printable(program, 40)})"
 
 
 def most_mib(part: GpuShare, policy: "Policy") -> int:

@@ -51,7 +51,7 @@ def client(pid: int, grant: Grant | None, used_mib: int | None = 100, gpu: int =
     )
 
 
-def policy(**actions: Response) -> Policy:
+def policy(**actions: Response | str) -> Policy:
     """The tests' policy with these actions; memory is over beyond 32 MiB more than was granted."""
     changed = {kind: replace(getattr(POLICY.violations, kind), action=action) for kind, action in actions.items()}
     return replace(POLICY, violations=replace(POLICY.violations, **changed))
@@ -93,7 +93,7 @@ class Watch:
 
 def ended(verdict: WatchdogVerdict) -> set[int]:
     """The pids of those that are to end."""
-    return {violation.client.pid for violation in verdict.violations if violation.ends}
+    return {violation.client.pid for violation in verdict.violations if violation.response.ends}
 
 
 def kinds(verdict: WatchdogVerdict) -> Mapping[int, set[ViolationKind]]:

@@ -28,9 +28,19 @@ STEPS = {
 }
 
 
+RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
 def container(name: object = "main", limits: object = None, **fields: object) -> Fields:
+    """A container that cannot become another user, unless said otherwise; None leaves its securityContext out."""
     resources = {} if limits is None else {"resources": {"limits": limits}}
-    return {"name": name, "image": "train", **resources, **fields}
+    security = fields.pop("securityContext", {})
+    if isinstance(security, dict):
+        security = RESTRICTED | security
+        if isinstance(security["capabilities"], dict):
+            security["capabilities"] = {"drop": ["ALL"]} | security["capabilities"]
+    context = {} if security is None else {"securityContext": security}
+    return {"name": name, "image": "train", **resources, **context, **fields}
 
 
 def pod(*containers: Fields, labels: object = None, **spec: object) -> Fields:
@@ -70,7 +80,17 @@ _KEYS = st.sampled_from(
         *("kind", "apiVersion", "metadata", "name", "labels", "spec", "template", "jobTemplate", "items", "hostIPC"),
         *("containers", "initContainers", "ephemeralContainers", "resources", "limits", "requests", "restartPolicy"),
         *("env", "envFrom", "value", "valueFrom", "prefix", "configMapRef", MEMORY, PERCENT, COUNT),
-        *("securityContext", "privileged", "capabilities", "add", "runAsUser", "runAsNonRoot", "volumes", "hostPath"),
+        *(
+            "securityContext",
+            "privileged",
+            "capabilities",
+            "add",
+            "drop",
+            "runAsUser",
+            "runAsNonRoot",
+            "volumes",
+            "hostPath",
+        ),
         *("path", "volumeMounts", "mountPath", "claims", "annotations", "mpsd.io/gpu", "nodeName", "schedulerName"),
         *("hostPID", "hostUsers", "runtimeClassName", "status", "startTime", "deletionTimestamp", "namespace"),
     ]

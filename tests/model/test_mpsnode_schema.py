@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 
 from mpsd.model.fields import FieldReader
-from mpsd.model.mpsnode import MPSNode, MPSNodeStatus, Reported, _read, as_object
-from mpsd.model.mpsnode_reading import read_mpsnode
+from mpsd.model.mpsnode import MPSNode, MPSNodeStatus, Reported, _read, as_object, read_mpsnode
 from tests.mpsnodes import NAMES, NOW, anything, damaged, mpsnode
 from tests.status.test_mpsnode import SCHEMA
 

@@ -7,7 +7,7 @@ import pytest
 
 from mpsd.model.policy import DEFAULT_MODES, HostIPC, Placement, Response, RuleId, RuleMode
 from mpsd.model.problem import InvalidInput, Problem
-from mpsd.platform.rules.limits_reading import read_policy
+from mpsd.platform.limits_files import read_policy
 from tests.model.manifests import POLICY
 from tests.model.worlds import POLICY_DATA
 
@@ -138,6 +138,12 @@ def test_a_rule_that_a_policy_does_not_name_has_its_shipped_mode() -> None:
     rules = read_policy(changed("admission.rules", older), "policy.yaml").admission.rules
     assert rules == {**DEFAULT_MODES, RuleId.PRIVILEGED: RuleMode.WARN, RuleId.HOST_ROOT: RuleMode.ENFORCE}
     assert rules.by_default == tuple(rule for rule in RuleId if rule.value not in older)
+
+
+def test_a_policy_that_is_older_than_the_list_of_allowed_host_paths_allows_all_that_are_not_blocked() -> None:
+    assert "allowed_host_paths" not in str(POLICY_DATA["admission"])
+    assert read_policy(POLICY_DATA, "policy.yaml").admission.allowed_host_paths is None
+    assert refused("admission.allowed_host_paths", ["data"]).where.startswith("admission.allowed_host_paths")
 
 
 def test_the_shipped_policy_names_every_rule_with_its_default() -> None:

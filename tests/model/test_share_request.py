@@ -179,7 +179,7 @@ def test_the_largest_request_is_what_the_largest_card_has() -> None:
     assert not all_of(pod(container(limits={MEMORY: 178})))
     (found,) = all_of(pod(container(limits={MEMORY: 179})))
     assert found.message == "is more than any GPU has: NVIDIA B200, the largest known, has 178 GiB"
-    assert found.remedy == "ask for at most 178"
+    assert found.remedy == "request at most 178"
 
 
 def test_of_one_card_that_card_is_named() -> None:
@@ -197,8 +197,8 @@ def test_memory_below_every_cards_context_is_refused() -> None:
     whole, part = container(limits={MEMORY: 1}), container(limits={MEMORY: 1, PERCENT: 50})
     (found,) = all_of(pod(whole), SMALL_UNITS)
     assert found.rule == "memory-below-context"
-    assert found.message == "is 128 MiB and does not hold a CUDA context, which takes 175 MiB at least"
-    assert found.remedy == "ask for 2 or more"
+    assert found.message == "is 128 MiB, too small for a CUDA context, which takes at least 175 MiB"
+    assert found.remedy == "request 2 or more"
     assert not all_of(pod(part), SMALL_UNITS), "with half of a T4's SMs the context takes 101 MiB"
 
 
@@ -238,7 +238,7 @@ def test_the_label_divides_the_request_over_gpus() -> None:
     [
         ({MEMORY: 7}, "memory-uneven", "write 6 or 8"),
         ({MEMORY: 1}, "memory-uneven", "write 2"),
-        ({MEMORY: 358}, "memory-over-card", "ask for at most 356"),
+        ({MEMORY: 358}, "memory-over-card", "request at most 356"),
         ({MEMORY: 14, PERCENT: 5}, "percent-range", "write 10 to 200, in steps of 10"),
         ({MEMORY: 14, PERCENT: 45}, "percent-step", "write 40 or 50"),
         ({MEMORY: 14, PERCENT: 205}, "percent-range", "write 10 to 200, in steps of 10"),
@@ -276,7 +276,7 @@ def test_over_several_gpus_an_init_container_asks_for_no_more_than_the_next() ->
         "8",
     )
     assert "more than container main asks after it" in problem.message
-    assert problem.remedy == "ask for 4 or less here, or for 8 there"
+    assert problem.remedy == "request 4 or less here, or for 8 there"
     assert not all_of(on_gpus(2, init=4, main=4))
     assert not all_of(on_gpus(2, init=4, main=8))
     assert not all_of(on_gpus(1, init=8, main=4))

@@ -17,7 +17,7 @@ from mpsd.model.node_view import (
     WaitingRequest,
 )
 from mpsd.model.policy import Placement, RuleId
-from mpsd.platform.rules.limits_reading import read_policy
+from mpsd.platform.limits_files import read_policy
 
 _PLAIN_VIOLATIONS = (
     "limit_lifted",
