@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -39,35 +38,56 @@ class Pair:
 
 def new_authority(name: str, now: float, life_s: float) -> Pair:
     """A certificate that can sign serving certificates and nothing else. now: seconds since 1970."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    itself = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:_LONGEST_COMMON_NAME])])
-    usage = _usage(signs_certificates=True)
-    builder = (
-        _builder(itself, itself, key.public_key(), now, now + life_s)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-    return _signed(builder, key, key)
+    return _signed(name, None, now, now + life_s, [(x509.BasicConstraints(ca=True, path_length=0), True)])
 
 
 def issue(authority: Pair, names: Iterable[str], now: float, life_s: float) -> Pair:
     """A serving certificate for these DNS names and IP addresses; it never outlives its authority."""
-    signer, signer_key = _certificate(authority.certificate), _key(authority.key)
-    key = ec.generate_private_key(ec.SECP256R1())
-    ordered = sorted(names)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, ordered[0][:_LONGEST_COMMON_NAME])])
+    signer, ordered = _certificate(authority.certificate), sorted(names)
     until = min(now + life_s, signer.not_valid_after_utc.timestamp())
-    builder = (
-        _builder(subject, signer.subject, key.public_key(), now, until)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(map(_general_name, ordered)), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(_identifier_of(signer), critical=False)
+    identifier = signer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    extensions = [
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+        (x509.SubjectAlternativeName(map(_general_name, ordered)), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), False),
+    ]
+    return _signed(ordered[0], (signer, _key(authority.key)), now, until, extensions)
+
+
+def _signed(
+    name: str,
+    signer: tuple[x509.Certificate, _PrivateKey] | None,
+    now: float,
+    until: float,
+    extensions: Iterable[tuple[x509.ExtensionType, bool]],
+) -> Pair:
+    """signer None: the certificate is an authority, and signs itself. extensions: each with whether it is critical."""
+    key, is_authority = ec.generate_private_key(ec.SECP256R1()), signer is None
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
+    usage = x509.KeyUsage(
+        digital_signature=not is_authority,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        **dict.fromkeys((*others, "decipher_only"), False),
     )
-    return _signed(builder, key, signer_key)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:_LONGEST_COMMON_NAME])])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(signer[0].subject if signer else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.fromtimestamp(now, UTC) - _SKEW)
+        .not_valid_after(datetime.fromtimestamp(until, UTC))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(usage, critical=True)
+    )
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical=critical)
+    certificate = builder.sign(signer[1] if signer else key, hashes.SHA256())
+    pem, no_password = serialization.Encoding.PEM, serialization.NoEncryption()
+    return Pair(certificate.public_bytes(pem), key.private_bytes(pem, serialization.PrivateFormat.PKCS8, no_password))
 
 
 def read_authority(certificate: bytes, key: bytes | None) -> Authority:
@@ -138,47 +158,6 @@ def _load(context: ssl.SSLContext, pair: Pair) -> None:
         context.load_cert_chain(f"/proc/self/fd/{descriptor}")
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: float, until: float
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(datetime.fromtimestamp(now, UTC) - _SKEW)
-        .not_valid_after(datetime.fromtimestamp(until, UTC))
-    )
-
-
-def _signed(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey, signer: _PrivateKey) -> Pair:
-    certificate = builder.sign(signer, hashes.SHA256())
-    written = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return Pair(certificate.public_bytes(serialization.Encoding.PEM), written)
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _identifier_of(signer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    identifier = signer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
-
-
 def _general_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
@@ -226,11 +205,6 @@ class Certificates:
     serving: Pair
     authorities: bytes | None
     expiries: dict[str, float] = field(compare=False)
-
-
-class CertificateSource(Protocol):
-    async def look(self, now: float, /) -> Certificates:
-        """KubeError or UnusableCertificate where there is none to be had now."""
 
 
 class FolderCertificates:

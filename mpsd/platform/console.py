@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpsd.model.problem import InvalidInput, Problem, printable
 from mpsd.platform.imports import INTERRUPTED
@@ -21,7 +21,6 @@ from mpsd.platform.imports import INTERRUPTED
 if TYPE_CHECKING:  # a tenth of the start of `mpsd run`, which mostly says nothing
     from rich.console import Console
     from rich.text import Text
-
 
 LONGEST_LINE = 2000  # characters, after which something is wrong with it
 
@@ -35,8 +34,6 @@ class ExitCode(IntEnum):
 
 
 class Format(StrEnum):
-    """What an answer is written in."""
-
     TEXT = "text"
     JSON = "json"
 
@@ -52,33 +49,22 @@ class StatusFormat(StrEnum):
 
 def answers() -> "Console":
     """Standard output for people; long lines stay whole when nobody's terminal folds them."""
-    from rich.console import Console
+    return _console(soft_wrap=True)
 
-    return Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
+
+def complaints() -> "Console":
+    return _console(soft_wrap=True, stderr=True)
 
 
 def drawing(width: int) -> "Console":
     """A terminal of this width that nobody sees, to be captured with its colours."""
-    from io import StringIO
+    return _console(width=width, file=io.StringIO(), force_terminal=True, legacy_windows=False)
 
+
+def _console(**options: Any) -> "Console":
     from rich.console import Console
 
-    return Console(
-        highlight=False,
-        markup=False,
-        emoji=False,
-        width=width,
-        file=StringIO(),
-        force_terminal=True,
-        legacy_windows=False,
-    )
-
-
-def complaints() -> "Console":
-    """Standard error for people."""
-    from rich.console import Console
-
-    return Console(stderr=True, highlight=False, emoji=False, markup=False, soft_wrap=True)
+    return Console(highlight=False, emoji=False, markup=False, **options)
 
 
 def one_line(text: str) -> str:
@@ -106,7 +92,6 @@ def print_invalid(error: InvalidInput) -> None:
 
 
 def problem_line(problem: Problem) -> "Text":
-    """A problem in one line: where, what was written there, what is wrong with it, what to write instead."""
     from rich.text import Text
 
     value = f" is {problem.value}" if problem.value else ""

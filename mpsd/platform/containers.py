@@ -1,4 +1,4 @@
-"""Which pod, or which container without Kubernetes, a process of this machine is in.
+"""Which pod, which container without Kubernetes, or which program's cgroup a process of this machine is in.
 
 The kernel says so. For a pod it is its cgroup; for another container it is the cgroups that it has to itself (`docker
 exec` starts processes that do not descend from its first). A container without such a cgroup is known by its pid
@@ -10,16 +10,25 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 import msgspec
 
 from mpsd.model.identity import ProcessIdentity
 from mpsd.platform import processes
-from mpsd.platform.rules.cgroups import Cgroup, PodCgroup, alone_in, container_of_cgroup, node_cgroup, pod_of_cgroup
+from mpsd.platform.rules.cgroups import (
+    Cgroup,
+    alone_in,
+    cgroups_in,
+    container_of_cgroup,
+    node_cgroup,
+    pod_of_cgroup,
+    program_cgroup,
+)
 
 _PROC = Path("/proc")
+_MEMBERS = "cgroup.procs"
 
 
 def own_cgroups(first: ProcessIdentity) -> tuple[Cgroup, ...]:
@@ -38,54 +47,50 @@ class ContainerProcesses:
         self._homes: dict[str, Collection[Cgroup]] = {}  # by grant
         self._without: dict[str, ProcessIdentity] = {}  # by grant of one without: its first process
         self._pids: dict[str, int] = {}  # by grant, its pid namespace
-        self._own_pids = _pid_namespace("self")
+        self._own_pids = pid_namespace("self")
 
     def put(self, grant: str, first: ProcessIdentity, cgroups: Collection[Cgroup]) -> None:
-        """From now on the container that holds this grant is known by these."""
-        self._pids[grant] = _pid_namespace(first.pid)
+        """From now on the container, or the program, that holds this grant is known by these."""
+        self._pids[grant] = pid_namespace(first.pid)
         if cgroups:
             self._homes[grant] = cgroups
         else:
             self._without[grant] = first
 
     def take_out(self, grant: str) -> None:
-        self._homes.pop(grant, None)
-        self._without.pop(grant, None)
-        self._pids.pop(grant, None)
+        for known in (self._homes, self._without, self._pids):
+            known.pop(grant, None)
 
     def owner_of(self, pid: int) -> str | None:
-        """The grant of the container that the process is in; None where it is in none that holds one, or is gone."""
-        text = _cgroup(pid)
-        if not text:
+        """The grant in whose container or cgroup the process is; None where it is in none that is known, or is gone."""
+        if not (text := _cgroup(pid)):
             return None
-        found = self._find(pid, text)
-        if found is None:
-            self._settle()
-            found = self._find(pid, text)
-        return found
+        if found := self._find(pid, text):
+            return found
+        self._settle()
+        return self._find(pid, text)
 
     def _find(self, pid: int, text: str) -> str | None:
         home = container_of_cgroup(text, self._homes)
         if not self._without:
             return home
-        namespace = _pid_namespace(pid)
+        namespace = pid_namespace(pid)
         if home and namespace == self._pids[home]:
             return home
         return self._by_namespace(namespace) or home or self._by_line(pid)
 
+    # Of those without a cgroup to themselves:
+
     def _by_namespace(self, namespace: int) -> str | None:
-        """Of those without a cgroup to themselves."""
-        if namespace in {0, self._own_pids}:
-            return None
-        return next((grant for grant in self._without if self._pids[grant] == namespace), None)
+        known = namespace not in {0, self._own_pids}
+        return next((grant for grant in self._without if known and self._pids[grant] == namespace), None)
 
     def _by_line(self, pid: int) -> str | None:
-        """Of those without a cgroup to themselves."""
         for one in processes.line_of(pid):
             for grant, first in self._without.items():
                 if one == first.pid and processes.is_alive(first):
                     return grant
-            if found := self._by_namespace(_pid_namespace(one)):
+            if found := self._by_namespace(pid_namespace(one)):
                 return found
         return None
 
@@ -105,20 +110,79 @@ def _older(first: ProcessIdentity, cgroups: Collection[Cgroup]) -> Iterator[str]
 
 
 def _cgroup(pid: int) -> str:
-    """Empty where it is gone."""
     try:
         with open(f"/proc/{pid}/cgroup", errors="surrogateescape") as file:  # noqa: PTH123  # as above
             return file.read()
     except (FileNotFoundError, ProcessLookupError):
-        return ""
+        return ""  # it is gone
 
 
-def _pid_namespace(pid: int | str) -> int:
+def pid_namespace(pid: int | str) -> int:
     """Its number; 0 where it is gone, or not ours to see."""
     try:
         return (_PROC / str(pid) / "ns/pid").stat().st_ino
     except OSError:
         return 0
+
+
+class ProgramCgroups:
+    """The cgroups that mpsd makes for programs: in v2, or the controller pids or memory of v1, whichever is first there
+    and writable (v1 has the named hierarchy too, but there systemd lets users move their processes). why_not: why there
+    can be none here; empty where there can. tree: where cgroups are mounted.
+    """
+
+    def __init__(self, tree: Path = Path("/sys/fs/cgroup")) -> None:
+        self._folders = {"": tree if (tree / _MEMBERS).exists() else tree / "unified"}
+        self._folders |= {name: tree / name for name in ("pids", "memory")}
+        usable = (name for name, folder in self._folders.items() if os.access(folder / _MEMBERS, os.W_OK))
+        self._hierarchy = next(usable, None) if os.geteuid() == 0 else None
+        self.why_not = "" if self._hierarchy is not None else f"mpsd may not create cgroups in {tree}"
+
+    def place_for(self, program: ProcessIdentity, grant: str) -> Cgroup | None:
+        """The cgroup to make for it; None where there can be none."""
+        if self._hierarchy is None:
+            return None
+        return program_cgroup(_cgroup(program.pid), self._hierarchy, grant, self._is_roots)
+
+    def take_in(self, program: ProcessIdentity, made: Cgroup) -> str:
+        """Makes the cgroup and moves this very process into it; why it is not in there, empty where it is."""
+        folder = self._folder(made)
+        try:
+            folder.mkdir(mode=0o755)
+            if processes.is_alive(program):
+                (folder / _MEMBERS).write_text(str(program.pid))
+        except OSError as error:
+            return f"{folder}: {error.strerror}"
+        is_in = made in cgroups_in(_cgroup(program.pid)) and processes.is_alive(program)
+        return "" if is_in else f"{program} did not enter {folder}"
+
+    def has_processes(self, made: Cgroup) -> bool:
+        """Whether any process is in it or below it."""
+        folder = self._folder(made)
+        try:
+            if not made.hierarchy:
+                return "populated 1" in (folder / "cgroup.events").read_text()
+            return any((Path(below) / _MEMBERS).read_text() for below, _folders, _files in os.walk(folder))
+        except OSError as error:
+            return error.errno not in {errno.ENOENT, errno.ENODEV}  # these are removed, of others nothing is known
+
+    def remove(self, made: Cgroup) -> None:
+        """Removes it, with those that were made below it; one with a process stays, by the kernel's word."""
+        for below, _folders, _files in os.walk(self._folder(made), topdown=False):
+            with suppress(OSError):
+                Path(below).rmdir()
+
+    def _folder(self, made: Cgroup) -> Path:
+        name = next((name for name in self._folders if name in made.hierarchy.split(",")), "")
+        return self._folders[name] / made.path.lstrip("/")
+
+    def _is_roots(self, path: str) -> bool:
+        folder = self._folders[self._hierarchy or ""] / path.lstrip("/")
+        try:
+            found = [folder.stat(), (folder / _MEMBERS).stat()]
+        except OSError:
+            return False
+        return all(one.st_uid == 0 and not one.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for one in found)
 
 
 # -- the states that runc and crun keep, which name a container's first process ----------------------------------------
@@ -127,8 +191,6 @@ def _pid_namespace(pid: int | str) -> int:
 
 _LARGEST = 16 * 1024**2  # bytes; a state of runc holds the whole configuration, 6 kB for a plain one
 _NO_SUCH_PLACE = frozenset({errno.ENOENT, errno.ENAMETOOLONG})  # nor can a runtime make one of such a name
-_NO_SUCH_ROOT = _NO_SUCH_PLACE | {errno.ENOTDIR, errno.ELOOP}
-Kind = TypeVar("Kind", bound="_Runc | _Crun")
 
 
 class StateUnknown(Exception):
@@ -138,15 +200,15 @@ class StateUnknown(Exception):
 class _Runc(msgspec.Struct):
     """Of state.json (libcontainer's BaseState)."""
 
-    init_process_pid: int
-    init_process_start: int
+    pid: int = msgspec.field(name="init_process_pid")
+    start_ticks: int = msgspec.field(name="init_process_start")
 
 
-class _Crun(msgspec.Struct, rename="kebab"):
+class _Crun(msgspec.Struct):
     """Of status (libcrun_write_container_status)."""
 
     pid: int
-    process_start_time: int
+    start_ticks: int = msgspec.field(name="process-start-time")
 
 
 def first_process(root: str, container: str) -> ProcessIdentity | None:
@@ -161,43 +223,32 @@ def first_process(root: str, container: str) -> ProcessIdentity | None:
     if folder is None:
         return None
     try:
-        if runc := _read(folder, "state.json", _Runc, f"{root}/{container}"):
-            return _identity(runc.init_process_pid, runc.init_process_start)
-        if crun := _read(folder, "status", _Crun, f"{root}/{container}"):
-            return _identity(crun.pid, crun.process_start_time)
-        return None
+        state = _read(folder, "state.json", _Runc, f"{root}/{container}")
+        state = state or _read(folder, "status", _Crun, f"{root}/{container}")
     finally:
         os.close(folder)
+    # No pid stands there before the first process is made, and after it was waited for.
+    return ProcessIdentity(state.pid, state.start_ticks, processes.boot_id()) if state and state.pid > 0 else None
 
 
 def _open_folder(root: str, container: str) -> int | None:
     """None where there is none. OSError. The runtime chose its root, and links on the way to it are the machine's own
     (/var/run)."""
-    top = _open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, None, _NO_SUCH_ROOT)
-    if top is None:
-        return None
+    top, absent, flags = None, _NO_SUCH_PLACE | {errno.ENOTDIR, errno.ELOOP}, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
     try:
-        return _open(container, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, top, _NO_SUCH_PLACE)
-    finally:
-        os.close(top)
-
-
-def _open(path: str, flags: int, beside: int | None, absent: Collection[int]) -> int | None:
-    """None for an error that means that there is nothing of this name. OSError."""
-    try:
-        return os.open(path, flags, dir_fd=beside)
+        top = os.open(root, flags)
+        absent = _NO_SUCH_PLACE
+        return os.open(container, flags | os.O_NOFOLLOW, dir_fd=top)
     except OSError as error:
         if error.errno in absent:
             return None
         raise
+    finally:
+        if top is not None:
+            os.close(top)
 
 
-def _identity(pid: int, start_ticks: int) -> ProcessIdentity | None:
-    """No pid stands there before the first process is made, and after it was waited for."""
-    return ProcessIdentity(pid, start_ticks, processes.boot_id()) if pid > 0 else None
-
-
-def _read(folder: int, name: str, kind: type[Kind], where: str) -> Kind | None:
+def _read(folder: int, name: str, kind: type[_Runc | _Crun], where: str) -> _Runc | _Crun | None:
     try:
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
@@ -205,29 +256,17 @@ def _read(folder: int, name: str, kind: type[Kind], where: str) -> Kind | None:
     except OSError as error:
         raise StateUnknown(f"{where}/{name} cannot be opened: {error.strerror}") from None
     try:
-        _check(file, f"{where}/{name}")
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+            raise StateUnknown(f"{where}/{name} is no file of at most {_LARGEST} bytes")
+        if found.st_uid not in {0, os.geteuid()} or found.st_mode & stat.S_IWOTH:
+            raise StateUnknown(f"{where}/{name} may be written by others than root and mpsd")
         with os.fdopen(os.dup(file), "rb") as opened:
             return msgspec.json.decode(opened.read(_LARGEST + 1), type=kind)
     except (msgspec.MsgspecError, OSError) as error:
         raise StateUnknown(f"{where}/{name} is not understood: {error}") from None
     finally:
         os.close(file)
-
-
-def _check(file: int, where: str) -> None:
-    found = os.fstat(file)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
-        raise StateUnknown(f"{where} is no file of at most {_LARGEST} bytes")
-    if found.st_uid not in {0, os.geteuid()} or found.st_mode & stat.S_IWOTH:
-        raise StateUnknown(f"{where} may be written by others than root and mpsd")
-
-
-class Whereabouts(Protocol):
-    """`PodProcesses` beside a kubelet, `ContainerProcesses` on a machine of its own."""
-
-    def owner_of(self, pid: int) -> str | None:
-        """The uid in the cgroup of the pod that the process is in, or the grant of its container; None where it is in
-        none that can be told."""
 
 
 class PodProcesses:
@@ -237,17 +276,11 @@ class PodProcesses:
         self._node = node_cgroup((_PROC / "self/cgroup").read_text())
 
     def owner_of(self, pid: int) -> str | None:
-        """The uid in its pod's cgroup."""
-        pod = self.pod_of(pid)
-        return pod.uid if pod else None
-
-    def pod_of(self, pid: int) -> PodCgroup | None:
-        """None for a process of the host, one that nobody can place, and one that is gone.
+        """The uid of its pod; None for a process of the host, one that nobody can place, and one that is gone.
 
         A process stays in the pod that it began in, so this need be asked once for each.
         """
-        try:
-            text = (_PROC / str(pid) / "cgroup").read_text(errors="surrogateescape")
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        return pod_of_cgroup(text, self._node)
+        return pod_of_cgroup(_cgroup(pid), self._node)
+
+
+Whereabouts = ContainerProcesses | PodProcesses  # on a machine of its own; beside a kubelet

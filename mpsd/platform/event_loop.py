@@ -1,19 +1,25 @@
 """The event loop that every long-running process of mpsd runs in."""
 
 import asyncio
+import errno
 import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
+from contextlib import contextmanager
+from itertools import chain, repeat
 from typing import Any, Generic, TypeVar
 
 from mpsd.model.identity import ProcessIdentity
 from mpsd.platform import processes
+from mpsd.platform.logs import Logger
 
 
 def run(main: Coroutine[Any, Any, int]) -> int:
     """Runs `main` and gives its result. Children are awaited by pidfd, which costs no thread each."""
+    processes.raise_file_limit()
     with asyncio.Runner() as runner:
         if sys.version_info < (3, 12):
             watcher = asyncio.PidfdChildWatcher()
@@ -33,18 +39,13 @@ def expect_long_life() -> None:
     gc.set_threshold(10_000, 20, 20)
 
 
-def on_stop_signals(first: Callable[[], None], again: Callable[[], None]) -> None:
-    """Calls `first` at the first SIGINT or SIGTERM, and `again` at each one after it."""
-    received = 0
-
-    def handle() -> None:
-        nonlocal received
-        received += 1
-        (first if received == 1 else again)()
-
-    loop = asyncio.get_running_loop()
+def until_signalled(again: Callable[[], None]) -> asyncio.Event:
+    """An event that the first SIGINT or SIGTERM sets; `again` is called at each one after it."""
+    stop = asyncio.Event()
+    calls = chain([stop.set], repeat(again))
     for signum in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(signum, handle)
+        asyncio.get_running_loop().add_signal_handler(signum, lambda: next(calls)())
+    return stop
 
 
 async def until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
@@ -54,27 +55,83 @@ async def until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
         task.result()
 
 
+_REMEDIES = {
+    errno.EMFILE: "raise this process's limit of open files (LimitNOFILE of its unit), or see what holds them",
+    errno.ENFILE: "raise the machine's limit of open files (sysctl fs.file-max), or see what holds them",
+    errno.ENOMEM: "free memory, or raise mpsd's limit of it",
+}
+_TELL_S = 60.0
+
+
+class Shortages:
+    """Lets a loop outlive a step that failed for want of descriptors, memory or space, and is to be tried again: that
+    is logged, with the remedy, once a minute at most."""
+
+    def __init__(self, log: Logger) -> None:
+        self._log = log
+        self._told_at = float("-inf")
+
+    @contextmanager
+    def survived(self, step: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, MemoryError) as error:
+            if not processes.is_shortage(error):
+                raise
+            self.tell(step, error)
+
+    def tell(self, step: str, error: BaseException) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= _TELL_S:
+            self._told_at = now
+            number = getattr(error, "errno", None) or errno.ENOMEM
+            remedy = _REMEDIES.get(number, "free space where mpsd writes, such as /run")
+            self._log.error("tried again later", step=step, reason=os.strerror(number), remedy=remedy)
+
+
+_HOLD_AGAIN_S = 1.0
+
+
 class DeathWatch:
-    """Calls back, once, when a process ends: seen by pidfd within milliseconds, whoever its parent is."""
+    """Calls back, once, when a process ends: seen by pidfd within milliseconds, whoever its parent is.
+
+    While there is no descriptor for it, nobody knows of its end: it counts as alive, and is looked at every second.
+    """
 
     def __init__(self, process: ProcessIdentity, on_end: Callable[[], None]) -> None:
-        self._on_end = on_end
-        self._descriptor = processes.open_pidfd(process)
-        if self._descriptor is None:
-            asyncio.get_running_loop().call_soon(on_end)
+        self._process, self._on_end = process, on_end
+        self._descriptor: int | None = None
+        self._again: asyncio.TimerHandle | None = None  # while there is no descriptor
+        self._hold()
+
+    def _hold(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._again = None
+        try:
+            self._descriptor = processes.open_pidfd(self._process)
+            if self._descriptor is not None:
+                loop.add_reader(self._descriptor, self._ended)
+        except OSError as error:
+            self.close()
+            if not processes.is_shortage(error):
+                raise
+            self._again = loop.call_later(_HOLD_AGAIN_S, self._hold)
         else:
-            asyncio.get_running_loop().add_reader(self._descriptor, self._ended)
+            if self._descriptor is None:
+                loop.call_soon(self._on_end)
 
     @property
     def alive(self) -> bool:
-        return self._descriptor is not None
+        return self._descriptor is not None or self._again is not None
 
     def _ended(self) -> None:
         self.close()
         self._on_end()
 
     def close(self) -> None:
-        """Stops watching; may be called again."""
+        if self._again:
+            self._again.cancel()
+            self._again = None
         if self._descriptor is not None:
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)
@@ -94,7 +151,6 @@ class Watchable(Generic[Value]):
         self._replaced = asyncio.Event()
 
     def set(self, value: Value) -> None:
-        """Wakes those who follow, if it differs."""
         if value != self._value:
             self._value = value
             self._replaced.set()
@@ -127,3 +183,29 @@ class Throttle:
         self._timer = None
         self._acted_at = asyncio.get_running_loop().time()
         self._act()
+
+
+_LOOK_AGAIN_S = 0.002
+
+
+async def until(
+    condition: Callable[[], object], deadline_s: float, what: str, look_again_s: float = _LOOK_AGAIN_S
+) -> None:
+    """Returns once `condition()` is true; TimeoutError saying `what` after `deadline_s` seconds."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            while not condition():  # noqa: ASYNC110 - whatever makes it true sets no event
+                await asyncio.sleep(look_again_s)
+    except TimeoutError:
+        raise TimeoutError(f"waited {deadline_s:g} s until {what}") from None
+
+
+def wait_until(
+    condition: Callable[[], object], deadline_s: float, what: str, look_again_s: float = _LOOK_AGAIN_S
+) -> None:
+    """As `until`, where there is no event loop."""
+    ends_at = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() >= ends_at:
+            raise TimeoutError(f"waited {deadline_s:g} s until {what}")
+        time.sleep(look_again_s)

@@ -54,8 +54,6 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # a closed termin
 
 
 class Stopped(BaseException):
-    """Somebody sent a signal."""
-
     def __init__(self, signum: int) -> None:
         self.signum = signum
 

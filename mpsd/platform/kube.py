@@ -1,77 +1,66 @@
-"""The Kubernetes API: plain objects in and out, each call with a deadline.
+"""The Kubernetes API over HTTP: plain objects in and out, each call with a deadline, and watches.
 
-What comes back is what the API server wrote, or one of the errors below, which say what was asked and, where
-a right is missing, which one.
+What comes back is what the API server wrote, or one of the errors below, which name the request and, where a right is
+missing, that right.
 """
 
 import asyncio
 import json
-import os
-import random
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+import urllib3
 
 from mpsd.model.mpsnode import API
-from mpsd.platform.kube_access import access, access_of_user
-from mpsd.platform.kube_transport import (
-    Access,
-    Ask,
-    ChangeKind,
-    Conflict,
-    Expired,
-    Forbidden,
-    KubeError,
-    NotFound,
-    Object,
-    Rejected,
-    Resource,
-    Throttled,
-    Transport,
-    Unavailable,
-    Watch,
-    WatchEvent,
-    read_answer,
-)
 
-NODES = Resource("v1", "nodes")
+Object = dict[str, Any]
 
-
-MPS_NODES = Resource(API, "mpsnodes")
-
-
-__all__ = [
-    "ChangeKind",
-    "Conflict",
-    "Expired",
-    "Forbidden",
-    "Kube",
-    "KubeError",
-    "Listing",
-    "NotFound",
-    "Object",
-    "PatchKind",
-    "Rejected",
-    "Resource",
-    "Throttled",
-    "Unavailable",
-    "WatchEvent",
-    "open_kube",
-    "open_kube_of_user",
-]
-
-PODS = Resource("v1", "pods")
-_DELETABLE = frozenset({"list", "delete"})
-_USER_DEADLINE_S = 15.0  # of a call: people ask from far away, and of thousands of nodes at once
 _PAGE = 500  # objects a page of a list, as kubectl asks
-_WATCH_S = (240, 300)  # what a watch is asked to last: not the same for all, or all would come again together
-_SILENCE_S = 90.0  # servers send a bookmark about once a minute
 _EVICTIONS = ("policy/v1", "policy/v1beta1")  # the second for Kubernetes before 1.22
+_CALLS_AT_ONCE = 4
+_EVICTION_S = 20.0  # 1.20 tries a conflict, such as another uid, again for 10 s before it reports it
 _LOG_LINES, _LOG_BYTES = 20_000, 16 * 1024**2  # the server cuts the first lines off, and then the last bytes
-_EVICTION_S = 20.0  # 1.20 tries a conflict, such as another uid, again for 10 s before it says so
+UNREACHED = (urllib3.exceptions.HTTPError, OSError)  # what an exchange that came to nothing raises
+_METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}  # every other verb: GET
+
+
+class KubeError(Exception):
+    """The API server did not do what was asked."""
+
+
+class NotFound(KubeError):
+    """There is no such object, or no such kind of objects."""
+
+
+class Conflict(KubeError):
+    """Somebody else was first: the object exists already, or has changed since it was read."""
+
+
+class Forbidden(KubeError):
+    """A right is missing."""
+
+
+class Rejected(KubeError):
+    """The API server, or an admission webhook, finds something wrong with what was sent."""
+
+
+class Expired(KubeError):
+    """The server no longer knows, or does not know yet, the resourceVersion asked for: list again."""
+
+
+class Unavailable(KubeError):
+    """No answer in time, no connection, or a server that cannot answer now."""
+
+
+# 429: it has too much to do, or a disruption budget forbids an eviction for the time being.
+_ERRORS: Mapping[int, type[KubeError]] = {404: NotFound, 409: Conflict, 410: Expired, 429: Unavailable}
 
 
 class PatchKind(StrEnum):
@@ -80,6 +69,136 @@ class PatchKind(StrEnum):
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
     JSON = "application/json-patch+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object. api: group and version, `v1` for the core group."""
+
+    api: str
+    plural: str
+
+    def path(self, name: str = "", namespace: str = "", subresource: str = "") -> str:
+        inside = ("namespaces", quote(namespace, safe="")) if namespace else ()
+        root = "apis" if "/" in self.api else "api"
+        parts = (root, self.api, *inside, self.plural, quote(name, safe=""), subresource)
+        return "/" + "/".join(filter(None, parts))
+
+
+NODES, PODS, MPS_NODES = Resource("v1", "nodes"), Resource("v1", "pods"), Resource(API, "mpsnodes")
+EVENTS = Resource("v1", "events")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request. verb: as RBAC names it. name: empty for a collection. body None: the request has none.
+
+    place: a path that is about no object, such as /apis; empty for the path of the resource.
+    """
+
+    verb: str
+    resource: Resource
+    name: str = ""
+    namespace: str = ""
+    subresource: str = ""
+    query: Mapping[str, str] | None = None
+    body: bytes | None = None
+    content_type: str = "application/json"
+    place: str = ""
+
+    def __str__(self) -> str:
+        if self.place:
+            return f"{self.verb} {self.place}"
+        plural = self.resource.plural + (f"/{self.subresource}" if self.subresource else "")
+        name = f" {self.name}" if self.name else ""
+        return f"{self.verb} {plural}{name}" + (f" in {self.namespace}" if self.namespace else "")
+
+    @property
+    def path(self) -> str:
+        name = "" if self.verb == "create" and not self.subresource else self.name
+        query = f"?{urlencode(self.query)}" if self.query else ""
+        return (self.place or self.resource.path(name, self.namespace, self.subresource)) + query
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How an API server is reached. host: with the scheme and no slash at its end. authorization: the headers that let
+    us in, as they are now."""
+
+    host: str
+    pool: urllib3.PoolManager
+    authorization: Callable[[], Mapping[str, str]]
+
+    def send(self, ask: Ask, deadline_s: float, *, streaming: bool = False) -> urllib3.BaseHTTPResponse:
+        """The answer, whatever it is. Unavailable where nobody answers. Blocks its thread for no longer than that."""
+        try:
+            headers = {"Accept": "application/json", "Content-Type": ask.content_type, **self.authorization()}
+            return self.pool.request(
+                _METHODS.get(ask.verb, "GET"),
+                f"{self.host}{ask.path}",
+                body=ask.body,
+                headers=headers,
+                timeout=urllib3.Timeout(connect=deadline_s, read=deadline_s),
+                retries=False,
+                redirect=False,
+                preload_content=not streaming,
+            )
+        except UNREACHED as error:
+            raise Unavailable(f"{ask}: the Kubernetes API does not answer: {error}") from None
+
+
+def _read_answer(ask: Ask, response: urllib3.BaseHTTPResponse) -> Object:
+    """The object in an answer; raises what a refusal is called."""
+    answer = decoded(response.data)
+    if not 200 <= response.status < 300:
+        raise refusal(ask, response.status, answer)
+    if isinstance(answer, dict):
+        return answer
+    raise Unavailable(f"{ask}: the answer is not a JSON object")
+
+
+def refusal(ask: Ask, status: int, answer: object) -> KubeError:
+    """answer: the Status object that came with it, if one did."""
+    why = answer.get("message", "") if isinstance(answer, dict) else ""
+    if status == 401:
+        return Forbidden(f"the API server does not know mpsd's credentials: {why}")
+    if status == 403 and why.startswith("admission webhook "):
+        return Rejected(f"{ask}: {why}")
+    if status == 403:
+        is_ending = "is being terminated" in why  # a namespace, which takes nothing new
+        return Forbidden(f"{ask}: {why}" if is_ending else f"mpsd lacks the right to {ask}: {why}")
+    if status == 504 and "ResourceVersionTooLarge" in str(answer):  # this server's cache lags behind
+        return Expired(f"{ask}: {why}")
+    error = _ERRORS.get(status, Unavailable if status >= 500 else Rejected)
+    details = answer.get("details") if isinstance(answer, dict) else None
+    causes = details.get("causes") if isinstance(details, dict) else None
+    if error is Rejected and any(isinstance(one, dict) and one.get("field") == "metadata.uid" for one in causes or ()):
+        error = Conflict  # a patch named a uid and another object has the name: servers call that a change of the uid
+    return error(f"{ask}: {why or f'HTTP {status}'}")
+
+
+def _encoded(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+def decoded(body: bytes) -> object:
+    """None for what is no JSON."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return msgspec.json.decode(body, type=object)
+    return None
+
+
+@asynccontextmanager
+async def within(deadline_s: float, ask: Ask) -> AsyncIterator[None]:
+    """Unavailable where this block takes longer."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            yield
+    except TimeoutError:
+        raise Unavailable(f"{ask}: no answer from the Kubernetes API in {deadline_s:g} s") from None
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,138 +212,89 @@ class Listing:
 class Kube:
     """A connection to one API server. Calls run in threads of their own, so that a slow server holds nobody else up."""
 
-    def __init__(self, access: Access, *, deadline_s: float = 5.0, threads: int = 4) -> None:
-        self._transport = Transport(access)
-        self._deadline_s = deadline_s
-        self._threads = ThreadPoolExecutor(threads, "kube")
-        self._watches: set[Watch] = set()
+    def __init__(self, access: Access, *, deadline_s: float = 5.0) -> None:
+        self.access = access
+        self.deadline_s = deadline_s
+        self._threads = ThreadPoolExecutor(_CALLS_AT_ONCE, "kube")
         self._eviction = _EVICTIONS[0]
+        self.heard_at = time.monotonic()  # when anything came from the server last, in a call or in a watch
 
     async def get(self, resource: Resource, name: str, namespace: str = "", deadline_s: float | None = None) -> Object:
         return await self._object(Ask("get", resource, name, namespace), deadline_s)
 
     async def read(self, path: str) -> Object:
         """What stands at a path that is about no object, such as /apis."""
-        return await self._object(Ask("get", PODS, said=path))
+        return await self._object(Ask("get", PODS, place=path))
 
-    async def date(self) -> str:
-        """The API server's clock, as HTTP writes it; empty where the answer does not say."""
-        ask, loop = Ask("get", PODS, said="/version"), asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._transport.date, ask, self._deadline_s)
+    async def date(self, deadline_s: float | None = None) -> str:
+        """The API server's clock, as HTTP writes it; empty where the answer does not say. Every user may ask."""
+        answer = await self._send(Ask("get", PODS, place="/version"), deadline_s or self.deadline_s)
+        return str(answer.headers.get("Date", ""))
 
     async def log(self, pod: str, namespace: str, container: str, *, previous: bool, most_bytes: int) -> str:
         """The end of a container's log. previous: of the one before its last restart."""
         query = {"container": container, "tailLines": str(_LOG_LINES), "limitBytes": str(_LOG_BYTES)}
         query |= {"previous": "true"} if previous else {}
-        ask, loop = Ask("get", PODS, pod, namespace, "log", query=query), asyncio.get_running_loop()
-        exchange = self._transport.exchange
-        status, body = await loop.run_in_executor(self._threads, exchange, ask, self._deadline_s)
-        if status != 200:
-            read_answer(ask, status, body)
-        return body[-most_bytes:].decode(errors="replace")
+        ask = Ask("get", PODS, pod, namespace, "log", query=query)
+        answer = await self._send(ask, self.deadline_s)
+        if answer.status != 200:
+            _read_answer(ask, answer)
+        return answer.data[-most_bytes:].decode(errors="replace")
 
     async def list(
         self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None
     ) -> Sequence[Object]:
-        """All objects of this kind. query: such as `{"labelSelector": "a=b"}`."""
-        return (await self.listing(resource, namespace, query)).items
-
-    async def listing(self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None) -> Listing:
-        """As `list`. Expired where the server cannot go on with many pages, or lacks the version asked for."""
-        found: list[Object] = []
-        version = ""
-        async for page in self.pages(resource, namespace, query):
-            found += page.items
-            version = page.version
-        return Listing(found, version)
+        """All objects of this kind. query: such as `{"labelSelector": "a=b"}`. Expired as for `pages`."""
+        return [one async for page in self.pages(resource, namespace, query) for one in page.items]
 
     async def pages(
         self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None
     ) -> AsyncIterator[Listing]:
-        """As `listing`, piece by piece, so that all objects of a large cluster need not be in memory at once.
+        """As `list`, piece by piece, so that all objects of a large cluster need not be in memory at once.
 
-        The last page's version is the one to watch from.
+        The last page's version is the one to watch from. Expired where the server cannot go on with many pages, or
+        lacks the version asked for.
         """
         asked = {**(query or {}), "limit": str(_PAGE)}
         while True:
-            answer = await self._object(Ask("list", resource, "", namespace, query=asked), None)
+            answer = await self._object(Ask("list", resource, "", namespace, query=asked))
             metadata = answer.get("metadata") or {}
             yield Listing(answer.get("items") or [], str(metadata.get("resourceVersion", "")))
             if not metadata.get("continue"):
                 return
             asked["continue"] = metadata["continue"]
-            asked.pop("resourceVersion", None)  # said by the token; servers refuse both
-
-    @asynccontextmanager
-    async def watch(
-        self,
-        resource: Resource,
-        namespace: str = "",
-        query: Mapping[str, str] | None = None,
-        since: str = "",
-        silence_s: float = _SILENCE_S,
-    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-        """The changes after the resourceVersion `since`, once the server has agreed to tell them.
-
-        They end when the server ends them; Expired: list again; Unavailable: nothing came for `silence_s`, or it broke.
-        """
-        lasting_s = str(random.randint(*_WATCH_S))  # noqa: S311 - no secret
-        wanted = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": lasting_s, "resourceVersion": since}
-        ask = Ask("watch", resource, "", namespace, query={**(query or {}), **wanted})
-        watch = Watch(self._transport, ask, self._deadline_s, silence_s)
-        self._watches.add(watch)
-        try:
-            await watch.open()
-            yield watch.changes()
-        finally:
-            watch.close()
-            self._watches.discard(watch)
+            asked.pop("resourceVersion", None)  # in the token; servers refuse both
 
     async def create(self, resource: Resource, value: Object, namespace: str = "", subresource: str = "") -> Object:
         """Conflict where it exists already. subresource: such as a pod's `binding`."""
         name = value["metadata"].get("name", "")
-        body = json.dumps(value).encode()
-        return await self._object(Ask("create", resource, name, namespace, subresource, body=body))
+        return await self._object(Ask("create", resource, name, namespace, subresource, body=_encoded(value)))
 
     async def replace(self, resource: Resource, value: Object, namespace: str = "", subresource: str = "") -> Object:
         """Conflict where the object has changed since the resourceVersion in `value`."""
         name = value["metadata"]["name"]
-        body = json.dumps(value).encode()
-        return await self._object(Ask("update", resource, name, namespace, subresource, body=body))
+        return await self._object(Ask("update", resource, name, namespace, subresource, body=_encoded(value)))
 
     async def patch(
-        self,
-        resource: Resource,
-        name: str,
-        patch: object,
-        kind: PatchKind,
-        namespace: str = "",
-        subresource: str = "",
+        self, resource: Resource, name: str, patch: object, kind: PatchKind, namespace: str = "", subresource: str = ""
     ) -> Object:
         """Conflict where the patch names a resourceVersion or a uid and the object has another."""
-        body = json.dumps(patch).encode()
-        return await self._object(
-            Ask("patch", resource, name, namespace, subresource, body=body, content_type=kind.value)
-        )
+        ask = Ask("patch", resource, name, namespace, subresource, None, _encoded(patch), kind.value)
+        return await self._object(ask)
 
     async def delete(self, resource: Resource, name: str, namespace: str = "", uid: str = "") -> Object:
         """With what belongs to it. uid: of the one that is meant, Conflict where another has its name by now; empty for
         whichever is there."""
         options: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         options |= {"preconditions": {"uid": uid}} if uid else {}
-        return await self._object(Ask("delete", resource, name, namespace, body=json.dumps(options).encode()))
+        return await self._object(Ask("delete", resource, name, namespace, body=_encoded(options)))
 
     async def evict(self, name: str, namespace: str, uid: str = "") -> None:
-        """Asks for the end of a pod as a drain does. Throttled while a disruption budget forbids it."""
-        options = {"preconditions": {"uid": uid}} if uid else {}
+        """Asks for the end of a pod as a drain does. Unavailable while a disruption budget forbids it."""
+        metadata, options = {"name": name, "namespace": namespace}, {"preconditions": {"uid": uid}} if uid else {}
         for api in _EVICTIONS[_EVICTIONS.index(self._eviction) :]:
-            eviction = {
-                "apiVersion": api,
-                "kind": "Eviction",
-                "metadata": {"name": name, "namespace": namespace},
-                "deleteOptions": options,
-            }
-            ask = Ask("create", PODS, name, namespace, "eviction", body=json.dumps(eviction).encode())
+            eviction = {"apiVersion": api, "kind": "Eviction", "metadata": metadata, "deleteOptions": options}
+            ask = Ask("create", PODS, name, namespace, "eviction", body=_encoded(eviction))
             try:
                 await self._object(ask, _EVICTION_S)
             except Rejected:  # a version that this server does not know
@@ -235,37 +305,18 @@ class Kube:
                 return
 
     def close(self) -> None:
-        for watch in self._watches:
-            watch.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._transport.close()
+        self.access.pool.clear()
 
     async def _object(self, ask: Ask, deadline_s: float | None = None) -> Object:
-        deadline_s = deadline_s or self._deadline_s
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(deadline_s):
-                status, body = await loop.run_in_executor(self._threads, self._transport.exchange, ask, deadline_s)
-        except TimeoutError:
-            raise Unavailable(f"{ask}: no answer from the Kubernetes API in {deadline_s:g} s") from None
-        return read_answer(ask, status, body)
+        return _read_answer(ask, await self._send(ask, deadline_s or self.deadline_s))
 
-
-def open_kube(kubeconfig: Path | None) -> Kube:
-    """Connects with a kubeconfig file, or None for the service account of the pod this runs in.
-
-    Unavailable where neither can be read; no request is made yet.
-    """
-    return Kube(access(kubeconfig))
-
-
-def open_kube_of_user(kubeconfig: str | None, context: str | None, environment: Mapping[str, str] = os.environ) -> Kube:
-    """Connects to the cluster that kubectl would ask: for the programs of people, not for those of a node.
-
-    kubeconfig: a path, or several with colons between them. None: as kubectl finds it. InvalidInput where there is no
-    such file or no such context; no request is made yet.
-    """
-    return Kube(access_of_user(kubeconfig, context, environment), deadline_s=_USER_DEADLINE_S)
+    async def _send(self, ask: Ask, deadline_s: float) -> urllib3.BaseHTTPResponse:
+        async with within(deadline_s, ask):
+            loop = asyncio.get_running_loop()
+            answer = await loop.run_in_executor(self._threads, self.access.send, ask, deadline_s)
+        self.heard_at = time.monotonic()
+        return answer
 
 
 # -- kinds of objects --------------------------------------------------------------------------------------------------
@@ -287,7 +338,13 @@ async def deletable_kinds(kube: Kube) -> tuple[Sequence[ResourceKind], Sequence[
     groups = (await kube.read("/apis")).get("groups") or []
     places = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
     answers = await asyncio.gather(*(_listed(kube, place) for place in places))
-    kinds = [kind for answer in answers if not isinstance(answer, str) for kind in _kinds(answer)]
+    kinds = [
+        ResourceKind(Resource(answer["groupVersion"], entry["name"]), entry["kind"], bool(entry["namespaced"]))
+        for answer in answers
+        if not isinstance(answer, str)
+        for entry in answer.get("resources") or []
+        if "/" not in entry["name"] and {"list", "delete"} <= set(entry.get("verbs") or ())
+    ]
     return kinds, [answer for answer in answers if isinstance(answer, str)]
 
 
@@ -296,11 +353,3 @@ async def _listed(kube: Kube, place: str) -> Object | str:
         return await kube.read(place)
     except (Unavailable, NotFound) as error:
         return str(error)
-
-
-def _kinds(answer: Object) -> Iterator[ResourceKind]:
-    for entry in answer.get("resources") or []:
-        if "/" not in entry["name"] and _DELETABLE.issubset(entry.get("verbs") or ()):
-            yield ResourceKind(
-                Resource(answer["groupVersion"], entry["name"]), entry["kind"], bool(entry["namespaced"])
-            )

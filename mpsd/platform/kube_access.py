@@ -1,4 +1,4 @@
-"""How an API server is reached: its address, whom to trust, and what is said to be let in.
+"""Connects to an API server: its address, the authority to trust, and the credentials.
 
 A service account, and a kubeconfig that has a token, are read here. For everything else (client certificates, programs
 that log in, proxies) there is the package `kubernetes`, which takes 10 MiB and a third of a second to load.
@@ -21,67 +21,61 @@ from typing import Any
 import urllib3
 import yaml
 
-from mpsd.model.problem import InvalidInput, Problem, shown
-from mpsd.platform.kube_transport import Access, Unavailable
+from mpsd.model.fields import FieldReader
+from mpsd.model.problem import InvalidInput, shown
+from mpsd.platform.kube import Access, Kube, Unavailable
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_ADDRESS = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+_HOST = "KUBERNETES_SERVICE_HOST"
 _READ_AGAIN_S = 60.0  # kubelet replaces a token well before it expires
 _CONNECTIONS = 8  # that are kept: those of four calls at once, and of watches
-_PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
-_KNOWN = {
-    "cluster": {"server", "certificate-authority", "certificate-authority-data", "insecure-skip-tls-verify"},
-    "user": {"token", "tokenFile"},
-}
-_DEFAULT = "default"
+_USER_DEADLINE_S = 15.0  # of a call: people ask from far away, and of thousands of nodes at once
+_KNOWN_OF_CLUSTER = {"server", "certificate-authority", "certificate-authority-data", "insecure-skip-tls-verify"}
 
 
 class NotPlain(Exception):
     """It takes more than is done here."""
 
 
-def access(kubeconfig: Path | None) -> Access:
-    """By a kubeconfig file, or None for the service account of the pod this runs in.
+def open_kube(kubeconfig: Path | None) -> Kube:
+    """Connects with a kubeconfig file, or None for the service account of the pod this runs in.
 
     Unavailable where neither can be read; no request is made yet.
     """
-    try:
-        return of_kubeconfig(kubeconfig) if kubeconfig else of_service_account()
-    except NotPlain:
-        from kubernetes import config  # it knows the rest, or says best what is wrong
-
-    return _by_package(
-        partial(config.load_kube_config, str(kubeconfig)) if kubeconfig else config.load_incluster_config
-    )
+    return Kube(_access((kubeconfig,) if kubeconfig else (), "", os.environ))
 
 
-def access_of_user(kubeconfig: str | None, context: str | None, environment: Mapping[str, str]) -> Access:
-    """By a path, or several with colons between them; None: as kubectl finds it.
+def open_kube_of_user(kubeconfig: str | None, context: str | None, environment: Mapping[str, str] = os.environ) -> Kube:
+    """Connects to the cluster that kubectl would ask: for the programs of people, not for those of a node.
 
-    InvalidInput where there is no such file or no such context; no request is made yet.
+    kubeconfig: a path, or several with colons between them. None: as kubectl finds it. InvalidInput where there is no
+    such file or no such context; no request is made yet.
     """
     chosen = _chosen(kubeconfig, context, environment)
-    if chosen is None:
-        return access(None)
-    with suppress(NotPlain):
-        if len(chosen.files) == 1:
-            return of_kubeconfig(chosen.files[0], environment, context=chosen.context)
-    from kubernetes import config
+    return Kube(_access(chosen.files, chosen.context, environment), deadline_s=_USER_DEADLINE_S)
 
-    merged = os.pathsep.join(map(str, chosen.files))
-    return _by_package(partial(config.load_kube_config, merged, chosen.context))
+
+def _access(files: Sequence[Path], context: str, environment: Mapping[str, str]) -> Access:
+    """files: none for the service account of the pod this runs in. context: empty for the files' current one."""
+    with suppress(NotPlain):
+        if len(files) < 2:
+            return of_kubeconfig(files[0], environment, context=context) if files else of_service_account()
+    from kubernetes import config  # it knows the rest, or says best what is wrong
+
+    if not files:
+        return _by_package(config.load_incluster_config)
+    return _by_package(partial(config.load_kube_config, os.pathsep.join(map(str, files)), context or None))
 
 
 def namespace_of_user(kubeconfig: str | None, context: str | None, environment: Mapping[str, str] = os.environ) -> str:
     """The one that kubectl would take where none is said: that of the context, or of the pod this runs in. InvalidInput
     as for a connection."""
     chosen = _chosen(kubeconfig, context, environment)
-    if chosen is not None:
-        return chosen.namespace or _DEFAULT
-    try:
-        return (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip() or _DEFAULT
-    except OSError:
-        return _DEFAULT
+    if chosen.files:
+        return chosen.namespace or "default"
+    with suppress(OSError):
+        return (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip() or "default"
+    return "default"
 
 
 # -- what is read here -----------------------------------------------------------------------------------------------
@@ -103,13 +97,13 @@ class TokenFile:
             with suppress(OSError):
                 self._token = self._file.read_text().strip() or self._token
                 self._read_at = time.monotonic()
-        return _bearer(self._token)
+        return {"Authorization": f"Bearer {self._token}"}
 
 
 def of_service_account(folder: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] = os.environ) -> Access:
     """That of the pod this runs in. NotPlain where it is in none, or behind a proxy."""
     _without_proxy(environment)
-    address, port = (environment.get(name, "") for name in _ADDRESS)
+    address, port = (environment.get(name, "") for name in (_HOST, "KUBERNETES_SERVICE_PORT"))
     authority = folder / "ca.crt"
     if not address or not port or not authority.is_file():
         raise NotPlain("no service account")
@@ -127,7 +121,7 @@ def of_kubeconfig(file: Path, environment: Mapping[str, str] = os.environ, *, co
         read = yaml.safe_load(file.read_text())
         chosen = _named(read, "context", context or read["current-context"])
         cluster, user = (_named(read, kind, chosen[kind]) for kind in ("cluster", "user"))
-        if not cluster.keys() <= _KNOWN["cluster"] or not user.keys() <= _KNOWN["user"]:
+        if not cluster.keys() <= _KNOWN_OF_CLUSTER or not user.keys() <= {"token", "tokenFile"}:
             raise NotPlain(f"{file}: more than a token, or a proxy")
         authorization = _authorization(user, file.parent)
         return Access(cluster["server"].rstrip("/"), _trusting(cluster, file.parent), authorization)
@@ -136,12 +130,11 @@ def of_kubeconfig(file: Path, environment: Mapping[str, str] = os.environ, *, co
 
 
 def _named(read: Any, kind: str, name: str) -> dict[str, Any]:
-    found: list[dict[str, Any]] = [one[kind] for one in read[f"{kind}s"] if one["name"] == name]
-    return found[0]
+    return dict(next(one[kind] for one in read[f"{kind}s"] if one["name"] == name))
 
 
 def _without_proxy(environment: Mapping[str, str]) -> None:
-    if any(name.lower() in _PROXIES and value for name, value in environment.items()):
+    if any(name.lower() in {"http_proxy", "https_proxy", "all_proxy"} and value for name, value in environment.items()):
         raise NotPlain("behind a proxy")
 
 
@@ -151,12 +144,8 @@ def _authorization(user: Mapping[str, Any], beside: Path) -> Callable[[], Mappin
         return TokenFile(beside / user["tokenFile"])
     if not user["token"]:
         raise NotPlain("no token")
-    header = _bearer(user["token"])
+    header = {"Authorization": f"Bearer {user['token']}"}
     return lambda: header
-
-
-def _bearer(token: str) -> Mapping[str, str]:
-    return {"Authorization": f"Bearer {token}"}
 
 
 def _trusting(cluster: Mapping[str, Any], beside: Path) -> urllib3.PoolManager:
@@ -208,22 +197,21 @@ def _by_package(load: Callable[..., Any]) -> Access:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """namespace: empty where the context names none."""
+    """files: none for the service account of the pod this runs in. namespace: empty where the context names none."""
 
-    files: Sequence[Path]
-    context: str
-    namespace: str
+    files: Sequence[Path] = ()
+    context: str = ""
+    namespace: str = ""
 
 
-def _chosen(kubeconfig: str | None, context: str | None, environment: Mapping[str, str]) -> _Chosen | None:
-    """None for the service account of the pod this runs in."""
+def _chosen(kubeconfig: str | None, context: str | None, environment: Mapping[str, str]) -> _Chosen:
     variable = environment.get("KUBECONFIG")
     where = "--kubeconfig" if kubeconfig else "KUBECONFIG" if variable else "the kubeconfig"
     named = kubeconfig or variable or "~/.kube/config"
     files = [path for part in named.split(os.pathsep) if part and (path := Path(part).expanduser()).is_file()]
     if not files:
-        if not kubeconfig and not variable and "KUBERNETES_SERVICE_HOST" in environment:
-            return None
+        if not kubeconfig and not variable and _HOST in environment:
+            return _Chosen()
         raise _wrong(where, named, "is not there", "name one with --kubeconfig, or in KUBECONFIG")
     contexts, current = _contexts(where, files)
     wanted = context or current
@@ -239,15 +227,13 @@ def _contexts(where: str, files: Sequence[Path]) -> tuple[dict[str, str], str]:
     Of a name that is there twice the first counts.
     """
     contexts: dict[str, str] = {}
-    current = ""
+    current, shape = "", FieldReader()  # its problems are left to whatever connects
     for file in files:
         read = _read(where, file)
-        entries = read.get("contexts")
-        found = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-        for name, inner in ((entry.get("name"), entry.get("context")) for entry in found):
-            if isinstance(name, str):
-                namespace = inner.get("namespace") if isinstance(inner, dict) else None
-                contexts.setdefault(name, namespace if isinstance(namespace, str) else "")
+        for _path, entry in shape.entries(read, "contexts", ""):
+            namespace = shape.text(shape.mapping(entry, "context", ""), "namespace", "")
+            if isinstance(entry.get("name"), str):
+                contexts.setdefault(shape.text(entry, "name", ""), namespace)
         current = current or str(read.get("current-context") or "")
     return contexts, current
 
@@ -259,9 +245,9 @@ def _read(where: str, file: Path) -> dict[str, Any]:
         why = " ".join(str(error).split())
         raise _wrong(where, str(file), f"cannot be read: {why}", "see whether `kubectl config view` can") from None
     if not isinstance(read, dict):
-        raise _wrong(where, str(file), "is no kubeconfig", "see what `kubectl config view` says")
+        raise _wrong(where, str(file), "is no kubeconfig", "check it with `kubectl config view`")
     return read
 
 
 def _wrong(where: str, value: str, message: str, remedy: str) -> InvalidInput:
-    return InvalidInput("kubeconfig", [Problem("kubeconfig", where, shown(value, 200), message, remedy)])
+    return InvalidInput.of("kubeconfig", "kubeconfig", where, shown(value, 200), message, remedy)

@@ -1,24 +1,39 @@
-"""Keeps a copy of some objects of the Kubernetes API: lists them, then watches what changes.
+"""Watches objects of the Kubernetes API, and keeps a copy of some: it lists them, then watches what changes.
 
-The copy is what the server said last, and it never becomes empty because the server is away: how long it has
-been out of sync is said beside it.
+The copy is what the server sent last, and it never becomes empty because the server is away: how long it has been out
+of sync is beside it.
 """
 
+import asyncio
 import math
+import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
+from threading import Thread
 from typing import Any, Generic, TypeVar
 
+import msgspec
+import urllib3
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from mpsd.platform.kube import ChangeKind, Expired, Kube, KubeError, Object, Resource, Unavailable, WatchEvent
+from mpsd.platform import kube as api
+from mpsd.platform.kube import UNREACHED, Ask, Expired, Kube, KubeError, Object, Resource, Unavailable
 from mpsd.platform.logs import logger
 
 T = TypeVar("T")
 
+_WATCH_S = (240, 300)  # what a watch is asked to last: not the same for all, or all would come again together
+_SILENCE_S = 90.0  # servers send a bookmark about once a minute
+# After so long without a word of the server it is asked for one: a server that hangs keeps its connections open.
+# kubelet renews its node's lease as often, which costs a server more.
+_QUIET_S, _ANSWER_S = 10.0, 5.0
+_PIECE = 1 << 16  # bytes that are read at once
 _ANY_VERSION = "0"  # whatever the server has in memory, which costs it least
-_SHORTEST_S = 1.0  # a watch that ends sooner has told that the server is in trouble
+_SHORTEST_S = 1.0  # a watch that ends sooner shows that the server is in trouble
 _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
 
 
@@ -29,6 +44,158 @@ class Selection:
     resource: Resource
     namespace: str = ""
     query: Mapping[str, str] = field(default_factory=dict)
+
+
+# -- watches -----------------------------------------------------------------------------------------------------------
+
+
+class ChangeKind(StrEnum):
+    """BOOKMARK: nothing has changed; its object holds the resourceVersion up to which everything was reported."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    kind: ChangeKind
+    object: Object
+
+    @property
+    def version(self) -> str:
+        """The resourceVersion to go on from after this change."""
+        return str(self.object["metadata"]["resourceVersion"])
+
+
+class _Watch:
+    """One watch under way: an answer that goes on for minutes, a line a change.
+
+    It is read in threads, no faster than its changes are taken. They are daemons: neither a stop of the process nor
+    `close` waits for a server that does not answer.
+    """
+
+    def __init__(self, kube: Kube, ask: Ask, silence_s: float) -> None:
+        self._kube = kube
+        self._ask = ask
+        self._silence_s = silence_s
+        self._call: Future[Any] = Future()  # the last one, of which there is one at a time
+        self._answer: urllib3.BaseHTTPResponse | None = None  # None until its head has come
+
+    async def open(self) -> None:
+        """Returns once the server has agreed to it. Raises what a refusal is called."""
+        async with api.within(self._kube.deadline_s, self._ask):
+            await self._in_thread(self._open)
+        self._kube.heard_at = time.monotonic()
+
+    async def changes(self) -> AsyncIterator[WatchEvent]:
+        """Until the server ends them. Expired; Unavailable where nothing came for too long or the connection broke."""
+        assert self._answer, "it is open"
+        pieces = self._read(self._answer)
+        while (piece := await self._next(pieces)) is not None:
+            self._kube.heard_at = time.monotonic()
+            for change in piece:
+                yield change
+
+    async def _next(self, pieces: Iterator[list[WatchEvent]]) -> list[WatchEvent] | None:
+        """None at the end. Unavailable as soon as the server answers nothing at all."""
+        reading = self._in_thread(lambda: next(pieces, None))
+        try:
+            while not (await asyncio.wait({reading}, timeout=_QUIET_S))[0]:
+                if silent_s(self._kube) >= _QUIET_S:
+                    asking = asyncio.create_task(self._kube.date(_ANSWER_S))
+                    both: tuple[asyncio.Future[Any], ...] = (reading, asking)
+                    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                    asking.cancel()
+                    if asking.done() and (trouble := asking.exception()) and not reading.done():
+                        raise trouble
+            return await reading
+        finally:
+            reading.cancel()
+
+    def close(self) -> None:
+        """Wakes the thread out of whatever it waits for; the connection goes back once it has ended."""
+        if self._answer:
+            with suppress(*UNREACHED, ValueError, RuntimeError):  # it may have ended by itself just now
+                self._answer.shutdown()
+        self._call.add_done_callback(self._release)
+
+    def _in_thread(self, act: Callable[[], T]) -> asyncio.Future[T]:
+        self._call = call = Future[T]()
+        call.set_running_or_notify_cancel()  # so that one whose caller is cancelled goes on to its end
+
+        def run() -> None:
+            try:
+                call.set_result(act())
+            except Exception as error:
+                call.set_exception(error)
+
+        Thread(target=run, name=f"kube-watch-{self._ask.resource.plural}", daemon=True).start()
+        return asyncio.wrap_future(call)
+
+    # -- in the thread ---------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._answer = answer = self._kube.access.send(self._ask, self._kube.deadline_s, streaming=True)
+        if answer.status != 200:
+            raise api.refusal(self._ask, answer.status, api.decoded(answer.data))
+        socket = getattr(answer.connection, "sock", None)  # None where the whole answer has come already
+        if socket is not None:
+            socket.settimeout(self._silence_s)
+
+    def _read(self, answer: urllib3.BaseHTTPResponse) -> Iterator[list[WatchEvent]]:
+        rest = b""
+        try:
+            for piece in answer.stream(_PIECE):
+                *lines, rest = (rest + piece).split(b"\n")
+                yield [change for line in lines if line and (change := self._change(line))]
+        except UNREACHED as error:
+            late = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+            why = f"nothing came for {self._silence_s:g} s" if late else str(error)
+            raise Unavailable(f"{self._ask}: the connection is lost: {why}") from None
+
+    def _change(self, line: bytes) -> WatchEvent | None:
+        """None for a kind of change that this version of mpsd does not know."""
+        try:
+            entry = msgspec.json.decode(line)
+            kind, found = entry["type"], entry["object"]
+        except (msgspec.DecodeError, KeyError, TypeError) as error:
+            raise Unavailable(f"{self._ask}: a line of the answer cannot be read: {error}") from None
+        if kind == "ERROR":
+            raise api.refusal(self._ask, int(found.get("code") or 500), found)
+        return WatchEvent(ChangeKind(kind), found) if kind in ChangeKind.__members__ else None
+
+    def _release(self, _call: Future[Any]) -> None:
+        if self._answer:
+            self._answer.close()
+
+
+def silent_s(kube: Kube) -> float:
+    """For how long nothing has come from the server; of a quiet cluster it is asked about every ten seconds."""
+    return time.monotonic() - kube.heard_at
+
+
+@asynccontextmanager
+async def watch(
+    kube: Kube, selection: Selection, since: str = "", silence_s: float = _SILENCE_S
+) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+    """The changes after the resourceVersion `since`, once the server has agreed to send them.
+
+    They end when the server ends them; Expired: list again; Unavailable: nothing came for `silence_s`, or it broke.
+    """
+    lasting_s = str(random.randint(*_WATCH_S))  # noqa: S311 - no secret
+    wanted = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": lasting_s, "resourceVersion": since}
+    query = {**selection.query, **wanted}
+    under_way = _Watch(kube, Ask("watch", selection.resource, "", selection.namespace, query=query), silence_s)
+    try:
+        await under_way.open()
+        yield under_way.changes()
+    finally:
+        under_way.close()
+
+
+# -- mirrors -----------------------------------------------------------------------------------------------------------
 
 
 class Mirror(Generic[T]):
@@ -58,15 +225,11 @@ class Mirror(Generic[T]):
         self._in_order: tuple[T, ...] | None = ()  # None: to be made anew
         self._version = _ANY_VERSION
         self._listed = False  # whether `_version` is one to go on watching from
+        self.plural = selection.resource.plural  # what is mirrored, such as `pods`
         self._log = logger(watched=self.plural)
         self.synced = False
         self.out_of_sync_since: float | None = time.time()
         self.trouble: KubeError | None = None  # what the last attempt came to; None while it is in sync
-
-    @property
-    def plural(self) -> str:
-        """What is mirrored, such as `pods`."""
-        return self._selection.resource.plural
 
     def objects(self) -> tuple[T, ...]:
         """As last seen, in the order of namespace and name; empty until `synced`.
@@ -78,12 +241,9 @@ class Mirror(Generic[T]):
         return self._in_order
 
     async def run(self) -> None:
-        """Until it is cancelled."""
         while True:
-            retrying = AsyncRetrying(
-                wait=_BACK_OFF, retry=retry_if_exception_type(KubeError), before_sleep=self._note_away
-            )
-            await retrying(self._follow)
+            again = retry_if_exception_type(KubeError)
+            await AsyncRetrying(wait=_BACK_OFF, retry=again, before_sleep=self._note_away)(self._follow)
 
     async def _follow(self) -> None:
         """One watch from its beginning to its end. KubeError where it lasted so short that the server needs a rest."""
@@ -91,9 +251,11 @@ class Mirror(Generic[T]):
             await self._list()
         began = math.inf
         try:
-            async with self._kube.watch(**self._selected(), since=self._version) as changes:
+            async with watch(self._kube, self._selection, self._version) as changes:
                 began = time.monotonic()
-                self._note_sync()
+                if self.out_of_sync_since is not None:
+                    self._log.info("in sync", objects=len(self._objects))
+                self.out_of_sync_since = self.trouble = None
                 async for change in changes:
                     self._take(change)
             trouble: KubeError = Unavailable(f"watch {self.plural}: ended as soon as it had begun")
@@ -101,7 +263,7 @@ class Mirror(Generic[T]):
             trouble = error
         if isinstance(trouble, Expired):
             self._listed = False
-        if time.monotonic() - began < _SHORTEST_S:
+        if time.monotonic() - began < _SHORTEST_S or silent_s(self._kube) >= _QUIET_S:
             raise trouble  # else the next one goes on from where it broke, at once
 
     async def _list(self) -> None:
@@ -147,24 +309,29 @@ class Mirror(Generic[T]):
     def _loud(self, objects: Mapping[tuple[str, str], T]) -> dict[tuple[str, str], T]:
         return {name: value for name, value in objects.items() if not self._is_quiet(value)}
 
-    def _selected(self) -> dict[str, Any]:
-        selection = self._selection
-        return {"resource": selection.resource, "namespace": selection.namespace, "query": selection.query}
-
-    def _note_sync(self) -> None:
-        if self.out_of_sync_since is not None:
-            self._log.info("in sync", objects=len(self._objects))
-        self.out_of_sync_since = self.trouble = None
-
     def _note_away(self, attempt: RetryCallState) -> None:
         why = attempt.outcome.exception() if attempt.outcome else None
         self.trouble = why if isinstance(why, KubeError) else None
         if self.out_of_sync_since is not None and attempt.attempt_number > 1:
             return
-        self.out_of_sync_since = self.out_of_sync_since or time.time()
+        silence_s = silent_s(self._kube)
+        since = time.time() - (silence_s if silence_s >= _QUIET_S else 0.0)
+        self.out_of_sync_since = self.out_of_sync_since or since
         self._log.warning("out of sync", reason=str(why))
 
 
 def _name(found: Object) -> tuple[str, str]:
     metadata = found["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
+
+
+@asynccontextmanager
+async def following(*mirrors: Mirror[Any]) -> AsyncIterator[None]:
+    """The mirrors run meanwhile."""
+    tasks = [asyncio.create_task(mirror.run()) for mirror in mirrors]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -3,17 +3,23 @@
 At start a bad file is fatal; later the last good pair stays in force, and what is wrong is reported once.
 """
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
 import mpsd
+from mpsd.model.cgpu_policies import MOST_INSTANCES
+from mpsd.model.fields import Fields
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.policy import Policy
-from mpsd.model.problem import InvalidInput, Problem
-from mpsd.platform.rules.limits_reading import read_gpu_facts, read_policy
-from mpsd.platform.yaml_files import UnreadableFile, parse_yaml, read_bytes
+from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.platform.yaml_files import UnreadableFile, read_yaml
 
 if TYPE_CHECKING:  # who only reads the files once writes no log
     from mpsd.platform.logs import Logger
@@ -41,10 +47,15 @@ class LimitsReading:
     facts: GpuFacts | InvalidInput
 
     def limits(self) -> Limits:
-        """The pair; InvalidInput with every fault of both files."""
-        if isinstance(self.policy, InvalidInput) or isinstance(self.facts, InvalidInput):
-            raise _together([part for part in (self.policy, self.facts) if isinstance(part, InvalidInput)])
-        return Limits(self.policy, self.facts)
+        """The pair; InvalidInput with every fault of both files, each problem's place led by its file."""
+        if not isinstance(self.policy, InvalidInput) and not isinstance(self.facts, InvalidInput):
+            return Limits(self.policy, self.facts)
+        errors = [part for part in (self.policy, self.facts) if isinstance(part, InvalidInput)]
+        if len(errors) == 1:
+            raise errors[0]
+        kind = UnreadableFile if any(isinstance(error, UnreadableFile) for error in errors) else InvalidInput
+        found = ((error.subject, problem) for error in errors for problem in error.problems)
+        raise kind("limits", [replace(problem, where=f"{subject}: {problem.where}") for subject, problem in found])
 
 
 def shipped_folder() -> Path:
@@ -54,22 +65,13 @@ def shipped_folder() -> Path:
     return packaged if packaged.is_dir() else package.parent / "limits"
 
 
-def limits_folder(named: Path | None) -> Path:
-    """Where the limits are read: the folder that was named, None for the one shipped."""
-    return named or shipped_folder()
-
-
 def read_limits(folder: Path) -> LimitsReading:
-    """Both files of a folder, good or bad."""
-    return LimitsReading(
-        _read(folder / POLICY_FILE, read_policy),
-        _read(folder / GPU_FACTS_FILE, read_gpu_facts),
-    )
+    return LimitsReading(_read(folder / POLICY_FILE, read_policy), _read(folder / GPU_FACTS_FILE, read_gpu_facts))
 
 
 def load_limits(folder: Path | None) -> Limits:
     """The limits in a folder, None for those shipped; InvalidInput with every fault of both files."""
-    return read_limits(limits_folder(folder)).limits()
+    return read_limits(folder or shipped_folder()).limits()
 
 
 class LimitsFiles:
@@ -77,13 +79,16 @@ class LimitsFiles:
 
     def __init__(self, folder: Path | None = None) -> None:
         """Reads both files; InvalidInput where they cannot be used. folder None: the limits shipped."""
-        self.folder = limits_folder(folder)
+        self.folder = folder or shipped_folder()
         self.wrong: InvalidInput | None = None  # why the files as they are now are not in force; None while they are
         self._seen = self._stamps()
         self._limits = load_limits(self.folder)
 
     @property
     def policy(self) -> Policy:
+        return self._limits.policy
+
+    def policy_now(self) -> Policy:
         return self._limits.policy
 
     @property
@@ -106,46 +111,32 @@ class LimitsFiles:
             self._limits = self._limits if found == self._limits else found
             self.wrong = None
         except InvalidInput as error:
-            self.wrong = error
+            before, self.wrong = self.wrong, error
+            if isinstance(error, UnreadableFile):  # as for want of descriptors: it may be readable without a change
+                self._seen = ()
+                return None if str(error) == str(before) else error
         return self.wrong
 
     def _stamps(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(_stamp(self.folder / name) for name in (POLICY_FILE, GPU_FACTS_FILE))
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    """What changes with a file; empty while there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        """What changes with each file; empty while there is none."""
+        stamps: list[tuple[int, ...]] = [(), ()]
+        for position, name in enumerate((POLICY_FILE, GPU_FACTS_FILE)):
+            with suppress(OSError):
+                now = (self.folder / name).stat()
+                stamps[position] = (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+        return tuple(stamps)
 
 
 def _read(path: Path, read: Callable[[object, str], Held]) -> Held | InvalidInput:
     subject = str(path)
     try:
-        documents = parse_yaml(read_bytes(subject), subject)
+        documents = read_yaml(subject)
         if len(documents) > 1:
             place, message = f"line {documents[1].line}", "a second document starts here, and one is read"
-            raise InvalidInput(subject, [Problem("several-documents", place, "", message, "remove it")])
+            return InvalidInput.of(subject, "several-documents", place, "", message, "remove it")
         return read(documents[0].value if documents else None, subject)
     except InvalidInput as error:
         return error
-
-
-def _together(errors: list[InvalidInput]) -> InvalidInput:
-    """One error for several files, each problem's place led by its file."""
-    if len(errors) == 1:
-        return errors[0]
-    kind = UnreadableFile if any(isinstance(error, UnreadableFile) for error in errors) else InvalidInput
-    return kind("limits", _with_files(errors))
-
-
-def _with_files(errors: list[InvalidInput]) -> Iterator[Problem]:
-    for error in errors:
-        for found in error.problems:
-            yield Problem(found.rule, f"{error.subject}: {found.where}", found.value, found.message, found.remedy)
 
 
 async def watch_limits(files: LimitsFiles, log: "Logger", looked: Callable[[], None] = lambda: None) -> None:
@@ -180,3 +171,84 @@ class PinnedResources:
             if now.resources not in (before.resources, self._pinned.resources):
                 self._log.warning("resources kept", reason="others count when the agent starts again, on an empty node")
         return self._pinned
+
+
+# -- from what a file holds to `Policy` or `GpuFacts`, or every problem in it: nothing is guessed, nothing is ignored --
+
+_SHIPPED = "the files that `env -u MPSD_LIMITS mpsd check` names"
+_UNKNOWN = ("field-unknown", "is not a field here", "remove it, or correct its spelling")
+
+# pydantic's error types, as (rule, message, remedy); what is not listed keeps pydantic's own message.
+_WORDS = {
+    "missing": ("field-missing", "is missing", f"add it; {_SHIPPED} show every field"),
+    "unexpected_keyword_argument": _UNKNOWN,
+    "extra_forbidden": _UNKNOWN,
+    "max_inst_unset": (
+        "max-inst-unset",
+        "is not set, and the policy beside it gives a container 1/max_inst or weight/max_inst of a card",
+        f"write 1 to {MOST_INSTANCES}, or policy 1, 2, 4 or 5",
+    ),
+    "no_ordinal": ("no-ordinal", "is no GPU's ordinal", "write it as nvidia-smi does, such as 0"),
+    "literal_error": ("version-unknown", "is not a version this mpsd reads", 'write "v1"'),
+}
+
+
+def read_policy(data: object, subject: str) -> Policy:
+    """The policy in `data` (what a YAML file holds), or InvalidInput naming `subject` with every problem."""
+    return _held(TypeAdapter(Policy), data, subject)
+
+
+def read_gpu_facts(data: object, subject: str) -> GpuFacts:
+    """The facts in `data` (what a YAML file holds), or InvalidInput naming `subject` with every problem."""
+    return _held(TypeAdapter(GpuFacts), data, subject)
+
+
+def _held(adapter: TypeAdapter[Held], data: object, subject: str) -> Held:
+    if not isinstance(data, dict):
+        value = "nothing" if data is None else type(data).__name__
+        message, remedy = "is not a mapping of fields", "start it with version: v1"
+        raise InvalidInput.of(subject, "not-a-mapping", "the file", value, message, remedy)
+    try:
+        return _validated(adapter, data)
+    except ValidationError as error:
+        raise InvalidInput(subject, map(_problem, _errors(adapter, data, error))) from None
+
+
+def _validated(adapter: TypeAdapter[Held], data: Fields) -> Held:
+    """pydantic's strict mode takes enums and nested records from JSON only, hence the detour."""
+    return adapter.validate_json(json.dumps(data, default=str), strict=True)
+
+
+def _errors(adapter: TypeAdapter[Held], data: Fields, error: ValidationError) -> list[ErrorDetails]:
+    """All of them, also contradictions in lists, which pydantic looks for only where no entry is wrong in itself."""
+    found = error.errors(include_url=False)
+    lists = {details["loc"][0] for details in found if len(details["loc"]) > 1 and isinstance(details["loc"][1], int)}
+    wrong = {details["loc"][:2] for details in found}
+    sound = {
+        key: [entry for position, entry in enumerate(value) if (key, position) not in wrong]
+        if key in lists and isinstance(value, list)
+        else value
+        for key, value in data.items()
+    }
+    try:
+        _validated(adapter, sound)
+    except ValidationError as again:
+        for details in again.errors(include_url=False):
+            if details["type"] == "value_error" and len(details["loc"]) == 1 and details["loc"][0] in lists:
+                found.append(details)
+    return found
+
+
+def _problem(details: ErrorDetails) -> Problem:
+    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in details["loc"]).lstrip(".")
+    value = "" if details["type"] == "missing" else shown(details["input"])
+    if words := _WORDS.get(details["type"]):
+        return Problem(words[0], where, value, words[1], words[2])
+    if details["type"] == "value_error":
+        contradiction = details["msg"].removeprefix("Value error, ")
+        return Problem("fields-contradict", where or "the file", "", contradiction, "make the two agree")
+    remedy = f"see the comment beside this field in {_SHIPPED}"
+    if details["type"] in {"enum", "string_type"} and isinstance(details["input"], int | float):  # text is wanted
+        is_flag = isinstance(details["input"], bool)
+        remedy = f"write it in quotes{'; without, YAML reads on, off, yes and no as true or false' if is_flag else ''}"
+    return Problem("field-wrong", where, value, details["msg"][0].lower() + details["msg"][1:], remedy)

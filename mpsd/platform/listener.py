@@ -8,6 +8,7 @@ import asyncio
 import ipaddress
 import logging
 import os
+import resource
 import socket
 import ssl
 from asyncio import sslproto
@@ -19,8 +20,11 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from mpsd.platform.http_server import AlreadyServed, Peer, peer_of
+from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import Logger, logger
+from mpsd.platform.processes import is_shortage
+from mpsd.platform.run_directory import Peer, peer_of
+from mpsd.platform.settings import CannotListen, ListenAddress
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 USER = web.RequestKey("USER", str)  # whose token came with a request
@@ -35,38 +39,13 @@ _FIRST_REQUEST_S = 10.0
 _IDLE_S = 120.0
 _LONGEST_FIELD = 8190  # bytes of a header's line; aiohttp answers 400 to more
 _REST_OF_BODY_S = 2.0  # how long a body that is refused is read on, so that its sender sees the answer
-_LAST_REQUESTS_S = 10.0
+_JSON = "application/json"
+_CLOSED = -1  # the file descriptor of a socket that was closed, by whomever
 _LAST_HANDSHAKES_S = 1.0
 _RETRY_ACCEPT_S = 1.0  # while no connection can be had, for want of file descriptors
 _BACKLOG = 1024
+_RESERVED = 32  # connections to a Unix socket
 _ACCEPTED_AT_ONCE = 64  # before those who are served have their turn
-
-
-class PortTaken(Exception):
-    """Another process listens on this port, or this one may not."""
-
-
-@dataclass(frozen=True, slots=True)
-class TcpAddress:
-    """address: an IP address. port 0: the kernel chooses. context: None for HTTP without TLS."""
-
-    address: str
-    port: int
-    context: ssl.SSLContext | None = None
-
-    def bind(self) -> socket.socket:
-        """PortTaken where nobody can listen there."""
-        family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
-        try:
-            return socket.create_server((self.address, self.port), family=family, backlog=_BACKLOG)
-        except OSError as error:
-            # Python adds words of its own, with the address once more
-            why = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
-            where = f"{self.address}:{self.port}"
-            raise PortTaken(f"cannot listen on {where}: {why}; choose another address or port") from error
-
-    def release(self) -> None:
-        """Nothing of a port is left once its socket is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,37 +54,6 @@ class UnixPath:
 
     path: Path
     mode: int
-    context: None = None
-
-    def bind(self) -> socket.socket:
-        """AlreadyServed where somebody answers there; a socket that nobody listens on is replaced."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if _is_served(self.path):
-            raise AlreadyServed(f"mpsd runs here already: it answers on {self.path}")
-        self.path.unlink(missing_ok=True)
-        listening = socket.socket(socket.AF_UNIX)
-        try:
-            listening.bind(str(self.path))
-            self.path.chmod(self.mode)
-            listening.listen(_BACKLOG)
-        except OSError:
-            listening.close()
-            raise
-        return listening
-
-    def release(self) -> None:
-        self.path.unlink(missing_ok=True)
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """Connections at a time, those that have not ended their handshake among them; more are closed at once.
-
-    of_one_peer: of one address, or of one user on a Unix socket.
-    """
-
-    in_all: int = 1024
-    of_one_peer: int = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,25 +61,18 @@ class ListenerSettings:
     """longest_body: bytes. last_requests_s: what requests under way have to finish, once nobody can connect any more.
 
     cancels: whether a request ends when its peer hangs up, as it should where answers are streams or wait.
+    most, most_of_peer: connections at a time, those that have not ended their handshake among them, in all and of one
+    address, or of one user on a Unix socket, at most a quarter and an eighth of the files that this process may open;
+    more are closed at once. On a Unix socket some more are for root and mpsd's own user, whoever holds the others.
+    context: None for HTTP without TLS.
     """
 
     longest_body: int = 1024**2
-    last_requests_s: float = _LAST_REQUESTS_S
+    last_requests_s: float = 10.0
     cancels: bool = False
-    limits: ConnectionLimits = ConnectionLimits()
-
-
-@dataclass(eq=False, slots=True)
-class _Accepted:
-    """peer: an address or a uid. transport: None until its handshake is over, for which `accepting` waits."""
-
-    peer: str | int
-    accepting: asyncio.Task[None] | None = None
-    transport: asyncio.BaseTransport | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self.transport is None or not self.transport.is_closing()
+    most: int = 1024
+    most_of_peer: int = 512
+    context: ssl.SSLContext | None = None
 
 
 class Listener:
@@ -139,14 +80,16 @@ class Listener:
     method 405."""
 
     def __init__(
-        self, routes: Mapping[str, Handler], where: TcpAddress | UnixPath, settings: ListenerSettings | None = None
+        self, routes: Mapping[str, Handler], where: ListenAddress | UnixPath, settings: ListenerSettings | None = None
     ) -> None:
         self._where = where
         self._settings = settings = settings or ListenerSettings()
         self._closing = False
         self._log = logger()
+        self._shortages = Shortages(self._log)
         self._socket: socket.socket | None = None  # None while it does not listen
-        self._connections: list[_Accepted] = []  # also some that have ended since the last one came
+        self._peers: dict[socket.socket, str | int] = {}  # address or uid; also of some that were closed meanwhile
+        self._handshakes: set[asyncio.Task[None]] = set()
         # Peers that have not asked anything yet. Their timers go when they ask, or closed connections would stay.
         self._silent: dict[asyncio.BaseProtocol, asyncio.TimerHandle] = {}
         app = web.Application(client_max_size=settings.longest_body, middlewares=[self._note_and_close])
@@ -171,12 +114,17 @@ class Listener:
         return int(self._socket.getsockname()[1]) if self._socket else 0
 
     async def start(self) -> None:
-        """PortTaken or AlreadyServed where nobody can listen there."""
-        if self._where.context:
+        """CannotListen where the address is taken, or another process answers on the path."""
+        if self._settings.context:
             sslproto.SSLProtocol.max_size = _TLS_BUFFER
-        listening = self._where.bind()
+        listening = _bound_path(self._where) if isinstance(self._where, UnixPath) else _bound_port(self._where)
         listening.setblocking(False)
         await self._runner.setup()
+        files, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most, self._most_of_peer = (
+            min(self._settings.most, files // 4),
+            min(self._settings.most_of_peer, files // 8),
+        )
         self._socket = listening
         self._listen(listening)
 
@@ -186,19 +134,17 @@ class Listener:
 
     async def stop(self) -> None:
         """Accepts nobody any more, finishes what is under way, then closes every connection."""
-        was_open = self._socket
+        was_open, self._socket = self._socket, None
         if was_open:
-            self._socket = None
             asyncio.get_running_loop().remove_reader(was_open)
             was_open.close()
-        handshakes = [connection.accepting for connection in self._connections if connection.accepting]
-        if handshakes:
-            _done, late = await asyncio.wait(handshakes, timeout=_LAST_HANDSHAKES_S)
+        if self._handshakes:
+            _done, late = await asyncio.wait(self._handshakes, timeout=_LAST_HANDSHAKES_S)
             for task in late:
                 task.cancel()
         await self._runner.cleanup()
-        if was_open:
-            self._where.release()
+        if was_open and isinstance(self._where, UnixPath):
+            self._where.path.unlink(missing_ok=True)
 
     # -- connections -----------------------------------------------------------------------------------------------
 
@@ -213,36 +159,32 @@ class Listener:
                 found, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):  # there is none, or it has gone again
                 return
-            except OSError:  # which stays so: the loop would call again at once, for ever
+            except OSError as error:  # which stays so: the loop would call again at once, for ever
+                self._shortages.tell("accept a connection", error)
                 loop.remove_reader(listening)
                 loop.call_later(_RETRY_ACCEPT_S, self._listen, listening)
                 return
             found.setblocking(False)
             peer = peer_of(found).uid if isinstance(self._where, UnixPath) else address[0]
-            if self._has_room(peer):
-                connection = _Accepted(peer)
-                self._connections.append(connection)
-                connection.accepting = loop.create_task(self._take(found, connection))
+            self._peers = {other: one for other, one in self._peers.items() if other.fileno() != _CLOSED}
+            own = sum(one == peer for one in self._peers.values())
+            reserved = _RESERVED if peer in {0, os.geteuid()} else 0  # an address is no number
+            if len(self._peers) < self._most + reserved and own < self._most_of_peer:
+                self._peers[found] = peer
+                task = loop.create_task(self._take(found))
+                self._handshakes.add(task)
+                task.add_done_callback(self._handshakes.discard)
             else:
                 found.close()
 
-    def _has_room(self, peer: str | int) -> bool:
-        self._connections = [connection for connection in self._connections if connection.is_open]
-        limits, own = self._settings.limits, sum(connection.peer == peer for connection in self._connections)
-        return len(self._connections) < limits.in_all and own < limits.of_one_peer
-
-    async def _take(self, found: socket.socket, connection: _Accepted) -> None:
-        context = self._where.context
+    async def _take(self, found: socket.socket) -> None:
+        context = self._settings.context
         try:
-            connection.transport, _protocol = await asyncio.get_running_loop().connect_accepted_socket(
+            await asyncio.get_running_loop().connect_accepted_socket(
                 self._protocol, found, ssl=context, ssl_handshake_timeout=_HANDSHAKE_S if context else None
             )
         except OSError:  # no TLS, or none in time; ssl.SSLError is one
             found.close()
-        finally:  # in the same step, so that nobody counts twice
-            connection.accepting = None
-            if connection.transport is None and connection in self._connections:
-                self._connections.remove(connection)
 
     def _protocol(self) -> asyncio.BaseProtocol:
         server = self._runner.server
@@ -255,14 +197,12 @@ class Listener:
     def _close_silent(self, protocol: asyncio.BaseProtocol) -> None:
         """A peer that connects and never ends its first request holds a connection that others need."""
         del self._silent[protocol]
-        transport = getattr(protocol, "transport", None)  # None once it has gone by itself
-        if transport is not None:
+        if transport := getattr(protocol, "transport", None):  # None once it has gone by itself
             transport.abort()
 
     @web.middleware
     async def _note_and_close(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        timer = self._silent.pop(request.protocol, None)
-        if timer:
+        if timer := self._silent.pop(request.protocol, None):
             timer.cancel()
         try:
             answer = await handler(request)
@@ -271,11 +211,45 @@ class Listener:
             answer = web.Response(status=error.status, text=f"{error.reason}\n", headers=allowed)
             answer.force_close()  # who has asked for nothing that is here keeps no connection, which others may need
         except Exception as error:  # a fault of ours, which may cost this request and no other
-            self._log.exception("request failed", path=request.path, error=type(error).__name__)
-            answer = web.Response(status=500, text="mpsd failed; its log says why\n")
+            if is_shortage(error):
+                self._shortages.tell(f"answer {request.path}", error)
+                answer = web.Response(status=503, text=f"mpsd cannot answer now: {error}; see its log\n")
+            else:
+                self._log.exception("request failed", path=request.path, error=type(error).__name__)
+                answer = web.Response(status=500, text="mpsd failed; see its log\n")
         if self._closing:
             answer.force_close()
         return answer
+
+
+def _bound_port(where: ListenAddress) -> socket.socket:
+    family = socket.AF_INET6 if ":" in where.address else socket.AF_INET
+    try:
+        return socket.create_server((where.address, where.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        # Python adds words of its own, with the address once more
+        why = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
+        place = f"{where.address}:{where.port}"
+        raise CannotListen(f"cannot listen on {place}: {why}; choose another address or port") from error
+
+
+def _bound_path(where: UnixPath) -> socket.socket:
+    """A socket that nobody listens on is replaced."""
+    where.path.parent.mkdir(parents=True, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+        probe.settimeout(1)
+        probe.connect(str(where.path))
+        raise CannotListen(f"mpsd runs here already: it answers on {where.path}")
+    where.path.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        listening.bind(str(where.path))
+        where.path.chmod(where.mode)
+        listening.listen(_BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    return listening
 
 
 class Shutdown:
@@ -289,7 +263,6 @@ class Shutdown:
         self.has_begun = False
 
     def hurry(self) -> None:
-        """Ends the drain that is under way."""
         self._hurry.set()
 
     async def drain(self, ask_to_go: Callable[[], None]) -> None:
@@ -318,16 +291,6 @@ def tls_context(client_authorities: str = "") -> ssl.SSLContext:
     return context
 
 
-def _is_served(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1)
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-        return True
-
-
 # -- requests and answers ----------------------------------------------------------------------------------------------
 
 
@@ -335,12 +298,6 @@ def peer(request: web.Request) -> Peer | None:
     """Who asks on a Unix socket, by the kernel's word; None where the connection is gone."""
     connection = request.get_extra_info("socket")
     return None if connection is None else peer_of(connection)
-
-
-def peer_pid(request: web.Request) -> int | None:
-    """The asking process; None where the kernel does not say, as for one of another pid namespace."""
-    found = peer(request)
-    return found.pid or None if found else None
 
 
 def asker(request: web.Request) -> str:
@@ -357,24 +314,37 @@ def asker(request: web.Request) -> str:
     return "this machine" if address.is_loopback else f"address {address}"
 
 
+def health_routes(trouble: Callable[[], str]) -> Mapping[str, Handler]:
+    """/healthz, always 200, and /readyz: 503 with `trouble()`, which is empty while the server is ready."""
+
+    async def health(_request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readiness(_request: web.Request) -> web.Response:
+        reason = trouble()
+        return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
+
+    return {"GET /healthz": health, "GET /readyz": readiness}
+
+
 def json_answer(value: object, status: int = 200) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value) + b"\n", content_type="application/json", status=status)
+    return web.Response(body=msgspec.json.encode(value) + b"\n", content_type=_JSON, status=status)
 
 
 class BodyRefused(Exception):
-    """A body that is not taken. status: the HTTP status that says why."""
+    """A body that is not taken. status: of HTTP."""
 
     def __init__(self, status: int, reason: str) -> None:
         self.status = status
         super().__init__(reason)
 
 
-async def read_body(request: web.Request, content_type: str, longest: int, deadline_s: float) -> bytes:
+async def read_json(request: web.Request, deadline_s: float) -> bytes:
     """The whole body. BodyRefused with 415, 413 or 408 for another type, one too long, and one too slow."""
-    if request.content_type != content_type:
-        raise BodyRefused(415, f"the content type is {request.content_type}; send {content_type}")
-    too_long = BodyRefused(413, f"the body is longer than {longest} bytes")
-    if (request.content_length or 0) > longest:
+    if request.content_type != _JSON:
+        raise BodyRefused(415, f"the content type is {request.content_type}; send {_JSON}")
+    too_long = BodyRefused(413, f"the body is longer than {request.client_max_size} bytes")
+    if (request.content_length or 0) > request.client_max_size:
         raise too_long
     try:
         if request.content.is_eof():  # all of it is here, mostly, and a deadline costs as much as to read it
@@ -400,7 +370,7 @@ async def trouble_reaching(address: str, port: int, name: str, bundle: str, dead
                 writer.write(f"GET /readyz HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode())
                 status = await reader.readline()
     except TimeoutError:
-        return f"no answer from ourselves within {deadline_s:g} s"
+        return f"this server did not answer itself within {deadline_s:g} s"
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        return f"we do not reach ourselves: {error}"
-    return "" if b" 200 " in status else "we are not ready"
+        return f"this server cannot reach itself: {error}"
+    return "" if b" 200 " in status else "this server is not ready"

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from mpsd.platform import run_directory
-from mpsd.platform.http_server import peer_of
+from mpsd.platform.run_directory import peer_of
 
 Value = TypeVar("Value")
 
@@ -26,7 +26,7 @@ def read(body: bytes, kind: type[Value]) -> Value:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError:
-        raise NotRunning("mpsd answers in a form that this version does not know; use the version it has") from None
+        raise NotRunning("mpsd answered in a form that this version does not know; use its version") from None
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -50,28 +50,26 @@ def ask(path: Path, method: str, url: str, body: object = None, timeout_s: float
     try:
         connection.request(method, url, body=None if body is None else msgspec.json.encode(body))
         answer = connection.getresponse()
-        return answer.status, answer.read()
+        status, found = answer.status, answer.read()
     except (FileNotFoundError, ConnectionRefusedError):
-        raise NotRunning(_nobody(path)) from None
+        why = f"mpsd does not run here: no process answers on {path}; start it with `mpsd up`"
+        if holder := run_directory.holder(path.parent):  # the daemons are held all the same
+            what = f"mpsd does not run here as a whole: pid {holder} holds its daemons, and no agent answers on {path}"
+            why = f"{what}; where nothing starts or stops just now, start `mpsd agent`"
+        raise NotRunning(why) from None
     except NotADirectoryError:
-        raise NotRunning(f"nobody can answer on {path}: {path.parent} is no folder; name mpsd's") from None
+        raise NotRunning(f"{path.parent} is not a directory; select mpsd's run directory (--run-dir)") from None
     except TimeoutError:
-        said = f"mpsd did not answer on {path} within {timeout_s:g} s"
-        raise TimeoutError(f"{said}; see its log, or `mpsd doctor`") from None
+        why = f"mpsd did not answer on {path} within {timeout_s:g} s; see its log, or `mpsd doctor`"
+        raise TimeoutError(why) from None
     except BlockingIOError:  # its queue is full
-        raise TimeoutError(f"mpsd takes no more questions on {path}; see its log") from None
+        raise TimeoutError(f"mpsd accepts no more requests on {path}; see its log") from None
     except PermissionError:
-        raise NotRunning(f"you may not use {path}; ask whoever runs mpsd on this machine") from None
+        raise NotRunning(f"this user has no access to {path}; ask the administrator of this machine") from None
     except (ConnectionError, http.client.HTTPException):
-        raise NotRunning(f"mpsd went away while it was asked on {path}; see its log") from None
+        raise NotRunning(f"mpsd closed the connection on {path}; see its log") from None
     finally:
         connection.close()
-
-
-def _nobody(path: Path) -> str:
-    """Why nobody answers, with the remedy, which is another one where the daemons are held all the same."""
-    holder = run_directory.holder(path.parent)
-    if holder is None:
-        return f"mpsd does not run here: nobody answers on {path}; start it with `mpsd up`"
-    what = f"mpsd does not run here as a whole: pid {holder} holds its daemons, and no agent answers on {path}"
-    return f"{what}; where nothing starts or stops just now, start `mpsd agent`"
+    if status == http.HTTPStatus.SERVICE_UNAVAILABLE:  # for want of descriptors, memory or space
+        raise TimeoutError(found.decode(errors="replace").strip())
+    return status, found

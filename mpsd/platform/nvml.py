@@ -11,9 +11,6 @@ from typing import Any
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import Gpu
 
-_MIB = 1024 * 1024
-_WHOLE = 100
-
 # Pid and bytes of each process; None where NVML knows the process and not its memory.
 Uses = tuple[tuple[int, int | None], ...]
 
@@ -51,26 +48,22 @@ class Nvml:
 
     def gpus(self, facts: GpuFacts) -> tuple[Gpu, ...]:
         """Every GPU, by ordinal. NvmlFailed for one whose compute capability the facts do not list."""
-        return tuple(self._gpu(ordinal, facts) for ordinal in range(self._ask("nvmlDeviceGetCount")))
+        return tuple(self._gpu(ordinal, facts) for ordinal in range(self.count()))
 
     def _gpu(self, ordinal: int, facts: GpuFacts) -> Gpu:
-        handle = self._ask("nvmlDeviceGetHandleByIndex", ordinal)
-        uuid = _text(self._ask("nvmlDeviceGetUUID", handle))
-        name = _text(self._ask("nvmlDeviceGetName", handle))
-        major, minor = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
-        capability = facts.capability(f"{major}.{minor}")
+        uuid, name, number = self.found(ordinal)
+        handle, capability = self._handles[uuid], facts.capability(number)
         if capability is None:
             raise NvmlFailed(
-                f"GPU {ordinal} ({name}) has compute capability {major}.{minor}, which limits/gpus.yaml does not list; "
+                f"GPU {ordinal} ({name}) has compute capability {number}, which limits/gpus.yaml does not list; "
                 f"add a row for it under capabilities"
             )
         memory = self._ask("nvmlDeviceGetMemoryInfo", handle, version=self._library.nvmlMemory_v2)
-        self._handles[uuid] = handle
         return Gpu(
             uuid=uuid,
             ordinal=ordinal,
             name=name,
-            memory_mib=(memory.total - memory.reserved) // _MIB,
+            memory_mib=(memory.total - memory.reserved) // 1024**2,
             sms=self._ask("nvmlDeviceGetNumGpuCores", handle) // capability.cores_per_sm,
             capability=capability,
         )
@@ -95,14 +88,29 @@ class Nvml:
         return frozenset(use.pid for use in self._ask("nvmlDeviceGetMPSComputeRunningProcesses", self._handles[uuid]))
 
     def uses(self, uuid: str) -> Uses:
-        """Every process on this GPU: clients of MPS, MPS servers, and whatever runs beside MPS."""
+        """Every process that computes on this GPU: clients of MPS, MPS servers, and whatever runs beside MPS."""
         listed = self._ask("nvmlDeviceGetComputeRunningProcesses", self._handles[uuid])
         return tuple([(use.pid, use.usedGpuMemory) for use in listed])
 
+    def drawing(self, uuid: str) -> Uses:
+        """Every process with a graphics context on this GPU. One that computes too is in both lists, with all that it
+        uses in each (type C+G of nvidia-smi)."""
+        try:
+            listed = self._ask("nvmlDeviceGetGraphicsRunningProcesses", self._handles[uuid])
+        except NvmlFailed as error:
+            if isinstance(error.__cause__, self._library.NVMLError_NotSupported):
+                return ()
+            raise
+        return tuple([(use.pid, use.usedGpuMemory) for use in listed])
+
+    def used_mib(self, uuid: str) -> int:
+        """What is in use of this GPU, of whomever; without what the driver reserves."""
+        memory = self._ask("nvmlDeviceGetMemoryInfo", self._handle(uuid), version=self._library.nvmlMemory_v2)
+        return int(memory.used) // 1024**2
+
     def draws(self, uuid: str, pid: int) -> bool:
         """Whether this process uses the GPU to show something, as a display's does."""
-        listed = self._ask("nvmlDeviceGetGraphicsRunningProcesses", self._handles[uuid])
-        return any(use.pid == pid for use in listed)
+        return any(found == pid for found, _used in self.drawing(uuid))
 
     def busy_percent(self, uuid: str) -> int:
         """How much of the last time, 1/6 to 1 s, a kernel ran on this GPU, in percent (NVML's nvmlUtilization_t)."""
@@ -122,11 +130,8 @@ class Nvml:
             if isinstance(error.__cause__, self._library.NVMLError_NotFound):  # nobody has one
                 return {}
             raise
-        fresh = [one for one in samples if one.timeStamp > since_us]
-        return {
-            one.pid: one.smUtil if one.smUtil <= _WHOLE else None
-            for one in sorted(fresh, key=lambda one: one.timeStamp)
-        }
+        fresh = sorted((one for one in samples if one.timeStamp > since_us), key=lambda one: one.timeStamp)
+        return {one.pid: one.smUtil if one.smUtil <= 100 else None for one in fresh}
 
     def mig_enabled(self, uuid: str) -> bool:
         try:

@@ -1,6 +1,6 @@
 """Options of the command line that several verbs share, most of them made of a setting's declaration."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter, Signature
 from typing import Annotated, Any
 
@@ -10,27 +10,40 @@ from mpsd.platform import settings
 from mpsd.platform.console import Format
 from mpsd.platform.settings import Setting
 
-Verb = Callable[..., None]
+_Function = Callable[..., None]
 
 
 def option(setting: Setting) -> Any:
     """The flag of a setting; its help says the variable and the default too."""
     default = setting.default or setting.otherwise
     text = f"{setting.help} ({setting.variable}{f'; {default}' if default else ''})."
-    return typer.Option(setting.flag, metavar=setting.metavar, help=text, show_default=False)
+    return typer.Option(setting.flag, metavar=setting.metavar, help=text)
 
 
-def taking(declared: Mapping[str, Setting]) -> Callable[[Verb], Verb]:
+def taking(declared: Mapping[str, Setting]) -> Callable[[_Function], _Function]:
     """For a verb whose keywords are all settings: an option for each, by its name, None where it is not given."""
     types: dict[str, Any] = {name: Annotated[str | None, option(setting)] for name, setting in declared.items()}
     options = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in types.items()]
 
-    def decorate(verb: Verb) -> Verb:
+    def decorate(verb: _Function) -> _Function:
         vars(verb)["__signature__"] = Signature(options)
         verb.__annotations__ = types
         return verb
 
     return decorate
+
+
+def completed(names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Callable[..., list[str]]:
+    """What an argument may be completed to. names: given the command line so far, of which the options and what stands
+    there already count."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        try:
+            return [name for name in names(ctx.params) if name.startswith(incomplete)]
+        except Exception:  # whatever it is, a person who presses Tab is not to see a traceback
+            return []
+
+    return complete
 
 
 RunDirectory = Annotated[str | None, option(settings.RUN_DIRECTORY)]

@@ -3,45 +3,69 @@
 Nothing is signalled without proof of identity (pid, start time, boot id), held by a pidfd while it is sent.
 """
 
+import errno
 import os
+import resource
 import select
 import signal
 import weakref
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-
-import psutil
 
 from mpsd.model.identity import ProcessIdentity
 
 _PROC = Path("/proc")
-_DEAD_STATES = {b"Z", b"X", b"x"}
 _LONGEST_COMMAND = 4096  # bytes of it that are read
-_DEEPEST = 64  # generations
+
+
+_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT}
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether this failed for want of descriptors, memory or space, which says nothing of what was asked for."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SHORTAGES)
+
+
+_MOST_FILES = 65_536
+_files_at_start: int | None = None  # the soft limit; None where it was not raised
+
+
+def raise_file_limit() -> None:
+    """The soft limit of this process to its hard one, or to 65 536: each connection and each holder takes a file."""
+    global _files_at_start
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < (wanted := min(hard, _MOST_FILES)):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        _files_at_start = soft
+
+
+def restore_file_limit(pid: int) -> None:
+    """Gives a child that has just begun the soft limit that it would have without mpsd: select(2) takes 1024 files."""
+    if _files_at_start is not None:
+        with suppress(OSError):  # it has ended
+            _soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (min(_files_at_start, hard), hard))
 
 
 @cache
 def boot_id() -> str:
-    """The kernel's random id of this boot."""
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:
     """Who has this pid now; None when nobody that lives. A process whose first thread has ended lives by the others."""
     fields = _stat_fields(pid)
-    if fields is None or (fields[0] in _DEAD_STATES and int(fields[17]) < 2):
+    if fields is None or (fields[0] in b"ZXx" and int(fields[17]) < 2):
         return None
     return ProcessIdentity(pid, int(fields[19]), boot_id())
 
 
 def _stat_fields(pid: int) -> list[bytes] | None:
     """/proc/PID/stat from field 3 (state) to 22; the command's name before it may hold anything, brackets too."""
-    try:
-        descriptor = os.open(
-            f"/proc/{pid}/stat", os.O_RDONLY
-        )  # not by Path: this is read for every client at every look
+    try:  # not by Path or `open`: this is read for every client at every look
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except (FileNotFoundError, PermissionError):  # /proc may be mounted so that it hides other users' processes
         return None
     try:
@@ -56,17 +80,6 @@ def _stat_fields(pid: int) -> list[bytes] | None:
 def is_alive(identity: ProcessIdentity) -> bool:
     """Whether this very process lives; a zombie does not."""
     return identity_of(identity.pid) == identity
-
-
-@contextmanager
-def held(identity: ProcessIdentity) -> Iterator[int | None]:
-    """A pidfd of this very process, or None when it is gone; closed at the end."""
-    descriptor = open_pidfd(identity)
-    try:
-        yield descriptor
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
 
 
 def open_pidfd(identity: ProcessIdentity) -> int | None:
@@ -86,10 +99,12 @@ def open_pidfd(identity: ProcessIdentity) -> int | None:
 
 def send_signal(identity: ProcessIdentity, signum: signal.Signals) -> bool:
     """Signals this very process; False when it is gone, and then nobody is signalled."""
-    with held(identity) as descriptor:
-        if descriptor is None:
-            return False
+    if (descriptor := open_pidfd(identity)) is None:
+        return False
+    try:
         return signal_held(descriptor, signum)
+    finally:
+        os.close(descriptor)
 
 
 def has_ended(descriptor: int) -> bool:
@@ -111,11 +126,13 @@ def signal_held(descriptor: int, signum: signal.Signals) -> bool:
 def environment_of(pid: int) -> dict[str, str] | None:
     """What the process was started with; None when it is gone or not ours to read, empty in the middle of an exec.
 
-    Of a variable that is there twice the first counts, as for getenv(3).
+    Of a variable that is there twice the first counts, as for getenv(3). OSError for a shortage alone.
     """
     try:
         block = (_PROC / str(pid) / "environ").read_bytes()
-    except OSError:
+    except OSError as error:
+        if is_shortage(error):
+            raise
         return None
     found: dict[str, str] = {}
     for entry in block.split(b"\0"):
@@ -125,15 +142,39 @@ def environment_of(pid: int) -> dict[str, str] | None:
     return found
 
 
+def address_space_pages(pid: int) -> int | None:
+    """How large the process's address space is: another number where what it maps has changed. None when it is gone."""
+    try:  # as in _stat_fields
+        descriptor = os.open(f"/proc/{pid}/statm", os.O_RDONLY)
+    except (FileNotFoundError, PermissionError):
+        return None
+    try:
+        return int(os.read(descriptor, 64).partition(b" ")[0])
+    except (ProcessLookupError, ValueError):  # empty, of a process that ends
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def mapped_bytes(pid: int, device: bytes) -> int | None:
+    """How much it maps of files whose names begin so; None when it is gone or not ours to read."""
+    try:
+        maps = (_PROC / str(pid) / "maps").read_bytes()
+    except OSError:
+        return None
+    ranges = (line.partition(b" ")[0].split(b"-") for line in maps.splitlines() if b"/" + device in line)
+    return sum(int(end, 16) - int(start, 16) for start, end in ranges)
+
+
 def command_of(pid: int) -> str:
     """The command line, or the kernel's name for it where there is none; empty when it is gone; valid Unicode."""
     try:
         with (_PROC / str(pid) / "cmdline").open("rb") as file:
             words = file.read(_LONGEST_COMMAND).rstrip(b"\0")
-        said = words.replace(b"\0", b" ") or (_PROC / str(pid) / "comm").read_bytes().rstrip(b"\n")
+        words = words.replace(b"\0", b" ") or (_PROC / str(pid) / "comm").read_bytes().rstrip(b"\n")
     except OSError:
         return ""
-    return said.decode(errors="replace")
+    return words.decode(errors="replace")
 
 
 def parent_of(pid: int) -> int:
@@ -144,7 +185,7 @@ def parent_of(pid: int) -> int:
 
 def line_of(pid: int) -> Iterator[int]:
     """The process and those that it descends from, as far as the first of its pid namespace."""
-    for _generation in range(_DEEPEST):
+    for _generation in range(64):
         if pid <= 1:
             return
         yield pid
@@ -168,6 +209,8 @@ def pid_inside(pid: int) -> int:
 
 def descendants_of(pid: int) -> tuple[int, ...]:
     """The processes that it has started, and theirs, as long as each one's parent lives; empty when it is gone."""
+    import psutil  # what runs on a laptop does without it
+
     try:
         return tuple(child.pid for child in psutil.Process(pid).children(recursive=True))
     except psutil.Error:
@@ -188,15 +231,11 @@ class ProcessSet:
 
     def add(self, process: ProcessIdentity) -> None:
         """Nothing happens where it is gone, or where there are no pidfds left: then it is not in here."""
-        if process.pid in self._pidfds:
-            return
-        try:
-            pidfd = open_pidfd(process)
-        except OSError:
-            return
-        if pidfd is not None:
-            self._pids[pidfd], self._pidfds[process.pid] = process.pid, pidfd
-            self._poll.register(pidfd, select.POLLIN)
+        with suppress(OSError):
+            pidfd = None if process.pid in self._pidfds else open_pidfd(process)
+            if pidfd is not None:
+                self._pids[pidfd], self._pidfds[process.pid] = process.pid, pidfd
+                self._poll.register(pidfd, select.POLLIN)
 
     def __contains__(self, pid: object) -> bool:
         return pid in self._pidfds

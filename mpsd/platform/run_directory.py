@@ -8,14 +8,20 @@ import errno
 import fcntl
 import os
 import shutil
+import socket
+import stat
+import struct
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any
 
-from mpsd.model.problem import InvalidInput, Problem
+from mpsd.model.problem import InvalidInput
+from mpsd.platform.processes import is_shortage
+
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class AlreadyHeld(Exception):
@@ -26,11 +32,9 @@ class Vanished(Exception):
     """The directory, or what is needed in it, was removed by somebody while mpsd runs."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(
-            f"{path} was removed while mpsd ran: nobody can be given a GPU, and no daemon that runs can be commanded or"
-            " found again. Daemons and programs were left as they are; once the programs have ended, kill each"
-            " nvidia-cuda-mps-control whose pid mpsd doctor says, and start mpsd again"
-        )
+        what = f"{path} was removed while mpsd ran: no GPU can be granted, and daemons can no longer be controlled"
+        remedy = "kill each nvidia-cuda-mps-control whose pid mpsd doctor reports, and start mpsd again"
+        super().__init__(f"{what}. They and all programs still run; once the programs have ended, {remedy}")
         self.path = path
 
 
@@ -57,13 +61,10 @@ class DirectoryIdentity:
         """What was removed, where that is why all of this failed; None where it is not."""
         if not self.is_there:
             return self.directory
-        missing = [Path(os.fsdecode(one.filename)) for one in failures if _is_missing(one)]
+        named = [one.filename for one in failures if isinstance(one, FileNotFoundError)]
+        missing = [Path(os.fsdecode(name)) for name in named if isinstance(name, str | bytes)]
         inside = [path for path in missing if path.is_relative_to(self.directory)]
         return inside[0] if inside and len(inside) == len(failures) else None
-
-
-def _is_missing(failure: BaseException) -> TypeGuard[FileNotFoundError]:
-    return isinstance(failure, FileNotFoundError) and isinstance(failure.filename, str | bytes)
 
 
 @contextmanager
@@ -83,55 +84,70 @@ def in_sight(directory: Path) -> Iterator[DirectoryIdentity]:
 def held(directory: Path) -> Iterator[None]:
     """Holds the directory, which is made if need be; AlreadyHeld where another process does.
 
-    InvalidInput where it cannot be made, or belongs to another user, who could then answer in our name.
+    InvalidInput where it cannot be made, or another user may put files into it, who could then answer in our name.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise _unusable(directory, f"cannot be used: {error.strerror}") from None
     try:
-        if os.fstat(descriptor).st_uid != os.geteuid():
-            raise _unusable(directory, "belongs to another user")
-        _lock(descriptor, directory)
-        _try_writing(directory)
+        _ours_alone(directory, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            why = f"another `mpsd up` or `mpsd control` holds {directory}; stop it first"
+            raise AlreadyHeld(f"mpsd runs here already: {why}") from None
+        try:  # one that is full may be used all the same: daemons that run there are only taken over
+            tempfile.TemporaryFile(dir=directory).close()
+        except OSError as error:
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                raise _unusable(directory, f"takes no files: {error.strerror}") from None
         yield
     finally:
         os.close(descriptor)
 
 
-def _try_writing(directory: Path) -> None:
-    """One that is full may be used all the same: daemons that run there are only taken over."""
-    try:
-        tempfile.TemporaryFile(dir=directory).close()
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-            raise _unusable(directory, f"takes no files: {error.strerror}") from None
+def _ours_alone(directory: Path, descriptor: int) -> None:
+    """InvalidInput where somebody else may replace what is in it, such as a domain's client/, or has done so already.
+
+    A group loses its right to write: under a umask of 002 an older mpsd gave it one.
+    """
+    seen, ours = os.fstat(descriptor), os.geteuid()
+    if seen.st_uid != ours:
+        raise _unusable(directory, "belongs to another user")
+    if directory.is_symlink() and directory.lstat().st_uid not in {0, ours}:
+        raise _unusable(directory, "is a symbolic link of another user")
+    if seen.st_mode & stat.S_IWOTH:
+        remedy = f"chmod go-w {directory}, after a look at what is in it; or name a folder of your own"
+        raise _unusable(directory, f"may be written by every user (mode {stat.S_IMODE(seen.st_mode):04o})", remedy)
+    if seen.st_mode & stat.S_IWGRP:
+        os.fchmod(descriptor, stat.S_IMODE(seen.st_mode) & ~stat.S_IWGRP)
+    for folder in directory.glob("gpu*"):
+        for path in (folder, DomainFolder(folder).client, DomainFolder(folder).pipe):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                found = path.lstat()
+                if stat.S_ISLNK(found.st_mode) or found.st_uid != ours:
+                    what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "of another user"
+                    raise _unusable(directory, f"has {path.relative_to(directory)}, which is {what}", f"remove {path}")
 
 
-def _unusable(directory: Path, message: str) -> InvalidInput:
-    problem = Problem("run-dir-unusable", "--run-dir", str(directory), message, "name a folder of your own")
-    return InvalidInput("settings", [problem])
-
-
-def _lock(descriptor: int, directory: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise AlreadyHeld(
-            f"mpsd runs here already: another `mpsd up` or `mpsd control` holds {directory}; stop that one first"
-        ) from None
+def _unusable(directory: Path, message: str, remedy: str = "name a folder of your own") -> InvalidInput:
+    return InvalidInput.of("settings", "run-dir-unusable", "--run-dir", str(directory), message, remedy)
 
 
 def holder(directory: Path) -> int | None:
     """The pid of the process that holds the directory, by the kernel's word; None while nobody does, or it is not told.
 
-    A pid as this process sees it: where the two are in different pid namespaces, there is none.
+    OSError for a shortage alone. A pid as this process sees it: where the two are in different pid namespaces, there is
+    none.
     """
     try:
         at = directory.stat()
         locks = Path("/proc/locks").read_text()
-    except OSError:
+    except OSError as error:
+        if is_shortage(error):
+            raise
         return None
     place = f"{os.major(at.st_dev):02x}:{os.minor(at.st_dev):02x}:{at.st_ino}"
     for line in locks.splitlines():  # proc(5): number, FLOCK, ADVISORY, WRITE, pid, device and inode, from, to
@@ -141,9 +157,34 @@ def holder(directory: Path) -> int | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of a Unix socket. pid 0: in a pid namespace that cannot be seen from here."""
+
+    pid: int
+    uid: int
+
+
+def peer_of(connection: Any) -> Peer:
+    """As the kernel says (SO_PEERCRED of unix(7)), never the peer. connection: a socket, or what stands for one."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _gid = _CREDENTIALS.unpack(found)
+    return Peer(pid, uid)
+
+
 # -- the files of a domain ---------------------------------------------------------------------------------------------
 
 LONGEST_SOCKET_PATH = 107  # sun_path of unix(7), without its closing zero
+
+
+class _Inside:
+    """A path inside a domain's folder."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __get__(self, folder: "DomainFolder", _kind: object = None) -> Path:
+        return folder.path.joinpath(*self._names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,40 +196,17 @@ class DomainFolder:
 
     path: Path
 
-    @property
-    def pipe(self) -> Path:
-        return self.path / "pipe"
-
-    @property
-    def client(self) -> Path:
-        return self.path / "client"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "log" / "control.log"
-
-    @property
-    def record(self) -> Path:
-        return self.path / "record.json"
-
-    @property
-    def commands(self) -> Path:
-        return self.path / "commands.json"
-
-    @property
-    def limits(self) -> Path:
-        return self.path / "limits.json"
-
-    @property
-    def gate(self) -> Path:
-        return self.path / "gate"
-
-    @property
-    def drain(self) -> Path:
-        return self.path / "drain.json"
+    pipe = _Inside("pipe")
+    client = _Inside("client")
+    log = _Inside("log", "control.log")
+    record = _Inside("record.json")
+    commands = _Inside("commands.json")
+    limits = _Inside("limits.json")
+    gate = _Inside("gate")
+    drain = _Inside("drain.json")
+    longest_socket = _Inside("pipe", "control_privileged")
 
     def make(self) -> None:
-        """Makes what is not there yet, with its modes."""
         for folder, mode in ((self.path, 0o755), (self.pipe, 0o700), (self.client, 0o755), (self.log.parent, 0o700)):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(mode)
@@ -199,6 +217,3 @@ class DomainFolder:
             shutil.rmtree(self.pipe, ignore_errors=True)
         for file in (self.record, self.limits, self.commands):
             file.unlink(missing_ok=True)
-
-    def longest_socket(self) -> Path:
-        return self.pipe / "control_privileged"

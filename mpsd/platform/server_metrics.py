@@ -5,12 +5,12 @@ Their names and meanings are in `model.metrics`.
 
 from collections.abc import Mapping
 
+from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from mpsd.model import metrics as names
 from mpsd.model.metrics import Metric
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # of a request
 
 
@@ -30,7 +30,6 @@ class ServerMetrics:
         return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)
 
     def histogram(self, metric: Metric) -> Histogram:
-        """Of requests."""
         return Histogram(metric.name, metric.help, metric.labels, buckets=_SECONDS, registry=self.registry)
 
     def certificates(self, expiries: Mapping[str, float]) -> None:
@@ -42,5 +41,6 @@ class ServerMetrics:
     def limits(self, *, wrong: bool) -> None:
         self._wrong_limits.set(wrong)
 
-    def text(self) -> bytes:
-        return generate_latest(self.registry)
+    async def show(self, _request: web.Request) -> web.Response:
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.Response(body=generate_latest(self.registry), headers=headers)

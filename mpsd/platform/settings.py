@@ -20,24 +20,29 @@ from mpsd.platform.run_directory import LONGEST_SOCKET_PATH, DomainFolder
 SYSTEM_DIRECTORY = Path("/run/mpsd")
 ENGINES = (Path("/run/docker.sock"), Path("/run/podman/podman.sock"))
 GRANT = "MPSD_GRANT"  # set by mpsd in every program under `mpsd run`: the id of its grant
-_DOCKER_HOST, _UNIX = "DOCKER_HOST", "unix://"  # docker's own variable, and how it writes a socket
-_UNITS_S = {"s": 1.0, "m": MINUTE_S, "h": HOUR_S, "d": DAY_S}
+_UNIX = "unix://"  # how docker writes a socket
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """read: turns text into the value; a ValueError says what to write instead. metavar, help: for the command line.
 
-    otherwise: what holds where nothing is given and `default` does not say it.
+    otherwise: what holds where nothing is given and `default` does not say it. other_variable: where it is not named
+    after the flag.
     """
 
     flag: str
-    variable: str
-    default: str
-    read: Callable[[str], Any]
     metavar: str
     help: str
+    read: Callable[[str], Any] = str
+    default: str = ""
     otherwise: str = ""
+    other_variable: str = ""
+
+    @property
+    def variable(self) -> str:
+        """Such as MPSD_RUN_DIR, of --run-dir."""
+        return self.other_variable or f"MPSD_{self.flag.removeprefix('--').replace('-', '_').upper()}"
 
     def problem(self, value: str, message: str, remedy: str) -> Problem:
         return Problem("setting", f"{self.flag} ({self.variable})", shown(value) if value else "", message, remedy)
@@ -47,8 +52,7 @@ def read_settings(
     settings: Mapping[str, Setting], flags: Mapping[str, str | None], environment: Mapping[str, str]
 ) -> dict[str, Any]:
     """The values by the names of the settings. flags: None where not given. InvalidInput with every problem."""
-    read: dict[str, Any] = {}
-    problems = []
+    read, problems = {}, []
     for name, setting in settings.items():
         text = flags.get(name) or environment.get(setting.variable) or setting.default
         try:
@@ -60,7 +64,6 @@ def read_settings(
 
 
 def refuse(problems: Iterable[Problem]) -> None:
-    """InvalidInput where there are any."""
     if found := tuple(problems):
         raise InvalidInput("settings", found)
 
@@ -102,7 +105,7 @@ def seconds(text: str) -> float:
     match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd]?)", text, re.ASCII)
     if not match:
         raise ValueError("write a time, such as 10s, 12h or 30d")
-    return float(match[1]) * _UNITS_S[match[2] or "s"]
+    return float(match[1]) * {"s": 1.0, "m": MINUTE_S, "h": HOUR_S, "d": DAY_S}[match[2] or "s"]
 
 
 def log_format(text: str) -> str:
@@ -113,12 +116,10 @@ def log_format(text: str) -> str:
 
 # -- a node's processes: `up`, `control`, `agent`, and those that ask them ---------------------------------------------
 
-_GPUS_REMEDY = "write a card and how many, such as H200x2, or leave it out for real GPUs"
-
 
 def _run_directory(text: str) -> Path:
     directory = Path(text).absolute()
-    if len(os.fsencode(DomainFolder(directory / "gpu0-1-2-3-4-5-6-7").longest_socket())) > LONGEST_SOCKET_PATH:
+    if len(os.fsencode(DomainFolder(directory / "gpu0-1-2-3-4-5-6-7").longest_socket)) > LONGEST_SOCKET_PATH:
         raise ValueError(
             f"choose a shorter path, such as /run/mpsd: sockets in it would have over {LONGEST_SOCKET_PATH} bytes, "
             "which is all that Unix allows"
@@ -126,24 +127,18 @@ def _run_directory(text: str) -> Path:
     return directory
 
 
-RUN_DIRECTORY = Setting(
-    "--run-dir", "MPSD_RUN_DIR", "", _run_directory, "DIR", "Sockets and records", otherwise="/run/mpsd for root"
-)
-LIMITS_DIRECTORY = Setting(
-    "--limits", "MPSD_LIMITS", "", path, "DIR", "policy.yaml and gpus.yaml", otherwise="else those shipped"
-)
-SIMULATE = Setting("--simulate", "MPSD_SIMULATE", "", str, "MODEL×N", "Simulated GPUs, such as H200×2 or A30x2,T4")
-LOG_FORMAT = Setting("--log-format", "MPSD_LOG_FORMAT", "", log_format, "FORMAT", "json, console or auto")
+RUN_DIRECTORY = Setting("--run-dir", "DIR", "Sockets and records", _run_directory, otherwise="/run/mpsd for root")
+LIMITS_DIRECTORY = Setting("--limits", "DIR", "policy.yaml and gpus.yaml", path, otherwise="else those shipped")
+SIMULATE = Setting("--simulate", "MODEL×N", "Simulated GPUs, such as H200×2 or A30x2,T4")
+LOG_FORMAT = Setting("--log-format", "FORMAT", "json, console or auto", log_format)
 DAEMON_CGROUP = Setting(
     "--daemon-cgroup",
-    "MPSD_DAEMON_CGROUP",
-    "",
-    path,
     "DIR",
     "The host's /sys/fs/cgroup: there each daemon gets a cgroup of its own, so that it outlives this container",
+    path,
     otherwise="else it stays in this one's",
 )
-KUBECONFIG = Setting("--kubeconfig", "MPSD_KUBECONFIG", "", path, "FILE", "The API server; else that of this pod")
+KUBECONFIG = Setting("--kubeconfig", "FILE", "The API server; else that of this pod", path)
 NODE_SETTINGS = {
     "simulate": SIMULATE,
     "limits_directory": LIMITS_DIRECTORY,
@@ -186,7 +181,6 @@ class Settings:
 
     @property
     def simulation(self) -> Path:
-        """Where the simulated GPUs of this run directory are."""
         return self.run_directory / "simulation"
 
     def domain(self, name: str) -> DomainFolder:
@@ -204,42 +198,27 @@ def settings(
 ) -> Settings:
     """The settings from flags (None where not given) and the environment. InvalidInput with every problem."""
     asked = run_directory or environment.get(RUN_DIRECTORY.variable)
+    own = environment.get("XDG_RUNTIME_DIR")
+    by_default = f"{own}/mpsd" if own else f"/tmp/mpsd-{os.geteuid()}"  # noqa: S108 - whose it is, is checked
     flags = {
-        "run_directory": asked or _default_run_directory(environment),
+        "run_directory": asked or (str(SYSTEM_DIRECTORY) if os.geteuid() == 0 else by_default),
         "limits_directory": limits_directory,
         "simulate": simulate,
         "log_format": log_format,
         "daemon_cgroup": daemon_cgroup,
     }
     if simulate is not None and not simulate.strip():
-        refuse([Problem("simulates-nothing", SIMULATE.flag, '""', "names no GPUs", _GPUS_REMEDY)])
+        remedy = "write a card and how many, such as H200x2, or leave it out for real GPUs"
+        raise InvalidInput.of("settings", "simulates-nothing", SIMULATE.flag, '""', "names no GPUs", remedy)
+    of_docker = environment.get("DOCKER_HOST", "")  # the engine that `docker` itself would ask
+    sockets = (Path(of_docker.removeprefix(_UNIX)),) if of_docker.startswith(_UNIX) else ()
     read = read_settings(NODE_SETTINGS, flags, environment)
-    return Settings(by_default=not asked, engines=_engines(environment), **read)
-
-
-def _engines(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """The engine that `docker` itself would ask, else those of the machine."""
-    asked = environment.get(_DOCKER_HOST, "")
-    if asked:
-        return (Path(asked.removeprefix(_UNIX)),) if asked.startswith(_UNIX) else ()
-    return ENGINES
-
-
-def _default_run_directory(environment: Mapping[str, str]) -> str:
-    if os.geteuid() == 0:
-        return str(SYSTEM_DIRECTORY)
-    own = environment.get("XDG_RUNTIME_DIR")
-    return f"{own}/mpsd" if own else f"/tmp/mpsd-{os.geteuid()}"  # noqa: S108 - whose it is, is checked
+    return Settings(by_default=not asked, engines=sockets if of_docker else ENGINES, **read)
 
 
 # -- where readers are served: `up`, `agent` and `scheduler` -----------------------------------------------------------
 #
 # Nothing is served on a network unless somebody asked for it, and never where nobody can be asked who may read.
-
-_ADDRESSES_REMEDY = (
-    "write addresses of this machine, each with a port, such as 127.0.0.1:9447 or 127.0.0.1:9448,[::]:9447"
-)
-_BY_SSH = "listen on a loopback address, such as 127.0.0.1:{0}, and come in with `ssh -L {0}:127.0.0.1:{0} MACHINE`"
 
 
 class CannotListen(Exception):
@@ -255,7 +234,6 @@ class ListenAddress:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine gets there."""
         return ipaddress.ip_address(self.address).is_loopback
 
     def __str__(self) -> str:
@@ -271,7 +249,6 @@ class Listen:
 
     @property
     def asks_who(self) -> bool:
-        """Whether an address is among them that others reach."""
         return not all(one.is_loopback for one in self.addresses)
 
 
@@ -279,34 +256,26 @@ def _addresses(text: str) -> tuple[ListenAddress, ...]:
     try:
         return tuple(map(_address, text.split(","))) if text else ()
     except ValueError:
-        raise ValueError(_ADDRESSES_REMEDY) from None
+        raise ValueError(
+            "write addresses of this machine, each with a port, such as 127.0.0.1:9447 or 127.0.0.1:9448,[::]:9447"
+        ) from None
 
 
 def _address(text: str) -> ListenAddress:
     host, _colon, number = text.strip().rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else bare)
-    if (address.version == 6) != (bare != host):  # without brackets nobody can tell where the port begins
+    bracketed = host.startswith("[") and host.endswith("]")
+    address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host[1:-1] if bracketed else host)
+    if (address.version == 6) != bracketed:  # without brackets nobody can tell where the port begins
         raise ValueError
     return ListenAddress(str(address), port(number))
 
 
 LISTEN_SETTINGS = {
     "listen": Setting(
-        "--listen",
-        "MPSD_LISTEN",
-        "",
-        _addresses,
-        "ADDRESS:PORT,…",
-        "Serve the page and metrics there; others bring a token",
+        "--listen", "ADDRESS:PORT,…", "Serve the page and metrics there; others bring a token", _addresses
     ),
     "listen_certificate": Setting(
-        "--listen-certificate",
-        "MPSD_LISTEN_CERTIFICATE",
-        "",
-        path,
-        "DIR",
-        "tls.crt and tls.key to be shown there; else one is made",
+        "--listen-certificate", "DIR", "tls.crt and tls.key to be shown there; else one is made", path
     ),
 }
 
@@ -321,9 +290,10 @@ def listen_settings(
     """
     read = read_settings(LISTEN_SETTINGS, flags, environment)
     listen = Listen(read["listen"], read["listen_certificate"])
-    message = "others reach it, and without a cluster there is nobody to ask who may read"
+    message = "other machines reach it, and without a cluster no API server reviews the tokens of readers"
+    remedy = "listen on a loopback address, such as 127.0.0.1:{0}, and connect with `ssh -L {0}:127.0.0.1:{0} MACHINE`"
     refuse(
-        LISTEN_SETTINGS["listen"].problem(str(one), message, _BY_SSH.format(one.port))
+        LISTEN_SETTINGS["listen"].problem(str(one), message, remedy.format(one.port))
         for one in listen.addresses
         if not (in_cluster or one.is_loopback)
     )

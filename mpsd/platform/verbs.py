@@ -74,6 +74,5 @@ Version = Annotated[
 
 
 def run(app: typer.Typer, program: str) -> None:
-    """Runs a program."""
     with ending(program):
         app(prog_name=program)

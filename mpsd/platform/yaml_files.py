@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar
 
 import yaml
 
@@ -49,15 +49,7 @@ class Document:
     line: int
 
 
-class Mark(Protocol):
-    """A position, counted from 0."""
-
-    line: int
-    column: int
-
-
 def name_of(source: str) -> str:
-    """The file as a person names it."""
     return "standard input" if source == STANDARD_INPUT else source
 
 
@@ -74,7 +66,7 @@ def parse_yaml(data: bytes, subject: str) -> tuple[Document, ...]:
         lines = _document_lines(yaml.parse(text, Loader=_SafeLoader))
         documents = [Document(loader.get_data(), line) for line in lines]
     except _BrokenDocument as error:
-        raise InvalidInput(subject, [error.problem]) from None
+        raise InvalidInput(subject, error.args) from None
     except yaml.MarkedYAMLError as error:
         raise InvalidInput(subject, [*loader.problems, _syntax(error)]) from None
     if loader.problems:
@@ -83,7 +75,7 @@ def parse_yaml(data: bytes, subject: str) -> tuple[Document, ...]:
 
 
 def read_bytes(source: str) -> bytes:
-    """What is in a file, or in standard input for `-`, up to the size that is read; raises as `read_yaml` does."""
+    """What is in a file, or in standard input for `-`; raises as `read_yaml` does."""
     subject = name_of(source)
     try:
         if source == STANDARD_INPUT:
@@ -94,13 +86,12 @@ def read_bytes(source: str) -> bytes:
             with Path(source).open("rb") as file:
                 data = file.read(LARGEST_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
-        rule, message, remedy = _CANNOT_OPEN.get(
-            type(error), ("file-unreadable", f"cannot be read: {error}", "check it")
-        )
-        raise UnreadableFile(subject, [Problem(rule, "the file", "", message, remedy)]) from None
+        unknown = ("file-unreadable", f"cannot be read: {error}", "check it")
+        rule, message, remedy = _CANNOT_OPEN.get(type(error), unknown)
+        raise UnreadableFile.of(subject, rule, "the file", "", message, remedy) from None
     if len(data) > LARGEST_BYTES:
         message, remedy = f"is larger than {LARGEST_BYTES // 1024**2} MiB", "split it into several files"
-        raise InvalidInput(subject, [Problem("file-too-large", "the file", "", message, remedy)])
+        raise InvalidInput.of(subject, "file-too-large", "the file", "", message, remedy)
     return data
 
 
@@ -110,52 +101,48 @@ def _text(data: bytes, subject: str) -> str:
     except UnicodeDecodeError as error:
         where = _place_of(data[: error.start].decode("utf-8", "replace"))
         value = f"byte 0x{data[error.start]:02x}"
-        problem = Problem("not-utf-8", where, value, "is not UTF-8 text", "save the file as UTF-8")
-        raise InvalidInput(subject, [problem]) from None
+        remedy = "save the file as UTF-8"
+        raise InvalidInput.of(subject, "not-utf-8", where, value, "is not UTF-8 text", remedy) from None
     if unprintable := yaml.reader.Reader.NON_PRINTABLE.search(text):
         where = _place_of(text[: unprintable.start()])
         value = f"character U+{ord(unprintable[0]):04X}"
-        problem = Problem("control-character", where, value, "is not allowed in YAML", "remove it")
-        raise InvalidInput(subject, [problem])
+        raise InvalidInput.of(subject, "control-character", where, value, "is not allowed in YAML", "remove it")
     return text
 
 
 def _place_of(text_before: str) -> str:
-    """The position that follows this text, for people."""
     return f"line {text_before.count(chr(10)) + 1}, column {len(text_before.rpartition(chr(10))[2]) + 1}"
 
 
-def _place(mark: Mark | None) -> str:
-    """A position for people, counted from 1. None: PyYAML does not know it."""
+def _place(mark: Any) -> str:
+    """A position for people, counted from 1. mark: counted from 0; None where PyYAML does not know it."""
     return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the file"
 
 
 def _syntax(error: yaml.MarkedYAMLError) -> Problem:
     mark = error.problem_mark or error.context_mark
     message = error.problem or "is not YAML"
-    context = f" {error.context}" if error.context else ""
     if isinstance(error, yaml.constructor.ConstructorError):
         return Problem("yaml-tag", _place(mark), "", message, "remove the tag")
     tab = "tab" in message or "\\t" in message
     remedy = "indent with spaces" if tab else "check quotes, brackets, colons and indentation there"
-    return Problem("yaml-syntax", _place(mark), "", f"{message}{context}", remedy)
+    return Problem("yaml-syntax", _place(mark), "", " ".join(filter(None, (message, error.context))), remedy)
 
 
 # -- bounds ----------------------------------------------------------------------------------------------------------
 
 
 class _BrokenDocument(Exception):
-    """A document that is not read to its end."""
+    """A document that is not read to its end, with its problem."""
 
-    def __init__(self, rule: str, event: yaml.Event, value: str, message: str, remedy: str) -> None:
-        self.problem = Problem(rule, _place(event.start_mark), value, message, remedy)
-        super().__init__(str(self.problem))
+
+def _broken(rule: str, event: yaml.Event, value: str, message: str, remedy: str) -> _BrokenDocument:
+    return _BrokenDocument(Problem(rule, _place(event.start_mark), value, message, remedy))
 
 
 def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
     """The line each document starts on; _BrokenDocument where they nest too deep or hold too much for being built."""
-    lines: list[int] = []
-    nodes = 0
+    lines, nodes = list[int](), 0
     around: list[tuple[str | None, int]] = []  # of each open collection the anchor, and the nodes before it
     anchored: dict[str, int | None] = {}  # the nodes that an alias stands for; None inside of them
     for event in events:
@@ -167,8 +154,8 @@ def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
                 lines.append(event.start_mark.line + 1 if event.start_mark else 1)
             case yaml.CollectionStartEvent():
                 if len(around) >= DEEPEST:
-                    remedy = "no Kubernetes object is; check the brackets"
-                    raise _BrokenDocument("yaml-too-deep", event, "", f"is nested more than {DEEPEST} deep", remedy)
+                    remedy = "check the brackets"
+                    raise _broken("yaml-too-deep", event, "", f"is nested more than {DEEPEST} levels deep", remedy)
                 around.append((event.anchor, nodes))
                 nodes += 1
                 anchored |= {event.anchor: None} if event.anchor else {}
@@ -184,26 +171,25 @@ def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
             case _:  # the ends of documents and of the stream
                 pass
         if nodes > MOST_NODES:
-            message = f"holds more than {MOST_NODES} values once its aliases are written out"
-            raise _BrokenDocument("yaml-too-many-values", event, "", message, "split it into several files")
+            message = f"has more than {MOST_NODES} values with its aliases expanded"
+            raise _broken("yaml-too-many-values", event, "", message, "split it into several files")
     return lines
 
 
 def _check_anchor(event: yaml.NodeEvent, anchored: Mapping[str, int | None]) -> None:
     """_BrokenDocument where an alias stands for nothing or for what it is in, or an anchor or a tag is ambiguous."""
-    name = str(event.anchor)
-    if isinstance(event, yaml.AliasEvent):
-        if name not in anchored:
-            message, remedy = "stands for nothing", f"write &{printable(name)} before what it stands for"
-            raise _BrokenDocument("yaml-alias-unknown", event, f"*{name}", message, remedy)
-        if anchored[name] is None:
-            message, remedy = "stands inside what it stands for, without end", "write out what is meant"
-            raise _BrokenDocument("yaml-alias-recursive", event, f"*{name}", message, remedy)
-    elif name in anchored:
-        message, remedy = "names two things in one document", "give the second another name"
-        raise _BrokenDocument("yaml-anchor-twice", event, f"&{name}", message, remedy)
-    elif isinstance(event, yaml.ScalarEvent) and event.tag == "!":
-        raise _BrokenDocument("yaml-tag", event, "!", "is a tag without a name", "write text in quotes")
+    name, is_alias = str(event.anchor), isinstance(event, yaml.AliasEvent)
+    if is_alias and name not in anchored:
+        message, remedy = "refers to no anchor", f"define &{printable(name)} before it"
+        raise _broken("yaml-alias-unknown", event, f"*{name}", message, remedy)
+    if is_alias and anchored[name] is None:
+        message, remedy = "refers to a value that contains it", "write the value out"
+        raise _broken("yaml-alias-recursive", event, f"*{name}", message, remedy)
+    if name in anchored and not is_alias:
+        message, remedy = "is defined twice in one document", "rename one of them"
+        raise _broken("yaml-anchor-twice", event, f"&{name}", message, remedy)
+    if isinstance(event, yaml.ScalarEvent) and event.tag == "!":
+        raise _broken("yaml-tag", event, "!", "is a tag without a name", "write text in quotes")
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
@@ -218,37 +204,26 @@ class _Loader(_SafeLoader):
     }
 
     def __init__(self, text: str) -> None:
-        """problems: faults that do not keep it from being read to its end."""
         super().__init__(text)
-        self.problems: list[Problem] = []
+        self.problems: list[Problem] = []  # faults that do not keep it from being read to its end
 
     def note(self, rule: str, node: yaml.Node, value: str, message: str, remedy: str) -> None:
         self.problems.append(Problem(rule, _place(node.start_mark), value, message, remedy))
 
-    def sequence(self, node: yaml.SequenceNode) -> list[object]:
-        return self.construct_sequence(node, deep=True)
-
     def mapping(self, node: yaml.Node) -> dict[str, object]:
         if not isinstance(node, yaml.MappingNode):
             raise yaml.constructor.ConstructorError(problem="expected a mapping node", problem_mark=node.start_mark)
-        own: dict[str, object] = {}
-        merged: dict[str, object] = {}
+        own, merged = dict[str, object](), dict[str, object]()
         for key_node, value_node in node.value:
             value = self.construct_object(value_node, deep=True)
             if key_node.tag == f"{_TAG}merge":
                 merged = self._merged(value_node, value) | merged
                 continue
-            name = self._key(key_node)
-            if name is None:
+            if (name := self._key(key_node)) is None:
                 continue
             if name in own:
-                self.note(
-                    "yaml-duplicate-key",
-                    key_node,
-                    shown(name),
-                    "is written twice in one mapping",
-                    "keep one of the two",
-                )
+                message, remedy = "is written twice in one mapping", "keep one of the two"
+                self.note("yaml-duplicate-key", key_node, shown(name), message, remedy)
             own[name] = value
         return merged | own
 
@@ -257,7 +232,7 @@ class _Loader(_SafeLoader):
         merged: dict[str, object] = {}
         for source in value if isinstance(value, list) else [value]:
             if not isinstance(source, dict):
-                self.note("yaml-merge", node, "", "is merged in and is not a mapping", "let << name a mapping")
+                self.note("yaml-merge", node, "", "is merged with <<, and is not a mapping", "merge a mapping")
                 return {}
             merged = source | merged
         return merged
@@ -272,7 +247,7 @@ class _Loader(_SafeLoader):
             case int() | float() as number:
                 return str(number)
             case _:
-                self.note("yaml-key", node, "", "is a key and is not text", "write a word in front of the colon")
+                self.note("yaml-key", node, "", "is a key that is not text", "write a word before the colon")
                 return None
 
     def scalar(self, node: yaml.ScalarNode) -> object:
@@ -296,7 +271,7 @@ class _Loader(_SafeLoader):
         f"{_TAG}null": lambda _loader, _node: None,
         **dict.fromkeys((f"{_TAG}bool", f"{_TAG}int", f"{_TAG}float"), scalar),
         **dict.fromkeys((f"{_TAG}str", f"{_TAG}merge"), _SafeLoader.construct_scalar),
-        f"{_TAG}seq": sequence,
+        f"{_TAG}seq": lambda loader, node: loader.construct_sequence(node, deep=True),
         f"{_TAG}map": mapping,
         None: unknown,
     }

@@ -10,15 +10,8 @@ from typing import Any
 from aiohttp import web
 
 from mpsd.platform.certificates import issue, load_into, new_authority
-from mpsd.platform.listener import (
-    BodyRefused,
-    ConnectionLimits,
-    Listener,
-    ListenerSettings,
-    TcpAddress,
-    read_body,
-    tls_context,
-)
+from mpsd.platform.listener import BodyRefused, Listener, ListenerSettings, read_json, tls_context
+from mpsd.platform.settings import ListenAddress
 
 NAME = "webhook.mpsd.svc"
 AUTHORITY = new_authority("test", time.time(), 3600)
@@ -29,7 +22,7 @@ DEADLINE_S = 30.0
 
 async def echo(request: web.Request) -> web.Response:
     try:
-        body = await read_body(request, "application/json", LONGEST, 0.3)
+        body = await read_json(request, 0.3)
     except BodyRefused as refused:
         return web.Response(status=refused.status, text=str(refused))
     return web.Response(body=body)
@@ -61,11 +54,12 @@ def server_context() -> ssl.SSLContext:
 async def running(
     routes: dict[str, Any] = ROUTES,
     context: ssl.SSLContext | None = None,
-    limits: ConnectionLimits | None = None,
+    most: int = 1024,
+    most_of_peer: int = 512,
 ) -> AsyncIterator[Listener]:
     """context: None for HTTP without TLS."""
-    settings = ListenerSettings(LONGEST, limits=limits or ConnectionLimits())
-    server = Listener(routes, TcpAddress("127.0.0.1", 0, context), settings)
+    settings = ListenerSettings(LONGEST, most=most, most_of_peer=most_of_peer, context=context)
+    server = Listener(routes, ListenAddress("127.0.0.1", 0), settings)
     await server.start()
     try:
         yield server

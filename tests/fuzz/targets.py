@@ -30,8 +30,7 @@ from mpsd.admission.rules.verdict import review_all
 from mpsd.model.cuda_limit_parser import memory_limit_as_read, thread_percent_as_read
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.mps.rules.control_protocol import NotUnderstood, read_line
-from mpsd.platform.limits_files import shipped_folder
-from mpsd.platform.rules.limits_reading import read_gpu_facts, read_policy
+from mpsd.platform.limits_files import read_gpu_facts, read_policy, shipped_folder
 from mpsd.platform.yaml_files import parse_yaml
 from tests.admission.reviews import review_of
 from tests.model.manifests import ANY_JSON, FACTS, POLICY, STEPS, broken_objects, container, inside, pod

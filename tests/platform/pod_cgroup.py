@@ -20,9 +20,8 @@ class PodCgroupHere:
 
     def __init__(self) -> None:
         self.uid = f"00000000-0000-4000-8000-{os.getpid():012d}"
-        self.container = os.urandom(32).hex()
         self._folders = [_TOPS[0] / "kubepods-test"]
-        for name in ("kubepods", "burstable", f"pod{self.uid}", self.container):
+        for name in ("kubepods", "burstable", f"pod{self.uid}", os.urandom(32).hex()):
             self._folders.append(self._folders[-1] / name)
         for folder in self._folders:
             folder.mkdir(exist_ok=True)

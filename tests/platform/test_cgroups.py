@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.platform.rules.cgroups import Cgroup, PodCgroup, alone_in, container_of_cgroup, node_cgroup, pod_of_cgroup
+from mpsd.platform.rules.cgroups import (
+    Cgroup,
+    alone_in,
+    container_of_cgroup,
+    node_cgroup,
+    pod_of_cgroup,
+    program_cgroup,
+)
 
 UID = "30cea2cf-1b80-4807-abad-d81453e199c5"
 UNDERSCORED = UID.replace("-", "_")
@@ -12,7 +19,6 @@ OTHER = "96dd7de3-0783-4613-a707-e0effc077ef5"
 HASH = "46dac9a538838115821dfd9559149484"
 CONTAINER = "a8077b08a56c0c6e33d6716557d882ac940cb09475c50372e22e84c40d0733f2"
 NODE = "65a1b6ad09655b3f1475ede1aa0061a97c0d1ada9f2b2acac959afbc92094463"
-FOUND = PodCgroup(UID, CONTAINER)
 
 SEEN = {
     # kubernetes.io/docs/concepts/architecture/cgroups and kubelet's names for its three classes of service
@@ -74,7 +80,7 @@ SEEN = {
 
 @pytest.mark.parametrize("text", SEEN.values(), ids=SEEN.keys())
 def test_a_process_of_a_pod_is_found_under_every_driver_and_runtime(text: str) -> None:
-    assert pod_of_cgroup(text) == FOUND
+    assert pod_of_cgroup(text) == UID
 
 
 @pytest.mark.parametrize(
@@ -85,7 +91,7 @@ def test_a_process_of_a_pod_is_found_under_every_driver_and_runtime(text: str) -
     ],
 )
 def test_a_static_pod_goes_by_its_hash(text: str) -> None:
-    assert pod_of_cgroup(text) == PodCgroup(HASH, CONTAINER)
+    assert pod_of_cgroup(text) == HASH
 
 
 @pytest.mark.parametrize(
@@ -112,8 +118,8 @@ def test_a_process_of_the_host_is_in_no_pod(text: str) -> None:
 
 
 @pytest.mark.parametrize("below", ["", "/", "/crio-conmon-" + CONTAINER, "/crio-conmon-" + CONTAINER + ".scope"])
-def test_what_is_beside_the_containers_of_a_pod_is_in_none_of_them(below: str) -> None:
-    assert pod_of_cgroup(f"0::/kubepods/burstable/pod{UID}{below}") == PodCgroup(UID, "")
+def test_what_is_beside_the_containers_of_a_pod_is_of_the_pod_too(below: str) -> None:
+    assert pod_of_cgroup(f"0::/kubepods/burstable/pod{UID}{below}") == UID
 
 
 @pytest.mark.parametrize(
@@ -127,7 +133,7 @@ def test_what_is_beside_the_containers_of_a_pod_is_in_none_of_them(below: str) -
     ],
 )
 def test_a_pod_cannot_make_its_processes_another_s(inner: str) -> None:
-    assert pod_of_cgroup(f"0::/kubepods/burstable/pod{UID}/{CONTAINER}{inner}") == FOUND
+    assert pod_of_cgroup(f"0::/kubepods/burstable/pod{UID}/{CONTAINER}{inner}") == UID
 
 
 def test_hierarchies_that_name_two_pods_are_not_believed() -> None:
@@ -139,8 +145,8 @@ def test_on_a_node_in_a_pod_the_pods_are_those_of_that_node() -> None:
     own = f"0::{outer}/kubepods/besteffort/pod{HASH}/{CONTAINER}"
     node = node_cgroup(own)
     assert node == outer
-    assert pod_of_cgroup(own, node) == PodCgroup(HASH, CONTAINER)
-    assert pod_of_cgroup(f"0::{outer}/kubepods/pod{UID}/{CONTAINER}/kubepods/pod{OTHER}/{NODE}", node) == FOUND
+    assert pod_of_cgroup(own, node) == HASH
+    assert pod_of_cgroup(f"0::{outer}/kubepods/pod{UID}/{CONTAINER}/kubepods/pod{OTHER}/{NODE}", node) == UID
 
 
 @pytest.mark.parametrize("own", ["0::/", "4:memory:/\n0::/", SEEN["v2, systemd, containerd"], SEEN["kind, systemd"]])
@@ -154,7 +160,7 @@ PIECES = st.sampled_from(["0::", "/", "kubepods", "pod", UID, UNDERSCORED, ".sli
 @given(st.one_of(st.text(), st.lists(PIECES, max_size=30).map("".join)))
 def test_no_text_whatever_raises(text: str) -> None:
     found = pod_of_cgroup(text, node_cgroup(text))
-    assert found is None or found.uid in text.replace("_", "-")
+    assert found is None or found in text.replace("_", "-")
 
 
 # Which container a process is in, by cgroups that are a container's alone.
@@ -224,3 +230,47 @@ def test_nobody_older_is_ever_taken_for_a_containers(first: str, older: list[str
 def test_two_containers_in_one_cgroup_are_told_apart_by_nobody(path: str, others: list[str]) -> None:
     homes = {"a": [Cgroup("", path)], "b": [Cgroup("", path)]}
     assert all(container_of_cgroup(v2(one), homes) is None for one in [path, *others])
+
+
+# -- the cgroup that mpsd makes for a program
+
+
+def is_roots(path: str) -> bool:
+    return "user@" not in path
+
+
+def made_for(text: str, hierarchy: str = "") -> str | None:
+    made = program_cgroup(text, hierarchy, "abc", is_roots)
+    return made.path if made else None
+
+
+def test_a_programs_cgroup_lies_in_the_deepest_that_is_roots() -> None:
+    assert made_for(v2("/")) == "/mpsd-abc"
+    session = "/user.slice/user-1000.slice/session-3.scope"
+    assert made_for(v2(session)) == f"{session}/mpsd-abc", "its limits stay in force"
+    delegated = "/user.slice/user-1000.slice/user@1000.service/app.slice/x.scope"
+    assert made_for(v2(delegated)) == "/user.slice/user-1000.slice/mpsd-abc", "its owner moves nobody out of it"
+
+
+def test_a_programs_cgroup_lies_beside_that_of_the_grant_that_it_was_started_under() -> None:
+    assert made_for(v2("/user.slice/mpsd-0123/inner")) == "/user.slice/mpsd-abc"
+
+
+def test_a_programs_cgroup_is_of_the_hierarchy_that_was_asked_for() -> None:
+    both = "9:pids:/a\n4:cpu,memory:/b\n1:name=systemd:/c\n"
+    assert program_cgroup(both, "memory", "abc", is_roots) == Cgroup("cpu,memory", "/b/mpsd-abc")
+    assert made_for(both, "pids") == "/a/mpsd-abc"
+    assert made_for(both) is None, "there is no v2"
+
+
+def test_a_process_outside_mpsds_cgroup_namespace_gets_none() -> None:
+    assert made_for(v2("/../user.slice")) is None
+
+
+@given(path=NAMES)
+def test_whatever_is_below_a_programs_cgroup_is_its_own(path: str) -> None:
+    made = program_cgroup(v2(path), "", "abc", is_roots)
+    assert made
+    homes = {"abc": [made]}
+    assert container_of_cgroup(v2(f"{made.path}/x"), homes) == "abc"
+    assert container_of_cgroup(v2(f"{made.path}x"), homes) is None

@@ -3,18 +3,27 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 import pytest
 
 from mpsd.model.identity import ProcessIdentity
 from mpsd.platform import processes
-from mpsd.platform.containers import ContainerProcesses, PodProcesses, StateUnknown, first_process, own_cgroups
-from mpsd.platform.rules.cgroups import Cgroup, PodCgroup, alone_in
+from mpsd.platform.containers import (
+    ContainerProcesses,
+    PodProcesses,
+    ProgramCgroups,
+    StateUnknown,
+    first_process,
+    own_cgroups,
+)
+from mpsd.platform.rules.cgroups import Cgroup, alone_in
 from tests.platform.pod_cgroup import PodCgroupHere, needs_cgroups, pod_cgroup
 from tests.whole.machine.machine import eventually
 from tests.whole.machine.oci_player import ContainerCgroup
@@ -22,12 +31,16 @@ from tests.whole.machine.oci_player import ContainerCgroup
 Start = Callable[..., ProcessIdentity]
 
 
+class TakesIn(Protocol):
+    def take_in(self, pid: int) -> None: ...
+
+
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Starts a program, in a container's cgroup from before its exec where one is given."""
     with ExitStack() as stack:
 
-        def started(*argv: str, cgroup: ContainerCgroup | None = None) -> ProcessIdentity:
+        def started(*argv: str, cgroup: TakesIn | None = None) -> ProcessIdentity:
             process = subprocess.Popen(["sh", "-c", 'read go; exec "$@"', "sh", *argv], stdin=subprocess.PIPE)
             stack.callback(process.wait)
             stack.callback(process.kill)
@@ -149,6 +162,112 @@ def test_a_process_that_is_gone_is_nobodys(start: Start) -> None:
     process = subprocess.Popen(["true"])
     process.wait()
     assert ContainerProcesses(nobody).owner_of(process.pid) is None
+
+
+# The cgroups that mpsd makes for programs.
+
+needs_program_cgroups = pytest.mark.skipif(bool(ProgramCgroups().why_not), reason=ProgramCgroups().why_not)
+V1 = Path("/sys/fs/cgroup/pids/cgroup.procs")
+GRANT = f"test{os.getpid()}"
+
+
+def in_v2(tree: Path) -> ProgramCgroups:
+    return ProgramCgroups()
+
+
+def in_v1(tree: Path) -> ProgramCgroups:
+    """In the only hierarchy of a machine."""
+    if not os.access(V1, os.W_OK):
+        pytest.skip("needs the controller pids of v1")
+    (tree / "pids").symlink_to(V1.parent)
+    return ProgramCgroups(tree)
+
+
+class OfProgram:
+    """The cgroup of a program's grant, as `start` takes one."""
+
+    def __init__(self, made: ProgramCgroups, grant: str) -> None:
+        self._made, self._grant = made, grant
+
+    def take_in(self, pid: int) -> None:
+        first = processes.identity_of(pid)
+        assert first
+        place = self._made.place_for(first, self._grant)
+        assert place
+        assert self._made.take_in(first, place) == ""
+        self.place = place
+
+
+@needs_program_cgroups
+@pytest.mark.parametrize("hierarchy", [in_v2, in_v1])
+def test_a_programs_cgroup_holds_whoever_descends_from_it(
+    start: Start, tmp_path: Path, hierarchy: Callable[[Path], ProgramCgroups]
+) -> None:
+    made, whose = hierarchy(tmp_path), ContainerProcesses(nobody)
+    program = OfProgram(made, GRANT)
+    first = start("sh", "-c", "setsid sleep 600 & wait", cgroup=program)
+    child = child_of(first)
+    whose.put("g", first, [program.place])
+    assert [whose.owner_of(one.pid) for one in (first, child, start("sleep", "600"))] == ["g", "g", None]
+
+    os.kill(first.pid, signal.SIGKILL)
+    eventually(lambda: not processes.is_alive(first), "the first has ended")
+    made.remove(program.place)
+    assert made.has_processes(program.place), "one with a process is never removed"
+    assert whose.owner_of(child.pid) == "g"
+
+    os.kill(child.pid, signal.SIGKILL)
+    eventually(lambda: not made.has_processes(program.place), "it is empty")
+    made.remove(program.place)
+    assert not made.has_processes(program.place), "nobody is in one that is gone"
+
+
+@needs_program_cgroups
+def test_a_process_that_is_gone_moves_nobody(start: Start) -> None:
+    made, living = ProgramCgroups(), start("sleep", "600")
+    place = made.place_for(living, GRANT)
+    assert place
+    another = ProcessIdentity(living.pid, living.start_ticks - 1, living.boot_id)
+    assert "did not enter" in made.take_in(another, place)
+    assert not made.has_processes(place)
+    made.remove(place)
+
+
+@needs_program_cgroups
+def test_a_user_moves_no_process_of_his_out_of_a_programs_cgroup(start: Start) -> None:
+    """He has a cgroup of v2 that is delegated to him, as systemd gives one to each user."""
+    made = ProgramCgroups()
+    v2 = [
+        one for one in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")) if (one / "cgroup.controllers").exists()
+    ]
+    if not v2:
+        pytest.skip("v1 asks for no right to the cgroup that is left")
+    top = v2[0] / f"delegated-{GRANT}"
+    (own := top / "user").mkdir(parents=True)
+    for path in (own, own / "cgroup.procs"):
+        os.chown(path, 65534, 65534)
+    his = start("setpriv", "--reuid=65534", "--clear-groups", "sleep", "600")
+    (own / "cgroup.procs").write_text(str(his.pid))
+    place = made.place_for(his, GRANT)
+    assert place
+    assert place.path == f"/{top.name}/mpsd-{GRANT}"
+    assert made.take_in(his, place) == ""
+    leave = ["setpriv", "--reuid=65534", "--clear-groups", "sh", "-c", f"echo {his.pid} > {own}/cgroup.procs"]
+    try:
+        assert subprocess.run(leave, stderr=subprocess.DEVNULL, check=False).returncode
+        assert made.has_processes(place)
+    finally:
+        os.kill(his.pid, signal.SIGKILL)
+        eventually(lambda: not made.has_processes(place), "it is empty")
+        made.remove(place)
+        own.rmdir()
+        top.rmdir()
+
+
+def test_without_cgroups_no_place_is_found(tmp_path: Path) -> None:
+    made = ProgramCgroups(tmp_path)
+    assert made.why_not == f"mpsd may not create cgroups in {tmp_path}"
+    assert made.place_for(ProcessIdentity(os.getpid(), 0, ""), "g") is None
 
 
 # Which process a runtime's state names as a container's first.
@@ -292,7 +411,7 @@ def start_in(pod: PodCgroupHere, *argv: str) -> subprocess.Popen[bytes]:
 def test_a_process_of_a_container_is_of_its_pod(pod: PodCgroupHere) -> None:
     process = start_in(pod, "sleep", "600")
     try:
-        assert PodProcesses().pod_of(process.pid) == PodCgroup(pod.uid, pod.container)
+        assert PodProcesses().owner_of(process.pid) == pod.uid
     finally:
         process.kill()
         process.wait()
@@ -304,17 +423,17 @@ def test_a_process_of_a_nested_pid_namespace_is_of_its_pod_too(pod: PodCgroupHer
     unshare = start_in(pod, "unshare", "--pid", "--fork", "--kill-child", "sleep", "600")
     try:
         (inside,) = eventually(lambda: psutil.Process(unshare.pid).children(), "it has forked")
-        assert PodProcesses().pod_of(inside.pid) == PodCgroup(pod.uid, pod.container)
+        assert PodProcesses().owner_of(inside.pid) == pod.uid
     finally:
         unshare.kill()
         unshare.wait()
 
 
 def test_a_process_of_the_host_is_of_no_pod() -> None:
-    assert PodProcesses().pod_of(os.getpid()) is None
+    assert PodProcesses().owner_of(os.getpid()) is None
 
 
 def test_a_process_that_is_gone_is_of_no_pod() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
-    assert PodProcesses().pod_of(process.pid) is None
+    assert PodProcesses().owner_of(process.pid) is None

@@ -17,8 +17,8 @@ from mpsd.platform.kube import (
     Rejected,
     Resource,
     Unavailable,
-    open_kube,
 )
+from mpsd.platform.kube_access import open_kube
 from tests.whole.webhook.api_server import ApiServer, api_server
 
 MAPS = Resource("v1", "configmaps")
@@ -184,7 +184,7 @@ def test_a_wrong_token_is_said_to_be_one(server: ApiServer, tmp_path: Path) -> N
 
     async def main() -> None:
         kube = open_kube(file)
-        with pytest.raises(Forbidden, match="is not known to the API server"):
+        with pytest.raises(Forbidden, match="does not know mpsd's credentials"):
             await kube.get(MAPS, "b", "a")
         kube.close()
 

@@ -14,9 +14,8 @@ import yaml
 
 from mpsd.model.problem import InvalidInput
 from mpsd.platform import kube_access
-from mpsd.platform.kube import Kube, Resource, Unavailable, open_kube, open_kube_of_user
-from mpsd.platform.kube_access import NotPlain, of_kubeconfig, of_service_account
-from mpsd.platform.kube_transport import Access
+from mpsd.platform.kube import Access, Kube, Resource, Unavailable
+from mpsd.platform.kube_access import NotPlain, of_kubeconfig, of_service_account, open_kube, open_kube_of_user
 from tests.whole.webhook.api_server import TOKEN, ApiServer, api_server
 
 MAPS = Resource("v1", "configmaps")
@@ -122,7 +121,7 @@ def test_a_kubeconfig_with_a_token_is_read_here(kubeconfig: dict[str, Any], tmp_
 @pytest.mark.parametrize("call", ["open_kube(pathlib.Path(sys.argv[1]))", "open_kube_of_user(sys.argv[1], None)"])
 def test_what_is_read_here_loads_no_package(kubeconfig: dict[str, Any], tmp_path: Path, call: str) -> None:
     file = written(kubeconfig, tmp_path)
-    program = f"import pathlib, sys; from mpsd.platform.kube import open_kube, open_kube_of_user; {call}.close()"
+    program = f"import pathlib, sys; from mpsd.platform.kube_access import open_kube, open_kube_of_user; {call}.close()"
     asked = f"{program}; sys.exit('kubernetes' in sys.modules)"
     subprocess.run([sys.executable, "-c", asked, str(file)], check=True)
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import urllib3
 
-from mpsd.platform.kube import Kube, deletable_kinds
-from mpsd.platform.kube_transport import Access
+from mpsd.platform.kube import Access, Kube, deletable_kinds
 
 ALL = ["create", "delete", "get", "list"]
 

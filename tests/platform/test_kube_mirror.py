@@ -1,6 +1,7 @@
 """Watching and mirroring objects of an API server that expires, goes away and comes back."""
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -9,21 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3
 
-from mpsd.platform.kube import (
-    ChangeKind,
-    Expired,
-    Forbidden,
-    Kube,
-    NotFound,
-    Object,
-    PatchKind,
-    Resource,
-    Unavailable,
-    WatchEvent,
-    open_kube,
-)
-from mpsd.platform.kube_mirror import Mirror, Selection
+from mpsd.platform import kube_mirror
+from mpsd.platform.kube import Access, Expired, Forbidden, Kube, NotFound, Object, PatchKind, Resource, Unavailable
+from mpsd.platform.kube_access import open_kube
+from mpsd.platform.kube_mirror import ChangeKind, Mirror, Selection, WatchEvent, watch
+from tests.listing import listing
 from tests.simulated_api import SimulatedApi, simulated_api
 
 MAPS = Resource("v1", "configmaps")
@@ -83,10 +76,26 @@ def named(name: str, **data: str) -> Object:
 
 def test_a_watch_that_is_left_ends_its_thread_whatever_it_waits_for(ask: Ask) -> None:
     async def questions(kube: Kube) -> None:
-        async with kube.watch(MAPS, "default", since="1"):
-            assert watching() == ["kube-watch-configmaps"]
+        async with watch(kube, Selection(MAPS, "default"), since="1") as changes:
+            waiting = asyncio.create_task(past_bookmarks(changes))
+            await until(lambda: watching() == ["kube-watch-configmaps"], "it waits")
+        with pytest.raises((StopAsyncIteration, Unavailable)):
+            await waiting
 
     ask(questions)
+
+
+def test_a_stop_does_not_wait_for_a_server_that_hangs_while_a_watch_opens(tmp_path: Path) -> None:
+    async def main() -> None:
+        pool = urllib3.PoolManager()
+        kube = Kube(Access(f"http://127.0.0.1:{hung.getsockname()[1]}", pool, dict), deadline_s=DEADLINE_S)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2), watch(kube, Selection(MAPS)):
+                pass
+        assert [thread.daemon for thread in threading.enumerate() if thread.name in watching()] == [True]
+
+    with socket.create_server(("127.0.0.1", 0)) as hung:  # connects, and never answers
+        asyncio.run(main())
 
 
 def test_watches_take_no_thread_from_calls(ask: Ask) -> None:
@@ -94,13 +103,13 @@ def test_watches_take_no_thread_from_calls(ask: Ask) -> None:
         async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
             opened = []
 
-            async def watch() -> None:
-                async with kube.watch(MAPS, "default", since="1") as changes:
+            async def take() -> None:
+                async with watch(kube, Selection(MAPS, "default"), since="1") as changes:
                     opened.append(1)
                     await anext(changes)
 
             for _ in range(8):  # twice as many as there are threads for calls
-                tasks.create_task(watch())
+                tasks.create_task(take())
             await until(lambda: len(opened) == 8, "watches open")
             await kube.create(MAPS, named("a"), "default")
 
@@ -109,9 +118,9 @@ def test_watches_take_no_thread_from_calls(ask: Ask) -> None:
 
 def test_bookmarks_say_how_far_everything_is_told(ask: Ask) -> None:
     async def questions(kube: Kube) -> None:
-        since = (await kube.listing(MAPS, "default")).version
+        since = (await listing(kube, MAPS, "default")).version
         await kube.create(Resource("v1", "secrets"), named("other"), "default")
-        async with asyncio.timeout(DEADLINE_S), kube.watch(MAPS, "default", since=since) as changes:
+        async with asyncio.timeout(DEADLINE_S), watch(kube, Selection(MAPS, "default"), since=since) as changes:
             change = await anext(changes)
             assert change.kind is ChangeKind.BOOKMARK
             assert int(change.version) > int(since)
@@ -124,10 +133,10 @@ def test_a_version_that_the_server_has_forgotten_is_expired(api: SimulatedApi, a
         await kube.create(MAPS, named("a"), "default")
         api.forget_history()
         with pytest.raises(Expired):
-            async with kube.watch(MAPS, "default", since="1") as changes:
+            async with watch(kube, Selection(MAPS, "default"), since="1") as changes:
                 await anext(changes)
         with pytest.raises(Expired):  # one that this server does not know yet
-            async with kube.watch(MAPS, "default", since="999999"):
+            async with watch(kube, Selection(MAPS, "default"), since="999999"):
                 pass
 
     ask(questions)
@@ -136,13 +145,13 @@ def test_a_version_that_the_server_has_forgotten_is_expired(api: SimulatedApi, a
 def test_a_watch_that_may_not_be_or_is_of_nothing_says_so_before_it_begins(ask: Ask, tmp_path: Path) -> None:
     async def questions(kube: Kube) -> None:
         with pytest.raises(NotFound):
-            async with kube.watch(Resource("example.com/v1", "things")):
+            async with watch(kube, Selection(Resource("example.com/v1", "things"))):
                 pass
         file = tmp_path / "kubeconfig"
         file.write_text(file.read_text().replace("token: ", "token: not-"))
         stranger = open_kube(file)
         with pytest.raises(Forbidden):
-            async with stranger.watch(MAPS):
+            async with watch(stranger, Selection(MAPS)):
                 pass
         stranger.close()
 
@@ -154,10 +163,43 @@ def test_a_silent_watch_is_given_up_at_its_deadline(tmp_path: Path) -> None:
 
         async def main() -> None:
             kube = open_kube(api.kubeconfig(tmp_path))
-            since = (await kube.listing(MAPS, "default")).version
+            since = (await listing(kube, MAPS, "default")).version
             with pytest.raises(Unavailable, match=r"nothing came for 0\.3 s"):
-                async with kube.watch(MAPS, "default", since=since, silence_s=0.3) as changes:
+                async with watch(kube, Selection(MAPS, "default"), since=since, silence_s=0.3) as changes:
                     await anext(changes)
+            kube.close()
+
+        asyncio.run(main())
+
+
+def test_a_server_that_hangs_with_its_connections_open_is_away_soon_and_a_quiet_one_never_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kube_mirror, "_QUIET_S", 0.3)
+    monkeypatch.setattr(kube_mirror, "_ANSWER_S", 0.3)
+    with simulated_api(bookmark_s=600.0) as api:
+
+        async def main() -> None:
+            kube = open_kube(api.kubeconfig(tmp_path))
+            mirrors = [Mirrored(kube), Mirrored(kube)]
+            for one in mirrors:
+                await one.in_sync()
+            await asyncio.sleep(1.2)  # of quiet
+            assert [one.mirror.trouble for one in mirrors] == [None, None]
+            began = time.time()
+            with api.hanging():
+                for one in mirrors:
+                    await until(lambda mirror=one.mirror: mirror.trouble, "the server is away")  # type: ignore[misc]
+                    assert isinstance(one.mirror.trouble, Unavailable)
+                    assert one.mirror.out_of_sync_since
+                    assert one.mirror.out_of_sync_since < began + 0.3
+                assert time.time() - began < 5.0  # a watch that nothing comes from is given up after 90 s
+            for one in mirrors:
+                await one.in_sync()
+            await kube.create(MAPS, named("a", key="1"), "default")
+            for one in mirrors:
+                await one.shows({"key": "1"})
+                await one.stop()
             kube.close()
 
         asyncio.run(main())
@@ -165,12 +207,12 @@ def test_a_silent_watch_is_given_up_at_its_deadline(tmp_path: Path) -> None:
 
 def test_a_watch_whose_server_goes_down_ends_as_away(api: SimulatedApi, ask: Ask) -> None:
     async def questions(kube: Kube) -> None:
-        async with asyncio.timeout(DEADLINE_S), kube.watch(MAPS, "default", since="1") as changes:
+        async with asyncio.timeout(DEADLINE_S), watch(kube, Selection(MAPS, "default"), since="1") as changes:
             await asyncio.to_thread(api.stop)
             with pytest.raises(Unavailable):
                 await past_bookmarks(changes)
         with pytest.raises(Unavailable):
-            async with kube.watch(MAPS, "default"):
+            async with watch(kube, Selection(MAPS, "default")):
                 pass
 
     ask(questions)

@@ -14,8 +14,15 @@ import mpsd
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.policy import Placement, Policy
 from mpsd.model.problem import InvalidInput, Problem
-from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, LimitsFiles, load_limits, shipped_folder
-from mpsd.platform.rules.limits_reading import read_gpu_facts, read_policy
+from mpsd.platform.limits_files import (
+    GPU_FACTS_FILE,
+    POLICY_FILE,
+    LimitsFiles,
+    load_limits,
+    read_gpu_facts,
+    read_policy,
+    shipped_folder,
+)
 from mpsd.platform.yaml_files import UnreadableFile
 from tests.model.manifests import ANY_JSON
 from tests.model.worlds import POLICY, POLICY_DATA
@@ -249,22 +256,16 @@ def test_a_field_in_a_list_is_found_by_its_position() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "contradiction"),
+    ("facts", "where"),
     [
-        ({"cards": [CARD, CARD]}, ("cards", "cards give one short name to more than one card")),
-        (
-            {"capabilities": [CAPABILITY, CAPABILITY]},
-            ("capabilities", "capabilities name one compute_capability more than once"),
-        ),
-        (
-            {"cards": [{**CARD, "compute_capability": "8.0"}]},
-            ("the file", "card H200: compute_capability 8.0 is not among the capabilities"),
-        ),
+        ({"cards": [CARD, CARD]}, "cards"),
+        ({"capabilities": [CAPABILITY, CAPABILITY]}, "capabilities"),
+        ({"cards": [{**CARD, "compute_capability": "8.0"}]}, "the file"),
     ],
 )
-def test_rows_that_do_not_agree_are_refused(facts: dict[str, object], contradiction: tuple[str, str]) -> None:
+def test_rows_that_do_not_agree_are_refused(facts: dict[str, object], where: str) -> None:
     (problem,) = problems_of_facts({**FACTS_DATA, **facts})
-    assert (problem.rule, problem.where, problem.message) == ("fields-contradict", *contradiction)
+    assert (problem.rule, problem.where) == ("fields-contradict", where)
 
 
 def test_rows_that_do_not_agree_are_named_beside_a_row_that_is_wrong_in_itself() -> None:
@@ -290,14 +291,15 @@ def test_a_word_that_yaml_reads_as_true_or_false_is_to_be_quoted(value: bool) ->
     (problem,) = problems_of_policy(data)
     assert (problem.where, problem.value) == ("admission.host_ipc", str(value).lower())
     assert "off" in problem.message
-    assert problem.remedy == "write it in quotes; without, YAML reads on, off, yes and no as true or false"
+    assert "quotes" in problem.remedy
 
 
 def test_a_number_where_text_belongs_is_to_be_quoted() -> None:
     data: dict[str, Any] = copy.deepcopy(POLICY_DATA)
     data["admission"]["schedulers"] = [7]
     (problem,) = problems_of_policy(data)
-    assert (problem.where, problem.remedy) == ("admission.schedulers[0]", "write it in quotes")
+    assert (problem.rule, problem.where) == ("field-wrong", "admission.schedulers[0]")
+    assert "quotes" in problem.remedy
 
 
 @pytest.mark.parametrize("key", ["sms", "memory_mib", "measured", "source"])

@@ -1,8 +1,12 @@
 """A server for peers that nobody vouches for: deadlines, limits, and a stop that loses nothing."""
 
 import asyncio
+import errno
 import os
+import resource
+import shutil
 import ssl
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,19 +17,9 @@ from aiohttp import web
 
 from mpsd.platform import listener, local_api
 from mpsd.platform.certificates import issue, load_into, new_authority
-from mpsd.platform.listener import (
-    AlreadyServed,
-    ConnectionLimits,
-    Listener,
-    ListenerSettings,
-    PortTaken,
-    TcpAddress,
-    UnixPath,
-    json_answer,
-    peer_pid,
-    trouble_reaching,
-)
-from mpsd.platform.waiting import until
+from mpsd.platform.event_loop import until
+from mpsd.platform.listener import Listener, ListenerSettings, UnixPath, json_answer, trouble_reaching
+from mpsd.platform.settings import CannotListen, ListenAddress
 from tests.edge.listening import AUTHORITY, BUNDLE, DEADLINE_S, LONGEST, NAME, ROUTES, running, server_context
 
 
@@ -229,8 +223,8 @@ def test_a_peer_that_speaks_no_tls_holds_nobody_up() -> None:
 
 def test_a_port_that_is_taken_says_so() -> None:
     async def scene(server: Listener) -> None:
-        with pytest.raises(PortTaken, match=f"cannot listen on 127.0.0.1:{server.port}"):
-            await Listener(ROUTES, TcpAddress("127.0.0.1", server.port)).start()
+        with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{server.port}"):
+            await Listener(ROUTES, ListenAddress("127.0.0.1", server.port)).start()
 
     play(scene)
 
@@ -270,7 +264,7 @@ def test_a_stop_finishes_what_is_under_way_and_takes_nobody_new() -> None:
 def test_certificates_change_under_load_with_no_failed_request() -> None:
     async def main() -> None:
         context = server_context()
-        server = Listener(ROUTES, TcpAddress("127.0.0.1", 0, context))
+        server = Listener(ROUTES, ListenAddress("127.0.0.1", 0), ListenerSettings(context=context))
         await server.start()
         done, changed = 0, False
 
@@ -304,8 +298,8 @@ def test_a_server_is_reached_with_the_right_authorities_and_name_only() -> None:
         assert await trouble_reaching("127.0.0.1", server.port, NAME, BUNDLE, 2) == ""
         assert "CERTIFICATE_VERIFY_FAILED" in await trouble_reaching("127.0.0.1", server.port, NAME, stranger, 2)
         assert "Hostname mismatch" in await trouble_reaching("127.0.0.1", server.port, "other", BUNDLE, 2)
-        assert "do not reach" in await trouble_reaching("127.0.0.1", server.port, NAME, "no pem", 2)
-        assert "do not reach" in await trouble_reaching("127.0.0.1", 1, NAME, BUNDLE, 2)
+        assert "cannot reach itself" in await trouble_reaching("127.0.0.1", server.port, NAME, "no pem", 2)
+        assert "cannot reach itself" in await trouble_reaching("127.0.0.1", 1, NAME, BUNDLE, 2)
 
     play(scene)
 
@@ -316,7 +310,7 @@ def test_a_server_that_is_not_ready_is_not_reached() -> None:
 
     async def main() -> None:
         async with running({"GET /readyz": busy}, server_context()) as server:
-            assert await trouble_reaching("127.0.0.1", server.port, NAME, BUNDLE, 2) == "we are not ready"
+            assert await trouble_reaching("127.0.0.1", server.port, NAME, BUNDLE, 2) == "this server is not ready"
 
     asyncio.run(main())
 
@@ -352,15 +346,15 @@ async def reached_over_tls(port: int, from_where: str = "127.0.0.1") -> bool:
     return await is_answered(*peer)
 
 
-@pytest.mark.parametrize("limits", [ConnectionLimits(2, 9), ConnectionLimits(9, 2)])
+@pytest.mark.parametrize("limits", [(2, 9), (9, 2)])
 @pytest.mark.parametrize("with_tls", [False, True])  # with it, they hold their connections by handshakes
 def test_who_comes_while_there_are_as_many_connections_as_may_be_is_hung_up_on(
-    with_tls: bool, limits: ConnectionLimits
+    with_tls: bool, limits: tuple[int, int]
 ) -> None:
     is_reached = reached_over_tls if with_tls else plainly_reached
 
     async def main() -> None:
-        async with running(ROUTES, context(with_tls=with_tls), limits) as server:
+        async with running(ROUTES, context(with_tls=with_tls), *limits) as server:
             peers = [await asyncio.open_connection("127.0.0.1", server.port) for _peer in range(2)]
             assert not await is_reached(server.port)
             peers.pop()[1].close()
@@ -378,7 +372,7 @@ def test_one_address_that_holds_all_it_may_keeps_no_other_out(with_tls: bool) ->
     is_reached = reached_over_tls if with_tls else plainly_reached
 
     async def main() -> None:
-        async with running(ROUTES, context(with_tls=with_tls), ConnectionLimits(4, 3)) as server:
+        async with running(ROUTES, context(with_tls=with_tls), 4, 3) as server:
             peers = [await asyncio.open_connection("127.0.0.1", server.port) for _peer in range(6)]
             assert await is_reached(server.port, "127.0.0.2")
             assert not await is_reached(server.port)
@@ -394,7 +388,7 @@ def test_one_address_that_holds_all_it_may_keeps_no_other_out(with_tls: bool) ->
 
 def test_peers_within_the_limits_are_served_as_ever() -> None:
     async def main() -> None:
-        async with running(ROUTES, server_context(), ConnectionLimits(8, 8)) as server:
+        async with running(ROUTES, server_context(), 8, 8) as server:
             assert all(await asyncio.gather(*(reached_over_tls(server.port) for _peer in range(8))))
 
     asyncio.run(main())
@@ -407,7 +401,7 @@ def test_a_user_has_so_many_connections_to_a_unix_socket_and_one_that_asks_nothi
     monkeypatch.setattr(listener, "_FIRST_REQUEST_S", 0.3)
 
     async def main() -> None:
-        server = Listener(ROUTES, UnixPath(path, 0o600), ListenerSettings(limits=ConnectionLimits(9, 2)))
+        server = Listener(ROUTES, UnixPath(path, 0o600), ListenerSettings(most=9, most_of_peer=2))
         await server.start()
         try:
             peers = [await asyncio.open_unix_connection(path) for _peer in range(2)]
@@ -423,6 +417,71 @@ def test_a_user_has_so_many_connections_to_a_unix_socket_and_one_that_asks_nothi
     asyncio.run(main())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can be another user")
+def test_users_who_hold_all_connections_of_a_unix_socket_do_not_keep_root_out() -> None:
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
+    path = folder / "socket"
+
+    async def main() -> None:
+        server = Listener(ROUTES, UnixPath(path, 0o666), ListenerSettings(most=4, most_of_peer=2))
+        await server.start()
+        holders = []
+        try:
+            for uid in (65533, 65534):
+                os.seteuid(uid)  # which is what the kernel tells of a peer
+                try:
+                    holders += [await asyncio.open_unix_connection(path) for _connection in range(2)]
+                    await asyncio.sleep(0.1)  # it counts by the user who connected
+                    assert not await is_answered(*await asyncio.open_unix_connection(path))
+                finally:
+                    os.seteuid(0)
+            assert await is_answered(*await asyncio.open_unix_connection(path))
+        finally:
+            for _reader, writer in holders:
+                writer.close()
+            await server.stop()
+            shutil.rmtree(folder)
+
+    asyncio.run(main())
+
+
+def test_a_listener_takes_no_more_connections_than_an_eighth_of_the_files_of_its_process_for_each_peer() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def main() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+        async with running(ROUTES) as server:
+            peers = [await asyncio.open_connection("127.0.0.1", server.port) for _peer in range(8)]
+            assert not await plainly_reached(server.port)
+            assert await plainly_reached(server.port, "127.0.0.2")
+            for _reader, writer in peers:
+                writer.close()
+
+    try:
+        asyncio.run(main())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_request_that_fails_for_want_of_descriptors_is_answered_so_and_logged_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def short(_request: web.Request) -> web.Response:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/proc/1/stat")
+
+    async def main() -> None:
+        async with running({"GET /short": short}, server_context()) as server, peer(server) as one:
+            for _time in range(3):
+                await one.send("GET /short HTTP/1.1", "Host: x")
+                status, _headers, body = await one.answer()
+                assert (status, b"Too many open files" in body) == (503, True)
+
+    asyncio.run(main())
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("tried again later") == 1
+
+
 # -- Unix sockets ------------------------------------------------------------------------------------------------------
 
 
@@ -430,7 +489,8 @@ def serve_while(path: Path, act: Callable[[], object]) -> object:
     """What `act` gives in another thread while a server answers on the socket."""
 
     async def who(request: web.Request) -> web.Response:
-        return json_answer(peer_pid(request))
+        asker = listener.peer(request)
+        return json_answer(asker and asker.pid)
 
     async def main() -> object:
         server = Listener({"GET /who": who}, UnixPath(path, 0o666))
@@ -453,7 +513,7 @@ def test_a_second_server_is_refused_and_a_dead_ones_socket_replaced(tmp_path: Pa
     path = tmp_path / "socket"
 
     def second() -> None:
-        with pytest.raises(AlreadyServed, match=str(path)):
+        with pytest.raises(CannotListen, match=str(path)):
             serve_while(path, lambda: None)
         assert local_api.ask(path, "GET", "/who")[0] == 200
 

@@ -13,17 +13,17 @@ from mpsd.platform.local_api import NotRunning
 
 def test_nobody_there_names_the_socket_and_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "mpsd.sock"
-    with pytest.raises(NotRunning, match=f"nobody answers on {path}; start it with `mpsd up`"):
+    with pytest.raises(NotRunning, match=f"no process answers on {path}; start it with `mpsd up`"):
         local_api.ask(path, "GET", "/v1/node")
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    with pytest.raises(NotRunning, match="nobody answers"):
+    with pytest.raises(NotRunning, match="no process answers"):
         local_api.ask(path, "GET", "/v1/node")
 
 
 def test_a_run_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(NotRunning, match=f"{tmp_path / 'file'} is no folder; name mpsd's"):
+    with pytest.raises(NotRunning, match=f"{tmp_path / 'file'} is not a directory; select mpsd's"):
         local_api.ask(tmp_path / "file" / "mpsd.sock", "GET", "/v1/node")
 
 
@@ -51,7 +51,7 @@ def test_an_agent_that_ends_in_the_middle_of_an_answer_is_not_running(tmp_path: 
 
         answering = threading.Thread(target=answer_half)
         answering.start()
-        with pytest.raises(NotRunning, match="went away"):
+        with pytest.raises(NotRunning, match="mpsd closed the connection"):
             local_api.ask(path, "GET", "/v1/node")
         answering.join()
 
@@ -71,7 +71,7 @@ def test_an_agent_with_a_full_queue_is_given_up(tmp_path: Path) -> None:
         server.bind(str(path))
         server.listen(0)
         first.connect(str(path))
-        with pytest.raises(TimeoutError, match=f"mpsd takes no more questions on {path}; see its log"):
+        with pytest.raises(TimeoutError, match=f"mpsd accepts no more requests on {path}; see its log"):
             local_api.ask(path, "GET", "/v1/node", timeout_s=0.2)
 
 

@@ -84,13 +84,14 @@ def test_a_process_whose_first_thread_has_ended_is_alive() -> None:
         found = processes.identity_of(process.pid)
         assert found
         assert processes.is_alive(found)
-        with processes.held(found) as descriptor:
-            assert descriptor is not None
-            assert not processes.has_ended(descriptor)
-            assert processes.signal_held(descriptor, signal.SIGKILL)
-            process.wait(10)
-            assert processes.has_ended(descriptor)
-            assert not processes.signal_held(descriptor, signal.SIGKILL)
+        descriptor = processes.open_pidfd(found)
+        assert descriptor is not None
+        assert not processes.has_ended(descriptor)
+        assert processes.signal_held(descriptor, signal.SIGKILL)
+        process.wait(10)
+        assert processes.has_ended(descriptor)
+        assert not processes.signal_held(descriptor, signal.SIGKILL)
+        os.close(descriptor)
         assert processes.state_of(found) == ""
 
 

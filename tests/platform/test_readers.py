@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from mpsd.platform.rules.readers import (
     KEPT_S,
-    MAY_READ,
     NOT_KNOWN,
+    ReaderVerdict,
     User,
     Verdicts,
     access_review,
@@ -18,11 +18,11 @@ from mpsd.platform.rules.readers import (
     bearer_token,
     is_allowed,
     is_own_host,
-    no_right,
     reviewed_user,
     token_review,
 )
 
+MAY_READ = ReaderVerdict(200)
 TOKEN = "eyJhbGciOi.secret.token"
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -138,13 +138,13 @@ def test_who_is_both_allowed_and_denied_may_not_read() -> None:
 
 
 def test_a_refusal_names_the_user_the_path_and_the_remedy() -> None:
-    verdict = no_right(User("system:serviceaccount:m:prometheus"), "/metrics")
+    verdict = User("system:serviceaccount:m:prometheus").verdict("/metrics", allowed=False)
     assert verdict.status == 403
     assert "system:serviceaccount:m:prometheus may not get /metrics" in verdict.reason
     assert "mpsd-reader" in verdict.reason
 
 
-@pytest.mark.parametrize("verdict", [MAY_READ, NOT_KNOWN, no_right(User("a"), "/metrics")])
+@pytest.mark.parametrize("verdict", [MAY_READ, NOT_KNOWN, User("a").verdict("/metrics", allowed=False)])
 def test_an_answer_counts_for_a_minute_from_when_it_was_asked_and_no_longer(verdict: Any) -> None:
     verdicts = Verdicts()
     assert verdicts.known(TOKEN, "/metrics", 100.0) is None

@@ -15,12 +15,13 @@ from aiohttp import web
 
 from mpsd.platform import readers
 from mpsd.platform.certificates import Pair, issue, new_authority
-from mpsd.platform.kube import Kube, Object, Resource, open_kube
+from mpsd.platform.event_loop import until
+from mpsd.platform.kube import Kube, Object, Resource
+from mpsd.platform.kube_access import open_kube
 from mpsd.platform.listener import Handler
-from mpsd.platform.readers import ReadersPort, Reviewer, token_reviewer
-from mpsd.platform.rules.readers import KEPT_S, MAY_READ, ReaderVerdict
+from mpsd.platform.readers import ReadersPort, TokenReviewer
+from mpsd.platform.rules.readers import KEPT_S, ReaderVerdict
 from mpsd.platform.settings import CannotListen, ListenAddress
-from mpsd.platform.waiting import until
 from tests.simulated_api import SimulatedApi, simulated_api
 
 HOME, AWAY = ListenAddress("127.0.0.1", 0), ListenAddress("0.0.0.0", 0)
@@ -93,7 +94,7 @@ async def _token(kube: Kube, name: str) -> str:
 
 @asynccontextmanager
 async def serving(
-    *addresses: ListenAddress, reviewer: Reviewer | None = None, certificate: Path | None = None
+    *addresses: ListenAddress, reviewer: TokenReviewer | None = None, certificate: Path | None = None
 ) -> AsyncIterator[list[int]]:
     """The ports, in the order of the addresses."""
     with structlog.testing.capture_logs() as lines:
@@ -135,7 +136,7 @@ def test_a_web_page_that_lets_its_name_point_here_reads_nothing(host: str) -> No
 
 def test_who_shows_no_token_is_asked_for_one(api: Api) -> None:
     async def main() -> None:
-        async with serving(AWAY, reviewer=token_reviewer(api.kubeconfig)) as (port,):
+        async with serving(AWAY, reviewer=TokenReviewer(api.kubeconfig)) as (port,):
             status, said = await get(f"https://127.0.0.1:{port}/metrics")
             assert status == 401
             assert "Authorization: Bearer TOKEN" in said
@@ -146,7 +147,7 @@ def test_who_shows_no_token_is_asked_for_one(api: Api) -> None:
 
 def test_a_token_of_nobody_is_refused(api: Api) -> None:
     async def main() -> None:
-        async with serving(AWAY, reviewer=token_reviewer(api.kubeconfig)) as (port,):
+        async with serving(AWAY, reviewer=TokenReviewer(api.kubeconfig)) as (port,):
             assert (await get(f"https://127.0.0.1:{port}/metrics", "made-up"))[0] == 401
             assert (await get(f"https://127.0.0.1:{port}/metrics", api.reader + "x"))[0] == 401
 
@@ -155,7 +156,7 @@ def test_a_token_of_nobody_is_refused(api: Api) -> None:
 
 def test_who_has_no_right_is_told_which_and_how_to_get_it(api: Api) -> None:
     async def main() -> None:
-        async with serving(AWAY, reviewer=token_reviewer(api.kubeconfig)) as (port,):
+        async with serving(AWAY, reviewer=TokenReviewer(api.kubeconfig)) as (port,):
             status, said = await get(f"https://127.0.0.1:{port}/metrics", api.other)
             assert status == 403
             assert "system:serviceaccount:default:other may not get /metrics" in said
@@ -166,7 +167,7 @@ def test_who_has_no_right_is_told_which_and_how_to_get_it(api: Api) -> None:
 
 def test_who_has_the_right_to_a_path_reads_it_and_no_other(api: Api) -> None:
     async def main() -> None:
-        async with serving(AWAY, reviewer=token_reviewer(api.kubeconfig)) as (port,):
+        async with serving(AWAY, reviewer=TokenReviewer(api.kubeconfig)) as (port,):
             assert await get(f"https://127.0.0.1:{port}/metrics", api.reader) == (200, "mpsd_gpus 2\n")
             assert (await get(f"https://127.0.0.1:{port}/v1/node", api.reader))[0] == 403
 
@@ -175,7 +176,7 @@ def test_who_has_the_right_to_a_path_reads_it_and_no_other(api: Api) -> None:
 
 def test_without_tls_nobody_is_served_where_others_get_in(api: Api) -> None:
     async def main() -> None:
-        async with serving(AWAY, reviewer=token_reviewer(api.kubeconfig)) as (port,):
+        async with serving(AWAY, reviewer=TokenReviewer(api.kubeconfig)) as (port,):
             with pytest.raises(aiohttp.ClientError):
                 await get(f"http://127.0.0.1:{port}/metrics", api.reader)
 
@@ -188,7 +189,7 @@ def test_while_the_api_server_is_away_nobody_new_is_let_in_and_the_log_says_so(t
         reader, _other = asyncio.run(_accounts(kubeconfig))
 
         async def main() -> None:
-            async with serving(AWAY, reviewer=token_reviewer(kubeconfig)) as (port,):
+            async with serving(AWAY, reviewer=TokenReviewer(kubeconfig)) as (port,):
                 url = f"https://127.0.0.1:{port}"
                 await asyncio.to_thread(server.stop)
                 with structlog.testing.capture_logs() as lines:
@@ -213,7 +214,7 @@ class Counting:
 
     async def review(self, token: str, path: str, /) -> ReaderVerdict:
         self.asked.append(path)
-        return MAY_READ
+        return ReaderVerdict(200)
 
     def close(self) -> None:
         pass
@@ -240,7 +241,7 @@ def test_the_api_server_is_asked_once_a_minute_for_a_token_and_a_path(monkeypatc
 
 def test_who_makes_tokens_up_by_the_dozen_keeps_no_reader_from_being_asked_about(api: Api) -> None:
     async def main() -> None:
-        reviewer = token_reviewer(api.kubeconfig)
+        reviewer = TokenReviewer(api.kubeconfig)
         try:
             made_up = [reviewer.review(f"made-up-{number}", "/metrics") for number in range(40)]
             *others, verdict = await asyncio.gather(*made_up, reviewer.review(api.reader, "/metrics"))
@@ -257,7 +258,7 @@ def test_no_token_is_in_any_line_of_the_log_or_any_answer(api: Api, tmp_path: Pa
 
     async def main() -> None:
         with structlog.testing.capture_logs() as lines:
-            async with serving(AWAY, reviewer=token_reviewer(api.kubeconfig)) as (port,):
+            async with serving(AWAY, reviewer=TokenReviewer(api.kubeconfig)) as (port,):
                 url = f"https://127.0.0.1:{port}/metrics"
                 said.extend([(await get(url, token))[1] for token in (api.reader, api.other, "made-up-token")])
                 await asyncio.to_thread(api.server.stop)
@@ -275,7 +276,7 @@ def test_no_token_is_in_any_line_of_the_log_or_any_answer(api: Api, tmp_path: Pa
 
 def test_the_same_routes_are_on_every_address_each_by_its_own_rule(api: Api) -> None:
     async def main() -> None:
-        async with serving(HOME, AWAY, reviewer=token_reviewer(api.kubeconfig)) as (home, away):
+        async with serving(HOME, AWAY, reviewer=TokenReviewer(api.kubeconfig)) as (home, away):
             assert (await get(f"http://127.0.0.1:{home}/metrics"))[0] == 200
             assert (await get(f"https://127.0.0.1:{away}/metrics"))[0] == 401
 
@@ -310,7 +311,7 @@ def test_a_stream_ends_so_that_who_may_read_is_asked_again(monkeypatch: pytest.M
 
 def test_an_address_that_others_reach_is_not_opened_where_nobody_can_be_asked() -> None:
     async def main() -> None:
-        with pytest.raises(CannotListen, match="nobody to ask"):
+        with pytest.raises(CannotListen, match="no API server reviews"):
             async with serving(HOME, AWAY):
                 pass
 

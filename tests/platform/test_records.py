@@ -43,7 +43,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))  # the first part of it is t
 try:
     records.write(Path(sys.argv[1]), ["much"] * 100)
 except OSError as error:
-    print(error.strerror)
+    print(error)
 """
 
 
@@ -53,7 +53,7 @@ def test_a_value_that_does_not_fit_is_an_error_and_leaves_the_one_before(tmp_pat
     said = subprocess.run(
         [sys.executable, "-c", _WRITES_TOO_MUCH, str(path)], capture_output=True, text=True, check=True, timeout=30
     )
-    assert said.stdout == "File too large\n"
+    assert said.stdout == f"[Errno 27] File too large: '{path}'\n"
     assert records.read(path, ProcessIdentity) == DAEMON
     assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
 
@@ -63,3 +63,18 @@ def test_a_write_that_was_interrupted_does_not_hinder_the_next(tmp_path: Path) -
     (tmp_path / ".record.json.new").write_text('{"half')
     records.write(path, DAEMON)
     assert records.read(path, ProcessIdentity) == DAEMON
+
+
+def test_a_record_with_any_bit_flipped_or_cut_off_anywhere_is_unreadable_or_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    records.write(path, DAEMON)
+    sound = path.read_bytes()
+    damaged = [sound[:length] for length in range(len(sound))]
+    for at, bit in ((at, bit) for at in range(len(sound)) for bit in range(8)):
+        damaged.append(sound[:at] + bytes([sound[at] ^ (1 << bit)]) + sound[at + 1 :])
+    for content in damaged:
+        path.write_bytes(content)
+        try:
+            assert records.read(path, ProcessIdentity) == DAEMON, content
+        except records.UnreadableRecord:
+            continue

@@ -33,7 +33,7 @@ def test_simulating_nothing_is_refused_and_not_taken_for_real_gpus(nothing: str)
 def test_the_longest_run_directory_still_holds_the_sockets_of_every_domain() -> None:
     longest = "/" + 63 * "r"
     chosen = settings(run_directory=longest, environment={})
-    assert len(str(chosen.domain("gpu0-1-2-3-4-5-6-7").longest_socket())) == 107
+    assert len(str(chosen.domain("gpu0-1-2-3-4-5-6-7").longest_socket)) == 107
     with pytest.raises(InvalidInput, match="run"):
         settings(run_directory=longest + "r", environment={})
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from mpsd.platform.waiting import until
+from mpsd.platform.event_loop import until
 
 
 def test_a_wait_ends_when_it_is_so() -> None:

@@ -96,40 +96,39 @@ def test_an_anchor_ends_with_its_document() -> None:
     assert [found.rule for found in problems("a: &a 1\n---\nb: *a\n")] == ["yaml-alias-unknown"]
 
 
-@pytest.mark.parametrize(
-    ("text", "rule", "where", "remedy"),
-    [
-        ("a: 1\n\tb: 2\n", "yaml-syntax", "line 2, column 1", "indent with spaces"),
-        ("a: [1, 2\n", "yaml-syntax", "line 2, column 1", "check quotes, brackets, colons and indentation there"),
-        ("a: b: c\n", "yaml-syntax", "line 1, column 5", "check quotes, brackets, colons and indentation there"),
-        ("a: 1\nb: 2\na: 3\n", "yaml-duplicate-key", "line 3, column 1", "keep one of the two"),
-        ("{1: a, '1': b}", "yaml-duplicate-key", "line 1, column 8", "keep one of the two"),
-        ("? [a]\n: b\n", "yaml-key", "line 1, column 3", "write a word in front of the colon"),
-        ("null: b\n", "yaml-key", "line 1, column 1", "write a word in front of the colon"),
-        ("a: &a [*a]\n", "yaml-alias-recursive", "line 1, column 8", "write out what is meant"),
-        ("&a {x: {y: *a}}\n", "yaml-alias-recursive", "line 1, column 12", "write out what is meant"),
-        ("a: *b\n", "yaml-alias-unknown", "line 1, column 4", "write &b before what it stands for"),
-        ("a: &a 1\nb: &a 2\n", "yaml-anchor-twice", "line 2, column 4", "give the second another name"),
-        ("a: ! 7\n", "yaml-tag", "line 1, column 4", "write text in quotes"),
-        ("a: !!str [b]\n", "yaml-tag", "line 1, column 4", "remove the tag"),
-        ("a: !!map b\n", "yaml-tag", "line 1, column 4", "remove the tag"),
-        ("a: {<<: 1}\n", "yaml-merge", "line 1, column 9", "let << name a mapping"),
-        ("a: !!python/object/apply:os.system [ls]\n", "yaml-tag", "line 1, column 4", "remove it"),
-        ("a: !mine 1\n", "yaml-tag", "line 1, column 4", "remove it"),
-        ("a: !!binary aGk=\n", "yaml-tag", "line 1, column 4", "remove it"),
-        ("a: .nan\n", "yaml-number", "line 1, column 4", "write a finite number"),
-        ("a: -.inf\n", "yaml-number", "line 1, column 4", "write a finite number"),
-        ("a: 1.0e+999\n", "yaml-number", "line 1, column 4", "write a finite number"),
-        ("a: 1\nb: \x00\n", "control-character", "line 2, column 4", "remove it"),
-        (b"a: 1\nb: \xff\n", "not-utf-8", "line 2, column 4", "save the file as UTF-8"),
-        ("é: ".encode("utf-16"), "not-utf-8", "line 1, column 1", "save the file as UTF-8"),
-    ],
+BROKEN: tuple[tuple[str | bytes, str, str], ...] = (
+    ("a: 1\n\tb: 2\n", "yaml-syntax", "line 2, column 1"),
+    ("a: [1, 2\n", "yaml-syntax", "line 2, column 1"),
+    ("a: b: c\n", "yaml-syntax", "line 1, column 5"),
+    ("a: 1\nb: 2\na: 3\n", "yaml-duplicate-key", "line 3, column 1"),
+    ("{1: a, '1': b}", "yaml-duplicate-key", "line 1, column 8"),
+    ("? [a]\n: b\n", "yaml-key", "line 1, column 3"),
+    ("null: b\n", "yaml-key", "line 1, column 1"),
+    ("a: &a [*a]\n", "yaml-alias-recursive", "line 1, column 8"),
+    ("&a {x: {y: *a}}\n", "yaml-alias-recursive", "line 1, column 12"),
+    ("a: *b\n", "yaml-alias-unknown", "line 1, column 4"),
+    ("a: &a 1\nb: &a 2\n", "yaml-anchor-twice", "line 2, column 4"),
+    ("a: ! 7\n", "yaml-tag", "line 1, column 4"),
+    ("a: !!str [b]\n", "yaml-tag", "line 1, column 4"),
+    ("a: !!map b\n", "yaml-tag", "line 1, column 4"),
+    ("a: {<<: 1}\n", "yaml-merge", "line 1, column 9"),
+    ("a: !!python/object/apply:os.system [ls]\n", "yaml-tag", "line 1, column 4"),
+    ("a: !mine 1\n", "yaml-tag", "line 1, column 4"),
+    ("a: !!binary aGk=\n", "yaml-tag", "line 1, column 4"),
+    ("a: .nan\n", "yaml-number", "line 1, column 4"),
+    ("a: -.inf\n", "yaml-number", "line 1, column 4"),
+    ("a: 1.0e+999\n", "yaml-number", "line 1, column 4"),
+    ("a: 1\nb: \x00\n", "control-character", "line 2, column 4"),
+    (b"a: 1\nb: \xff\n", "not-utf-8", "line 2, column 4"),
+    ("é: ".encode("utf-16"), "not-utf-8", "line 1, column 1"),
 )
-def test_what_cannot_be_read_is_a_problem_with_line_column_and_remedy(
-    text: str | bytes, rule: str, where: str, remedy: str
-) -> None:
+
+
+@pytest.mark.parametrize(("text", "rule", "where"), BROKEN)
+def test_what_cannot_be_read_is_a_problem_with_line_column_and_remedy(text: str | bytes, rule: str, where: str) -> None:
     (found,) = problems(text)
-    assert (found.rule, found.where, found.remedy) == (rule, where, remedy)
+    assert (found.rule, found.where) == (rule, where)
+    assert found.remedy
 
 
 def test_all_duplicate_keys_of_a_file_are_said_at_once() -> None:

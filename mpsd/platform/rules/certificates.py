@@ -63,10 +63,6 @@ class SecretView:
     following_trusted_since: float | None = None
     held: bool = False
 
-    @property
-    def trusted(self) -> frozenset[str]:
-        return frozenset(one.id for one in (self.authority, self.following, self.former) if one)
-
 
 class CertificateStep(StrEnum):
     """One change of the Secret; what is to be done next is asked again after it."""
@@ -84,11 +80,17 @@ def next_step(seen: SecretView, names: frozenset[str], lives: Lives, now: float)
     if seen.authority is None:
         return CertificateStep.BRING_BACK if seen.held else CertificateStep.START
     expired = now >= seen.authority.not_after
-    if seen.following and (expired or _settled(seen, lives, now)):
+    since = seen.following_trusted_since
+    settled = since is not None and now >= since + lives.settle_s and seen.former is None
+    if seen.following and (expired or settled):
         return CertificateStep.SWITCH
     if expired:
         return CertificateStep.START
-    if _serving_is_due(seen.authority, seen.serving, names, lives, now):
+    if seen.serving is None or seen.serving.signed_by != seen.authority.id or not names <= seen.serving.names:
+        return CertificateStep.ISSUE
+    # What ends with its authority cannot be bettered by asking that authority again.
+    due_at = seen.serving.not_after - lives.serving_s / _LAST_PART
+    if seen.serving.not_after < seen.authority.not_after and now >= due_at:
         return CertificateStep.ISSUE
     if seen.former:
         return CertificateStep.FORGET if now >= seen.former_until else None  # one rotation at a time
@@ -97,25 +99,10 @@ def next_step(seen: SecretView, names: frozenset[str], lives: Lives, now: float)
     return None
 
 
-def _settled(seen: SecretView, lives: Lives, now: float) -> bool:
-    since = seen.following_trusted_since
-    return since is not None and now >= since + lives.settle_s and seen.former is None
-
-
-def _serving_is_due(
-    authority: Authority, serving: Serving | None, names: frozenset[str], lives: Lives, now: float
-) -> bool:
-    if serving is None or serving.signed_by != authority.id or not names <= serving.names:
-        return True
-    # What ends with its authority cannot be bettered by asking that authority again.
-    return serving.not_after < authority.not_after and now >= serving.not_after - lives.serving_s / _LAST_PART
-
-
-# How the webhook tells when its own certificate ends, for whom may not read the Secret that it is in.
+# How the webhook reports when its own certificate ends, for whom may not read the Secret that it is in.
 #
-# Of replicas that serve different certificates the earliest end stands there. Whoever serves one that ends
-# earlier puts it there; whoever serves a later one does so once, and then hourly, for the one that said the earlier may
-# be gone.
+# Of replicas that serve different certificates the annotation has the earliest end. A replica whose own ends earlier
+# writes it; one whose own ends later does so once, and then hourly, because the one with the earlier end may be gone.
 
 ANNOTATION = "mpsd.io/serving-certificate"  # from when until when, with a slash between, as ISO 8601 writes an interval
 AGAIN_S = 3600.0
@@ -129,21 +116,12 @@ class Validity:
     ends_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Stood:
-    """When a replica last saw its own there, whoever wrote it."""
-
-    own: Validity
-    at: float
-
-
-def must_say(there: Validity | None, own: Validity, last: Stood | None, now: float) -> bool:
-    """Whether to put our own there. there: None where nothing is that can be read. last: None for never."""
+def must_write(there: Validity | None, own: Validity, last: tuple[Validity, float] | None, now: float) -> bool:
+    """Whether to write our own. there: None where nothing can be read. last: our own as it last stood there, whoever
+    wrote it, and when that was; None for never."""
     if there is None or own.ends_at < there.ends_at:
         return True
-    if own.ends_at == there.ends_at:
-        return False
-    return last is None or last.own != own or now >= last.at + AGAIN_S
+    return own.ends_at != there.ends_at and (last is None or last[0] != own or now >= last[1] + AGAIN_S)
 
 
 def annotation(validity: Validity) -> str:
@@ -151,13 +129,13 @@ def annotation(validity: Validity) -> str:
 
 
 def read_annotation(configuration: Mapping[str, Any]) -> Validity | None:
-    """Of a webhook configuration; None where it says nothing that can be read."""
+    """Of a webhook configuration; None where nothing can be read."""
     metadata = configuration.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-    said = annotations.get(ANNOTATION) if isinstance(annotations, dict) else None
-    if not isinstance(said, str):
-        return None
-    begins_at, ends_at = map(seconds, said.partition("/")[::2])
-    if begins_at is None or ends_at is None or ends_at <= begins_at:
-        return None
-    return Validity(begins_at, ends_at)
+    written = annotations.get(ANNOTATION) if isinstance(annotations, dict) else None
+    ends = [seconds(part) for part in written.split("/", 1)] if isinstance(written, str) else []
+    match ends:
+        case [float(begins_at), float(ends_at)] if begins_at < ends_at:
+            return Validity(begins_at, ends_at)
+        case _:
+            return None

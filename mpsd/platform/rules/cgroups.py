@@ -15,39 +15,25 @@ The forms that are read, of kubelet's own code and of what people saw on nodes:
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 _UID = r"(?P<uid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
-_SLICE = re.compile(rf"(?:.*-)?kubepods(?:-burstable|-besteffort)?-pod{_UID}\.slice(?P<container>:.*)?", re.DOTALL)
+_SLICE = re.compile(rf"(?:.*-)?kubepods(?:-burstable|-besteffort)?-pod{_UID}\.slice(?::.*)?", re.DOTALL)
 _FOLDER = re.compile(rf"pod{_UID}")
 _PARENTS = frozenset({"kubepods", "burstable", "besteffort", ".."})
-_CONTAINER = re.compile(r":?(?:[a-z]+(?:-[a-z]+)*[-:])?(?P<id>[0-9a-f]{64})(?:\.scope)?")
-_MONITOR = "crio-conmon-"  # watches a container of CRI-O from outside
 _REMOVED = " (deleted)"  # what the kernel puts behind a cgroup that is gone while a process of it ends
 
 
-@dataclass(frozen=True, slots=True)
-class PodCgroup:
-    """uid: of the pod, in the API's form; of a static pod, 32 hexadecimal digits (NodePod.static_uid).
-
-    container_id: empty where the process is in none of the pod's containers.
-    """
-
-    uid: str
-    container_id: str
-
-
-def pod_of_cgroup(text: str, node: str = "") -> PodCgroup | None:
+def pod_of_cgroup(text: str, node: str = "") -> str | None:
     """The pod in the text of /proc/PID/cgroup (v1 or v2); None for a process of the host, or one nobody can place.
 
+    It is the pod's uid in the API's form; of a static pod, 32 hexadecimal digits (NodePod.static_uid).
     node: the cgroup that this node lives in, where it is a container itself (`node_cgroup`). Where the hierarchies of
     v1 name different pods, none is believed.
     """
-    found = [pod for pod in (_pod(path.removeprefix(node)) for path in _paths(text)) if pod]
-    if len({pod.uid for pod in found}) != 1:
-        return None
-    return next((pod for pod in found if pod.container_id), found[0])
+    found = {uid for cgroup in cgroups_in(text) if (uid := _outermost_pod(cgroup.path.removeprefix(node)))}
+    return found.pop() if len(found) == 1 else None
 
 
 def node_cgroup(own: str) -> str:
@@ -55,8 +41,8 @@ def node_cgroup(own: str) -> str:
 
     Where the agent is in a pod of a node that is in a pod, and sees the whole path, its own pod is the innermost.
     """
-    for path in _paths(own):
-        steps = path.split("/")
+    for cgroup in cgroups_in(own):
+        steps = cgroup.path.split("/")
         pods = [position for position in range(len(steps)) if _uid(steps, position)]
         if len(pods) > 1:
             outer = pods[-2]
@@ -86,19 +72,11 @@ def cgroups_in(text: str) -> list[Cgroup]:
     return [Cgroup(controllers, path.removesuffix(_REMOVED)) for controllers, path in lines]
 
 
-def _paths(text: str) -> list[str]:
-    return [cgroup.path for cgroup in cgroups_in(text)]
-
-
-def _pod(path: str) -> PodCgroup | None:
+def _outermost_pod(path: str) -> str:
+    """Its uid; empty where the path leads into no pod."""
     steps = path.split("/")
-    for position, step in enumerate(steps):
-        uid = _uid(steps, position)
-        if uid:
-            joined = _SLICE.fullmatch(step)
-            beside = joined["container"] if joined else None
-            return PodCgroup(uid, _container(beside or "/".join(steps[position + 1 : position + 2])))
-    return None
+    uids = (_uid(steps, position) for position in range(len(steps)))
+    return next(filter(None, uids), "")
 
 
 def _uid(steps: list[str], position: int) -> str:
@@ -108,11 +86,6 @@ def _uid(steps: list[str], position: int) -> str:
     if found is None and position and steps[position - 1] in _PARENTS:
         found = _FOLDER.fullmatch(step)
     return found["uid"].replace("_", "-") if found else ""
-
-
-def _container(step: str) -> str:
-    found = _CONTAINER.fullmatch(step)
-    return found["id"] if found and not step.startswith(_MONITOR) else ""
 
 
 # Which container without Kubernetes a process is in, by its cgroup.
@@ -146,3 +119,27 @@ def _innermost(cgroup: Cgroup, homes: Mapping[str, Collection[Cgroup]]) -> str |
     deepest = max((length for length, _owner in around), default=0)
     owners = [owner for length, owner in around if length == deepest]
     return owners[0] if len(owners) == 1 else None
+
+
+# The cgroup that mpsd makes for a program of this machine.
+
+_OF_PROGRAM = "mpsd-"
+
+
+def program_cgroup(text: str, hierarchy: str, grant: str, is_roots: Callable[[str], bool]) -> Cgroup | None:
+    """The cgroup to make for the program that has this text in /proc/PID/cgroup; None where it is not to be seen there.
+
+    It lies below the deepest one of the program's own that belongs to root, with all above it: so their limits stay in
+    force, and in v2, where who moves a process must be allowed to write to the cgroup above both, only root moves
+    anybody out. It lies beside the cgroup of another grant, not in it. hierarchy: one controller of it; empty for v2.
+    """
+    found = next((one for one in cgroups_in(text) if hierarchy in one.hierarchy.split(",")), None)
+    steps = [step for step in found.path.split("/") if step] if found else []
+    if found is None or ".." in steps:
+        return None
+    above = ""
+    for step in steps:
+        if step.startswith(_OF_PROGRAM) or not is_roots(f"{above}/{step}"):
+            break
+        above += f"/{step}"
+    return Cgroup(found.hierarchy, f"{above}/{_OF_PROGRAM}{grant}")

@@ -10,29 +10,16 @@ from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.pod import Pod, read_pod
 from mpsd.model.problem import Problem, printable, shown, shown_name
 
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """The API groups that a kind with a pod in it comes from, and the steps to the pod."""
-
-    groups: frozenset[str]
-    steps: tuple[str, ...]
-
-
 _CORE, _BATCH, _APPS = frozenset({""}), frozenset({"batch"}), frozenset({"apps", "extensions"})
 _TEMPLATE = ("spec", "template")
-_KINDS: Mapping[str, _Kind] = {
-    "Pod": _Kind(_CORE, ()),
-    "PodTemplate": _Kind(_CORE, ("template",)),
-    "ReplicationController": _Kind(_CORE, _TEMPLATE),
-    "Job": _Kind(_BATCH, _TEMPLATE),
-    "CronJob": _Kind(_BATCH, ("spec", "jobTemplate", *_TEMPLATE)),
-    "Deployment": _Kind(_APPS, _TEMPLATE),
-    "StatefulSet": _Kind(_APPS, _TEMPLATE),
-    "DaemonSet": _Kind(_APPS, _TEMPLATE),
-    "ReplicaSet": _Kind(_APPS, _TEMPLATE),
+_KINDS = {  # with a pod: the API groups that the kind comes from, and the steps to the pod
+    "Pod": (_CORE, ()),
+    "PodTemplate": (_CORE, ("template",)),
+    "ReplicationController": (_CORE, _TEMPLATE),
+    "Job": (_BATCH, _TEMPLATE),
+    "CronJob": (_BATCH, ("spec", "jobTemplate", *_TEMPLATE)),
+    **dict.fromkeys(("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"), (_APPS, _TEMPLATE)),
 }
-_READ = f"{', '.join(_KINDS)} of Kubernetes itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,33 +72,28 @@ def read_object(thing: object, namespace: str = "") -> KubernetesObject:
         return KubernetesObject("(not an object)", namespace, None, (problem,))
     shape = FieldReader()
     kind = shape.text(thing, "kind", "")
-    shape.problems.extend(_no_single_object(kind, thing))
-    pod = _pod(shape, kind, thing)
-    found = thing.get("metadata")
+    if thing.get("kind") in (None, ""):
+        shape.problems.append(Problem("field-missing", "kind", "", "is missing", "add it, such as kind: Pod"))
+    if kind == "List" or (kind.endswith("List") and "items" in thing):
+        value, remedy = shown(thing.get("items")), "write the items as a list of objects"
+        shape.problems.append(Problem("wrong-type", "items", value, "is not one object", remedy))
+    version, found = thing.get("apiVersion"), thing.get("metadata")
+    group = version.rpartition("/")[0] if isinstance(version, str) else None  # None: it names no version
+    holds_pod = kind in _KINDS and (group is None or group in _KINDS[kind][0])
+    pod = _pod(shape, kind, thing) if holds_pod else None
     metadata = found if isinstance(found, dict) else {}
     place = namespace or _text(metadata, "namespace") or ("default" if kind in _KINDS else "")
+    generated = _text(metadata, "generateName")
+    own = _text(metadata, "name") or (f"{generated}*" if generated else "(no name)")
+    name = f"{printable(kind) or '(no kind)'} {f'{place}/' if place else ''}{own}"
     if shape.too_many:
-        return KubernetesObject(_name(kind, place, metadata), place, None, (shape.too_many,))
-    unread = "" if pod else _unread(kind, thing)
-    return KubernetesObject(_name(kind, place, metadata), place, pod, tuple(shape.problems), unread)
-
-
-def _no_single_object(kind: str, thing: Fields) -> Iterator[Problem]:
-    if thing.get("kind") in (None, ""):
-        yield Problem("field-missing", "kind", "", "is missing", "add it, such as kind: Pod")
-    if kind == "List" or (kind.endswith("List") and "items" in thing):
-        value = shown(thing.get("items"))
-        yield Problem("wrong-type", "items", value, "is not one object", "write the items as a list of objects")
+        return KubernetesObject(name, place, None, (shape.too_many,))
+    return KubernetesObject(name, place, pod, tuple(shape.problems), "" if holds_pod else _unread(kind, group, version))
 
 
 def _pod(shape: FieldReader, kind: str, thing: Fields) -> Pod | None:
-    """The pod at the end of the kind's steps; None where the kind has none or something on the way is missing."""
-    known = _KINDS.get(kind)
-    group = _group(thing)
-    if known is None or (group is not None and group not in known.groups):
-        return None
     path, fields = "", thing
-    for step in known.steps:
+    for step in _KINDS[kind][1]:
         inner = shape.needed(fields, step, path)
         if inner is None:
             return None
@@ -119,33 +101,20 @@ def _pod(shape: FieldReader, kind: str, thing: Fields) -> Pod | None:
     return read_pod(shape, fields, path)
 
 
-def _group(thing: Fields) -> str | None:
-    """The API group of an object; None where it names no version."""
-    version = thing.get("apiVersion")
-    return version.rpartition("/")[0] if isinstance(version, str) else None
+def _unread(kind: str, group: str | None, version: object) -> str:
+    """What is reported of a kind that somebody else has made, and that may make pods.
 
-
-def _unread(kind: str, thing: Fields) -> str:
-    """What is said of a kind that somebody else has made, and that may make pods."""
-    known, group = _KINDS.get(kind), _group(thing)
-    if (known and (group is None or group in known.groups)) or _is_of_kubernetes(kind, group):
+    Whatever else Kubernetes itself has, by its group, holds no pods.
+    """
+    is_of_kubernetes = group is not None and (
+        "." not in group or (group.endswith(".k8s.io") and not group.endswith(".x-k8s.io"))
+    )
+    if is_of_kubernetes and kind not in _KINDS:
         return ""
-    version = printable(str(thing.get("apiVersion") or "no apiVersion"))
-    return f"mpsd does not know {printable(kind)} of {version}, and has looked for no pods in it; it reads {_READ}"
-
-
-def _is_of_kubernetes(kind: str, group: str | None) -> bool:
-    """Whether Kubernetes itself has such a group, and this kind of it holds no pods, as all those not in `_KINDS`."""
-    if kind in _KINDS or group is None:
-        return False
-    return "." not in group or (group.endswith(".k8s.io") and not group.endswith(".x-k8s.io"))
-
-
-def _name(kind: str, place: str, metadata: Fields) -> str:
-    """The object as a person names it, such as `Job default/mps-sample`, whatever its metadata holds."""
-    own, generated = _text(metadata, "name"), _text(metadata, "generateName")
-    name = own or (f"{generated}*" if generated else "(no name)")
-    return f"{printable(kind) or '(no kind)'} {f'{place}/' if place else ''}{name}"
+    return (
+        f"mpsd does not know {printable(kind)} of {printable(str(version or 'no apiVersion'))}, and has looked for no "
+        f"pods in it; it reads {', '.join(_KINDS)} of Kubernetes itself"
+    )
 
 
 def _text(fields: Fields, key: str) -> str:
@@ -159,9 +128,9 @@ def _text(fields: Fields, key: str) -> str:
 
 LABELS = ("ack.node.gpu.schedule=mps", "mpsd.io/share=mps")  # of nodes that mpsd's DaemonSets run on; any of them does
 UNKNOWN_ADDRESS = "unknown"
+_LONGEST_LABEL = 120  # characters of a label or taint that are shown
 _CORDONED = "node.kubernetes.io/unschedulable"  # the taint that comes with `kubectl cordon`
-_KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
-_SAID_OTHERWISE = frozenset({_CORDONED, "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
+_REPORTED_OTHERWISE = frozenset({_CORDONED, "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +140,7 @@ class Taint:
     effect: str
 
     def __str__(self) -> str:
-        return printable(f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}", 120)
+        return printable(f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}", _LONGEST_LABEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,31 +163,25 @@ def read_kubernetes_node(thing: object) -> KubernetesNode:
     """The Node in a decoded object of the API, whatever that holds."""
     fields: Fields = thing if isinstance(thing, dict) else {}
     shape = FieldReader()
-    metadata = shape.mapping(fields, "metadata", "")
-    spec, status = shape.mapping(fields, "spec", ""), shape.mapping(fields, "status", "")
+    metadata, spec, status = (shape.mapping(fields, part, "") for part in ("metadata", "spec", "status"))
     conditions = [entry for _path, entry in shape.entries(status, "conditions", "status")]
     addresses = [entry for _path, entry in shape.entries(status, "addresses", "status")]
     internal = [shape.text(one, "address", "") for one in addresses if one.get("type") == "InternalIP"]
     return KubernetesNode(
         name=shape.text(metadata, "name", "metadata"),
         labels=_texts(shape.mapping(metadata, "labels", "metadata")),
-        taints=tuple(_taints(shape, spec)),
+        taints=tuple(
+            Taint(*(shape.text(entry, key, path) for key in ("key", "value", "effect")))
+            for path, entry in shape.entries(spec, "taints", "spec")
+        ),
         cordoned=shape.flag(spec, "unschedulable", "spec"),
         ready=all(one.get("status") == "True" for one in conditions if one.get("type") == "Ready"),
         address=next(filter(None, internal), UNKNOWN_ADDRESS),
     )
 
 
-def _taints(shape: FieldReader, spec: Fields) -> Iterator[Taint]:
-    for path, entry in shape.entries(spec, "taints", "spec"):
-        yield Taint(*(shape.text(entry, key, path) for key in ("key", "value", "effect")))
-
-
 def _texts(fields: Fields) -> dict[str, str]:
     return {key: value for key, value in fields.items() if isinstance(value, str)}
-
-
-# -- what a pod wants of a node ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,19 +207,15 @@ class AffinityRequirement:
 
     def holds(self, node: KubernetesNode) -> bool:
         found = node.name if self.of_fields else node.labels.get(self.key)
-        match self.operator:
-            case "In":
-                return found in self.values
-            case "NotIn":
-                return found not in self.values
-            case "Exists":
-                return found is not None
-            case "DoesNotExist":
-                return found is None
-            case "Gt" | "Lt":
-                return _is_beyond(found, self.values, above=self.operator == "Gt")
-            case _:
-                return True
+        if self.operator in ("Gt", "Lt"):
+            try:
+                here, limit = int(found or ""), int(self.values[0])
+            except (ValueError, IndexError):
+                return False
+            return here > limit if self.operator == "Gt" else here < limit
+        is_in, is_there = found in self.values, found is not None
+        known = {"In": is_in, "NotIn": not is_in, "Exists": is_there, "DoesNotExist": not is_there}
+        return known.get(self.operator, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,21 +233,21 @@ class NodeWishes:
 
 
 def read_wishes(shape: FieldReader, spec: Fields) -> NodeWishes:
-    """spec: of a pod."""
     affinity = shape.mapping(shape.mapping(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
     required = shape.mapping(affinity, "requiredDuringSchedulingIgnoredDuringExecution", "spec.affinity.nodeAffinity")
     terms = shape.entries(required, "nodeSelectorTerms", "spec.affinity.nodeAffinity")
     return NodeWishes(
         selector=tuple(_texts(shape.mapping(spec, "nodeSelector", "spec")).items()),
-        tolerations=tuple(_tolerations(shape, spec)),
+        tolerations=tuple(
+            Toleration(
+                shape.text(entry, "key", path),
+                None if entry.get("operator") == "Exists" else shape.text(entry, "value", path),
+                shape.text(entry, "effect", path),
+            )
+            for path, entry in shape.entries(spec, "tolerations", "spec")
+        ),
         terms=tuple(tuple(_wanted(shape, term, path)) for path, term in terms),
     )
-
-
-def _tolerations(shape: FieldReader, spec: Fields) -> Iterator[Toleration]:
-    for path, entry in shape.entries(spec, "tolerations", "spec"):
-        value = None if entry.get("operator") == "Exists" else shape.text(entry, "value", path)
-        yield Toleration(shape.text(entry, "key", path), value, shape.text(entry, "effect", path))
 
 
 def _wanted(shape: FieldReader, term: Fields, path: str) -> Iterator[AffinityRequirement]:
@@ -296,14 +255,6 @@ def _wanted(shape: FieldReader, term: Fields, path: str) -> Iterator[AffinityReq
         for inner, entry in shape.entries(term, kind, path):
             key, operator = (shape.text(entry, name, inner) for name in ("key", "operator"))
             yield AffinityRequirement(key, operator, shape.texts(entry, "values", inner), kind == "matchFields")
-
-
-def _is_beyond(found: str | None, values: tuple[str, ...], *, above: bool) -> bool:
-    try:
-        here, limit = int(found or ""), int(values[0])
-    except (ValueError, IndexError):
-        return False
-    return here > limit if above else here < limit
 
 
 def kept_away(wishes: NodeWishes, node: KubernetesNode) -> str:
@@ -316,11 +267,12 @@ def kept_away(wishes: NodeWishes, node: KubernetesNode) -> str:
     if not node.ready:
         return "not ready"
     for taint in node.taints:
-        if taint.effect in _KEEPS_AWAY and taint.key not in _SAID_OTHERWISE and not wishes.tolerates(taint):
+        counts = taint.effect in {"NoSchedule", "NoExecute"} and taint.key not in _REPORTED_OTHERWISE
+        if counts and not wishes.tolerates(taint):
             return f"taint {taint} not tolerated"
     for key, value in wishes.selector:
         if node.labels.get(key) != value:
-            return f"not {printable(f'{key}={value}', 120)}, as the pod's nodeSelector wants"
+            return f"not {printable(f'{key}={value}', _LONGEST_LABEL)}, as the pod's nodeSelector wants"
     if wishes.terms and not any(term and all(one.holds(node) for one in term) for term in wishes.terms):
         return "not what the pod's node affinity wants"
     return ""

@@ -7,14 +7,14 @@ Source: https://kubernetes.io/docs/reference/access-authn-authz/webhook/ and ...
 
 import hashlib
 import ipaddress
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 KEPT_S = 60.0  # how long an answer counts; a right that is taken away is gone by then
 _MOST_KEPT = 1024  # so that nobody fills our memory with tokens that he makes up
-_SCHEME = "bearer"
-_OWN_NAME = "localhost"
+_HOST = re.compile(r"(?:(?P<plain>[^\[\]:]+)|\[(?P<v6>[^\[\]]+)\])(?::[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,17 @@ class ReaderVerdict:
         return self.status == 200
 
 
-MAY_READ = ReaderVerdict(200)
 NO_TOKEN = ReaderVerdict(401, "a token is required; send one of Kubernetes: Authorization: Bearer TOKEN")
 NOT_KNOWN = ReaderVerdict(401, "the API server does not accept this token; send a valid one")
 TOO_MANY = ReaderVerdict(503, "too many tokens are being reviewed; try again")
 OTHER_HOST = ReaderVerdict(
     403, "this address answers to its IP address and to localhost alone, so that no web page reads it by another name"
 )
+
+
+def away(reason: str) -> ReaderVerdict:
+    """reason: why the API server could not be asked."""
+    return ReaderVerdict(503, f"the API server cannot be asked who may read this: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +52,17 @@ class User:
     groups: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-
-def lets_in(user: User) -> ReaderVerdict:
-    return replace(MAY_READ, user=user.name)
-
-
-def away(reason: str) -> ReaderVerdict:
-    """reason: why the API server could not be asked."""
-    return ReaderVerdict(503, f"the API server cannot be asked who may read this: {reason}")
-
-
-def no_right(user: User, path: str) -> ReaderVerdict:
-    remedy = f'bind it to the ClusterRole mpsd-reader, or to another with "get" on the nonResourceURL {path}'
-    return ReaderVerdict(403, f"{user.name} may not get {path}; {remedy}")
+    def verdict(self, path: str, *, allowed: bool) -> ReaderVerdict:
+        if allowed:
+            return ReaderVerdict(200, user=self.name)
+        remedy = f'bind it to the ClusterRole mpsd-reader, or to another with "get" on the nonResourceURL {path}'
+        return ReaderVerdict(403, f"{self.name} may not get {path}; {remedy}")
 
 
 def bearer_token(authorization: str) -> str:
     """The token in a header `Authorization`; empty where there is none."""
     scheme, _space, token = authorization.strip().partition(" ")
-    return token.strip() if scheme.lower() == _SCHEME else ""
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def is_own_host(host: str) -> bool:
@@ -74,23 +70,16 @@ def is_own_host(host: str) -> bool:
 
     Any other name may be one that a stranger's web page has let point here (DNS rebinding).
     """
-    name, colon, port = host.rpartition(":")
-    if not colon or "]" in port:  # no port, or the last colon is one of an IPv6 address
-        name = host
-    elif not (port.isascii() and port.isdigit()):
-        return False
-    if name.lower() == _OWN_NAME:
-        return True
-    bracketed = name.startswith("[") and name.endswith("]")
+    found = _HOST.fullmatch(host)
+    if not found or (found["plain"] or "").lower() == "localhost":
+        return found is not None
     try:
-        address = ipaddress.ip_address(name[1:-1] if bracketed else name)
+        return ipaddress.ip_address(found["plain"] or found["v6"]).version == (6 if found["v6"] else 4)
     except ValueError:
         return False
-    return (address.version == 6) == bracketed
 
 
 def token_review(token: str) -> dict[str, Any]:
-    """The question whose token it is."""
     spec = {"token": token}
     return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {}, "spec": spec}
 
@@ -108,7 +97,6 @@ def reviewed_user(answer: Mapping[str, Any]) -> User | None:
 
 
 def access_review(user: User, path: str) -> dict[str, Any]:
-    """The question whether this user may get this path."""
     spec = {
         "user": user.name,
         "uid": user.uid,
@@ -128,33 +116,29 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-_Kept = dict[tuple[bytes, str], tuple[float, ReaderVerdict]]  # the oldest first
-
-
 class Verdicts:
-    """What was answered lately, by the hash of a token and the path. A 503 is no answer, and is not kept.
+    """The last answers, by the hash of a token and the path. A 503 is no answer, and is not kept.
 
     Who may read and who may not are kept apart, so that tokens that somebody makes up push no reader's out.
     """
 
     def __init__(self) -> None:
-        self._yes: _Kept = {}
-        self._no: _Kept = {}
+        # By whether he may read, and by key, when it was asked and what was answered, the oldest first.
+        self._kept: dict[bool, dict[tuple[bytes, str], tuple[float, ReaderVerdict]]] = {True: {}, False: {}}
 
     def known(self, token: str, path: str, now: float) -> ReaderVerdict | None:
         """None where it must be asked. now: seconds of a clock that is never set."""
         key = _key(token, path)
-        at, verdict = self._yes.get(key) or self._no.get(key) or (0.0, None)
+        at, verdict = self._kept[True].get(key) or self._kept[False].get(key) or (0.0, None)
         return verdict if verdict and now - at < KEPT_S else None
 
     def keep(self, token: str, path: str, verdict: ReaderVerdict, now: float) -> None:
         """now: when it was asked, not when it was answered."""
         if verdict.status == 503:
             return
-        key = _key(token, path)
-        self._yes.pop(key, None)
-        self._no.pop(key, None)
-        kept = self._yes if verdict.may_read else self._no
+        key, kept = _key(token, path), self._kept[verdict.may_read]
+        for one in self._kept.values():
+            one.pop(key, None)
         kept[key] = (now, verdict)
         while len(kept) > _MOST_KEPT:
             del kept[next(iter(kept))]

@@ -1,0 +1,204 @@
+"""What is shown on a terminal: a status, once or again at every change, and a screen with keys.
+
+People and programs see the same look. However a program ends, the terminal is as it was found.
+"""
+
+import json
+import os
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from mpsd.platform.console import StatusFormat, drawing, print_json, print_yaml
+from mpsd.platform.imports import INTERRUPTED
+
+if TYPE_CHECKING:  # only a watch draws over what it drew
+    from rich.live import Live
+
+# -- a screen with keys ----------------------------------------------------------------------------------------------
+
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # another screen, without a cursor; and back
+_HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
+_SMALLEST = os.terminal_size((20, 4))
+UP, DOWN, PAGE_UP, PAGE_DOWN, FIRST = "up", "down", "page up", "page down", "first"  # keys that are no letter
+_SEQUENCES = {"\x1b[A": UP, "\x1b[B": DOWN, "\x1b[5~": PAGE_UP, "\x1b[6~": PAGE_DOWN, "\x1b[H": FIRST}
+_SEQUENCES |= {"\x1bOA": UP, "\x1bOB": DOWN, "\x1b[1~": FIRST}  # of other terminals
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """Standard output. keys: the file they are read from, None where there are none. resized: has something to read
+    after a signal, such as that of another size."""
+
+    keys: int | None
+    resized: int
+
+    @property
+    def size(self) -> os.terminal_size:
+        with suppress(OSError):
+            found = os.get_terminal_size(sys.stdout.fileno())
+            if found.columns and found.lines:
+                return os.terminal_size(tuple(map(max, found, _SMALLEST)))
+        return os.terminal_size((80, 24))
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Over what was drawn before, without a moment in which nothing is there."""
+        _write(_HOME + "\r\n".join(f"{line}{_REST_OF_LINE}" for line in lines) + _REST)
+
+    def wait(self, news: int, longest_s: float) -> tuple[Sequence[str], bool]:
+        """The keys that were pressed, and whether the file `news` has something to read: after `longest_s` at most.
+
+        EOFError where the keys have ended.
+        """
+        watched = [one for one in (self.resized, news, self.keys) if one is not None]
+        ready, _, _ = select.select(watched, (), (), longest_s)
+        if self.resized in ready:
+            os.read(self.resized, 64)
+        return (_pressed(self.keys) if self.keys in ready and self.keys is not None else ()), news in ready
+
+
+def _pressed(keys: int) -> Sequence[str]:
+    read = os.read(keys, 1024).decode(errors="replace")
+    if not read:
+        raise EOFError
+    found = []
+    while read:
+        sequence = next((one for one in _SEQUENCES if read.startswith(one)), read[0])
+        found.append(_SEQUENCES.get(sequence, sequence))
+        read = read.removeprefix(sequence)
+    return found
+
+
+@contextmanager
+def own_terminal() -> Iterator[Terminal]:
+    """The terminal, which nothing else is drawn on meanwhile."""
+    keys = sys.stdin.fileno() if sys.stdin.isatty() else None
+    before = None if keys is None else termios.tcgetattr(keys)
+    resized, note = os.pipe()
+    os.set_blocking(note, False)
+    signal.signal(signal.SIGWINCH, lambda *_: None)
+    signal.set_wakeup_fd(note, warn_on_full_buffer=False)
+    try:
+        if keys is not None:
+            tty.setcbreak(keys)
+            quiet: list[Any] = termios.tcgetattr(keys)
+            quiet[6][termios.VSUSP] = b"\0"  # Ctrl-Z would leave the terminal to a shell that cannot see its cursor
+            termios.tcsetattr(keys, termios.TCSANOW, quiet)
+        _write(_ENTER)
+        yield Terminal(keys, resized)
+    finally:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGWINCH, signal.SIG_DFL)
+        with suppress(OSError):  # it was closed
+            _write(_LEAVE)
+        if keys is not None and before is not None:
+            with suppress(termios.error):
+                termios.tcsetattr(keys, termios.TCSAFLUSH, before)
+        os.close(resized)
+        os.close(note)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+# -- a status, once or again at every change -------------------------------------------------------------------------
+
+_WIDE = 180
+WIDEST = 1000  # of a cluster's tables: a terminal folds longer lines, as it does with kubectl's
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One look. record: for programs, plain values; None where none of them reads. parts: for people, from top to
+    bottom, asked for once."""
+
+    record: object
+    parts: Iterable[RenderableType]
+
+
+def console(least_width: int = 0) -> Console:
+    """A terminal as wide as it is, or as `least_width` says; wide enough for everything where there is none."""
+    plain = Console(highlight=False, markup=False, emoji=False)
+    width = max(plain.width if sys.stdout.isatty() else _WIDE, least_width)
+    if width != plain.width:  # else it follows the terminal's
+        plain.width = width
+    return plain
+
+
+def print_frame(frame: Frame, output: StatusFormat, to: Console) -> None:
+    match output:
+        case StatusFormat.JSON:
+            print_json(frame.record)
+        case StatusFormat.YAML:
+            print_yaml(frame.record)
+        case StatusFormat.TEXT | StatusFormat.WIDE:
+            for part in frame.parts:
+                print_part(part, to)
+
+
+def print_part(part: RenderableType, to: Console) -> None:
+    """A text or a sheet, neither of which is ever wider than `to`: to look for lines to crop takes half of the time."""
+    to.print(part, crop=False)
+
+
+def drawn(parts: Iterable[RenderableType], width: int) -> list[str]:
+    """The lines, with colours, cut at the edge."""
+    to = drawing(width)
+    with to.capture() as captured:
+        for part in parts:
+            to.print(part, no_wrap=True, overflow="ellipsis", crop=True)
+    return captured.get().splitlines()
+
+
+class Screen:
+    """Shows one frame after the other: over each other on a terminal, else below each other, JSON one a line."""
+
+    def __init__(self, output: StatusFormat) -> None:
+        self._output = output
+        self._live: Live | None = None  # None where there is no terminal to draw on
+
+    def show(self, frame: Frame) -> None:
+        if self._live:
+            # What stays of each line on this terminal, rather than a little of each column.
+            text = Text.from_ansi("\n".join(line.rstrip() for line in drawn(frame.parts, WIDEST)))
+            text.no_wrap, text.overflow = True, "ellipsis"
+            self._live.update(text, refresh=True)
+            return
+        if self._output is StatusFormat.JSON:
+            sys.stdout.write(json.dumps(frame.record) + "\n")
+        else:
+            if self._output is not StatusFormat.YAML:
+                print(time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+            print_frame(frame, self._output, console(WIDEST))
+        sys.stdout.flush()
+
+    @property
+    def redraws(self) -> bool:
+        """Whether a frame that has only grown older is worth showing."""
+        return self._live is not None
+
+    @contextmanager
+    def until_interrupted(self) -> Iterator[None]:
+        """Ends the program with INTERRUPTED at Ctrl-C; the last frame stays on the terminal."""
+        try:
+            if sys.stdout.isatty() and self._output in {StatusFormat.TEXT, StatusFormat.WIDE}:
+                from rich.live import Live
+
+                with Live(console=console(), auto_refresh=False, vertical_overflow="ellipsis") as self._live:
+                    yield
+            else:
+                yield
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
