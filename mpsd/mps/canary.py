@@ -5,7 +5,6 @@ has clients, or for whose restart the holders of grants wait.
 """
 
 import asyncio
-import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 from mpsd.model.grants import Gpu
 from mpsd.model.node_view import Canary, ServerLimit
 from mpsd.model.policy import Policy
-from mpsd.mps.control_daemon import ControlPipe
+from mpsd.mps.control_daemon import ControlPipe, communicate
 from mpsd.mps.rules import canary, control_protocol
 from mpsd.mps.rules.canary import DENIAL, OWN_LIMIT, SERVER_LIMIT, Broken, CanaryScope, Outcome, Trial
 from mpsd.platform import processes
@@ -29,25 +28,11 @@ PROGRAM = (sys.executable, "-I", "-S", str(Path(__file__).with_name("cuda_canary
 async def run(program: Sequence[str], environment: Mapping[str, str], deadline_s: float) -> Outcome:
     """The outcome of one CUDA client; it is killed at its deadline, and when the caller is cancelled."""
     try:
-        process = await asyncio.create_subprocess_exec(
-            *program,
-            env=environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        return canary.outcome_of(*await communicate(program, environment, deadline_s))
+    except TimeoutError:
+        return Broken(f"did not end within {deadline_s:g} s")
     except OSError as error:
         return Broken(f"could not be started: {error}")
-    try:
-        async with asyncio.timeout(deadline_s):
-            output, errors = await process.communicate()
-    except TimeoutError:
-        return canary.too_late(deadline_s)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-    return canary.outcome_of(process.returncode or 0, output.decode(errors="replace"), errors.decode(errors="replace"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +50,8 @@ class DomainCanary:
     def __init__(
         self, setup: CanarySetup, environment: Mapping[str, str], on_end: Callable[[], None], log: Logger
     ) -> None:
-        self._setup = setup
-        self._environment = environment
-        self._on_end = on_end
-        self._log = log
+        self._setup, self._environment = setup, environment
+        self._on_end, self._log = on_end, log
         self._task: asyncio.Task[Canary | None] | None = None
         self._again_at = 0.0
         self._left_alone = False
@@ -109,7 +92,12 @@ class DomainCanary:
             self._left_alone = True
             return True
         self.result = result
-        self._log_result(result)
+        if result.problem:
+            self._log.error("canary failed", driver=result.driver, reason=result.problem)
+        elif result.warning:
+            self._log.warning("canary passed", driver=result.driver, reason=result.warning)
+        else:
+            self._log.info("canary passed", driver=result.driver, context_mib=result.context_mib, sms=result.sms)
         self._on_end()  # the state follows from it
         return not self.obstacle(policy)
 
@@ -119,7 +107,7 @@ class DomainCanary:
             await self.run(pipe, policy)
 
     def cancel(self) -> None:
-        """Ends what runs of it: its daemon is gone, or goes."""
+        """Its daemon is gone, or goes."""
         if self._task:
             self._task.cancel()
         self._task, self._left_alone, self.servers = None, False, ()
@@ -136,14 +124,6 @@ class DomainCanary:
             task.exception()  # retrieved, in case nobody awaits it
         self._on_end()
 
-    def _log_result(self, result: Canary) -> None:
-        if result.problem:
-            self._log.error("canary failed", driver=result.driver, reason=result.problem)
-        elif result.warning:
-            self._log.warning("canary passed", driver=result.driver, reason=result.warning)
-        else:
-            self._log.info("canary passed", driver=result.driver, context_mib=result.context_mib, sms=result.sms)
-
     # -- what it does --------------------------------------------------------------------------------------------
 
     async def _run(self, pipe: ControlPipe, policy: Policy) -> Canary | None:
@@ -157,15 +137,14 @@ class DomainCanary:
         findings = [canary.finding(gpu, served[gpu.uuid]) for gpu in self._setup.gpus]
         self.servers = await pipe.ask(control_protocol.server_list())
         await self._limit(pipe, self.servers, DENIAL)
-        denials = [] if any(one.problem for one in findings) else await self._denials(pipe, deadline_s)
+        denials: list[str] = []
+        if not any(one.problem for one in findings):
+            denied = await self._clients(pipe, (DENIAL,), deadline_s)
+            denials = [canary.denial_problem(gpu, denied[gpu.uuid][DENIAL]) for gpu in self._setup.gpus]
         result = canary.in_one(findings, denials, here, time.time())
         if result.problem:  # else whoever settles the daemon sets what its next servers admit
             await self._limit(pipe, (None,), DENIAL)
         return result
-
-    async def _denials(self, pipe: ControlPipe, deadline_s: float) -> list[str]:
-        denied = await self._clients(pipe, (DENIAL,), deadline_s)
-        return [canary.denial_problem(gpu, denied[gpu.uuid][DENIAL]) for gpu in self._setup.gpus]
 
     async def _limit(self, pipe: ControlPipe, servers: Sequence[int | None], trial: Trial) -> None:
         """For every device that a client may see; server None: the default for new servers."""
@@ -178,13 +157,9 @@ class DomainCanary:
     ) -> Mapping[str, Mapping[Trial, Outcome]]:
         """The outcome of one client a GPU and trial, all at the same time."""
 
-        async def one(gpu: Gpu, trial: Trial) -> Outcome:
+        async def one(gpu: Gpu, trial: Trial) -> tuple[str, Trial, Outcome]:
             limits = trial.environment(gpu.uuid, str(pipe.directory))
-            return await run(self._setup.program, {**self._environment, **limits}, deadline_s)
+            return gpu.uuid, trial, await run(self._setup.program, {**self._environment, **limits}, deadline_s)
 
-        wanted = [(gpu, trial) for gpu in self._setup.gpus for trial in trials]
-        outcomes = await asyncio.gather(*(one(gpu, trial) for gpu, trial in wanted))
-        found: dict[str, dict[Trial, Outcome]] = {gpu.uuid: {} for gpu in self._setup.gpus}
-        for (gpu, trial), outcome in zip(wanted, outcomes, strict=True):
-            found[gpu.uuid][trial] = outcome
-        return found
+        rows = await asyncio.gather(*(one(gpu, trial) for gpu in self._setup.gpus for trial in trials))
+        return {gpu.uuid: {trial: found for uuid, trial, found in rows if uuid == gpu.uuid} for gpu in self._setup.gpus}

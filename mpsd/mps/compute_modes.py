@@ -1,37 +1,82 @@
 """Sets the compute mode of a domain's GPUs that the policy wants, and restores the one that was found.
 
 The mode that was found is recorded before anything is changed, so that whoever comes next can restore it: a clean stop,
-a changed policy, the next start, or `mpsd control --release`.
+a changed policy, the next start, or `mpsd control --release`. Each GPU has a file for it alone, written once and
+removed when the mode is back. Where that file cannot be read, the mode stays as it is: unknown is not DEFAULT.
 """
 
 import asyncio
+import shlex
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from mpsd.model.node_view import DomainRecord, is_of_boot
+from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
 from mpsd.mps import control_daemon
-from mpsd.mps.control_daemon import ControlFailed, ControlPipe
-from mpsd.mps.node import Tools
-from mpsd.mps.records import KeptRecord
+from mpsd.mps.control_daemon import ControlPipe
+from mpsd.mps.node_gpus import Tools
+from mpsd.mps.records import KeptRecord, of_this_boot
 from mpsd.mps.rules import control_protocol
-from mpsd.mps.rules.control_protocol import NotUnderstood
+from mpsd.mps.rules.control_protocol import ControlFailed
 from mpsd.platform import processes, records
 from mpsd.platform.logs import Logger
 from mpsd.platform.nvml import Nvml, NvmlFailed
 from mpsd.platform.run_directory import DomainFolder
 
 
+@dataclass(frozen=True, slots=True)
+class FoundMode:
+    """What a GPU was set to before mpsd; boot_id: in which boot."""
+
+    gpu: str
+    mode: int
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModes:
+    """The files with the modes of GPUs before mpsd, in the run directory."""
+
+    run_directory: Path
+
+    def file(self, uuid: str) -> Path:
+        return self.run_directory / "compute-modes" / f"{uuid}.json"
+
+    def get(self, uuid: str, recorded: Mapping[str, int]) -> int | None:
+        """The mode that was found; None where there is none of this boot. recorded: as the records of the domains have
+        it, which counts where an older mpsd has made no file. UnreadableRecord."""
+        found = records.read(path := self.file(uuid), FoundMode)
+        if found and (found.gpu != uuid or found.mode not in _NAMES):
+            raise records.UnreadableRecord(path, f"it is of {found.gpu} and mode {found.mode}")
+        if found:
+            return found.mode if found.boot_id == processes.boot_id() else None
+        return recorded.get(uuid)
+
+    def put(self, uuid: str, mode: int) -> None:
+        """OSError."""
+        self.file(uuid).parent.mkdir(exist_ok=True, mode=0o755)
+        records.write(self.file(uuid), FoundMode(uuid, mode, processes.boot_id()), mode=0o644)
+
+    def remove(self, uuid: str) -> None:
+        with suppress(OSError):
+            self.file(uuid).unlink()
+
+
+def why_unknown(error: records.UnreadableRecord, uuid: str) -> str:
+    remedy = f"set the mode yourself (nvidia-smi -i {uuid} -c DEFAULT), then run `rm {shlex.quote(str(error.path))}`"
+    return f"{error.path} cannot be read: {error.reason}; {remedy}"
+
+
 class ComputeModes:
     """The compute modes of a domain's GPUs. run_directory: where an earlier mpsd may have left records of them."""
 
     def __init__(self, nvml: Nvml, kept: KeptRecord, run_directory: Path, log: Logger) -> None:
-        self._nvml = nvml
-        self._kept = kept
-        self._run_directory = run_directory
-        self._log = log
+        self._nvml, self._kept = nvml, kept
+        self._run_directory, self._log = run_directory, log
+        self._files = FoundModes(run_directory)
         self._asked: bool | None = None  # exclusive_process of the policy that was last followed; None before that
 
     def is_news(self, policy: Policy) -> bool:
@@ -39,50 +84,63 @@ class ComputeModes:
         return self._asked is not None and self._asked is not policy.exclusive_process
 
     def follow(self, policy: Policy) -> None:
-        """Sets the policy's mode; the modes that were found are on disk before. NvmlFailed."""
-        self._kept.change(compute_modes=self._found(policy))
-        self._kept.change(compute_modes=self._apply(policy))
+        """Sets the policy's mode; the modes that were found are on disk before. NvmlFailed, OSError."""
+        if not policy.exclusive_process:
+            self._asked = False
+            self.put_back()
+            return
+        known = self._known()
+        for uuid in (one for one in self._kept.now.gpus if one not in known):
+            known[uuid] = self._nvml.compute_mode(uuid)
+        for uuid, mode in known.items():
+            if mode is not None and not self._files.file(uuid).exists():
+                self._files.put(uuid, mode)
+        self._kept.change(compute_modes={uuid: mode for uuid, mode in known.items() if mode is not None})
+        self._asked = True
+        for uuid, mode in known.items():
+            if mode is not None:
+                set_mode(self._nvml, uuid, self._nvml.exclusive_process)
 
     def try_to_follow(self, policy: Policy) -> None:
         """For a daemon that serves already, and continues where the mode cannot be set."""
         try:
             self.follow(policy)
-        except NvmlFailed as error:
+        except (NvmlFailed, OSError) as error:
             self._log.warning("compute mode not set", reason=str(error))
 
-    def _found(self, policy: Policy) -> dict[str, int]:
-        """The modes before mpsd: those of earlier records, else what the GPUs have now. NvmlFailed."""
-        record = self._kept.now
-        if not policy.exclusive_process:
-            return record.compute_modes
-        known = {**recorded(self._run_directory), **record.compute_modes}
-        return {uuid: known[uuid] if uuid in known else self._nvml.compute_mode(uuid) for uuid in record.gpus}
-
-    def _apply(self, policy: Policy) -> dict[str, int]:
-        """Sets the policy's mode where it differs; returns what is to be restored later. NvmlFailed."""
-        record, self._asked = self._kept.now, policy.exclusive_process
-        if not policy.exclusive_process:
-            return self.put_back(record.compute_modes)
-        for uuid in record.gpus:
-            if self._nvml.compute_mode(uuid) != self._nvml.exclusive_process:
-                self._nvml.set_compute_mode(uuid, self._nvml.exclusive_process)
-        return record.compute_modes
-
-    def put_back(self, modes: Mapping[str, int]) -> dict[str, int]:
-        """Restores each GPU's mode; returns those that could not be restored, which are logged."""
+    def put_back(self) -> None:
+        """Restores each GPU's mode; what cannot be restored is logged, and stays on disk."""
         left = {}
-        for uuid, mode in modes.items():
+        for uuid, mode in self._known().items():
             try:
-                if put_back(self._nvml, uuid, mode):
+                if mode is None:
+                    continue
+                if set_mode(self._nvml, uuid, mode):
                     self._log.info("compute mode put back", gpu=uuid, mode=mode)
+                self._files.remove(uuid)
             except NvmlFailed as error:
                 self._log.warning("compute mode not put back", gpu=uuid, mode=mode, reason=str(error))
                 left[uuid] = mode
-        return left
+        self._kept.change(compute_modes=left)
+
+    def _known(self) -> dict[str, int | None]:
+        """The modes that were found, by GPU; None where the file cannot be read, which is logged."""
+        recorded_modes = {**recorded(self._run_directory), **self._kept.now.compute_modes}
+        known: dict[str, int | None] = {}
+        for uuid in self._kept.now.gpus:
+            try:
+                if (mode := self._files.get(uuid, recorded_modes)) is not None:
+                    known[uuid] = mode
+                elif self._files.file(uuid).exists():  # of another boot
+                    self._files.remove(uuid)
+            except records.UnreadableRecord as error:
+                known[uuid] = None
+                self._log.error("compute mode left as it is", gpu=uuid, reason=why_unknown(error, uuid))
+        return known
 
 
-def put_back(nvml: Nvml, uuid: str, mode: int) -> bool:
-    """Restores a GPU's mode; False where it is set already. NvmlFailed."""
+def set_mode(nvml: Nvml, uuid: str, mode: int) -> bool:
+    """Sets a GPU's mode; False where it is set already. NvmlFailed."""
     if nvml.compute_mode(uuid) == mode:
         return False
     nvml.set_compute_mode(uuid, mode)
@@ -92,19 +150,15 @@ def put_back(nvml: Nvml, uuid: str, mode: int) -> bool:
 def recorded(run_directory: Path) -> dict[str, int]:
     """The modes of GPUs before mpsd, from every readable record of this boot: domains may have changed."""
     modes: dict[str, int] = {}
-    for path in sorted(run_directory.glob("gpu*/record.json")):
-        try:
-            record = records.read(path, DomainRecord)
-        except records.UnreadableRecord:
-            continue  # logged by the supervisor of that domain
-        if record and is_of_boot(record, processes.boot_id()):
+    for _folder, record in of_this_boot(run_directory):
+        if isinstance(record, DomainRecord):  # else the supervisor of that domain has logged it
             modes |= record.compute_modes
     return modes
 
 
 # -- what the last mpsd of a node leaves behind: `mpsd control --release` -----------------------------------------
 
-_COMMAND_S = 2.0
+_COMMAND_S = 2.0  # for a command; no policy is read here
 _NAMES = {0: "DEFAULT", 1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}  # NVML's
 
 
@@ -136,7 +190,14 @@ def release(run_directory: Path, find_tools: Callable[[], Tools]) -> tuple[Relea
     run directory must be held. find_tools: called where there is something to put back. NvmlFailed where there is no
     driver.
     """
-    found, done = _records(run_directory)
+    found, done, files = [], [], FoundModes(run_directory)
+    for folder, record in of_this_boot(run_directory):
+        if isinstance(record, records.UnreadableRecord):
+            remedy = "set the mode yourself (nvidia-smi -i GPU -c DEFAULT), then remove the file"
+            reason = f"{folder.record} cannot be read: {record.reason}; {remedy}"
+            done.append(Released(folder.path.name, None, None, ReleaseOutcome.LEFT, reason))
+        elif record.compute_modes or any(files.file(uuid).exists() for uuid in record.gpus):
+            found.append((folder, record))
     if not found:
         return tuple(done)
     tools = find_tools()
@@ -144,9 +205,9 @@ def release(run_directory: Path, find_tools: Callable[[], Tools]) -> tuple[Relea
     try:
         for folder, record in found:
             why = asyncio.run(_in_use(folder, record, ControlPipe(folder.pipe, tools.environment, _COMMAND_S)))
-            rows = tuple(_released(record, tools.nvml, why))
-            left = {row.gpu for row in rows if row.outcome is ReleaseOutcome.LEFT}
-            modes = {uuid: mode for uuid, mode in record.compute_modes.items() if uuid in left}
+            rows = tuple(_released(record, files, tools.nvml, why))
+            back = {row.gpu for row in rows if row.outcome is not ReleaseOutcome.LEFT}
+            modes = {uuid: mode for uuid, mode in record.compute_modes.items() if uuid not in back}
             records.write(folder.record, replace(record, compute_modes=modes), mode=0o644)
             done += rows
         return tuple(done)
@@ -154,33 +215,25 @@ def release(run_directory: Path, find_tools: Callable[[], Tools]) -> tuple[Relea
         tools.nvml.close()
 
 
-def _records(run_directory: Path) -> tuple[list[tuple[DomainFolder, DomainRecord]], list[Released]]:
-    """The records of this boot with a mode to restore, and the outcome of each that cannot be read."""
-    found, unreadable = [], []
-    for path in sorted(run_directory.glob("gpu*/record.json")):
+def _released(record: DomainRecord, files: FoundModes, nvml: Nvml, in_use: str) -> Iterator[Released]:
+    for uuid in record.gpus:
         try:
-            record = records.read(path, DomainRecord)
+            mode = files.get(uuid, record.compute_modes)
         except records.UnreadableRecord as error:
-            remedy = "set the mode yourself (nvidia-smi -i GPU -c DEFAULT), then remove the file"
-            reason = f"{path} cannot be read: {error.reason}; {remedy}"
-            unreadable.append(Released(path.parent.name, None, None, ReleaseOutcome.LEFT, reason))
+            yield Released(record.domain, None, None, ReleaseOutcome.LEFT, why_unknown(error, uuid))
             continue
-        if record and record.compute_modes and is_of_boot(record, processes.boot_id()):
-            found.append((DomainFolder(path.parent), record))
-    return found, unreadable
-
-
-def _released(record: DomainRecord, nvml: Nvml, in_use: str) -> Iterator[Released]:
-    for uuid, mode in record.compute_modes.items():
+        if mode is None:
+            continue
         name = _NAMES.get(mode, str(mode))
         if in_use:
             yield Released(record.domain, uuid, name, ReleaseOutcome.LEFT, in_use)
             continue
         try:
-            changed = put_back(nvml, uuid, mode)
+            changed = set_mode(nvml, uuid, mode)
         except NvmlFailed as error:
             yield Released(record.domain, uuid, name, ReleaseOutcome.LEFT, str(error))
         else:
+            files.remove(uuid)
             yield Released(record.domain, uuid, name, ReleaseOutcome.PUT_BACK if changed else ReleaseOutcome.WAS_SO)
 
 
@@ -193,7 +246,7 @@ async def _in_use(folder: DomainFolder, record: DomainRecord, pipe: ControlPipe)
             return f"its control daemon ({record.daemon}) runs and does not listen; end it first" if alive else ""
         servers = await pipe.ask(control_protocol.server_list())
         clients = [pid for each in await pipe.clients(servers) for pid in each]
-    except (ControlFailed, NotUnderstood, OSError) as error:
+    except (ControlFailed, OSError) as error:
         return f"its control daemon does not report its clients: {error}; end it first"
     if clients:
         return f"its control daemon ({daemon}) has clients: pid {', '.join(map(str, clients))}; end them first"

@@ -19,8 +19,8 @@ import time
 
 _MIB = 1024**2
 _MULTIPROCESSOR_COUNT = 16
-_NO_CONTEXT = 3
-_LONGEST_S = 300  # its own end, should nobody be left to end it
+_LONGEST_LIFE_S = 300
+_NO_CONTEXT = 3  # the exit code
 
 
 class CanaryCallFailed(Exception):
@@ -28,8 +28,7 @@ class CanaryCallFailed(Exception):
 
     def __init__(self, step: str, result: int) -> None:
         super().__init__(step, result)
-        self.step = step
-        self.result = result
+        self.step, self.result = step, result
 
 
 class CanaryDriver:
@@ -51,19 +50,22 @@ class CanaryDriver:
 
 
 def main() -> int:
-    """The exit code."""
-    signal.alarm(_LONGEST_S)
-    began = time.monotonic()
+    signal.alarm(_LONGEST_LIFE_S)  # its own end, should nobody be left to end it
+    line = _outcome(time.monotonic())
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+    return _NO_CONTEXT if "fail" in line else 0
+
+
+def _outcome(began: float) -> dict[str, object]:
     try:
         driver = CanaryDriver()
     except OSError as error:
-        return _fail("libcuda", f"libcuda.so.1 cannot be loaded: {error}")
+        return {"fail": "libcuda", "err": f"libcuda.so.1 cannot be loaded: {error}"}
     try:
-        line = _look(driver, began)
-    except CanaryCallFailed as refused:
-        return _fail(refused.step, driver.shown(refused.result))
-    _say(line)
-    return 0
+        return _look(driver, began)
+    except CanaryCallFailed as failed:
+        return {"fail": failed.step, "err": driver.shown(failed.result)}
 
 
 def _look(driver: CanaryDriver, began: float) -> dict[str, object]:
@@ -79,30 +81,16 @@ def _look(driver: CanaryDriver, began: float) -> dict[str, object]:
     driver.call("ctx", "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
     driver.call("ctx", "cuDeviceGetAttribute", ctypes.byref(sms), ctypes.c_int(_MULTIPROCESSOR_COUNT), device)
     driver.call("ctx", "cuCtxDestroy_v2", context)
+    digits = identity.raw.hex()
     return {
         "pid": os.getpid(),
         "devices": devices.value,
-        "uuid": _uuid(identity.raw),
+        "uuid": "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])),
         "total_MiB": total.value // _MIB,
         "meminfo_free_MiB": free.value // _MIB,
         "sms": sms.value,
         "init_s": init_s,
     }
-
-
-def _uuid(raw: bytes) -> str:
-    digits = raw.hex()
-    return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-
-
-def _fail(step: str, error: str) -> int:
-    _say({"fail": step, "err": error})
-    return _NO_CONTEXT
-
-
-def _say(line: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

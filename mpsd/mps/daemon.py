@@ -4,7 +4,9 @@ It keeps the daemon's last answers and draws no conclusion from them; `DomainSup
 """
 
 import contextlib
+import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,15 +20,14 @@ from mpsd.model.metrics import COMMAND_BOUNDS_S, CommandTimes
 from mpsd.model.policy import Graces
 from mpsd.mps import control_daemon
 from mpsd.mps.canary import CanarySetup, DomainCanary
-from mpsd.mps.control_daemon import ControlFailed, ControlPipe
+from mpsd.mps.control_daemon import ControlPipe, DaemonSilent
 from mpsd.mps.daemon_cgroup import CgroupRefused, DaemonCgroup
 from mpsd.mps.rules import control_protocol
-from mpsd.mps.rules.control_protocol import Command, LogEvent, LogLine, NotUnderstood, read_line
+from mpsd.mps.rules.control_protocol import Command, ControlFailed, LogEvent, LogLine, read_line
 from mpsd.platform import processes
-from mpsd.platform.event_loop import DeathWatch
+from mpsd.platform.event_loop import DeathWatch, until
 from mpsd.platform.logs import Logger
 from mpsd.platform.run_directory import DomainFolder
-from mpsd.platform.waiting import until
 
 ROTATE_BYTES = 8 * 1024 * 1024
 
@@ -43,7 +44,6 @@ class LogTail:
         self._rest = b""
 
     def has_grown(self) -> bool:
-        """Whether there is anything that `lines` has not given yet."""
         try:
             return self._path.stat().st_size != self._position
         except FileNotFoundError:
@@ -65,19 +65,16 @@ class LogTail:
         self._position += len(added)
         *whole, self._rest = (self._rest + added).split(b"\n")
         if self._position > ROTATE_BYTES:
-            self._rotate()
+            with contextlib.suppress(OSError):  # such as a full disk: later
+                shutil.copyfile(self._path, self._path.with_name(self._path.name + ".1"))
+                os.truncate(self._path, 0)
+                self._position = 0
         return [line.decode(errors="replace") for line in whole]
-
-    def _rotate(self) -> None:
-        shutil.copyfile(self._path, self._path.with_name(self._path.name + ".1"))
-        with self._path.open("r+b") as file:
-            file.truncate(0)
-        self._position = 0
 
 
 _ASKS_FOR_A_PROBE = {LogEvent.SERVER_STARTING, LogEvent.SERVER_READY, LogEvent.SERVER_EXITED, LogEvent.FAULT}
 Answer = TypeVar("Answer")
-_TROUBLES = (ControlFailed, NotUnderstood, TimeoutError, OSError)
+_TROUBLES = (ControlFailed, OSError)  # TimeoutError is one of the latter
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,35 +100,22 @@ class DomainDaemon:
     something. commands: how long this and earlier daemons of the domain took to answer, since mpsd began.
     """
 
-    def __init__(
-        self,
-        place: DaemonPlace,
-        gpus: Sequence[str],
-        on_end: Callable[[], None],
-        log: Logger,
-    ) -> None:
-        self._folder = place.folder
-        self._cgroup = place.cgroup
-        self._gpus = gpus
-        self._environment = place.environment
-        self._on_end = on_end
-        self._log = log
+    def __init__(self, place: DaemonPlace, gpus: Sequence[str], on_end: Callable[[], None], log: Logger) -> None:
+        self._folder, self._cgroup, self._environment = place.folder, place.cgroup, place.environment
+        self._gpus, self._on_end, self._log = gpus, on_end, log
         self.canary = DomainCanary(place.canary, place.environment, on_end, log)
-        self._tail = LogTail(place.folder.log, from_end=True)
+        self.tail = LogTail(place.folder.log, from_end=True)
         self._watch: DeathWatch | None = None
         self._child: subprocess.Popen[bytes] | None = None
-        self._last_words = ""
-        self._refused = ""
+        self._last_words = self._refused = ""
         self.on_line: Callable[[LogLine], None] = lambda _line: None
         self.commands = CommandTimes(processes.boot_id())
         self.identity: ProcessIdentity | None = None
         self._forget_answers()
 
     def _forget_answers(self) -> None:
-        self.unanswered = 0
-        self.trouble = ""
-        self.settled = False
-        self.no_server = False
+        self.unanswered, self.trouble = 0, ""
+        self.settled = self.no_server = False
         self.coming: int | None = None
         self.servers: tuple[int, ...] = ()
         self.server: ServerStatus | None = None
@@ -143,7 +127,10 @@ class DomainDaemon:
         """Takes over the daemon that listens in our directory, else the recorded one if that very process lives."""
         try:
             found = control_daemon.listener(self._folder)
-        except OSError as error:  # it is there and does not take us in: only its record can prove it
+        except OSError as error:
+            if processes.is_shortage(error):
+                raise
+            # It is there and does not take us in: only its record can prove it.
             self._log.warning("control socket silent", reason=str(error))
             found = None
         if found is None and recorded and processes.is_alive(recorded):
@@ -155,11 +142,17 @@ class DomainDaemon:
         return found is not None
 
     def start(self) -> None:
-        """OSError where it cannot be started."""
+        """OSError."""
         self._last_words = ""
-        self._child = control_daemon.start(self._folder, self._gpus, self._environment)
-        # None: it is over already; its exit code says why at the next look.
-        self._hold(processes.identity_of(self._child.pid) or ProcessIdentity(self._child.pid, 0, processes.boot_id()))
+        child = control_daemon.start(self._folder, self._gpus, self._environment)
+        try:
+            # None: it is over already; its exit code says why at the next look.
+            self._hold(processes.identity_of(child.pid) or ProcessIdentity(child.pid, 0, processes.boot_id()))
+        except OSError:  # it cannot be known again, and has no client yet
+            child.kill()
+            child.wait()
+            raise
+        self._child = child
         self._move(self._child.pid)
 
     def _move(self, *pids: int) -> None:
@@ -175,6 +168,8 @@ class DomainDaemon:
 
     def _hold(self, daemon: ProcessIdentity) -> None:
         self._forget_answers()
+        if self._watch:
+            self._watch.close()
         self.identity = daemon
         self._watch = DeathWatch(daemon, self._on_end)
 
@@ -195,9 +190,9 @@ class DomainDaemon:
         return not control_daemon.serves(self.identity, self._gpus)
 
     @property
-    def out_of_reach(self) -> bool:
-        """Whether no program can be on it: we started it, and its clients were not let in yet."""
-        return not self.adopted and not self.settled
+    def is_stopped(self) -> bool:
+        """Whether a signal (SIGSTOP, SIGTSTP) has stopped it, so that it answers nothing until it is continued."""
+        return self.identity is not None and processes.state_of(self.identity) == "T"
 
     def bury(self) -> str:
         """Forgets a daemon that has ended; returns how it ended."""
@@ -215,7 +210,7 @@ class DomainDaemon:
     def kill(self) -> None:
         """SIGKILL, on proof that it is the one; its clients lose it."""
         if self.identity:
-            control_daemon.end(self.identity)
+            processes.send_signal(self.identity, signal.SIGKILL)
 
     async def quit(self, timeout_s: int, graces: Graces) -> None:
         """Asks it to end once its clients have, at most `timeout_s` later; SIGKILL when it does not."""
@@ -228,7 +223,7 @@ class DomainDaemon:
                 await until(lambda: not processes.is_alive(daemon), deadline_s, "the daemon ends")
             except _TROUBLES as error:
                 self._log.warning("daemon killed", reason=f"it did not quit: {error}")
-                control_daemon.end(daemon)
+                processes.send_signal(daemon, signal.SIGKILL)
                 await until(lambda: not processes.is_alive(daemon), deadline_s, "the daemon ends")
         self.release()
         if self._child:
@@ -238,7 +233,7 @@ class DomainDaemon:
                 await until(self._cgroup.remove, graces.command_s, "the daemon's server has left its cgroup")
 
     def release(self) -> None:
-        """Stops watching; the daemon goes on."""
+        """The daemon goes on."""
         self.canary.cancel()
         if self._watch:
             self._watch.close()
@@ -248,45 +243,44 @@ class DomainDaemon:
     def pipe(self, deadline_s: float) -> ControlPipe:
         return ControlPipe(self._folder.pipe, self._environment, deadline_s)
 
-    def has_written(self) -> bool:
-        """Whether there is something new in its log."""
-        return self._tail.has_grown()
-
     def read_log(self) -> bool:
         """Forwards its new log lines to our log; True where one calls for a probe."""
         asks = False
-        for text in self._tail.lines():
+        for text in self.tail.lines():
             self._last_words = text.strip() or self._last_words
             line = read_line(text)
             if line:
                 asks = asks or line.event in _ASKS_FOR_A_PROBE
-                self._follow_servers(line)
+                if line.event is LogEvent.SERVER_STARTING:
+                    self.coming = line.pid
+                elif line.pid == self.coming and line.event in {LogEvent.SERVER_READY, LogEvent.SERVER_EXITED}:
+                    # A server that ends before it was ready could not start.
+                    self.coming, self.no_server = None, line.event is LogEvent.SERVER_EXITED
+                    self.settled = self.settled and not self.no_server
                 self.on_line(line)
                 if line.event.is_forwarded:
                     self._log.info("daemon says", kind=line.event.value, text=line.text)
         return asks
 
-    def _follow_servers(self, line: LogLine) -> None:
-        """A server that ends before it was ready could not start."""
-        if line.event is LogEvent.SERVER_STARTING:
-            self.coming = line.pid
-        elif line.pid == self.coming and line.event in {LogEvent.SERVER_READY, LogEvent.SERVER_EXITED}:
-            self.coming, self.no_server = None, line.event is LogEvent.SERVER_EXITED
-            self.settled = self.settled and not self.no_server
-
     async def probe(self, deadline_s: float, *, with_clients: bool) -> None:
         """Asks for its servers and their status; has a server started where there is none, except in a drain.
 
-        with_clients: for a drain, which counts clients. Anything but a proper answer counts as unanswered.
+        with_clients: for a drain, which counts clients. Anything but a proper answer counts as unanswered, but for a
+        shortage of mpsd's own: OSError.
         """
         pipe = self.pipe(deadline_s)
         try:
+            if self.identity and self.is_stopped:  # it would not answer within any deadline
+                remedy = f"continue it: kill -CONT {self.identity.pid}"
+                raise DaemonSilent(f"{self.identity} was stopped by a signal; {remedy}")
             servers, status = await self.ask_for_health(pipe)
             if not servers and not with_clients:  # it died: start another at once, so that nobody else takes the GPU
-                await pipe.ask(control_protocol.start_server(control_daemon.server_user()))
+                await pipe.ask(control_protocol.start_server(os.geteuid()))
                 servers = await pipe.ask(control_protocol.server_list())
             clients = await pipe.clients(servers if with_clients else ())
         except _TROUBLES as error:
+            if processes.is_shortage(error):  # ours: the daemon was not asked
+                raise
             self.unanswered += 1
             self.commands = replace(self.commands, unanswered=self.commands.unanswered + 1)
             self.trouble = str(error)

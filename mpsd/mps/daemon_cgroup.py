@@ -14,7 +14,6 @@ from pathlib import Path
 _OURS = "mpsd"
 _MEMBERS = "cgroup.procs"
 _CLONE_NEWCGROUP = 0x02000000  # linux/sched.h; os.setns is of Python 3.12
-_OF_CPUSETS = ("cpuset.cpus", "cpuset.mems")
 
 
 class CgroupRefused(Exception):
@@ -80,15 +79,12 @@ class DaemonCgroup:
         for name in (_OURS, self.name):
             above, folder = folder, folder / name
             folder.mkdir(exist_ok=True)
-            for setting in _OF_CPUSETS:
-                _inherit(folder / setting, above / setting)
+            # A new cpuset of v1 is empty and takes nobody in; one of v2 inherits by itself.
+            for setting in ("cpuset.cpus", "cpuset.mems"):
+                new, inherited = folder / setting, above / setting
+                if new.exists() and not new.read_text().strip() and inherited.exists():
+                    new.write_text(inherited.read_text())
         return folder
-
-
-def _inherit(setting: Path, above: Path) -> None:
-    """A new cpuset of v1 is empty and takes nobody in; one of v2 inherits by itself."""
-    if setting.exists() and not setting.read_text().strip() and above.exists():
-        setting.write_text(above.read_text())
 
 
 def _is_only_ours(hierarchy: Path) -> bool:

@@ -29,25 +29,16 @@ def ask(folder: DomainFolder, reason: str) -> bool:
 
 def withdraw(folder: DomainFolder) -> bool:
     """Lets the domain serve again; False where no drain was asked."""
-    if not folder.drain.exists():
-        return False
-    records.remove(folder.drain)
-    return True
+    was_asked = folder.drain.exists()
+    folder.drain.unlink(missing_ok=True)
+    return was_asked
 
 
 def asked(folder: DomainFolder) -> DrainRequest | None:
-    """None where nobody asks for a drain."""
     try:
         return records.read(folder.drain, DrainRequest)
     except records.UnreadableRecord as error:
         return DrainRequest(f"a drain is requested, and its reason cannot be read: {error}")
-
-
-def is_asked(folder: DomainFolder) -> bool:
-    return folder.drain.exists()
-
-
-_STOPPING = "mpsd is stopping, and waits for programs with a grant"
 
 
 class DomainDrain:
@@ -63,7 +54,7 @@ class DomainDrain:
 
     def is_news(self) -> bool:
         """Whether the agent's request has come or gone since the last look; costs one stat."""
-        return is_asked(self._folder) != (self._request is not None)
+        return self._folder.drain.exists() != (self._request is not None)
 
     @property
     def asked(self) -> bool:
@@ -73,7 +64,7 @@ class DomainDrain:
     def reason(self) -> str:
         if self._request and not self.stopping:
             return self._request.reason
-        return _STOPPING
+        return "mpsd is stopping, and waits for programs with a grant"
 
     @property
     def granted(self) -> bool:

@@ -14,29 +14,26 @@ from mpsd.model.domain import ServerStatus
 from mpsd.model.node_status import program_of
 from mpsd.model.node_view import Fault, FaultHit
 from mpsd.model.policy import Graces
-from mpsd.mps.control_daemon import ControlFailed
 from mpsd.mps.daemon import DomainDaemon
 from mpsd.mps.rules import faults
-from mpsd.mps.rules.control_protocol import LogEvent, LogLine, NotUnderstood, read_line
+from mpsd.mps.rules.control_protocol import ControlFailed, LogEvent, LogLine, read_line
 from mpsd.platform import processes
 from mpsd.platform.containers import PodProcesses
 from mpsd.platform.logs import Logger
 
 _LOG_BYTES = 1024 * 1024  # of the log's end, in which a fault is looked for that happened while no mpsd ran
-_COMMAND = 120  # characters of a command line
-_LATE_S = 1.0  # within which a line of the log is read
 _SOON_S = 0.05  # between two looks while somebody who was ended may still be there
+_READ_WITHIN_S = 1.0  # how old a line of the log is at most when it is read
+_LONGEST_COMMAND = 120  # characters
 
 
 class DomainFaults:
     """The faults of a domain. all, total: as in its record. one_gpu: whether all clients share one GPU."""
 
     def __init__(self, daemon: DomainDaemon, log_file: Path, log: Logger, *, one_gpu: bool) -> None:
-        self._daemon = daemon
+        self._daemon, self._one_gpu = daemon, one_gpu
+        self._log_file, self._log = log_file, log
         daemon.on_line = self._hear
-        self._one_gpu = one_gpu
-        self._log_file = log_file
-        self._log = log
         self._pods = PodProcesses()
         self._clients: dict[int, FaultHit] = {}  # by pid, whoever connected to this daemon and has not gone
         self._read = faults.Reading()
@@ -52,7 +49,8 @@ class DomainFaults:
         self.all = earlier if same_daemon else faults.healed(earlier, time.time())
         self.total = total
         last = max([daemon_since, *(fault.at for fault in earlier)])
-        self._known_until = _as_in_log(last + 0.001)  # the log has whole milliseconds
+        last += 0.001  # the log has whole milliseconds, in the time of this machine
+        self._known_until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last)) + f".{int(last % 1 * 1000):03}"
         if same_daemon:
             self._read = self._unseen()
 
@@ -64,7 +62,7 @@ class DomainFaults:
                 text = file.read().decode(errors="replace")
         except FileNotFoundError:
             return faults.Reading()
-        lines = filter(None, map(read_line, text.splitlines()))
+        lines = filter(None, map(read_line, text.split("\n")))  # splitlines() would end one at a tenant's \x0b, too
         return faults.last_fault(lines, self._known_until)
 
     @property
@@ -92,44 +90,49 @@ class DomainFaults:
             self._read = faults.read_on(self._read, line)
 
     def _meet(self, pid: int) -> None:
-        """Looks who it is, while it is there."""
+        try:
+            self._know(pid)
+        except OSError as error:
+            if not processes.is_shortage(error):
+                raise
+            self._asked = False  # for all clients, once mpsd can look at them
+
+    def _know(self, pid: int) -> None:
         identity = processes.identity_of(pid)
         known = self._clients.get(pid)
         if identity is None or (known and known.process == identity):
             return
-        pod = self._pods.pod_of(pid)
-        command = program_of(processes.command_of(pid))[:_COMMAND]  # logs and records keep no arguments
+        pod = self._pods.owner_of(pid)
+        command = program_of(processes.command_of(pid))[:_LONGEST_COMMAND]  # logs and records keep no arguments
         if processes.is_alive(identity):  # else what was read may be another's
-            self._clients[pid] = FaultHit(identity, command, pod.uid if pod else None)
+            self._clients[pid] = FaultHit(identity, command, pod)
 
     async def look(self, graces: Graces) -> None:
         """After each proper answer of the daemon: what there is of faults, and who is to be ended for it."""
         in_fault = self._daemon.server is ServerStatus.FAULT
         if in_fault or self._read.of_fault:
             self._daemon.read_log()  # the rest of what it has to say
-        listed = await self._listed(graces) if self._must_list(graces, in_fault=in_fault) else frozenset()
+        open_faults = faults.unhealed(self.all)
+        everyone = frozenset(pid for fault in open_faults for pid in fault.pids)
+        lingers = bool(faults.to_end(open_faults, everyone, time.time(), graces))
+        # each list costs a process
+        must_list = not self._asked or (self._read.of_fault if not in_fault else lingers or not open_faults)
+        listed = await self._listed(graces) if must_list else ()
         self._note(listed, in_fault=in_fault)
         if in_fault:
-            self._end(faults.to_end(self.all, listed, time.time(), graces))
+            self._end(faults.to_end(self.all, listed or (), time.time(), graces))
         elif open_faults := faults.unhealed(self.all):
             self.all = faults.healed(self.all, time.time())
             self._log.info("fault healed", after_s=round(time.time() - open_faults[0].at, 2))
 
-    def _must_list(self, graces: Graces, *, in_fault: bool) -> bool:
-        """Whether the clients that the servers list are needed; each list costs a process."""
-        open_faults = faults.unhealed(self.all)
-        everyone = frozenset(pid for fault in open_faults for pid in fault.pids)
-        lingers = bool(faults.to_end(open_faults, everyone, time.time(), graces))
-        return not self._asked or (in_fault and (lingers or not open_faults))
-
-    async def _listed(self, graces: Graces) -> frozenset[int]:
-        """The pids that its servers list; none where they do not answer."""
+    async def _listed(self, graces: Graces) -> frozenset[int] | None:
+        """The pids that its servers list; None where they do not answer."""
         pipe = self._daemon.pipe(graces.command_s)
         try:
             lists = await pipe.clients(self._daemon.servers)
-        except (ControlFailed, NotUnderstood, OSError) as error:
+        except (ControlFailed, OSError) as error:
             self._log.warning("clients not listed", reason=str(error))
-            return frozenset()
+            return None
         listed = frozenset(pid for each in lists for pid in each)
         if not self._asked:
             for pid in listed:
@@ -137,13 +140,19 @@ class DomainFaults:
             self._asked = True
         return listed
 
-    def _note(self, listed: Collection[int], *, in_fault: bool) -> None:
-        """Records a fault from the log, or one that only the server's state shows."""
+    def _note(self, listed: Collection[int] | None, *, in_fault: bool) -> None:
+        """From the log where the server agrees, or one that only the server's state shows."""
         read, self._read = self._read, faults.rest_of(self._read)
         if read.of_fault and not faults.is_known(self.all, read.pids):
-            self._add(read.pids or listed, _moment(read.when, time.time()))
+            if in_fault or faults.is_over(read, listed):
+                self._add(read.pids or listed or (), _moment(read.when, time.time()))
+            else:
+                reason = (
+                    "the log reports it, but the server is ACTIVE and the processes that it names are still clients"
+                )
+                self._log.warning("fault not recorded", reason=reason, pids=sorted(read.pids))
         elif in_fault and not faults.unhealed(self.all):
-            self._add(listed if self._one_gpu else (), time.time())
+            self._add(listed or () if self._one_gpu else (), time.time())
         elif faults.unhealed(self.all) and not faults.is_known(self.all, read.pids):
             hit, strangers = self._who(read.pids)
             self.all = faults.with_more_hit(self.all, hit, strangers)
@@ -165,8 +174,8 @@ class DomainFaults:
         return hit, tuple(pid for pid in sorted(pids) if pid not in self._clients)
 
     def _log_fault(self, what: str, hit: Collection[FaultHit], strangers: Collection[int]) -> None:
-        said = [f"{one.process}: {one.command}" for one in hit] + [f"pid {pid}: already gone" for pid in strangers]
-        self._log.warning(what, hit=said)
+        gone = [f"pid {pid}: already gone" for pid in strangers]
+        self._log.warning(what, hit=[*(f"{one.process}: {one.command}" for one in hit), *gone])
 
     # -- act -----------------------------------------------------------------------------------------------------
 
@@ -187,7 +196,6 @@ class DomainFaults:
                 self._log.warning("client ended", pid=hit.process.pid, command=hit.command, pod=hit.pod, reason=why)
 
     def reason(self, graces: Graces) -> str:
-        """Of the state, while it lasts."""
         how = f"processes that remain are killed {graces.fault_grace_s:g} s after it"
         return f"a program's fault has ended the work of every program on the GPU; {how}"
 
@@ -210,9 +218,4 @@ def _moment(when: str, now: float) -> float:
         written = datetime.strptime(when, "%Y-%m-%d %H:%M:%S.%f").timestamp()  # noqa: DTZ007 - local, as it is written
     except ValueError:
         return now
-    return written if 0 <= now - written < _LATE_S else now
-
-
-def _as_in_log(seconds: float) -> str:
-    """A time as the daemon writes it, which is that of this machine."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) + f".{int(seconds % 1 * 1000):03}"
+    return written if 0 <= now - written < _READ_WITHIN_S else now

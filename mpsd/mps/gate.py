@@ -34,36 +34,35 @@ def why_impossible(directory: Path) -> str:
 
 
 def make(folder: DomainFolder) -> None:
-    """Lets containers start."""
     with suppress(FileExistsError):
         os.mknod(folder.gate, _KIND, _NUMBERS)
 
 
 def remove(folder: DomainFolder) -> None:
-    """Lets none start from now on; those that run keep theirs."""
+    """From now on none starts; those that run keep theirs."""
     folder.gate.unlink(missing_ok=True)
 
 
 def remove_all_but(run_directory: Path, serving: Container[str]) -> tuple[str, ...]:
     """Removes the gates of all domains but these, and names those that had one."""
-    stale = [DomainFolder(path.parent) for path in run_directory.glob("gpu*/gate")]
-    stale = [folder for folder in stale if folder.path.name not in serving]
-    for folder in stale:
-        remove(folder)
-    return tuple(folder.path.name for folder in stale)
+    stale = [gate for gate in run_directory.glob("gpu*/gate") if gate.parent.name not in serving]
+    for gate in stale:
+        gate.unlink(missing_ok=True)
+    return tuple(gate.parent.name for gate in stale)
 
 
 def close_before_start(run_directory: Path, log: Logger) -> None:
     """For `mpsd control`: only a daemon that served when an earlier one was killed, and lives, keeps its gate."""
-    _close(run_directory, DomainRecords(run_directory, log).read(), SERVING, log)
+    close_unguarded(run_directory, DomainRecords(run_directory, log).read(), log, SERVING)
 
 
-def close_unguarded(run_directory: Path, records: Iterable[DomainRecord], log: Logger) -> None:
-    """For the agent. records: as they are now. Costs a stat or two a domain."""
-    _close(run_directory, records, frozenset(State), log)
+def close_unguarded(
+    run_directory: Path, records: Iterable[DomainRecord], log: Logger, states: Collection[State] = frozenset(State)
+) -> None:
+    """For the agent. records: as they are now. states: those of domains that keep their gate, if their daemon lives.
 
-
-def _close(run_directory: Path, records: Iterable[DomainRecord], states: Collection[State], log: Logger) -> None:
+    Costs a stat or two a domain.
+    """
     serving = {record.domain for record in records if record.daemon and record.state in states}
     for domain in remove_all_but(run_directory, serving):
         log.warning("gate closed", domain=domain, reason="its control daemon is gone, or never served")

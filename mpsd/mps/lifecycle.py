@@ -4,6 +4,7 @@ Each step is recorded at once, so that a later mpsd continues from there: with t
 deaths, the same faults and compute modes.
 """
 
+import os
 import time
 
 from mpsd.model.client_limits import DENY_MIB
@@ -13,18 +14,18 @@ from mpsd.model.node_view import ServerLimit
 from mpsd.model.policy import Policy, Restarts
 from mpsd.mps import control_daemon
 from mpsd.mps.compute_modes import ComputeModes
-from mpsd.mps.control_daemon import ControlFailed, ControlPipe, DaemonSilent
+from mpsd.mps.control_daemon import ControlPipe, DaemonSilent
 from mpsd.mps.daemon import DomainDaemon
 from mpsd.mps.drain import limit_mib
 from mpsd.mps.faults import DomainFaults
 from mpsd.mps.records import KeptRecord
 from mpsd.mps.rules import control_protocol
-from mpsd.mps.rules.control_protocol import NotUnderstood
-from mpsd.platform import records
+from mpsd.mps.rules.control_protocol import ControlFailed
+from mpsd.platform import processes, records
+from mpsd.platform.event_loop import until
 from mpsd.platform.logs import Logger
 from mpsd.platform.nvml import NvmlFailed
 from mpsd.platform.run_directory import DomainFolder
-from mpsd.platform.waiting import until
 
 
 class DomainRestarts:
@@ -33,10 +34,8 @@ class DomainRestarts:
     def __init__(
         self, kept: KeptRecord, daemon: DomainDaemon, faults: DomainFaults, modes: ComputeModes, log: Logger
     ) -> None:
-        self._kept = kept
-        self._daemon = daemon
-        self._faults = faults
-        self._modes = modes
+        self._kept, self._daemon = kept, daemon
+        self._faults, self._modes = faults, modes
         self._log = log
         self._start_at = 0.0
         self._killed: ProcessIdentity | None = None  # the last daemon that was ended for not coming back by itself
@@ -44,15 +43,11 @@ class DomainRestarts:
     def take_over(self, policy: Policy) -> None:
         """Adopts what an earlier mpsd left: its record, its daemon, or a daemon that somebody else started here."""
         old = self._kept.earlier()
+        adopted = self._daemon.adopt(old.daemon if old else None)  # before its record is changed: it may be tried again
         if old:
-            self._kept.change(
-                restarts_total=old.restarts_total,
-                started_at=old.started_at,
-                compute_modes=old.compute_modes,
-                served=old.served,
-            )
+            kept = ("restarts_total", "started_at", "compute_modes", "served")
+            self._kept.change(**{name: getattr(old, name) for name in kept})
             self._daemon.canary.result = old.canary
-        adopted = self._daemon.adopt(old.daemon if old else None)
         if old:
             same = adopted and self._daemon.identity == old.daemon
             self._faults.take_over(old.faults, old.faults_total, old.started_at, same_daemon=same)
@@ -113,11 +108,7 @@ class DomainRestarts:
             self._daemon.kill()
 
 
-class NoServer(Exception):
-    """The daemon started one, and it ended at once."""
-
-
-_TROUBLES = (NoServer, ControlFailed, NotUnderstood, NvmlFailed, TimeoutError, OSError)
+_TROUBLES = (ControlFailed, NvmlFailed, OSError)  # TimeoutError is one of the last
 
 
 class DomainSettling:
@@ -129,9 +120,7 @@ class DomainSettling:
 
     def __init__(self, domain: Domain, folder: DomainFolder, daemon: DomainDaemon, log: Logger) -> None:
         self._ordinals = range(len(domain.gpus))
-        self._folder = folder
-        self._daemon = daemon
-        self._log = log
+        self._folder, self._daemon, self._log = folder, daemon, log
 
     async def settle(self, policy: Policy, *, in_use: bool, doubtful: bool = False) -> bool:
         """Runs the canary where it is due, sets and reads back the limits for new servers, starts the server, then
@@ -139,18 +128,26 @@ class DomainSettling:
         start is waited for; else its first client does that.
 
         False leaves the reason in `trouble`. Only silence counts as unanswered: a daemon with an unexpected answer is
-        not wedged, it has its time to start (`start_s`) like one that does not listen yet.
+        not wedged, it has its time to start (`start_s`) like one that does not listen yet. OSError in a shortage.
         """
         daemon, pipe = self._daemon, self._daemon.pipe(policy.graces.command_s)
-        memory_mib = self._memory_to_restore()
         try:
-            await until(self._listens_or_ended, policy.graces.command_s, "the control socket listens")
+            memory_mib = limit_mib(self._folder)
+        except records.UnreadableRecord as error:
+            self._log.warning("limits ignored", reason=str(error))
+            memory_mib = DENY_MIB
+
+        def has_socket_or_ended() -> bool:
+            return not daemon.alive or control_daemon.listener(self._folder) is not None
+
+        try:
+            await until(has_socket_or_ended, policy.graces.command_s, "the control socket listens")
             if daemon.canary.is_due(policy, in_use=in_use) and not await daemon.canary.run(pipe, policy):
                 daemon.unanswered, daemon.trouble = 0, "the canary is running"
                 daemon.servers = daemon.canary.servers or daemon.servers
                 return False
             await self._restore_limits(pipe, memory_mib)
-            await pipe.ask(control_protocol.start_server(control_daemon.server_user()))
+            await pipe.ask(control_protocol.start_server(os.geteuid()))
             control_daemon.offer_to_clients(self._folder)  # at once: a client that finds no socket runs unlimited
             daemon.servers = await pipe.ask(control_protocol.server_list())  # those whose limits the agent must raise
             if doubtful or daemon.no_server:
@@ -158,14 +155,13 @@ class DomainSettling:
             # One that was adopted may be in a fault; one that has just been started says nothing of itself yet.
             _servers, status = await daemon.ask_for_health(pipe) if daemon.adopted else ((), ServerStatus.ACTIVE)
         except _TROUBLES as error:
+            if processes.is_shortage(error):
+                raise
             daemon.unanswered = daemon.unanswered + 1 if isinstance(error, DaemonSilent) else 0
             daemon.trouble = str(error)
             return False
         daemon.settled, daemon.unanswered, daemon.trouble, daemon.server = True, 0, "", status
         return True
-
-    def _listens_or_ended(self) -> bool:
-        return not self._daemon.alive or control_daemon.listener(self._folder) is not None
 
     async def _restore_limits(self, pipe: ControlPipe, memory_mib: int) -> None:
         """For new servers, and for those that the canary has left under denial."""
@@ -175,24 +171,14 @@ class DomainSettling:
             for server in (None, *servers):
                 await pipe.set_limit(ServerLimit(server, ordinal, memory_mib))
 
-    def _memory_to_restore(self) -> int:
-        """The limit that the agent last set, else denial."""
-        try:
-            return limit_mib(self._folder)
-        except records.UnreadableRecord as error:
-            self._log.warning("limits ignored", reason=str(error))
-            return DENY_MIB
-
     async def _until_server_is_up(self, deadline_s: float) -> None:
-        """NoServer where it ends instead."""
-
         def has_spoken() -> bool:
             self._daemon.read_log()
             return self._daemon.coming is None
 
         await until(has_spoken, deadline_s, "an MPS server comes up")
         if self._daemon.no_server:
-            raise NoServer("no MPS server starts; see the daemon's log")
+            raise ControlFailed("no MPS server starts; see the daemon's log")
 
     async def try_canary_again(self, policy: Policy) -> None:
         """While it keeps the domain from serving; a daemon that does not answer is asked again later."""

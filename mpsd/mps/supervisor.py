@@ -6,7 +6,7 @@ Which state follows from an observation is decided by `model.domain.next_state` 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from mpsd.model.domain import SERVING, DaemonView, Domain, State, next_state
 from mpsd.model.node_status import program_of
@@ -20,71 +20,16 @@ from mpsd.mps.faults import DomainFaults
 from mpsd.mps.lifecycle import DomainRestarts, DomainSettling
 from mpsd.mps.records import KeptRecord
 from mpsd.platform import processes, records
+from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
 from mpsd.platform.nvml import Nvml, NvmlFailed
 
-
-class DomainObstacles:
-    """What prevents a domain from serving, as text with the remedy; empty when nothing does.
-
-    It ends no process: that is for the agent, which knows whose a process is.
-    """
-
-    def __init__(self, place: DaemonPlace, gpus: Sequence[str], nvml: Nvml, daemon: DomainDaemon) -> None:
-        self._place = place
-        self._gpus = gpus
-        self._nvml = nvml
-        self._daemon = daemon
-
-    def to_daemon(self, policy: Policy) -> str:
-        """Why no daemon of ours can serve here."""
-        if not control_daemon.program_found(self._place.environment):
-            return "nvidia-cuda-mps-control is not on PATH; install the driver's compute utilities"
-        try:
-            for uuid in self._gpus:
-                if self._nvml.mig_enabled(uuid):
-                    return f"MIG is on for {uuid}; switch it off (nvidia-smi -mig 0) or leave this GPU to others"
-            unreliable = self._daemon.canary.obstacle(policy)
-        except NvmlFailed as error:
-            return f"{error}; see that the driver works (nvidia-smi)"
-        if self._daemon.foreign:
-            whose = f"another control daemon ({self._daemon.identity})"
-            return f"{whose} listens in {self._place.folder.pipe} for other GPUs; stop it (quit)"
-        return unreliable if self._daemon.alive else ""
-
-    def to_server(self) -> str:
-        """The process that has a GPU exclusively, in EXCLUSIVE_PROCESS, so that no server can start beside it."""
-        try:
-            exclusive = [uuid for uuid in self._gpus if self._nvml.compute_mode(uuid) == self._nvml.exclusive_process]
-            found = next(((uuid, pid) for uuid in exclusive for pid in self._beside_mps(uuid)), None)
-        except NvmlFailed:
-            return ""
-        if found is None:
-            return ""
-        uuid, pid = found
-        # The program alone: the whole cluster reads it, and arguments may be secret.
-        program = program_of(processes.command_of(pid))
-        if processes.identity_of(pid) is None:
-            return ""  # it has ended since, and has the GPU no more
-        return f"no MPS server can start while pid {pid} uses {uuid} exclusively; end it: {program}"
-
-    def _beside_mps(self, uuid: str) -> list[int]:
-        """The living processes on a GPU that are neither clients of MPS nor our daemon's server. NvmlFailed."""
-        on_mps = self._nvml.mps_pids(uuid)
-        others = [pid for pid, _used in self._nvml.uses(uuid) if pid not in on_mps and processes.identity_of(pid)]
-        daemon = self._daemon.identity
-        ours = processes.descendants_of(daemon.pid) if others and daemon else ()
-        return [pid for pid in others if pid not in ours]
-
-
 # Seconds between two probes that nothing else asked for. A death, and a line in the log, are seen long before.
 _PROBE_S = {State.READY: 5.0, State.FAULT: 0.25, State.DRAINING: 1.0, State.WEDGED: 1.0, State.DRAINED: 1.0}
-_STOPPING_PROBE_S = 0.2
+_STOPPING_PROBE_S = 0.2  # while mpsd itself ends, and waits for the last program
 _LOOK_S = 0.25
 _TRY_S = 5.0  # between two starts of a server while another process has the GPU exclusively
 _TROUBLED = {State.DOWN, State.WEDGED, State.FAULT, State.REFUSED}
-_WITHOUT_PROGRAMS = {State.DRAINED, State.DOWN, State.REFUSED}
-_LOOKS_FOR_OBSTACLES = {State.DOWN, State.STARTING, State.REFUSED}
 
 
 class DomainSupervisor:
@@ -92,9 +37,8 @@ class DomainSupervisor:
 
     def __init__(self, domain: Domain, place: DaemonPlace, nvml: Nvml, policy: Callable[[], Policy]) -> None:
         place.folder.make()
-        self._place = place
-        self._folder = place.folder
-        self._policy = policy
+        self._place, self._folder = place, place.folder
+        self._nvml, self._policy = nvml, policy
         self._log = logger(domain=domain.name)
         self._kept = KeptRecord(domain, place.folder, self._log)
         self._modes = ComputeModes(nvml, self._kept, place.folder.path.parent, self._log)
@@ -102,12 +46,10 @@ class DomainSupervisor:
         self._daemon = DomainDaemon(place, domain.gpus, self._wake.set, self._log)
         self._settling = DomainSettling(domain, place.folder, self._daemon, self._log)
         self._drain = DomainDrain(place.folder)
-        self._obstacles = DomainObstacles(place, domain.gpus, nvml, self._daemon)
-        one_gpu = len(domain.gpus) == 1
-        self._faults = DomainFaults(self._daemon, place.folder.log, self._log, one_gpu=one_gpu)
+        self._faults = DomainFaults(self._daemon, place.folder.log, self._log, one_gpu=len(domain.gpus) == 1)
         self._restarts = DomainRestarts(self._kept, self._daemon, self._faults, self._modes, self._log)
-        self._probe_at = 0.0
-        self._try_at = 0.0
+        self._probe_at = self._try_at = 0.0
+        self._taken_over = False
         self._why = ""  # the reason of the state, restored once a passing trouble is over
 
     @property
@@ -116,19 +58,29 @@ class DomainSupervisor:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Looks, decides and acts until `stop`; the daemon is left as it is then."""
-        self._restarts.take_over(self._policy())
+        shortages = Shortages(self._log)
         while not stop.is_set():
-            seen = await self._look()
-            state = next_state(self.record.state, seen)
-            ended_unseen = state is State.DOWN and self._daemon.identity is not None  # between its start and this look
-            if state is not self.record.state or ended_unseen:
-                self._enter(state, seen)
-            else:
-                await self._act()
-                await self._pause()
+            done = False
+            with shortages.survived("supervise"):
+                await self._step()
+                done = True
+            if not done:
+                await asyncio.sleep(_LOOK_S)
+
+    async def _step(self) -> None:
+        if not self._taken_over:
+            self._restarts.take_over(self._policy())
+            self._taken_over = True
+        seen = await self._look()
+        state = next_state(self.record.state, seen)
+        ended_unseen = state is State.DOWN and self._daemon.identity is not None  # between its start and this look
+        if state is not self.record.state or ended_unseen:
+            self._enter(state, seen)
+        else:
+            await self._act()
+            await self._pause()
 
     def wake(self) -> None:
-        """Makes the loop look now."""
         self._wake.set()
 
     def drain(self) -> None:
@@ -140,24 +92,26 @@ class DomainSupervisor:
     @property
     def is_empty(self) -> bool:
         """Whether no program is affected by the end of this domain's daemon."""
-        return self.record.state in _WITHOUT_PROGRAMS or self._daemon.out_of_reach
+        no_client_yet = not self._daemon.adopted and not self._daemon.settled  # we started it, and it admitted none
+        return self.record.state in {State.DRAINED, State.DOWN, State.REFUSED} or no_client_yet
 
     @property
     def left(self) -> str:
-        """Who is still affected by it, as text."""
         clients = "unknown" if self._daemon.clients is None else self._daemon.clients
         return f"{self.record.domain}, clients: {clients}{', and the holders of grants' if self._drain.granted else ''}"
 
     def look_at_files(self) -> None:
-        """Makes the loop look if the daemon has written something or the agent has asked; costs two stats."""
-        if self._daemon.has_written() or self._modes.is_news(self._policy()):
+        """Makes the loop look if the daemon has written something or was stopped, or the agent has asked.
+
+        It costs two stats and the reading of one file of /proc.
+        """
+        if self._daemon.tail.has_grown() or self._modes.is_news(self._policy()):
             self.wake()
-        if self._drain.is_news():
+        if self._drain.is_news() or (self._daemon.is_stopped and not self._daemon.unanswered):
             self._probe_at = 0.0
             self.wake()
 
     async def _pause(self) -> None:
-        """Until something happens, or the next look is due."""
         pause_s = _LOOK_S
         if self.record.state in _PROBE_S:
             heals = self._faults.look_again_s(self._policy().graces) is not None
@@ -171,7 +125,8 @@ class DomainSupervisor:
 
     async def _look(self) -> DaemonView:
         state, daemon = self.record.state, self._daemon
-        obstacle = self._obstacles.to_daemon(self._policy()) if state in _LOOKS_FOR_OBSTACLES else ""
+        looks_for_obstacles = state in {State.DOWN, State.STARTING, State.REFUSED}
+        obstacle = self._obstacle(self._policy()) if looks_for_obstacles else ""
         self._kept.change(canary=self._daemon.canary.result)
         self._drain.look()
         if daemon.read_log():
@@ -205,10 +160,52 @@ class DomainSupervisor:
             return min(soon_s, _LOOK_S)
         return _STOPPING_PROBE_S if self._drain.stopping else _PROBE_S[self.record.state]
 
+    # -- what prevents it from serving; it ends no process: that is for the agent, which knows whose a process is ------
+
+    def _obstacle(self, policy: Policy) -> str:
+        """Why no daemon of ours can serve here, with the remedy; empty where nothing prevents it."""
+        if not control_daemon.program_found(self._place.environment):
+            return "nvidia-cuda-mps-control is not on PATH; install the driver's compute utilities"
+        try:
+            for uuid in self.record.gpus:
+                if self._nvml.mig_enabled(uuid):
+                    return f"MIG is on for {uuid}; switch it off (nvidia-smi -mig 0) or leave this GPU to others"
+            unreliable = self._daemon.canary.obstacle(policy)
+        except NvmlFailed as error:
+            return f"{error}; see that the driver works (nvidia-smi)"
+        if self._daemon.foreign:
+            whose = f"another control daemon ({self._daemon.identity})"
+            return f"{whose} listens in {self._place.folder.pipe} for other GPUs; stop it (quit)"
+        return unreliable if self._daemon.alive else ""
+
+    def _usurper(self) -> str:
+        """The process that has a GPU exclusively, in EXCLUSIVE_PROCESS, so that no server can start beside it."""
+        try:
+            alone = self._nvml.exclusive_process
+            exclusive = [uuid for uuid in self.record.gpus if self._nvml.compute_mode(uuid) == alone]
+            found = next(((uuid, pid) for uuid in exclusive for pid in self._beside_mps(uuid)), None)
+        except NvmlFailed:
+            return ""
+        if found is None:
+            return ""
+        uuid, pid = found
+        # The program alone: the whole cluster reads it, and arguments may be secret.
+        program = program_of(processes.command_of(pid))
+        if processes.identity_of(pid) is None:
+            return ""  # it has ended since, and has the GPU no more
+        return f"no MPS server can start while pid {pid} uses {uuid} exclusively; end it: {program}"
+
+    def _beside_mps(self, uuid: str) -> list[int]:
+        """The living processes on a GPU that are neither clients of MPS nor our daemon's server. NvmlFailed."""
+        on_mps = self._nvml.mps_pids(uuid)
+        others = [pid for pid, _used in self._nvml.uses(uuid) if pid not in on_mps and processes.identity_of(pid)]
+        daemon = self._daemon.identity
+        ours = processes.descendants_of(daemon.pid) if others and daemon else ()
+        return [pid for pid in others if pid not in ours]
+
     # -- act -----------------------------------------------------------------------------------------------------
 
     def _enter(self, state: State, seen: DaemonView) -> None:
-        """Enters a new state, and records it with its reason."""
         self._set_gate(state)
         reasons: dict[State, Callable[[], str]] = {
             State.DOWN: lambda: self._restarts.bury(self._policy().restarts),
@@ -242,7 +239,9 @@ class DomainSupervisor:
         if self._daemon.alive and self._modes.is_news(policy) and not self._daemon.foreign:
             self._modes.try_to_follow(policy)
         if state is State.DOWN and self._restarts.is_due:
-            self._start()
+            gate.remove(self._folder)
+            if self._restarts.start(policy):
+                self.wake()
         elif state is State.STARTING and not self._daemon.settled:
             await self._settle()
         elif state is State.REFUSED and self._daemon.alive and not self._daemon.foreign:
@@ -257,7 +256,7 @@ class DomainSupervisor:
     async def _settle(self) -> None:
         policy, now = self._policy(), time.monotonic()
         in_use = self.record.served and self._drain.granted
-        usurped = self._obstacles.to_server()
+        usurped = self._usurper()
         if usurped and (now < self._try_at or not in_use):
             if usurped != self.record.reason:
                 self._log.warning("no server", reason=usurped)
@@ -271,11 +270,6 @@ class DomainSupervisor:
         elif not usurped and not self._daemon.canary.running:
             self._restarts.kill_after(policy.graces.start_s, "it could not be made ready")
 
-    def _start(self) -> None:
-        gate.remove(self._folder)
-        if self._restarts.start(self._policy()):
-            self.wake()
-
     async def stop(self, timeout_s: int) -> None:
         """Ends the daemon, giving its clients so many seconds; puts everything back as it was found.
 
@@ -287,7 +281,7 @@ class DomainSupervisor:
             self._daemon.release()
         else:
             await self._daemon.quit(timeout_s, self._policy().graces)
-        self._modes.put_back(self.record.compute_modes)
+        self._modes.put_back()
         self._folder.clear(with_pipe=not foreign)
         self._log.info("stopped")
 

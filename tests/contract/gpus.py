@@ -14,7 +14,7 @@ import yaml
 
 from mpsd.model.cuda_limit_parser import Lifted, Limited, Unset, Unusable, memory_limit_as_read, thread_percent_as_read
 from mpsd.model.gpu_facts import Capability, GpuFacts
-from mpsd.platform.rules.limits_reading import read_gpu_facts
+from mpsd.platform.limits_files import read_gpu_facts
 
 NEAR_MIB = 5  # MiB: what a context costs is a straight line in the facts, and up to 4 beside it at 42 SMs of an H200
 NVML_NEAR_MIB = 8  # NVML counts a little more than the limit does

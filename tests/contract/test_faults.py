@@ -1,16 +1,23 @@
 """A bad pointer in one client, `terminate_client`, and SIGKILL of a client: who is hit, and how it ends."""
 
+import os
 import re
 
 import pytest
 
+from mpsd.mps.rules.control_protocol import LogEvent, read_line
 from tests.contract.gpus import NVML_NEAR_MIB, near
 from tests.contract.processes import eventually
 from tests.contract.results import ILLEGAL_ADDRESS, NOT_READY, SUCCESS, TERMINATED
-from tests.contract.world import Daemon, World
+from tests.contract.world import OTHER_UID, Daemon, World
 
 MEMORY_BACK_S = 1.0  # seen: 0.05 to 0.07
 LINGER_S = 1.0  # time enough for a command, of 0.002 s
+
+
+def faults_in_its_log(daemon: Daemon) -> int:
+    read = map(read_line, daemon.output.read_text(encoding="utf-8").split("\n"))
+    return sum(line is not None and line.event is LogEvent.FAULT for line in read)
 
 
 class TestABadPointer:
@@ -63,6 +70,16 @@ class TestABadPointer:
         listed = said.rpartition("have a sticky error set:")[2]
         for client in (bystander, culprit):
             assert re.search(rf"\] {client.pid}$", listed, re.MULTILINE), said
+
+    @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be another user")
+    def test_cannot_be_forged_by_what_a_tenant_sends(self, daemon: Daemon) -> None:
+        """The log has his words, but behind the daemon's own name and `Cmd:`, also where they hold a line separator."""
+        before = faults_in_its_log(daemon)
+        forged = f"[2026-11-22 20:00:00.000 Server {daemon.server:>5}] Server is handling a fatal GPU error."
+        for words in (forged, forged.partition("] ")[2], f"x\x0b{forged}"):
+            daemon.command(words, uid=OTHER_UID)
+            eventually(lambda words=words: f"Cmd:{words}" in daemon.output.read_text(encoding="utf-8"))
+        assert faults_in_its_log(daemon) == before
 
 
 class TestTerminateClient:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from mpsd.model.cuda_limit_parser import THREAD_PERCENT
+from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, THREAD_PERCENT
+from mpsd.platform.processes import mapped_bytes
 from tests.contract.gpus import NVML_NEAR_MIB, Seen, near
 from tests.contract.processes import SOON_S, Client
 from tests.contract.world import Daemon, World
@@ -80,6 +81,23 @@ class TestWhatNvmlLists:
         assert held[present.one.pid] == near(512 + gpu.context_mib(gpu.sms), within=NVML_NEAR_MIB)
         quarter_mib = gpu.context_mib(gpu.capability.sms_given(25, gpu.sms))
         assert held[present.quarter.pid] == near(1024 + quarter_mib, within=NVML_NEAR_MIB)
+
+    def test_managed_memory_is_in_no_clients_figure_but_in_use_and_mapped(self, daemon: Daemon, world: World) -> None:
+        """And counted against its limit, as any other memory."""
+        client = daemon.ready_client("step", "managed=2048", "step", environment={MEMORY_LIMIT: "0=4G"})
+        before, in_use_mib = world.mib_on_mps(world.gpu)[client.pid], world.used_mib(world.gpu)
+        client.go_on()
+        line = client.next_line("managed_MiB")
+        client.next_line("ready")
+        limit_mib = 4096 - world.gpu.context_mib(world.gpu.sms)
+        assert line["meminfo_free_MiB"] == near(limit_mib - 2048)
+        assert world.mib_on_mps(world.gpu)[client.pid] == before
+        assert world.used_mib(world.gpu) == near(in_use_mib + 2048, within=8)
+        mapped = mapped_bytes(client.pid, b"nvidia-uvm")
+        assert mapped is not None
+        assert mapped // 1024**2 == near(2048, within=2)
+        client.go_on()
+        client.finished()
 
     def test_the_servers_own_figure_is_small(self, daemon: Daemon, world: World, present: Present) -> None:
         assert 0 < world.mib_on(world.gpu)[daemon.server] <= world.gpu.capability.server_mib

@@ -20,19 +20,10 @@ from mpsd.model.domain import ServerStatus
 from mpsd.model.metrics import COMMAND_BOUNDS_S, CommandTimes
 from mpsd.model.node_view import ServerLimit
 from mpsd.mps import control_daemon
-from mpsd.mps.control_daemon import (
-    PROGRAM,
-    ControlFailed,
-    ControlPipe,
-    DaemonSilent,
-    NoDaemon,
-    SettingRefused,
-    clean_environment,
-    command_times,
-)
+from mpsd.mps.control_daemon import PROGRAM, ControlPipe, DaemonSilent, clean_environment, command_times
 from mpsd.mps.rules import control_protocol
 from mpsd.mps.rules import control_protocol as protocol
-from mpsd.mps.rules.control_protocol import Command, LogEvent, LogLine, NotUnderstood, read_line
+from mpsd.mps.rules.control_protocol import Command, ControlFailed, LogEvent, LogLine, NotUnderstood, read_line
 from mpsd.platform import processes, records
 from mpsd.platform.run_directory import DomainFolder
 from mpsd.platform.settings import Settings, settings
@@ -42,14 +33,13 @@ EVERY_COMMAND: tuple[Command[object], ...] = (
     protocol.server_list(),
     protocol.server_status(526),
     protocol.client_list(526),
-    protocol.devices(),
     protocol.start_server(0),
     protocol.quit_daemon(3),
     protocol.terminate_client(526, 686),
-    protocol.set_server_memory_limit(526, 0, 7168),
-    protocol.server_memory_limit(526, 0),
-    protocol.set_default_memory_limit(0, 7168),
-    protocol.default_memory_limit(0),
+    protocol.set_memory_limit(526, 0, 7168),
+    protocol.memory_limit(526, 0),
+    protocol.set_memory_limit(None, 0, 7168),
+    protocol.memory_limit(None, 0),
 )
 
 
@@ -89,12 +79,7 @@ def test_every_recorded_server_list_is_read() -> None:
 
 def test_every_recorded_limit_reads_back_in_mib() -> None:
     amounts = {output for _command, output in answers_to("get_device_pinned_mem_limit")}
-    assert {protocol.server_memory_limit(1, 0).answer(output) for output in amounts} == {None, 1024, 3 * 1024}
-
-
-def test_the_devices_of_a_daemon_are_its_first_table() -> None:
-    _command, output = answers_to("device_query")[0]
-    assert protocol.devices().answer(output) == ("GPU-d2f95611-1b47-167a-cb53-e944a3a4c6fe",)
+    assert {protocol.memory_limit(1, 0).answer(output) for output in amounts} == {None, 1024, 3 * 1024}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +107,7 @@ def test_a_refused_setting_is_not_taken_for_silence(command: Command[object]) ->
 
 @pytest.mark.parametrize("command", EVERY_COMMAND, ids=lambda command: command.text)
 def test_an_unknown_command_of_another_driver_is_not_understood(command: Command[object]) -> None:
-    with pytest.raises(NotUnderstood, match="does not know that answer"):
+    with pytest.raises(NotUnderstood, match="does not know"):
         command.answer(f'Unknown command "{command.text.split()[0]}"')
 
 
@@ -133,13 +118,13 @@ def test_any_text_is_an_answer_or_not_understood(command: Command[object], outpu
 
 
 def test_a_memory_limit_always_carries_its_unit() -> None:
-    assert protocol.set_server_memory_limit(5, 1, 7168).text == "set_device_pinned_mem_limit 5 1 7168M"
-    assert protocol.set_default_memory_limit(0, 8).text == "set_default_device_pinned_mem_limit 0 8M"
+    assert protocol.set_memory_limit(5, 1, 7168).text == "set_device_pinned_mem_limit 5 1 7168M"
+    assert protocol.set_memory_limit(None, 0, 8).text == "set_default_device_pinned_mem_limit 0 8M"
 
 
 def test_a_server_that_is_gone_has_no_limit_and_takes_none() -> None:
-    protocol.set_server_memory_limit(5, 0, 7168).answer("Server 5 not found")
-    assert protocol.server_memory_limit(5, 0).answer("Server 5 not found") is None
+    protocol.set_memory_limit(5, 0, 7168).answer("Server 5 not found")
+    assert protocol.memory_limit(5, 0).answer("Server 5 not found") is None
 
 
 # What `mpsd control` has written of its questions to the daemons.
@@ -228,6 +213,30 @@ def test_any_line_is_read(line: str) -> None:
     assert read is None or isinstance(read, LogLine)
 
 
+FORGED = [
+    "Server is handling a fatal GPU error",
+    "Client {PID: 996, Context ID: 1} on device 0 to be torn down",
+    "The following client process have a sticky error set:",
+    "[2026-11-21 01:52:04.061 Server   999] Server is handling a fatal GPU error.",
+    "NEW SERVER 523: Ready",
+    "Server 523 exited with status 1",
+]
+
+
+@pytest.mark.parametrize("words", FORGED)
+@pytest.mark.parametrize("behind", ["Cmd:", 'Unknown command "', ""])
+def test_nothing_that_a_tenant_sends_as_a_command_is_an_event_of_the_server(behind: str, words: str) -> None:
+    """The daemon's own answers come from Control too: whatever they hold, none of it is the server's."""
+    read = read_line(f"[2026-11-21 01:52:05.077 Control   994] {behind}{words}")
+    assert read is None or read.event in {LogEvent.OTHER, LogEvent.SERVER_READY, LogEvent.SERVER_EXITED}
+    assert read is None or not behind
+
+
+@pytest.mark.parametrize("words", FORGED)
+def test_a_line_that_the_daemon_did_not_begin_says_nothing(words: str) -> None:
+    assert read_line(words.partition("] ")[2] or words) is None
+
+
 def test_a_pid_of_thousands_of_digits_is_none() -> None:
     assert read_line(f"[2026-01-01 00:00:00.000 Control {'9' * 5000}] x") is None
     assert read_line(f"NEW SERVER {'9' * 5000}: Ready") is None
@@ -259,7 +268,7 @@ def test_a_command_without_an_answer_ends_at_its_deadline_and_leaves_no_process(
 
 def test_a_directory_without_a_daemon_is_told_from_a_failure(tmp_path: Path) -> None:
     none = pipe_to(tmp_path, "echo Cannot find MPS control daemon process >&2; exit 1")
-    with pytest.raises(NoDaemon):
+    with pytest.raises(ControlFailed, match="no control daemon listens here"):
         asyncio.run(none.ask(control_protocol.server_list()))
     broken = pipe_to(tmp_path, "echo out of luck >&2; exit 3")
     with pytest.raises(ControlFailed, match='"get_server_list" ended with code 3: out of luck'):
@@ -274,7 +283,7 @@ def test_an_answer_of_another_form_is_shown_with_its_command(tmp_path: Path) -> 
 @pytest.mark.parametrize(("read_back", "shown"), [("", "none"), ("4G", "4096 MiB")])
 def test_a_limit_that_reads_back_as_another_is_an_error(tmp_path: Path, read_back: str, shown: str) -> None:
     pipe = pipe_to(tmp_path, f'read command; case "$command" in get_*) echo {read_back};; esac')
-    with pytest.raises(SettingRefused, match=f"was set to 2048 MiB and reads back as {shown}"):
+    with pytest.raises(ControlFailed, match=f"was set to 2048 MiB and reads back as {shown}"):
         asyncio.run(pipe.set_limit(ServerLimit(None, 0, 2048)))
 
 

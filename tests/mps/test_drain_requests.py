@@ -30,7 +30,7 @@ def test_a_request_is_withdrawn_once(folder: DomainFolder) -> None:
     drain.ask(folder, "a new driver")
     assert drain.withdraw(folder)
     assert not drain.withdraw(folder)
-    assert not drain.is_asked(folder)
+    assert drain.asked(folder) is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"reason": 3}', "null"])

@@ -7,11 +7,10 @@ table is a warning; anything that gives a program more than its limit is a probl
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from mpsd.model import client_limits
 from mpsd.model.client_limits import DENY_MIB, ClientLimit
-from mpsd.model.cuda_limit_parser import PIPE_DIRECTORY, THREAD_PERCENT, VISIBLE_DEVICES
+from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, PIPE_DIRECTORY, THREAD_PERCENT
 from mpsd.model.grants import Gpu
 from mpsd.model.node_view import Canary
 from mpsd.model.policy import CanaryRule
@@ -22,7 +21,6 @@ COST_TOLERANCE_MIB = 16  # between a context's cost as measured and as limits/gp
 _LONGEST = 300  # characters of what a program said
 
 _OUT_OF_MEMORY = "2:CUDA_ERROR_OUT_OF_MEMORY"
-_LIBCUDA = "libcuda"  # the step at which the client could not load it
 _COMPUTE = "give mpsd control the driver's compute libraries (NVIDIA_DRIVER_CAPABILITIES=compute,utility)"
 
 
@@ -34,9 +32,7 @@ class Trial:
     own: bool
 
     def __str__(self) -> str:
-        return (
-            f"a client {'with a limit of its own of' if self.own else 'under a server limit of'} {self.limit_mib} MiB"
-        )
+        return f"a client under {'its own' if self.own else 'a server'} limit of {self.limit_mib} MiB"
 
     def environment(self, gpu: str, pipe_directory: str) -> dict[str, str]:
         """What such a client is started with, to be on the GPU with this UUID."""
@@ -44,7 +40,7 @@ class Trial:
             limits = client_limits.environment(ClientLimit(self.limit_mib, PERCENT), pipe_directory)
         else:
             limits = {PIPE_DIRECTORY: pipe_directory, THREAD_PERCENT: str(PERCENT)}
-        return limits | {VISIBLE_DEVICES: gpu}
+        return limits | {CUDA_VISIBLE_DEVICES: gpu}
 
 
 SERVER_LIMIT = Trial(1024, own=False)
@@ -86,26 +82,18 @@ def outcome_of(code: int, output: str, errors: str) -> Outcome:
     """The outcome of a client that has ended. code: as subprocess has it, negative for a signal."""
     if code < 0:
         return Broken(f"was killed by signal {-code}")
-    match _first_object(output):
+    try:
+        first = json.loads(output.partition("\n")[0])
+    except (ValueError, RecursionError):
+        first = None
+    match first:
         case {"uuid": str(uuid), "meminfo_free_MiB": int(free), "sms": int(sms)} if code == 0:
             return ProbeResult(uuid, free, sms)
         case {"fail": str(step), "err": str(error)}:
             return NoContext(printable(step, _LONGEST), printable(error, _LONGEST))
         case _:
-            said = (errors.strip() or output.strip()).rpartition("\n")[2]
-            return Broken(f'ended with code {code} and printed "{printable(said, _LONGEST)}"')
-
-
-def too_late(deadline_s: float) -> Broken:
-    return Broken(f"did not end within {deadline_s:g} s")
-
-
-def _first_object(output: str) -> Mapping[str, Any]:
-    try:
-        first = json.loads(output.partition("\n")[0])
-    except (ValueError, RecursionError):
-        return {}
-    return first if isinstance(first, dict) else {}
+            last = (errors.strip() or output.strip()).rpartition("\n")[2]
+            return Broken(f'ended with code {code} and printed "{printable(last, _LONGEST)}"')
 
 
 # -- what follows from it ------------------------------------------------------------------------------------------
@@ -129,9 +117,12 @@ def finding(gpu: Gpu, served: Mapping[Trial, Outcome]) -> CanaryFinding:
     problems = dict.fromkeys(filter(None, (_problem(gpu, trial, outcome) for trial, outcome in served.items())))
     if problems:
         return CanaryFinding(problem=f"{gpu.label}: {'; '.join(problems)}")
-    told = [(trial, outcome) for trial, outcome in served.items() if isinstance(outcome, ProbeResult)]
     # The smaller: a card that is nearly full leaves a client less than its limit.
-    context_mib, sms = min((trial.limit_mib - outcome.free_mib, outcome.sms) for trial, outcome in told)
+    context_mib, sms = min(
+        (trial.limit_mib - outcome.free_mib, outcome.sms)
+        for trial, outcome in served.items()
+        if isinstance(outcome, ProbeResult)
+    )
     warnings = "; ".join(_warnings(gpu, context_mib, sms))
     return CanaryFinding(warning=f"{gpu.label}: {warnings}" if warnings else "", context_mib=context_mib, sms=sms)
 
@@ -142,9 +133,10 @@ def denial_problem(gpu: Gpu, outcome: Outcome) -> str:
         case NoContext(_step, error) if error == _OUT_OF_MEMORY:
             return ""
         case ProbeResult(_uuid, free_mib, _sms):
-            return f"{gpu.label}: {DENIAL} got a context and saw {free_mib} MiB free, where none may fit"
+            return f"{gpu.label}: {DENIAL} must get no context, and got one with {free_mib} MiB free"
         case NoContext(step, error):
-            return f"{gpu.label}: {DENIAL} failed at {step} with {error}, not with {_OUT_OF_MEMORY} at its context"
+            expected = f"it must fail with {_OUT_OF_MEMORY} when it makes its context"
+            return f"{gpu.label}: {DENIAL} failed at {step} with {error}; {expected}"
         case Broken(how):
             return f"{gpu.label}: {DENIAL} {how}"
 
@@ -152,18 +144,19 @@ def denial_problem(gpu: Gpu, outcome: Outcome) -> str:
 def _problem(gpu: Gpu, trial: Trial, outcome: Outcome) -> str:
     match outcome:
         case ProbeResult(uuid) if uuid != gpu.uuid:
-            return f"{trial} was given {printable(uuid, _LONGEST)} instead of {gpu.uuid}"
+            return f"{trial} got {printable(uuid, _LONGEST)} instead of {gpu.uuid}"
         case ProbeResult(_uuid, free_mib, _sms) if free_mib > trial.limit_mib:
             return f"{trial} saw {free_mib} MiB free: this driver does not enforce memory limits"
         case ProbeResult(_uuid, _free_mib, sms) if sms > _sms_expected(gpu) + gpu.capability.sm_minimum:
-            held = f"not about {_sms_expected(gpu)}: this driver does not enforce thread percentages"
-            return f"{trial} and {PERCENT} % of the threads was given {sms} of {gpu.sms} SMs, {held}"
+            expected = f"{PERCENT} % of the threads are about {_sms_expected(gpu)}"
+            what = "this driver does not enforce thread percentages"
+            return f"{trial} got {sms} of {gpu.sms} SMs, and {expected}: {what}"
         case ProbeResult():
             return ""
-        case NoContext(step, error) if step == _LIBCUDA:
+        case NoContext("libcuda", error):  # it could not be loaded
             return f"{error}; {_COMPUTE}"
         case NoContext(step, error) if error == _OUT_OF_MEMORY:
-            return f"{trial} got no context: {error} at {step}; see what else holds this GPU's memory (nvidia-smi)"
+            return f"{trial} got no context: {error} at {step}; check what else uses this GPU's memory (nvidia-smi)"
         case NoContext(step, error):
             return f"{trial} got no context: {error} at {step}"
         case Broken(how):

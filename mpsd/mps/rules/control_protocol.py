@@ -15,15 +15,16 @@ from mpsd.model.domain import ServerStatus
 Answer = TypeVar("Answer")
 
 
-class NotUnderstood(Exception):
+class ControlFailed(Exception):
+    """A command failed."""
+
+
+class NotUnderstood(ControlFailed):
     """The daemon answered something that this command never answers."""
 
     def __init__(self, command: str, answer: str) -> None:
-        self.command = command
-        self.answer = answer
-        super().__init__(
-            f'nvidia-cuda-mps-control answered "{answer[:200]}" to "{command}"; this mpsd does not know that answer'
-        )
+        answered = f'nvidia-cuda-mps-control answered "{answer[:200]}" to "{command}"'
+        super().__init__(f"{answered}, which this version of mpsd does not know")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,7 @@ def server_list() -> Command[tuple[int, ...]]:
 
 
 def server_status(server: int) -> Command[ServerStatus]:
-    def read(output: str) -> ServerStatus:
-        return ServerStatus.GONE if output == _gone(server) else ServerStatus(output)
-
-    return Command(f"get_server_status {server}", read)
+    return _of_server(f"get_server_status {server}", server, ServerStatus, ServerStatus.GONE)
 
 
 def health(server: int) -> Command[tuple[tuple[int, ...], ServerStatus]]:
@@ -64,15 +62,7 @@ def health(server: int) -> Command[tuple[tuple[int, ...], ServerStatus]]:
 
 
 def client_list(server: int) -> Command[tuple[int, ...]]:
-    def read(output: str) -> tuple[int, ...]:
-        return () if output == _gone(server) else _pids(output)
-
-    return Command(f"get_client_list {server}", read)
-
-
-def devices() -> Command[tuple[str, ...]]:
-    """The UUIDs of the daemon's GPUs, in its order."""
-    return Command("device_query --csv", _device_uuids)
+    return _of_server(f"get_client_list {server}", server, _pids, ())
 
 
 def start_server(uid: int) -> Command[None]:
@@ -98,29 +88,19 @@ def terminate_client(server: int, pid: int) -> Command[bool]:
     return Command(f"terminate_client {server} {pid}", read)
 
 
-def set_server_memory_limit(server: int, ordinal: int, memory_mib: int) -> Command[None]:
-    def read(output: str) -> None:
-        _silence("" if output == _gone(server) else output)  # reading it back finds no limit then
-
-    return Command(f"set_device_pinned_mem_limit {server} {ordinal} {memory_mib}M", read)
-
-
-def server_memory_limit(server: int, ordinal: int) -> Command[int | None]:
-    """MiB, as `memory_mib_as_shown` rounds them; None where the server has no limit for that ordinal."""
-
-    def read(output: str) -> int | None:
-        return None if output == _gone(server) else _memory_mib(output)
-
-    return Command(f"get_device_pinned_mem_limit {server} {ordinal}", read)
+def set_memory_limit(server: int | None, ordinal: int, memory_mib: int) -> Command[None]:
+    """server None: the default for new servers."""
+    if server is None:
+        return Command(f"set_default_device_pinned_mem_limit {ordinal} {memory_mib}M", _silence)
+    text = f"set_device_pinned_mem_limit {server} {ordinal} {memory_mib}M"
+    return _of_server(text, server, _silence, None)  # reading it back finds no limit then
 
 
-def set_default_memory_limit(ordinal: int, memory_mib: int) -> Command[None]:
-    return Command(f"set_default_device_pinned_mem_limit {ordinal} {memory_mib}M", _silence)
-
-
-def default_memory_limit(ordinal: int) -> Command[int | None]:
-    """MiB, the default for new servers, as `memory_mib_as_shown` rounds them; None where there is none."""
-    return Command(f"get_default_device_pinned_mem_limit {ordinal}", _memory_mib)
+def memory_limit(server: int | None, ordinal: int) -> Command[int | None]:
+    """MiB, as `memory_mib_as_shown` rounds them; None where there is none. server None: the default for new servers."""
+    if server is None:
+        return Command(f"get_default_device_pinned_mem_limit {ordinal}", _memory_mib)
+    return _of_server(f"get_device_pinned_mem_limit {server} {ordinal}", server, _memory_mib, None)
 
 
 def memory_mib_as_shown(memory_mib: int) -> int:
@@ -128,8 +108,9 @@ def memory_mib_as_shown(memory_mib: int) -> int:
     return memory_mib if memory_mib < 1024 else memory_mib - memory_mib % 1024
 
 
-def _gone(server: int) -> str:
-    return f"Server {server} not found"
+def _of_server(text: str, server: int, read: Callable[[str], Answer], gone: Answer) -> Command[Answer]:
+    """gone: the answer where there is no such server any more."""
+    return Command(text, lambda output: gone if output == f"Server {server} not found" else read(output))
 
 
 def _silence(output: str) -> None:
@@ -138,13 +119,10 @@ def _silence(output: str) -> None:
 
 
 def _pids(output: str) -> tuple[int, ...]:
-    return tuple(_pid(line) for line in output.splitlines())
-
-
-def _pid(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,9}", text):
-        raise ValueError(text)
-    return int(text)
+    lines = output.splitlines()
+    if not all(re.fullmatch(r"[1-9][0-9]{0,9}", line) for line in lines):
+        raise ValueError(output)
+    return tuple(map(int, lines))
 
 
 def _memory_mib(output: str) -> int | None:
@@ -154,19 +132,6 @@ def _memory_mib(output: str) -> int | None:
     if match is None:
         raise ValueError(output)
     return int(match[1]) * (1024 if match[2] == "G" else 1)
-
-
-def _device_uuids(output: str) -> tuple[str, ...]:
-    """The daemon's own table comes first (`Default`); each server's table repeats it."""
-    title, header, *rows = output.splitlines() or ["", ""]
-    if title != "Default" or not header.startswith("Device Ordinal,PCI IDs,UUID,"):
-        raise ValueError(output)
-    uuids = []
-    for row in rows:
-        if not row:
-            break
-        uuids.append(row.split(",")[2])
-    return tuple(uuids)
 
 
 # -- the log: several lines for every command, of which only those that change something are read ------------------
@@ -190,7 +155,7 @@ class LogEvent(StrEnum):
 
     @property
     def is_forwarded(self) -> bool:
-        """Whether it is worth a line of mpsd's own log; clients come and go all day."""
+        """To mpsd's own log; clients come and go all day."""
         return self not in {LogEvent.CLIENT_CONNECTED, LogEvent.CLIENT_GONE, LogEvent.PID}
 
 
@@ -198,7 +163,7 @@ class LogEvent(StrEnum):
 class LogLine:
     """One line; `pid` is the process that the event is about, None where the line names none.
 
-    when: as the daemon writes it, local time, so that a later one is greater; empty where the line has none.
+    when: as the daemon writes it, local time, so that a later one is greater.
     """
 
     event: LogEvent
@@ -207,23 +172,29 @@ class LogLine:
     when: str = ""
 
 
-_LINE = re.compile(r"\[(?P<when>[0-9-]+ [0-9:.]+) (?P<writer>\w+) +(?P<pid>[0-9]{1,10})\] (?P<text>.*)")
+# The daemon writes the words of anybody who may connect to it, so an event is one only from its own writer, and only at
+# the beginning of the text (docs/mps-observed.md, section 6).
+_LINE = re.compile(r"\[(?P<when>[0-9-]+ [0-9:.]+) (?P<writer>Control|Server) +(?P<pid>[0-9]{1,10})\] (?P<text>.*)")
 _CLIENT = r"\{PID: (?P<pid>[0-9]{1,10}), Context ID: [0-9]+\}"
-_EVENTS = (
-    (LogEvent.SERVER_STARTING, re.compile(r"Starting new server (?P<pid>[0-9]{1,10}) for user")),
-    (LogEvent.SERVER_READY, re.compile(r"NEW SERVER (?P<pid>[0-9]{1,10}): Ready")),
-    (LogEvent.SERVER_EXITED, re.compile(r"Server (?P<pid>[0-9]{1,10}) exited with status")),
-    (LogEvent.FAULT, re.compile(r"Server is handling a fatal GPU error")),
-    (LogEvent.CLIENT_TORN_DOWN, re.compile(rf"Client {_CLIENT} on .* to be torn down")),
-    (LogEvent.STICKY_ERRORS, re.compile(r"have a sticky error set:")),
-    (LogEvent.CLIENT_REFUSED, re.compile(rf"Failed to accept client {_CLIENT} with status")),
-    (LogEvent.FATAL, re.compile(r"Server encountered a fatal exception")),
-    (LogEvent.CLIENT_CONNECTED, re.compile(r"Client \{PID: (?P<pid>[0-9]{1,10}), Context ID: 0\} connected$")),
-    (LogEvent.CLIENT_GONE, re.compile(r"Client process (?P<pid>[0-9]{1,10}) disconnected$")),
-)
-_NUMBER = re.compile(r"[0-9]{1,10}")
+_EVENTS = {
+    "Control": (
+        (LogEvent.SERVER_STARTING, re.compile(r"Starting new server (?P<pid>[0-9]{1,10}) for user")),
+        (LogEvent.SERVER_READY, re.compile(r"NEW SERVER (?P<pid>[0-9]{1,10}): Ready")),
+        (LogEvent.SERVER_EXITED, re.compile(r"Server (?P<pid>[0-9]{1,10}) exited with status")),
+    ),
+    "Server": (
+        (LogEvent.FAULT, re.compile(r"Server is handling a fatal GPU error")),
+        (LogEvent.CLIENT_TORN_DOWN, re.compile(rf"Client {_CLIENT} on .* to be torn down")),
+        (LogEvent.STICKY_ERRORS, re.compile(r"The following client .*have a sticky error set:")),
+        (LogEvent.CLIENT_REFUSED, re.compile(rf"Failed to accept client {_CLIENT} with status")),
+        (LogEvent.FATAL, re.compile(r"Server encountered a fatal exception")),
+        (LogEvent.CLIENT_CONNECTED, re.compile(r"Client \{PID: (?P<pid>[0-9]{1,10}), Context ID: 0\} connected$")),
+        (LogEvent.CLIENT_GONE, re.compile(r"Client process (?P<pid>[0-9]{1,10}) disconnected$")),
+        (LogEvent.PID, re.compile(r"(?P<pid>[0-9]{1,10})$")),  # those of the daemon itself are its answers
+    ),
+}
 _CHATTER = re.compile(
-    r"NEW UI|UI closed|Accepting connection|Unable to accept connection|Cmd:"
+    r"^Cmd:|^Unknown command|NEW UI|UI closed|Accepting connection|Unable to accept connection"
     r"|User did not send valid credentials|NEW CLIENT|Received new client"
     r"|Creating worker thread|is associated|connected$|disconnected$|exiting\. Number of|assuming client .* exit"
     r"|Status of client .* is ACTIVE|Received device query|^[0-9.]*[MG]?$|^(ACTIVE|FAULT)$|^PID +ID|^[0-9]+ +[0-9]+ "
@@ -233,13 +204,13 @@ _CHATTER = re.compile(
 def read_line(line: str) -> LogLine | None:
     """The event in the line; None for those that follow every command and every client."""
     match = _LINE.fullmatch(line.rstrip())
-    text, when = (match["text"], match["when"]) if match else (line.strip(), "")
-    for event, pattern in _EVENTS:
-        if found := pattern.search(text):
+    if match is None:
+        return None
+    text, when = match["text"], match["when"]
+    for event, pattern in _EVENTS[match["writer"]]:
+        if found := pattern.match(text):
             pid = found.groupdict().get("pid")
             return LogLine(event, int(pid) if pid else None, text, when)
-    if match and match["writer"] == "Server" and _NUMBER.fullmatch(text):  # the daemon's own are its answers
-        return LogLine(LogEvent.PID, int(text), text, when)
-    if match is None or not text or _CHATTER.search(text):
+    if not text or _CHATTER.search(text):
         return None
     return LogLine(LogEvent.OTHER, int(match["pid"]), text, when)

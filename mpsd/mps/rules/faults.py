@@ -36,7 +36,6 @@ class Reading:
 
 
 def read_on(reading: Reading, line: LogLine) -> Reading:
-    """What is known after one line more."""
     if line.event is LogEvent.FAULT:
         return replace(reading, of_fault=True, when=line.when, listing=False)
     named = line.event is LogEvent.CLIENT_TORN_DOWN or (reading.listing and line.event is LogEvent.PID)
@@ -48,6 +47,15 @@ def read_on(reading: Reading, line: LogLine) -> Reading:
 def rest_of(reading: Reading) -> Reading:
     """What the next lines are read after, once this was written down: a look may cut a list of pids in two."""
     return Reading(listing=reading.listing)
+
+
+def is_over(reading: Reading, listed: Collection[int] | None) -> bool:
+    """Whether a server that is ACTIVE confirms the fault: it lists none of those that the log says were torn down.
+
+    listed: its clients; None where it did not say. It stays in FAULT until the last of them has gone, so a fault that
+    names a process which is still its client was not the server's own.
+    """
+    return listed is not None and bool(reading.pids) and reading.pids.isdisjoint(listed)
 
 
 def last_fault(lines: Iterable[LogLine], after: str) -> Reading:
@@ -108,16 +116,11 @@ def to_end(faults: Iterable[Fault], listed: Collection[int], now: float, graces:
 
 
 def ended(faults: Iterable[Fault], process: ProcessIdentity, now: float) -> tuple[Fault, ...]:
-    """As they are once this process was ended."""
-    return tuple(
-        replace(
-            fault,
-            hit=tuple(replace(hit, ended_at=now) if hit.process == process else hit for hit in fault.hit),
-        )
-        if fault.healed_at is None
-        else fault
-        for fault in faults
-    )
+    def after(fault: Fault) -> Fault:
+        hits = (replace(hit, ended_at=now) if hit.process == process else hit for hit in fault.hit)
+        return replace(fault, hit=tuple(hits))
+
+    return tuple(after(fault) if fault.healed_at is None else fault for fault in faults)
 
 
 def next_due_s(faults: Iterable[Fault], now: float, graces: "Graces") -> float | None:
@@ -137,17 +140,8 @@ def why_stuck(faults: Iterable[Fault], now: float, graces: "Graces") -> str:
 # -- who was there -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    """A pod (its uid) that each of so many last faults hit. since: of the first of these, seconds since 1970."""
-
-    pod: str
-    faults: int
-    since: float
-
-
-def suspects(faults: Sequence[Fault]) -> tuple[Suspect, ...]:
-    """Every pod that at least the last two faults hit, those that most hit first.
+def suspects(faults: Sequence[Fault], names: Mapping[str, PodName]) -> tuple[SuspectStatus, ...]:
+    """Every pod that at least the last two faults hit, those that most hit first. names: of pods, by uid.
 
     One of them may be the cause of all; each of them may just have shared the GPU.
     """
@@ -155,8 +149,8 @@ def suspects(faults: Sequence[Fault]) -> tuple[Suspect, ...]:
     for pod in faults[-1].pods if faults else ():
         run = presence(faults, pod)
         if run > 1:
-            found.append(Suspect(pod, run, faults[-run].at))
-    return tuple(sorted(found, key=lambda one: (-one.faults, one.pod)))
+            found.append(SuspectStatus(str(names.get(pod, pod)), pod, run, faults[-run].at))
+    return tuple(sorted(found, key=lambda one: (-one.faults, one.uid)))
 
 
 def presence(faults: Sequence[Fault], pod: str) -> int:
@@ -171,10 +165,7 @@ def faults_status(record: DomainRecord, names: Mapping[str, PodName]) -> FaultsS
     return FaultsStatus(
         count=record.faults_total,
         last=last.at if last else None,
-        suspects=tuple(
-            SuspectStatus(str(names.get(one.pod, one.pod)), one.pod, one.faults, one.since)
-            for one in suspects(record.faults)
-        ),
+        suspects=suspects(record.faults, names),
         hit=_hit(last, names) if last else (),
         healed=last.healed_at if last else None,
     )

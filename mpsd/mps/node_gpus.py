@@ -1,4 +1,4 @@
-"""What every role on a node starts from: the GPUs, NVML, and the environment of commands and programs.
+"""The GPUs of a node, NVML, and the environment of commands and programs: what every role starts from.
 
 `simulator.machine` makes it; whoever has it need not know whether the GPUs are real.
 """
