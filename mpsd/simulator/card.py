@@ -67,11 +67,12 @@ EXCLUSIVE_PROCESS: Final = 3
 _HEADER = struct.Struct("<QQIIII")  # bytes in all, pid namespace of the machine, compute mode, lost, MIG, quirks
 _MODE_AT, _LOST_AT, _MIG_AT, _QUIRKS_AT = 16, 20, 24, 28
 _FLAG = struct.Struct("<I")
-_SLOT = struct.Struct("<QQIIII")  # start time in ticks, bytes, pid, kind, busy SMs, nothing yet
-_BYTES_AT, _BUSY_AT = 8, 24
+_SLOT = struct.Struct("<QQIIII")  # start time in ticks, bytes, pid, kind, busy SMs, MiB of managed memory
+_BYTES_AT, _BUSY_AT, _MANAGED_AT = 8, 24, 28
 _SLOTS_AT = 64
 _SLOTS = 256
 _SIZE = _SLOTS_AT + _SLOTS * _SLOT.size
+_MIB = 1024 * 1024
 
 
 class Quirk(IntFlag):
@@ -92,13 +93,18 @@ class CardRefusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProcessHolding:
-    """What one living process holds."""
+    """What one living process holds. held_bytes: without managed memory, as NVML counts it."""
 
     slot: int
     pid: int
     kind: int
     held_bytes: int
     busy_sms: int
+    managed_mib: int
+
+    @property
+    def all_bytes(self) -> int:
+        return self.held_bytes + self.managed_mib * _MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +191,8 @@ class CardView:
         return tuple(holding for holding, start in _holdings(slots) if self._lives(holding.pid, start))
 
     def free_bytes(self) -> int:
-        return self.memory_bytes - sum(holding.held_bytes for holding in self.holdings())
+        """Managed memory beyond the card's lies in the host's."""
+        return max(0, self.memory_bytes - sum(holding.all_bytes for holding in self.holdings()))
 
     def claim(self, claim: ContextClaim) -> int:
         """Take a slot with the context's bytes in it and return its number, or raise Refused."""
@@ -195,7 +202,7 @@ class CardView:
                 raise CardRefusal(DEVICE_UNAVAILABLE)
             if claim.kind == MPS_CLIENT and _clients(living) >= claim.most_clients:
                 raise CardRefusal(MPS_MAX_CLIENTS_REACHED)
-            if self.memory_bytes - sum(holding.held_bytes for holding in living) < claim.wanted_bytes:
+            if self.memory_bytes - sum(holding.all_bytes for holding in living) < claim.wanted_bytes:
                 raise CardRefusal(OUT_OF_MEMORY)
             taken = {holding.slot for holding in living}
             slot = next(slot for slot in range(_SLOTS) if slot not in taken)
@@ -214,6 +221,14 @@ class CardView:
             struct.pack_into("<Q", self._map, _at(slot) + _BYTES_AT, self.held_bytes(slot) + more_bytes)
             return True
 
+    def managed_mib(self, slot: int) -> int:
+        return self._flag(_at(slot) + _MANAGED_AT)
+
+    def add_managed(self, slot: int, more_mib: int) -> None:
+        """The card may be full: what has no room there lies in the host's memory."""
+        with self._locked(fcntl.LOCK_EX):
+            _FLAG.pack_into(self._map, _at(slot) + _MANAGED_AT, self.managed_mib(slot) + more_mib)
+
     def be_busy(self, slot: int, sms: int) -> None:
         """Say on how many SMs the slot's process computes now."""
         _FLAG.pack_into(self._map, _at(slot) + _BUSY_AT, sms)
@@ -228,10 +243,10 @@ class CardView:
         """Whether that much is free; the dead are looked for only when it matters, as allocations come in thousands."""
         if more_bytes <= 0:
             return True
-        written = sum(holding.held_bytes for holding, _ in _holdings(self._map[_SLOTS_AT:_SIZE]))
+        written = sum(holding.all_bytes for holding, _ in _holdings(self._map[_SLOTS_AT:_SIZE]))
         if self.memory_bytes - written >= more_bytes:
             return True
-        return self.memory_bytes - sum(holding.held_bytes for holding in self._living_only()) >= more_bytes
+        return self.memory_bytes - sum(holding.all_bytes for holding in self._living_only()) >= more_bytes
 
     def _admits(self, living: list[ProcessHolding]) -> bool:
         """Whether the compute mode lets one more process have the card to itself or share it."""
@@ -284,9 +299,9 @@ def process_start_ticks(pid: int) -> int:
 
 def _holdings(slots: bytes) -> Iterator[tuple[ProcessHolding, int]]:
     """Every slot in use, with the start time of its process."""
-    for slot, (start, held_bytes, pid, kind, busy_sms, _) in enumerate(_SLOT.iter_unpack(slots)):
+    for slot, (start, held_bytes, pid, kind, busy_sms, managed_mib) in enumerate(_SLOT.iter_unpack(slots)):
         if kind:
-            yield ProcessHolding(slot, pid, kind, held_bytes, busy_sms), start
+            yield ProcessHolding(slot, pid, kind, held_bytes, busy_sms, managed_mib), start
 
 
 def _clients(living: list[ProcessHolding]) -> int:

@@ -189,7 +189,13 @@ def _alloc(program: CudaProgram, value: str) -> None:
 def _free(program: CudaProgram, _: str) -> None:
     result = program.cuda.allocate(-program.allocated_mib * MIB)
     program.allocated_mib = 0 if result == SUCCESS else program.allocated_mib
+    program.cuda.free_managed()
     _say({"free": shown(result)})
+
+
+def _managed(program: CudaProgram, value: str) -> None:
+    result = program.cuda.allocate_managed(int(value))
+    _say({"managed_MiB": int(value) if result == SUCCESS else 0, "rc": shown(result), **_memory(program)})
 
 
 def _hold(program: CudaProgram, value: str) -> None:
@@ -337,6 +343,7 @@ def _info(program: CudaProgram, _: str) -> None:
 
 _ACTIONS: Mapping[str, Callable[[CudaProgram, str], None]] = {
     "alloc": _alloc,
+    "managed": _managed,
     "free": _free,
     "hold": _hold,
     "step": _step,

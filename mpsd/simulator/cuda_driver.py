@@ -4,13 +4,15 @@ Whether the process is an MPS client is decided as the driver decides it, by whe
 pipe directory; if nothing does it runs beside MPS, without limits and without a word.
 """
 
+import mmap
 import os
 import select
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from mpsd.model.cuda_limit_parser import PIPE_DIRECTORY, VISIBLE_DEVICES
+from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, PIPE_DIRECTORY
 from mpsd.simulator.card import (
     ILLEGAL_ADDRESS,
     INVALID_CONTEXT,
@@ -25,7 +27,7 @@ from mpsd.simulator.card import (
     CardView,
     ContextClaim,
 )
-from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path, present_gpus, simulated_folder, visible_gpus
+from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path, present_gpus, simulated_folder, uvm_path, visible_gpus
 from mpsd.simulator.mps import client_share, messages
 from mpsd.simulator.mps.control_daemon import PIPE_DIRECTORY as USUAL_PIPE_DIRECTORY
 from mpsd.simulator.mps.messages import Message
@@ -76,11 +78,12 @@ class CudaProcess:
         if self._connection:
             present = self._greet(self._connection, present)
         self._on_mps = self._connection is not None
-        self.visible = visible_gpus(environment.get(VISIBLE_DEVICES), present)
+        self.visible = visible_gpus(environment.get(CUDA_VISIBLE_DEVICES), present)
         if not self.visible:
             raise CudaFailure("cuInit", NO_DEVICE)
         self.context: SimulatedContext | None = None  # None: not created yet, or destroyed
         self.error = SUCCESS
+        self._managed: list[mmap.mmap] = []
 
     def create_context(self, ordinal: int) -> int:
         """A context on the device that this process sees as `ordinal`; the result."""
@@ -103,16 +106,39 @@ class CudaProcess:
             return CudaMemoryInfo(0, 0)
         free = self.context.card.free_bytes()
         if self.context.limit_bytes is not None:
-            free = min(free, self.context.limit_bytes - self.context.card.held_bytes(self.context.slot))
+            free = min(free, self.context.limit_bytes - self._counted_bytes(self.context))
         return CudaMemoryInfo(free // MIB, self.context.gpu.memory_mib)
 
     def allocate(self, more_bytes: int) -> int:
         """Take memory, or give some back when negative; the result."""
         if self.check() != SUCCESS or self.context is None:
             return self.error or INVALID_CONTEXT
-        limit, slot, card = self.context.limit_bytes, self.context.slot, self.context.card
-        fits = limit is None or card.held_bytes(slot) + more_bytes <= limit
-        return SUCCESS if fits and card.add(slot, more_bytes) else OUT_OF_MEMORY
+        fits = self._is_within_limit(self.context, more_bytes)
+        return SUCCESS if fits and self.context.card.add(self.context.slot, more_bytes) else OUT_OF_MEMORY
+
+    def allocate_managed(self, mib: int) -> int:
+        """Take managed memory, and write to all of it; the result."""
+        if self.check() != SUCCESS or self.context is None:
+            return self.error or INVALID_CONTEXT
+        if not self._is_within_limit(self.context, mib * MIB):
+            return OUT_OF_MEMORY
+        self._managed.append(_mapped_uvm(self._folder, mib * MIB))
+        self.context.card.add_managed(self.context.slot, mib)
+        return SUCCESS
+
+    def free_managed(self) -> None:
+        for mapping in self._managed:
+            mapping.close()
+        self._managed.clear()
+        if self.context:
+            self.context.card.add_managed(self.context.slot, -self.context.card.managed_mib(self.context.slot))
+
+    @staticmethod
+    def _counted_bytes(context: SimulatedContext) -> int:
+        return context.card.held_bytes(context.slot) + context.card.managed_mib(context.slot) * MIB
+
+    def _is_within_limit(self, context: SimulatedContext, more_bytes: int) -> bool:
+        return context.limit_bytes is None or self._counted_bytes(context) + more_bytes <= context.limit_bytes
 
     def fault(self) -> int:
         """Touch an address that is not there; the result, once the driver has noticed."""
@@ -188,3 +214,14 @@ class CudaProcess:
             return {}
         self.error = message.get("broke", self.error)
         return message
+
+
+def _mapped_uvm(folder: Path, size: int) -> mmap.mmap:
+    """A mapping that shows in /proc/PID/maps as managed memory does."""
+    file = os.open(uvm_path(folder), os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if os.fstat(file).st_size < size:
+            os.ftruncate(file, size)
+        return mmap.mmap(file, size, prot=mmap.PROT_READ)
+    finally:
+        os.close(file)

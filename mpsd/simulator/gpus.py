@@ -58,6 +58,11 @@ def card_path(folder: Path, gpu: SimulatedGpu) -> Path:
     return folder / f"card{gpu.ordinal}"
 
 
+def uvm_path(folder: Path) -> Path:
+    """The file in the place of the driver's /dev/nvidia-uvm, of which managed memory is mapped."""
+    return folder / "nvidia-uvm"
+
+
 def present_gpus(folder: Path, environment: Mapping[str, str]) -> tuple[SimulatedGpu, ...]:
     """The GPUs whose device nodes the process has.
 

@@ -11,7 +11,7 @@ from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.mps import canary as canary_client
 from mpsd.mps.control_daemon import clean_environment
-from mpsd.mps.node import Node, Tools
+from mpsd.mps.node_gpus import Node, Tools
 from mpsd.platform.imports import lasting
 from mpsd.platform.nvml import Nvml
 from mpsd.platform.settings import Settings

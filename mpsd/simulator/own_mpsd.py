@@ -19,8 +19,8 @@ import psutil
 
 from mpsd.model.node_status import DomainStatus, NodeStatus
 from mpsd.platform import local_api
+from mpsd.platform.event_loop import wait_until
 from mpsd.platform.settings import settings
-from mpsd.platform.waiting import wait_until
 from mpsd.simulator.programs import JsonProgram
 
 _DEADLINE_S = 20.0

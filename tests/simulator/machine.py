@@ -16,7 +16,7 @@ from typing import IO, Any
 import yaml
 
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.platform.rules.limits_reading import read_gpu_facts
+from mpsd.platform.limits_files import read_gpu_facts
 from mpsd.simulator.card import process_start_ticks
 from mpsd.simulator.node import SimulatedNode, cards_asked, create_node
 from mpsd.simulator.nvml import SimulatedNvml

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from mpsd.platform.kube import Kube, Object, PatchKind, Rejected, Resource, Unavailable, open_kube
-from mpsd.platform.waiting import wait_until
+from mpsd.platform.event_loop import wait_until
+from mpsd.platform.kube import Kube, Object, PatchKind, Rejected, Resource, Unavailable
+from mpsd.platform.kube_access import open_kube
 from tests.simulated_api import simulated_api
 from tests.whole.webhook.world import VALIDATING, free_port, gpu_pod, webhook
 
@@ -165,7 +166,7 @@ def test_a_stranger_is_not_let_in(tmp_path: Path) -> None:
     with simulated_api() as api:
         kubeconfig = api.kubeconfig(tmp_path)
         kubeconfig.write_text(kubeconfig.read_text().replace("token: ", "token: not-"))
-        with pytest.raises(Exception, match="not known to the API server"):
+        with pytest.raises(Exception, match="does not know mpsd's credentials"):
             run(kubeconfig, fails_closed)
 
 

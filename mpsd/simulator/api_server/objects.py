@@ -210,16 +210,19 @@ class Objects:
         if sent.get("resourceVersion") not in (None, "", before["metadata"]["resourceVersion"]):
             raise refusals.modified(kind.plural, name)
         body = typed(kind, version, body)
+        ours: tuple[str, ...] = _OURS
         if subresource == "status":
             thing = copy.deepcopy(before) | {"status": body.get("status") or {}}
+            sent = before["metadata"] if kind.custom else sent
+            ours = (*_OURS, "ownerReferences") if kind is PODS else _OURS
         else:
             thing = body
             if kind.has_status:
                 thing.pop("status", None)
                 thing |= {"status": copy.deepcopy(before["status"])} if "status" in before else {}
-            kept = {field: before["metadata"][field] for field in _OURS if field in before["metadata"]}
-            thing["metadata"] = {**{key: value for key, value in sent.items() if key not in _OURS}, **kept}
-        thing["metadata"] = {**thing["metadata"], "resourceVersion": before["metadata"]["resourceVersion"]}
+        kept = {field: before["metadata"][field] for field in ours if field in before["metadata"]}
+        thing["metadata"] = {**_without(sent, *ours), **kept}
+        thing["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"]
         if kind.counts and _without(thing, "metadata", "status") != _without(before, "metadata", "status"):
             thing["metadata"]["generation"] = before["metadata"]["generation"] + 1
         return thing

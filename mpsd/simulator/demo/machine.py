@@ -11,8 +11,8 @@ from typing import Any
 from mpsd.admission.rules.verdict import AdmissionVerdict, review_all
 from mpsd.model.quantity import gib
 from mpsd.platform.console import ExitCode
+from mpsd.platform.event_loop import wait_until
 from mpsd.platform.limits_files import Limits, load_limits
-from mpsd.platform.waiting import wait_until
 from mpsd.platform.yaml_files import read_yaml
 from mpsd.simulator.demo.jobs import SAMPLE
 from mpsd.simulator.demo.story import DemoStory
@@ -194,7 +194,7 @@ def _is_back(machine: DemoMachine, before: int | None) -> bool:
 
 
 def _ask_for_what_no_gpu_has(story: DemoStory, machine: DemoMachine) -> None:
-    story.chapter("A request that fits no single GPU, although the sum would suffice")
+    story.chapter("A request that fits no single GPU, although together they have enough")
     free = {gpu.label: gpu.promised_mib - gpu.granted_mib for gpu in machine.node().gpus}
     wanted = max(free.values()) // 1024 + 1
     story.check(wanted * 1024 <= sum(free.values()), f"{wanted} GiB are more than all that is free: {free}")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from mpsd.model.node_status import NodeStatus
 from mpsd.platform.console import answers
+from mpsd.platform.terminal import console
 from mpsd.status.machine import show
-from mpsd.status.terminal import console
 
 _INDENT = " " * 12
 

@@ -112,11 +112,11 @@ class Containers:
     def start(self, pod: SimPod, container: SimContainer, command: tuple[str, ...], given: Answer) -> ContainerRun:
         """Starts it once more, with what its devices bring. CannotCreate where a device node is not there."""
         for node in given.devices:
-            if self._makes_devices and not os.path.lexists(node.host):
-                raise CannotCreate(f"failed to generate container spec: lstat {node.host}: no such file or directory")
+            if self._makes_devices and not os.path.lexists(node.source):
+                raise CannotCreate(f"failed to generate container spec: lstat {node.source}: no such file or directory")
         for mount in given.mounts:
-            if not os.path.lexists(mount.host):
-                Path(mount.host).mkdir(parents=True)  # as containerd does: an empty folder, where a daemon is to be
+            if not os.path.lexists(mount.source):
+                Path(mount.source).mkdir(parents=True)  # as containerd does: an empty folder, where a daemon is to be
         last = self.last_run(pod, container)
         run = ContainerRun(self._folder / pod.uid / container.name / str(last.attempt + 1 if last else 0))
         (run.folder / "root").mkdir(parents=True)

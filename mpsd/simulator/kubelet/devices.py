@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mpsd.kubelet.rules.allocation import Answer, DeviceNode, HostMount
+from mpsd.kubelet.rules.allocation import Answer
+from mpsd.model.grants import DeviceNode, HostMount
 from mpsd.model.pod import Role
 from mpsd.simulator.kubelet.plugins import PluginFailed, PluginSocket, PluginTable
 from mpsd.simulator.kubelet.pods import KubeletPace, SimContainer, SimPod, Version

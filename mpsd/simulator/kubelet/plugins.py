@@ -13,7 +13,8 @@ import grpc
 
 from mpsd.kubelet.api import deviceplugin_pb2 as wire
 from mpsd.kubelet.api import deviceplugin_pb2_grpc as services
-from mpsd.kubelet.rules.allocation import Answer, Device, DeviceNode, HostMount
+from mpsd.kubelet.rules.allocation import Answer, Device
+from mpsd.model.grants import DeviceNode, HostMount
 from mpsd.simulator.kubelet.pods import KubeletPace, Version
 
 _VERSION = "v1beta1"

@@ -49,7 +49,7 @@ def own_mounts() -> bool:
 
 
 def enter_root(root: Path, mounts: Iterable[Mapping[str, Any]], devices: Iterable[Mapping[str, str]]) -> None:
-    """Goes into the container's files for good. root: an empty folder. mounts, devices: `host`, `inside`, and so on."""
+    """Goes into the container's files for good. root: an empty folder. mounts, devices: `source`, `inside` and more."""
     _mount("tmpfs", str(root), 0, "tmpfs")
     for entry in os.scandir("/"):
         place = root / entry.name
@@ -61,7 +61,7 @@ def enter_root(root: Path, mounts: Iterable[Mapping[str, Any]], devices: Iterabl
                 _mount(entry.path, str(place), _BIND | _REC)
     _fill_dev(root / "dev")
     # A path inside means what it means inside, links included: so the sources are held open, and found again by /proc.
-    wanted = [*((each, _open(each["host"])) for each in mounts), *((each, _open(each["host"])) for each in devices)]
+    wanted = [*((each, _open(each["source"])) for each in mounts), *((each, _open(each["source"])) for each in devices)]
     os.chroot(root)
     os.chdir("/")
     for each, source in wanted:
@@ -202,7 +202,7 @@ def _enter(spec: Spec) -> dict[str, str]:
 def _on_host(value: str, mounts: list[Mapping[str, str]]) -> str:
     for mount in mounts:
         if value == mount["inside"] or value.startswith(f"{mount['inside']}/"):
-            return mount["host"] + value[len(mount["inside"]) :]
+            return mount["source"] + value[len(mount["inside"]) :]
     return value
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mpsd.model.cuda_limit_parser import PIPE_DIRECTORY, THREAD_PERCENT, VISIBLE_DEVICES, thread_percent_as_read
+from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, PIPE_DIRECTORY, THREAD_PERCENT, thread_percent_as_read
 from mpsd.simulator.card import MPS_SERVER_NOT_READY
 from mpsd.simulator.gpus import SimulatedGpu, present_gpus, simulated_folder, visible_gpus
 from mpsd.simulator.mps import commands, messages
@@ -273,7 +273,7 @@ def start(environment: Mapping[str, str], *, multiuser: bool, foreground: bool) 
     settings = DaemonSettings(
         folder=folder,
         pipe_directory=directories.pipe,
-        gpus=visible_gpus(environment.get(VISIBLE_DEVICES), present_gpus(folder, environment)),
+        gpus=visible_gpus(environment.get(CUDA_VISIBLE_DEVICES), present_gpus(folder, environment)),
         thread_percent=thread_percent_as_read(environment.get(THREAD_PERCENT)),
         multiuser=multiuser,
         uid=os.geteuid(),

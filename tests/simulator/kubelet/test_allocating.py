@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
-from mpsd.kubelet.rules.allocation import Answer, DeviceNode, HostMount
+from mpsd.kubelet.rules.allocation import Answer
 from mpsd.kubelet.rules.ledger import ContainerDevices
 from mpsd.kubelet.rules.node_pods import ContainerName
+from mpsd.model.grants import DeviceNode, HostMount
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.simulator.kubelet.pods import NEWEST, OLDEST
 from tests.simulator.kubelet.conftest import Story

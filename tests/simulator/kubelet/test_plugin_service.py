@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from mpsd.kubelet.client import register
-from mpsd.kubelet.device_plugin import PluginServer, PluginService
+from mpsd.kubelet.plugin_server import PluginServer, PluginService
 from mpsd.simulator.kubelet.pods import CONFUSED
 from tests.simulator.kubelet.conftest import Story
 from tests.simulator.kubelet.world import MEMORY, Plugin, World, play

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mpsd.kubelet.client import KubeletRefused, identity_of, register
+from mpsd.kubelet.client import KubeletUnavailable, identity_of, register
 from mpsd.simulator.kubelet.pods import NEWEST, OLDEST
 from tests.simulator.kubelet.conftest import Story
 from tests.simulator.kubelet.world import MEMORY, PERCENT, Plugin, World, play
@@ -112,7 +112,7 @@ def test_the_oldest_kubelet_keeps_to_the_newest_plugin_when_an_older_one_ends() 
 
 def test_only_a_new_kubelet_says_that_it_cannot_reach_us() -> None:
     async def new(world: World) -> None:
-        with pytest.raises(KubeletRefused, match="failed to dial device plugin"):
+        with pytest.raises(KubeletUnavailable, match="failed to dial device plugin"):
             await register(world.plugins_folder, "nobody.sock", MEMORY)
 
     async def old(world: World) -> None:
@@ -124,7 +124,7 @@ def test_only_a_new_kubelet_says_that_it_cannot_reach_us() -> None:
 
 def test_a_name_that_is_no_resource_is_refused() -> None:
     async def story(world: World) -> None:
-        with pytest.raises(KubeletRefused, match="the ResourceName 'gpu-mem' is invalid"):
+        with pytest.raises(KubeletUnavailable, match="the ResourceName 'gpu-mem' is invalid"):
             await register(world.plugins_folder, "mem.sock", "gpu-mem")
 
     play(NEWEST, story)

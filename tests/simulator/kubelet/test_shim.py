@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.platform.waiting import wait_until
+from mpsd.platform.event_loop import wait_until
 from mpsd.simulator.kubelet.containers import ContainerRun, Ended, NotStarted
 from tests.simulator.kubelet.world import lives
 
@@ -46,7 +46,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
 def test_a_container_of_a_user_who_may_not_mount_is_led_to_the_host_s_paths(folder: Path) -> None:
-    mounts = [{"host": "/srv/client", "inside": "/run/mpsd/client", "read_only": True}]
+    mounts = [{"source": "/srv/client", "inside": "/run/mpsd/client", "read_only": True}]
     environment = {"AT": "/run/mpsd/client", "BELOW": "/run/mpsd/client/control", "NOT": "/run/mpsd/clients"}
     ran = run(folder, ["/bin/sh", "-c", 'echo "$AT $BELOW $NOT"'], NOBODY, mounts=mounts, environment=environment)
     assert isinstance(ran.state(), Ended)

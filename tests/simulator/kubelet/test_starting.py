@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mpsd.kubelet.rules.allocation import Answer, DeviceNode
+from mpsd.kubelet.rules.allocation import Answer
+from mpsd.model.grants import DeviceNode
 from mpsd.simulator.kubelet.pods import NEWEST, OLDEST
 from tests.simulator.kubelet.conftest import Story
 from tests.simulator.kubelet.world import MEMORY, World, lives, play

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from mpsd.kubelet.client import register
-from mpsd.kubelet.device_plugin import PluginServer
+from mpsd.kubelet.plugin_server import PluginServer
 from mpsd.simulator.api_server.cluster import SimulatedCluster
 from mpsd.simulator.api_server.server import ApiServer as Server
 from mpsd.simulator.api_server.server import write_kubeconfig

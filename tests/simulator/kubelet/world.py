@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mpsd.kubelet.client import held_devices, register
-from mpsd.kubelet.device_plugin import PluginServer
+from mpsd.kubelet.plugin_server import PluginServer
 from mpsd.kubelet.rules.allocation import Answer, Device
 from mpsd.kubelet.rules.ledger import ContainerDevices
 from mpsd.platform import processes
-from mpsd.platform.waiting import until
+from mpsd.platform.event_loop import until
 from mpsd.simulator.kubelet.containers import ContainerRun, Running
 from mpsd.simulator.kubelet.kubelet import Kubelet, SimulatedKubeletSettings
 from mpsd.simulator.kubelet.pods import KubeletPace, Version
