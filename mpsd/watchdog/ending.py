@@ -6,28 +6,28 @@ on the GPU again while the pidfd is held. Where one of these is missing, nothing
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpsd.grants.ledger import ContainerGrant
-from mpsd.grants.rules.messages import HostContainerName
 from mpsd.model.domain import ANSWERING
-from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import Client, DomainRecord
 from mpsd.model.violations import Violation, ViolationKind
-from mpsd.mps.control_daemon import ControlFailed, ControlPipe
-from mpsd.mps.node import Node
+from mpsd.mps.control_daemon import ControlPipe
+from mpsd.mps.node_gpus import Node
 from mpsd.mps.rules import control_protocol
-from mpsd.mps.rules.control_protocol import NotUnderstood
+from mpsd.mps.rules.control_protocol import ControlFailed
 from mpsd.platform import processes
-from mpsd.platform.containers import Whereabouts
-from mpsd.platform.logs import logger
-from mpsd.platform.nvml import Nvml, NvmlFailed
+from mpsd.platform.containers import ContainerProcesses, Whereabouts
+from mpsd.platform.event_loop import until
+from mpsd.platform.logs import Logger
+from mpsd.platform.nvml import NvmlFailed
 from mpsd.platform.settings import Settings
-from mpsd.platform.waiting import until
 
 _TERMINATE_S = 0.1  # for terminate_client, which took 0.011 s on hardware; SIGKILL does not wait longer for it
 _GONE_S = 2.0  # for the process and its memory to be gone, which took 0.04 to 0.07 s
@@ -43,15 +43,15 @@ class NotKilled(NotEnded):
     """The process must not be ended, and continues."""
 
 
+@dataclass(slots=True)
 class ClientEnd:
     """Ends clients of MPS. whereabouts: None where no process is in a pod or container."""
 
-    def __init__(self, settings: Settings, node: Node, whereabouts: Whereabouts | None) -> None:
-        self._settings = settings
-        self._nvml: Nvml = node.nvml
-        self._environment = node.environment
-        self._whereabouts = whereabouts
-        self._listed: dict[str, tuple[float, frozenset[int]]] = {}  # by GPU: when it was asked, and the pids there
+    settings: Settings
+    node: Node
+    whereabouts: Whereabouts | None
+    # By GPU: when it was asked, and the pids there.
+    _listed: dict[str, tuple[float, frozenset[int]]] = field(default_factory=dict)
 
     async def signal(self, violation: Violation, record: DomainRecord | None) -> None:
         """SIGKILL. record: of the GPU's domain; None where there is none. NotEnded where it is not sent."""
@@ -73,7 +73,12 @@ class ClientEnd:
         if processes.has_ended(descriptor):  # then the pid may have been another's when NVML named it
             raise NotEnded("it had ended by itself")
         if client.on_mps and record and record.daemon and record.state in ANSWERING:
-            await self._terminate(client.process, record)
+            # The server ends its work first where the daemon answers soon; else SIGKILL does it all.
+            pipe = ControlPipe(self.settings.domain(record.domain).pipe, self.node.environment, _TERMINATE_S)
+            with contextlib.suppress(ControlFailed, OSError):
+                for server in record.servers:
+                    if await pipe.ask(control_protocol.terminate_client(server, client.pid)):
+                        break
         try:
             processes.signal_held(descriptor, signal.SIGKILL)
         except PermissionError:
@@ -82,31 +87,29 @@ class ClientEnd:
     def _prove(self, violation: Violation) -> None:
         """NotEnded where the process with this pid is not the one that was scanned, or must not be ended."""
         client = violation.client
-        if self._whereabouts and self._whereabouts.owner_of(client.pid) != client.pod:
+        pod = self.whereabouts.owner_of(client.pid) if self.whereabouts else client.pod
+        # On a machine of its own one that has left is held to its grant, unless another's cgroup has it.
+        is_outside = pod is None and isinstance(self.whereabouts, ContainerProcesses) and client.grant is not None
+        if pod != client.pod and not is_outside:
             raise NotEnded("its cgroup does not name its pod or container any more")
         try:
-            listed = any(pid == client.pid for pid, _used in self._nvml.uses(client.gpu))
-            draws = violation.kind is ViolationKind.IN_NO_POD and self._nvml.draws(client.gpu, client.pid)
+            listed = any(pid == client.pid for pid, _used in self.node.nvml.uses(client.gpu))
+            draws = self.node.nvml.draws(client.gpu, client.pid)
         except NvmlFailed as error:
             raise NotEnded(str(error)) from None
-        if not listed:
+        if not listed and not draws:
             raise NotEnded("it had left the GPU by itself")
-        if draws:
+        if draws and violation.kind is ViolationKind.IN_NO_POD:
             raise NotKilled("it shows something on a display, and such a process is never ended")
-
-    async def _terminate(self, process: ProcessIdentity, record: DomainRecord) -> None:
-        """Has the server end its work first where the daemon answers soon; else SIGKILL does it all."""
-        pipe = ControlPipe(self._settings.domain(record.domain).pipe, self._environment, _TERMINATE_S)
-        with contextlib.suppress(ControlFailed, NotUnderstood, OSError):
-            for server in record.servers:
-                if await pipe.ask(control_protocol.terminate_client(server, process.pid)):
-                    return
 
     async def until_gone(self, client: Client, seen_at: float) -> float:
         """Waits until the process and its memory are gone; the seconds since `seen_at` (monotonic). NotEnded."""
 
         def is_gone() -> bool:
-            return not processes.is_alive(client.process) and not self._holds(client)
+            if processes.is_alive(client.process):
+                return False
+            is_others = processes.identity_of(client.pid) is not None  # the pid is another process's by now
+            return is_others or client.pid not in self._pids_on(client.gpu)
 
         try:
             await until(is_gone, _GONE_S, f"{client.process} is gone", _POLL_S)
@@ -118,16 +121,12 @@ class ClientEnd:
             raise NotEnded(f"NVML does not say whether its memory is back: {error}") from None
         return time.monotonic() - seen_at
 
-    def _holds(self, client: Client) -> bool:
-        """Whether NVML lists the pid, unless that is another process by now."""
-        return processes.identity_of(client.pid) is None and client.pid in self._pids_on(client.gpu)
-
     def _pids_on(self, gpu: str) -> frozenset[int]:
         """One call to NVML for all that wait: many may be ended at once."""
         now = time.monotonic()
-        asked_at, pids = self._listed.get(gpu, (float("-inf"), frozenset[int]()))
+        asked_at, pids = self._listed.get(gpu, (-math.inf, frozenset[int]()))
         if now - asked_at >= _POLL_S / 2:
-            pids = frozenset(pid for pid, _used in self._nvml.uses(gpu))
+            pids = frozenset(pid for pid, _used in (*self.node.nvml.uses(gpu), *self.node.nvml.drawing(gpu)))
             self._listed[gpu] = (now, pids)
         return pids
 
@@ -136,79 +135,67 @@ _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin
 _REAP_S = 1.0
 
 
-class ContainerProgram:
-    """One program run in a container, by the runtime that made the container, so that it has that one's user,
-    capabilities, seccomp and cgroups. No shell is involved. pid_file: where the runtime writes its pid; removed at the
-    end."""
+async def run_in_container(
+    grant: ContainerGrant, program: str, variables: Mapping[str, str], pid_file: Path, deadline_s: float
+) -> int | None:
+    """Runs a program by the runtime that made the container, so that it has the container's user, capabilities, seccomp
+    and cgroups; no shell is involved. pid_file: where the runtime writes its pid; removed at the end. Its exit code;
+    None where it was still running at the deadline, and then it is ended. OSError where there is no such runtime."""
+    added = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+    process = await asyncio.create_subprocess_exec(
+        *(grant.runtime, "--root", grant.holder.root, "exec", "--pid-file", str(pid_file)),
+        *(*added, grant.holder.id, program),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=_ENVIRONMENT,
+        cwd="/",
+        start_new_session=True,
+    )
+    processes.restore_file_limit(process.pid)
+    try:
+        async with asyncio.timeout(deadline_s):
+            return await process.wait()
+    except TimeoutError:
+        return None
+    finally:
+        if process.returncode is None:
+            _end_program(pid_file, process.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), _REAP_S)
+        pid_file.unlink(missing_ok=True)  # noqa: ASYNC240 - in memory, as the run directory is
 
-    def __init__(self, runtime: str, container: HostContainerName, pid_file: Path) -> None:
-        self._command = (runtime, "--root", container.root, "exec", "--pid-file", str(pid_file))
-        self._container = container.id
-        self._pid_file = pid_file
 
-    async def run(self, program: str, variables: Mapping[str, str], deadline_s: float) -> int | None:
-        """Its exit code; None where it was still running at the deadline, and then it is ended. OSError where there is
-        no such runtime."""
-        added = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
-        process = await asyncio.create_subprocess_exec(
-            *self._command,
-            *added,
-            self._container,
-            program,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=_ENVIRONMENT,
-            cwd="/",
-            start_new_session=True,
-        )
-        try:
-            async with asyncio.timeout(deadline_s):
-                return await process.wait()
-        except TimeoutError:
-            return None
-        finally:
-            if process.returncode is None:
-                self._end_program(process.pid)
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(process.wait(), _REAP_S)
-            self._pid_file.unlink(missing_ok=True)
-
-    def _end_program(self, runtime: int) -> None:
-        """SIGKILL for the program itself, which lives on without its runtime: only where it is the runtime's child."""
-        with contextlib.suppress(OSError, ValueError):
-            found = processes.identity_of(int(self._pid_file.read_text()))
-            if found and processes.parent_of(found.pid) == runtime:
-                processes.send_signal(found, signal.SIGKILL)
+def _end_program(pid_file: Path, runtime: int) -> None:
+    """SIGKILL for the program itself, which lives on without its runtime: only where it is the runtime's child."""
+    with contextlib.suppress(OSError, ValueError):
+        found = processes.identity_of(int(pid_file.read_text()))
+        if found and processes.parent_of(found.pid) == runtime:
+            processes.send_signal(found, signal.SIGKILL)
 
 
 _WAIT_S = 0.15  # of the half second in which what is over its grant is ended
 _LIFE_S = 10.0  # after which the script itself is ended
 _AGAIN_S = 5.0  # between two calls for one container
-_PAST = float("-inf")
 
 
+@dataclass(slots=True)
 class OomScripts:
     """Calls a container's script, of ALIYUN_COM_GPU_OOM_SCRIPT, before a process of it is ended for its memory.
+    Whatever the script does, the process is ended when the time is over. directory: mpsd's own, for pid files."""
 
-    Whatever the script does, the process is ended when the time is over. directory: mpsd's own, for pid files.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._running: dict[str, asyncio.Task[None]] = {}  # by grant
-        self._called_at: dict[str, float] = {}
-        self._log = logger(role="watchdog")
+    directory: Path
+    log: Logger
+    _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # by grant
+    _called_at: dict[str, float] = field(default_factory=dict)
 
     async def call(self, grant: ContainerGrant, pid: int, used_mib: int, granted_mib: int) -> None:
         """Returns when the script has ended or its time to be waited for is over. pid: of the process that is to end.
-
-        Nothing is called while an earlier call goes on, or soon after it.
-        """
+        Nothing is called while an earlier call goes on, or soon after it."""
         now = time.monotonic()
-        if grant.id in self._running or now - self._called_at.get(grant.id, _PAST) < _AGAIN_S:
+        if grant.id in self._running or now - self._called_at.get(grant.id, -math.inf) < _AGAIN_S:
             return
         self._called_at = {one: at for one, at in self._called_at.items() if now - at < _AGAIN_S} | {grant.id: now}
         variables = {
@@ -222,21 +209,17 @@ class OomScripts:
         await asyncio.wait({task}, timeout=_WAIT_S)
 
     async def stop(self) -> None:
-        """Ends the scripts that still run."""
-        running = tuple(self._running.values())
-        for task in running:
+        for task in (running := tuple(self._running.values())):
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _run(self, grant: ContainerGrant, variables: dict[str, str]) -> None:
-        name = HostContainerName(grant.holder.root, grant.holder.id)
-        program = ContainerProgram(grant.runtime, name, self._directory / f"oom-{grant.id}.pid")
+        pid_file, began = self.directory / f"oom-{grant.id}.pid", time.monotonic()
         about = {"container": grant.holder.id, "script": grant.oom_script}
-        began = time.monotonic()
         try:
-            code = await program.run(grant.oom_script, variables, _LIFE_S)
+            code = await run_in_container(grant, grant.oom_script, variables, pid_file, _LIFE_S)
         except OSError as error:
-            self._log.warning("script not called", **about, reason=f"{grant.runtime}: {error.strerror}")
+            self.log.warning("script not called", **about, reason=f"{grant.runtime}: {error.strerror}")
         else:
             fate = "ended at its deadline" if code is None else f"exit code {code}"
-            self._log.info("script called", **about, outcome=fate, took_s=round(time.monotonic() - began, 3))
+            self.log.info("script called", **about, outcome=fate, took_s=round(time.monotonic() - began, 3))

@@ -1,38 +1,48 @@
 """Scans the processes on the GPUs: who they are, under which grant they run, and which of them are mpsd's own.
 
-What a process was started with, and in which pod or container, is read once and kept while that very process lives. A
-process in a pod or container belongs to the grant of that alone, and beside a kubelet nothing else counts: a process
-that could choose its mark could hide behind another's grant.
+What a process was started with, and in which pod or container, is read once and kept while that very process lives,
+except that a process of one machine may go into the cgroup of another grant, which it has asked for. A process in a
+pod, a container or a program's cgroup belongs to the grant of that alone, and beside a kubelet nothing else counts: a
+process that could choose its mark could hide behind another's grant.
 
-A scan that finds nothing new costs one call to NVML a GPU, and returns the very same clients.
+Memory that a process took through a graphics interface counts as its use too. A scan that finds nothing new costs two
+calls to NVML a GPU, and returns the very same clients.
 """
 
 import os
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mpsd.model.cuda_limit_parser import VARIABLES
+from mpsd.model.grants import Gpu
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import Client, DomainRecord
 from mpsd.platform import processes, run_directory
 from mpsd.platform.containers import Whereabouts
 from mpsd.platform.nvml import Nvml, NvmlFailed, Uses
 from mpsd.platform.processes import ProcessSet
+from mpsd.watchdog.rules.judge import UvmMapping, managed_mib
 
 _MIB = 1024 * 1024
-_ON_MPS_S = 2.0  # how long the list of processes on MPS counts while no process comes
+_ON_MPS_S = 2.0  # how long the lists of processes on MPS, and of those that draw, count while no process comes
 _TRIES = 10  # to read an environment that is empty, as it is during an exec
+_UVM = b"nvidia-uvm"
+_UVM_OF_CONTEXT_MIB = 2  # docs/mps-observed.md, section 10
+_LOOK_MIB = 64  # unexplained, from which on some of it may be managed memory
+_LOOK_S = 0.25  # at least, between two looks at what the processes map while more of the GPU comes into use
+_LOOK_AGAIN_S = 1.0  # and while it does not: one process may have freed what another took
+_STEADY_S = 1.0  # how long a figure must stay before anything is concluded from it
+_REPORT_MIB = 1024  # contexts cost up to 350 MiB of a GPU that NVML counts for no process
+_ROUND_MIB = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Owners:
     """Whose a process can be. servers: the pids of MPS servers, which are skipped. grants: those that a mark may name,
-    which are programs'.
-
-    holders: from a holder's pid to its grant. pods: from what `Whereabouts` says of a process to its grant.
-    """
+    which are programs' without a cgroup. holders: from a holder's pid to its grant. pods: from what `Whereabouts` says
+    of a process to its grant."""
 
     servers: frozenset[int] = frozenset()
     grants: frozenset[str] = frozenset()
@@ -43,13 +53,12 @@ class Owners:
 @dataclass(frozen=True, slots=True)
 class Scan:
     """clients: every living process on the GPUs that could be seen, but MPS servers. unknown: why some could not be.
-
-    unseen: the UUIDs of those.
-    """
+    unseen: the UUIDs of those. unexplained_mib: by GPU, where for a second that much was in use of no known process."""
 
     clients: tuple[Client, ...]
     unknown: tuple[str, ...]
     unseen: frozenset[str] = frozenset()
+    unexplained_mib: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +71,71 @@ class _KnownProcess:
     tries: int  # that are left at an environment that was empty
 
 
+class ManagedMemory:
+    """The managed memory of the processes on one GPU, with so much memory for programs.
+
+    NVML counts it for no process. It shows in what is in use of the GPU in all, and only where that grows is anything
+    read of the processes. of: MiB by pid. unexplained_mib: what for a second has been in use of nobody that is known; 0
+    where that is too little to report.
+    """
+
+    def __init__(self, memory_mib: int) -> None:
+        self._memory_mib = memory_mib
+        self._seen_mib = 0  # what was in use and not counted when `of` was found
+        self._looked_at = self._steady_since = float("-inf")
+        self._over_since = float("inf")
+        self._rest_mib = 0  # in use, and not counted by NVML for any process
+        self._least_mib: int | None = None  # of it, with no managed memory in use; None before that is known
+        self._mapped: dict[int, tuple[int, int]] = {}  # by pid, pages of its address space and MiB mapped with these
+        self.of: Mapping[int, int] = {}
+        self.unexplained_mib = 0
+
+    def look(self, used_mib: int, uses: Uses, count_gpus: Callable[[int], int], now: float) -> None:
+        """used_mib: of the whole GPU. count_gpus: how many GPUs a process uses. now: monotonic seconds."""
+        counted = [used_bytes for _pid, used_bytes in uses if used_bytes is not None]
+        if len(counted) < len(uses):  # NVML does not know all, so nothing is known of the rest
+            return
+        rest_mib = used_mib - sum(counted) // _MIB
+        if rest_mib != self._rest_mib:
+            self._rest_mib, self._steady_since = rest_mib, now
+        self._find(frozenset([pid for pid, _ in uses]), count_gpus, now)
+        nobodys_mib = rest_mib - sum(self.of.values())
+        if now - self._steady_since >= _STEADY_S:
+            self._least_mib = min(max(0, nobodys_mib), rest_mib if self._least_mib is None else self._least_mib)
+        over_mib = nobodys_mib - (nobodys_mib if self._least_mib is None else self._least_mib)
+        self._over_since = float("inf") if over_mib < _REPORT_MIB else min(self._over_since, now)
+        stays = now - self._over_since >= _STEADY_S
+        self.unexplained_mib = over_mib // _ROUND_MIB * _ROUND_MIB if stays else 0
+
+    def _find(self, pids: frozenset[int], count_gpus: Callable[[int], int], now: float) -> None:
+        grown_mib = self._rest_mib - (self._least_mib or 0)
+        if grown_mib < _LOOK_MIB:
+            self.of, self._mapped, self._seen_mib = {}, {}, self._rest_mib
+        elif now - self._looked_at >= (_LOOK_S if self._rest_mib >= self._seen_mib + _LOOK_MIB else _LOOK_AGAIN_S):
+            self._seen_mib, self._looked_at = self._rest_mib, now
+            found = {pid: UvmMapping(self._mapped_mib(pid, count_gpus(pid)), count_gpus(pid)) for pid in pids}
+            self._mapped = {pid: known for pid, known in self._mapped.items() if pid in pids}
+            self.of = managed_mib(found, 0 if self._least_mib is None else grown_mib, self._memory_mib)
+
+    def _mapped_mib(self, pid: int, gpus: int) -> int:
+        """Beyond what its contexts map. 0 of one that is gone: it holds nothing."""
+        pages = processes.address_space_pages(pid)
+        known = self._mapped.get(pid)
+        if pages is not None and (known is None or known[0] != pages):
+            known = self._mapped[pid] = pages, (processes.mapped_bytes(pid, _UVM) or 0) // _MIB
+        return max(0, known[1] - _UVM_OF_CONTEXT_MIB * gpus) if known else 0
+
+
 @dataclass(slots=True)
 class _GpuScan:
-    """The last scan of a GPU."""
+    """The last scan of a GPU. managed: MiB by pid, and what is unexplained beside it. uses: of who computes, and of who
+    only draws. pids: of who computes."""
 
+    memory: ManagedMemory
+    managed: tuple[Mapping[int, int], int] = ({}, 0)
     uses: Uses = ()
+    computing: Uses = ()
+    drawing: Uses = ()
     pids: frozenset[int] = frozenset()
     on_mps: frozenset[int] = frozenset()
     mps_asked_at: float = float("-inf")
@@ -75,15 +144,14 @@ class _GpuScan:
 
 
 class GpuProcessScanner:
-    """gpus: their UUIDs. mark: the variable in whose value a process carries the id of its grant, through every child
-    it starts; None where programs have none. whereabouts: None where nobody is in a pod or container.
-    """
+    """mark: the variable in whose value a process carries the id of its grant, through every child it starts; None
+    where programs have none. whereabouts: None where nobody is in a pod or container."""
 
     def __init__(
-        self, nvml: Nvml, gpus: Iterable[str], mark: str | None, whereabouts: Whereabouts | None = None
+        self, nvml: Nvml, gpus: Iterable[Gpu], mark: str | None, whereabouts: Whereabouts | None = None
     ) -> None:
         self._nvml = nvml
-        self._gpus = {uuid: _GpuScan() for uuid in gpus}
+        self._gpus = {gpu.uuid: _GpuScan(ManagedMemory(gpu.memory_mib)) for gpu in gpus}
         self._mark = mark
         self._whereabouts = whereabouts
         self._owners = Owners()
@@ -100,73 +168,84 @@ class GpuProcessScanner:
         now = time.monotonic()
         sure = sure or owners.servers != self._owners.servers
         anew = bool(ended) or owners != self._owners or not self._settled
-        if anew:
-            self._settled = True
-        self._owners = owners
+        if self._mark is not None and owners.pods.keys() - self._owners.pods.keys():
+            self._find_again()
+        self._settled, self._owners = True, owners
         changed = [self._scan_gpu(uuid, one, now, sure=sure, anew=anew) for uuid, one in self._gpus.items()]
         if any(changed):
             self._last = Scan(
                 tuple([client for one in self._gpus.values() for client in one.clients.values()]),
                 tuple([one.failed for one in self._gpus.values() if one.failed]),
                 frozenset([uuid for uuid, one in self._gpus.items() if one.failed]),
+                {uuid: one.managed[1] for uuid, one in self._gpus.items() if one.managed[1]},
             )
-            self._forget()
+            seen = {pid for one in self._gpus.values() for pid in one.clients}
+            if len(seen) != len(self._known):  # some are on no GPU any more
+                self._known = {pid: known for pid, known in self._known.items() if pid in seen}
+                self._living.keep_only(seen)
         return self._last
 
     def _scan_gpu(self, uuid: str, one: _GpuScan, now: float, *, sure: bool, anew: bool) -> bool:
         """Whether anything has changed."""
         try:
-            uses, on_mps = self._ask(uuid, one, now, sure=sure)
-        except NvmlFailed as error:
-            same = one.failed == str(error)
-            self._gpus[uuid] = _GpuScan(failed=str(error))
+            return self._look(uuid, one, now, sure=sure, anew=anew)
+        except (NvmlFailed, OSError) as error:
+            why = f"{uuid}: {os.strerror(error.errno)}" if isinstance(error, OSError) and error.errno else str(error)
+            same = one.failed == why
+            self._gpus[uuid] = _GpuScan(one.memory, failed=why)
             return not same
-        if uses == one.uses and on_mps == one.on_mps and not anew and not one.failed:
+
+    def _look(self, uuid: str, one: _GpuScan, now: float, *, sure: bool, anew: bool) -> bool:
+        """NvmlFailed; OSError where a process cannot be looked at for want of descriptors or memory."""
+        uses, on_mps = self._ask(uuid, one, now, sure=sure)
+        one.memory.look(self._nvml.used_mib(uuid), uses, self._count_gpus, now)
+        managed = one.memory.of, one.memory.unexplained_mib
+        if uses == one.uses and on_mps == one.on_mps and managed == one.managed and not anew and not one.failed:
             return False
         before, one.clients = one.clients, {}
-        one.uses, one.on_mps, one.failed = uses, on_mps, ""
+        one.uses, one.on_mps, one.managed, one.failed = uses, on_mps, managed, ""
         for pid, used_bytes in _each_once(uses).items():
             known = None if pid in self._owners.servers else self._who(pid)
             if known:
-                used_mib = None if used_bytes is None else used_bytes // _MIB
-                one.clients[pid] = self._client(before.get(pid), known, uuid, used_mib, on_mps=pid in on_mps)
+                used_mib = None if used_bytes is None else used_bytes // _MIB + managed[0].get(pid, 0)
+                grant, is_on = self._grant_of(known), pid in on_mps
+                client = Client(
+                    known.identity, uuid, used_mib, is_on, known.command, grant, known.pod, known.environment
+                )
+                one.clients[pid] = before[pid] if before.get(pid) == client else client
         return True
+
+    def _count_gpus(self, pid: int) -> int:
+        return sum(pid in one.pids or any(pid == other for other, _ in one.drawing) for one in self._gpus.values())
 
     def _ask(self, uuid: str, one: _GpuScan, now: float, *, sure: bool) -> tuple[Uses, frozenset[int]]:
         """Who uses the GPU, and who of them is on MPS; the latter is asked first, where it may have changed."""
         if not sure and now - one.mps_asked_at < _ON_MPS_S:
-            uses = self._nvml.uses(uuid)
-            if uses == one.uses:
-                return uses, one.on_mps
-            before, one.pids = one.pids, frozenset([pid for pid, _ in uses])
-            if before >= one.pids:
-                return uses, one.on_mps & one.pids  # one that leaves and comes back, as at an exec, is asked for again
+            computing = self._nvml.uses(uuid)
+            if computing == one.computing:
+                return one.uses, one.on_mps
+            before, one.pids, one.computing = one.pids, frozenset([pid for pid, _ in computing]), computing
+            if before >= one.pids:  # one that leaves and comes back, as at an exec, is asked for again
+                return self._with_drawing(one), one.on_mps & one.pids
         one.mps_asked_at = now
         on_mps = self._nvml.mps_pids(uuid)
-        uses = self._nvml.uses(uuid)
-        one.pids = frozenset([pid for pid, _ in uses])
-        return uses, on_mps
+        one.computing, one.drawing = self._nvml.uses(uuid), self._nvml.drawing(uuid)
+        one.pids = frozenset([pid for pid, _ in one.computing])
+        return self._with_drawing(one), on_mps
 
-    def _client(
-        self, before: Client | None, known: _KnownProcess, uuid: str, used_mib: int | None, *, on_mps: bool
-    ) -> Client:
-        """The very client of the scan before where nothing of it has changed."""
-        grant = self._grant_of(known)
-        if (
-            before
-            and before.used_mib == used_mib
-            and before.on_mps is on_mps
-            and before.grant == grant
-            and before.process is known.identity
-            and before.environment is known.environment
-        ):
-            return before
-        return Client(known.identity, uuid, used_mib, on_mps, known.command, grant, known.pod, known.environment)
+    def _with_drawing(self, one: _GpuScan) -> Uses:
+        return (*one.computing, *[use for use in one.drawing if use[0] not in one.pids])
 
     def _grant_of(self, known: _KnownProcess) -> str | None:
         if known.pod is not None or self._mark is None:
             return self._owners.pods.get(known.pod or "")
         return known.mark if known.mark in self._owners.grants else self._owners.holders.get(known.identity.pid)
+
+    def _find_again(self) -> None:
+        """After new grants: one that is in no cgroup of a grant any more stays in the last."""
+        for pid, known in self._known.items():
+            if self._whereabouts and (pod := self._whereabouts.owner_of(pid)):
+                self._known[pid] = replace(known, pod=pod)
 
     def _who(self, pid: int) -> _KnownProcess | None:
         known = self._known.get(pid)
@@ -194,13 +273,6 @@ class GpuProcessScanner:
             tries=tries - 1 if found == {} else 0,
         )
 
-    def _forget(self) -> None:
-        """Drops processes that are on no GPU any more."""
-        seen = {pid for one in self._gpus.values() for pid in one.clients}
-        if len(seen) != len(self._known):
-            self._known = {pid: known for pid, known in self._known.items() if pid in seen}
-            self._living.keep_only(seen)
-
 
 def _each_once(uses: Uses) -> dict[int, int | None]:
     """By pid; the use of a process that is listed twice is summed."""
@@ -212,11 +284,9 @@ def _each_once(uses: Uses) -> dict[int, int | None]:
 
 
 class OwnProcesses:
-    """Which processes on the GPUs are mpsd's own: MPS servers that just started, and clients of the canary.
-
-    Own is what descends from mpsd or from a control daemon of its records, by the kernel's word, and whatever mpsd
-    itself descends from. directory: mpsd's run directory, whose holder is `mpsd control`.
-    """
+    """Which processes on the GPUs are mpsd's own: MPS servers that just started, and clients of the canary. Own is what
+    descends from mpsd or from a control daemon of its records, by the kernel's word, and whatever mpsd itself descends
+    from. directory: mpsd's run directory, whose holder is `mpsd control`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -226,19 +296,11 @@ class OwnProcesses:
     def among(self, asked: Iterable[ProcessIdentity], records: Iterable[DomainRecord]) -> frozenset[ProcessIdentity]:
         """Those of `asked` that are mpsd's own. One that was is as long as it lives."""
         asked = frozenset(asked)
-        unknown = asked - self._known
-        if unknown:
-            roots = self._roots(records)
-            found = {
-                one for one in unknown if one.pid in self._above or not roots.isdisjoint(processes.line_of(one.pid))
-            }
-            self._known = (self._known & asked) | found
-        else:
-            self._known &= asked
+        if unknown := asked - self._known:
+            roots = {os.getpid(), run_directory.holder(self._directory) or os.getpid()}
+            for record in records:
+                roots.update(record.servers, [record.daemon.pid] if record.daemon else [])
+            lines = {one: processes.line_of(one.pid) for one in unknown}
+            self._known |= {one for one in unknown if one.pid in self._above or not roots.isdisjoint(lines[one])}
+        self._known &= asked
         return self._known
-
-    def _roots(self, records: Iterable[DomainRecord]) -> frozenset[int]:
-        roots = {os.getpid(), run_directory.holder(self._directory) or os.getpid()}
-        for record in records:
-            roots.update(record.servers, [record.daemon.pid] if record.daemon else [])
-        return frozenset(roots)

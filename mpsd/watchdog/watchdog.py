@@ -7,31 +7,35 @@ what the ledger knew last; and ending one process never delays another.
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter, OrderedDict, deque
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from mpsd.grants.ledger import ContainerGrant, Ledger
 from mpsd.model.events import Reason
-from mpsd.model.grants import Grant
-from mpsd.model.identity import PodName
-from mpsd.model.node_status import ViolationsStatus
-from mpsd.model.node_view import DomainRecord
+from mpsd.model.identity import PodName, ProcessIdentity
+from mpsd.model.mpsnode import ReportedViolation
+from mpsd.model.node_status import ViolationCount, ViolationsStatus, ViolationStatus
+from mpsd.model.node_view import DomainRecord, LedgerView
 from mpsd.model.policy import Policy, Response
+from mpsd.model.times import stamp
 from mpsd.model.violations import Violation, ViolationKind
-from mpsd.mps.node import Node
+from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import DomainRecords
+from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
 from mpsd.platform.settings import GRANT, Settings
 from mpsd.watchdog.ending import ClientEnd, NotEnded, NotKilled, OomScripts
-from mpsd.watchdog.history import ViolationHistory, ViolationRecord
-from mpsd.watchdog.rules.judge import SECOND_SCAN_S, Memory, Notice, WatchdogView, judge
-from mpsd.watchdog.rules.reported import NodeViolations
+from mpsd.watchdog.rules.judge import SECOND_SCAN_S, Memory, WatchdogView, judge
+from mpsd.watchdog.rules.reported import NodeViolations, of_grant, of_node
 from mpsd.watchdog.scanner import GpuProcessScanner, Owners, OwnProcesses, Scan
 
 SCAN_S = 0.2  # from the beginning of one scan to the next
 _MIN_PAUSE_S = 0.05  # for the rest of the process, however slow NVML is
 _INCOMPLETE_S = 5.0  # how long an incomplete ledger, as at every start, is no warning
 _STOP_S = 3.0  # for processes that are being ended when it stops
+_REMEMBERED = 1024  # processes that may be there again; one that is, is seen every two seconds
+_LATE_S = 0.25  # at least four scans a second are documented
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,129 @@ class ClusterReporter:
 
     report: Callable[[PodName | None, Reason, str], None]
     evict: Callable[[PodName, str], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class ViolationRecord:
+    """at: seconds since 1970. outcome: how it ended; empty until it is known. reported: its fate, as reported last.
+    response: the policy's at the time; a policy that has changed since changes no count."""
+
+    violation: Violation
+    at: float
+    response: Response
+    outcome: str = ""
+    reported: str = ""
+    is_ended: bool = False
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Of one grant: counts by kind, and the last violation."""
+
+    counts: Counter[ViolationKind]
+    last: ViolationRecord
+
+
+class ViolationHistory:
+    """How often it scanned, how often what happened, and the last of it. since: seconds since 1970, when it began."""
+
+    def __init__(self, since: float) -> None:
+        self._since = since
+        self._counts: Counter[tuple[ViolationKind, Response]] = Counter()
+        self._ended: Counter[tuple[ViolationKind, Response]] = Counter()
+        self._last: deque[ViolationRecord] = deque(maxlen=20)
+        self._of_grants: dict[str, _Tally] = {}  # the one with the last violation is last
+        # What was seen last is last.
+        self._known: OrderedDict[tuple[ViolationKind, ProcessIdentity], ViolationRecord] = OrderedDict()
+        self._scans = 0
+        self._scanned_at: float | None = None  # None before the first scan
+        self._longest_pause_s = 0.0
+        self._late_scans = 0
+
+    def scanned(self, began: float) -> None:
+        """began: monotonic seconds."""
+        pause_s = 0.0 if self._scanned_at is None else began - self._scanned_at
+        self._longest_pause_s = max(self._longest_pause_s, pause_s)
+        self._late_scans += pause_s > _LATE_S
+        self._scans, self._scanned_at = self._scans + 1, began
+
+    def add(self, violation: Violation, at: float) -> ViolationRecord:
+        """One that is still there is the same entry, and is not counted again."""
+        key = violation.kind, violation.client.process
+        known = self._known.get(key)
+        if violation.again and known:
+            known.violation = violation
+            self._known.move_to_end(key)
+            return known
+        self._counts[violation.kind, violation.response] += 1
+        entry = ViolationRecord(violation, at, violation.response)
+        self._last.append(entry)
+        if violation.grant:
+            before = self._of_grants.pop(violation.grant, None)
+            counts = before.counts if before else Counter[ViolationKind]()
+            counts[violation.kind] += 1
+            self._of_grants[violation.grant] = _Tally(counts, entry)
+        if violation.response.ends:  # only these are seen again
+            self._known[key] = entry
+            self._known.move_to_end(key)
+            if len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return entry
+
+    def keep(self, grants: Collection[str]) -> None:
+        """Drops the counts of all other grants; the node's own counts keep them."""
+        self._of_grants = {one: tally for one, tally in self._of_grants.items() if one in grants}
+
+    def ended(self, entry: ViolationRecord, took_s: float) -> None:
+        """Its process and its memory are gone after so many seconds."""
+        entry.outcome = f"ended, its memory back {took_s:g} s after it was seen"
+        self._ended[entry.violation.kind, entry.response] += not entry.is_ended
+        entry.is_ended = True
+
+    def status(self, nvml_s: float, unjudged: str) -> ViolationsStatus:
+        return ViolationsStatus(
+            since=self._since,
+            looks=self._scans,
+            longest_pause_s=round(self._longest_pause_s, 3),
+            late_looks=self._late_scans,
+            nvml_s=round(nvml_s, 3),
+            counts=tuple(ViolationCount(*what, n, self._ended[what]) for what, n in sorted(self._counts.items())),
+            last=tuple(map(_status, self._last)),
+            unjudged=unjudged,
+        )
+
+    def violations(self) -> NodeViolations:
+        """For the MPSNode, which names pods and no processes."""
+        counts = Counter[ViolationKind]()
+        for (kind, _response), count in self._counts.items():
+            counts[kind] += count
+        last = [_reported(entry, entry.violation.pod) for entry in self._last]
+        grants = {grant: of_grant(own.counts, _reported(own.last)) for grant, own in self._of_grants.items()}
+        return NodeViolations(of_node(self._since, counts, last), grants)
+
+
+def _reported(entry: ViolationRecord, pod: PodName | None = None) -> ReportedViolation:
+    """pod: None where it is not known, or need not be said."""
+    return ReportedViolation(
+        stamp(entry.at), entry.violation.kind.value, entry.response.value, str(pod) if pod else None
+    )
+
+
+def _status(entry: ViolationRecord) -> ViolationStatus:
+    one = entry.violation
+    return ViolationStatus(
+        at=entry.at,
+        kind=one.kind,
+        action=one.response,
+        gpu=one.gpu,
+        pid=one.client.pid,
+        command=one.client.command,
+        grant=one.grant,
+        namespace=one.pod.namespace if one.pod else None,
+        pod=one.pod.name if one.pod else None,
+        message=str(one),
+        outcome=entry.outcome,
+    )
 
 
 class Watchdog:
@@ -53,10 +180,11 @@ class Watchdog:
         self._ledger = ledger
         self._records = records
         self._log = logger(role="watchdog")
+        self._shortages = Shortages(self._log)
         mark = None if ledger.pods_known else GRANT
-        self._scanner = GpuProcessScanner(node.nvml, [gpu.uuid for gpu in node.gpus], mark, ledger.whereabouts)
+        self._scanner = GpuProcessScanner(node.nvml, node.gpus, mark, ledger.whereabouts)
         self._own = OwnProcesses(settings.run_directory)
-        self._scripts = OomScripts(settings.run_directory)
+        self._scripts = OomScripts(settings.run_directory, self._log)
         self._end = ClientEnd(settings, node, ledger.whereabouts)
         self._memory = Memory()
         self._judged: tuple[object, ...] = ()  # what was judged last
@@ -70,8 +198,9 @@ class Watchdog:
         """Scans until `stop`. The ledger must have been loaded."""
         again = False
         while not stop.is_set():
-            began = time.monotonic()
-            again = self._cycle(began, sure=again)
+            began, sure, again = time.monotonic(), again, False
+            with self._shortages.survived("scan"):
+                again = self._cycle(began, sure=sure)
             self._history.scanned(began)
             left_s = began + SCAN_S - time.monotonic()
             with contextlib.suppress(TimeoutError):
@@ -82,34 +211,27 @@ class Watchdog:
         await self._scripts.stop()
 
     def scan(self) -> Scan:
-        """The clients as they are now."""
-        records = self._records.read()
-        return self._scanner.scan(self._owners(self._grants(), records))
+        return self._scanner.scan(_owners(self._ledger.view, self._records.read()))
 
     def status(self) -> ViolationsStatus:
         return self._history.status(self._node.nvml.spent_s, self._unjudged)
 
     def violations(self) -> NodeViolations:
-        """The same for the MPSNode."""
         return self._history.violations()
-
-    def _grants(self) -> Mapping[str, Grant]:
-        return {held.grant.id: held.grant for held in self._ledger.held()}
-
-    def _owners(self, grants: Mapping[str, Grant], records: tuple[DomainRecord, ...]) -> Owners:
-        servers = frozenset(server for record in records for server in record.servers)
-        marks = frozenset(grant.id for grant in grants.values() if not grant.container)
-        return Owners(servers, marks, self._ledger.holders(), self._ledger.pods())
 
     def _cycle(self, now: float, *, sure: bool) -> bool:
         """One scan, its judgement and what follows; whether another scan must follow soon."""
-        records, grants = self._records.read(), self._grants()
-        scan = self._scanner.scan(self._owners(grants, records), sure=sure)
-        self._log_unjudged("; ".join(self._ledger.unknown), now)
+        records, ledger = self._records.read(), self._ledger.view
+        scan = self._scanner.scan(_owners(ledger, records), sure=sure)
+        self._log_unjudged("; ".join(ledger.unknown), now)
         if self._unjudged:
             return False
+        grants = {held.grant.id: held.grant for held in ledger.held}
         self._history.keep(grants)
-        judged = (scan, grants, self._ledger.ungranted, self._policy())
+        gpus, domains = {gpu.uuid for gpu in self._node.gpus}, {record.domain: record.gpus for record in records}
+        doubtful = {uuid for one in ledger.unreadable for uuid in one.gpus(domains, gpus)}
+        doubtful |= gpus if self._records.unreadable else set()  # whose servers are not known
+        judged = (scan, grants, ledger.ungranted, doubtful, self._policy())
         if judged == self._judged and self._memory.is_settled:
             return False
         self._judged = judged
@@ -117,17 +239,22 @@ class Watchdog:
         view = WatchdogView(
             now=now,
             gpus=self._node.gpus,
-            domains={record.domain: record.gpus for record in records},
+            domains=domains,
             grants=grants,
             clients=scan.clients,
-            ungranted=self._ledger.ungranted,
+            ungranted=ledger.ungranted,
             own=self._own.among(strangers, records),
             pods_known=self._ledger.pods_known,
             unseen=scan.unseen,
+            unexplained_mib=scan.unexplained_mib,
+            doubtful=frozenset(doubtful),
         )
         verdict, self._memory = judge(view, self._memory, self._policy())
         for notice in verdict.notices:
-            self._report_notice(notice)
+            self._log.warning("noticed", gpu=notice.gpu, message=notice.message)
+            if self.cluster and notice.reason:
+                for subject in (None, *notice.pods):
+                    self.cluster.report(subject, notice.reason, notice.message)
         for violation in verdict.violations:
             self._respond(violation, records, view)
         return verdict.scan_again
@@ -142,20 +269,14 @@ class Watchdog:
             self._log.warning("not judging", reason=why)
             self._unjudged_since = None
 
-    def _report_notice(self, notice: Notice) -> None:
-        self._log.warning("noticed", gpu=notice.gpu, message=notice.message)
-        if self.cluster and notice.reason:
-            for subject in (None, *notice.pods):
-                self.cluster.report(subject, notice.reason, notice.message)
-
     def _respond(self, violation: Violation, records: tuple[DomainRecord, ...], view: WatchdogView) -> None:
         entry = self._history.add(violation, time.time())
-        if violation.ends:
+        if violation.response.ends:
             record = next((one for one in records if violation.gpu in one.gpus), None)
             task = asyncio.create_task(self._end_process(entry, record, view))
             self._ending.add(task)
             task.add_done_callback(self._ended)
-        elif violation.told:
+        elif violation.response.reports:
             self._report(violation, str(violation))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -164,10 +285,8 @@ class Watchdog:
             self._log.error("not ended", reason="a fault of mpsd's own", exc_info=fault)
 
     async def _end_process(self, entry: ViolationRecord, record: DomainRecord | None, view: WatchdogView) -> None:
-        """Ends the process, reports it, and waits until its memory is back.
-
-        One that cannot be ended is tried again as long as it is there, and reported once, and again once it can be.
-        """
+        """Ends the process, reports it, and waits until its memory is back. One that cannot be ended is tried again as
+        long as it is there, and reported once, and again once it can be."""
         violation, client = entry.violation, entry.violation.client
         about = {"kind": violation.kind.value, "pid": client.pid}
         is_proven = False
@@ -192,7 +311,6 @@ class Watchdog:
             await self.cluster.evict(violation.pod, str(violation))
 
     async def _call_script(self, violation: Violation, view: WatchdogView) -> None:
-        """Calls the script that a container named for this, and waits for it briefly."""
         grant, gpu = view.grants.get(violation.grant or ""), violation.gpu
         is_first = violation.kind is ViolationKind.MEMORY_OVER_GRANT and not violation.again
         if is_first and isinstance(grant, ContainerGrant) and grant.oom_script:
@@ -216,3 +334,9 @@ class Watchdog:
         )
         if self.cluster:
             self.cluster.report(violation.pod, violation.kind.reason, message)
+
+
+def _owners(ledger: LedgerView, records: tuple[DomainRecord, ...]) -> Owners:
+    servers = frozenset(server for record in records for server in record.servers)
+    marks = frozenset(held.grant.id for held in ledger.held) - ledger.pods.keys()  # of those the kernel says who is in
+    return Owners(servers, marks, ledger.holders, ledger.pods)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.grants.rules.messages import HostContainerName
+from mpsd.grants.ledger import ContainerGrant
+from mpsd.model.identity import HostContainer, ProcessIdentity
 from mpsd.platform import processes
-from mpsd.watchdog.ending import ContainerProgram
+from mpsd.watchdog.ending import run_in_container
 from tests.whole.machine.machine import eventually
 
 # Writes the pid of what it starts as runc does, and waits for it.
@@ -22,6 +23,11 @@ wait $!
 """
 
 
+def granted(runtime: str) -> ContainerGrant:
+    holder = HostContainer("/r", "c1", "train", ProcessIdentity(1, 1, "boot"), is_made=True)
+    return ContainerGrant("g", "gpu0", (), 100, 1, holder, "train", runtime=runtime)
+
+
 class Runtime:
     def __init__(self, folder: Path, program: str) -> None:
         self.said, self.pid_file = folder / "said", folder / "pid"
@@ -30,10 +36,11 @@ class Runtime:
         self.program.write_text(program)
         path.chmod(0o755)
         self.program.chmod(0o755)
-        self._program = ContainerProgram(str(path), HostContainerName("/r", "c1"), self.pid_file)
+        self._grant = granted(str(path))
 
     def run(self, deadline_s: float) -> int | None:
-        return asyncio.run(self._program.run(str(self.program), {"A": "1 2", "B": "3"}, deadline_s))
+        variables = {"A": "1 2", "B": "3"}
+        return asyncio.run(run_in_container(self._grant, str(self.program), variables, self.pid_file, deadline_s))
 
 
 def test_the_runtime_is_given_the_program_and_its_variables_and_no_shell(tmp_path: Path) -> None:
@@ -53,9 +60,9 @@ def test_at_its_deadline_the_program_is_ended_and_not_only_its_runtime(tmp_path:
 
 
 def test_a_runtime_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    program = ContainerProgram(str(tmp_path / "none"), HostContainerName("/r", "c1"), tmp_path / "pid")
+    grant = granted(str(tmp_path / "none"))
     with pytest.raises(FileNotFoundError):
-        asyncio.run(program.run("/oom.sh", {}, 1))
+        asyncio.run(run_in_container(grant, "/oom.sh", {}, tmp_path / "pid", 1))
 
 
 def test_a_process_knows_itself_by_the_pid_of_its_own_namespace() -> None:

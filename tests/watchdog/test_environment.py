@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mpsd.model.client_limits import ClientLimit, environment
-from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PARTITIONING, THREAD_PERCENT, VISIBLE_DEVICES
+from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, MEMORY_LIMIT, PARTITIONING, THREAD_PERCENT
 from mpsd.model.grants import GpuShare
 from mpsd.model.violations import ViolationKind
 from mpsd.watchdog.rules.judge import ClientLimits, escapes
@@ -38,7 +38,7 @@ def test_what_mpsd_writes_lifts_nothing() -> None:
 )  # fmt: skip
 def test_a_value_that_libcuda_takes_for_no_limit_lifts_it(value: str) -> None:
     said = found({MEMORY_LIMIT: value})[ViolationKind.LIMIT_LIFTED]
-    assert "so that it has no limit at all, not even the server's; it was granted 1024 MiB; leave it as " in said
+    assert "so no limit applies, not even the server's; 1024 MiB are granted; " in said
 
 
 @pytest.mark.parametrize("value", ["0=1G", "0=1024m", f"{UUIDS[0]}=1G", "GPU-00000000=1000M", "0 = 1G", "0=1G,"])
@@ -48,12 +48,12 @@ def test_a_value_that_holds_the_process_to_its_grant_lifts_nothing(value: str) -
 
 @pytest.mark.parametrize("value", ["0=1025M", "0=9G", "0=-1G"])
 def test_a_limit_above_the_grant_lifts_it_as_far_as_the_servers(value: str) -> None:
-    assert "that is more than its grant, and lets it have" in found({MEMORY_LIMIT: value})[ViolationKind.LIMIT_LIFTED]
+    assert "that exceeds its grant and allows" in found({MEMORY_LIMIT: value})[ViolationKind.LIMIT_LIFTED]
 
 
 def test_no_value_lifts_the_limit_where_the_server_allows_more_than_the_grant() -> None:
     assert (
-        "is not set: only the server's limit of 2048 MiB holds it"
+        "is not set: only the server's limit of 2048 MiB applies"
         in found({MEMORY_LIMIT: None})[ViolationKind.LIMIT_LIFTED]
     )
     assert found({MEMORY_LIMIT: None}, ClientLimits(GRANT, 1024, GRANT.gpus)) == {}
@@ -66,9 +66,9 @@ def test_a_value_with_which_no_context_can_be_made_lifts_nothing(value: str) -> 
 
 def test_ordinals_count_the_devices_that_the_process_sees() -> None:
     sees_both = ClientLimits(GRANT, 1024, UUIDS)
-    assert found({MEMORY_LIMIT: "1=1G", VISIBLE_DEVICES: None}, sees_both, UUIDS[1]) == {}
-    assert found({MEMORY_LIMIT: "0=1G", VISIBLE_DEVICES: UUIDS[1]}, sees_both, UUIDS[1]) == {}
-    assert found({MEMORY_LIMIT: "1=1G", VISIBLE_DEVICES: UUIDS[1]}, sees_both, UUIDS[1]).keys() == {
+    assert found({MEMORY_LIMIT: "1=1G", CUDA_VISIBLE_DEVICES: None}, sees_both, UUIDS[1]) == {}
+    assert found({MEMORY_LIMIT: "0=1G", CUDA_VISIBLE_DEVICES: UUIDS[1]}, sees_both, UUIDS[1]) == {}
+    assert found({MEMORY_LIMIT: "1=1G", CUDA_VISIBLE_DEVICES: UUIDS[1]}, sees_both, UUIDS[1]).keys() == {
         ViolationKind.LIMIT_LIFTED
     }
 
@@ -80,7 +80,7 @@ def test_a_process_on_a_gpu_that_it_should_not_see_is_not_judged_by_its_ordinals
 @pytest.mark.parametrize(("value", "read"), [("31", "31"), ("100", "100"), ("0", "100"), ("abc", "100"), (None, "100")])
 def test_a_thread_percentage_above_the_grant_lifts_it(value: str | None, read: str) -> None:
     said = found({THREAD_PERCENT: value})[ViolationKind.LIMIT_LIFTED]
-    assert f"which counts as {read} %; it was granted 30 %" in said
+    assert f"which means {read} %; 30 % are granted" in said
 
 
 def test_a_smaller_thread_percentage_lifts_nothing() -> None:
@@ -96,7 +96,7 @@ def test_partitioning_is_a_kind_of_its_own() -> None:
 @example("\x1b[2J", "", "0")
 @example("0=a", "", "0")
 def test_whatever_a_tenant_writes_what_is_said_of_it_is_one_short_line(memory: str, percent: str, devices: str) -> None:
-    told = found({MEMORY_LIMIT: memory * 50, THREAD_PERCENT: percent, VISIBLE_DEVICES: devices})
+    told = found({MEMORY_LIMIT: memory * 50, THREAD_PERCENT: percent, CUDA_VISIBLE_DEVICES: devices})
     assert all(len(message) < 900 and message.isprintable() for message in told.values())
 
 
@@ -115,7 +115,7 @@ def test_what_mpsd_writes_lifts_nothing_on_any_gpu_of_an_uneven_grant_however_it
     held = ClientLimits(grant, max(grant.memory_mib, others_mib), grant.gpus)
     ours = environment(ClientLimit(grant.memory_mib, grant.thread_percent), "/run/mpsd/client")
     narrowed = data.draw(st.permutations(uuids))[: data.draw(st.integers(1, len(uuids)))]
-    for visible in ({}, {VISIBLE_DEVICES: ",".join(narrowed)}):
+    for visible in ({}, {CUDA_VISIBLE_DEVICES: ",".join(narrowed)}):
         for gpu in uuids:
             assert escapes(ours | visible, gpu, held) == ()
 
@@ -123,5 +123,5 @@ def test_what_mpsd_writes_lifts_nothing_on_any_gpu_of_an_uneven_grant_however_it
 def test_more_than_the_largest_part_of_an_uneven_grant_lifts_its_limit() -> None:
     parts = (GpuShare(UUIDS[0], 1024, 0), GpuShare(UUIDS[1], 3072, 0))
     held = ClientLimits(replace(GRANT, parts=parts), 9216, UUIDS)
-    assert "it was granted 3072 MiB" in found({MEMORY_LIMIT: "0=4G"}, held)[ViolationKind.LIMIT_LIFTED]
+    assert "3072 MiB are granted" in found({MEMORY_LIMIT: "0=4G"}, held)[ViolationKind.LIMIT_LIFTED]
     assert found({MEMORY_LIMIT: "0=3G"}, held) == {}

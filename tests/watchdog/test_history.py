@@ -8,14 +8,16 @@ from typing import Any
 import jsonschema
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from mpsd.model.mpsnode import ReportedCount, ReportedViolation
 from mpsd.model.node_view import HeldGrant
 from mpsd.model.policy import Response as PolicyResponse
 from mpsd.model.times import stamp
-from mpsd.model.violations import Response, Violation, ViolationKind
+from mpsd.model.violations import Violation, ViolationKind
 from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, USE_S, WrittenStatus, write_due
-from mpsd.watchdog.history import ViolationHistory
-from mpsd.watchdog.rules.reported import MOST_LAST, MOST_PODS, LastViolation, NodeViolations, Tally, with_violations
+from mpsd.watchdog.rules.reported import MOST_LAST, MOST_PODS, NodeViolations, of_grant, of_node, with_violations
+from mpsd.watchdog.watchdog import ViolationHistory
 from tests.model.worlds import NOW
 from tests.status.pod_worlds import client, held, node, pod
 from tests.status.test_mpsnode import ROUNDING, SCHEMA, status
@@ -31,23 +33,23 @@ OF_PODS = (
 FULL_NODE = 8 * 40  # pods
 
 
-def last(name: str | None, kind: ViolationKind, at: float = NOW) -> LastViolation:
-    return LastViolation(at, kind, Response.KILL, pod(name) if name else None)
+def last(name: str | None, kind: ViolationKind, at: float = NOW) -> ReportedViolation:
+    return ReportedViolation(stamp(at), kind.value, "kill", str(pod(name)) if name else None)
 
 
 def violations(
-    tallies: Mapping[str, Mapping[ViolationKind, int]], *others: LastViolation, at: float = NOW
+    tallies: Mapping[str, Mapping[ViolationKind, int]], *others: ReportedViolation, at: float = NOW
 ) -> NodeViolations:
     """tallies: by the name of a pod that has a grant. others: what somebody else did."""
     counts: dict[ViolationKind, int] = {}
     for kind, number in [
         *(pair for tally in tallies.values() for pair in tally.items()),
-        *((o.kind, 1) for o in others),
+        *((ViolationKind(str(o.kind)), 1) for o in others),
     ]:
         counts[kind] = counts.get(kind, 0) + number
     own = {name: last(name, next(iter(tally)), at + place) for place, (name, tally) in enumerate(tallies.items())}
-    grants = {pod(name).uid: Tally(tally, own[name]) for name, tally in tallies.items()}
-    return NodeViolations(NOW - 60, counts, (*own.values(), *others), grants)
+    grants = {pod(name).uid: of_grant(tally, replace(own[name], pod=None)) for name, tally in tallies.items()}
+    return NodeViolations(of_node(NOW - 60, counts, (*own.values(), *others)), grants)
 
 
 def told(seen: NodeViolations, names: Sequence[str], *, grants_known: bool = True) -> dict[str, Any]:
@@ -174,6 +176,10 @@ def violation(
     return Violation(kind, PolicyResponse.KILL, who.gpu, who.grant, pod(name), who, "runs beside MPS", again)
 
 
+def counted(counts: Sequence[ReportedCount] | None) -> dict[str | None, int | None]:
+    return {one.kind: one.count for one in counts or ()}
+
+
 def test_each_grant_has_its_own_counts_and_its_last_one() -> None:
     history = ViolationHistory(NOW)
     history.add(violation("a", 1), NOW + 1)
@@ -181,17 +187,19 @@ def test_each_grant_has_its_own_counts_and_its_last_one() -> None:
     history.add(violation("a", 3, ViolationKind.LIMIT_LIFTED), NOW + 3)
     seen = history.violations()
     own = seen.grants[pod("a").uid]
-    assert own.counts == {ViolationKind.OUTSIDE_MPS: 1, ViolationKind.LIMIT_LIFTED: 1}
-    assert (own.last.kind, own.last.at, own.last.pod) == (ViolationKind.LIMIT_LIFTED, NOW + 3, pod("a"))
-    assert seen.counts == {ViolationKind.OUTSIDE_MPS: 1, ViolationKind.LIMIT_LIFTED: 2}
-    assert [one.at for one in seen.last] == [NOW + 1, NOW + 2, NOW + 3]
+    assert counted(own.counts) == {"outside_mps": 1, "limit_lifted": 1}
+    assert own.last == ReportedViolation(stamp(NOW + 3), "limit_lifted", "kill")
+    assert counted(seen.node.counts) == {"outside_mps": 1, "limit_lifted": 2}
+    told_last = [(one.at, one.pod) for one in seen.node.last or ()]
+    assert told_last == [(stamp(NOW + n), str(pod(name))) for n, name in enumerate("aba", 1)]
+    assert list(seen.grants) == [pod("b").uid, pod("a").uid], "the last one that did something last"
 
 
 def test_one_that_is_there_again_is_not_another() -> None:
     history = ViolationHistory(NOW)
     history.add(violation("a", 1), NOW)
     history.add(violation("a", 1, again=True), NOW + 2)
-    assert history.violations().grants[pod("a").uid].counts == {ViolationKind.OUTSIDE_MPS: 1}
+    assert counted(history.violations().grants[pod("a").uid].counts) == {"outside_mps": 1}
 
 
 def test_a_grant_that_is_gone_is_forgotten_and_stays_in_what_is_told_of_all() -> None:
@@ -201,7 +209,7 @@ def test_a_grant_that_is_gone_is_forgotten_and_stays_in_what_is_told_of_all() ->
     history.keep({pod("b").uid})
     seen = history.violations()
     assert list(seen.grants) == [pod("b").uid]
-    assert seen.counts == {ViolationKind.OUTSIDE_MPS: 2}
+    assert counted(seen.node.counts) == {"outside_mps": 2}
 
 
 def test_what_was_told_is_not_changed_by_what_comes_after_it() -> None:
@@ -210,4 +218,4 @@ def test_what_was_told_is_not_changed_by_what_comes_after_it() -> None:
     before = history.violations()
     history.add(violation("a", 2), NOW)
     assert before != history.violations()
-    assert before.grants[pod("a").uid].counts == {ViolationKind.OUTSIDE_MPS: 1}
+    assert counted(before.grants[pod("a").uid].counts) == {"outside_mps": 1}

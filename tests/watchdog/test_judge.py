@@ -1,5 +1,6 @@
 """Who is ended, who is only told of, and who is left alone."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,8 +13,8 @@ from mpsd.model.grants import GpuShare, Grant
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import Client
 from mpsd.model.policy import Response
-from mpsd.model.violations import ViolationKind
-from mpsd.watchdog.rules.judge import AGAIN_S, SECOND_SCAN_S
+from mpsd.model.violations import KILL_WHEN_SHORT, ViolationKind
+from mpsd.watchdog.rules.judge import AGAIN_S, SECOND_SCAN_S, crowding_out
 from tests.model.gpu_worlds import EVERYTHING_KILLS, Watch, client, ended, kinds, pod_grant, policy, program_grant
 from tests.model.worlds import CAPABILITY, GPUS, UUIDS
 
@@ -32,7 +33,7 @@ def test_processes_that_are_each_within_and_over_together_are_contained() -> Non
     verdict = watch.look((A,), *grown)
     assert ended(verdict) == {4, 5}, "ending two of five brings 1500 MiB within 1024 and 32"
     assert {one.message for one in verdict.violations} == {
-        "took 100 MiB since its grant was last within: 1500 MiB of gpu0 are used where 1024 MiB were granted"
+        "allocated 100 MiB since the use last fitted the grant: 1500 MiB of gpu0 are in use, 1024 MiB are granted"
     }
 
 
@@ -45,7 +46,7 @@ def test_who_grew_most_since_the_grant_was_within_is_ended_and_not_who_is_larges
 
 def test_of_a_grant_that_was_never_seen_within_nobody_knows_who_took_what_when() -> None:
     (found,) = Watch().look((A,), client(1, A, 1500)).violations
-    assert found.message == "holds 1500 MiB: 1500 MiB of gpu0 are used where 1024 MiB were granted"
+    assert found.message == "holds 1500 MiB: 1500 MiB of gpu0 are in use, 1024 MiB are granted"
 
 
 def test_a_gpu_that_nvml_does_not_answer_for_once_makes_nobody_a_culprit_and_nothing_told_twice() -> None:
@@ -75,7 +76,7 @@ def test_each_gpu_of_an_uneven_grant_is_held_to_its_own_part_and_not_to_what_mps
     assert Watch().look((uneven,), *within).violations == ()
     (found,) = Watch().look((uneven,), client(1, uneven, 1100), within[1]).violations
     assert (found.client.pid, found.kind) == (1, ViolationKind.MEMORY_OVER_GRANT)
-    assert found.message == "holds 1100 MiB: 1100 MiB of gpu0 are used where 1024 MiB were granted"
+    assert found.message == "holds 1100 MiB: 1100 MiB of gpu0 are in use, 1024 MiB are granted"
     assert ended(Watch().look((uneven,), within[0], client(2, uneven, 4200, gpu=1))) == {2}
 
 
@@ -116,7 +117,7 @@ def test_a_grant_that_stays_over_where_nobody_is_ended_is_told_of_once() -> None
     watch = Watch(policy(memory_over_grant=Response.WARN))
     told = [watch.look((A,), client(1, A, mib)).violations for mib in (1100, 1200, 900, 1100)]
     assert [len(one) for one in told] == [1, 0, 0, 1]
-    assert not any(one.ends for found in told for one in found)
+    assert not any(one.response.ends for found in told for one in found)
 
 
 @given(
@@ -202,7 +203,7 @@ def test_a_client_that_shows_beside_mps_for_a_moment_is_left_alone() -> None:
 def test_a_process_on_a_gpu_that_its_grant_does_not_name_has_no_grant_there() -> None:
     verdict = Watch(EVERYTHING_KILLS).looks((A,), client(1, A, gpu=1))
     assert kinds(verdict) == {1: {ViolationKind.WITHOUT_GRANT}}
-    assert str(verdict.violations[0]) == "pid 1 (python) uses gpu1, and was granted gpu0"
+    assert str(verdict.violations[0]) == "pid 1 (python) uses gpu1, but was granted gpu0"
     assert verdict.violations[0].pod == A.holder
 
 
@@ -218,16 +219,16 @@ def test_pods_of_exempt_namespaces_are_only_observed() -> None:
     (found,) = (
         Watch(EVERYTHING_KILLS).looks((), client(1, None, pod=exempt.uid), ungranted={exempt.uid: exempt}).violations
     )
-    assert (found.response, found.ends, found.told) == (Response.OBSERVE, False, False)
+    assert (found.response, found.response.ends, found.response.reports) == (Response.OBSERVE, False, False)
 
 
 def test_what_was_only_counted_is_told_of_once_where_the_policy_now_says_so() -> None:
     watch = Watch(policy(limit_lifted=Response.OBSERVE))
     lifted = client(1, A, environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"})
-    assert [one.told for one in watch.look((A,), lifted).violations] == [False]
+    assert [one.response.reports for one in watch.look((A,), lifted).violations] == [False]
     assert watch.look((A,), lifted).violations == ()
     watch.policy = policy(limit_lifted=Response.WARN)
-    assert [one.told for one in watch.look((A,), lifted).violations] == [True]
+    assert [one.response.reports for one in watch.look((A,), lifted).violations] == [True]
     for action in (Response.WARN, Response.OBSERVE, Response.WARN):
         watch.policy = policy(limit_lifted=action)
         assert watch.look((A,), lifted).violations == (), "it was told"
@@ -245,7 +246,7 @@ def test_what_is_in_no_pod_is_told_of_once_and_not_ended_by_default() -> None:
 
 def test_where_there_are_no_pods_a_process_without_a_grant_is_told_of_as_such() -> None:
     (found,) = Watch().looks((), client(1, None), pods_known=False).violations
-    assert found.message == "has no grant and uses gpu0, which mpsd shares; it is on MPS"
+    assert found.message == "has no grant and uses gpu0, which mpsd shares; it is an MPS client"
 
 
 def test_nobody_without_a_pod_is_evicted() -> None:
@@ -276,7 +277,7 @@ def test_by_the_shipped_actions_nobody_is_ended_who_has_no_pod_and_no_grant(clie
     shipped = policy(outside_mps=Response.KILL, without_grant=Response.KILL)
     watch = Watch(shipped)
     for verdict in (watch.look((A, B), *clients), watch.look((A, B), *clients)):
-        assert all(one.client.grant in {A.id, B.id} for one in verdict.violations if one.ends)
+        assert all(one.client.grant in {A.id, B.id} for one in verdict.violations if one.response.ends)
 
 
 # -- how many they are, and what they were started with ----------------------------------------------------------------
@@ -286,6 +287,48 @@ def test_of_too_many_processes_the_newest_are_too_many() -> None:
     two = pod_grant("a", 8192, clients=2)
     verdict = Watch(EVERYTHING_KILLS).look((two,), *(client(pid, two) for pid in (30, 10, 20, 40)))
     assert kinds(verdict) == {30: {ViolationKind.TOO_MANY_CLIENTS}, 40: {ViolationKind.TOO_MANY_CLIENTS}}
+
+
+SMALL = (replace(GPUS[0], capability=replace(CAPABILITY, clients=6)), GPUS[1])
+WHEN_SHORT = policy(too_many_clients=KILL_WHEN_SHORT)
+
+
+def test_a_grant_may_have_more_processes_while_every_other_can_have_its_own() -> None:
+    watch, one, two = Watch(WHEN_SHORT), pod_grant("a", 8192, clients=2), pod_grant("b", 8192, clients=2)
+    crowd = [client(pid, one) for pid in range(1, 7)]
+    found = watch.look((one,), *crowd, gpus=SMALL)
+    assert {(violation.client.pid, violation.response) for violation in found.violations} == {
+        (pid, Response.WARN) for pid in (3, 4, 5, 6)
+    }
+    found = watch.look((one, two), *crowd, gpus=SMALL)
+    assert ended(found) == {5, 6}, "the other's two are free before it starts"
+    assert {violation.kind for violation in found.violations} == {ViolationKind.TOO_MANY_CLIENTS}
+    assert watch.look((one, two), *crowd[:4], client(7, two), client(8, two), gpus=SMALL).violations == ()
+
+
+def test_the_grant_furthest_over_makes_room() -> None:
+    one, two, three = (pod_grant(name, 8192, clients=1) for name in "abc")
+    here = *(client(pid, one) for pid in (1, 3, 5, 9)), *(client(pid, two) for pid in (2, 4))
+    assert ended(Watch(WHEN_SHORT).look((one, two, three), *here, gpus=SMALL)) == {9}
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.sampled_from("abc?")), max_size=12), st.integers(3, 12))
+def test_who_crowds_others_out_is_over_its_own_and_no_more_end_than_are_needed(
+    present: list[tuple[int, str]], most: int
+) -> None:
+    gpu = replace(GPUS[0], capability=replace(CAPABILITY, clients=most))
+    grants = {name: pod_grant(name, 8192, clients=1) for name in "abc"}
+    here = [client(number * 100 + pid, grants.get(name)) for number, (pid, name) in enumerate(present)]
+    out = set(crowding_out(gpu, grants.values(), here))
+    kept = [one for one in here if one.process not in out]
+
+    def wanted(clients: list[Client]) -> int:
+        used = Counter(one.grant for one in clients)
+        return used[None] + sum(max(used[grant.id], 1) for grant in grants.values())
+
+    over = sum(max(0, count - 1) for grant, count in Counter(one.grant for one in here).items() if grant)
+    assert len(out) == max(0, min(wanted(here) - most, over))
+    assert {one.grant for one in kept} == {one.grant for one in here}, "each keeps one"
 
 
 def test_who_is_ended_for_one_reason_counts_for_no_other() -> None:
@@ -301,7 +344,7 @@ def test_a_full_gpu_is_told_of_once_on_the_pods_there_before_error_808_is() -> N
     assert watch.look((A, B), *clients[:2], gpus=gpus).notices == ()
     (notice,) = watch.look((A, B), *clients, gpus=gpus).notices
     assert (notice.pods, notice.reason) == ((A.holder, B.holder), Reason.TOO_MANY_CLIENTS)
-    assert "3 MPS clients, which is all that it takes: the next process gets CUDA error 808" in notice.message
+    assert "3 MPS clients, which is its maximum: the next process gets CUDA error 808" in notice.message
     assert watch.look((A, B), *clients, gpus=gpus).notices == ()
 
 
@@ -309,7 +352,7 @@ def test_a_lifted_limit_is_told_of_once_while_its_process_stays_within() -> None
     watch = Watch()
     lifted = client(1, A, environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"})
     (found,) = watch.look((A,), lifted).violations
-    assert (found.kind, found.ends) == (ViolationKind.LIMIT_LIFTED, False)
+    assert (found.kind, found.response.ends) == (ViolationKind.LIMIT_LIFTED, False)
     assert found.message.startswith('lifts its limit: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT is "garbage": ')
     assert watch.look((A,), replace(lifted, used_mib=200)).violations == ()
 

@@ -4,15 +4,17 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from mpsd.model.grants import Gpu
 from mpsd.platform import processes
-from mpsd.platform.containers import PodProcesses
+from mpsd.platform.containers import ContainerProcesses, PodProcesses
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.nvml import Nvml
-from mpsd.simulator.card import MPS_CLIENT, MPS_SERVER, OUTSIDE_MPS, CardView, ContextClaim
+from mpsd.simulator.card import GRAPHICS, MPS_CLIENT, MPS_SERVER, OUTSIDE_MPS, CardView, ContextClaim
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import Handle, ProcessInfo, SimulatedNvml
@@ -38,15 +40,20 @@ class CountingNvml(SimulatedNvml):
         self.asked["mps"] += 1
         return super().nvmlDeviceGetMPSComputeRunningProcesses(handle)
 
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: Handle) -> list[ProcessInfo]:  # noqa: N802
+        self.asked["graphics"] += 1
+        return super().nvmlDeviceGetGraphicsRunningProcesses(handle)
+
 
 class World:
     """One GPU, and processes put on it."""
 
-    def __init__(self, nvml: Nvml, library: CountingNvml, uuid: str, card: CardView) -> None:
+    def __init__(self, nvml: Nvml, library: CountingNvml, gpu: Gpu, card: CardView) -> None:
         self.library = library
         self.card = card
-        self._scanner = GpuProcessScanner(nvml, [uuid], MARK)
-        self._scanner_beside_kubelet = GpuProcessScanner(nvml, [uuid], None, PodProcesses())
+        self.scanner = partial(GpuProcessScanner, nvml, [gpu], MARK)
+        self._scanner = GpuProcessScanner(nvml, [gpu], MARK)
+        self._scanner_beside_kubelet = GpuProcessScanner(nvml, [gpu], None, PodProcesses())
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def put(self, kind: int, mark: str | None = None, **variables: str) -> int:
@@ -95,8 +102,8 @@ def world(tmp_path: Path) -> Iterator[World]:
     library, card = CountingNvml(node.folder), node.card(0)
     nvml = Nvml(library)
     nvml.open()
-    nvml.gpus(facts)
-    made = World(nvml, library, node.gpus[0].uuid, card)
+    (gpu,) = nvml.gpus(facts)
+    made = World(nvml, library, gpu, card)
     yield made
     for process in made.processes:
         process.kill()
@@ -152,11 +159,39 @@ def test_the_cgroup_is_read_once(pod: PodCgroupHere, world: World) -> None:
     assert world.beside_kubelet({pod.uid: "a"}) == before
 
 
+class Whose(ContainerProcesses):
+    """By pid."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+        self.of: dict[int, str] = {}
+
+    def owner_of(self, pid: int) -> str | None:
+        return self.of.get(pid)
+
+
+def test_who_was_in_a_programs_cgroup_stays_under_its_grant_until_another_takes_him_in(world: World) -> None:
+    whose = Whose()
+    scanner = world.scanner(whose)
+    client = world.put(MPS_CLIENT, "b")
+
+    def grant(*held: str) -> str | None:
+        owners = Owners(pods={one: one for one in held})
+        return {one.pid: one.grant for one in scanner.scan(owners).clients}[client]
+
+    whose.of[client] = "a"
+    assert grant("a") == "a", "his mark counts for nothing"
+    del whose.of[client]
+    assert grant("a", "c") == "a"
+    whose.of[client] = "d"
+    assert grant("a", "d") == "d"
+
+
 def test_a_look_that_finds_nothing_new_asks_nvml_once_and_gives_the_very_same(world: World) -> None:
     for mark in ("a", "b"):
         world.put(MPS_CLIENT, mark)
     first = world.look()
-    assert world.asked() == {"all": 1, "mps": 1}
+    assert world.asked() == {"all": 1, "mps": 1, "graphics": 1}
     assert world.look() is first
     assert world.asked() == {"all": 1}
 
@@ -216,7 +251,7 @@ def test_a_gpu_that_is_lost_hides_no_process_of_another(tmp_path: Path) -> None:
     node = create_node(tmp_path / "node", cards_asked("A30x2", facts), facts.capabilities)
     nvml, cards = Nvml(SimulatedNvml(node.folder)), [node.card(0), node.card(1)]
     nvml.open()
-    scanner = GpuProcessScanner(nvml, [gpu.uuid for gpu in nvml.gpus(facts)], MARK)
+    scanner = GpuProcessScanner(nvml, nvml.gpus(facts), MARK)
     for card in cards:
         card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 100 * MIB))
     assert len(scanner.scan(Owners()).clients) == 2
@@ -230,3 +265,20 @@ def test_a_gpu_that_is_lost_hides_no_process_of_another(tmp_path: Path) -> None:
     for card in cards:
         card.close()
     nvml.close()
+
+
+def test_memory_taken_through_a_graphics_interface_counts_and_that_of_who_computes_too_counts_once(
+    world: World,
+) -> None:
+    client, draws = world.put(MPS_CLIENT, "a"), world.put(GRAPHICS, "b")
+    world.card.claim(ContextClaim(client, GRAPHICS, 100 * MIB))  # NVML has all that it uses in both lists
+    found = {one.pid: (one.grant, one.used_mib, one.on_mps) for one in world.look().clients}
+    assert found == {client: ("a", 100, True), draws: ("b", 100, False)}
+    world.asked()
+    for _ in range(5):
+        world.look()
+    assert world.asked() == {"all": 5}  # who draws is asked for as seldom as who is on MPS
+    grown = world.card.claim(ContextClaim(draws, GRAPHICS, 50 * MIB))
+    eventually(lambda: {one.pid: one.used_mib for one in world.look().clients}[draws] == 150, "its use grows")
+    world.card.release(grown, draws)
+    eventually(lambda: {one.pid: one.used_mib for one in world.look().clients}[draws] == 100, "and shrinks")

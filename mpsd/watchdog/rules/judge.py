@@ -8,19 +8,7 @@ unknown, and mpsd's own, are left out.
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mpsd.model.cuda_limit_parser import (
-    MEMORY_LIMIT,
-    PARTITIONING,
-    THREAD_PERCENT,
-    VISIBLE_DEVICES,
-    Lifted,
-    Limited,
-    Unset,
-    Unusable,
-    memory_limit_as_read,
-    thread_percent_as_read,
-    visible_devices,
-)
+from mpsd.model import cuda_limit_parser as cuda
 from mpsd.model.events import Reason
 from mpsd.model.grants import Gpu, Grant
 from mpsd.model.identity import PodName, ProcessIdentity
@@ -30,6 +18,7 @@ from mpsd.model.problem import shown
 from mpsd.model.violations import Violation, ViolationKind, most_mib, named
 
 _MIB = 1024**2
+_FULL = "CUDA error 808 (CUDA_ERROR_MPS_MAX_CLIENTS_REACHED)"
 AGAIN_S = 2.0  # a process that was signalled and is still listed counts again after this; memory is back in 0.07 s
 SECOND_SCAN_S = 0.03  # after the first: a process that starts or ends may show outside MPS for a moment
 _APART_S = 0.02  # that two scans must be to count as two
@@ -42,12 +31,12 @@ _Key = tuple[ViolationKind | str, ProcessIdentity | str, str]  # what, of which 
 
 @dataclass(frozen=True, slots=True)
 class WatchdogView:
-    """What a scan is judged by. now: seconds, of a monotonic clock.
-
-    grants: by id. domains: the UUIDs of each domain's GPUs, by name. ungranted: as in NodeView. own: mpsd's processes
-    and those of its daemons. pods_known: whether pods are known by their cgroups; where not, no process is in one.
-    unseen: the UUIDs of the GPUs that NVML does not answer for.
-    """
+    """What a scan is judged by. now: seconds, of a monotonic clock. grants: by id. domains: the UUIDs of each domain's
+    GPUs, by name. ungranted: as in NodeView. own: mpsd's processes and those of its daemons. pods_known: whether pods
+    are known by their cgroups; where not, no process is in one. unseen: the UUIDs of the GPUs that NVML does not answer
+    for. unexplained_mib: by GPU, what is in use of no process that is known.
+    doubtful: UUIDs of GPUs on which a process may have a grant that is not known, or be mpsd's own, because a record
+    cannot be read."""
 
     now: float
     gpus: tuple[Gpu, ...]
@@ -58,6 +47,8 @@ class WatchdogView:
     own: frozenset[ProcessIdentity]
     pods_known: bool
     unseen: frozenset[str] = frozenset()
+    unexplained_mib: Mapping[str, int] = field(default_factory=dict)
+    doubtful: frozenset[str] = frozenset()
 
     def label(self, uuid: str) -> str:
         return next((gpu.label for gpu in self.gpus if gpu.uuid == uuid), uuid)
@@ -72,15 +63,40 @@ class WatchdogView:
         return found
 
 
+# -- managed memory, of which NVML counts none for a process (docs/mps-observed.md, section 10) ----------------------
+
+
+@dataclass(frozen=True, slots=True)
+class UvmMapping:
+    """What a process maps of `nvidia-uvm` beyond what its contexts do. gpus: how many it uses. It says how much managed
+    memory the process allocated, but not on which GPU, and of a managed pool only the range of addresses."""
+
+    mib: int
+    gpus: int
+
+
+def managed_mib(mapped: Mapping[int, UvmMapping], unexplained_mib: int, memory_mib: int) -> dict[int, int]:
+    """How much managed memory is proven of each process on a GPU with this memory, by pid.
+
+    unexplained_mib: in use there, and of no process by NVML. Of a process on one GPU that maps no more than it has, all
+    that it allocated counts, as it does for MPS. Of any other only what nobody else can have: what is unexplained, less
+    all that the others map.
+    """
+    proven = {pid: one.mib for pid, one in mapped.items() if one.gpus == 1 and one.mib <= memory_mib}
+    all_mib = sum(one.mib for one in mapped.values())
+    for pid, one in mapped.items():
+        if pid not in proven:
+            proven[pid] = min(one.mib, max(0, unexplained_mib - (all_mib - one.mib)))
+    return {pid: mib for pid, mib in proven.items() if mib}
+
+
 # -- what an environment lifts -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
     """What holds a client. grant: its own. server_mib: the limit of its server, which is the domain's largest grant.
-
-    sees: the UUIDs of the GPUs that its process can see, before CUDA_VISIBLE_DEVICES narrows them.
-    """
+    sees: the UUIDs of the GPUs that its process can see, before CUDA_VISIBLE_DEVICES narrows them."""
 
     grant: Grant
     server_mib: int
@@ -97,54 +113,51 @@ class Escape:
 
 def escapes(environment: Mapping[str, str], gpu: str, held: ClientLimits) -> tuple[Escape, ...]:
     """What lifts the limits of a client with this environment on the GPU with this UUID; empty where nothing does."""
-    lifted = [why for why in (_memory(environment, gpu, held), _threads(environment, held.grant)) if why]
-    found = (
-        [Escape(ViolationKind.LIMIT_LIFTED, f"{'; '.join(lifted)}; leave it as the program was given it")]
-        if lifted
-        else []
-    )
-    if environment.get(PARTITIONING) == "1":
-        what = f"{PARTITIONING}=1 lifts the server's thread percentage; take it out of the program's environment"
+    found = []
+    if lifted := "; ".join(filter(None, (_memory(environment, gpu, held), _threads(environment, held.grant)))):
+        found.append(Escape(ViolationKind.LIMIT_LIFTED, f"{lifted}; start the program with the values that mpsd set"))
+    if environment.get(cuda.PARTITIONING) == "1":
+        what = f"{cuda.PARTITIONING}=1 lifts the server's thread percentage; remove it from the program's environment"
         found.append(Escape(ViolationKind.PARTITIONING_ENABLED, what))
     return tuple(found)
 
 
 def _memory(environment: Mapping[str, str], gpu: str, held: ClientLimits) -> str:
-    visible = visible_devices(environment.get(VISIBLE_DEVICES), held.sees)
+    visible = cuda.visible_devices(environment.get(cuda.CUDA_VISIBLE_DEVICES), held.sees)
     if gpu not in visible:  # it sees other GPUs than is known here, so the meaning of its ordinals is unknown
         return ""
-    value = environment.get(MEMORY_LIMIT)
-    said = f"{MEMORY_LIMIT} is {shown(value)}" if value else f"{MEMORY_LIMIT} is not set"
+    value = environment.get(cuda.MEMORY_LIMIT)
+    written = f"is {shown(value)}" if value else "is not set"
     why = _lifting(value, visible, visible.index(gpu), held)
-    return f"{said}: {why}; it was granted {held.grant.memory_mib} MiB" if why else ""
+    return f"{cuda.MEMORY_LIMIT} {written}: {why}; {held.grant.memory_mib} MiB are granted" if why else ""
 
 
 def _lifting(value: str | None, visible: Sequence[str], ordinal: int, held: ClientLimits) -> str:
     """Why this value holds its process to no less than it was granted, or empty."""
     granted_mib = max(held.grant.memory_mib, held.grant.earlier_mib)  # what runs keeps what it was started with
-    match memory_limit_as_read(value, visible):
-        case Lifted(reason):
-            return f"{reason}, so that it has no limit at all, not even the server's"
-        case Limited(bytes_by_ordinal) if ordinal in bytes_by_ordinal:
+    match cuda.memory_limit_as_read(value, visible):
+        case cuda.Lifted(reason):
+            return f"{reason}, so no limit applies, not even the server's"
+        case cuda.Limited(bytes_by_ordinal) if ordinal in bytes_by_ordinal:
             limit_mib = min(bytes_by_ordinal[ordinal] // _MIB, held.server_mib)
             more = bytes_by_ordinal[ordinal] > granted_mib * _MIB
-            return f"that is more than its grant, and lets it have {limit_mib} MiB" if more else ""
-        case Limited() if ordinal > 0:
+            return f"that exceeds its grant and allows {limit_mib} MiB" if more else ""
+        case cuda.Limited() if ordinal > 0:
             return ""  # what mpsd writes names the first device alone: an entry for another could lift every limit
-        case Unset() | Limited():
+        case cuda.Unset() | cuda.Limited():
             more = held.server_mib > granted_mib
-            return f"only the server's limit of {held.server_mib} MiB holds it" if more else ""
-        case Unusable():
+            return f"only the server's limit of {held.server_mib} MiB applies" if more else ""
+        case cuda.Unusable():
             return ""  # no context can be made with it
 
 
 def _threads(environment: Mapping[str, str], grant: Grant) -> str:
-    value = environment.get(THREAD_PERCENT)
-    if thread_percent_as_read(value) <= max(grant.thread_percent, grant.earlier_percent):
+    value = environment.get(cuda.THREAD_PERCENT)
+    read = cuda.thread_percent_as_read(value)
+    if read <= max(grant.thread_percent, grant.earlier_percent):
         return ""
-    said = f"is {shown(value)}" if value is not None else "is not set"
-    read = f"{thread_percent_as_read(value):g}"
-    return f"{THREAD_PERCENT} {said}, which counts as {read} %; it was granted {grant.thread_percent} %"
+    written = f"is {shown(value)}" if value is not None else "is not set"
+    return f"{cuda.THREAD_PERCENT} {written}, which means {read:g} %; {grant.thread_percent} % are granted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +180,13 @@ class Examined:
 
 
 def strangers(view: WatchdogView, resource: str) -> Iterator[ProcessFinding]:
-    """The processes on GPUs that they were not granted, and those outside MPS. resource: what a pod must hold."""
+    """The processes on GPUs that they were not granted, and those outside MPS, as far as what was granted is known.
+    resource: what a pod must hold."""
     for client in view.clients:
         grant = view.grants.get(client.grant or "")
         if grant and client.gpu in grant.gpus and client.on_mps:
             continue
-        if client.process not in view.own:
+        if client.process not in view.own and (grant or client.gpu not in view.doubtful):
             yield from _misplaced(client, grant, view) if grant else _ungranted(client, view, resource)
 
 
@@ -180,17 +194,15 @@ def _misplaced(client: Client, grant: Grant, view: WatchdogView) -> Iterator[Pro
     label = view.label(client.gpu)
     if client.gpu not in grant.gpus:
         given = ", ".join(map(view.label, grant.gpus))
-        yield ProcessFinding(ViolationKind.WITHOUT_GRANT, client, grant.pod, f"uses {label}, and was granted {given}")
+        yield ProcessFinding(ViolationKind.WITHOUT_GRANT, client, grant.pod, f"uses {label}, but was granted {given}")
     else:
-        message = (
-            f"runs beside MPS on {label}, where no limit holds it; it must be started with the "
-            f"CUDA_MPS_PIPE_DIRECTORY that it was given"
-        )
+        remedy = "start it with the CUDA_MPS_PIPE_DIRECTORY that mpsd set"
+        message = f"uses {label} beside MPS, without limits; {remedy}"
         yield ProcessFinding(ViolationKind.OUTSIDE_MPS, client, grant.pod, message)
 
 
 def _ungranted(client: Client, view: WatchdogView, resource: str) -> Iterator[ProcessFinding]:
-    how = "it is on MPS" if client.on_mps else "it runs beside MPS, without limits"
+    how = "it is an MPS client" if client.on_mps else "it runs beside MPS, without limits"
     label = view.label(client.gpu)
     if client.pod is None or not view.pods_known:
         where = "is in no pod and uses" if view.pods_known else "has no grant and uses"
@@ -210,7 +222,9 @@ def lifted(
     examined = {}
     for (grant_id, gpu), clients in by_share.items():
         grant = view.grants[grant_id]
-        held = ClientLimits(grant, largest[grant.domain], _sees(grant, view))
+        # A container has its own GPUs only; a program of this machine all of its domain's.
+        sees = grant.gpus if grant.pod or grant.container else view.domains.get(grant.domain, grant.gpus)
+        held = ClientLimits(grant, largest[grant.domain], sees)
         for client in clients:
             if client.on_mps and client.environment is not None:
                 known = before.get((client.process, gpu))
@@ -220,27 +234,41 @@ def lifted(
     return examined
 
 
-def _sees(grant: Grant, view: WatchdogView) -> tuple[str, ...]:
-    """A container has its own GPUs only; a program of this machine all of its domain's."""
-    return grant.gpus if grant.pod or grant.container else view.domains.get(grant.domain, grant.gpus)
-
-
 def crowd(
-    grant: Grant, label: str, clients: Iterable[Client], ending: Container[ProcessIdentity]
+    grant: Grant,
+    label: str,
+    clients: Iterable[Client],
+    ending: Container[ProcessIdentity],
+    short: Container[ProcessIdentity],
 ) -> Iterator[ProcessFinding]:
-    """The newest of a grant's processes on a GPU where it has too many. ending: those that do not count."""
+    """The newest of a grant's processes on a GPU where it has too many. ending: those that do not count. short: as
+    found by `crowding_out`."""
     counted = [client for client in clients if client.process not in ending]
     if len(counted) > grant.clients:
-        message = (
-            f"is one process more on {label} than the {grant.clients} that its grant may have there "
-            f"(requests.clients_per_grant)"
-        )
+        most = f"{grant.clients} process{'es' if grant.clients > 1 else ''}"
         for client in sorted(counted, key=age)[grant.clients :]:
+            lack = "; another grant lacks its own because of it" if client.process in short else ""
+            message = f"exceeds its grant's limit of {most} on {label} (requests.clients_per_grant){lack}"
             yield ProcessFinding(ViolationKind.TOO_MANY_CLIENTS, client, grant.pod, message)
 
 
+def crowding_out(gpu: Gpu, grants: Iterable[Grant], clients: Iterable[Client]) -> Iterator[ProcessIdentity]:
+    """The processes without which every grant could have its own clients on the GPU: each time the newest of the grant
+    that is furthest over. grants: those on the GPU. clients: those that count there.
+    """
+    used: dict[str | None, list[Client]] = {grant.id: [] for grant in grants}
+    own = {grant.id: grant.clients for grant in grants}
+    for client in sorted(clients, key=age):
+        used.setdefault(client.grant if client.grant in own else None, []).append(client)
+    wanted = sum(max(len(theirs), own.get(grant or "", 0)) for grant, theirs in used.items())
+    for _ in range(wanted - gpu.capability.clients):
+        most = max(own, key=lambda grant: len(used[grant]) - own[grant], default="")
+        if len(used.get(most, ())) <= own.get(most, 0):
+            return
+        yield used[most].pop().process
+
+
 def age(client: Client) -> tuple[int, int]:
-    """Larger for a process that started later."""
     return client.process.start_ticks, client.pid
 
 
@@ -256,12 +284,9 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one scan leaves to the next.
-
-    within: what each process used when its grant was last within, by grant and GPU. ending: until when a process that
-    is being ended does not count. since: when each thing that needs a second scan was first seen. reported: what
-    was seen to be wrong and still is, and whether it was reported.
-    """
+    """What one scan leaves to the next. within: what each process used when its grant was last within, by grant and
+    GPU. ending: until when a process that is being ended does not count. since: when each thing that needs a second
+    scan was first seen. reported: what was seen to be wrong and still is, and whether it was reported."""
 
     within: Mapping[Share, Mapping[ProcessIdentity, int]] = field(default_factory=dict)
     ending: Mapping[ProcessIdentity, float] = field(default_factory=dict)
@@ -293,13 +318,17 @@ def judge(view: WatchdogView, memory: Memory, policy: Policy) -> tuple[WatchdogV
     examined = lifted(view, by_share, memory.examined)
     for (grant_id, gpu), clients in by_share.items():
         grant = view.grants[grant_id]
-        state.check_limits(grant, gpu, clients, examined)
-        for one_more in crowd(grant, view.label(gpu), clients, state.ending) if len(clients) > grant.clients else ():
+        for client in clients:
+            known = examined.get((client.process, gpu))
+            for escape in known.found if known else ():
+                state.note(ProcessFinding(escape.kind, client, grant.pod, f"lifts its limit: {escape.message}"))
+        for one_more in crowd(grant, view.label(gpu), clients, state.ending, state.short):
             state.note(one_more)
         state.check_memory(grant, gpu, clients)
     for shared in view.gpus:
         state.check_clients(shared)
-    return state.verdict(), state.memory(examined)
+        state.check_unexplained(shared)
+    return state.result(examined)
 
 
 class _Judgement:
@@ -309,7 +338,7 @@ class _Judgement:
         self._view = view
         self._before = before
         self._policy = policy
-        listed = {client.process for client in view.clients} if before.ending else set[ProcessIdentity]()
+        listed = {client.process for client in view.clients} if before.ending else frozenset[ProcessIdentity]()
         self.ending = {
             one: until for one, until in before.ending.items() if view.now < until and (one in listed or view.unseen)
         }
@@ -320,32 +349,30 @@ class _Judgement:
         }
         self._since: dict[_Key, float] = {}
         self._reported = {key: reported for key, reported in before.reported.items() if key[2] in view.unseen}
+        self.short = frozenset(process for gpu in view.gpus for process in self._crowding_out(gpu))
         self._violations: list[Violation] = []
         self._notices: list[Notice] = []
 
-    def verdict(self) -> WatchdogVerdict:
-        return WatchdogVerdict(tuple(self._violations), tuple(self._notices), scan_again=bool(self._since))
+    def result(self, examined: Mapping[Use, Examined]) -> tuple[WatchdogVerdict, Memory]:
+        verdict = WatchdogVerdict(tuple(self._violations), tuple(self._notices), scan_again=bool(self._since))
+        return verdict, Memory(self._within, self.ending, self._since, self._reported, examined)
 
-    def memory(self, examined: Mapping[Use, Examined]) -> Memory:
-        return Memory(self._within, self.ending, self._since, self._reported, examined)
-
-    def check_limits(self, grant: Grant, gpu: str, clients: list[Client], examined: Mapping[Use, Examined]) -> None:
-        for client in clients:
-            known = examined.get((client.process, gpu))
-            for escape in known.found if known else ():
-                self.note(ProcessFinding(escape.kind, client, grant.pod, f"lifts its limit: {escape.message}"))
+    def _crowding_out(self, gpu: Gpu) -> Iterator[ProcessIdentity]:
+        grants = [grant for grant in self._view.grants.values() if gpu.uuid in grant.gpus]
+        here = [client for client in self._view.clients if client.on_mps and client.gpu == gpu.uuid]
+        return crowding_out(gpu, grants, [client for client in here if client.process not in self.ending])
 
     def check_memory(self, grant: Grant, gpu: str, clients: list[Client]) -> None:
         """A grant whose processes together use more than it of a GPU, those that are being ended left out."""
         used: dict[ProcessIdentity, int] = {}
-        counted = [client for client in clients if client.process not in self.ending] if self.ending else clients
+        counted = [client for client in clients if client.process not in self.ending]
         for client in counted:
             if client.used_mib is None:
-                self._notice_unknown(client)
+                what = f"how much of {self._view.label(gpu)} {named(client)} uses; its memory is not counted"
+                self._notice(("unknown", client.process, gpu), Notice(gpu, (), None, f"NVML does not report {what}"))
             else:
                 used[client.process] = client.used_mib
-        before = self._before.within.get((grant.id, gpu), {})
-        part = grant.part_of(gpu)
+        before, part = self._before.within.get((grant.id, gpu), {}), grant.part_of(gpu)
         total_mib, limit_mib = sum(used.values()), most_mib(part, self._policy)
         if total_mib <= limit_mib:
             self._within[grant.id, gpu] = used if len(used) == len(counted) else before
@@ -355,35 +382,35 @@ class _Judgement:
         culprits = [client for client in counted if client.process in used]
         left_mib = total_mib
         for client in sorted(culprits, key=lambda one: (growth[one.process], age(one)), reverse=True):
-            taken = f"took {growth[client.process]} MiB since its grant was last within"
-            message = (
-                f"{taken if before else f'holds {used[client.process]} MiB'}: "
-                f"{total_mib} MiB of {self._view.label(gpu)} are used where {part.memory_mib} MiB were granted"
-            )
-            finding = ProcessFinding(ViolationKind.MEMORY_OVER_GRANT, client, grant.pod, message)
+            taken = f"allocated {growth[client.process]} MiB since the use last fitted the grant"
+            how = taken if before else f"holds {used[client.process]} MiB"
+            held = f"{total_mib} MiB of {self._view.label(gpu)} are in use, {part.memory_mib} MiB are granted"
+            finding = ProcessFinding(ViolationKind.MEMORY_OVER_GRANT, client, grant.pod, f"{how}: {held}")
             self.note(finding, as_one=grant.id)
             left_mib -= used[client.process]
             if left_mib <= limit_mib or not self._response(finding).ends:
                 return
 
     def check_clients(self, gpu: Gpu) -> None:
-        """A GPU that takes no further client of MPS."""
         clients = [client for client in self._view.clients if client.on_mps and client.gpu == gpu.uuid]
         if len(clients) < gpu.capability.clients:
             return
         grants = filter(None, (self._view.grants.get(client.grant or "") for client in clients))
         pods = {grant.pod for grant in grants if grant.pod}
         message = (
-            f"{gpu.label} has {gpu.capability.clients} MPS clients, which is all that it takes: "
-            f"the next process gets CUDA error 808 (CUDA_ERROR_MPS_MAX_CLIENTS_REACHED)"
+            f"{gpu.label} has {gpu.capability.clients} MPS clients, which is its maximum: the next process gets {_FULL}"
         )
         notice = Notice(gpu.uuid, tuple(sorted(pods, key=str)), Reason.TOO_MANY_CLIENTS, message)
         self._notice(("full", "", gpu.uuid), notice)
 
-    def _notice_unknown(self, client: Client) -> None:
-        label = self._view.label(client.gpu)
-        message = f"NVML does not report how much of {label} {named(client)} uses; its use is not counted"
-        self._notice(("unknown", client.process, client.gpu), Notice(client.gpu, (), None, message))
+    def check_unexplained(self, gpu: Gpu) -> None:
+        """Reported and not judged: nothing proves whose it is."""
+        if mib := self._view.unexplained_mib.get(gpu.uuid):
+            message = (
+                f"{mib} MiB of {gpu.label} are in use, and no process there is known to use them: managed memory of a "
+                "process that hides it, or of a pool; see which of its programs use managed memory"
+            )
+            self._notice(("unexplained", "", gpu.uuid), Notice(gpu.uuid, (), Reason.UNEXPLAINED_MEMORY, message))
 
     def _notice(self, key: _Key, notice: Notice) -> None:
         self._reported[key] = True
@@ -404,31 +431,20 @@ class _Judgement:
                 self._since[key] = since
                 return
         response = self._response(finding)
-        self._reported[key] = response.tells or bool(reported)
+        self._reported[key] = response.reports or bool(reported)
         if response.ends:
             self.ending[client.process] = self._view.now + AGAIN_S
-        elif reported or reported is response.tells:  # what was only counted is reported where the policy now says so
+        elif reported or reported is response.reports:  # what was only counted is reported where the policy now says so
             return
-        self._violations.append(
-            Violation(
-                kind=finding.kind,
-                response=response,
-                gpu=client.gpu,
-                grant=client.grant,
-                pod=finding.pod,
-                client=client,
-                message=finding.message,
-                again=response.ends and client.process in self._late,
-            )
-        )
+        again = response.ends and client.process in self._late
+        kind, pod, message = finding.kind, finding.pod, finding.message
+        self._violations.append(Violation(kind, response, client.gpu, client.grant, pod, client, message, again))
 
     def _response(self, finding: ProcessFinding) -> Response:
         """As the policy says, except that only pods can be evicted, and exempt namespaces are only observed."""
-        response, pod = finding.kind.response(self._policy), finding.pod
-        if (
-            finding.kind is ViolationKind.WITHOUT_GRANT
-            and pod
-            and pod.namespace in self._policy.admission.exempt_namespaces
-        ):
+        is_short = finding.client.process in self.short
+        response, pod = finding.kind.response(self._policy, short=is_short), finding.pod
+        exempt = self._policy.admission.exempt_namespaces
+        if finding.kind is ViolationKind.WITHOUT_GRANT and pod and pod.namespace in exempt:
             return Response.OBSERVE
         return Response.KILL if response is Response.EVICT and pod is None else response

@@ -5,23 +5,14 @@ first, and how many there are. Repeated violations only raise counts, which are 
 kind of violation or one more pod counts as a change (`is_news`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mpsd.model.identity import PodName
-from mpsd.model.mpsnode import (
-    ReportedCount,
-    ReportedPodViolation,
-    ReportedPodViolations,
-    ReportedViolation,
-    ReportedViolations,
-    as_object,
-)
+from mpsd.model import mpsnode
+from mpsd.model.mpsnode import as_object
 from mpsd.model.times import stamp
-
-if TYPE_CHECKING:  # as in model.grants
-    from mpsd.model.violations import Response, ViolationKind
+from mpsd.model.violations import ViolationKind
 
 MOST_PODS = 32
 MOST_LAST = 5
@@ -31,48 +22,35 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class LastViolation:
-    """at: seconds since 1970. action: what the policy has done about it. pod: None where none is known."""
-
-    at: float
-    kind: "ViolationKind"
-    action: "Response"
-    pod: PodName | None
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """Of one grant: counts by kind, and the last violation."""
-
-    counts: "Mapping[ViolationKind, int]"
-    last: LastViolation
-
-
-@dataclass(frozen=True, slots=True)
 class NodeViolations:
-    """Everything since then (seconds since 1970). last: the newest last. grants: by id, those that are held now."""
+    """node: of everybody, but for the number of pods. grants: by id, those that are held now; the one that had a
+    violation last is last."""
 
-    since: float
-    counts: "Mapping[ViolationKind, int]"
-    last: tuple[LastViolation, ...]
-    grants: Mapping[str, Tally]
+    node: mpsnode.ReportedViolations
+    grants: Mapping[str, mpsnode.ReportedPodViolations]
+
+
+def of_node(
+    since: float, counts: Mapping[ViolationKind, int], last: Sequence[mpsnode.ReportedViolation]
+) -> mpsnode.ReportedViolations:
+    """since: seconds since 1970. last: the newest last."""
+    return mpsnode.ReportedViolations(since=stamp(since), counts=_counts(counts), last=[*last[-MOST_LAST:]])
+
+
+def of_grant(counts: Mapping[ViolationKind, int], last: mpsnode.ReportedPodViolation) -> mpsnode.ReportedPodViolations:
+    return mpsnode.ReportedPodViolations(_counts(counts), last)
 
 
 def with_violations(status: Object, found: NodeViolations) -> Object:
     """The status with the violations. A pod's grant has its uid for an id, or its name where that is not known."""
-    reported = ReportedViolations(
-        since=stamp(found.since),
-        counts=_counts(found.counts),
-        last=[_violation(one) for one in found.last[-MOST_LAST:]],
-    )
-    summary = {**status["summary"], FIELD: sum(found.counts.values())}
-    added: Object = {FIELD: as_object(reported), "summary": summary}
+    total = sum(one.count or 0 for one in found.node.counts or ())
+    added: Object = {FIELD: as_object(found.node), "summary": {**status["summary"], FIELD: total}}
     if "grants" in status:
-        own = {_id(grant): tally for grant in status["grants"] if (tally := found.grants.get(_id(grant)))}
-        newest = sorted(own, key=lambda one: (-own[one].last.at, one))[:MOST_PODS]
-        tallies = {one: {FIELD: as_object(_tally(own[one]))} for one in newest}
+        ids = {_id(grant) for grant in status["grants"]}
+        own = [one for one in found.grants if one in ids]
+        newest = {one: {FIELD: as_object(found.grants[one])} for one in own[-MOST_PODS:]}
         added[FIELD]["pods"] = len(own)
-        added["grants"] = [{**grant, **tallies.get(_id(grant), {})} for grant in status["grants"]]
+        added["grants"] = [{**grant, **newest.get(_id(grant), {})} for grant in status["grants"]]
     return {**status, **added}
 
 
@@ -80,18 +58,8 @@ def _id(grant: Object) -> str:
     return str(grant.get("uid") or grant["pod"])
 
 
-def _tally(tally: Tally) -> ReportedPodViolations:
-    last = tally.last
-    shown = ReportedPodViolation(stamp(last.at), last.kind.value, last.action.value)
-    return ReportedPodViolations(_counts(tally.counts), shown)
-
-
-def _counts(counts: "Mapping[ViolationKind, int]") -> list[ReportedCount]:
-    return [ReportedCount(kind.value, counts[kind]) for kind in sorted(counts)]
-
-
-def _violation(one: LastViolation) -> ReportedViolation:
-    return ReportedViolation(stamp(one.at), one.kind.value, one.action.value, str(one.pod) if one.pod else None)
+def _counts(counts: Mapping[ViolationKind, int]) -> list[mpsnode.ReportedCount]:
+    return [mpsnode.ReportedCount(kind.value, counts[kind]) for kind in sorted(counts)]
 
 
 # -- what counts as a change ---------------------------------------------------------------------------------------

@@ -1,0 +1,116 @@
+"""Managed memory: what is proven of it, and what is nobody's."""
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.watchdog.rules.judge import UvmMapping, managed_mib
+from mpsd.watchdog.scanner import ManagedMemory
+
+CARD_MIB, MIB = 24_000, 1024 * 1024
+ME, OTHER = os.getpid(), 1
+POOL_MIB = 544_128  # of addresses, that a pool of any size maps
+SIZES = st.integers(0, 30_000) | st.just(POOL_MIB)
+MAPPED = st.dictionaries(st.integers(2, 9), st.builds(UvmMapping, SIZES, st.integers(1, 3)), max_size=5)
+
+
+def on_one(mib: int) -> UvmMapping:
+    return UvmMapping(mib, 1)
+
+
+@given(MAPPED, st.integers(0, CARD_MIB))
+def test_nobody_has_more_than_it_maps_and_a_pool_no_more_than_is_unexplained(
+    mapped: dict[int, UvmMapping], unexplained_mib: int
+) -> None:
+    found = managed_mib(mapped, unexplained_mib, CARD_MIB)
+    assert all(0 < mib <= mapped[pid].mib for pid, mib in found.items())
+    uncertain = sum(mib for pid, mib in found.items() if mapped[pid].gpus > 1 or mapped[pid].mib > CARD_MIB)
+    assert uncertain <= unexplained_mib
+
+
+def test_what_one_process_allocated_counts_before_it_is_touched() -> None:
+    assert managed_mib({2: on_one(4096), 3: on_one(0)}, 0, CARD_MIB) == {2: 4096}
+
+
+def test_a_pool_counts_as_what_nobody_else_can_have() -> None:
+    assert managed_mib({2: on_one(POOL_MIB), 3: on_one(4096)}, 5120, CARD_MIB) == {2: 1024, 3: 4096}
+
+
+def test_of_two_pools_neither_is_proven() -> None:
+    assert managed_mib({2: on_one(POOL_MIB), 3: on_one(POOL_MIB)}, 5120, CARD_MIB) == {}
+
+
+def test_a_program_on_two_gpus_counts_on_each_what_is_unexplained_there() -> None:
+    assert managed_mib({2: UvmMapping(6144, 2)}, 4096, CARD_MIB) == {2: 4096}
+
+
+class Card:
+    """A GPU on which this very process uses 100 MiB by NVML, looked at once a second."""
+
+    def __init__(self, uvm: Path) -> None:
+        self.memory = ManagedMemory(CARD_MIB)
+        self.now = 0.0
+        self._uvm = uvm
+        self._mapped: list[mmap.mmap] = []
+
+    def map(self, mib: int) -> None:
+        with self._uvm.open("a+b") as file:
+            file.truncate(mib * MIB)
+            self._mapped.append(mmap.mmap(file.fileno(), mib * MIB, prot=mmap.PROT_READ))
+
+    def unmap(self) -> None:
+        while self._mapped:
+            self._mapped.pop().close()
+
+    def look(self, unexplained_mib: int, *, times: int = 1) -> dict[int, int]:
+        for _ in range(times):
+            self.now += 1.0
+            self.memory.look(100 + unexplained_mib, ((ME, 100 * MIB), (OTHER, 0)), lambda _pid: 1, self.now)
+        return dict(self.memory.of)
+
+
+@pytest.fixture
+def card(tmp_path: Path) -> Iterator[Card]:
+    made = Card(tmp_path / "nvidia-uvm")
+    yield made
+    made.unmap()
+
+
+def test_what_a_process_maps_is_its_own_from_the_look_at_which_the_gpu_has_more_in_use(card: Card) -> None:
+    assert card.look(300, times=3) == {}
+    card.map(2 + 4096)
+    assert card.look(300 + 4096) == {ME: 4096}
+    card.unmap()
+    assert card.look(300) == {}
+    assert card.memory.unexplained_mib == 0
+    card.map(2 + 4096)
+    assert card.look(300 + 4096) == {ME: 4096}, "the same again is found again"
+    card.map(2048)
+    assert card.look(300 + 4096) == {ME: 6144}, "what changes hands does not show in the sum"
+
+
+def test_what_nobody_maps_is_unexplained_after_a_second_and_nobodys(card: Card) -> None:
+    card.look(300, times=3)
+    assert card.look(300 + 5120) == {}
+    assert card.memory.unexplained_mib == 0, "a process that starts is counted late"
+    card.look(300 + 5120)
+    assert (card.memory.of, card.memory.unexplained_mib) == ({}, 5120)
+    card.look(300 + 100)
+    assert card.memory.unexplained_mib == 0
+
+
+def test_what_was_there_before_anything_was_known_is_not_unexplained(card: Card) -> None:
+    card.map(2 + 1024)
+    assert card.look(300 + 1024, times=5) == {ME: 1024}
+    assert card.memory.unexplained_mib == 0
+
+
+def test_nothing_is_concluded_where_nvml_does_not_know_what_a_process_uses(card: Card) -> None:
+    card.look(300, times=3)
+    card.memory.look(20_000, ((ME, None),), lambda _pid: 1, card.now + 5)
+    assert (card.memory.of, card.memory.unexplained_mib) == ({}, 0)
