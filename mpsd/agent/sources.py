@@ -1,6 +1,7 @@
 """What the agent's answers are made from, and questions on its socket that only root and mpsd's own user may ask."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,25 +14,25 @@ from mpsd.grants.rules.messages import Refusal
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import facts_here
 from mpsd.model.policy import Policy
-from mpsd.mps.node import Node
-from mpsd.platform.http_server import Peer
+from mpsd.mps.node_gpus import Node
 from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.listener import json_answer, peer
+from mpsd.platform.run_directory import Peer
 from mpsd.platform.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSources:
-    """The parts of an agent that its APIs read; policy and facts are current at each access.
-
-    ledger: where grants are kept here; None beside a kubelet, where no program and no container gets a grant.
-    """
+    """The parts of an agent that its APIs read; policy and facts are current at each access. ledger: where grants are
+    kept here; None beside a kubelet, where no program and no container gets a grant. unheard: what of the cluster is
+    not heard of now, and why; empty for nothing."""
 
     settings: Settings
     agent: AgentRole
     node: Node
     limits: LimitsFiles
     ledger: LocalGrants | None
+    unheard: Callable[[], str] = lambda: ""
 
     @property
     def policy(self) -> Policy:

@@ -2,40 +2,49 @@
 
 `LocalGrants` keeps the grants of programs and containers on disk, so that they outlive the agent, and ends them with
 their holders. A grant is saved before anything is answered, and holds for this boot only.
+
+A record that cannot be read is never taken for a grant that has ended: the grant is rebuilt from what its programs were
+started with, or stays in `LedgerView.unreadable` until somebody removes the file.
 """
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Protocol
 
 from mpsd.grants.rules.messages import HostContainerName, HostContainerRequest
-from mpsd.model.grants import Grant
-from mpsd.model.identity import HostContainer, PodName, ProcessIdentity, process_of
-from mpsd.model.node_view import HeldGrant
+from mpsd.model.client_limits import limit_in
+from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, PIPE_DIRECTORY
+from mpsd.model.domain import Domain, domains
+from mpsd.model.grants import Gpu, Grant, evenly, rooms
+from mpsd.model.identity import HostContainer, ProcessIdentity, process_of
+from mpsd.model.node_status import program_of
+from mpsd.model.node_view import HeldGrant, LedgerView, UnreadableGrant
+from mpsd.model.policy import Policy
 from mpsd.platform import containers, processes, records
-from mpsd.platform.containers import ContainerProcesses, Whereabouts, own_cgroups
+from mpsd.platform.containers import ContainerProcesses, ProgramCgroups, Whereabouts, own_cgroups
 from mpsd.platform.event_loop import DeathWatch
 from mpsd.platform.logs import Logger
 from mpsd.platform.rules.cgroups import Cgroup
+from mpsd.platform.run_directory import DomainFolder
+from mpsd.platform.settings import GRANT
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramGrant(Grant):
-    """A grant to a program of this machine."""
+    """A grant to a program of this machine. cgroups: the one that mpsd made for it; none where it could not."""
 
     holder: ProcessIdentity
+    cgroups: tuple[Cgroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerGrant(Grant):
-    """A grant to a container without Kubernetes.
-
-    oom_script: called before a process of it is ended for its memory; empty for none. runtime: the program that made
-    the container. cgroups: its own; none before the container is made.
-    """
+    """A grant to a container without Kubernetes. oom_script: called before a process of it is ended for its memory;
+    empty for none. runtime: the program that made the container. cgroups: its own; none before the container is
+    made."""
 
     holder: HostContainer
     oom_script: str = ""
@@ -44,37 +53,111 @@ class ContainerGrant(Grant):
 
 
 KeptGrant = ProgramGrant | ContainerGrant
-
-
 _CONTAINER = ".container.json"  # how the file of a container's grant ends; a program's ends in .json alone
-_UNFINISHED = ".*.json.new"  # left where mpsd was killed while it wrote a file
 
 
-def living(folder: Path) -> list[KeptGrant]:
-    """The grants on disk whose holders live and may still start programs on their GPUs."""
-    found = []
+def living(folder: Path) -> list[str]:
+    """The holders on disk that live, or in whose cgroups processes do, and may still start programs on their GPUs, and
+    what cannot be read and may be of one, in words."""
+    found, programs = [], ProgramCgroups()
     for path in folder.glob("*.json"):
-        with contextlib.suppress(records.UnreadableRecord):  # `load` logs it
+        try:
             grant = _read(path)
-            if grant and processes.is_alive(process_of(grant.holder)):
-                found.append(grant)
+        except records.UnreadableRecord as error:
+            found.append(f"the holder of grant {_id_of(path)}, whose record cannot be read ({path}: {error.reason})")
+            continue
+        if grant and (processes.is_alive(process_of(grant.holder)) or _others_live(grant, programs)):
+            found.append(f"{process_of(grant.holder)}: {program_of(grant.command)}")
     return found
 
 
+def _others_live(grant: KeptGrant, programs: ProgramCgroups) -> bool:
+    """Of a grant whose holder has ended; a container ends with its first process."""
+    is_program = isinstance(grant, ProgramGrant) and grant.holder.boot_id == processes.boot_id()
+    return is_program and any(map(programs.has_processes, grant.cgroups))
+
+
 def _read(path: Path) -> KeptGrant | None:
-    """None where there is no file. UnreadableRecord."""
-    if path.name.endswith(_CONTAINER):
-        return records.read(path, ContainerGrant)
-    return records.read(path, ProgramGrant)
+    kind: type[KeptGrant] = ContainerGrant if path.name.endswith(_CONTAINER) else ProgramGrant
+    grant = records.read(path, kind)
+    if grant and (grant.id != _id_of(path) or not grant.parts):
+        raise records.UnreadableRecord(path, f"it is the record of grant {grant.id}, of {len(grant.parts)} GPUs")
+    return grant
+
+
+def _id_of(path: Path) -> str:
+    return path.name.removesuffix(_CONTAINER).removesuffix(".json")
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedProcess:
+    """A process that was started under a grant. variables: what it was started with."""
+
+    process: ProcessIdentity
+    variables: Mapping[str, str]
+
+
+def marked_processes() -> Mapping[str, Sequence[MarkedProcess]]:
+    """By the grant that it was started under, every process that lives outside containers, the oldest first. Whoever
+    starts a process in a container chooses what it is started with, so that proves nothing of others."""
+    found: dict[str, list[MarkedProcess]] = {}
+    here = containers.pid_namespace("self")
+    for pid in (int(path.name) for path in Path("/proc").glob("[0-9]*")):
+        one, variables = processes.identity_of(pid), processes.environment_of(pid) or {}
+        if one and GRANT in variables and containers.pid_namespace(pid) == here and processes.is_alive(one):
+            found.setdefault(variables[GRANT], []).append(MarkedProcess(one, variables))
+    for marked in found.values():
+        marked.sort(key=lambda one: (one.process.start_ticks, one.process.pid))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class GrantableGpus:
+    """The GPUs of which a machine's ledger grants, and the policy by which it does."""
+
+    gpus: tuple[Gpu, ...]
+    policy: Callable[[], Policy]
+
+    def domain_of(self, marked: Sequence[MarkedProcess], run_directory: Path) -> Domain | None:
+        """The domain that all these processes were given; None where they disagree, or name none of this machine."""
+        pipes = {one.variables.get(PIPE_DIRECTORY) for one in marked}
+        found = domains(self.gpus, self.policy())
+        return next((one for one in found if pipes == {str(DomainFolder(run_directory / one.name).client)}), None)
+
+    def rebuilt(
+        self, grant_id: str, domain: Domain, marked: Sequence[MarkedProcess], others: Sequence[Grant]
+    ) -> ProgramGrant | None:
+        """The grant that these processes, of this domain, were started under: at least as much as they can use. None
+        where its holder was not started with its limit, or where that does not fit beside the other grants, so that it
+        was changed since. The share of the threads that it reserved is not to be seen: it was its cap at the most, and
+        what the others leave."""
+        limits, policy, holder = [limit_in(one.variables) for one in marked], self.policy(), marked[0].process
+        named = {uuid for one in marked for uuid in one.variables.get(CUDA_VISIBLE_DEVICES, "").split(",")}
+        gpus = domain.gpus if len(domain.gpus) == 1 else tuple(uuid for uuid in domain.gpus if uuid in named)
+        if limits[0] is None or not gpus:
+            return None
+        memory_mib = max(limit.memory_mib for limit in limits if limit)
+        percent = max(limit.thread_percent for limit in limits if limit)
+        mine = [gpu for gpu in self.gpus if gpu.uuid in gpus]
+        left = rooms(mine, dict.fromkeys(gpus, domain.name), others, policy)
+        if len(mine) < len(gpus) or any(room.memory_mib < memory_mib for room in left):
+            return None
+        reserved = max(0, min(percent, *(room.thread_percent for room in left)))
+        parts = evenly(gpus, memory_mib, reserved)
+        command, clients = processes.command_of(holder.pid)[:200], policy.requests.clients_per_grant
+        return ProgramGrant(grant_id, domain.name, parts, percent, clients, holder, command)
 
 
 class LocalGrants:
-    """The ledger of `mpsd up`. on_end: called when a holder ends or a grant was released or changed."""
+    """The ledger of `mpsd up`. on_end: called when a holder ends or a grant was released or changed. here: None where
+    no grant can be rebuilt."""
 
-    pods_known = False
+    pods_known = False  # no process is in a pod here
 
-    def __init__(self, folder: Path, on_end: Callable[[], None], log: Logger) -> None:
-        self._folder = folder
+    def __init__(
+        self, folder: Path, on_end: Callable[[], None], log: Logger, here: GrantableGpus | None = None
+    ) -> None:
+        self._folder, self._here = folder, here
         self._on_end = on_end
         self._log = log
         self._grants: dict[str, KeptGrant] = {}
@@ -82,42 +165,62 @@ class LocalGrants:
         self._asked: dict[str, HostContainerRequest] = {}  # by grant, what a container that waits for it asks
         self._not_made: set[str] = set()  # the grants of containers whose runtime ended without making them
         self._unreadable: dict[str, str] = {}  # by grant, why its container's state cannot be read
+        self._broken: dict[Path, UnreadableGrant] = {}
+        self._programs = ProgramCgroups()
         self.whereabouts = ContainerProcesses(self.settle)
 
     def load(self) -> None:
         """Loads what an earlier agent of this boot granted."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for path in self._folder.glob(_UNFINISHED):
-            records.remove(path)
-        for path in sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):  # as granted
-            try:
-                grant = _read(path)
-            except records.UnreadableRecord as error:
-                self._log.warning("grant ignored", reason=str(error))
-                continue
-            if grant is None or process_of(grant.holder).boot_id != processes.boot_id():
-                records.remove(path)
-            else:
-                self._keep(grant)
+        for path in self._folder.glob(".*.json.new"):  # left where mpsd was killed while it wrote a file
+            path.unlink(missing_ok=True)
+        for path in sorted(self._folder.glob("*.json"), key=lambda path: path.lstat().st_mtime_ns):  # as granted
+            self._load(path)
+        self._rebuild()
+        if self._programs.why_not:
+            self._log.info("programs get no cgroups", reason=self._programs.why_not)
         if self._grants:
             self._log.info("grants found again", grants=len(self._grants))
 
+    def _load(self, path: Path) -> None:
+        try:
+            grant = _read(path)
+        except records.UnreadableRecord as error:
+            if path not in self._broken or self._broken[path].reason != error.reason:
+                self._log.warning("grant unreadable", grant=_id_of(path), file=str(path), reason=error.reason)
+            known = self._broken.get(path, UnreadableGrant(_id_of(path), str(path), ""))
+            self._broken[path] = replace(known, reason=error.reason)
+            return
+        if self._broken.pop(path, None):
+            self._log.info("grant unreadable no more", grant=_id_of(path), removed=grant is None)
+        if grant and process_of(grant.holder).boot_id == processes.boot_id():
+            self._keep(grant)
+        else:
+            path.unlink(missing_ok=True)
+
+    def _rebuild(self) -> None:
+        """Rebuilds what can be proven of the grants whose records cannot be read; their files are replaced only then.
+        For the others it learns what domain they are of."""
+        marked = marked_processes() if self._here and self._broken else {}
+        for path, broken in tuple(self._broken.items()):
+            own = marked.get(broken.id)
+            domain = self._here.domain_of(own, self._folder.parent) if self._here and own else None
+            if self._here is None or not own or domain is None or path.name.endswith(_CONTAINER):
+                continue
+            self._broken[path] = replace(broken, domain=domain.name)
+            if grant := self._here.rebuilt(broken.id, domain, own, tuple(self._grants.values())):
+                with contextlib.suppress(OSError):  # else it is rebuilt again by the next agent
+                    records.write(path, grant)
+                del self._broken[path]
+                self._keep(grant)
+                size = {"gpus": grant.gpus, "memory_mib": grant.memory_mib}
+                self._log.warning("grant rebuilt", grant=grant.id, holder=str(grant.holder), **size)
+
     async def refresh(self) -> None:
-        """Learns from the runtimes what became of containers."""
+        """Learns from the runtimes what became of containers, and whether a record was removed or can be read again."""
         self.settle()
-
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        return ()
-
-    def pods(self) -> Mapping[str, str]:
-        """`whereabouts` names containers by their grants."""
-        return {grant.id: grant.id for grant in self._containers()}
-
-    @property
-    def ungranted(self) -> Mapping[str, PodName]:
-        """No process is in a pod here."""
-        return {}
+        for path in tuple(self._broken):
+            self._load(path)
 
     # -- grants and their ends ------------------------------------------------------------------------------------
 
@@ -129,27 +232,36 @@ class LocalGrants:
         self._asked.pop(grant_id, None)
 
     def add(self, grant: Grant) -> None:
-        kept = self._kept(grant)
-        records.write(self._file(kept), kept)
+        same = {field.name: getattr(grant, field.name) for field in fields(grant)}
+        kept: KeptGrant
+        if grant.container:
+            asks = self._asked[grant.id]
+            kept = ContainerGrant(**same, oom_script=asks.oom_script, runtime=asks.runtime or "runc")
+        else:
+            kept = ProgramGrant(**same)
+            place = self._programs.place_for(kept.holder, kept.id)
+            kept = replace(kept, cgroups=(place,) if place else ())
+        records.write(self._file(kept), kept)  # first, so that no cgroup is made that nobody knows of
+        if isinstance(kept, ProgramGrant):
+            kept = self._take_in(kept)
         self._keep(kept)
 
-    def _kept(self, grant: Grant) -> KeptGrant:
-        same = {field.name: getattr(grant, field.name) for field in fields(grant)}
-        match grant.holder:
-            case ProcessIdentity():
-                return ProgramGrant(**same)
-            case HostContainer():
-                asks = self._asked[grant.id]
-                return ContainerGrant(**same, oom_script=asks.oom_script, runtime=asks.runtime or "runc")
-            case PodName():
-                raise TypeError(f"{grant.holder} holds no grant of this machine")
+    def _take_in(self, grant: ProgramGrant) -> ProgramGrant:
+        """With the cgroup that its program is in now; without one where it could not be moved."""
+        for made in grant.cgroups:
+            if why_not := self._programs.take_in(grant.holder, made):
+                self._log.warning("program gets no cgroup", grant=grant.id, reason=why_not)
+                self._programs.remove(made)
+                grant = replace(grant, cgroups=())
+                records.write(self._file(grant), grant)
+        return grant
 
     def _keep(self, grant: KeptGrant) -> None:
         watch = DeathWatch(process_of(grant.holder), self._on_end)
         self._forget_watch(grant.id)
         self._grants[grant.id], self._watches[grant.id] = grant, watch
-        if isinstance(grant, ContainerGrant) and grant.holder.is_made:
-            self.whereabouts.put(grant.id, grant.holder.process, grant.cgroups)
+        if (isinstance(grant, ContainerGrant) and grant.holder.is_made) or self.has_cgroup(grant.id):
+            self.whereabouts.put(grant.id, process_of(grant.holder), grant.cgroups)
 
     def change(self, grant: KeptGrant) -> None:
         """Another size of a held grant; saved when it returns."""
@@ -164,8 +276,11 @@ class LocalGrants:
         if grant.container:
             reason = "not created" if grant.id in self._not_made else "its processes have ended"
             self._log.info("released", grant=grant.id, container=grant.container.id, gpus=grant.gpus, reason=reason)
-        for path in self._files_of(grant.id):
-            records.remove(path)
+        kept = self._grants.get(grant.id)
+        for made in kept.cgroups if isinstance(kept, ProgramGrant) else ():
+            self._programs.remove(made)  # before its record is
+        for ending in (".json", _CONTAINER):
+            (self._folder / f"{grant.id}{ending}").unlink(missing_ok=True)
         self._grants.pop(grant.id, None)
         self._not_made.discard(grant.id)
         self._unreadable.pop(grant.id, None)
@@ -173,24 +288,38 @@ class LocalGrants:
         self._forget_watch(grant.id)
 
     def release(self, grant: Grant) -> None:
-        """Ends it outside the agent's cycle."""
         self.end(grant)
         self._on_end()
 
     def _forget_watch(self, grant_id: str) -> None:
-        watch = self._watches.pop(grant_id, None)
-        if watch:
+        if watch := self._watches.pop(grant_id, None):
             watch.close()
 
     # -- queries --------------------------------------------------------------------------------------------------
 
-    def held(self) -> Iterable[HeldGrant]:
-        return (HeldGrant(grant, self._is_held(grant)) for grant in self._grants.values())
+    @property
+    def view(self) -> LedgerView:
+        """`whereabouts` names containers, and programs with cgroups, by their grants; no process is in a pod here."""
+        kept = self._grants.values()
+        return LedgerView(
+            held=tuple([self._held(grant) for grant in kept]),
+            holders=self.holders(),
+            pods={one.id: one.id for one in kept if isinstance(one, ContainerGrant) or self.has_cgroup(one.id)},
+            unreadable=tuple(self._broken.values()),
+        )
+
+    def _held(self, grant: KeptGrant) -> HeldGrant:
+        alive = self._is_held(grant)
+        return HeldGrant(grant, alive, not alive and _others_live(grant, self._programs))
+
+    def has_cgroup(self, grant_id: str) -> bool:
+        """Whether it is a program's, and the kernel says by a cgroup of its own which processes are under it."""
+        kept = self._grants.get(grant_id)
+        return isinstance(kept, ProgramGrant) and bool(kept.cgroups)
 
     def _is_held(self, grant: KeptGrant) -> bool:
-        """A container being made counts as held until its runtime has ended and its state was read after that."""
         if isinstance(grant, ContainerGrant) and not grant.holder.is_made:
-            return grant.id not in self._not_made
+            return grant.id not in self._not_made  # until its runtime has ended and its state was read after that
         return self._watches[grant.id].alive
 
     def holders(self) -> dict[int, str]:
@@ -201,10 +330,8 @@ class LocalGrants:
     def of_container(self, name: HostContainerName) -> tuple[ContainerGrant, bool] | None:
         """What this container holds, and whether it still counts as living."""
         self.settle()
-        for grant in self._containers():
-            if (grant.holder.root, grant.holder.id) == (name.root, name.id):
-                return grant, self._is_held(grant)
-        return None
+        found = (one for one in self._containers() if (one.holder.root, one.holder.id) == (name.root, name.id))
+        return next(((grant, self._is_held(grant)) for grant in found), None)
 
     def _containers(self) -> Iterator[ContainerGrant]:
         return (grant for grant in tuple(self._grants.values()) if isinstance(grant, ContainerGrant))
@@ -221,8 +348,14 @@ class LocalGrants:
         is_under_way = self._watches[grant.id].alive  # read before the state, which is written before the end
         try:
             first = containers.first_process(grant.holder.root, grant.holder.id)
-            if first and self._made_by(first, grant):
-                self._settle(grant, first)
+            taken = any(first == other.holder.process for other in self._containers())  # an earlier one's, or another's
+            is_own = first and not taken and first.start_ticks >= grant.holder.process.start_ticks
+            if first and is_own and processes.is_alive(first):
+                holder = replace(grant.holder, process=first, is_made=True)
+                made = replace(grant, holder=holder, cgroups=own_cgroups(first))
+                records.write(self._file(made), made)
+                self._keep(made)
+                self._log.info("container made", grant=made.id, container=made.holder.id, pid=first.pid)
             elif not is_under_way:
                 self._not_made.add(grant.id)
             self._unreadable.pop(grant.id, None)
@@ -239,35 +372,18 @@ class LocalGrants:
             return is_hook and containers.first_process(grant.holder.root, grant.holder.id) is None
         return False
 
-    def _made_by(self, first: ProcessIdentity, grant: ContainerGrant) -> bool:
-        """Whether this is its process: not an earlier container's of that name, nor another grant's."""
-        taken = any(first == other.holder.process for other in self._containers())
-        return not taken and first.start_ticks >= grant.holder.process.start_ticks and processes.is_alive(first)
-
-    def _settle(self, grant: ContainerGrant, first: ProcessIdentity) -> None:
-        made = replace(grant, holder=replace(grant.holder, process=first, is_made=True), cgroups=own_cgroups(first))
-        records.write(self._file(made), made)
-        self._keep(made)
-        self._log.info("container made", grant=made.id, container=made.holder.id, pid=first.pid)
-
     def close(self) -> None:
         """Stops watching; the grants stay on disk for the next agent."""
         for grant_id in tuple(self._watches):
             self._forget_watch(grant_id)
 
     def _file(self, grant: KeptGrant) -> Path:
-        program, container = self._files_of(grant.id)
-        return container if isinstance(grant, ContainerGrant) else program
-
-    def _files_of(self, grant_id: str) -> tuple[Path, Path]:
-        return self._folder / f"{grant_id}.json", self._folder / f"{grant_id}{_CONTAINER}"
+        return self._folder / f"{grant.id}{_CONTAINER if isinstance(grant, ContainerGrant) else '.json'}"
 
 
 class Ledger(Protocol):
-    """Who holds what of this node's GPUs: `LocalGrants` on one machine, `KubeletGrants` beside a kubelet.
-
-    One that cannot be read now keeps its last state and reports it in `unknown`; nothing counts as free meanwhile.
-    """
+    """Who holds what of this node's GPUs: `LocalGrants` on one machine, `KubeletGrants` beside a kubelet. One that
+    cannot be read now keeps its last state and reports it in `view.unknown`; nothing counts as free meanwhile."""
 
     @property
     def whereabouts(self) -> Whereabouts:
@@ -277,27 +393,14 @@ class Ledger(Protocol):
     def pods_known(self) -> bool:
         """Whether a kubelet is served: then only pods hold grants. Where not, no process is in a pod."""
 
-    def load(self) -> None:
-        """Loads what an earlier agent knew."""
+    def load(self) -> None: ...
 
     async def refresh(self) -> None:
-        """Asks the source of the grants; what could not be learned is in `unknown`."""
+        """Asks the source of the grants; what could not be learned is in `view.unknown`."""
 
     @property
-    def unknown(self) -> tuple[str, ...]:
-        """Why the ledger may be incomplete; empty where it is complete."""
-
-    def held(self) -> Iterable[HeldGrant]: ...
-
-    def holders(self) -> Mapping[int, str]:
-        """The grant of each living holder, by pid."""
-
-    def pods(self) -> Mapping[str, str]:
-        """The grant of each pod or container that holds one, by its name in `whereabouts`."""
-
-    @property
-    def ungranted(self) -> Mapping[str, PodName]:
-        """Each pod that is known to hold no grant, by the uid in its cgroups; the very same where nothing changed."""
+    def view(self) -> LedgerView:
+        """What it knows now; its parts compare equal to those of before where nothing has changed."""
 
     def add(self, grant: Grant) -> None: ...
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mpsd.agent.rules.decide import Admit, EndGrant, Refuse, decide
-from mpsd.containers.dialects.reading import read_dialect
+from mpsd.containers.dialects.parsing import read_dialect
 from mpsd.containers.dialects.request import DialectRequest, cards_request
 from mpsd.model.domain import State
 from mpsd.model.grants import Gpu, Grant

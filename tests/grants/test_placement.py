@@ -4,13 +4,14 @@ from itertools import permutations
 
 from mpsd.grants.rules.placement import InsufficientResources, Placed, place
 from mpsd.model.domain import domains
-from mpsd.model.grants import GpuCapacity, Request, rooms
+from mpsd.model.grants import GpuCapacity, Grant, Request, rooms
 from mpsd.model.quantity import gib
 from tests.model.worlds import GPUS, POLICY, SPREAD, UUIDS, grant
 
 APART = {UUIDS[0]: "gpu0", UUIDS[1]: "gpu1"}
 TOGETHER = dict.fromkeys(UUIDS, "gpu0-1")
 SEVEN = Request(7 * 1024, None, 1)
+CROWD = tuple(grant(f"g{n}", 1) for n in range(6))  # as many clients as a GPU takes
 
 
 def rooms_with(*grants: tuple[int, int], domain_of: dict[str, str] = APART) -> tuple[GpuCapacity, ...]:
@@ -34,13 +35,19 @@ def test_ties_go_to_the_lowest_ordinal_in_whatever_order_the_gpus_come() -> None
             assert place(SEVEN, order, policy) == Placed("gpu0", (UUIDS[0],))
 
 
+def refusal(
+    request: Request, *grants: Grant, gpus: int = 2, domain_of: dict[str, str] = APART
+) -> InsufficientResources:
+    """Of a request that finds no room beside these grants, on so many GPUs."""
+    refused = place(request, rooms(GPUS, domain_of, grants, POLICY)[:gpus], POLICY)
+    assert isinstance(refused, InsufficientResources)
+    return refused
+
+
 def test_several_gpus_come_from_one_domain() -> None:
     two = Request(7 * 1024, None, 2)
     assert place(two, rooms_with(domain_of=TOGETHER), POLICY) == Placed("gpu0-1", UUIDS)
-    refused = place(two, rooms_with(), POLICY)
-    assert isinstance(refused, InsufficientResources)
-    assert not refused.ever
-    assert refused.reason == "no domain here has 2 GPUs; `domains` in the policy says which GPUs belong together"
+    assert not refusal(two).ever
 
 
 def test_the_server_s_own_memory_is_never_promised() -> None:
@@ -53,17 +60,11 @@ def test_a_share_of_the_threads_is_reserved_only_where_it_was_asked_for() -> Non
 
 
 def test_threads_that_are_reserved_are_not_promised_again() -> None:
-    held = [grant("most", 1, reserved_percent=80)]
-    refused = place(Request(1024, 30, 1), rooms(GPUS, APART, held, POLICY)[:1], POLICY)
-    assert refused == InsufficientResources(
-        "no single GPU has 1 GiB and 30 % of the threads: gpu0 has 22 of 23 GiB free and 20 % of its threads", ever=True
-    )
+    assert refusal(Request(1024, 30, 1), grant("most", 1, reserved_percent=80), gpus=1).ever
 
 
 def test_a_gpu_that_has_its_clients_takes_no_more() -> None:
-    refused = place(SEVEN, rooms_with(*[(1, 0)] * 6)[:1], POLICY)
-    assert isinstance(refused, InsufficientResources)
-    assert refused.reason == "no single GPU has 7 GiB: gpu0 has 17 of 23 GiB free and room for 0 more clients"
+    assert refusal(SEVEN, *CROWD, gpus=1).ever
 
 
 def test_gib_for_people_are_never_rounded_up() -> None:
@@ -80,6 +81,4 @@ def test_every_gpu_has_a_domain_of_its_own_unless_the_policy_groups_it() -> None
 
 def test_gpus_that_lack_threads_would_not_do_together_either() -> None:
     held = [grant("a", 20, 0, reserved_percent=100), grant("b", 20, 1, reserved_percent=100)]
-    refused = place(Request(5 * 1024, 5, 1), rooms(GPUS, APART, held, POLICY), POLICY)
-    assert isinstance(refused, InsufficientResources)
-    assert "together" not in refused.reason
+    assert "together" not in refusal(Request(5 * 1024, 5, 1), *held).reason

@@ -8,27 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from mpsd.grants.rules.placement import (
-    InsufficientResources,
-    Placed,
-    place,
-    place_there,
-    with_room,
-)
+from mpsd.grants.rules.placement import InsufficientResources, Placed, lacks, place, place_there
 from mpsd.model.client_limits import DENY_MIB, ClientLimit, problems_with
 from mpsd.model.domain import ANSWERING, SERVING, after_is
-from mpsd.model.grants import CardsRequest, Gpu, GpuCapacity, Grant, rooms
+from mpsd.model.grants import CardsRequest, Gpu, GpuCapacity, Grant, evenly, rooms
 from mpsd.model.node_view import DomainView, NodeView, ServerLimit, WaitingRequest
 from mpsd.model.policy import Policy
-
-# Whether the GPUs that a container names have room for what it asks of each.
-#
-# All of them or none; a refusal says of every one that lacks something what that is, in MiB and percent.
 
 
 @dataclass(frozen=True, slots=True)
 class EndGrant:
-    """Remove the grant from the ledger: its holder and all its clients are gone."""
+    """Remove the grant from the ledger: its holder, its cgroup's processes and all its clients are gone."""
 
     grant: Grant
 
@@ -92,40 +82,35 @@ def stages(actions: Iterable[Action]) -> Iterator[Mapping[str, Sequence[Action]]
 
 
 def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
-    """What to do now, in this order."""
-    ended = tuple(held.grant for held in view.grants if _is_over(held.grant, held.holder_alive, view))
+    """What to do now, in this order. A grant lasts as long as its holder, any process in its cgroup or any client of
+    it, or as NVML cannot say."""
+    used = {client.grant for client in view.clients or ()}
+    over = (held.grant for held in view.grants if not (held.holder_alive or held.others_alive))
+    orphans = () if view.clients is None else tuple(over)
+    ended = tuple(grant for grant in orphans if grant.id not in used)
     kept = tuple(held.grant for held in view.grants if held.grant not in ended)
     answers = tuple(_answers(view, kept, policy))
     grants = (*kept, *(answer.grant for answer in answers if isinstance(answer, Admit)))
+    withheld = view.withheld.keys()
     domains = view.domains if view.grants_known else ()  # a limit for some of the grants would shut the others out
+    domains = tuple(domain for domain in domains if withheld.isdisjoint(domain.record.gpus))
     limits = tuple(limit for domain in domains for limit in _limits_to_set(domain, grants))
     raised = [limit for limit in limits if limit.limit.memory_mib > DENY_MIB and not _lowers(limit, view)]
     lowered = [limit for limit in limits if limit not in raised]
     return (*map(EndGrant, ended), *raised, *answers, *lowered)
 
 
-def _is_over(grant: Grant, holder_alive: bool, view: NodeView) -> bool:
-    """A grant lasts as long as its holder or any client of it; while NVML cannot say, it lasts."""
-    if holder_alive or view.clients is None:
-        return False
-    return not any(client.grant == grant.id for client in view.clients)
-
-
 def _answers(view: NodeView, kept: Sequence[Grant], policy: Policy) -> Iterator[Admit | Refuse | Forget]:
     """First come, first served: no request overtakes a waiting one."""
-    grants = list(kept)
-    queued = 0
+    grants, queued = list(kept), 0
     for waiting in view.waiting:
         if not waiting.holder_alive:
             yield Forget(waiting.id)
-            continue
-        answer = _answer(waiting, _open_rooms(view, grants, policy), view, queued, policy)
-        if answer is None:
+        elif answer := _answer(waiting, _open_rooms(view, grants, policy), view, queued, policy):
+            grants += [answer.grant] if isinstance(answer, Admit) else []
+            yield answer
+        else:
             queued += 1
-            continue
-        if isinstance(answer, Admit):
-            grants.append(answer.grant)
-        yield answer
 
 
 def _answer(
@@ -143,8 +128,14 @@ def _answer(
         return Refuse(waiting.id, whole_node.reason, for_ever=True)
     if waiting.deadline is not None and view.now < waiting.deadline:
         return None
-    reason = placed.reason if isinstance(placed, InsufficientResources) else _queue_reason(queued)
-    others = () if isinstance(waiting.request, CardsRequest) else _closed(view)  # who names GPUs asks for no others
+    reason = f"{queued} request{' is' if queued == 1 else 's are'} already queued"
+    if isinstance(placed, InsufficientResources):
+        reason = placed.reason
+    others: list[str] = []
+    if not isinstance(waiting.request, CardsRequest):  # who names GPUs asks for no others
+        others = [why_closed(domain) for domain in view.domains if domain.state not in SERVING]
+        others += map(_no_daemon, _without_domain(view))
+        others += dict.fromkeys(view.withheld.values())
     return Refuse(waiting.id, "; ".join([reason, *others]), for_ever=False)
 
 
@@ -162,52 +153,43 @@ def why_waiting(view: NodeView, policy: Policy) -> Mapping[str, str]:
 
 def had_room(request: CardsRequest, view: NodeView, policy: Policy) -> tuple[str, ...]:
     """The labels of the GPUs that could give a container what it asks of them, whatever the others can."""
-    return with_room(request, _open_rooms(view, [held.grant for held in view.grants], policy), policy)
+    asked = {part.gpu: part for part in request.parts}
+    open_rooms = _open_rooms(view, [held.grant for held in view.grants], policy)
+    named = [room for room in open_rooms if room.gpu.uuid in asked]
+    return tuple(room.gpu.label for room in named if not any(lacks(asked[room.gpu.uuid], room, policy)))
 
 
 def _place(
     waiting: WaitingRequest, among: Sequence[GpuCapacity], policy: Policy, closed: Mapping[str, str]
 ) -> Placed | InsufficientResources:
-    request = waiting.request
-    if isinstance(request, CardsRequest):
-        return place_there(request, among, policy, closed)
-    return place(request, among, policy)
+    if isinstance(waiting.request, CardsRequest):
+        return place_there(waiting.request, among, policy, closed)
+    return place(waiting.request, among, policy)
 
 
 def _why_unusable(grant: Grant, view: NodeView) -> str:
     """Why no program could start under this grant; empty where it could."""
-    found = [
+    limits = ((gpu, ClientLimit(grant.part_of(gpu.uuid).memory_mib, grant.thread_percent)) for gpu in view.gpus)
+    return "; ".join(
         str(problem)
-        for gpu in view.gpus
-        if (part := grant.part_of(gpu.uuid)).memory_mib
-        for limit in [ClientLimit(part.memory_mib, grant.thread_percent)]
+        for gpu, limit in limits
+        if limit.memory_mib
         for problem in problems_with(limit, gpu.label, gpu.capability, gpu.memory_mib, gpu.sms)
-    ]
-    return "; ".join(found)
-
-
-def _queue_reason(queued: int) -> str:
-    return "1 request is already queued" if queued == 1 else f"{queued} requests are already queued"
-
-
-def _closed(view: NodeView) -> Iterator[str]:
-    """Why some domains take no new programs."""
-    yield from (_why_closed(domain) for domain in view.domains if domain.state not in SERVING)
-    yield from map(_no_daemon, _without_domain(view))
+    )
 
 
 def _closed_gpus(view: NodeView) -> Mapping[str, str]:
-    """Why some GPUs take no new programs, by UUID."""
     label = {gpu.uuid: gpu.label for gpu in view.gpus}
-    return {gpu.uuid: _no_daemon(gpu) for gpu in _without_domain(view)} | {
-        uuid: f"{label.get(uuid, uuid)} accepts no programs now: {_why_closed(domain)}"
+    return {**view.withheld, **{gpu.uuid: _no_daemon(gpu) for gpu in _without_domain(view)}} | {
+        uuid: f"{label.get(uuid, uuid)} accepts no programs now: {why_closed(domain)}"
         for domain in view.domains
         if domain.state not in SERVING
         for uuid in domain.record.gpus
     }
 
 
-def _why_closed(domain: DomainView) -> str:
+def why_closed(domain: DomainView) -> str:
+    """Why a domain that does not serve takes no new programs."""
     why = f": {domain.record.reason}" if domain.record.reason else ""
     return f"{domain.name} is {after_is(domain.state)}{why}"
 
@@ -223,12 +205,12 @@ def _without_domain(view: NodeView) -> Iterator[Gpu]:
 
 
 def _grant(waiting: WaitingRequest, placed: Placed, policy: Policy) -> Grant:
-    request = waiting.request
-    percent = request.thread_percent
+    request, percent = waiting.request, waiting.request.thread_percent
+    own = request.parts if isinstance(request, CardsRequest) else evenly(placed.gpus, request.memory_mib, percent or 0)
     return Grant(
         id=waiting.id,
         domain=placed.domain,
-        parts=request.parts if isinstance(request, CardsRequest) else request.parts(placed.gpus),
+        parts=own,
         thread_percent=policy.requests.default_thread_percent if percent is None else percent,
         clients=policy.requests.clients_per_grant,
         holder=waiting.holder,
@@ -238,21 +220,20 @@ def _grant(waiting: WaitingRequest, placed: Placed, policy: Policy) -> Grant:
 
 def _all_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[GpuCapacity, ...]:
     domain_of = {uuid: domain.name for domain in view.domains for uuid in domain.record.gpus}
-    known = [gpu for gpu in view.gpus if gpu.uuid in domain_of]
-    return rooms(known, domain_of, grants, policy)
+    return rooms([gpu for gpu in view.gpus if gpu.uuid in domain_of], domain_of, grants, policy)
 
 
 def _open_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[GpuCapacity, ...]:
-    """The rooms of domains that serve; none where what is on the GPUs cannot be seen."""
+    """The rooms of domains that serve, but for GPUs that a grant may be on which cannot be read."""
     serving = {domain.name for domain in view.domains if domain.state in SERVING}
-    return tuple(room for room in _all_rooms(view, grants, policy) if room.domain in serving)
+    withheld = view.withheld
+    rooms_now = _all_rooms(view, grants, policy)
+    return tuple(room for room in rooms_now if room.domain in serving and room.gpu.uuid not in withheld)
 
 
 def _limits_to_set(domain: DomainView, grants: Iterable[Grant]) -> Iterator[SetLimit]:
     """Every ordinal a client of this domain may see gets the domain's largest grant, and denial where there is none.
-
-    The ordinal is the client's own (docs/mps-observed.md, section 3), so no ordinal can have a limit of its own GPU.
-    """
+    The ordinal is the client's own (docs/mps-observed.md, section 3), so no ordinal can have a limit of its own GPU."""
     if domain.state not in ANSWERING:
         return
     largest_mib = max((grant.memory_mib for grant in grants if grant.domain == domain.name), default=DENY_MIB)
@@ -266,9 +247,6 @@ def _limits_to_set(domain: DomainView, grants: Iterable[Grant]) -> Iterator[SetL
 def _lowers(action: SetLimit, view: NodeView) -> bool:
     """True where a larger limit is known to be in force."""
     domain = view.domain(action.domain)
-    known = domain.limits if domain else frozenset[ServerLimit]()
-    return any(
-        replace(limit, memory_mib=action.limit.memory_mib) == action.limit
-        and limit.memory_mib > action.limit.memory_mib
-        for limit in known
-    )
+    wanted, known = action.limit, domain.limits if domain else frozenset[ServerLimit]()
+    larger = (limit for limit in known if limit.memory_mib > wanted.memory_mib)
+    return any(replace(limit, memory_mib=wanted.memory_mib) == wanted for limit in larger)

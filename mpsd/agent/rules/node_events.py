@@ -5,14 +5,16 @@ makes the same events, and the API server recognizes repeated ones.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mpsd.model.domain import State
 from mpsd.model.events import Event, Reason, Subject, node_subject, pod_subject
 from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName
+from mpsd.model.node_status import program_of
 from mpsd.model.node_view import DomainRecord, DomainView, Fault, NodeView, pod_names
+from mpsd.model.problem import shortened
 from mpsd.model.times import stamp
 from mpsd.model.violations import ViolationKind
 from mpsd.mps.rules.faults import presence, suspects, unhealed
@@ -20,25 +22,17 @@ from mpsd.mps.rules.faults import presence, suspects, unhealed
 REFUSED = "Refused"
 VIOLATION_REASONS = frozenset(kind.reason.value for kind in ViolationKind)  # the watchdog reports these with an outcome
 OLD_FAULT_S = 600.0  # an agent's first view makes no events of healed faults older than this
-MOST_NAMES = 10  # in one message
 
 
 def node_events(before: NodeView | None, now: NodeView, node: str) -> tuple[Event, ...]:
     """before: None for the first view, which reports present troubles and takes nothing for lost."""
-    subject = node_subject(node)
-    found: list[Event] = []
+    subject, found = node_subject(node), list[Event]()
     for domain in now.domains:
         earlier = before.domain(domain.name) if before else None
         names = pod_names(now, before) if before else pod_names(now)
         found += _FaultEvents(domain.name, names, subject).between(before, earlier, now, domain)
         found += _domain_events(before, earlier, domain, subject)
     return tuple(found)
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
 
 
 # -- faults --------------------------------------------------------------------------------------------------------
@@ -58,7 +52,8 @@ class _FaultEvents:
         self, before: NodeView | None, earlier: DomainView | None, now: NodeView, domain: DomainView
     ) -> Iterator[Event]:
         known = {fault.at: fault for fault in (earlier.record.faults if earlier else ())}
-        clients = {client.pid: client.pod for client in (before.clients if before else None) or ()}
+        seen = before.clients if before and domain.record.faults else ()
+        clients = {client.pid: client.pod for client in seen or ()}
         for number, fault in enumerate(domain.record.faults, 1):
             if earlier is None and fault.healed_at is not None and now.now - fault.at > OLD_FAULT_S:
                 continue
@@ -72,22 +67,22 @@ class _FaultEvents:
             yield from self._of_killed(same, fault)
 
     def _on_node(self, faults: Sequence[Fault], hit: _Hit) -> Event:
-        """Of the last of `faults`."""
         text = f"MPS domain {self.domain} had a fault, which ended the work of every program on its GPU: "
-        text += self._who(hit)
+        pods = sorted(f"{self._name(pod)} ({number})" for pod, number in hit.items() if pod is not None)
+        others = [f"processes of no pod ({hit[None]})"] if hit[None] else []
+        text += shortened(pods + others) if hit else "no process was seen there"
         if sum(hit.values()) > 1:
             text += "; MPS does not report which of them caused it"
-        if found := suspects(faults):
-            each = [f"{self._name(one.pod)} ({one.faults} faults since {stamp(one.since)})" for one in found]
-            text += f"; hit each time: {listed(each)}"
+        if found := suspects(faults, self.names):
+            each = [f"{self._name(one.uid)} ({one.faults} faults since {stamp(one.since)})" for one in found]
+            text += f"; hit each time: {shortened(each)}"
         return Event(self.node, Reason.FAULT, text, faults[-1].at)
 
     def _on_pods(self, faults: Sequence[Fault], hit: _Hit) -> Iterator[Event]:
-        """On each pod that the last of `faults` hit."""
         for pod in sorted(hit.keys() & self.names.keys(), key=str):
             many = hit[pod] > 1
             text = (
-                f"MPS domain {self.domain}: a fault of a program there ended the work of {hit[pod]} GPU "
+                f"MPS domain {self.domain}: a program's fault ended the work of {hit[pod]} GPU "
                 f"process{'es' if many else ''} of this pod; {'they' if many else 'it'} must be restarted"
             )
             if (times := presence(faults, str(pod))) > 1:
@@ -102,15 +97,10 @@ class _FaultEvents:
             pod = self.names.get(hit.pod or "")
             if pod and hit.ended_at is not None and hit.process not in already:
                 text = (
-                    f"MPS domain {self.domain}: {hit.process} of this pod stayed after a fault had ended its work, "
+                    f"MPS domain {self.domain}: {hit.process} of this pod remained after a fault had ended its work, "
                     "and was killed so that the GPU can serve again"
                 )
                 yield Event(pod_subject(pod), Reason.FAULT, text, hit.ended_at)
-
-    def _who(self, hit: _Hit) -> str:
-        pods = sorted(f"{self._name(pod)} ({number})" for pod, number in hit.items() if pod is not None)
-        others = [f"processes of no pod ({hit[None]})"] if hit[None] else []
-        return listed(pods + others) if hit else "no process was seen there"
 
     def _name(self, pod: str) -> str:
         return str(self.names[pod]) if pod in self.names else f"a pod that is gone, uid {pod}"
@@ -126,14 +116,13 @@ def _hit_by_pod(fault: Fault, clients: Mapping[int, str | None]) -> _Hit:
 
 _STATES = {
     State.DOWN: (Reason.DAEMON_DOWN, "has no MPS control daemon"),
-    State.FAULT: (Reason.FAULT, "had a fault, which ended every program on its GPUs"),
+    State.FAULT: (Reason.FAULT, "had a fault, which ended the work of every program on its GPUs"),
     State.WEDGED: (Reason.WEDGED, "does not answer; running programs continue, new ones wait"),
     State.REFUSED: (Reason.REFUSED, "cannot be served"),
     State.READY: (Reason.READY, "serves"),
     State.DRAINING: (Reason.DRAINING, "takes no new pods and waits for the running ones"),
     State.DRAINED: (Reason.DRAINED, "is empty and takes no new pods"),
 }
-_TROUBLED = frozenset({State.DOWN, State.FAULT, State.WEDGED, State.REFUSED})
 
 
 def _domain_events(
@@ -141,23 +130,24 @@ def _domain_events(
 ) -> Iterator[Event]:
     ended = earlier is not None and domain.record.restarts_total > earlier.record.restarts_total
     risk = _risk(earlier.record, domain.record) if earlier else None
-    at_risk = list(_on_pods(before, domain, risk)) if before and risk else []
-    if _has_changed(earlier, domain) or ended:
-        yield from _on_node(domain, node, at_risk, ended=ended)
-    yield from at_risk
-
-
-def _has_changed(earlier: DomainView | None, domain: DomainView) -> bool:
+    at_risk = list(_at_risk(before, domain)) if before and risk else []
+    troubled = {State.DOWN, State.FAULT, State.WEDGED, State.REFUSED}
+    has_changed = domain.state is not earlier.state if earlier else domain.state in troubled
     if domain.state is State.FAULT and unhealed(domain.record.faults):
-        return False  # the fault has events of its own
-    if earlier is None:
-        return domain.state in _TROUBLED
-    return domain.state is not earlier.state
+        has_changed = False  # the fault has events of its own
+    if has_changed or ended:
+        yield from _on_node(domain, node, [grant for grant, _number in at_risk], ended=ended)
+    for grant, number in at_risk:
+        if grant.pod and risk:
+            yield Event(pod_subject(grant.pod), risk, f"MPS domain {domain.name}: {_loss(number, risk)}")
 
 
-def _on_node(domain: DomainView, node: Subject, at_risk: Sequence[Event], *, ended: bool) -> Iterator[Event]:
-    pods = listed(sorted({f"{one.subject.namespace}/{one.subject.name}" for one in at_risk}))
-    lost, may_lose = (f"; {what}: {pods}" if pods else "" for what in ("pods that lost GPU processes", "pods there"))
+def _on_node(domain: DomainView, node: Subject, at_risk: Sequence[Grant], *, ended: bool) -> Iterator[Event]:
+    names = shortened(sorted({_holder(grant) for grant in at_risk}))
+    kinds = ("pods that lost GPU processes", "pods there")
+    if not all(grant.pod for grant in at_risk):
+        kinds = ("programs that lost the GPU", "programs there")
+    lost, may_lose = (f"; {kind}: {names}" if names else "" for kind in kinds)
     named = f"MPS domain {domain.name}"
     if ended and domain.state is not State.DOWN:  # it ended and came back between the two views
         yield Event(node, Reason.DAEMON_DOWN, f"{named}: its MPS control daemon ended{lost}")
@@ -182,34 +172,31 @@ def _risk(earlier: DomainRecord, now: DomainRecord) -> Reason | None:
     return Reason.WEDGED if now.state is State.WEDGED else None
 
 
-def _on_pods(before: NodeView, domain: DomainView, reason: Reason) -> Iterator[Event]:
-    for grant, pod in _pods_on(before, domain.record.gpus):
-        number = _clients(before, grant)
-        if number != 0:
-            yield Event(pod_subject(pod), reason, f"MPS domain {domain.name}: {_loss(number, reason)}")
+def _at_risk(before: NodeView, domain: DomainView) -> Iterator[tuple[Grant, int | None]]:
+    """The grants with processes on MPS there, and how many these are; None where that was not known."""
+    for grant in (held.grant for held in before.grants):
+        if not set(domain.record.gpus).isdisjoint(grant.gpus):
+            number = None
+            if before.clients is not None:
+                number = len({one.pid for one in before.clients if one.grant == grant.id and one.on_mps})
+            if number != 0:
+                yield grant, number
+
+
+def _holder(grant: Grant) -> str:
+    """A pod, a container, or a program without its arguments, any of which may be a secret."""
+    if grant.pod or grant.container:
+        return str(grant.holder)
+    return f"{grant.holder} ({program_of(grant.command).partition(' ')[0]})"
 
 
 def _loss(number: int | None, reason: Reason) -> str:
-    """number: of the pod's processes on MPS; None where that is not known."""
     whose = "any GPU processes of this pod"
     if number is not None:
         whose = f"{number} GPU process{'es' if number > 1 else ''} of this pod"
     if reason is Reason.WEDGED:
-        return f"its MPS control daemon does not answer; {whose} may continue, and lose the GPU if it must be restarted"
-    cause = "the end of its MPS control daemon" if reason is Reason.DAEMON_DOWN else "a fault of a program there"
-    remedy = "it must be restarted" if number == 1 else "they see CUDA errors and must be restarted"
-    return f"{cause} ended {whose}; {remedy}"
-
-
-def _pods_on(view: NodeView, gpus: Iterable[str]) -> Iterator[tuple[Grant, PodName]]:
-    here = set(gpus)
-    for held in view.grants:
-        if held.grant.pod and not here.isdisjoint(held.grant.gpus):
-            yield held.grant, held.grant.pod
-
-
-def _clients(view: NodeView, grant: Grant) -> int | None:
-    """How many processes of a grant were on MPS; None where that was not known."""
-    if view.clients is None:
-        return None
-    return len({client.pid for client in view.clients if client.grant == grant.id and client.on_mps})
+        may = f"{whose} may continue, and will lose the GPU if mpsd restarts the daemon"
+        return f"its MPS control daemon does not answer; {may}"
+    if reason is Reason.DAEMON_DOWN:
+        return f"its MPS control daemon ended; {whose} lost the GPU and must be restarted"
+    return f"a program's fault ended the work of {whose}; {'it' if number == 1 else 'they'} must be restarted"

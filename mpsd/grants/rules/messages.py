@@ -1,10 +1,12 @@
 """The messages about grants between the agent and `mpsd run`, `mpsd set` and `mpsd-runtime`.
 
-The names are an interface between versions: fields are added, never renamed. Nothing else is imported, because every
-program that is started waits for this to load.
+The names are an interface between versions: fields are added, never renamed. Little is imported, because every program
+that is started waits for this to load.
 """
 
 from dataclasses import dataclass
+
+from mpsd.model.grants import DeviceNode, HostMount
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +23,13 @@ class ProgramRequest:
 @dataclass(frozen=True, slots=True)
 class GrantAnswer:
     """grant: its id. environment: what the program is to be started with. path_first: a folder to put first on its
-    PATH, or empty.
+    PATH, or empty. messages: for its user, each a sentence.
     """
 
     grant: str
     environment: dict[str, str]
     path_first: str
+    messages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +73,6 @@ class HostContainerRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class BundleMount:
-    """A folder of this machine that the container sees at `inside`."""
-
-    source: str
-    inside: str
-    read_only: bool
-
-
-@dataclass(frozen=True, slots=True)
-class BundleDevice:
-    """A device node of this machine, created in the container at `inside`, with `access` (of r, w, m)."""
-
-    source: str
-    inside: str
-    access: str
-
-
-@dataclass(frozen=True, slots=True)
 class ContainerAnswer:
     """What goes into the bundle. grant: its id. environment: replaces what the bundle has under these names.
 
@@ -96,8 +81,8 @@ class ContainerAnswer:
 
     grant: str
     environment: dict[str, str]
-    mounts: tuple[BundleMount, ...]
-    devices: tuple[BundleDevice, ...]
+    mounts: tuple[HostMount, ...]
+    devices: tuple[DeviceNode, ...]
     messages: tuple[str, ...] = ()
 
 
@@ -113,8 +98,11 @@ class ExecAnswer:
 
 @dataclass(frozen=True, slots=True)
 class GrantChangeRequest:
-    """As containers.rules.grant_change.Change has it. gpu: a UUID; None for every GPU of the grant. dry_run: nothing is
-    changed."""
+    """The new values; None leaves one as it is. percent 0: no cap, and nothing reserved. weight: cGPU's.
+
+    gpu: a UUID; None for every GPU of the grant. forced: memory may go below what is used, and what uses it is ended.
+    dry_run: nothing is changed.
+    """
 
     memory_mib: int | None = None
     percent: int | None = None

@@ -35,56 +35,54 @@ class InsufficientResources:
 
 
 def by_preference(rooms: Iterable[GpuCapacity], policy: Policy) -> list[GpuCapacity]:
-    """The rooms in the order in which the policy takes them."""
     return sorted(rooms, key=_PREFERENCE[policy.placement])
 
 
-def place(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> Placed | InsufficientResources:
-    """The GPUs for this request, or the reason in plain words why it has none."""
+def find_gpus(request: Request, rooms: Iterable[GpuCapacity], policy: Policy) -> Placed | None:
+    """The GPUs for this request; None where nothing fits."""
     fitting = by_preference((room for room in rooms if room.holds(request, policy)), policy)
     for room in fitting:
         beside = [other for other in fitting if other.domain == room.domain]
         if len(beside) >= request.gpus:
             return Placed(room.domain, tuple(other.gpu.uuid for other in beside[: request.gpus]))
-    return InsufficientResources(_reason(request, rooms, policy), _fits_when_empty(request, rooms, policy))
+    return None
 
 
-def _fits_when_empty(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> bool:
+def place(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> Placed | InsufficientResources:
+    """As `find_gpus`, with the reason in plain words where nothing fits."""
+    if found := find_gpus(request, rooms, policy):
+        return found
     large = [room for room in rooms if request.memory_mib <= room.memory_mib_total]
-    if (request.thread_percent or 0) > policy.oversubscription.thread_percent:
-        return False
-    return any(sum(other.domain == room.domain for other in large) >= request.gpus for room in large)
+    fits_when_empty = (request.thread_percent or 0) <= policy.oversubscription.thread_percent and any(
+        sum(other.domain == room.domain for other in large) >= request.gpus for room in large
+    )
+    return InsufficientResources(_reason(request, rooms, policy), fits_when_empty)
 
 
 def _reason(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> str:
     if not rooms:
         return "no GPU here accepts programs now"
     if request.gpus > 1 and not any(sum(o.domain == r.domain for o in rooms) >= request.gpus for r in rooms):
-        return f"no domain here has {request.gpus} GPUs; `domains` in the policy says which GPUs belong together"
+        return f"no domain here has {request.gpus} GPUs; `domains` in the policy defines which GPUs belong together"
     each = ", ".join(f"{room.gpu.label} {_left(request, room, policy)}" for room in rooms)
     wanted = f"{gib(request.memory_mib)} GiB"
     if request.thread_percent:
         wanted += f" and {request.thread_percent} % of the threads"
     if request.gpus == 1:
-        remark = "; the sum would suffice, but a grant lies on one GPU" if _together(request, rooms, policy) else ""
+        only_memory = all(room.holds(replace(request, memory_mib=0), policy) for room in rooms)
+        suffices = only_memory and len(rooms) > 1 and sum(room.memory_mib for room in rooms) >= request.memory_mib
+        remark = "; together they have enough, but a grant cannot span GPUs" if suffices else ""
         return f"no single GPU has {wanted}: {each}{remark}"
     return f"no domain has {wanted} on each of {request.gpus} GPUs: {each}"
 
 
-def _together(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> bool:
-    """Whether memory is all that each of several GPUs lacks, and their sum would do."""
-    nothing = replace(request, memory_mib=0)
-    only_memory = all(room.holds(nothing, policy) for room in rooms)
-    return len(rooms) > 1 and only_memory and sum(room.memory_mib for room in rooms) >= request.memory_mib
-
-
 def _left(request: Request, room: GpuCapacity, policy: Policy) -> str:
-    said = [f"has {gib(max(0, room.memory_mib))} of {gib(room.memory_mib_total)} GiB free"]
+    left = [f"has {gib(max(0, room.memory_mib))} of {gib(room.memory_mib_total)} GiB free"]
     if (request.thread_percent or 0) > room.thread_percent:
-        said.append(f"{room.thread_percent} % of its threads")
+        left.append(f"{room.thread_percent} % of its threads")
     if policy.requests.clients_per_grant > room.clients:
-        said.append(f"room for {max(0, room.clients)} more clients")
-    return " and ".join(said)
+        left.append(f"room for {max(0, room.clients)} more clients")
+    return " and ".join(left)
 
 
 # -- a container that names its GPUs: all of them or none ------------------------------------------------------------
@@ -93,57 +91,46 @@ def _left(request: Request, room: GpuCapacity, policy: Policy) -> str:
 def place_there(
     request: CardsRequest, rooms: Sequence[GpuCapacity], policy: Policy, closed: Mapping[str, str]
 ) -> Placed | InsufficientResources:
-    """The GPUs, which are one domain's, or the reason why they cannot be had.
-
-    closed: in plain words, by UUID, why a GPU that is not among `rooms` takes no programs.
-    """
+    """The GPUs, which are one domain's, or the reason why they cannot be had. closed: in plain words, by UUID, why a
+    GPU that is not among `rooms` takes no programs."""
     by_gpu = {room.gpu.uuid: room for room in rooms}
     named = [by_gpu[part.gpu] for part in request.parts if part.gpu in by_gpu]
     away = [closed.get(one.gpu, f"{one.gpu} is not on this node now") for one in request.parts if one.gpu not in by_gpu]
-    short = [lack for part in request.parts if part.gpu in by_gpu for lack in _lacks(part, by_gpu[part.gpu], policy)]
+    short = [lack for part in request.parts if part.gpu in by_gpu for lack in lacks(part, by_gpu[part.gpu], policy)]
     domains = dict.fromkeys(room.domain for room in named)
     apart = [_apart(named)] if len(domains) > 1 else []
     if not (apart or away or short):
         return Placed(next(iter(domains)), tuple(part.gpu for part in request.parts))
     fit_when_empty = _named_fit_when_empty(request, by_gpu, policy)
-    said = [*apart, *away, *short]
+    reasons = [*apart, *away, *short]
     if short:
-        said.append("ask for less" + (", or again when others have ended" if fit_when_empty else ""))
+        reasons.append("request less" + (", or try again when others have ended" if fit_when_empty else ""))
     if len(request.parts) > 1:
-        said.append(f"nothing is reserved on any of the {len(request.parts)} GPUs")
-    return InsufficientResources("; ".join(said), not apart and fit_when_empty)
+        reasons.append(f"nothing is reserved on any of the {len(request.parts)} GPUs")
+    return InsufficientResources("; ".join(reasons), not apart and fit_when_empty)
 
 
-def _lacks(part: GpuShare, room: GpuCapacity, policy: Policy) -> Iterator[str]:
+def lacks(part: GpuShare, room: GpuCapacity, policy: Policy) -> Iterator[str]:
+    """What a GPU lacks of what is asked of it, in plain words."""
     label = room.gpu.label
     if part.memory_mib > room.memory_mib:
         free_mib = max(0, room.memory_mib)
-        yield f"{label} has {free_mib} of {room.memory_mib_total} MiB free, and {part.memory_mib} MiB are asked for"
+        yield f"{label} has {free_mib} of {room.memory_mib_total} MiB free, and {part.memory_mib} MiB are requested"
     if part.reserved_percent > room.thread_percent:
         free = max(0, room.thread_percent)
-        yield f"{label} has {free} % of its threads free, and {part.reserved_percent} % are asked for"
+        yield f"{label} has {free} % of its threads free, and {part.reserved_percent} % are requested"
     if room.weight is not None and (part.weight or 0) > room.weight:
         max_inst = policy.compute.of(room.gpu.ordinal).max_inst
-        yield f"{label} has a weight of {max(0, room.weight)} of {max_inst} free, and {part.weight} is asked for"
+        yield f"{label} has a weight of {max(0, room.weight)} of {max_inst} free, and {part.weight} is requested"
     if policy.requests.clients_per_grant > room.clients:
         needed = policy.requests.clients_per_grant
         yield f"{label} has room for {max(0, room.clients)} more clients, and a grant may have {needed}"
 
 
-def with_room(request: CardsRequest, rooms: Sequence[GpuCapacity], policy: Policy) -> tuple[str, ...]:
-    """The labels of the GPUs that have what is asked of them."""
-    by_gpu = {room.gpu.uuid: room for room in rooms}
-    named = [(part, by_gpu[part.gpu]) for part in request.parts if part.gpu in by_gpu]
-    return tuple(room.gpu.label for part, room in named if not tuple(_lacks(part, room, policy)))
-
-
 def _apart(rooms: Sequence[GpuCapacity]) -> str:
-    labels = [room.gpu.label for room in rooms]
-    ordinals = ", ".join(str(room.gpu.ordinal) for room in rooms)
-    return (
-        f"{' and '.join(labels)} have control daemons of their own, and a program can be a client of one alone; "
-        f"put [{ordinals}] into `domains` of the policy"
-    )
+    labels, ordinals = " and ".join(room.gpu.label for room in rooms), [room.gpu.ordinal for room in rooms]
+    why = "have separate control daemons, and a program can be a client of only one"
+    return f"{labels} {why}; put {ordinals} into `domains` of the policy"
 
 
 def _named_fit_when_empty(request: CardsRequest, rooms: dict[str, GpuCapacity], policy: Policy) -> bool:
