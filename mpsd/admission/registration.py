@@ -19,19 +19,12 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from mpsd.admission.rules.registration import (
-    FailurePolicy,
-    WebhookRegistration,
-    authorities_named,
-    exemption,
-    is_registered,
-    repair,
-)
+from mpsd.admission.rules.configurations import WebhookRegistration, authorities_named, exemption, is_registered, repair
 from mpsd.admission.settings import WebhookSettings
 from mpsd.platform.certificates import Certificates, fingerprints, validity
-from mpsd.platform.kube import Conflict, Kube, KubeError, Object, PatchKind, Resource
+from mpsd.platform.kube import Conflict, Forbidden, Kube, KubeError, Object, PatchKind, Resource
 from mpsd.platform.logs import logger
-from mpsd.platform.rules.certificates import ANNOTATION, Stood, Validity, annotation, must_say, read_annotation
+from mpsd.platform.rules.certificates import ANNOTATION, Validity, annotation, must_write, read_annotation
 
 NAMESPACES = Resource("v1", "namespaces")
 _GROUP = "admissionregistration.k8s.io/v1"
@@ -65,7 +58,8 @@ class Registrar:
         self._settings = settings
         self._check = check
         self._named: dict[str, frozenset[str]] = {}
-        self._stood: dict[str, Stood] = {}
+        self._stood: dict[str, tuple[Validity, float]] = {}
+        self._may_patch = True  # as far as we know
         self._log = logger(role="webhook")
 
     def trusted(self) -> frozenset[str]:
@@ -101,34 +95,45 @@ class Registrar:
         return _CHANGED
 
     async def _register(self, path: str, served: Certificates, *, may_fail: bool) -> RegistrationOutcome:
-        resource, name = CONFIGURATIONS[path], self._settings.service
+        resource, settings = CONFIGURATIONS[path], self._settings
+        name, bundle = settings.service, base64.b64encode(served.authorities).decode() if served.authorities else None
         self._named.pop(path, None)
-        wanted = self._wanted(path, served.authorities)
+        wanted = WebhookRegistration(name, settings.namespace, path, settings.url, bundle, settings.failure_policy)
         seen = await self._kube.get(resource, name)
         trouble = await self._unreached(seen) if is_registered(seen, wanted) else ""
         change = repair(seen, wanted, may_fail=may_fail and not trouble)
         if change is None:
             self._named[path] = _named_by_all(seen)
-            await self._tell(path, seen, validity(served.serving.certificate))
+            await self._report_end(path, seen, validity(served.serving.certificate))
             return RegistrationOutcome((f"{resource.plural} {name}: {trouble}",)) if trouble else _SETTLED
-        metadata = {"resourceVersion": seen["metadata"]["resourceVersion"]}
-        await self._kube.patch(resource, name, {"metadata": metadata, "webhooks": change.webhooks}, PatchKind.MERGE)
+        if not await self._patch(path, seen, {}, webhooks=change.webhooks):
+            what = f"{resource.plural} {name}: {', '.join(change.changes)} must change, which this webhook may not do"
+            return RegistrationOutcome((f"{what}; kubectl apply -k manifests/overlays/cert-manager-fail-closed",))
         self._log.info("configuration changed", configuration=resource.plural, name=name, changes=list(change.changes))
         return _CHANGED
 
-    async def _tell(self, path: str, seen: Object, own: Validity) -> None:
-        """When the certificate that we serve ends, where this configuration does not say it."""
+    async def _report_end(self, path: str, seen: Object, own: Validity) -> None:
+        """Writes when the certificate that we serve ends, where this configuration does not say it."""
         now, there = time.time(), read_annotation(seen)
-        if not must_say(there, own, self._stood.get(path), now):
-            if there and there.ends_at == own.ends_at:
-                self._stood[path] = Stood(own, now)
+        if self._may_patch and must_write(there, own, self._stood.get(path), now):
+            value = {ANNOTATION: annotation(own)}
+            if await self._patch(path, seen, {"annotations": value}):
+                which = {"configuration": CONFIGURATIONS[path].plural, "name": self._settings.service}
+                self._log.info("serving certificate reported", **which, **value)
+        elif there is None or there.ends_at != own.ends_at:
             return
-        said = {ANNOTATION: annotation(own)}
-        metadata = {"resourceVersion": seen["metadata"]["resourceVersion"], "annotations": said}
-        resource, name = CONFIGURATIONS[path], self._settings.service
-        await self._kube.patch(resource, name, {"metadata": metadata}, PatchKind.MERGE)
-        self._stood[path] = Stood(own, now)
-        self._log.info("serving certificate told", configuration=resource.plural, name=name, **said)
+        self._stood[path] = (own, now)
+
+    async def _patch(self, path: str, seen: Object, metadata: Object, **fields: object) -> bool:
+        """Where it is still as it was seen. Conflict. False: not ours to change, as the certificates are not."""
+        patch = {"metadata": {"resourceVersion": seen["metadata"]["resourceVersion"], **metadata}, **fields}
+        try:
+            await self._kube.patch(CONFIGURATIONS[path], self._settings.service, patch, PatchKind.MERGE)
+        except Forbidden:
+            if self._settings.certificate_directory is None:
+                raise
+            self._may_patch = False
+        return self._may_patch
 
     async def _unreached(self, seen: Object) -> str:
         """Why we do not answer as this configuration would have it; empty when we do."""
@@ -141,16 +146,6 @@ class Registrar:
                 return trouble
         return ""
 
-    def _wanted(self, path: str, authorities: bytes | None) -> WebhookRegistration:
-        return WebhookRegistration(
-            self._settings.service,
-            self._settings.namespace,
-            path,
-            self._settings.url,
-            None if authorities is None else base64.b64encode(authorities).decode(),
-            FailurePolicy(self._settings.failure_policy),
-        )
-
 
 def _named_by_all(configuration: Object) -> frozenset[str]:
     named = []
@@ -158,5 +153,5 @@ def _named_by_all(configuration: Object) -> frozenset[str]:
         try:
             named.append(fingerprints(base64.b64decode(bundle)))
         except ValueError:
-            named.append(frozenset())
+            return frozenset()
     return frozenset.intersection(*named) if named else frozenset()

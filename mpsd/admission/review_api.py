@@ -7,42 +7,28 @@ looked up, and not for long.
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cache, partial
 from typing import TypeVar
 
 import msgspec
 from aiohttp import web
-from prometheus_client import Gauge
 
 from mpsd.admission.registration import NAMESPACES
-from mpsd.admission.rules.review import (
-    AdmissionAnswer,
-    AdmissionContext,
-    MalformedReview,
-    Review,
-    ReviewNeeds,
-    mutate,
-    needed_to_mutate,
-    needed_to_validate,
-    read_review,
-    validate,
-)
+from mpsd.admission.rules import review as rules
+from mpsd.admission.rules.review import AdmissionAnswer, AdmissionContext, MalformedReview, Review, ReviewNeeds
 from mpsd.model import metrics as names
-from mpsd.platform.kube import Kube, KubeError, NotFound, Resource
+from mpsd.platform.kube import Kube, KubeError, NotFound, Object, Resource
 from mpsd.platform.limits_files import Limits
-from mpsd.platform.listener import BodyRefused, json_answer, read_body
+from mpsd.platform.listener import BodyRefused, json_answer, read_json
 from mpsd.platform.server_metrics import ServerMetrics
 
 _ANSWERED, _UNKNOWN = "answered", "unknown"
 
 
 class Lookup(StrEnum):
-    """What is asked of the Kubernetes API."""
-
     NAMESPACE = "namespace"
     CONFIG_MAP = "config map"
 
@@ -52,14 +38,13 @@ class WebhookMetrics(ServerMetrics):
 
     def __init__(self) -> None:
         super().__init__()
-        self._reviews = self.counter(names.ADMISSION_REVIEWS)
-        self._findings = self.counter(names.ADMISSION_FINDINGS)
-        self._refused = self.counter(names.ADMISSION_REFUSED)
-        self._seconds = self.histogram(names.ADMISSION_SECONDS)
         # Finding a metric by its labels costs more than counting; there are few labels, so each is found once.
-        self._reviews_of = cache(self._reviews.labels)
-        self._seconds_of = cache(self._seconds.labels)
-        self._findings_of = cache(self._findings.labels)
+        self._reviews_of = cache(self.counter(names.ADMISSION_REVIEWS).labels)
+        self._seconds_of = cache(self.histogram(names.ADMISSION_SECONDS).labels)
+        self._findings_of = cache(self.counter(names.ADMISSION_FINDINGS).labels)
+        self._refused = self.counter(names.ADMISSION_REFUSED)
+        # Made when it is first set: a webhook that registers nowhere does not report it, which is no alarm.
+        self._registered = cache(partial(self.gauge, names.ADMISSION_REGISTERED))
         self._lookups = self.counter(names.ADMISSION_LOOKUPS)
         for what in Lookup:
             for outcome in (_ANSWERED, _UNKNOWN):  # from the beginning, so that the first one is seen as an increase
@@ -78,13 +63,8 @@ class WebhookMetrics(ServerMetrics):
         """found: whether the API answered, were it only that there is no such object."""
         self._lookups.labels(what.value, _ANSWERED if found else _UNKNOWN).inc()
 
-    @cached_property
-    def _registered(self) -> Gauge:
-        """Made when it is first set: a webhook that registers nowhere does not report it, which is no alarm."""
-        return self.gauge(names.ADMISSION_REGISTERED)
-
     def registered(self, *, well: bool) -> None:
-        self._registered.set(well)
+        self._registered().set(well)
 
 
 def _verdict(answer: AdmissionAnswer) -> str:
@@ -105,14 +85,7 @@ _STALE_S = 600.0  # labels this old are better than none while the API is away
 _MOST_NAMESPACES = 4096
 _MOST_CONFIG_MAPS = 32  # of one object; what is beyond is unknown
 
-Name = tuple[str, str]  # namespace, name
 Labels = Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _KnownNamespace:
-    labels: Labels
-    at: float
 
 
 class Lookups:
@@ -121,34 +94,30 @@ class Lookups:
     def __init__(self, kube: Kube | None, metrics: WebhookMetrics) -> None:
         self._kube = kube
         self._metrics = metrics
-        self._known: OrderedDict[str, _KnownNamespace] = OrderedDict()
+        self._known: OrderedDict[str, tuple[Labels, float]] = OrderedDict()  # by namespace, with when it was asked
         self._under_way: dict[str, asyncio.Task[Labels | None]] = {}
 
     async def namespace_labels(self, name: str) -> Labels | None:
         """None where they are not known. At once where they were asked for a moment ago."""
-        known = self._known.get(name)
+        labels, at = self._known.get(name, (None, 0.0))
         now = time.monotonic()
-        if known and now - known.at < _FRESH_S:
-            return known.labels
+        if labels is not None and now - at < _FRESH_S:
+            return labels
         if self._kube is None or not name:
             return None
         task = self._under_way.get(name)
         if task is None:  # many pods of one Job ask at once; one question is enough
             task = self._under_way[name] = asyncio.create_task(self._ask_labels(self._kube, name))
             task.add_done_callback(lambda _task: self._under_way.pop(name, None))
-        labels = await asyncio.shield(task)
-        if labels is None and known and now - known.at < _STALE_S:
-            return known.labels
-        return labels
+        found = await asyncio.shield(task)
+        return labels if found is None and now - at < _STALE_S else found
 
-    async def config_map_keys(self, names: Iterable[Name]) -> dict[Name, frozenset[str]]:
+    async def config_map_keys(self, namespace: str, names: Sequence[str]) -> dict[str, frozenset[str]]:
         """The keys of those that are known; one that does not exist is not."""
-        if self._kube is None:
+        if self._kube is None or not names:
             return {}
-        wanted = list(dict.fromkeys(names))[:_MOST_CONFIG_MAPS]
-        tasks = {name: asyncio.create_task(self._ask_keys(self._kube, *name)) for name in wanted}
-        if not tasks:
-            return {}
+        wanted = names[:_MOST_CONFIG_MAPS]
+        tasks = {name: asyncio.create_task(self._ask_keys(self._kube, namespace, name)) for name in wanted}
         _done, late = await asyncio.wait(tasks.values(), timeout=LONGEST_S)
         for task in late:
             task.cancel()
@@ -156,27 +125,29 @@ class Lookups:
         return {name: keys for name, keys in answers.items() if keys is not None}
 
     async def _ask_labels(self, kube: Kube, name: str) -> Labels | None:
-        try:
-            found = await kube.get(NAMESPACES, name, deadline_s=LONGEST_S)
-        except KubeError as error:
-            self._metrics.looked_up(Lookup.NAMESPACE, found=isinstance(error, NotFound))
+        found = await self._asked(Lookup.NAMESPACE, kube.get(NAMESPACES, name, deadline_s=LONGEST_S))
+        if found is None:
             return None
-        self._metrics.looked_up(Lookup.NAMESPACE, found=True)
         labels: Labels = (found.get("metadata") or {}).get("labels") or {}
-        self._known[name] = _KnownNamespace(labels, time.monotonic())
+        self._known[name] = (labels, time.monotonic())
         self._known.move_to_end(name)
         while len(self._known) > _MOST_NAMESPACES:
             self._known.popitem(last=False)
         return labels
 
     async def _ask_keys(self, kube: Kube, namespace: str, name: str) -> frozenset[str] | None:
+        found = await self._asked(Lookup.CONFIG_MAP, kube.get(CONFIG_MAPS, name, namespace, deadline_s=LONGEST_S))
+        return None if found is None else frozenset((*(found.get("data") or ()), *(found.get("binaryData") or ())))
+
+    async def _asked(self, what: Lookup, question: Awaitable[Object]) -> Object | None:
+        """None where the API does not answer, or has no such object."""
         try:
-            found = await kube.get(CONFIG_MAPS, name, namespace, deadline_s=LONGEST_S)
+            found = await question
         except KubeError as error:
-            self._metrics.looked_up(Lookup.CONFIG_MAP, found=isinstance(error, NotFound))
+            self._metrics.looked_up(what, found=isinstance(error, NotFound))
             return None
-        self._metrics.looked_up(Lookup.CONFIG_MAP, found=True)
-        return frozenset({**(found.get("data") or {}), **(found.get("binaryData") or {})})
+        self._metrics.looked_up(what, found=True)
+        return found
 
 
 # -- one review ----------------------------------------------------------------------------------------------------
@@ -184,29 +155,7 @@ class Lookups:
 LONGEST_BODY = 3 * 1024**2  # the API server's own limit on a request
 _BODY_S = 3.0  # an API server waits 5 s for all of it
 _LARGE_BODY = 128 * 1024  # of this size a review takes 0.2 s at the very worst; of 3 MiB, half a second
-_NOTHING_SEEN = AdmissionContext()
 Decided = TypeVar("Decided")
-
-
-@dataclass(frozen=True, slots=True)
-class _Webhook:
-    """One of the two webhooks. name: as its path and its metrics have it."""
-
-    name: str
-    needed: Callable[[Review, Limits], ReviewNeeds]
-    answer: Callable[[Review, Limits, AdmissionContext], AdmissionAnswer]
-
-
-_VALIDATE = _Webhook(
-    "validate",
-    lambda review, limits: needed_to_validate(review, limits.policy, limits.facts),
-    lambda review, limits, seen: validate(review, limits.policy, limits.facts, seen),
-)
-_MUTATE = _Webhook(
-    "mutate",
-    lambda review, limits: needed_to_mutate(review, limits.policy),
-    lambda review, limits, seen: mutate(review, limits.policy, seen),
-)
 
 
 class ReviewApi:
@@ -217,39 +166,44 @@ class ReviewApi:
         self._lookups = lookups
         self._metrics = metrics
         self._aside = ThreadPoolExecutor(1, "large-reviews")  # one, so that large ones wait for each other
+        self.validate, self.mutate = partial(self._respond, "validate"), partial(self._respond, "mutate")
 
-    async def validate(self, request: web.Request) -> web.Response:
-        return await self._respond(_VALIDATE, request)
-
-    async def mutate(self, request: web.Request) -> web.Response:
-        return await self._respond(_MUTATE, request)
-
-    async def _respond(self, webhook: _Webhook, request: web.Request) -> web.Response:
-        """200 with the answer; 4xx with the reason for what is no review."""
-        began = time.perf_counter()
+    async def _respond(self, webhook: str, request: web.Request) -> web.Response:
+        """200 with the answer; 4xx with the reason for what is no review. webhook: as in its path and its metrics."""
+        began, status = time.perf_counter(), 400
         try:
-            body = await read_body(request, "application/json", LONGEST_BODY, _BODY_S)
+            body = await read_json(request, _BODY_S)
             answer = await self._answer(webhook, body)
         except BodyRefused as refused:
-            return self._refuse(webhook, refused.status, str(refused))
+            status, reason = refused.status, str(refused)
         except MalformedReview as error:
-            return self._refuse(webhook, 400, str(error))
+            reason = str(error)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return self._refuse(webhook, 400, f"the body is not JSON: {error}")
+            reason = f"the body is not JSON: {error}"
         except RecursionError:
-            return self._refuse(webhook, 400, "the body is nested too deeply")
-        self._metrics.reviewed(webhook.name, answer, time.perf_counter() - began)
-        return json_answer(answer.record())
+            reason = "the body is nested too deeply"
+        else:
+            self._metrics.reviewed(webhook, answer, time.perf_counter() - began)
+            return json_answer(answer.record())
+        self._metrics.refused(webhook, status)
+        return web.Response(status=status, text=f"{reason}\n")
 
-    async def _answer(self, webhook: _Webhook, body: bytes) -> AdmissionAnswer:
-        limits = self._limits()
-        review, needs = await self._think(body, lambda: self._read(webhook, body, limits))
+    async def _answer(self, webhook: str, body: bytes) -> AdmissionAnswer:
+        policy, facts = (limits := self._limits()).policy, limits.facts
+        validates = webhook == "validate"
+
+        def read() -> tuple[Review, ReviewNeeds]:
+            review = rules.read_review(msgspec.json.decode(body))
+            if validates:
+                return review, rules.needed_to_validate(review, policy, facts)
+            return review, rules.needed_to_mutate(review, policy)
+
+        review, needs = await self._think(body, read)
         seen = await self._look_up(needs)
-        return await self._think(body, lambda: webhook.answer(review, limits, seen))
-
-    def _read(self, webhook: _Webhook, body: bytes, limits: Limits) -> tuple[Review, ReviewNeeds]:
-        review = read_review(msgspec.json.decode(body))
-        return review, webhook.needed(review, limits)
+        return await self._think(
+            body,
+            lambda: rules.validate(review, policy, facts, seen) if validates else rules.mutate(review, policy, seen),
+        )
 
     async def _think(self, body: bytes, decide: Callable[[], Decided]) -> Decided:
         """Decides at once, or beside the loop where that may take long and small reviews would wait for it."""
@@ -258,16 +212,10 @@ class ReviewApi:
         return await asyncio.get_running_loop().run_in_executor(self._aside, decide)
 
     async def _look_up(self, needs: ReviewNeeds) -> AdmissionContext:
-        """Everything at once; nothing for an object that needs nothing."""
-        if not needs.namespace and not needs.config_maps:
-            return _NOTHING_SEEN
         if not needs.config_maps:  # the labels are known most of the time, and then nothing is waited for
             return AdmissionContext(await self._lookups.namespace_labels(needs.namespace))
         labels, config_maps = await asyncio.gather(
-            self._lookups.namespace_labels(needs.namespace), self._lookups.config_map_keys(needs.config_maps)
+            self._lookups.namespace_labels(needs.namespace),
+            self._lookups.config_map_keys(needs.namespace, needs.config_maps),
         )
         return AdmissionContext(labels, config_maps)
-
-    def _refuse(self, webhook: _Webhook, status: int, reason: str) -> web.Response:
-        self._metrics.refused(webhook.name, status)
-        return web.Response(status=status, text=f"{reason}\n")

@@ -6,24 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mpsd.admission.rules.registration import FailurePolicy
+from mpsd.admission.rules.configurations import FailurePolicy
 from mpsd.model.names import NAMESPACE
 from mpsd.model.problem import Problem
+from mpsd.platform import settings
 from mpsd.platform.rules.certificates import Lives
-from mpsd.platform.settings import (
-    KUBECONFIG,
-    LIMITS_DIRECTORY,
-    LOG_FORMAT,
-    Setting,
-    address,
-    name,
-    path,
-    port,
-    read_settings,
-    refuse,
-    seconds,
-    url,
-)
+from mpsd.platform.settings import KUBECONFIG, LIMITS_DIRECTORY, LOG_FORMAT, Setting, address, name, path, port, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,52 +64,39 @@ def _failure_policy(text: str) -> FailurePolicy:
 
 # MPSD_HTTPS_PORT and not MPSD_PORT: a Service named `mpsd` puts MPSD_PORT=tcp://… into every pod of its namespace.
 WEBHOOK_SETTINGS = {
-    "port": Setting("--port", "MPSD_HTTPS_PORT", "9443", port, "PORT", "Reviews, over TLS"),
-    "metrics_port": Setting(
-        "--metrics-port", "MPSD_METRICS_PORT", "9444", port, "PORT", "Probes and metrics, without TLS"
-    ),
-    "address": Setting("--address", "MPSD_ADDRESS", "0.0.0.0", address, "IP", "Where to listen"),  # noqa: S104
+    "port": Setting("--port", "PORT", "Reviews, over TLS", port, "9443", other_variable="MPSD_HTTPS_PORT"),
+    "metrics_port": Setting("--metrics-port", "PORT", "Probes and metrics, without TLS", port, "9444"),
+    "address": Setting("--address", "IP", "The address to listen on", address, "0.0.0.0"),  # noqa: S104
     "limits_directory": LIMITS_DIRECTORY,
-    "namespace": Setting(
-        "--namespace", "MPSD_NAMESPACE", NAMESPACE, name, "NAME", "Where the Service and the Secret are"
-    ),
-    "service": Setting(
-        "--service", "MPSD_SERVICE", "mpsd-webhook", name, "NAME", "The name of the Service and of both configurations"
-    ),
+    "namespace": Setting("--namespace", "NAME", "The namespace of the Service and the Secret", name, NAMESPACE),
+    "service": Setting("--service", "NAME", "The name of the Service and of both configurations", name, "mpsd-webhook"),
     "kubeconfig": KUBECONFIG,
     "certificate_directory": Setting(
-        "--cert-dir", "MPSD_CERT_DIR", "", path, "DIR", "tls.crt and tls.key, as cert-manager has them mounted"
+        "--cert-dir", "DIR", "tls.crt and tls.key, as cert-manager has them mounted", path
     ),
-    "url": Setting("--url", "MPSD_URL", "", url, "URL", "Be registered by this address instead of the Service"),
+    "url": Setting("--url", "URL", "Register this address instead of the Service", settings.url),
     "failure_policy": Setting(
         "--failure-policy",
-        "MPSD_FAILURE_POLICY",
-        FailurePolicy.FAIL.value,
-        _failure_policy,
         "POLICY",
         "What API servers do while no replica answers: Fail or Ignore",
+        _failure_policy,
+        FailurePolicy.FAIL.value,
     ),
-    "authority_life": Setting(
-        "--authority-life", "MPSD_AUTHORITY_LIFE", "3650d", seconds, "TIME", "How long a CA lasts"
-    ),
-    "serving_life": Setting(
-        "--serving-life", "MPSD_SERVING_LIFE", "30d", seconds, "TIME", "How long a serving certificate lasts"
-    ),
-    "settle": Setting(
-        "--settle", "MPSD_SETTLE", "60s", seconds, "TIME", "Delay between publishing a new CA and using it"
-    ),
-    "drain": Setting("--drain", "MPSD_DRAIN", "10s", seconds, "TIME", "How long to serve on after SIGTERM"),
+    "authority_life": Setting("--authority-life", "TIME", "How long a CA is valid", seconds, "3650d"),
+    "serving_life": Setting("--serving-life", "TIME", "How long a serving certificate is valid", seconds, "30d"),
+    "settle": Setting("--settle", "TIME", "Delay between publishing a new CA and using it", seconds, "60s"),
+    "drain": Setting("--drain", "TIME", "How long to serve on after SIGTERM", seconds, "10s"),
     "log_format": LOG_FORMAT,
 }
 
 
 def webhook_settings(flags: Mapping[str, str | None], environment: Mapping[str, str] = os.environ) -> WebhookSettings:
     """flags: by the names of WEBHOOK_SETTINGS, None where not given. InvalidInput with every problem."""
-    read = read_settings(WEBHOOK_SETTINGS, flags, environment)
+    read = settings.read_settings(WEBHOOK_SETTINGS, flags, environment)
     lives = Lives(read.pop("authority_life"), read.pop("serving_life"), read.pop("settle"))
     uses_api = bool(read["kubeconfig"] or environment.get("KUBERNETES_SERVICE_HOST"))
     chosen = WebhookSettings(drain_s=read.pop("drain"), lives=lives, uses_api=uses_api, **read)
-    refuse(_contradictions(chosen))
+    settings.refuse(_contradictions(chosen))
     return chosen
 
 

@@ -7,22 +7,13 @@ import asyncio
 import ssl
 import time
 from collections.abc import Mapping
-from typing import Any
-
-from aiohttp import web
 
 from mpsd.admission.certificates import SecretCertificates
 from mpsd.admission.registration import Registrar, RegistrationOutcome
 from mpsd.admission.review_api import LONGEST_BODY, Lookups, ReviewApi, WebhookMetrics
 from mpsd.admission.settings import WebhookSettings
 from mpsd.platform import event_loop
-from mpsd.platform.certificates import (
-    Certificates,
-    CertificateSource,
-    FolderCertificates,
-    UnusableCertificate,
-    load_into,
-)
+from mpsd.platform.certificates import Certificates, FolderCertificates, UnusableCertificate, load_into
 from mpsd.platform.kube import Kube, KubeError
 from mpsd.platform.limits_files import Limits, LimitsFiles, watch_limits
 from mpsd.platform.listener import (
@@ -30,12 +21,12 @@ from mpsd.platform.listener import (
     Listener,
     ListenerSettings,
     Shutdown,
-    TcpAddress,
+    health_routes,
     tls_context,
     trouble_reaching,
 )
 from mpsd.platform.logs import logger
-from mpsd.platform.server_metrics import CONTENT_TYPE
+from mpsd.platform.settings import ListenAddress
 
 _LOOK_S = 10.0
 _FIRST_RETRY_S = 0.5
@@ -53,67 +44,48 @@ class WebhookRole:
         self._reviews = ReviewApi(
             lambda: Limits(files.policy, files.facts), Lookups(kube, self._metrics), self._metrics
         )
-        self._context: ssl.SSLContext = tls_context()
+        self._context = tls_context()
         self.server = self._listener(self.routes(), settings.port, self._context)
         self.plain_server = self._listener(self._public_routes(), settings.metrics_port, None)
         self._registrar = Registrar(kube, settings, self._reach) if kube else None
-        self._source = self._certificate_source(kube)
+        self._source: FolderCertificates | SecretCertificates
+        if settings.certificate_directory:
+            self._source = FolderCertificates(settings.certificate_directory)
+        else:
+            assert kube, "settings without an API server name a folder"
+            assert self._registrar, "whoever has an API server has a registrar"
+            self._source = SecretCertificates(kube, settings, self._registrar.trusted)
         self._served: Certificates | None = None  # None until the first certificate is there
-        self._registered = False
+        self.is_registered = False  # whether both configurations, as last seen, name this webhook as they must
         self._said: tuple[str, ...] | None = None  # the troubles that were said last; None before the first look
         self._log = logger(role="webhook")
         self._shutdown = Shutdown(settings.drain_s, self._log)
+        self.hurry = self._shutdown.hurry  # ends the drain that is under way
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serves until `stop`, then drains. PortTaken where it cannot listen."""
+        """Serves until `stop`, then drains. CannotListen where it cannot listen."""
         await self.plain_server.start()
-        loops: list[asyncio.Task[Any]] = [
-            asyncio.create_task(self._keep_certificates()),
-            asyncio.create_task(watch_limits(self._files, self._log, self._note_limits)),
-            asyncio.create_task(stop.wait()),
-        ]
+        limits = watch_limits(self._files, self._log, lambda: self._metrics.limits(wrong=self._files.wrong is not None))
+        loops = (self._keep_certificates(), limits, stop.wait())
+        tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
         try:
-            await event_loop.until_one_ends(loops)  # a loop ends only by what it cannot go on after
+            await event_loop.until_one_ends(tasks)  # a loop ends only by what it cannot go on after
             await self._shutdown.drain(self.server.ask_to_go)
         finally:
-            for task in loops:
+            for task in tasks:
                 task.cancel()
             await self.server.stop()
             await self.plain_server.stop()
 
-    def hurry(self) -> None:
-        """Ends the drain that is under way."""
-        self._shutdown.hurry()
-
-    @property
-    def is_registered(self) -> bool:
-        """Whether both configurations, when last looked at, named this webhook as the settings want it."""
-        return self._registered
-
-    @property
-    def is_ready(self) -> bool:
-        return self._served is not None and not self._shutdown.has_begun
-
     def routes(self) -> Mapping[str, Handler]:
-        """Everything that is served over TLS."""
-        return {
-            "POST /validate": self._reviews.validate,
-            "POST /mutate": self._reviews.mutate,
-            **self._public_routes(),
-        }
+        return {"POST /validate": self._reviews.validate, "POST /mutate": self._reviews.mutate, **self._public_routes()}
 
     def _public_routes(self) -> Mapping[str, Handler]:
-        return {"GET /healthz": self._health, "GET /readyz": self._readiness, "GET /metrics": self._show_metrics}
+        return {**health_routes(self._trouble), "GET /metrics": self._metrics.show}
 
     def _listener(self, routes: Mapping[str, Handler], port: int, context: ssl.SSLContext | None) -> Listener:
-        return Listener(routes, TcpAddress(self._settings.address, port, context), ListenerSettings(LONGEST_BODY))
-
-    def _certificate_source(self, kube: Kube | None) -> CertificateSource:
-        if self._settings.certificate_directory:
-            return FolderCertificates(self._settings.certificate_directory)
-        assert kube, "settings without an API server name a folder"
-        assert self._registrar, "whoever has an API server has a registrar"
-        return SecretCertificates(kube, self._settings, self._registrar.trusted)
+        settings = ListenerSettings(LONGEST_BODY, context=context)
+        return Listener(routes, ListenAddress(self._settings.address, port), settings)
 
     async def _keep_certificates(self) -> None:
         """Looks at the certificates and then at the registration, so that what is registered is what is served."""
@@ -126,8 +98,8 @@ class WebhookRole:
                 continue
             self._say(outcome.troubles)
             if self._registrar:
-                self._registered = outcome.is_settled
-                self._metrics.registered(well=self._registered)
+                self.is_registered = outcome.is_settled
+                self._metrics.registered(well=outcome.is_settled)
             retry_s = min(look_s, retry_s * 2) if outcome.troubles else _FIRST_RETRY_S
             await asyncio.sleep(retry_s if outcome.troubles else look_s)
 
@@ -152,32 +124,19 @@ class WebhookRole:
         self._log.info("serving", port=self.server.port, certificate_ends=round(found.expiries["serving"]))
 
     def _say(self, troubles: tuple[str, ...]) -> None:
-        """Once when they change, and once when they are over."""
-        if troubles == self._said:
-            return
-        if troubles:
+        if troubles and troubles != self._said:
             self._log.warning("not yet as it must be", reasons=list(troubles))
-        else:
+        elif troubles != self._said:
             self._log.info("all is as it must be", registered=self._registrar is not None)
         self._said = troubles
-
-    def _note_limits(self) -> None:
-        self._metrics.limits(wrong=self._files.wrong is not None)
 
     async def _reach(self, bundle: str) -> str:
         anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
         address = anywhere.get(self._settings.address, self._settings.address)
         return await trouble_reaching(address, self.server.port, self._settings.host_name, bundle, _CHECK_S)
 
-    async def _health(self, _request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
-    async def _readiness(self, _request: web.Request) -> web.Response:
-        """200 while API servers may come."""
-        if self.is_ready:
-            return web.Response(text="ok\n")
-        reason = "going" if self._shutdown.has_begun else "; ".join(self._said or ["no certificate yet"])
-        return web.Response(text=f"{reason}\n", status=503)
-
-    async def _show_metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+    def _trouble(self) -> str:
+        """Why API servers may not come; empty where they may."""
+        if self._shutdown.has_begun:
+            return "going"
+        return "" if self._served else "; ".join(self._said or ["no certificate yet"])

@@ -12,7 +12,7 @@ PLACED = {"mpsd.io/gpu": "GPU-1", "scheduler.framework.gpushare.allocation": "{}
 
 
 def found(thing: object, policy: Policy = POLICY, known: RequestContext = NOBODY) -> tuple[RuleFinding, ...]:
-    return judge(read_object(thing), policy, FACTS, known).found
+    return judge(read_object(thing), policy, FACTS, known)
 
 
 def broken(thing: object, policy: Policy = POLICY, known: RequestContext = NOBODY) -> list[tuple[str, str, str]]:

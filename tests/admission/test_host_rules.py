@@ -4,10 +4,12 @@ import pytest
 
 from mpsd.admission.rules.host import inside as host_inside
 from mpsd.admission.rules.host import reached
+from mpsd.admission.rules.review import AdmissionContext
 from mpsd.admission.rules.rule import RequestContext
-from mpsd.model.policy import HostIPC
-from tests.admission.cases import broken, in_kind, with_volume
-from tests.model.manifests import MEMORY, container, inside, pod, with_admission
+from mpsd.model.policy import HostIPC, RuleId
+from tests.admission.cases import KINDS, broken, found, in_kind, with_volume
+from tests.admission.reviews import mutated, review_of, rules_refusing, validated
+from tests.model.manifests import MEMORY, Fields, container, inside, pod, with_admission
 
 
 @pytest.mark.parametrize(
@@ -43,12 +45,79 @@ def test_host_pid_is_for_pods_without_a_gpu() -> None:
 def test_who_may_be_root_on_the_host_is_read_as_kubernetes_reads_it(
     of_pod: object, of_container: object, where: str
 ) -> None:
-    asking = container(limits={MEMORY: 7}, securityContext=of_container)
-    thing = pod(asking, container("beside", securityContext={"runAsUser": 0}), securityContext=of_pod)
+    asking = container(limits={MEMORY: 7}, securityContext=of_container or {})
+    thing = pod(asking, container("beside", securityContext={"runAsUser": 1}), securityContext=of_pod)
     expected = [("host-root", f"spec.containers[main].{where}")] if where else []
     assert [one[:2] for one in broken(thing)] == expected
     thing["spec"]["hostUsers"] = False
     assert broken(thing) == []
+
+
+_MAY_BECOME_ROOT = [
+    (None, ["allowPrivilegeEscalation", "capabilities"]),
+    ({"allowPrivilegeEscalation": True}, ["allowPrivilegeEscalation"]),
+    ({"allowPrivilegeEscalation": None}, ["allowPrivilegeEscalation"]),
+    ({"capabilities": None}, ["capabilities"]),
+    ({"capabilities": {"drop": ["MKNOD", "NET_RAW"]}}, ["capabilities"]),
+    ({"capabilities": {"add": ["SETUID"]}}, ["capabilities"]),
+    ({"capabilities": {"add": ["cap_setuid"]}}, ["capabilities"]),
+    ({"capabilities": {"add": ["NET_BIND_SERVICE", "IPC_LOCK"]}}, []),
+    ({"runAsUser": 0}, ["runAsUser"]),
+]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "sidecars"])
+@pytest.mark.parametrize(("security", "places"), _MAY_BECOME_ROOT)
+def test_no_container_of_a_gpu_pod_may_become_root_also_one_without_a_gpu(
+    kind: str, security: Fields | None, places: list[str]
+) -> None:
+    fields: Fields = {"securityContext": security}
+    if kind == "sidecars":
+        kind, fields = "initContainers", {**fields, "restartPolicy": "Always"}
+    thing = in_kind(kind, **fields)
+    expected = [("host-root", f"spec.{kind}[x].securityContext.{place}") for place in places]
+    assert [one[:2] for one in broken(thing)] == expected
+    thing["spec"]["hostUsers"] = False
+    assert broken(thing) == []
+    assert broken(in_kind(kind, asks=False, **fields)) == [], "a pod without a GPU has no socket"
+
+
+def test_containers_of_a_gpu_pod_do_not_share_their_processes() -> None:
+    shared = pod(container(limits={MEMORY: 7}), shareProcessNamespace=True)
+    assert broken(shared) == [("host-root", "spec.shareProcessNamespace", "true")]
+    assert broken(pod(container(limits={MEMORY: 7}), shareProcessNamespace=True, hostUsers=False)) == []
+    assert broken(pod(container(limits={MEMORY: 7}), shareProcessNamespace=False)) == []
+    assert broken(pod(container(), shareProcessNamespace=True)) == []
+
+
+def test_an_ephemeral_container_as_root_is_refused_by_its_subresource() -> None:
+    before = pod(container(limits={MEMORY: 7}), nodeName="node-1")
+    debugger = container("debug", securityContext={"runAsUser": 0})
+    now = before | {"spec": before["spec"] | {"ephemeralContainers": [debugger]}}
+    review = review_of(now, old=before, subResource="ephemeralcontainers")
+    strict = AdmissionContext({"mpsd.io/enforce": "all"})
+    answer = validated(review, seen=strict)
+    assert rules_refusing(answer) == ["host-root"]
+    assert "spec.ephemeralContainers[debug].securityContext.runAsUser" in answer.message
+
+
+def test_a_pod_with_its_own_users_is_the_remedy_only_where_kubernetes_takes_it() -> None:
+    root = pod(container(limits={MEMORY: 7}, securityContext=None), securityContext=None)
+    (with_host_ipc,) = found(root)
+    (without,) = found(root | {"spec": {**root["spec"], "hostIPC": False}}, with_admission(host_ipc=HostIPC.OFF))
+    assert "hostUsers" not in with_host_ipc.problem.remedy
+    assert without.problem.remedy.endswith("in every container, or hostUsers: false on the pod")
+    assert all("allowPrivilegeEscalation: false" in one.problem.remedy for one in (with_host_ipc, without))
+
+
+@pytest.mark.parametrize("mode", [HostIPC.REQUIRE, HostIPC.INJECT])
+def test_host_ipc_is_not_added_to_a_pod_with_its_own_users(mode: HostIPC) -> None:
+    policy, thing = with_admission(host_ipc=mode), pod(container(limits={MEMORY: 7}), hostIPC=None, hostUsers=False)
+    (one,) = found(thing, policy)
+    assert one.rule == RuleId.HOST_IPC_MISSING
+    assert "Kubernetes forbids it together with hostUsers: false" in one.problem.message
+    assert mutated(review_of(thing), policy).patch == ()
+    assert found(thing, with_admission(host_ipc=HostIPC.OFF)) == ()
 
 
 @pytest.mark.parametrize("asks", [True, False])
@@ -58,6 +127,8 @@ def test_who_may_be_root_on_the_host_is_read_as_kubernetes_reads_it(
         *("/", "//", "/.", "/dev", "/dev/", "/dev/.//", "/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-caps/x"),
         *("/dev/char/195:0", "/proc", "/proc/1/root", "/proc/1/root/dev/nvidia0", "/proc/self/cwd"),
         *("/run", "/var", "/var/run", "/var/run/docker.sock", "/run/containerd/containerd.sock", "/run/crio"),
+        *("/sys", "/sys/fs/cgroup", "/run/systemd/private", "/run/dbus", "/var/lib/kubelet/pods/x", "/run/k0s"),
+        *("/var/snap/microk8s/common", "/etc/cron.d", "/etc/crontab"),
         *("/var/lib", "/var/lib/kubelet", "/var/lib/kubelet/device-plugins/kubelet.sock", "/etc", "/etc/cdi"),
         *("/srv/..", "/srv/../dev", "/var/lock/../mpsd", "/a/b/../../c", "..", "dev/nvidia0", ""),
     ],
@@ -79,6 +150,52 @@ def test_other_paths_of_the_host_are_left_alone(path: str, asks: bool) -> None:
 @pytest.mark.parametrize("path", ["/run/mpsd", "/var/run//mpsd/", "/run/mpsd/gpu0/pipe", "/run/./mpsd/gpu0/client"])
 def test_mpsds_own_files_are_nobody_elses(path: str, asks: bool) -> None:
     assert [rule for rule, _, _ in broken(with_volume(path, asks))] == ["mpsd-files"]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+@pytest.mark.parametrize(
+    ("path", "mount", "key"),
+    [
+        ("/run", {"subPath": "mpsd"}, "subPath"),
+        ("/run", {"subPath": "mpsd/gpu0/client"}, "subPath"),
+        ("/", {"subPath": "var/run/./mpsd"}, "subPath"),
+        ("/", {"subPathExpr": "$(A)"}, "subPathExpr"),
+        ("/run", {"subPathExpr": "mpsd"}, "subPathExpr"),
+        ("/run", {"subPath": "mpsd2"}, ""),
+        ("/run", {"subPath": "lock"}, ""),
+        ("/run", {}, ""),
+        ("/data", {"subPath": "run/mpsd"}, ""),
+        ("/data", {"subPathExpr": "$(A)"}, ""),
+    ],
+)
+def test_a_part_of_a_volume_does_not_lead_to_mpsds_own_files(path: str, mount: Fields, key: str, asks: bool) -> None:
+    thing = with_volume(path, asks)
+    thing["spec"]["initContainers"] = [container("x", volumeMounts=[{"name": "data", "mountPath": "/x", **mount}])]
+    thing["spec"]["containers"][0]["volumeMounts"] = [{"name": "other", "mountPath": "/y", "subPath": "mpsd"}]
+    places = [where for rule, where, _ in broken(thing) if rule == "mpsd-files"]
+    assert places == ([f"spec.initContainers[x].volumeMounts[0].{key}"] if key else [])
+
+
+@pytest.mark.parametrize("asks", [True, False])
+@pytest.mark.parametrize(
+    ("allowed", "path", "is_found"),
+    [
+        (None, "/data", False),
+        ((), "/data", True),
+        (("/data",), "/data/a", False),
+        (("/data",), "/", True),
+        (("/data",), "/database", True),
+        (("/data",), "/data/../etc", True),
+        (("/dev",), "/dev/nvidia0", True),
+    ],
+)
+def test_a_list_of_host_paths_allows_no_others_and_no_blocked_ones(
+    allowed: tuple[str, ...] | None, path: str, is_found: bool, asks: bool
+) -> None:
+    rule = "host-path" if asks else "unasked-host-path"
+    assert [one[0] for one in broken(with_volume(path, asks), with_admission(allowed_host_paths=allowed))] == (
+        [rule] if is_found else []
+    )
 
 
 def test_other_volumes_are_left_alone() -> None:

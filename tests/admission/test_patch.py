@@ -76,10 +76,17 @@ def test_a_container_keeps_the_devices_that_a_plugin_gives_it(key: str, resource
     assert (environment(after(thing)) == [VOID]) is is_void
 
 
-def test_a_container_keeps_the_devices_of_its_resource_claims() -> None:
+def test_a_resource_claim_that_may_be_empty_spares_no_container() -> None:
+    """What a claim gives comes by CDI, whatever the variable says."""
     thing = pod(container("a", resources={"claims": [{"name": "gpu"}]}), container("b"), resourceClaims=[{"name": "x"}])
-    assert environment(after(thing), position=0) is None
-    assert environment(after(thing), position=1) == [VOID]
+    assert environment(after(thing), position=0) == environment(after(thing), position=1) == [VOID]
+
+
+def test_a_container_keeps_the_devices_of_a_device_class_that_the_policy_names() -> None:
+    name = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
+    thing = pod(container("a", resources={"limits": {name: 1}}))
+    assert mutated(review_of(thing)).patch
+    assert mutated(review_of(thing), with_admission(visible_devices_kept_for=(name,))).patch == ()
 
 
 def test_new_ephemeral_containers_are_changed_and_nothing_else() -> None:

@@ -102,7 +102,7 @@ def test_an_object_of_too_many_fields_is_refused_in_one_sentence(thing: Fields) 
 
 def test_every_container_of_a_large_pod_is_judged() -> None:
     hidden = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
-    many = [container(f"c{number}", {MEMORY: 1}, env=[hidden]) for number in range(2000)]
+    many = [container(f"c{number}", {MEMORY: 1}, env=[hidden], securityContext=None) for number in range(2000)]
     found = judge(pod(*many)).problems
     assert rules(found).count("environment-blocked") == 2000
 
@@ -169,10 +169,36 @@ def test_blocked_environment_is_refused_in_every_kind_of_container(
 
 
 @pytest.mark.parametrize(
-    "name", ["CUDA_MPS", "cuda_mps_pipe_directory", "EGPU_X", "MY_EGPU", "NVIDIA_DRIVER_CAPABILITIES"]
+    "name", ["CUDA_MPS", "cuda_mps_pipe_directory", "EGPU_X", "MY_EGPU", "NVIDIA_DRIVER_CAPABILITIES_X"]
 )
 def test_other_environment_is_the_pods_own(name: str) -> None:
     assert judge(gpu_pod("containers", env=[{"name": name, "value": "x"}])).admitted
+
+
+@pytest.mark.parametrize("value", ["compute,utility", "utility", "compute", ""])
+def test_a_pod_may_ask_for_the_libraries_whose_memory_is_counted(value: str) -> None:
+    entry = {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": value}
+    assert judge(gpu_pod("containers", env=[entry])).admitted
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"value": "all"},
+        {"value": "compute,graphics"},
+        {"value": "Compute"},
+        {"valueFrom": {"fieldRef": {"fieldPath": "x"}}},
+    ],
+)
+def test_a_pod_may_ask_for_no_library_whose_memory_is_not_counted(entry: Fields) -> None:
+    (found,) = judge(gpu_pod("initContainers", env=[{"name": "NVIDIA_DRIVER_CAPABILITIES", **entry}])).problems
+    assert found.rule == "environment-blocked"
+    assert found.remedy == "remove it, or write compute,utility"
+
+
+def test_the_container_toolkits_own_memory_limits_are_blocked() -> None:
+    (found,) = judge(gpu_pod("containers", env=[{"name": "NVIDIA_GPU_MEMORY_LIMIT", "value": "1"}])).problems
+    assert found.rule == "environment-blocked"
 
 
 @pytest.mark.parametrize("value", ["void", "none", ""])

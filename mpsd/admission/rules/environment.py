@@ -4,79 +4,86 @@ Names count exactly as they are written, as programs read them. A Secret is neve
 """
 
 from collections.abc import Iterator
+from functools import partial
 
-from mpsd.admission.rules.rule import NO_DEVICES, Rule, RuleInput, RuleScope, rule
-from mpsd.model.client_limits import VISIBLE_DEVICES
+from mpsd.admission.rules.rule import NO_DEVICES, NOT_ASKING, Found, Rule, RuleInput, rule
+from mpsd.model.client_limits import CUDA_CAPABILITIES, NVIDIA_DRIVER_CAPABILITIES, NVIDIA_VISIBLE_DEVICES
 from mpsd.model.names import matching, within_reach
-from mpsd.model.pod import Container, Pod, Variable, VariableSource
+from mpsd.model.pod import Pod, Variable
 from mpsd.model.policy import Policy, RuleId
-from mpsd.model.problem import Problem, shown
+from mpsd.model.problem import shown
 from mpsd.model.request import asks
 
-_REMOVE = "remove it; the node sets what the container needs"
+_UNCOUNTED = (
+    "other libraries than those for CUDA and NVML take GPU memory that MPS does not limit",
+    f"remove it, or write {','.join(CUDA_CAPABILITIES)}",
+)
 _LIST_KEYS = "list the keys you need under env, each with valueFrom"
 
 
 @rule(
     RuleId.ENVIRONMENT_BLOCKED,
-    RuleScope.ASKING,
-    "a variable that the pod sets can lift its limits or select another GPU",
-    _REMOVE,
+    "a pod may not set it, because it could lift limits or select another GPU",
+    "remove it; the node sets what the container needs",
 )
-def _blocked(case: RuleInput) -> Iterator[Problem]:
+def _blocked(case: RuleInput) -> Iterator[Found]:
     """Those of the containers of a pod that requests a GPU, named one by one or as keys of a known ConfigMap."""
     is_blocked = matching(case.policy.admission.blocked_environment)
     for container in case.pod.containers:
         for variable in container.variables:
-            if is_blocked(variable.name) and not _is_harmless(variable, container, case):
-                message = (
-                    "hides the GPU that the container requests"
-                    if _gives_nothing(variable)
-                    else "a pod may not set it, because it could lift limits or select another GPU"
-                )
-                yield Problem(RuleId.ENVIRONMENT_BLOCKED, variable.path, _value(variable), message, _REMOVE)
+            if not is_blocked(variable.name):
+                continue
+            if variable.name == NVIDIA_DRIVER_CAPABILITIES:
+                if not _is_counted(variable):
+                    yield Found(variable.path, _value(variable), *_UNCOUNTED)
+            elif not _gives_nothing(variable):
+                yield Found(variable.path, _value(variable))
+            elif asks(container, case.policy.resources):
+                yield Found(variable.path, _value(variable), "hides the GPU that the container requests")
         for source in container.sources:
-            for key in sorted(_keys(source, case)):
+            for key in sorted(case.context.config_maps.get(source.name, ()) if source.kind == "ConfigMap" else ()):
                 if is_blocked(source.prefix + key):
                     value = f"{source.kind} {shown(source.name)} with the key {shown(key)}"
                     message = f"sets {shown(source.prefix + key)}, which a pod may not set"
-                    remedy = f"remove the key, or {_LIST_KEYS}"
-                    yield Problem(RuleId.ENVIRONMENT_BLOCKED, source.path, value, message, remedy)
+                    yield Found(source.path, value, message, f"remove the key, or {_LIST_KEYS}")
 
 
-@rule(
+def _unseen(case: RuleInput, kind: str) -> Iterator[Found]:
+    for container in case.asking:
+        for source in container.sources:
+            reach = within_reach(source.prefix, case.policy.admission.blocked_environment)
+            if reach and source.kind == kind and source.name not in case.context.config_maps:
+                prefix = f" with the prefix {shown(source.prefix)}" if source.prefix else ""
+                message = f"its keys become variables{prefix} and were not checked; none may be {', '.join(reach)}"
+                yield Found(source.path, f"{source.kind} {shown(source.name)}", message)
+
+
+_secrets = Rule(
     RuleId.ENVIRONMENT_SECRET,
-    RuleScope.ASKING,
     "a Secret can contain such a variable, and mpsd does not read Secrets",
-    "list the keys under env, each with valueFrom",
+    _LIST_KEYS,
+    partial(_unseen, kind="Secret"),
 )
-def _secrets(case: RuleInput) -> Iterator[Problem]:
-    yield from _unseen(case, RuleId.ENVIRONMENT_SECRET, "Secret")
-
-
-@rule(
+_unseen_config_maps = Rule(
     RuleId.ENVIRONMENT_UNSEEN,
-    RuleScope.ASKING,
     "a ConfigMap that does not exist yet or cannot be read can contain such a variable",
-    "create it first, or list the keys under env, each with valueFrom",
+    f"create it first, or {_LIST_KEYS}",
+    partial(_unseen, kind="ConfigMap"),
 )
-def _unseen_config_maps(case: RuleInput) -> Iterator[Problem]:
-    yield from _unseen(case, RuleId.ENVIRONMENT_UNSEEN, "ConfigMap")
 
 
 @rule(
     RuleId.UNASKED_VISIBLE_DEVICES,
-    RuleScope.NOT_ASKING,
     "NVIDIA's runtime gives access to the GPUs in this variable, and mpsd does not account for them",
     "request GPU memory under resources.limits",
+    NOT_ASKING,
 )
-def _visible_devices(case: RuleInput) -> Iterator[Problem]:
+def _visible_devices(case: RuleInput) -> Iterator[Found]:
+    remedy = f"remove it, and request {case.policy.resources.memory} under resources.limits"
     for container in case.pod.containers:
         for variable in container.variables:
-            if variable.name == VISIBLE_DEVICES and not _gives_nothing(variable):
-                message = "gives access to a GPU that the pod does not request"
-                remedy = f"remove it, and request {case.policy.resources.memory} under resources.limits"
-                yield Problem(RuleId.UNASKED_VISIBLE_DEVICES, variable.path, _value(variable), message, remedy)
+            if variable.name == NVIDIA_VISIBLE_DEVICES and not _gives_nothing(variable):
+                yield Found(variable.path, _value(variable), remedy=remedy)
 
 
 ENVIRONMENT_RULES: tuple[Rule, ...] = (_blocked, _secrets, _unseen_config_maps, _visible_devices)
@@ -91,27 +98,13 @@ def config_maps_within_reach(pod: Pod, policy: Policy) -> Iterator[str]:
                 yield source.name
 
 
-def _unseen(case: RuleInput, rule_id: RuleId, kind: str) -> Iterator[Problem]:
-    for container in case.asking:
-        for source in container.sources:
-            reach = within_reach(source.prefix, case.policy.admission.blocked_environment)
-            if reach and source.kind == kind and source.name not in case.context.config_maps:
-                prefix = f" with the prefix {shown(source.prefix)}" if source.prefix else ""
-                message = f"its keys become variables{prefix} and were not checked; none may be {', '.join(reach)}"
-                yield Problem(rule_id, source.path, f"{source.kind} {shown(source.name)}", message, _LIST_KEYS)
-
-
-def _keys(source: VariableSource, case: RuleInput) -> frozenset[str]:
-    known = case.context.config_maps if source.kind == "ConfigMap" else {}
-    return known.get(source.name, frozenset())
-
-
-def _is_harmless(variable: Variable, container: Container, case: RuleInput) -> bool:
-    return _gives_nothing(variable) and not asks(container, case.policy.resources)
-
-
 def _gives_nothing(variable: Variable) -> bool:
-    return variable.name == VISIBLE_DEVICES and variable.value in NO_DEVICES
+    return variable.name == NVIDIA_VISIBLE_DEVICES and variable.value in NO_DEVICES
+
+
+def _is_counted(variable: Variable) -> bool:
+    """Whether the value names no other library than a container with a GPU gets anyway."""
+    return variable.value is not None and {*variable.value.split(",")} <= {"", *CUDA_CAPABILITIES}
 
 
 def _value(variable: Variable) -> str:

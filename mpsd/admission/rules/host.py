@@ -4,192 +4,207 @@ A rule looks at the pod alone. Volumes whose contents the pod does not state (a 
 are out of reach here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from typing import TypeVar
 
-from mpsd.admission.rules.rule import Rule, RuleInput, RuleScope, rule
+from mpsd.admission.rules.rule import EVERY, NOT_ASKING, Found, Rule, RuleInput, rule
 from mpsd.model.fields import at
 from mpsd.model.pod import HostVolume, Pod
 from mpsd.model.policy import HostIPC, RuleId
-from mpsd.model.problem import Problem, shown
+from mpsd.model.problem import shown
 
 _OWN = ("/run/mpsd",)
+_SUB_PATHS = {False: "subPath", True: "subPathExpr"}
 _SECURITY = "securityContext"
+_CHANGES_USER = frozenset({"SETUID", "CAP_SETUID"})
+_FORBIDDEN_TOGETHER = (
+    "MPS clients need it, and Kubernetes forbids it together with hostUsers: false",
+    'remove hostUsers and set spec.hostIPC: true, or, with drivers of 580 and later, set host_ipc: "off" in the policy',
+)
+_RESTRICT = (
+    "set runAsUser or runAsNonRoot: true, allowPrivilegeEscalation: false and capabilities.drop: [ALL] in every "
+    "container"
+)
 
 
 @rule(
     RuleId.HOST_IPC_MISSING,
-    RuleScope.ASKING,
     "with drivers older than 580, MPS clients need the host's IPC namespace",
-    "set hostIPC: true",
+    "set spec.hostIPC: true",
 )
-def _missing_host_ipc(case: RuleInput) -> Iterator[Problem]:
+def _missing_host_ipc(case: RuleInput) -> Iterator[Found]:
     if not case.pod.host_ipc and case.policy.admission.host_ipc is not HostIPC.OFF and not _adds_host_ipc(case):
-        message = "MPS clients need it"
-        yield Problem(RuleId.HOST_IPC_MISSING, _in_spec(case.pod, "hostIPC"), "", message, "set spec.hostIPC: true")
+        if case.pod.host_users:
+            yield Found(_in_spec(case.pod, "hostIPC"), "", "MPS clients need it")
+        else:
+            yield Found(_in_spec(case.pod, "hostIPC"), "", *_FORBIDDEN_TOGETHER)
 
 
-@rule(
-    RuleId.HOST_IPC_ADDED,
-    RuleScope.ASKING,
-    "whoever creates a pod should know that it was changed",
-    "set hostIPC: true",
-)
-def _added_host_ipc(case: RuleInput) -> Iterator[Problem]:
+@rule(RuleId.HOST_IPC_ADDED, "whoever creates a pod should know that it was changed", "set spec.hostIPC: true")
+def added_host_ipc(case: RuleInput) -> Iterator[Found]:
     if not case.pod.host_ipc and _adds_host_ipc(case):
         yield host_ipc_is_added(case.pod)
 
 
-def host_ipc_is_added(pod: Pod) -> Problem:
+def host_ipc_is_added(pod: Pod) -> Found:
     """The warning to whoever creates a pod that is changed."""
-    message, remedy = "hostIPC: true is added when the pod is created", "set spec.hostIPC: true yourself"
-    return Problem(RuleId.HOST_IPC_ADDED, _in_spec(pod, "hostIPC"), "", message, remedy)
+    message = "hostIPC: true is added when the pod is created"
+    return Found(_in_spec(pod, "hostIPC"), "", message, "set spec.hostIPC: true yourself")
 
 
 @rule(
     RuleId.HOST_IPC_UNNEEDED,
-    RuleScope.ASKING,
     "where host_ipc is off, the drivers do not need it, and it shares memory with every other pod that sets it",
-    "remove hostIPC",
+    "remove it",
 )
-def _unneeded_host_ipc(case: RuleInput) -> Iterator[Problem]:
+def _unneeded_host_ipc(case: RuleInput) -> Iterator[Found]:
     if case.pod.host_ipc and case.policy.admission.host_ipc is HostIPC.OFF:
-        message = "shares memory with every pod of the node that sets it, and MPS does not need it here"
-        yield Problem(RuleId.HOST_IPC_UNNEEDED, _in_spec(case.pod, "hostIPC"), "true", message, "remove it")
+        yield Found(_in_spec(case.pod, "hostIPC"), "true")
 
 
 def _adds_host_ipc(case: RuleInput) -> bool:
     """Whether it is still to be added: pods are changed, and the pods of a template are created later."""
     is_late = case.context.is_changed and not case.pod.path
-    return case.policy.admission.host_ipc is HostIPC.INJECT and not is_late
+    return case.policy.admission.host_ipc is HostIPC.INJECT and case.pod.host_users and not is_late
 
 
-@rule(RuleId.PRIVILEGED, RuleScope.ASKING, "a privileged container can use every GPU without limits", "remove it")
-def _privileged(case: RuleInput) -> Iterator[Problem]:
-    message = "a privileged container can use every GPU without limits"
-    yield from _where_privileged(case, RuleId.PRIVILEGED, message, "remove it")
-
-
-@rule(
-    RuleId.UNASKED_PRIVILEGED,
-    RuleScope.NOT_ASKING,
-    "a privileged container can use every GPU of its node, and mpsd does not account for it",
-    "remove it, or run such pods in an exempt namespace",
-)
-def _privileged_unasked(case: RuleInput) -> Iterator[Problem]:
-    message = "a privileged container can use every GPU of its node, which mpsd does not account for"
-    remedy = f"remove it, or request {case.policy.resources.memory} if it needs a GPU"
-    yield from _where_privileged(case, RuleId.UNASKED_PRIVILEGED, message, remedy)
-
-
-def _where_privileged(case: RuleInput, rule_id: RuleId, message: str, remedy: str) -> Iterator[Problem]:
+@rule(RuleId.PRIVILEGED, "a privileged container can use every GPU without limits", "remove it")
+def _privileged(case: RuleInput) -> Iterator[Found]:
+    remedy = "" if case.asking else f"remove it, or request {case.policy.resources.memory} if it needs a GPU"
     for container in case.pod.containers:
         if container.privileged:
-            yield Problem(rule_id, at(container.path, _SECURITY, "privileged"), "true", message, remedy)
+            yield Found(at(container.path, _SECURITY, "privileged"), "true", remedy=remedy)
 
 
-@rule(RuleId.CAPABILITIES, RuleScope.ASKING, "some capabilities are equivalent to privileged", "remove them")
-def _capabilities(case: RuleInput) -> Iterator[Problem]:
+_privileged_unasked = Rule(
+    RuleId.UNASKED_PRIVILEGED,
+    "a privileged container can use every GPU of its node, and mpsd does not account for it",
+    "remove it, or run such pods in an exempt namespace",
+    _privileged.look,
+    NOT_ASKING,
+)
+
+
+@rule(RuleId.CAPABILITIES, "a container with this capability can bypass its limits", "remove it")
+def _capabilities(case: RuleInput) -> Iterator[Found]:
     blocked = frozenset(case.policy.admission.blocked_capabilities)
     for container in case.pod.containers:
         for name in container.capabilities:
             if name.upper().removeprefix("CAP_") in blocked:
-                where = at(container.path, _SECURITY, "capabilities", "add")
-                message = "a container with this capability can bypass its limits"
-                yield Problem(RuleId.CAPABILITIES, where, shown(name), message, "remove it")
+                yield Found(at(container.path, _SECURITY, "capabilities", "add"), shown(name))
 
 
 @rule(
     RuleId.HOST_PID,
-    RuleScope.ASKING,
-    "a pod that sees its neighbours' processes can read and signal them",
-    "remove hostPID; MPS does not need it",
+    "shows the pod its neighbours' processes, and root in it can signal them",
+    "remove it; MPS does not need it",
 )
-def _host_pid(case: RuleInput) -> Iterator[Problem]:
+def _host_pid(case: RuleInput) -> Iterator[Found]:
     if case.pod.host_pid:
-        message = "shows the pod its neighbours' processes, and root in it can signal them"
-        remedy = "remove it; MPS does not need it"
-        yield Problem(RuleId.HOST_PID, _in_spec(case.pod, "hostPID"), "true", message, remedy)
+        yield Found(_in_spec(case.pod, "hostPID"), "true")
 
 
 @rule(
     RuleId.HOST_ROOT,
-    RuleScope.ASKING,
-    "root on the host can end its neighbours' programs through MPS's own socket",
-    "set runAsUser, runAsNonRoot: true, or hostUsers: false",
+    "the container may run as root on the host, which can end its neighbours' programs on a GPU",
+    f"{_RESTRICT}; or, where host_ipc is off, hostUsers: false on the pod",
 )
-def _host_root(case: RuleInput) -> Iterator[Problem]:
-    """Only containers with a GPU get access to MPS, through which root can end its neighbours."""
-    for container in case.asking if case.pod.host_users else ():
+def _host_root(case: RuleInput) -> Iterator[Found]:
+    """Any container of the pod: one that has no GPU itself can be handed the socket by one that has."""
+    if not case.pod.host_users:
+        return
+    is_off = case.policy.admission.host_ipc is HostIPC.OFF  # else hostUsers: false is forbidden
+    otherwise = ", or hostUsers: false on the pod" if is_off else ""
+    if case.pod.shares_processes:
+        message = "each container of the pod can open the MPS socket of the others through /proc"
+        yield Found(_in_spec(case.pod, "shareProcessNamespace"), "true", message, f"remove it{otherwise}")
+    for container in case.pod.containers:
+        security = at(container.path, _SECURITY)
         uid, non_root = container.run_as.uid, container.run_as.non_root
-        if uid == 0 or (uid is None and not non_root):
-            where, value = at(container.path, _SECURITY), ""
-            if uid == 0:
-                where, value = at(where, "runAsUser"), "0"
-            message = "the container may run as root on the host, which can end its neighbours' programs on a GPU"
-            remedy = "set runAsUser, or runAsNonRoot: true, or hostUsers: false on the pod"
-            yield Problem(RuleId.HOST_ROOT, where, value, message, remedy)
+        if uid == 0:
+            yield Found(at(security, "runAsUser"), "0", remedy=_RESTRICT + otherwise)
+            continue
+        if uid is None and not non_root:
+            yield Found(security, "", remedy=_RESTRICT + otherwise)
+            continue
+        if container.may_escalate:
+            message = "a setuid program in the image can make the container root on the host"
+            remedy = f"set allowPrivilegeEscalation: false{otherwise}"
+            yield Found(at(security, "allowPrivilegeEscalation"), "", message, remedy)
+        if not container.drops_all or not _CHANGES_USER.isdisjoint(map(str.upper, container.capabilities)):
+            message = "with the capability SETUID a container can become root on the host"
+            remedy = f"set capabilities.drop: [ALL], and do not add SETUID{otherwise}"
+            yield Found(at(security, "capabilities"), "", message, remedy)
 
 
 @rule(
     RuleId.HOST_PATH,
-    RuleScope.ASKING,
     "device nodes, runtime sockets and device plugins' folders give access to GPUs without limits",
     "mount a narrower path, or use another kind of volume",
 )
-def _host_paths(case: RuleInput) -> Iterator[Problem]:
-    yield from _reaching(case, RuleId.HOST_PATH, "mount a narrower path, or use another kind of volume")
-
-
-@rule(
-    RuleId.UNASKED_HOST_PATH,
-    RuleScope.NOT_ASKING,
-    "device nodes and runtime sockets give access to GPUs that mpsd does not account for",
-    "mount a narrower path, or run such pods in an exempt namespace",
-)
-def _host_paths_unasked(case: RuleInput) -> Iterator[Problem]:
-    yield from _reaching(case, RuleId.UNASKED_HOST_PATH, "mount a narrower path")
-
-
-def _reaching(case: RuleInput, rule_id: RuleId, remedy: str) -> Iterator[Problem]:
+def _host_paths(case: RuleInput) -> Iterator[Found]:
+    blocked, allowed = case.policy.admission.blocked_host_paths, case.policy.admission.allowed_host_paths
     for volume in case.pod.host_volumes:
-        places = reached(volume.host_path, case.policy.admission.blocked_host_paths)
-        if places and not _is_ours(volume):
+        path = volume.host_path
+        if _is_ours(volume):
+            continue
+        if places := reached(path, blocked):
             more = " and other paths" if len(places) > 1 else ""
             message = f"gives access to {places[0]}{more} on the host, and so to GPUs that mpsd does not account for"
-            yield Problem(rule_id, volume.path, shown(volume.host_path), message, remedy)
+            yield Found(volume.path, shown(path), message)
+        elif allowed is not None and (".." in path.split("/") or not inside(path, allowed)):
+            remedy = f"mount {' or '.join(allowed)}, or use" if allowed else "use"
+            message = "only the paths under allowed_host_paths of the policy may be mounted"
+            yield Found(volume.path, shown(path), message, f"{remedy} another kind of volume")
+
+
+_host_paths_unasked = Rule(
+    RuleId.UNASKED_HOST_PATH,
+    "device nodes and runtime sockets give access to GPUs that mpsd does not account for",
+    "mount a narrower path, or run such pods in an exempt namespace",
+    _host_paths.look,
+    NOT_ASKING,
+)
 
 
 @rule(
     RuleId.MPSD_FILES,
-    RuleScope.EVERY,
     "whoever can write mpsd's files can command its daemons",
     "remove the volume; the node mounts what a container needs",
+    EVERY,
 )
-def _mpsd_files(case: RuleInput) -> Iterator[Problem]:
+def _mpsd_files(case: RuleInput) -> Iterator[Found]:
     for volume in case.pod.host_volumes:
         if _is_ours(volume):
-            message = "contains the sockets of mpsd's daemons, and the node mounts what a container needs of them"
-            yield Problem(RuleId.MPSD_FILES, volume.path, shown(volume.host_path), message, "remove the volume")
+            yield Found(volume.path, shown(volume.host_path), "contains the sockets of mpsd's daemons")
+    above = {one.name: one.host_path for one in case.pod.host_volumes if reached(one.host_path, _OWN)}
+    for container in case.pod.containers if above else ():
+        for mount in container.mounts:
+            if mount.sub_path and mount.volume in above:
+                path, key = f"{above[mount.volume]}/{mount.sub_path}", _SUB_PATHS[mount.is_expanded]
+                if mount.is_expanded or inside(path, _OWN):
+                    message = f"leads from {shown(above[mount.volume])} to the sockets of mpsd's daemons"
+                    yield Found(at(mount.entry, key), shown(mount.sub_path), message)
 
 
 @rule(
     RuleId.MOUNT_PATH,
-    RuleScope.EVERY,
     "a volume there hides what the node mounts, or requests a GPU from NVIDIA's runtime",
     "mount it elsewhere",
+    EVERY,
 )
-def _mount_paths(case: RuleInput) -> Iterator[Problem]:
+def _mount_paths(case: RuleInput) -> Iterator[Found]:
     for container in case.pod.containers:
         for mount in container.mounts:
             hidden = inside(mount.inside, case.policy.admission.blocked_mount_paths)
             if hidden:
                 message = f"a volume at {hidden} replaces what the node mounts there"
-                yield Problem(RuleId.MOUNT_PATH, mount.path, shown(mount.inside), message, "mount it elsewhere")
+                yield Found(mount.path, shown(mount.inside), message)
 
 
 HOST_RULES: tuple[Rule, ...] = (
-    *(_missing_host_ipc, _added_host_ipc, _unneeded_host_ipc),
+    *(_missing_host_ipc, added_host_ipc, _unneeded_host_ipc),
     *(_privileged, _privileged_unasked, _capabilities, _host_pid, _host_root),
     *(_host_paths, _host_paths_unasked, _mpsd_files, _mount_paths),
 )
@@ -207,33 +222,30 @@ def _in_spec(pod: Pod, key: str) -> str:
 # somebody made on the host is not seen.
 
 _Steps = tuple[str, ...]
+Led = TypeVar("Led")
 _LONGEST_KEPT = 256  # characters of a path whose answer is kept: Kubernetes takes paths of a MiB, and thousands of them
 _LINKED = ("var", "run")  # on every distribution a link to /run
 
 
+def _kept(look: Callable[[str, tuple[str, ...]], Led]) -> Callable[[str, tuple[str, ...]], Led]:
+    """Keeps the answers about the last short paths."""
+    kept = lru_cache(maxsize=4096)(look)
+    return lambda path, patterns: kept(path, patterns) if len(path) <= _LONGEST_KEPT else look(path, patterns)
+
+
+@_kept
 def reached(host_path: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """The patterns that a path of the host leads to: it contains them, is one of them, or lies below one.
-
-    `..` behind a link leads to where nobody can read it off, so such a path leads to all of them.
-    """
-    return (_reached if len(host_path) <= _LONGEST_KEPT else _reached.__wrapped__)(host_path, patterns)
-
-
-def inside(path: str, patterns: tuple[str, ...]) -> str:
-    """The first pattern that is this path or contains it; empty where none does."""
-    return (_inside if len(path) <= _LONGEST_KEPT else _inside.__wrapped__)(path, patterns)
-
-
-@lru_cache(maxsize=4096)
-def _reached(host_path: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """The patterns that a path of the host leads to: it contains them, is one of them, or lies below one. `..` behind a
+    link leads to where nobody can read it off, so such a path leads to all of them."""
     if ".." in host_path.split("/"):
         return patterns
     steps = _steps(host_path)
     return tuple(pattern for pattern, wanted in _wanted(patterns) if all(map(_is_step, steps, wanted)))
 
 
-@lru_cache(maxsize=4096)
-def _inside(path: str, patterns: tuple[str, ...]) -> str:
+@_kept
+def inside(path: str, patterns: tuple[str, ...]) -> str:
+    """The first pattern that is this path or contains it; empty where none does."""
     steps = _steps(path)
     candidates = ((pattern, wanted) for pattern, wanted in _wanted(patterns) if len(wanted) <= len(steps))
     return next((pattern for pattern, wanted in candidates if all(map(_is_step, steps, wanted))), "")

@@ -5,36 +5,27 @@ What is looked up beside the object is advice; where it is missing, the policy's
 
 import base64
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from mpsd.admission.rules.environment import config_maps_within_reach
-from mpsd.admission.rules.host import host_ipc_is_added
+from mpsd.admission.rules.host import added_host_ipc, host_ipc_is_added
+from mpsd.admission.rules.requests import has_device_of_another
 from mpsd.admission.rules.rule import RequestContext, RuleFinding
-from mpsd.admission.rules.verdict import (
-    HOST_IPC,
-    Change,
-    NamespaceModes,
-    is_exempt,
-    judge,
-    modes_in,
-    of_mode,
-    patch_for_debugging,
-    patch_for_pod,
-)
+from mpsd.admission.rules.verdict import NamespaceModes, is_exempt, judge, modes_in, of_mode
+from mpsd.model.client_limits import NVIDIA_VISIBLE_DEVICES
 from mpsd.model.fields import TOO_MANY_FIELDS, FieldReader, Fields, at
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.policy import Policy, RuleId, RuleMode
+from mpsd.model.pod import CONTAINER_FIELDS, Pod
+from mpsd.model.policy import HostIPC, Policy, RuleMode
 from mpsd.model.problem import Problem, shown
-from mpsd.model.request import asks_for_gpu
+from mpsd.model.request import asks, asks_for_gpu
 from mpsd.platform.rules.kubernetes_objects import KubernetesObject, read_object
 
 # -- what an AdmissionReview of `admission.k8s.io/v1` asks, read from decoded JSON ---------------------------------
 
 API_VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
-_SPECIFIED = ("spec", "template")  # where every kind keeps what a pod is made of
-_DESCRIBED = ("labels", "annotations")
 
 
 class MalformedReview(Exception):
@@ -42,8 +33,6 @@ class MalformedReview(Exception):
 
 
 class Operation(StrEnum):
-    """What is done to the object."""
-
     CREATE = "CREATE"
     UPDATE = "UPDATE"
     DELETE = "DELETE"
@@ -52,10 +41,8 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """A question. thing: the object as it would be, empty where there is none; found: what was read from it.
-
-    old: the object as it is, empty on CREATE. writer: the user's name.
-    """
+    """A question. thing: the object as it would be, empty where there is none; found: what was read from it. old: the
+    object as it is, empty on CREATE. writer: the user's name."""
 
     uid: str
     operation: Operation
@@ -72,11 +59,11 @@ class Review:
     def leaves_pods_as_they_are(self) -> bool:
         """Nothing is created or changed that a rule could speak of; an object that goes may always go."""
         if self.operation is Operation.UPDATE:
-            return _is_going(self.old) or _is_same(self.thing, self.old)
+            # Only the API server sets this, and it stays set.
+            return bool(_metadata(self.old).get("deletionTimestamp")) or _is_same(self.thing, self.old)
         return self.operation is not Operation.CREATE
 
     def found_before(self) -> KubernetesObject:
-        """What is read from the object as it is."""
         return read_object(self.old, self.namespace)
 
 
@@ -92,7 +79,9 @@ def read_review(review: object) -> Review:
     kind = shape.needed(request, "kind", "request") or {}
     user = shape.mapping(request, "userInfo", "request")
     operation = _operation(shape, request)
-    typed = {"apiVersion": _version(shape, kind), "kind": _needed_text(shape, kind, "kind", "request.kind")}
+    group, version = (shape.text(kind, key, "request.kind") for key in ("group", "version"))
+    name = _needed_text(shape, kind, "kind", "request.kind")
+    typed = {"apiVersion": f"{group}/{version}".removeprefix("/"), "kind": name}
     namespace = shape.text(request, "namespace", "request")
     thing, old = (_object(shape, request, key, operation, typed) for key in ("object", "oldObject"))
     question = Review(
@@ -102,7 +91,7 @@ def read_review(review: object) -> Review:
         namespace=namespace,
         writer=shape.text(user, "username", "request.userInfo"),
         is_dry_run=shape.flag(request, "dryRun", "request"),
-        kind=typed["kind"],
+        kind=name,
         thing=thing,
         found=read_object(thing, namespace) if thing else KubernetesObject("", namespace, None, ()),
         old=old,
@@ -119,9 +108,7 @@ _NEEDED = {("object", Operation.CREATE), ("object", Operation.UPDATE), ("oldObje
 
 def _object(shape: FieldReader, request: Fields, key: str, operation: Operation, typed: Fields) -> Fields:
     """The object under `key` with the type that the API server says it has; empty where nobody needs one."""
-    if (key, operation) not in _NEEDED:
-        return {}
-    thing = shape.needed(request, key, "request")
+    thing = shape.needed(request, key, "request") if (key, operation) in _NEEDED else None
     return {} if thing is None else {**thing, **typed}
 
 
@@ -133,27 +120,18 @@ def _operation(shape: FieldReader, request: Fields) -> Operation:
     return Operation.__members__.get(text, Operation.CONNECT)
 
 
-def _version(shape: FieldReader, kind: Fields) -> str:
-    group, version = (shape.text(kind, key, "request.kind") for key in ("group", "version"))
-    return f"{group}/{version}" if group else version
-
-
 def _needed_text(shape: FieldReader, fields: Fields, key: str, path: str) -> str:
     if fields and fields.get(key) in (None, ""):
         shape.problems.append(Problem("field-missing", at(path, key), "", "is missing", "add it"))
     return shape.text(fields, key, path)
 
 
-def _is_going(old: Fields) -> bool:
-    """Only the API server sets this, and it stays set."""
-    return bool(_metadata(old).get("deletionTimestamp"))
-
-
 def _is_same(thing: Fields, old: Fields) -> bool:
     """Whether nothing differs that a rule looks at, so that status, finalizers and owners cost nothing."""
-    try:
-        return all(thing.get(key) == old.get(key) for key in _SPECIFIED) and all(
-            _metadata(thing).get(key) == _metadata(old).get(key) for key in _DESCRIBED
+    now, before = _metadata(thing), _metadata(old)
+    try:  # spec and template are where every kind keeps what a pod is made of
+        return all(thing.get(key) == old.get(key) for key in ("spec", "template")) and all(
+            now.get(key) == before.get(key) for key in ("labels", "annotations")
         )
     except RecursionError:  # deeper than any object of a kind that is read here
         return False
@@ -171,18 +149,16 @@ def _metadata(thing: Fields) -> Fields:
 _WARNING_LENGTH = 119
 _MOST_WARNINGS = 30
 _MOST_PROBLEMS = 100
+Change = dict[str, object]  # one operation of a JSON Patch
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionAnswer:
-    """One answer. message: every problem, empty where it is allowed. audit: rules by mode, for the audit log.
-
-    verdicts: each rule that found something, and how hard it is taken, for metrics.
-    """
+    """One answer. message: every problem, empty where it is allowed. audit: rules by mode, for the audit log. verdicts:
+    each rule that found something, and how hard it is taken, for metrics."""
 
     uid: str
     allowed: bool = True
-    code: int = 200
     message: str = ""
     warnings: tuple[str, ...] = ()
     audit: Mapping[str, str] = field(default_factory=dict)
@@ -190,10 +166,9 @@ class AdmissionAnswer:
     verdicts: tuple[tuple[str, str], ...] = ()
 
     def record(self) -> dict[str, object]:
-        """The AdmissionReview that is sent back."""
         response: dict[str, object] = {"uid": self.uid, "allowed": self.allowed}
         if not self.allowed:
-            response["status"] = {"code": self.code, "reason": "Forbidden", "message": self.message}
+            response["status"] = {"code": 403, "reason": "Forbidden", "message": self.message}
         if self.warnings:
             response["warnings"] = list(self.warnings)
         if self.audit:
@@ -204,41 +179,15 @@ class AdmissionAnswer:
         return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
 
 
-def answer_to(uid: str, name: str, found: Iterable[RuleFinding], there: NamespaceModes) -> AdmissionAnswer:
-    """What is said about the findings in an object of this name, in a namespace where these modes count."""
-    taken = tuple(finding for finding in found if finding.rule in there.modes)
-    refused = of_mode(RuleMode.ENFORCE, taken, there.modes)
-    verdicts = tuple(dict.fromkeys((str(finding.rule), str(there.modes[finding.rule])) for finding in taken))
-    return AdmissionAnswer(
-        uid,
-        allowed=not refused,
-        code=403 if refused else 200,
-        message=refusal(name, [finding.problem for finding in refused]) if refused else "",
-        warnings=warnings_of(taken, there),
-        audit=_audit(verdicts),
-        verdicts=verdicts,
-    )
-
-
 def warnings_of(found: Iterable[RuleFinding], there: NamespaceModes) -> tuple[str, ...]:
-    """The lines for the findings that only warn, and for labels of the namespace that say nothing."""
-    return tuple(_few(_warnings(of_mode(RuleMode.WARN, found, there.modes), there.remarks), _MOST_WARNINGS))
-
-
-def refusal(name: str, problems: Iterable[Problem]) -> str:
-    """Every problem of an object, a line each."""
-    lines = list(map(str, problems))
-    counted = f"{len(lines)} problem{'' if len(lines) == 1 else 's'}"
-    return "\n  ".join([f"{name} is refused, {counted}", *_few(lines, _MOST_PROBLEMS)])
-
-
-def _warnings(found: Iterable[RuleFinding], remarks: Iterable[str]) -> Iterator[str]:
-    """What is wrong and what to do, each led by the rule: kubectl shows a line that comes twice once."""
-    for finding in found:
-        for sentence in (finding.problem.fault, finding.problem.remedy):
-            yield from _lines(f"{finding.rule}: {sentence}")
-    for remark in remarks:
-        yield from _lines(remark)
+    """The lines for the findings that only warn, and for labels of the namespace that say nothing. What is wrong and
+    what to do, each led by the rule: kubectl shows a line that comes twice once."""
+    sentences = [
+        f"{finding.rule}: {sentence}"
+        for finding in of_mode(RuleMode.WARN, found, there.modes)
+        for sentence in (finding.problem.fault, finding.problem.remedy)
+    ]
+    return _few([line for sentence in (*sentences, *there.remarks) for line in _lines(sentence)], _MOST_WARNINGS)
 
 
 def _lines(sentence: str) -> Iterator[str]:
@@ -251,53 +200,38 @@ def _lines(sentence: str) -> Iterator[str]:
     yield sentence
 
 
-def _few(lines: Iterable[str], most: int) -> Iterator[str]:
-    shown = list(lines)
-    yield from shown[:most]
-    if len(shown) > most:
-        yield f"and {len(shown) - most} more"
-
-
-def _audit(verdicts: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The rules by mode; the API server puts the webhook's name before each key."""
-    by_mode = {mode: ",".join(rule for rule, taken in verdicts if taken == mode) for mode in map(str, RuleMode)}
-    return {mode: named for mode, named in by_mode.items() if named}
+def _few(lines: Sequence[str], most: int) -> tuple[str, ...]:
+    return (*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else []))
 
 
 # -- how a review is answered --------------------------------------------------------------------------------------
 
-ConfigMapName = tuple[str, str]  # namespace, name
-
 
 @dataclass(frozen=True, slots=True)
 class AdmissionContext:
-    """What was looked up. namespace_labels: None where not known. config_maps: the keys of those that are known."""
+    """What was looked up. namespace_labels: None where not known. config_maps: of that namespace, the keys of those
+    that are known."""
 
     namespace_labels: Mapping[str, str] | None = None
-    config_maps: Mapping[ConfigMapName, Collection[str]] = field(default_factory=dict)
+    config_maps: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewNeeds:
-    """What an answer needs to know. namespace: whose labels, empty for none. Most objects need nothing."""
+    """What an answer needs to know. namespace: whose labels, empty for none; config_maps: names in it. Most objects
+    need nothing."""
 
     namespace: str = ""
-    config_maps: tuple[ConfigMapName, ...] = ()
-
-
-NOTHING = ReviewNeeds()
-EPHEMERAL_CONTAINERS = "ephemeralcontainers"
+    config_maps: tuple[str, ...] = ()
 
 
 def needed_to_validate(review: Review, policy: Policy, facts: GpuFacts) -> ReviewNeeds:
-    """What to look up before `validate`."""
     pod = review.found.pod
     if pod is None or _is_idle(review, policy):
-        return NOTHING
+        return ReviewNeeds()
     if asks_for_gpu(pod, policy.resources):
-        maps = tuple((review.found.namespace, name) for name in config_maps_within_reach(pod, policy))
-        return ReviewNeeds(review.found.namespace, tuple(dict.fromkeys(maps)))
-    return ReviewNeeds(review.found.namespace) if _found(review, policy, facts, AdmissionContext()) else NOTHING
+        return ReviewNeeds(review.found.namespace, tuple(dict.fromkeys(config_maps_within_reach(pod, policy))))
+    return ReviewNeeds(review.found.namespace if _found(review, policy, facts, AdmissionContext()) else "")
 
 
 def validate(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext) -> AdmissionAnswer:
@@ -305,21 +239,35 @@ def validate(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionCon
     found = () if _is_idle(review, policy) else _found(review, policy, facts, seen)
     if not found:
         return AdmissionAnswer(review.uid)
-    return answer_to(review.uid, review.found.name, found, _modes(policy, seen))
+    there = modes_in(seen.namespace_labels or {}, policy.admission.rules)
+    modes = there.modes
+    verdicts = tuple(dict.fromkeys((str(one.rule), str(modes[one.rule])) for one in found if one.rule in modes))
+    audit = {mode: ",".join(rule for rule, taken in verdicts if taken == mode) for mode in map(str, RuleMode)}
+    problems = [str(finding.problem) for finding in of_mode(RuleMode.ENFORCE, found, modes)]
+    counted = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
+    refusal = [f"{review.found.name} is refused, {counted}", *_few(problems, _MOST_PROBLEMS)]
+    return AdmissionAnswer(
+        review.uid,
+        allowed=not problems,
+        message="\n  ".join(refusal) if problems else "",
+        warnings=warnings_of(found, there),
+        audit={mode: rules for mode, rules in audit.items() if rules},
+        verdicts=verdicts,
+    )
 
 
 def needed_to_mutate(review: Review, policy: Policy) -> ReviewNeeds:
-    """What to look up before `mutate`."""
-    return ReviewNeeds(review.found.namespace) if _patch(review, policy) else NOTHING
+    return ReviewNeeds(review.found.namespace if _patch(review, policy) else "")
 
 
 def mutate(review: Review, policy: Policy, seen: AdmissionContext) -> AdmissionAnswer:
     """What is changed in the pod. Nothing is refused here: `validate` comes later, and sees what others changed."""
-    pod, patch, there = review.found.pod, _patch(review, policy), _modes(policy, seen)
+    pod, patch = review.found.pod, _patch(review, policy)
+    there = modes_in(seen.namespace_labels or {}, policy.admission.rules)
     if pod is None or not patch or not there.changes_pods:
         return AdmissionAnswer(review.uid)
-    told = [RuleFinding(RuleId.HOST_IPC_ADDED, host_ipc_is_added(pod))] if HOST_IPC in patch else []
-    return AdmissionAnswer(review.uid, patch=patch, warnings=warnings_of(told, there))
+    added = [added_host_ipc.finding(host_ipc_is_added(pod))] if HOST_IPC in patch else []
+    return AdmissionAnswer(review.uid, patch=patch, warnings=warnings_of(added, there))
 
 
 def _patch(review: Review, policy: Policy) -> tuple[Change, ...]:
@@ -329,7 +277,7 @@ def _patch(review: Review, policy: Policy) -> tuple[Change, ...]:
         return ()
     if review.operation is Operation.CREATE:
         return patch_for_pod(review.thing, found.pod, policy)
-    before = review.found_before().pod if review.subresource == EPHEMERAL_CONTAINERS else None
+    before = review.found_before().pod if review.subresource == "ephemeralcontainers" else None
     return patch_for_debugging(review.thing, found.pod, policy, before) if before else ()
 
 
@@ -337,32 +285,60 @@ def _is_idle(review: Review, policy: Policy) -> bool:
     return review.leaves_pods_as_they_are or is_exempt(review.found, policy)
 
 
-def _modes(policy: Policy, seen: AdmissionContext) -> NamespaceModes:
-    return modes_in(seen.namespace_labels or {}, policy.admission.rules)
-
-
 def _found(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext) -> tuple[RuleFinding, ...]:
     """What is wrong with the object, less what was wrong with it before."""
-    space = review.found.namespace
-    maps = {name: frozenset(keys) for (place, name), keys in seen.config_maps.items() if place == space}
-    known = RequestContext(writer=review.writer, config_maps=maps, is_changed=True)
-    if review.operation is Operation.CREATE:
-        return judge(review.found, policy, facts, known).found
-    before = review.found_before()
-    annotations = before.pod.annotations if before.pod else {}
-    now = replace(known, annotations_before=annotations)
-    found = judge(review.found, policy, facts, now).found
-    if not found:
-        return ()
-    old = {_mark(finding) for finding in judge(before, policy, facts, now).found}
-    return tuple(finding for finding in found if _mark(finding) not in old or _is_unread(finding))
-
-
-def _is_unread(finding: RuleFinding) -> bool:
-    """Nobody can say what was there before and what is new in an object that was not read."""
-    return finding.problem.rule == TOO_MANY_FIELDS
+    before = None if review.operation is Operation.CREATE else review.found_before()
+    annotations = before.pod.annotations if before and before.pod else {}
+    context = RequestContext(review.writer, seen.config_maps, annotations, is_changed=True)
+    found = judge(review.found, policy, facts, context)
+    if before is None or not found:
+        return found
+    old = {_mark(finding) for finding in judge(before, policy, facts, context)}
+    # Nobody can say what was there before and what is new in an object that was not read.
+    return tuple(one for one in found if _mark(one) not in old or one.problem.rule == TOO_MANY_FIELDS)
 
 
 def _mark(finding: RuleFinding) -> tuple[str, str, str]:
     """What makes a problem the same as before, in whatever words."""
     return finding.problem.rule, finding.problem.where, finding.problem.value
+
+
+# -- what mpsd changes in a pod that is created, as a JSON Patch (RFC 6902) ----------------------------------------
+# A change adds what is missing; a variable that somebody wrote is left to the rules, which may refuse it.
+
+HOST_IPC: Change = {"op": "add", "path": "/spec/hostIPC", "value": True}
+_VOID = {"name": NVIDIA_VISIBLE_DEVICES, "value": "void"}
+
+
+def patch_for_pod(thing: Fields, pod: Pod, policy: Policy) -> tuple[Change, ...]:
+    """The changes to a pod that is created. thing: what `pod` was read from, without a fault in its shape."""
+    lacks = not pod.host_ipc and pod.host_users  # Kubernetes forbids hostIPC together with hostUsers: false
+    injects = lacks and policy.admission.host_ipc is HostIPC.INJECT and asks_for_gpu(pod, policy.resources)
+    return (*([HOST_IPC] if injects else []), *_void(thing, pod, policy, frozenset()))
+
+
+def patch_for_debugging(thing: Fields, pod: Pod, policy: Policy, before: Pod) -> tuple[Change, ...]:
+    """The changes to a pod that gets ephemeral containers: to the new ones alone, since nothing else may change."""
+    return tuple(_void(thing, pod, policy, frozenset(container.name for container in before.containers)))
+
+
+def _void(thing: Fields, pod: Pod, policy: Policy, untouched: frozenset[str]) -> Iterator[Change]:
+    """NVIDIA_VISIBLE_DEVICES=void for containers that get no GPU, whatever their image says; a pod's word beats it."""
+    if not policy.admission.void_visible_devices:
+        return
+    spec = thing["spec"]
+    assert isinstance(spec, dict), "a pod without a fault in its shape has one"
+    lists = ((f"/spec/{key}", spec.get(key) or ()) for key in CONTAINER_FIELDS)  # in the order of pod.containers
+    envs = ((f"{path}/{n}/env", one.get("env")) for path, listed in lists for n, one in enumerate(listed))
+    for (pointer, env), container in zip(envs, pod.containers, strict=True):
+        if (
+            container.name in untouched
+            or asks(container, policy.resources)
+            or has_device_of_another(container, policy)
+            or any(variable.name == NVIDIA_VISIBLE_DEVICES for variable in container.variables)
+        ):
+            continue
+        if env:
+            yield {"op": "add", "path": f"{pointer}/-", "value": dict(_VOID)}
+        else:  # absent, null or empty
+            yield {"op": "add", "path": pointer, "value": [dict(_VOID)]}

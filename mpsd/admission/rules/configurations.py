@@ -22,11 +22,9 @@ class FailurePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WebhookRegistration:
-    """What a configuration must say.
-
-    url: empty where the webhook is reached through its Service. authorities: base64 of the PEM bundle that verifies
-    it; None where somebody else writes that, such as cert-manager. failure_policy: what the operator wants in the end.
-    """
+    """What a configuration must say. url: empty where the webhook is reached through its Service. authorities: base64
+    of the PEM bundle that verifies it; None where somebody else writes that, such as cert-manager. failure_policy: what
+    the operator wants in the end."""
 
     service: str
     namespace: str
@@ -45,34 +43,30 @@ class Repair:
 
 
 def repair(configuration: Mapping[str, Any], wanted: WebhookRegistration, *, may_fail: bool) -> Repair | None:
-    """The change that a configuration needs, None where it needs none. may_fail: whether `Fail` may be set now.
-
-    Rules, timeouts and match conditions are the manifests' business and stay as they are.
-    """
+    """The change that a configuration needs, None where it needs none. may_fail: whether `Fail` may be set now. Rules,
+    timeouts and match conditions are the manifests' business and stay as they are."""
     repaired, changes = [], []
     for webhook in configuration.get("webhooks") or []:
-        if not isinstance(webhook, dict):
-            repaired.append(webhook)
-            continue
-        differing = _differing(webhook, wanted, may_fail=may_fail)
+        differing = _differing(webhook, wanted, may_fail=may_fail) if isinstance(webhook, dict) else {}
         changes += [f"{webhook.get('name', '')}: {field}" for field in differing]
-        repaired.append({**webhook, **differing})
+        repaired.append({**webhook, **differing} if differing else webhook)
     return Repair(repaired, tuple(changes)) if changes else None
 
 
 def is_registered(configuration: Mapping[str, Any], wanted: WebhookRegistration) -> bool:
     """Whether the API server asks us, by this configuration, whatever it does when we do not answer."""
-    webhooks = [webhook for webhook in configuration.get("webhooks") or [] if isinstance(webhook, dict)]
+    webhooks = _webhooks(configuration)
     return bool(webhooks) and not any(_differing(webhook, wanted, may_fail=False) for webhook in webhooks)
 
 
 def authorities_named(configuration: Mapping[str, Any]) -> tuple[str, ...]:
     """The caBundle of each webhook, in base64, empty where there is none."""
-    return tuple(
-        str((webhook.get("clientConfig") or {}).get("caBundle") or "")
-        for webhook in configuration.get("webhooks") or []
-        if isinstance(webhook, dict)
-    )
+    clients = (webhook.get("clientConfig") or {} for webhook in _webhooks(configuration))
+    return tuple(str(client.get("caBundle") or "") for client in clients)
+
+
+def _webhooks(configuration: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [webhook for webhook in configuration.get("webhooks") or [] if isinstance(webhook, dict)]
 
 
 def exemption(namespace: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -88,13 +82,12 @@ def _differing(webhook: Mapping[str, Any], wanted: WebhookRegistration, *, may_f
     if (right := _client_config(client, wanted)) != client:
         differing["clientConfig"] = right
     selector = webhook.get("namespaceSelector") or {}
-    if not any(_exempts(expression) for expression in selector.get("matchExpressions") or []):
-        expressions = [*(selector.get("matchExpressions") or []), _EXEMPTION]
-        differing["namespaceSelector"] = {**selector, "matchExpressions": expressions}
-    policy = webhook.get("failurePolicy")
-    reachable = may_fail and not differing
-    if policy != wanted.failure_policy and (wanted.failure_policy is FailurePolicy.IGNORE or reachable):
-        differing["failurePolicy"] = wanted.failure_policy.value
+    expressions = selector.get("matchExpressions") or []
+    if not any(map(_exempts, expressions)):
+        differing["namespaceSelector"] = {**selector, "matchExpressions": [*expressions, _EXEMPTION]}
+    policy = wanted.failure_policy
+    if webhook.get("failurePolicy") != policy and (policy is FailurePolicy.IGNORE or (may_fail and not differing)):
+        differing["failurePolicy"] = policy.value
     return differing
 
 
@@ -110,7 +103,7 @@ def _client_config(seen: Mapping[str, Any], wanted: WebhookRegistration) -> dict
 
 def _exempts(expression: Mapping[str, Any]) -> bool:
     """Both ways of writing it; another key's expression, or `In`, does not exempt."""
-    if expression.get("key") != EXEMPT:
-        return False
-    operator = expression.get("operator")
-    return operator == "DoesNotExist" or (operator == "NotIn" and "true" in (expression.get("values") or []))
+    operator, values = expression.get("operator"), expression.get("values") or []
+    return expression.get("key") == EXEMPT and (
+        operator == "DoesNotExist" or (operator == "NotIn" and "true" in values)
+    )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.admission.rules.registration import (
+from mpsd.admission.rules.configurations import (
     EXEMPT,
     FailurePolicy,
     WebhookRegistration,
