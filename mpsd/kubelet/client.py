@@ -13,8 +13,8 @@ from mpsd.kubelet.api import deviceplugin_pb2 as plugin_api
 from mpsd.kubelet.api import podresources_pb2 as resources_api
 from mpsd.kubelet.api.deviceplugin_pb2_grpc import RegistrationStub
 from mpsd.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
-from mpsd.kubelet.rules.ledger import ContainerDevices, Kind
-from mpsd.kubelet.rules.node_pods import ContainerName, PodKey
+from mpsd.kubelet.rules.ledger import ContainerDevices
+from mpsd.kubelet.rules.node_pods import ContainerName, Kind, PodKey
 
 VERSION = "v1beta1"
 KUBELET_SOCKET = "kubelet.sock"
@@ -25,20 +25,11 @@ _LONGEST_ANSWER = 64 * 1024**2
 
 
 class KubeletUnavailable(Exception):
-    """Kubelet does not answer now; it may again."""
+    """Kubelet does not answer, or refuses the call, as the message says; it may answer again."""
 
 
-class KubeletRefused(Exception):
-    """Kubelet refused the call."""
-
-
-@dataclass(frozen=True, slots=True)
-class SocketIdentity:
-    """One socket file for ever: a restarted kubelet's, at the same path, has another inode or another time."""
-
-    device: int
-    inode: int
-    changed_ns: int
+# One socket file for ever: a restarted kubelet's, at the same path, has another inode or another time.
+SocketIdentity = tuple[int, int, int]
 
 
 def identity_of(path: Path) -> SocketIdentity | None:
@@ -47,15 +38,13 @@ def identity_of(path: Path) -> SocketIdentity | None:
         stat = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return SocketIdentity(stat.st_dev, stat.st_ino, stat.st_ctime_ns)
+    return stat.st_dev, stat.st_ino, stat.st_ctime_ns
 
 
 async def register(folder: Path, endpoint: str, resource: str, deadline_s: float = 15.0) -> None:
     """Registers the socket `endpoint` in kubelet's folder for `resource`; the socket must answer already.
-
-    KubeletUnavailable where a retry may help, KubeletRefused where kubelet refused. A newer kubelet dials the socket
-    before it answers, for 10 s at most (client.go of kubelet's device manager), hence the deadline.
-    """
+    KubeletUnavailable where it is not registered. A newer kubelet dials the socket before it answers, for 10 s at most
+    (client.go of kubelet's device manager), hence the deadline."""
     path = folder / KUBELET_SOCKET
     request = plugin_api.RegisterRequest(version=VERSION, endpoint=endpoint, resource_name=resource, options=OPTIONS)
     async with dial(path) as channel:
@@ -74,17 +63,15 @@ class DeviceList:
 
 
 async def held_devices(socket: Path, resources: Mapping[str, Kind], deadline_s: float = 5.0) -> DeviceList:
-    """What each container holds of `resources`, by their names; containers that hold none are left out.
-
-    Kubelet does not list init containers, except those that it restarts. Sorted, which kubelet's answer is not, so that
-    equal states give equal lists. KubeletUnavailable where kubelet did not answer.
-    """
+    """What each container holds of `resources`, by their names; containers that hold none are left out. Kubelet does
+    not list init containers, except those that it restarts. Sorted, which kubelet's answer is not, so that equal states
+    give equal lists. KubeletUnavailable where kubelet did not answer."""
     async with dial(socket, ("grpc.max_receive_message_length", _LONGEST_ANSWER)) as channel:
         try:
             request = resources_api.ListPodResourcesRequest()
             answer = await PodResourcesListerStub(channel).List(request, timeout=deadline_s)
         except grpc.aio.AioRpcError as error:
-            raise KubeletUnavailable(str(_error_for(error, socket, deadline_s))) from None
+            raise _error_for(error, socket, deadline_s) from None
     held = sorted(_holding(answer.pod_resources, resources), key=lambda one: astuple(one.container))
     return DeviceList(tuple(held), frozenset((pod.namespace, pod.name) for pod in answer.pod_resources))
 
@@ -109,8 +96,7 @@ def dial(path: Path, *more: tuple[str, int]) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(f"unix:{path}", options=[*always, *more])
 
 
-def _error_for(error: grpc.aio.AioRpcError, path: Path, deadline_s: float) -> KubeletUnavailable | KubeletRefused:
-    """KubeletUnavailable where a retry may help, else KubeletRefused."""
+def _error_for(error: grpc.aio.AioRpcError, path: Path, deadline_s: float) -> KubeletUnavailable:
     code, details = error.code(), " ".join((error.details() or "").split())[:_LONGEST_DETAILS]
     match code:
         case grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -118,6 +104,6 @@ def _error_for(error: grpc.aio.AioRpcError, path: Path, deadline_s: float) -> Ku
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:  # cancelled: it stops while it is asked
             return KubeletUnavailable(f"kubelet does not answer on {path}: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
-            return KubeletRefused(f"the server on {path} does not offer this kubelet API: {details}")
+            return KubeletUnavailable(f"the server on {path} does not offer this kubelet API: {details}")
         case _:
-            return KubeletRefused(f"kubelet refused the call on {path}: {details or code.name}")
+            return KubeletUnavailable(f"kubelet refused the call on {path}: {details or code.name}")

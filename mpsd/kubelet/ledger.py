@@ -7,26 +7,19 @@ agent sees both: so kubelet is asked at every look after such a change, and othe
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from mpsd.kubelet.client import KubeletUnavailable, held_devices
-from mpsd.kubelet.rules.ledger import (
-    ContainerDevices,
-    JournalEntry,
-    Kind,
-    by_cgroup,
-    corrected,
-    pod_grants,
-    still_needed,
-    ungranted,
-)
-from mpsd.kubelet.rules.node_pods import Bystander, NodePod, PodKey
+from mpsd.kubelet.rules import ledger as rules
+from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry
+from mpsd.kubelet.rules.node_pods import Bystander, Kind, NodePod, PodKey
 from mpsd.model.domain import Domain
 from mpsd.model.grants import Grant
-from mpsd.model.identity import PodName
-from mpsd.model.node_view import HeldGrant
+from mpsd.model.node_view import HeldGrant, LedgerView
 from mpsd.model.policy import Policy
 from mpsd.platform import processes, records
 from mpsd.platform.containers import PodProcesses
@@ -37,40 +30,43 @@ _NEWS_S = 30.0  # how long kubelet and the API may lag behind what was answered
 _QUIET_S = 10.0  # between two questions to kubelet while nothing has changed in _NEWS_S
 _ASK_AGAIN_S = 0.25  # when kubelet did not answer while a container starts
 _DEADLINE_S = 5.0
+_NOT_LISTED = "kubelet has not reported its allocations yet"
 
 
+@dataclass(frozen=True, slots=True)
+class _Journal:
+    """As it is on disk."""
+
+    entries: tuple[JournalEntry, ...]
+
+
+@dataclass(eq=False)
 class KubeletGrants:
-    """pods: those of this node. domains: of this node. socket: of kubelet's PodResources."""
+    """_pods: those of this node. _domains: of this node. _socket: of kubelet's PodResources."""
 
-    pods_known = True
+    _socket: Path
+    _journal: Path
+    _pods: Mirror[NodePod | Bystander]
+    _domains: tuple[Domain, ...]
+    _policy: Callable[[], Policy]
+    _log: Logger
+    pods_known: ClassVar = True
 
-    def __init__(
-        self,
-        socket: Path,
-        journal: Path,
-        pods: Mirror[NodePod | Bystander],
-        domains: tuple[Domain, ...],
-        policy: Callable[[], Policy],
-        log: Logger,
-    ) -> None:
-        self._socket = socket
-        self._journal = journal
-        self._pods = pods
-        self._domains = domains
-        self._policy = policy
-        self._log = log
+    def __post_init__(self) -> None:
         self._trouble = ""  # why kubelet did not answer when it was last asked
+        self._unreadable = ""  # why the journal is not known; empty where it is, or kubelet has made up for it
+        self._unproven: frozenset[str] | None = (
+            None  # the pods of which only that journal may know; None: not asked yet
+        )
         self._questions = self._answered = 0  # how many there were, and the last that kubelet has answered
         self._asked_at = self._changed_at = time.monotonic()
         self._asked_with: tuple[object, ...] = ()  # what was known when kubelet was asked
         self._rows: tuple[NodePod | Bystander, ...] = ()  # that `_requesting` was made from
         self._requesting: tuple[NodePod, ...] = ()
-        self._counted: tuple[object, ...] = ()  # what the grants were made from
-        self._held: tuple[HeldGrant, ...] = ()
-        self._by_cgroup: Mapping[str, str] = {}
+        self._counted: tuple[object, ...] = ()  # what `view` was made from
         self._unallocated: frozenset[str] = frozenset()
         self.whereabouts = PodProcesses()
-        self.ungranted: Mapping[str, PodName] = {}
+        self.view = LedgerView(unknown=(_NOT_LISTED,))
         self.held_devices: tuple[ContainerDevices, ...] = ()
         self.listed: frozenset[PodKey] = frozenset()  # the pods in kubelet's last list
         self.entries: tuple[JournalEntry, ...] = ()
@@ -94,24 +90,21 @@ class KubeletGrants:
         """Sets the pods that have long been without what they ask for: they count as holding nothing."""
         if uids != self._unallocated:
             self._unallocated = uids
-            self._count()
-
-    # -- what kubelet lists ----------------------------------------------------------------------------------------
+            self.count()
 
     async def refresh(self) -> None:
-        """Asks kubelet if there may be something new."""
         now, known = time.monotonic(), (self.pods_seen, self.entries)
         if not are_same(known, self._asked_with):
             self._changed_at = now
         unsure = not self.is_answered or self._pods.out_of_sync_since is not None
         if unsure or now - self._changed_at < _NEWS_S or now - self._asked_at >= _QUIET_S:
             await self._ask(_DEADLINE_S)
-        self._count()
+        self.count()
 
     async def refresh_now(self, deadline_s: float = _DEADLINE_S) -> None:
         """Asks kubelet, and drops from the journal what nobody holds any more."""
         await self._ask(deadline_s)
-        self._count()
+        self.count()
 
     async def until_answered(self, deadline_s: float) -> str:
         """Asks kubelet until it answers; empty, or why it did not by the deadline."""
@@ -147,64 +140,76 @@ class KubeletGrants:
             self.held_devices, self._changed_at = answer.held, time.monotonic()
         self.listed, self._trouble = answer.pods, ""
         if self._pods.synced:
-            right = corrected(self.entries, entries, self.held_devices, self.pods_seen)
-            self._keep(still_needed(right, self.held_devices, self.pods_seen, time.time() - _NEWS_S))
+            self._prove()
+            right = rules.corrected(self.entries, entries, self.held_devices, self.pods_seen)
+            self._keep(rules.still_needed(right, self.held_devices, self.pods_seen, time.time() - _NEWS_S))
 
-    # -- the journal -----------------------------------------------------------------------------------------------
+    def _prove(self) -> None:
+        """Replaces a journal that cannot be read once kubelet has listed the devices of every pod that was there."""
+        if not self._unreadable:
+            return
+        holding = {one.pod for one in self.held_devices if one.memory}
+        open_pods = frozenset(pod.uid for pod in self.pods_seen if not pod.is_finished and pod.key not in holding)
+        self._unproven = unproven = open_pods if self._unproven is None else self._unproven & open_pods
+        if not unproven - self._unallocated:
+            self._unreadable = ""
+            self._write(self.entries)
+            self._log.info("journal written again", reason="kubelet has listed who holds which device")
 
     def load(self) -> None:
-        """Reads what an earlier agent answered in this boot."""
+        """Reads what an earlier agent answered in this boot. A journal that cannot be read is not replaced before
+        kubelet's list has made up for it, and until then nothing counts as known."""
+        found: tuple[JournalEntry, ...] = ()
         try:
-            found = records.read(self._journal, list[JournalEntry]) or []
+            found = self._entries_on_disk()
         except records.UnreadableRecord as error:
-            self._log.warning("journal ignored", reason=str(error))
-            found = []
-        self.entries = tuple(found)
+            self._log.warning("journal unreadable", file=str(self._journal), reason=error.reason)
+            remedy = "this ends by itself once kubelet has listed the devices of every pod here"
+            self._unreadable = f"the journal of allocations cannot be read ({self._journal}: {error.reason}); {remedy}"
+        self.entries = found
         self._keep(tuple(entry for entry in found if entry.boot_id == processes.boot_id()))
-        self._count()
+        self.count()
+
+    def _entries_on_disk(self) -> tuple[JournalEntry, ...]:
+        """UnreadableRecord."""
+        try:
+            found = records.read(self._journal, _Journal)
+            return found.entries if found else ()
+        except records.UnreadableRecord:
+            with suppress(records.UnreadableRecord):  # a list: as an older mpsd wrote it
+                return tuple(records.read(self._journal, list[JournalEntry]) or ())
+            raise
 
     def note(self, entry: JournalEntry) -> None:
-        """Records an answer, before it is given."""
         self._keep((*self.entries, entry))
-        self._count()
+        self.count()
 
     def _keep(self, entries: tuple[JournalEntry, ...]) -> None:
         if entries != self.entries:
-            self._journal.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            records.write(self._journal, entries)
+            if not self._unreadable:
+                self._write(entries)
             self.entries = entries
 
-    # -- the grants ------------------------------------------------------------------------------------------------
+    def _write(self, entries: tuple[JournalEntry, ...]) -> None:
+        self._journal.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        records.write(self._journal, _Journal(entries))
 
-    def _count(self) -> None:
-        """Makes the grants again where something that they are made from has changed."""
+    def count(self) -> None:
+        """Makes the view again where something that it is made from has changed. To be called after pods have changed.
+        Once kubelet has listed the devices nothing is unknown: pods outlive it, so its last list stands."""
         pods, policy = self.pods_seen, self._policy()
-        sources = (self.held_devices, self.entries, self._rows, self._unallocated, policy)
+        trouble = self._unreadable if self._answered else self._trouble or _NOT_LISTED
+        sources = (self.held_devices, self.entries, self._rows, self._unallocated, policy, trouble)
         if are_same(sources, self._counted):
             return
         self._counted = sources
-        grants = pod_grants(self.held_devices, self.entries, pods, self._domains, policy)
-        held = tuple(HeldGrant(grant, holder_alive=True) for grant in grants)
-        self._held = self._held if held == self._held else held
-        self._by_cgroup = by_cgroup(grants, pods)
-        self.ungranted = ungranted(self._rows, self.held_devices, self.entries, self._unallocated, policy)
-
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        """Why the grants are not known; () once kubelet has listed them: pods outlive it, so its last list stands."""
-        return () if self._answered else (self._trouble or "kubelet has not listed who holds which device yet",)
-
-    def held(self) -> Iterable[HeldGrant]:
-        """The grants by what the API reports now, not at the last look."""
-        self._count()
-        return self._held
-
-    def holders(self) -> Mapping[int, str]:
-        return {}
-
-    def pods(self) -> Mapping[str, str]:
-        """By the uid that the pod's cgroups have."""
-        return self._by_cgroup
+        grants = rules.pod_grants(self.held_devices, self.entries, pods, self._domains, policy)
+        self.view = LedgerView(
+            held=tuple(HeldGrant(grant, holder_alive=True) for grant in grants),
+            unknown=(trouble,) if trouble else (),
+            pods=rules.by_cgroup(grants, pods),
+            ungranted=rules.ungranted(self._rows, self.held_devices, self.entries, self._unallocated, policy),
+        )
 
     def add(self, grant: Grant) -> None:
         raise NotImplementedError("kubelet gives the grants here")

@@ -1,6 +1,6 @@
 """The settings of `mpsd agent` beside a kubelet.
 
-An agent that is given the name of a node serves that node's kubelet, and nobody else gets its GPUs.
+An agent that is given the name of a node serves that node's kubelet, and nothing else gets its GPUs.
 """
 
 import os
@@ -14,10 +14,8 @@ from mpsd.platform.settings import KUBECONFIG, Setting, address, path, port, rea
 
 @dataclass(frozen=True, slots=True)
 class KubeletSettings:
-    """kubelet_directory: kubelet's root, with device-plugins/ in it. port 0: the kernel chooses.
-
-    kubeconfig None: the service account of this pod.
-    """
+    """kubelet_directory: kubelet's root, with device-plugins/ in it. port 0: the kernel chooses. kubeconfig None: the
+    service account of this pod."""
 
     node: str
     kubelet_directory: Path
@@ -40,29 +38,15 @@ def _strategy(text: str) -> DeviceListStrategy:
 
 
 KUBELET_SETTINGS = {
-    "node": Setting("--node", "MPSD_NODE_NAME", "", str, "NAME", "This node of a cluster: serve its kubelet"),
-    "kubelet_directory": Setting(
-        "--kubelet-dir", "MPSD_KUBELET_DIR", "/var/lib/kubelet", path, "DIR", "Kubelet's root"
-    ),
-    "pod_resources": Setting(
-        "--pod-resources",
-        "MPSD_POD_RESOURCES",
-        "",
-        path,
-        "SOCKET",
-        "Where kubelet says who holds what; else below its root",
-    ),
+    "node": Setting("--node", "NAME", "This node of a cluster: serve its kubelet", other_variable="MPSD_NODE_NAME"),
+    "kubelet_directory": Setting("--kubelet-dir", "DIR", "Kubelet's root", path, "/var/lib/kubelet"),
+    "pod_resources": Setting("--pod-resources", "SOCKET", "Of kubelet's PodResources; else below its root", path),
     "kubeconfig": KUBECONFIG,
     "device_list_strategy": Setting(
-        "--device-list-strategy",
-        "MPSD_DEVICE_LIST_STRATEGY",
-        "envvar",
-        _strategy,
-        "HOW",
-        "How containers get their GPU, in NVIDIA's words",
+        "--device-list-strategy", "HOW", "How containers get their GPU, in NVIDIA's words", _strategy, "envvar"
     ),
-    "address": Setting("--address", "MPSD_ADDRESS", "0.0.0.0", address, "IP", "Address of the probe port"),  # noqa: S104
-    "port": Setting("--metrics-port", "MPSD_METRICS_PORT", "9445", port, "PORT", "Probes, without TLS"),
+    "address": Setting("--address", "IP", "Address of the probe port", address, "0.0.0.0"),  # noqa: S104
+    "port": Setting("--metrics-port", "PORT", "Probes, without TLS", port, "9445"),
 }
 
 

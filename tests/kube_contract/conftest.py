@@ -10,7 +10,8 @@ from uuid import uuid4
 
 import pytest
 
-from mpsd.platform.kube import PODS, Conflict, Kube, KubeError, Object, PatchKind, Resource, open_kube
+from mpsd.platform.kube import PODS, Conflict, Kube, KubeError, Object, PatchKind, Resource
+from mpsd.platform.kube_access import open_kube
 from tests.simulated_api import simulated_api
 
 NAMESPACES, NODES = Resource("v1", "namespaces"), Resource("v1", "nodes")

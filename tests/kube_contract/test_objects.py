@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.platform.kube import Conflict, Forbidden, Kube, NotFound, Object, PatchKind, Rejected, Resource, Throttled
+from mpsd.platform.kube import Conflict, Forbidden, Kube, NotFound, Object, PatchKind, Rejected, Resource, Unavailable
 from tests.kube_contract.conftest import NAMESPACES, World, config_map, eventually, pod
 
 MAPS, PODS = Resource("v1", "configmaps"), Resource("v1", "pods")
@@ -201,7 +201,7 @@ def test_an_eviction_ends_a_pod_unless_a_budget_forbids_it(world: World) -> None
         with pytest.raises(NotFound):
             await kube.get(PODS, "free", world.namespace)
         await kube.patch(PODS, "guarded", RUNNING, PatchKind.STRATEGIC, world.namespace, "status")
-        with pytest.raises(Throttled):
+        with pytest.raises(Unavailable, match="disruption budget"):
             await kube.evict("guarded", world.namespace)
         with pytest.raises(NotFound):
             await kube.evict("not-there", world.namespace)

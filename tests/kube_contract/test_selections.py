@@ -7,8 +7,10 @@ import pytest
 
 from mpsd.model.events import Event, EventCount, Reason, event_object, pod_subject
 from mpsd.model.identity import PodName
-from mpsd.platform.kube import ChangeKind, Kube, PatchKind, Rejected, Resource, WatchEvent
+from mpsd.platform.kube import Kube, PatchKind, Rejected, Resource
+from mpsd.platform.kube_mirror import ChangeKind, Selection, WatchEvent, watch
 from tests.kube_contract.conftest import World, config_map, make_node, pod
+from tests.listing import listing
 
 MAPS, PODS, EVENTS = Resource("v1", "configmaps"), Resource("v1", "pods"), Resource("v1", "events")
 _DEADLINE_S = 20.0
@@ -95,7 +97,7 @@ def test_a_list_in_pages_is_of_one_version(world: World) -> None:
     async def questions(kube: Kube) -> None:
         for number in range(5):
             await kube.create(MAPS, config_map(f"m{number}"), world.namespace)
-        whole = await kube.listing(MAPS, world.namespace, {"labelSelector": "", "limit": "500"})
+        whole = await listing(kube, MAPS, world.namespace, {"labelSelector": "", "limit": "500"})
         names = [one["metadata"]["name"] for one in whole.items]
         assert names == sorted(names)
         assert whole.version.isdecimal()
@@ -106,9 +108,11 @@ def test_a_list_in_pages_is_of_one_version(world: World) -> None:
 def test_a_watch_tells_every_change_after_the_list_in_order(world: World) -> None:
     async def questions(kube: Kube) -> None:
         await kube.create(MAPS, config_map("before"), world.namespace)
-        since = (await kube.listing(MAPS, world.namespace)).version
+        since = (await listing(kube, MAPS, world.namespace)).version
         await kube.create(MAPS, config_map("a", key="1"), world.namespace)
-        async with kube.watch(MAPS, world.namespace, {"fieldSelector": "metadata.name=a"}, since=since) as changes:
+        async with watch(
+            kube, Selection(MAPS, world.namespace, {"fieldSelector": "metadata.name=a"}), since=since
+        ) as changes:
             assert await next_change(changes) == (ChangeKind.ADDED, "a")
             await kube.patch(MAPS, "a", {"data": {"key": "2"}}, PatchKind.MERGE, world.namespace)
             assert await next_change(changes) == (ChangeKind.MODIFIED, "a")
@@ -121,15 +125,15 @@ def test_a_watch_tells_every_change_after_the_list_in_order(world: World) -> Non
 
 def test_a_watch_goes_on_from_any_change_it_told(world: World) -> None:
     async def questions(kube: Kube) -> None:
-        since = (await kube.listing(MAPS, world.namespace)).version
+        since = (await listing(kube, MAPS, world.namespace)).version
         for name in "abc":
             await kube.create(MAPS, config_map(name), world.namespace)
         query = {"fieldSelector": "metadata.name!=kube-root-ca.crt"}
-        async with kube.watch(MAPS, world.namespace, query, since=since) as changes:
+        async with watch(kube, Selection(MAPS, world.namespace, query), since=since) as changes:
             async for change in changes:
                 first = change
                 break
-        async with kube.watch(MAPS, world.namespace, query, since=first.version) as changes:
+        async with watch(kube, Selection(MAPS, world.namespace, query), since=first.version) as changes:
             assert [await next_change(changes) for _ in range(2)] == [(ChangeKind.ADDED, "b"), (ChangeKind.ADDED, "c")]
 
     world.run(questions)
@@ -138,8 +142,8 @@ def test_a_watch_goes_on_from_any_change_it_told(world: World) -> None:
 def test_what_comes_into_a_selection_is_added_and_what_leaves_it_is_deleted(world: World) -> None:
     async def questions(kube: Kube) -> None:
         await labelled(kube, world, "a")
-        since = (await kube.listing(MAPS, world.namespace)).version
-        async with kube.watch(MAPS, world.namespace, {"labelSelector": "mine=yes"}, since=since) as changes:
+        since = (await listing(kube, MAPS, world.namespace)).version
+        async with watch(kube, Selection(MAPS, world.namespace, {"labelSelector": "mine=yes"}), since=since) as changes:
             for value, kind in (("yes", ChangeKind.ADDED), ("no", ChangeKind.DELETED)):
                 patch = {"metadata": {"labels": {"mine": value}}}
                 await kube.patch(MAPS, "a", patch, PatchKind.MERGE, world.namespace)
@@ -152,8 +156,8 @@ def test_pods_of_a_node_are_watched_from_their_binding_to_their_end(world: World
     async def questions(kube: Kube) -> None:
         await make_node(kube, world)
         query = {"fieldSelector": f"spec.nodeName={world.node}"}
-        since = (await kube.listing(PODS, query=query)).version
-        async with kube.watch(PODS, query=query, since=since) as changes:
+        since = (await listing(kube, PODS, query=query)).version
+        async with watch(kube, Selection(PODS, query=query), since=since) as changes:
             await kube.create(PODS, pod("a") | {"spec": pod("")["spec"] | {"schedulerName": "nobody"}}, world.namespace)
             binding = {
                 "apiVersion": "v1",

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mpsd.platform.kube import Kube, NotFound, PatchKind, Rejected, Resource
+from mpsd.platform.kube import Conflict, Kube, NotFound, PatchKind, Rejected, Resource
+from mpsd.status.rules.mpsnode import status_patch
 from tests.kube_contract.conftest import NODES, World, define, make_node, pod
 
 PODS, MPS_NODES = Resource("v1", "pods"), Resource("mpsd.io/v1alpha1", "mpsnodes")
@@ -24,6 +25,47 @@ def test_a_status_changes_through_its_subresource_and_nothing_else_does(world: W
         assert "activeDeadlineSeconds" not in patched["spec"]
         unmoved = await kube.patch(PODS, "a", {"status": {"phase": "Failed"}}, PatchKind.MERGE, world.namespace)
         assert unmoved["status"]["phase"] == "Running"
+
+    world.run(questions)
+
+
+def test_annotations_of_a_pod_are_written_through_its_status_and_its_spec_and_owners_are_not(world: World) -> None:
+    """So `patch pods/status` suffices for annotations, and changes no image as `patch pods` does."""
+
+    async def questions(kube: Kube) -> None:
+        made = await kube.create(PODS, pod("a"), world.namespace)
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "d"}
+        others: dict[str, Any] = {"labels": {"app": "b"}, "ownerReferences": [owner]}
+        spec = {"containers": [{**made["spec"]["containers"][0], "image": "other"}]}
+        patch = {
+            "metadata": {"uid": made["metadata"]["uid"], "annotations": {"mpsd.io/gpu": "0"}, **others},
+            "spec": spec,
+        }
+        await kube.patch(PODS, "a", patch, PatchKind.MERGE, world.namespace, "status")
+        seen = await kube.get(PODS, "a", world.namespace)
+        assert seen["metadata"]["annotations"] == {"mpsd.io/gpu": "0"}
+        assert seen["metadata"]["labels"] == {"app": "b"}, "whoever has this right can also label a pod"
+        assert "ownerReferences" not in seen["metadata"]
+        assert seen["spec"] == made["spec"]
+        assert seen["status"] == made["status"]
+        other = {"metadata": {"uid": "1-2-3", "annotations": {"mpsd.io/gpu": "1"}}}
+        with pytest.raises(Conflict):
+            await kube.patch(PODS, "a", other, PatchKind.MERGE, world.namespace, "status")
+
+    world.run(questions)
+
+
+def test_the_status_of_a_node_has_its_labels_beside_it(world: World) -> None:
+    """What a right to `patch nodes/status` includes, and what it does not."""
+
+    async def questions(kube: Kube) -> None:
+        await make_node(kube, world)
+        taint = {"key": "a", "effect": "NoSchedule"}
+        patch = {"metadata": {"labels": {"app": "b"}}, "spec": {"taints": [taint]}}
+        await kube.patch(NODES, world.node, patch, PatchKind.MERGE, subresource="status")
+        seen = await kube.get(NODES, world.node)
+        assert seen["metadata"]["labels"]["app"] == "b"
+        assert taint not in seen.get("spec", {}).get("taints", [])
 
     world.run(questions)
 
@@ -76,11 +118,28 @@ def test_a_status_of_a_custom_resource_does_not_count_as_a_change_and_its_spec_d
     async def questions(kube: Kube) -> None:
         await kube.create(MPS_NODES, mps_node(defined.node))
         patch = {"status": {"driver": "580", "unknown": 1}, "spec": {"cordoned": ["all"]}}
+        patch["metadata"] = {"annotations": {"a": "b"}}
         told = await kube.patch(MPS_NODES, defined.node, patch, PatchKind.MERGE, subresource="status")
         assert (told["status"], told["spec"], told["metadata"]["generation"]) == ({"driver": "580"}, {}, 1)
+        assert "annotations" not in told["metadata"], "unlike a pod's and a node's"
         cordon = {"spec": {"cordoned": ["all"]}, "status": {"driver": "581"}}
         cordoned = await kube.patch(MPS_NODES, defined.node, cordon, PatchKind.MERGE)
         assert (cordoned["status"], cordoned["metadata"]["generation"]) == ({"driver": "580"}, 2)
+
+    defined.run(questions)
+
+
+def test_a_json_patch_replaces_a_whole_status_or_makes_the_first_and_leaves_the_rest(defined: World) -> None:
+    async def questions(kube: Kube) -> None:
+        await kube.create(MPS_NODES, mps_node(defined.node, cordoned=["all"]))
+        for status in (
+            {"driver": "580", "summary": {"pods": 1, "used": "1Gi"}},
+            {"version": "2", "summary": {"pods": 2}},
+        ):
+            patch = status_patch(status | {"unknown": 1})
+            told = await kube.patch(MPS_NODES, defined.node, patch, PatchKind.JSON, subresource="status")
+            assert (told["status"], told["spec"]) == (status, {"cordoned": ["all"]})
+            assert told["metadata"]["generation"] == 1
 
     defined.run(questions)
 

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from mpsd.kubelet.rules.allocation import (
     Allocation,
     DeviceListStrategy,
-    DeviceNode,
-    HostMount,
     NodeConditions,
     allocate_memory,
     allocate_percent,
@@ -29,7 +27,7 @@ from mpsd.kubelet.rules.allocation import (
 from mpsd.kubelet.rules.ledger import JournalEntry
 from mpsd.kubelet.rules.node_pods import RequestingContainer
 from mpsd.model.domain import Domain, State
-from mpsd.model.grants import Gpu, promised_mib
+from mpsd.model.grants import DeviceNode, Gpu, HostMount, promised_mib
 from mpsd.model.problem import InvalidInput
 from tests.model.worlds import CAPABILITY, GPUS, POLICY, UUIDS
 from tests.status.node_worlds import container, entry, mem_ids, named, node_pod, percent_ids
@@ -105,11 +103,11 @@ def test_every_reason_is_given_at_once() -> None:
 def test_a_refusal_names_the_container_what_was_taken_and_what_to_do() -> None:
     with pytest.raises(InvalidInput) as caught:
         allocate_memory((*mem_ids(5), *mem_ids(3, gpu=1)), asking(8), APART, POLICY)
-    assert str(caught.value) == (
-        "pod default/train-0, container main: aliyun.com/gpu-mem: "
-        f"kubelet chose 5 of {UUIDS[0]} and 3 of {UUIDS[1]}, but the pod requests 1 GPU; no single GPU here has that "
-        "much left: request less, or wait until one has, or change the label aliyun.com/gpu-count"
-    )
+    assert caught.value.subject == "pod default/train-0, container main"
+    (problem,) = caught.value.problems
+    assert (problem.rule, problem.where) == ("gpu-count", "aliyun.com/gpu-mem")
+    assert f"5 of {UUIDS[0]} and 3 of {UUIDS[1]}" in problem.message
+    assert "aliyun.com/gpu-count" in problem.remedy
 
 
 def test_devices_of_two_domains_are_refused_to_a_pod_that_asks_for_two_gpus() -> None:
@@ -185,6 +183,7 @@ def test_a_container_gets_its_limits_in_the_one_form_that_holds() -> None:
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100",
         "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING": "0",
         "NVIDIA_VISIBLE_DEVICES": "GPU-a",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
     }
 
 

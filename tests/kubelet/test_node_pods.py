@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, expected, memory_units, percents, read_node_pod
+from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, expected, read_node_pod
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.model.pod import Role
 from tests.model.worlds import POLICY
@@ -18,7 +18,7 @@ def test_a_pod_is_read_as_the_api_lists_it() -> None:
     (request,) = pod.requests
     assert (request.container, request.role, request.memory_units, request.memory_mib) == ("main", Role.MAIN, 7, 7168)
     assert (request.thread_percent, request.gpus) == (30, 1)
-    assert (memory_units(request), percents(request)) == (7, 30)
+    assert (request.memory_units, request.percents) == (7, 30)
     assert pod.main_containers == ("main", "side")
     assert pod.annotations == {"a": "b"}
     assert pod.request("main") is request
@@ -40,7 +40,7 @@ def test_init_containers_and_sidecars_come_first_as_kubelet_allocates() -> None:
 def test_the_label_divides_a_request_over_gpus() -> None:
     (request,) = node_pod("train-0", container(mem=8, percent=60), gpus=2).requests
     assert (request.memory_mib, request.thread_percent, request.gpus) == (4096, 30, 2)
-    assert (memory_units(request), percents(request)) == (8, 60)
+    assert (request.memory_units, request.percents) == (8, 60)
 
 
 @pytest.mark.parametrize("label", ["0", "two", "-1", "1.5", "999", ""])
@@ -111,7 +111,7 @@ def found(
     begun: tuple[ContainerName, ...] = (),
 ) -> str:
     """The container that memory is expected to be for, as `pod/container`; empty for none."""
-    guess = expected(pods, served, memory_units, count, gpus=gpus, begun=begun)
+    guess = expected(pods, served, "memory", count, gpus=gpus, begun=begun)
     return f"{guess[0].name}/{guess[1].container}" if guess else ""
 
 
@@ -188,10 +188,10 @@ def test_devices_of_two_gpus_are_for_a_pod_that_asks_for_two() -> None:
 
 def test_percents_are_counted_over_all_gpus() -> None:
     pods = [node_pod("a", container(mem=1, percent=30), age=5), node_pod("b", container(mem=1, percent=60), gpus=2)]
-    guess = expected(pods, (), percents, 60)
+    guess = expected(pods, (), "percent", 60)
     assert guess
     assert guess[0].name == "b"
-    assert expected(pods, (), percents, 45) is None
+    assert expected(pods, (), "percent", 45) is None
 
 
 WORDS = (
@@ -211,4 +211,4 @@ def test_no_json_whatever_raises(thing: object, spec: object, limits: object) ->
     read_node_pod(thing, POLICY)
     read_node_pod({**pod_object(), "spec": spec}, POLICY)
     pod = read_node_pod(pod_object("a", container(resources={"limits": limits})), POLICY)
-    assert pod is None or all(memory_units(request) + percents(request) >= 0 for request in pod.requests)
+    assert pod is None or all(request.memory_units + request.percents >= 0 for request in pod.requests)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.kubelet.rules.allocation import allocate_memory, memory_devices, units_by_gpu
-from mpsd.kubelet.rules.gpu_choice import Cards, Choice, preferred
+from mpsd.kubelet.rules.gpu_choice import Offer, preferred
 from mpsd.kubelet.rules.node_pods import RequestingContainer
 from mpsd.model.domain import Domain, domains
-from mpsd.model.grants import Gpu, Grant
+from mpsd.model.grants import Gpu, Grant, rooms
 from mpsd.model.policy import Policy
 from tests.model.worlds import CAPABILITY, GPUS, POLICY, SPREAD, UUIDS, grant
 from tests.status.node_worlds import container, mem_ids, node_pod, percent_ids
@@ -43,7 +43,8 @@ def choose(
 ) -> dict[str, int]:
     """How many devices of which GPU are preferred, with kubelet's contract checked."""
     domain_of = {uuid: domain.name for domain in domains(gpus, policy) for uuid in domain.gpus}
-    taken = preferred(Choice(available, must, size), pod, Cards(gpus, domain_of, grants), policy, held)
+    offer = Offer(available, must, size, pod.request.gpus if pod else 1)
+    taken = preferred(offer, pod, rooms(gpus, domain_of, grants, policy), policy, held)
     assert len(taken) == len(set(taken)) == size
     assert set(must) <= set(taken) <= set(available)
     return units_by_gpu(taken)
@@ -107,12 +108,12 @@ def test_what_fits_no_gpu_is_still_as_much_as_kubelet_asked_for() -> None:
 
 
 def test_percents_are_taken_by_number() -> None:
-    taken = preferred(Choice(percent_ids(100)[::-1], percent_ids(1, first=50), 4), None, Cards(GPUS, {}), POLICY)
+    taken = preferred(Offer(percent_ids(100)[::-1], percent_ids(1, first=50), 4, 1), None, (), POLICY)
     assert sorted(taken) == ["percent/0", "percent/1", "percent/2", "percent/50"]
 
 
 def test_too_few_are_all() -> None:
-    assert set(preferred(Choice(mem_ids(3), (), 7), None, Cards(GPUS, {}), POLICY)) == set(mem_ids(3))
+    assert set(preferred(Offer(mem_ids(3), (), 7, 1), None, (), POLICY)) == set(mem_ids(3))
 
 
 def test_eight_large_gpus_are_chosen_from_in_a_moment() -> None:

@@ -1,1 +1,0 @@
-"""kubelet's gRPC messages, generated from the .proto files here by `make proto`."""

@@ -14,12 +14,18 @@ from enum import StrEnum
 from functools import lru_cache
 
 from mpsd.kubelet.rules.node_pods import RequestingContainer
-from mpsd.model.client_limits import VISIBLE_DEVICES, ClientLimit, environment
+from mpsd.model.client_limits import (
+    CUDA_CAPABILITIES,
+    NVIDIA_DRIVER_CAPABILITIES,
+    NVIDIA_VISIBLE_DEVICES,
+    ClientLimit,
+    environment,
+)
 from mpsd.model.cuda_limit_parser import THREAD_PERCENT
 from mpsd.model.domain import Domain, State
-from mpsd.model.grants import Gpu, promised_mib
+from mpsd.model.grants import DeviceNode, Gpu, HostMount, promised_mib
 from mpsd.model.policy import Policy, Resources
-from mpsd.model.problem import InvalidInput, Problem, printable
+from mpsd.model.problem import InvalidInput, Problem, printable, shortened
 from mpsd.model.request import taken_in_part
 
 # -- the devices -------------------------------------------------------------------------------------------------------
@@ -53,10 +59,8 @@ def percent_devices(gpus: Sequence[Gpu], policy: Policy) -> tuple[str, ...]:
 
 
 def healthy(state: State | None, was_ready: bool) -> bool:
-    """Whether kubelet may give a GPU's devices to new pods. state None: its domain has no daemon yet.
-
-    was_ready: the domain has been ready since the agent or the daemon started.
-    """
+    """Whether kubelet may give a GPU's devices to new pods. state None: its domain has no daemon yet. was_ready: the
+    domain has been ready since the agent or the daemon started."""
     return state is State.READY or (was_ready and state in _STAYS_HEALTHY)
 
 
@@ -86,15 +90,16 @@ def units_by_gpu(ids: Iterable[str]) -> dict[str, int]:
     """From UUID to the number of units there, in the order of their first ids. InvalidInput for unknown ids."""
     named = tuple(ids)
     if unknown := [device_id for device_id in named if gpu_of(device_id) is None]:
-        raise InvalidInput("the devices", [_unknown(unknown)])
+        raise InvalidInput("the devices", _unknown(unknown))
     return dict(Counter(filter(None, map(gpu_of, named))))
 
 
-def _unknown(ids: Sequence[str]) -> Problem:
-    """The problem with ids that mpsd never offered."""
-    names = ", ".join(map(printable, ids[:_SHOWN])) + (f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")
+def _unknown(ids: Sequence[str]) -> Iterator[Problem]:
+    if not ids:
+        return
+    names = shortened([*map(printable, ids)], _SHOWN)
     remedy = "make sure that no other device plugin of this node registers the same resource"
-    return Problem("device-unknown", names, "", "this resource has no such device", remedy)
+    yield Problem("device-unknown", names, "", "this resource has no such device", remedy)
 
 
 def spread(units: Mapping[str, int]) -> str:
@@ -111,10 +116,8 @@ _AGAIN = "kubelet reuses any of an init container's devices for the next contain
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What a container gets of each of `gpus` (UUIDs of one domain, in the domain's order).
-
-    thread_percent None: the container requests percents, and that resource's answer says how many.
-    """
+    """What a container gets of each of `gpus` (UUIDs of one domain, in the domain's order). thread_percent None: the
+    container requests percents, and that resource's answer says how many."""
 
     domain: str
     gpus: tuple[str, ...]
@@ -126,17 +129,14 @@ def allocate_memory(
     ids: Sequence[str], container: RequestingContainer | None, domains: Sequence[Domain], policy: Policy
 ) -> Allocation:
     """What the memory devices are worth. InvalidInput with every reason why no container can have them together.
-
-    container None: it is not known.
-    """
-    unknown = tuple(device_id for device_id in ids if gpu_of(device_id) is None)
+    container None: it is not known."""
+    unknown = [device_id for device_id in ids if gpu_of(device_id) is None]
     units = units_by_gpu(device_id for device_id in ids if device_id not in unknown)
     domain = next((domain for domain in domains if units and units.keys() <= set(domain.gpus)), None)
-    problems = [_unknown(unknown)] if unknown else []
-    problems += _unusable(ids, units, domains, policy.resources)
-    wrong_number = list(_wrong_number(units, container, policy.resources))
+    problems = [*_unknown(unknown), *_unusable(ids, units, domains, policy.resources.memory)]
+    wrong_number = [*_wrong_number(units, container, policy.resources)]
     if container is None or not wrong_number:  # otherwise the number explains it all
-        problems += _apart(units, container, domains, policy.resources)
+        problems += _apart(units, container, domains, policy.resources.memory)
     problems += wrong_number
     if problems or domain is None:
         raise InvalidInput(_subject(container), problems)
@@ -150,18 +150,15 @@ def allocate_memory(
 
 
 def allocate_percent(ids: Sequence[str], container: RequestingContainer | None, policy: Policy) -> int:
-    """The cap, 1 to 100, on each GPU of the container. InvalidInput where there can be none.
-
-    container None: it is not known, and counts as having one GPU.
-    """
-    unknown = tuple(device_id for device_id in ids if not is_percent(device_id))
-    problems = [_unknown(unknown)] if unknown else []
+    """The cap, 1 to 100, on each GPU of the container. InvalidInput where there can be none. container None: it is not
+    known, and counts as having one GPU."""
+    problems = [*_unknown([device_id for device_id in ids if not is_percent(device_id)])]
     gpus = container.request.gpus if container else 1
     percent = len(ids) // gpus
     if not 1 <= percent <= 100 or len(ids) % gpus:
         names = policy.resources
         message = f"{len(ids)} percent over {_gpus(gpus)} is not a valid share of a GPU's threads"
-        remedy = f"request 1 to 100 percent of each GPU, the same of each; the label {names.count} says how many"
+        remedy = f"request 1 to 100 percent of each GPU, the same of each; the label {names.count} sets their number"
         problems.append(Problem("percent-range", names.percent, "", message, remedy))
     if problems:
         raise InvalidInput(_subject(container), problems)
@@ -172,11 +169,7 @@ def _subject(container: RequestingContainer | None) -> str:
     return str(container.name) if container else "a container that kubelet did not name"
 
 
-def _unusable(
-    ids: Sequence[str], units: dict[str, int], domains: Sequence[Domain], resources: Resources
-) -> Iterator[Problem]:
-    """Why no container can have these devices."""
-    where = resources.memory
+def _unusable(ids: Sequence[str], units: dict[str, int], domains: Sequence[Domain], where: str) -> Iterator[Problem]:
     if not ids:
         yield Problem("no-devices", where, "", "kubelet names no device", "see kubelet's log")
     if len(set(ids)) < len(ids):
@@ -187,10 +180,8 @@ def _unusable(
 
 
 def _apart(
-    units: dict[str, int], container: RequestingContainer | None, domains: Sequence[Domain], resources: Resources
+    units: dict[str, int], container: RequestingContainer | None, domains: Sequence[Domain], where: str
 ) -> Iterator[Problem]:
-    """Why devices of several GPUs do not go together."""
-    where = resources.memory
     here = [domain.name for domain in domains if units.keys() & set(domain.gpus)]
     if len(here) > 1:
         message = f"kubelet chose {spread(units)}, of the domains {', '.join(here)}; a container must be in one domain"
@@ -234,28 +225,6 @@ GATE_INSIDE = "/dev/mpsd-gate"
 # (accept-nvidia-visible-devices-as-volume-mounts in its configuration).
 _VOLUME_LIST = "/var/run/nvidia-container-devices"
 _CDI_KIND = "nvidia.com/gpu"
-_CDI_ANNOTATION = "cdi.k8s.io/mpsd"
-
-
-@dataclass(frozen=True, slots=True)
-class HostMount:
-    """A folder or a file of the host that the container sees at `inside`."""
-
-    host: str
-    inside: str
-    read_only: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
-    """A device node of the host. Where `host` does not exist, no container starts.
-
-    permissions: of the device cgroup, some of r, w and m (mknod).
-    """
-
-    host: str
-    inside: str
-    permissions: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,10 +239,7 @@ class Answer:
 
 
 class DeviceListStrategy(StrEnum):
-    """How a container gets the nodes of its GPU, by the names of NVIDIA's device plugin.
-
-    Source: https://github.com/NVIDIA/k8s-device-plugin, DEVICE_LIST_STRATEGY.
-    """
+    """How a container gets the nodes of its GPU: DEVICE_LIST_STRATEGY of https://github.com/NVIDIA/k8s-device-plugin."""
 
     ENVVAR = "envvar"
     VOLUME_MOUNTS = "volume-mounts"
@@ -283,18 +249,18 @@ class DeviceListStrategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeConditions:
-    """What is the same for every container of this node. run_directory: mpsd's, on the host.
-
-    The rest is for simulated GPUs, and empty for real ones. extra: variables; shared: folders of the host that a
-    container sees at the same path; device_lists: variables that take the UUIDs, in place of the device nodes that a
-    container runtime would make.
-    """
+    """What is the same for every container of this node. run_directory: mpsd's, on the host. The rest is for simulated
+    GPUs, and empty for real ones. extra: variables; shared: folders of the host that a container sees at the same path;
+    device_lists: variables that take the UUIDs, in place of the device nodes that a container runtime would make."""
 
     run_directory: str
     strategy: DeviceListStrategy
     extra: Mapping[str, str]
     shared: tuple[str, ...] = ()
     device_lists: tuple[str, ...] = ()
+
+
+_LIBRARIES = {NVIDIA_DRIVER_CAPABILITIES: ",".join(CUDA_CAPABILITIES)}  # whatever the image says
 
 
 def memory_answer(allocation: Allocation, conditions: NodeConditions) -> Answer:
@@ -306,7 +272,7 @@ def memory_answer(allocation: Allocation, conditions: NodeConditions) -> Answer:
     gpus = _gpus_answer(allocation.gpus, conditions.strategy)
     lists = dict.fromkeys(conditions.device_lists, ",".join(allocation.gpus))
     return Answer(
-        environment={**limits, **gpus.environment, **conditions.extra, **lists},
+        environment={**limits, **gpus.environment, **_LIBRARIES, **conditions.extra, **lists},
         mounts=(
             HostMount(f"{folder}/client", CLIENT_INSIDE, read_only=True),
             *gpus.mounts,
@@ -323,16 +289,16 @@ def percent_answer(thread_percent: int) -> Answer:
     return Answer(environment={THREAD_PERCENT: str(thread_percent)})
 
 
-def _gpus_answer(uuids: Iterable[str], strategy: DeviceListStrategy) -> Answer:
+def _gpus_answer(uuids: Sequence[str], strategy: DeviceListStrategy) -> Answer:
     """What makes the container runtime put these GPUs into the container, and no others."""
+    cdi = tuple(f"{_CDI_KIND}={uuid}" for uuid in uuids)
     match strategy:
         case DeviceListStrategy.ENVVAR:
-            return Answer({VISIBLE_DEVICES: ",".join(uuids)})
+            return Answer({NVIDIA_VISIBLE_DEVICES: ",".join(uuids)})
         case DeviceListStrategy.VOLUME_MOUNTS:
             mounts = (HostMount("/dev/null", f"{_VOLUME_LIST}/{uuid}", read_only=True) for uuid in uuids)
-            return Answer({VISIBLE_DEVICES: _VOLUME_LIST}, mounts=tuple(mounts))
+            return Answer({NVIDIA_VISIBLE_DEVICES: _VOLUME_LIST}, mounts=tuple(mounts))
         case DeviceListStrategy.CDI_CRI:
-            return Answer({VISIBLE_DEVICES: "void"}, cdi=tuple(f"{_CDI_KIND}={uuid}" for uuid in uuids))
+            return Answer({NVIDIA_VISIBLE_DEVICES: "void"}, cdi=cdi)
         case DeviceListStrategy.CDI_ANNOTATIONS:
-            names = ",".join(f"{_CDI_KIND}={uuid}" for uuid in uuids)
-            return Answer({VISIBLE_DEVICES: "void"}, annotations={_CDI_ANNOTATION: names})
+            return Answer({NVIDIA_VISIBLE_DEVICES: "void"}, annotations={"cdi.k8s.io/mpsd": ",".join(cdi)})

@@ -15,7 +15,8 @@ from mpsd.grants.rules.placement import by_preference
 from mpsd.kubelet.rules.allocation import gpu_of, number_of
 from mpsd.kubelet.rules.ledger import ContainerDevices
 from mpsd.kubelet.rules.node_pods import NodePod, RequestingContainer, read_node_pod
-from mpsd.model.grants import Gpu, GpuCapacity, GpuName, Grant, Request, promised_mib, rooms
+from mpsd.model.fields import FieldReader
+from mpsd.model.grants import Gpu, GpuCapacity, GpuName, Request, promised_mib
 from mpsd.model.identity import PodName
 from mpsd.model.policy import Policy
 from mpsd.model.request import PodRequest
@@ -32,13 +33,10 @@ CHOICE_KEYS = (GPU, f"{_V1}IDX", f"{_V2}allocation")  # by which `chosen_gpus` r
 
 
 def chosen_gpus(annotations: Mapping[str, str], gpus: Sequence[GpuName]) -> tuple[str, ...]:
-    """The UUIDs of the GPUs of this node that the pod's annotations name, in the order of `gpus`; () for none.
-
-    The first format that names one decides.
-    """
-    own = set(_listed(annotations.get(GPU, "")))
-    v1 = set(_listed(annotations.get(f"{_V1}IDX", "")))
-    v2 = set(_ordinals(annotations.get(f"{_V2}allocation", "")))
+    """The UUIDs of the GPUs of this node that the pod's annotations name, in the order of `gpus`; () for none. The
+    first format that names one decides."""
+    own, v1 = ([part.strip() for part in annotations.get(key, "")[:_LONGEST].split(",")] for key in (GPU, f"{_V1}IDX"))
+    v2 = [*_ordinals(annotations.get(f"{_V2}allocation", ""))]
     return (
         tuple(gpu.uuid for gpu in gpus if gpu.uuid in own)
         or tuple(gpu.uuid for gpu in gpus if str(gpu.ordinal) in v1)
@@ -46,12 +44,7 @@ def chosen_gpus(annotations: Mapping[str, str], gpus: Sequence[GpuName]) -> tupl
     )
 
 
-def _listed(text: str) -> Iterator[str]:
-    return (part.strip() for part in text[:_LONGEST].split(","))
-
-
 def _ordinals(text: str) -> Iterator[str]:
-    """The GPUs of all containers in a v2 allocation."""
     try:
         allocation = json.loads(text) if len(text) <= _LONGEST else None
     except (ValueError, RecursionError):
@@ -65,15 +58,11 @@ def _ordinals(text: str) -> Iterator[str]:
 def annotations_for(
     pod: NodePod, held: Sequence[ContainerDevices], gpus: Sequence[Gpu], policy: Policy, at_ns: int
 ) -> dict[str, str]:
-    """Everything of ours that a pod which holds these devices is to have written on it; {} for one that holds none.
-
-    What kubelet gave goes over what a scheduler chose: it names no pod when it asks for devices, so of pods that are
-    alike one may have got those of another.
-
-    held: of any containers; those of other pods are passed over. at_ns: nanoseconds since 1970 when the devices were
-    allocated, used where the pod has no time of its own yet. v1 knows one GPU a pod, so it says nothing of a pod that
-    has several.
-    """
+    """All annotations of mpsd for a pod that holds these devices; {} for one that holds none. What kubelet gave
+    replaces what a scheduler chose: it names no pod when it asks for devices, so of pods that are alike one may have
+    got those of another. held: of any containers; those of other pods are passed over. at_ns: nanoseconds since 1970
+    when the devices were allocated, used where the pod has no time of its own yet. v1 has no form for a pod with
+    several GPUs."""
     own = [one for one in held if one.pod == (pod.namespace, pod.name)]
     units = _by_gpu({device_id for one in own for device_id in one.memory}, gpus)
     if not units:
@@ -90,10 +79,8 @@ def annotations_for(
 def annotations_at_bind(
     gpus: Sequence[GpuName], memory_mib: int, dev_mib: int, policy: Policy, at_ns: int
 ) -> dict[str, str]:
-    """What a scheduler writes on a pod with its binding. gpus: those chosen, of one domain.
-
-    memory_mib: on each of them. dev_mib: what the first of them may promise in all. at_ns: now, since 1970.
-    """
+    """What a scheduler writes on a pod with its binding. gpus: those chosen, of one domain. memory_mib: on each of
+    them. dev_mib: what the first of them may promise in all. at_ns: now, since 1970."""
     wanted = {GPU: ",".join(gpu.uuid for gpu in gpus)}
     unit_mib = policy.resources.memory_unit_mib
     if len(gpus) == 1:
@@ -117,100 +104,66 @@ def _v1(gpu: GpuName, units: int, dev_units: int, *, assigned: bool) -> dict[str
 
 
 def _in_v2(pod: NodePod, held: Sequence[ContainerDevices], gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Counts main containers by their position in the pod; it has no word for others."""
+    """v2 counts main containers by their position in the pod, and has no form for others."""
     memory: dict[str, dict[str, int]] = {}
     percent: dict[str, dict[str, int]] = {}
+    by_name = {one.container.container: one for one in held}
     for position, name in enumerate(pod.main_containers):
-        one = next((one for one in held if one.container.container == name), None)
-        units = _by_gpu(one.memory, gpus) if one else {}
-        if one and units:
+        if name in by_name and (units := _by_gpu(by_name[name].memory, gpus)):
             memory[str(position)] = {str(gpu.ordinal): count for gpu, count in units.items()}
-        if one and units and one.percent:
-            percent[str(position)] = {str(gpu.ordinal): len(one.percent) // len(units) for gpu in units}
+            if each := len(by_name[name].percent) // len(units):
+                percent[str(position)] = {str(gpu.ordinal): each for gpu in units}
     written = {f"{_V2}allocation": memory, _V2_PERCENT: percent}
     texts = {key: json.dumps(value, separators=(",", ":")) for key, value in written.items() if value}
     return {**texts, f"{_V2}assigned": "true"} if memory else {}
 
 
-# -- which devices kubelet should take ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The choice that kubelet offers: `size` ids of `available`, with `must_include` among them."""
-
-    available: Sequence[str]
-    must_include: Sequence[str]
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cards:
-    """The node's GPUs. domain_of: from UUID to domain. grants: of all pods, so that a GPU without threads or clients
-    left is avoided where another one would do.
-    """
-
-    gpus: Sequence[Gpu]
-    domain_of: Mapping[str, str]
-    grants: Sequence[Grant] = ()
-
-
 def preferred(
-    choice: Choice, container: RequestingContainer | None, cards: Cards, policy: Policy, held: Sequence[str] = ()
+    offer: "Offer",
+    container: RequestingContainer | None,
+    rooms: Sequence[GpuCapacity],
+    policy: Policy,
+    held: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """The ids to take, always `size` of them with `must_include`; Allocate refuses them where nothing fits one domain.
-
+    rooms: of all GPUs of the node, so that one without threads or clients left is avoided where another one would do.
     held: devices that other containers of the pod have; their GPUs come first, then those that the scheduler wrote on
-    the pod, then the policy's placement.
-    """
-    count, percent = (container.request.gpus, container.request.thread_percent) if container else (1, None)
-    offer = _Offer.of(choice, count)
-    request = Request(offer.each * policy.resources.memory_unit_mib, percent, count)
-    here = [gpu for gpu in cards.gpus if gpu.uuid in cards.domain_of]
-    known = rooms(here, cards.domain_of, cards.grants, policy)
-    fitting = by_preference(
-        (
-            replace(room, memory_mib=offer.units(room.gpu.uuid) * policy.resources.memory_unit_mib)
-            for room in known
-            if offer.fits(room.gpu.uuid)
-        ),
-        policy,
-    )
+    the pod, then the policy's placement."""
+    unit_mib, percent = policy.resources.memory_unit_mib, container.request.thread_percent if container else None
+    request = Request(offer.each * unit_mib, percent, offer.gpus)
+    here = [room for room in rooms if offer.fits(room.gpu.uuid)]
+    fitting = by_preference((replace(room, memory_mib=offer.units(room.gpu.uuid) * unit_mib) for room in here), policy)
     roomy = [room for room in fitting if room.holds(request, policy)]
     beside = frozenset(gpu for gpu in map(gpu_of, held) if gpu)
-    chosen = frozenset(chosen_gpus(container.pod.annotations, cards.gpus)) if container else frozenset[str]()
-    for among, wish in ((fitting, beside), (fitting, chosen), (roomy, None), (fitting, None)):
+    chosen: Iterable[str] = ()
+    if container:
+        chosen = chosen_gpus(container.pod.annotations, [room.gpu for room in rooms])
+    for among, wish in ((fitting, beside), (fitting, frozenset(chosen)), (roomy, None), (fitting, None)):
         selected = offer.select(among, wish)
         if selected:
             return offer.taken_from(selected)
-    return offer.anything()
+    return (*offer.must, *offer.free)[: max(0, offer.size)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Offer:
-    """A choice, counted. must, free: ids, in order. each: units on each of `gpus` GPUs."""
+class Offer:
+    """The choice that kubelet offers: `size` ids of `available`, with `must_include` among them, on so many GPUs.
 
-    must: tuple[str, ...]
-    free: tuple[str, ...]
-    size: int
-    gpus: int
-    each: int
-    inside: Counter[str | None]
-    left: Counter[str | None]
+    must, free: ids, in order. each: units on each of `gpus` GPUs, with `rest` left over."""
 
-    @classmethod
-    def of(cls, choice: Choice, gpus: int) -> "_Offer":
-        must = tuple(dict.fromkeys(choice.must_include))
-        free = tuple(sorted(set(choice.available).difference(must), key=lambda one: (number_of(one), one)))
-        inside, left = Counter(map(gpu_of, must)), Counter(map(gpu_of, free))
-        return cls(must, free, choice.size, gpus, choice.size // gpus, inside, left)
+    def __init__(self, available: Sequence[str], must_include: Sequence[str], size: int, gpus: int) -> None:
+        self.must = tuple(dict.fromkeys(must_include))
+        free = set(available).difference(self.must)
+        self.free = tuple(sorted(free, key=lambda one: (number_of(one), one)))
+        self.size, self.gpus = size, gpus
+        self.each, self.rest = divmod(size, gpus)
+        self.inside, self.left = Counter(map(gpu_of, self.must)), Counter(map(gpu_of, free))
 
     def units(self, uuid: str) -> int:
         return self.inside[uuid] + self.left[uuid]
 
     def fits(self, uuid: str) -> bool:
         """Whether this GPU could be one of the container's."""
-        return self.size % self.gpus == 0 and self.inside[uuid] <= self.each <= self.units(uuid)
+        return self.rest == 0 and self.inside[uuid] <= self.each <= self.units(uuid)
 
     def select(self, among: Sequence[GpuCapacity], wish: frozenset[str] | None) -> tuple[str, ...]:
         """GPUs of one domain that hold what must be included, and are of the wish or hold all of it; () for none."""
@@ -226,29 +179,17 @@ class _Offer:
 
     def taken_from(self, selected: Sequence[str]) -> tuple[str, ...]:
         """The ids of the container on these GPUs, the same number on each."""
-        rest = [
-            device_id
-            for uuid in selected
-            for device_id in [one for one in self.free if gpu_of(one) == uuid][: self.each - self.inside[uuid]]
-        ]
+        on_gpu = {uuid: [one for one in self.free if gpu_of(one) == uuid] for uuid in selected}
+        rest = (one for uuid, free in on_gpu.items() for one in free[: self.each - self.inside[uuid]])
         return (*self.must, *rest)
-
-    def anything(self) -> tuple[str, ...]:
-        return (*self.must, *self.free)[: max(0, self.size)]
-
-
-# -- the pods of a cluster ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPod:
-    """A pod of the cluster as a scheduler needs it, of which there are tens of thousands.
-
-    request: on each of its GPUs, when it holds most. node: empty where it is not bound. choice: the annotations that
-    say which GPUs it has, those that are there. created: RFC 3339.
-
-    finished: it has ended, and holds nothing. terminating: its end was asked for, and it still holds what it has.
-    """
+    """A pod of the cluster as a scheduler needs it, of which there are tens of thousands. request: on each of its GPUs,
+    when it holds most. node: empty where it is not bound. choice: the annotations that name its GPUs, those that are
+    there. created: RFC 3339. finished: it holds nothing any more. terminating: its deletion was requested, and it still
+    holds what it has."""
 
     name: PodName
     request: Request
@@ -266,16 +207,15 @@ def read_shared_pod(thing: object, policy: Policy) -> SharedPod | None:
     pod = read_node_pod(thing, policy)
     if pod is None or not isinstance(thing, dict):
         return None
-    spec = thing.get("spec") or {}
-    share = PodRequest(pod.requests, ())
-    priority, node, scheduler = spec.get("priority"), spec.get("nodeName"), spec.get("schedulerName")
+    share, shape = PodRequest(pod.requests, ()), FieldReader()
+    spec = thing["spec"]
     return SharedPod(
         name=pod.identity,
         request=Request(share.memory_mib, share.thread_percent or None, pod.requests[0].gpus),
-        node=node if isinstance(node, str) else "",
+        node=shape.text(spec, "nodeName", "spec"),
         choice={key: pod.annotations[key] for key in CHOICE_KEYS if key in pod.annotations},
-        scheduler=scheduler if isinstance(scheduler, str) else "",
-        priority=priority if isinstance(priority, int) else 0,
+        scheduler=shape.text(spec, "schedulerName", "spec"),
+        priority=shape.number(spec, "priority", "spec", absent=0) or 0,
         created=pod.created,
         finished=pod.is_finished,
         terminating=pod.terminating,

@@ -7,12 +7,11 @@ for one pod only.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from mpsd.kubelet.rules.allocation import gpu_of
-from mpsd.kubelet.rules.node_pods import CLAIM, Bystander, ContainerName, NodePod, PodKey, memory_units
+from mpsd.kubelet.rules.node_pods import CLAIM, KINDS, Bystander, ContainerName, Kind, NodePod, PodKey
 from mpsd.model.domain import Domain
 from mpsd.model.grants import Grant, evenly
 from mpsd.model.identity import PodName
@@ -20,8 +19,6 @@ from mpsd.model.names import matches
 from mpsd.model.pod import Role
 from mpsd.model.policy import Policy
 
-Kind = Literal["memory", "percent"]
-KINDS: tuple[Kind, Kind] = ("memory", "percent")
 PATIENCE_S = 60.0  # that a pod must appear without its devices before it counts as such: kubelet and the API both lag
 _STATIC = re.compile(r"[0-9a-f]{32}")  # kubelet's uid of a static pod; every uid of the API has dashes
 
@@ -41,15 +38,17 @@ class ContainerDevices:
     def of(self, kind: Kind) -> tuple[str, ...]:
         return self.memory if kind == "memory" else self.percent
 
+    @property
+    def sets(self) -> list[frozenset[str]]:
+        """The ids of each resource of which it holds any."""
+        return [frozenset(ids) for ids in (self.memory, self.percent) if ids]
+
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One entry of the journal: what was answered to one Allocate.
-
-    pod: the container, None where it was not known. thread_percent None: no cap was answered. at: seconds since 1970.
-    uid: of the pod, so that a later pod of the same name is not taken for it. unit_mib: what each device was worth; 0
-    where that was not recorded, and then the policy's unit counts.
-    """
+    """What was answered to one Allocate. pod: the container, None where it was not known. thread_percent None: no cap
+    was answered. at: seconds since 1970. uid: of the pod, so that a later pod of the same name is not taken for it.
+    unit_mib: what each device was worth; 0 where that was not recorded, and then the policy's unit counts."""
 
     resource: Kind
     ids: tuple[str, ...]
@@ -67,8 +66,13 @@ class JournalEntry:
 
     def names_one_of(self, pods: Mapping[PodKey, NodePod]) -> bool:
         """Whether it names one of these pods, and not an earlier pod of that name."""
-        pod = pods.get(self.pod.pod_key) if self.pod else None
+        pod = pods.get(self.pod_key or ("", ""))
         return pod is not None and not pod.is_finished and self.uid in ("", pod.uid)
+
+
+Held = Sequence[ContainerDevices]
+Journal = Sequence[JournalEntry]
+Pods = Sequence[NodePod]
 
 
 def by_name(pods: Iterable[NodePod]) -> dict[PodKey, NodePod]:
@@ -78,19 +82,15 @@ def by_name(pods: Iterable[NodePod]) -> dict[PodKey, NodePod]:
 # -- the journal -------------------------------------------------------------------------------------------------------
 
 
-def by_devices(journal: Iterable[JournalEntry]) -> dict[frozenset[str], JournalEntry]:
+def by_devices(journal: Journal) -> dict[frozenset[str], JournalEntry]:
     """The last answer for each set of devices."""
     return {frozenset(entry.ids): entry for entry in sorted(journal, key=lambda entry: entry.at)}
 
 
-def served(
-    resource: Kind, held: Iterable[ContainerDevices], journal: Iterable[JournalEntry], pods: Iterable[NodePod]
-) -> frozenset[ContainerName]:
-    """The containers that have their devices of this resource, according to kubelet or the journal.
-
-    An entry does not count where kubelet has given one of its devices to another pod: it named the wrong pod. If it
-    counted, every second of several identical pods that start together would appear to be served already.
-    """
+def served(resource: Kind, held: Held, journal: Journal, pods: Pods) -> frozenset[ContainerName]:
+    """The containers that have their devices of this resource, according to kubelet or the journal. An entry does not
+    count where kubelet has given one of its devices to another pod: it named the wrong pod. If it counted, every second
+    of several identical pods that start together would appear to be served already."""
     known = by_name(pods)
     owners = {device_id: one for one in held for device_id in one.of(resource)}
     noted = {
@@ -104,20 +104,13 @@ def served(
     return frozenset({one.container for one in owners.values()} | noted)
 
 
-def corrected(
-    journal: Iterable[JournalEntry],
-    asked_with: Iterable[JournalEntry],
-    held: Iterable[ContainerDevices],
-    pods: Iterable[NodePod],
-) -> tuple[JournalEntry, ...]:
-    """The entries, each with the container to which kubelet has by now given exactly its devices.
-
-    So a pod keeps what it holds while kubelet, which forgets at a restart, lists nothing. asked_with: the entries that
-    existed when kubelet was asked; its answer says nothing about later ones.
-    """
+def corrected(journal: Journal, asked_with: Journal, held: Held, pods: Pods) -> tuple[JournalEntry, ...]:
+    """The entries, each with the container to which kubelet has by now given exactly its devices. So a pod keeps what
+    it holds while kubelet, which forgets at a restart, lists nothing. asked_with: the entries that existed when kubelet
+    was asked; its answer says nothing about later ones."""
     known = by_name(pods)
     last = {id(entry) for entry in by_devices(asked_with).values()}
-    holders = {frozenset(ids): one.container for one in held for ids in (one.memory, one.percent) if ids}
+    holders = {ids: one.container for one in held for ids in one.sets}
 
     def correct(entry: JournalEntry) -> JournalEntry:
         container = holders.get(frozenset(entry.ids)) if id(entry) in last else None
@@ -127,14 +120,10 @@ def corrected(
     return tuple(map(correct, journal))
 
 
-def still_needed(
-    journal: Iterable[JournalEntry], held: Iterable[ContainerDevices], pods: Iterable[NodePod], not_before: float
-) -> tuple[JournalEntry, ...]:
-    """The entries of pods that exist or of devices that are held, the oldest first.
-
-    pods: all of this node that ask for a GPU, so do not call it while the API is unavailable. not_before: seconds since
-    1970; later entries stay, since kubelet and the API may not know of them yet.
-    """
+def still_needed(journal: Journal, held: Held, pods: Pods, not_before: float) -> tuple[JournalEntry, ...]:
+    """The entries of pods that exist or of devices that are held, the oldest first. pods: all of this node that ask for
+    a GPU, so do not call it while the API is unavailable. not_before: seconds since 1970; later entries stay, since
+    kubelet and the API may not know of them yet."""
     known = by_name(pods)
     in_use = {device_id for one in held for device_id in (*one.memory, *one.percent)}
     kept: list[JournalEntry] = []
@@ -151,18 +140,12 @@ def still_needed(
 
 
 def pod_grants(
-    held: Sequence[ContainerDevices],
-    journal: Sequence[JournalEntry],
-    pods: Sequence[NodePod],
-    domains: Sequence[Domain],
-    policy: Policy,
+    held: Held, journal: Journal, pods: Pods, domains: Sequence[Domain], policy: Policy
 ) -> tuple[Grant, ...]:
-    """One grant for each pod that holds memory devices, in the order of their ids.
-
-    held: kubelet's list, which leaves out init containers. journal: of this boot, for init containers and for what was
-    allocated after kubelet was asked. Where a pod's devices lie in two domains, or unevenly, its grant is the least
-    that holds on all its GPUs: Allocate and PreStartContainer refuse such a pod.
-    """
+    """One grant for each pod that holds memory devices, in the order of their ids. held: kubelet's list, which leaves
+    out init containers. journal: of this boot, for init containers and for what was allocated after kubelet was asked.
+    Where a pod's devices lie in two domains, or unevenly, its grant is the least that holds on all its GPUs: Allocate
+    and PreStartContainer refuse such a pod."""
     known = by_name(pods)
     domain_of = {uuid: domain for domain in domains for uuid in domain.gpus}
     holdings = _holdings(held, journal, known)
@@ -174,24 +157,21 @@ def pod_grants(
         name = PodName(*key, next(iter(uids)) if len(uids) == 1 else "")
         grant = _grant(name, holding, domain_of, policy, worth)
         if grant:
-            grants.append(grant if holding.noted else _with_init_containers(grant, known.get(key)))
+            grants.append(grant if holding.entries else _with_init_containers(grant, known.get(key)))
     return tuple(sorted(grants, key=lambda grant: grant.id))
 
 
 @dataclass(slots=True)
 class _Holding:
-    """What one pod holds: its devices, the containers that kubelet lists, and the caps that were answered."""
+    """What one pod holds: its devices, the containers that kubelet lists, and its entries that say more."""
 
     memory: set[str] = field(default_factory=set)
     percent: set[str] = field(default_factory=set)
     containers: list[ContainerDevices] = field(default_factory=list)
-    caps: list[int] = field(default_factory=list)
-    noted: bool = False  # whether the journal says anything of this pod
+    entries: list[JournalEntry] = field(default_factory=list)
 
 
-def _holdings(
-    held: Sequence[ContainerDevices], journal: Sequence[JournalEntry], known: Mapping[PodKey, NodePod]
-) -> dict[PodKey, _Holding]:
+def _holdings(held: Held, journal: Journal, known: Mapping[PodKey, NodePod]) -> dict[PodKey, _Holding]:
     holdings: dict[PodKey, _Holding] = {}
     owners: dict[str, PodKey] = {}
     for one in held:
@@ -200,15 +180,11 @@ def _holdings(
         holding.memory.update(_claimed(one.pod, one.memory, owners))
         holding.percent.update(_claimed(one.pod, one.percent, owners))
     listed = frozenset((one.container, kind) for one in held for kind in KINDS if one.of(kind))
-    entry_owners = _EntryOwners(dict(owners), known, listed)
-    for entry in sorted(journal, key=lambda entry: entry.at, reverse=True):
-        key = entry_owners.of(entry)
-        if key:
-            holding = holdings.setdefault(key, _Holding())
-            holding.noted = True
-            ids = holding.memory if entry.resource == "memory" else holding.percent
-            ids.update(_claimed(key, entry.ids, owners))
-            holding.caps.extend([] if entry.thread_percent is None else [entry.thread_percent])
+    for key, entry in _owned_entries(journal, dict(owners), known, listed):
+        holding = holdings.setdefault(key, _Holding())
+        holding.entries.append(entry)
+        ids = holding.memory if entry.resource == "memory" else holding.percent
+        ids.update(_claimed(key, entry.ids, owners))
     return holdings
 
 
@@ -219,66 +195,48 @@ def _claimed(key: PodKey, ids: Iterable[str], owners: dict[str, PodKey]) -> list
     return new
 
 
-@dataclass(slots=True)
-class _EntryOwners:
-    """The pods to which the entries of the journal belong, asked from the newest entry to the oldest.
-
-    owners: of each device, by kubelet's list. listed: the containers in kubelet's list, with the resources they hold.
-    """
-
-    owners: Mapping[str, PodKey]
-    known: Mapping[PodKey, NodePod]
-    listed: frozenset[tuple[ContainerName, str]]
-    seen: set[tuple[ContainerName, str]] = field(default_factory=set)
-    last_uid: dict[PodKey, str] = field(default_factory=dict)
-
-    def of(self, entry: JournalEntry) -> PodKey | None:
-        """The pod that holds this entry's devices; None where it has ended or is not known.
-
-        While the first pod exists kubelet gives its devices to no second one. So a pod that kubelet lists with one of
-        them holds all of them, even where the journal named another pod that exists as well.
-        """
-        named = entry.pod_key
-        if named and entry.uid:
-            self.last_uid.setdefault(named, entry.uid)
-        if named and (self._is_listed(entry, named) or not self._exists(entry, named)):
-            return None
-        holders = {self.owners[device_id] for device_id in entry.ids if device_id in self.owners}
-        if holders:
-            return holders.pop() if len(holders) == 1 else None
-        if entry.pod is None:
-            return None
-        container = (entry.pod, entry.resource)
-        if container in self.listed or container in self.seen:
-            return None
-        self.seen.add(container)
-        return named
-
-    def _is_listed(self, entry: JournalEntry, named: PodKey) -> bool:
-        """Whether kubelet's list already says what the entry says, as it does for nearly all of them."""
-        return (entry.pod, entry.resource) in self.listed and self.owners.get(next(iter(entry.ids), "")) == named
-
-    def _exists(self, entry: JournalEntry, named: PodKey) -> bool:
-        """Whether the pod that the entry names is still on this node, as far as is known."""
-        if named in self.known:
-            return entry.names_one_of(self.known)
-        # The API may be unavailable: then kubelet lists what runs, and the newest entry has the uid of that name.
-        is_listed = any(container.pod_key == named for container, _ in self.listed)
-        return is_listed and entry.uid in ("", self.last_uid.get(named))
+def _owned_entries(
+    journal: Journal,
+    owners: Mapping[str, PodKey],
+    known: Mapping[PodKey, NodePod],
+    listed: frozenset[tuple[ContainerName, Kind]],
+) -> Iterator[tuple[PodKey, JournalEntry]]:
+    """The entries that say more than kubelet's list, the newest first, each with the pod that holds its devices.
+    owners: of each device, by kubelet's list. listed: the containers in that list, with the resources they hold. While
+    the first pod exists kubelet gives its devices to no second one. So a pod that kubelet lists with one of them holds
+    all of them, even where the journal named another pod that exists as well."""
+    listed_pods = {container.pod_key for container, _ in listed}
+    seen: set[tuple[ContainerName | None, Kind]] = set(listed)
+    last_uid: dict[PodKey, str] = {}
+    for entry in sorted(journal, key=lambda entry: entry.at, reverse=True):
+        named, container = entry.pod_key, (entry.pod, entry.resource)
+        if named:
+            newest_uid = last_uid.setdefault(named, entry.uid) if entry.uid else ""
+            # The API may be unavailable: then kubelet lists what runs, and the newest entry has the uid of that name.
+            exists = entry.names_one_of(known) if named in known else named in listed_pods and entry.uid == newest_uid
+            is_listed = container in listed and owners.get(next(iter(entry.ids), "")) == named
+            if is_listed or not exists:
+                continue
+        holders = {owners[device_id] for device_id in entry.ids if device_id in owners}
+        if len(holders) == 1:
+            yield holders.pop(), entry
+        elif named and not holders and container not in seen:
+            seen.add(container)
+            yield named, entry
 
 
-def _noted_uids(held: Iterable[ContainerDevices], journal: Iterable[JournalEntry]) -> dict[PodKey, set[str]]:
+def _noted_uids(held: Held, journal: Journal) -> dict[PodKey, set[str]]:
     """The uids that the last answers name for what each pod holds according to kubelet, which lists no uid."""
     last = by_devices(journal)
     uids: dict[PodKey, set[str]] = {}
     for one in held:
-        for entry in (last.get(frozenset(ids)) for ids in (one.memory, one.percent) if ids):
+        for entry in map(last.get, one.sets):
             if entry and entry.uid and entry.pod_key == one.pod:
                 uids.setdefault(one.pod, set()).add(entry.uid)
     return uids
 
 
-def _worth_mib(journal: Sequence[JournalEntry], policy: Policy) -> Mapping[str, int]:
+def _worth_mib(journal: Journal, policy: Policy) -> Mapping[str, int]:
     """What each device is worth that was given in another unit than the policy's of today."""
     unit_mib = policy.resources.memory_unit_mib
     worth: dict[str, int] = {}
@@ -299,29 +257,23 @@ def _grant(
             mib[gpu] += worth.get(device_id, policy.resources.memory_unit_mib)
     if not mib:
         return None
-    domain = _fullest(mib, domain_of)
+    of_domain: Counter[Domain] = Counter()
+    for uuid, amount in sorted(mib.items()):  # the first UUID decides between domains with as much
+        of_domain[domain_of[uuid]] += amount
+    domain = of_domain.most_common(1)[0][0]
     gpus = tuple(uuid for uuid in domain.gpus if uuid in mib)
     default = policy.requests.default_thread_percent
     caps = [len(one.percent) // len(gpus) or default for one in holding.containers]
+    caps += [entry.thread_percent for entry in holding.entries if entry.thread_percent is not None]
     return Grant(
         id=name.uid or str(name),
         domain=domain.name,
         parts=evenly(gpus, min(mib[uuid] for uuid in gpus), len(holding.percent) // len(gpus)),
-        thread_percent=min(100, max([*caps, *holding.caps], default=default)),
+        thread_percent=min(100, max(caps, default=default)),
         clients=policy.requests.clients_per_grant,
         holder=name,
         command=str(name),
     )
-
-
-def _fullest(mib: Counter[str], domain_of: Mapping[str, Domain]) -> Domain:
-    """The domain with most of this memory; the first of its UUIDs decides between equals."""
-    if len(mib) == 1:
-        return domain_of[next(iter(mib))]
-    total: Counter[Domain] = Counter()
-    for uuid, amount in sorted(mib.items()):
-        total[domain_of[uuid]] += amount
-    return total.most_common(1)[0][0]
 
 
 def _with_init_containers(grant: Grant, pod: NodePod | None) -> Grant:
@@ -332,13 +284,10 @@ def _with_init_containers(grant: Grant, pod: NodePod | None) -> Grant:
     return replace(grant, parts=evenly(grant.gpus, max(grant.memory_mib, asked_mib), grant.reserved_percent))
 
 
-def by_cgroup(grants: Iterable[Grant], pods: Iterable[NodePod]) -> dict[str, str]:
-    """From each uid that a pod's cgroups may have to the id of the pod's grant.
-
-    The uid of a static pod comes from an annotation, which every user may write, so it counts only where one pod alone
-    has it: otherwise a pod could have its processes judged by another pod's grant. A grant without a uid has no
-    processes that can be identified.
-    """
+def by_cgroup(grants: Iterable[Grant], pods: Pods) -> dict[str, str]:
+    """From each uid that a pod's cgroups may have to the id of the pod's grant. The uid of a static pod comes from an
+    annotation, which every user may write, so it counts only where one pod alone has it: otherwise a pod could have its
+    processes judged by another pod's grant. A grant without a uid has no processes that can be identified."""
     known = tuple(pods)
     ids = {grant.pod.uid: grant.id for grant in grants if grant.pod and grant.pod.uid}
     claims = Counter(pod.static_uid for pod in known)
@@ -349,28 +298,15 @@ def by_cgroup(grants: Iterable[Grant], pods: Iterable[NodePod]) -> dict[str, str
 # -- pods without devices ----------------------------------------------------------------------------------------------
 
 
-def without_devices(
-    pods: Collection[NodePod],
-    held: Sequence[ContainerDevices],
-    listed: Collection[PodKey],
-    journal: Sequence[JournalEntry],
-) -> tuple[NodePod, ...]:
-    """The pods that run and ask for GPU memory, but hold none according to kubelet and the journal.
-
-    A kubelet that has just started, with an old status of its node and no plugin registered yet, was observed to run
-    pods without calling Allocate; such a pod has no limit. listed: the pods in kubelet's list; of others it does not
-    know yet what they hold.
-    """
+def without_devices(pods: Pods, held: Held, listed: Collection[PodKey], journal: Journal) -> tuple[NodePod, ...]:
+    """The pods that run and ask for GPU memory, but hold none according to kubelet and the journal. A kubelet that has
+    just started, with an old status of its node and no plugin registered yet, was observed to run pods without calling
+    Allocate; such a pod has no limit. listed: the pods in kubelet's list; of others it does not know yet what they
+    hold."""
     have = {container.pod_key for container in served("memory", held, journal, pods)}
-    return tuple(
-        pod
-        for pod in pods
-        if pod.phase == "Running"
-        and not pod.terminating
-        and pod.key in listed
-        and pod.key not in have
-        and any(request.role is Role.MAIN and memory_units(request) for request in pod.requests)
-    )
+    running = [pod for pod in pods if pod.phase == "Running" and not pod.terminating]
+    asking = [pod for pod in running if any(one.role is Role.MAIN and one.memory_units for one in pod.requests)]
+    return tuple(pod for pod in asking if pod.key in listed and pod.key not in have)
 
 
 def since(before: Mapping[str, float], seen: Iterable[NodePod], now: float) -> dict[str, float]:
@@ -379,22 +315,14 @@ def since(before: Mapping[str, float], seen: Iterable[NodePod], now: float) -> d
 
 
 def ungranted(
-    rows: Sequence[NodePod | Bystander],
-    held: Sequence[ContainerDevices],
-    journal: Sequence[JournalEntry],
-    unallocated: Collection[str],
-    policy: Policy,
+    rows: Sequence[NodePod | Bystander], held: Held, journal: Journal, unallocated: Collection[str], policy: Policy
 ) -> dict[str, PodName]:
     """The pods that certainly hold no grant, by the uid of their cgroups: a process of theirs on a GPU is a violation.
-
     Such a process is ended, so any doubt keeps a pod out. What a pod asks for never changes, and its uid is the API's:
     the uid in a static pod's annotation does not count. unallocated: the uids of pods that have been without their
-    devices for PATIENCE_S.
-    """
-    have = {
-        container.pod_key
-        for container in served("memory", held, journal, [row for row in rows if isinstance(row, NodePod)])
-    }
+    devices for PATIENCE_S."""
+    asking = [row for row in rows if isinstance(row, NodePod)]
+    have = {container.pod_key for container in served("memory", held, journal, asking)}
     pods = [row.identity for row in rows if row.identity.uid in unallocated or not _may_have_a_gpu(row.asked, policy)]
     return {pod.uid: pod for pod in pods if (pod.namespace, pod.name) not in have}
 

@@ -1,10 +1,9 @@
 """Counts of kubelet's calls to the device plugin, by outcome. Every pair is there from the start, with 0."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
-from mpsd.model.metrics import CALL_BOUNDS_S, Durations, no_durations
+from mpsd.model.metrics import CALL_BOUNDS_S, no_durations
 
 HELD_BACK_S = 360.0  # kubelet tries a start that was refused again after 5 minutes at most
 
@@ -18,10 +17,8 @@ class Call(StrEnum):
 
 
 class CallOutcome(StrEnum):
-    """The result of a call. REFUSED: for good, for what was asked. HELD_BACK: for now; kubelet retries.
-
-    LATE: no answer in time. FAILED: by a fault of mpsd's own; its log says which.
-    """
+    """The result of a call. REFUSED: for good, for what was asked. HELD_BACK: for now; kubelet retries. LATE: no answer
+    in time. FAILED: by a fault of mpsd's own; its log says which."""
 
     ANSWERED = "answered"
     REFUSED = "refused"
@@ -30,28 +27,18 @@ class CallOutcome(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
 class PluginCalls:
-    """Since the agent started. held_back: containers whose last start was refused and that kubelet still retries."""
-
-    counts: Mapping[tuple[Call, CallOutcome], int]
-    times: Mapping[Call, Durations]
-    held_back: int
-
-
-class PluginCallCounts:
-    """The counts. now: a monotonic clock, in seconds."""
+    """The counts and times since the agent started. now: a monotonic clock, in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._counts = {(call, outcome): 0 for call in Call for outcome in CallOutcome}
-        self._times = dict.fromkeys(Call, no_durations(CALL_BOUNDS_S))
+        self.counts = {(call, outcome): 0 for call in Call for outcome in CallOutcome}
+        self.times = dict.fromkeys(Call, no_durations(CALL_BOUNDS_S))
         self._held_back: dict[tuple[str, ...], float] = {}  # by the devices of the container, when it was refused
 
     def note(self, call: Call, ids: Sequence[str], outcome: CallOutcome, took_s: float) -> None:
-        """ids: of the container's devices."""
-        self._counts[call, outcome] += 1
-        self._times[call] = self._times[call].with_one(took_s, CALL_BOUNDS_S)
+        self.counts[call, outcome] += 1
+        self.times[call] = self.times[call].with_one(took_s, CALL_BOUNDS_S)
         if call is Call.PRE_START:
             container = tuple(sorted(ids))
             if outcome is CallOutcome.ANSWERED:
@@ -60,7 +47,8 @@ class PluginCallCounts:
                 self._held_back[container] = self._now()
 
     @property
-    def now(self) -> PluginCalls:
+    def held_back(self) -> int:
+        """Containers whose last start was refused and that kubelet still retries."""
         oldest = self._now() - HELD_BACK_S
         self._held_back = {container: at for container, at in self._held_back.items() if at >= oldest}
-        return PluginCalls(dict(self._counts), dict(self._times), len(self._held_back))
+        return len(self._held_back)

@@ -4,12 +4,12 @@ A permanent problem evicts the pod, a temporary one defers the start. What canno
 no answer of the API) is no problem; nor is a GPU other than the scheduler chose, since kubelet's choice stands.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mpsd.kubelet.rules.allocation import is_percent, spread, units_by_gpu
-from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, Kind, by_devices, pod_grants
-from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, PodKey, memory_units, percents
+from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, by_devices, pod_grants
+from mpsd.kubelet.rules.node_pods import ContainerName, Kind, NodePod, PodKey, devices_of
 from mpsd.model.domain import SERVING, Domain, after_is
 from mpsd.model.grants import Gpu, Grant
 from mpsd.model.node_view import DomainRecord
@@ -18,6 +18,7 @@ from mpsd.model.problem import InvalidInput
 from mpsd.model.request import ContainerRequest
 
 _RECREATE = "; the pod must be recreated"
+_WAITING = "domain-not-ready"  # kubelet retries the start; for any other reason the pod is evicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,8 @@ class StartProblem:
 
 @dataclass(frozen=True, slots=True)
 class StartContext:
-    """What a start is checked against. held: of all containers of the node. journal: of this boot.
-
-    records: one for each domain of `mpsd control`; pods: those of this node that ask for a GPU, as far as known.
-    """
+    """What a start is checked against. held: of all containers of the node. journal: of this boot. records: one for
+    each domain of `mpsd control`; pods: those of this node that ask for a GPU, as far as known."""
 
     gpus: tuple[Gpu, ...]
     records: tuple[DomainRecord, ...]
@@ -47,29 +46,24 @@ class StartContext:
         return next((pod for pod in self.pods if pod.key == key), None)
 
 
-# -- which container starts --------------------------------------------------------------------------------------------
-
-
 def starting_container(ids: tuple[str, ...], node: StartContext) -> ContainerDevices | None:
     """The container that kubelet is about to start with these devices of one resource; None where it is not known.
-
-    Kubelet does not list init containers, whose devices later containers of the pod use again.
-    """
+    Kubelet does not list init containers, whose devices later containers of the pod use again."""
     wanted = frozenset(ids)
     if not wanted:
         return None
     overlapping = [one for one in node.held if not wanted.isdisjoint((*one.memory, *one.percent))]
-    exact = [one for one in overlapping if wanted in (frozenset(one.memory), frozenset(one.percent))]
+    exact = [one for one in overlapping if wanted in one.sets]
     last = by_devices(node.journal).get(wanted)
     if exact:  # where kubelet has given them twice, the last entry counts
         return next((one for one in exact if last and one.container == last.pod), exact[0])
-    later = overlapping[0] if overlapping else None
     noted = last.pod if last else None
-    if later is None or (noted and noted.pod_key == later.pod):
+    if not overlapping or (noted and noted.pod_key == overlapping[0].pod):
         return _as_noted(noted, ids, node) if noted else None
+    later = overlapping[0]
     pod = node.pod(later.pod)
-    amount = percents if is_percent(ids[0]) else memory_units
-    alike = [pod.container(request) for request in pod.requests if amount(request) == len(ids)] if pod else []
+    kind: Kind = "percent" if is_percent(ids[0]) else "memory"
+    alike = [pod.container(request) for request in pod.requests if devices_of(request, kind) == len(ids)] if pod else []
     return _as_noted(alike[0] if alike else later.container, ids, node)
 
 
@@ -79,9 +73,6 @@ def _as_noted(name: ContainerName, ids: tuple[str, ...], node: StartContext) -> 
     noted = [entry for entry in node.journal if entry.pod == name and entry.resource == other]
     rest = max(noted, key=lambda entry: entry.at).ids if noted else ()
     return ContainerDevices(name, rest, ids) if other == "memory" else ContainerDevices(name, ids, rest)
-
-
-# -- the checks --------------------------------------------------------------------------------------------------------
 
 
 def start_problems(starting: ContainerDevices, node: StartContext, policy: Policy) -> tuple[StartProblem, ...]:
@@ -94,9 +85,9 @@ def start_problems(starting: ContainerDevices, node: StartContext, policy: Polic
     request = pod.request(starting.container.container) if pod else None
     start = _Start(starting, units, pod, request, node, by_devices(node.journal), policy)
     return tuple(
-        StartProblem(check.rule, f"{starting.container}: {sentence}{check.remedy}", check.waits)
+        StartProblem(rule, f"{starting.container}: {sentence}{'' if rule == _WAITING else _RECREATE}", rule == _WAITING)
         for check in _CHECKS
-        for sentence in check.sentences(start)
+        for rule, sentence in check(start)
     )
 
 
@@ -118,6 +109,9 @@ class _Start:
         listed = any(one.container == self.starting.container for one in self.node.held)
         return self.node.held if listed else (*self.node.held, self.starting)
 
+    def is_here(self, uuid: str) -> bool:
+        return any(gpu.uuid == uuid for gpu in self.node.gpus)
+
     def label(self, uuid: str) -> str:
         return next((gpu.label for gpu in self.node.gpus if gpu.uuid == uuid), uuid)
 
@@ -133,50 +127,42 @@ class _Start:
         return entry.at if entry else 0.0
 
 
-def _gone(start: _Start) -> Iterator[str]:
-    here = {gpu.uuid for gpu in start.node.gpus}
-    gone = [uuid for uuid in start.units if uuid not in here]
-    if gone:
-        yield f"{' and '.join(gone)} no longer exists on this node"
+_Checked = Iterator[tuple[str, str]]  # the rule's name, and the sentence
 
 
-def _of_two_domains(start: _Start) -> Iterator[str]:
+def _devices(start: _Start) -> _Checked:
+    if gone := [uuid for uuid in start.units if not start.is_here(uuid)]:
+        yield "device-gone", f"{' and '.join(gone)} no longer exists on this node"
     names = sorted({record.domain for uuid in start.units if (record := start.record(uuid))})
     if len(names) > 1:
-        yield f"its devices are of the domains {', '.join(names)}; a container must be in one domain"
-
-
-def _uneven(start: _Start) -> Iterator[str]:
+        message = f"its devices are of the domains {', '.join(names)}; a container must be in one domain"
+        yield "devices-of-domains", message
     if len(set(start.units.values())) > 1:
-        yield f"it holds {spread(start.units)}, not the same number on each GPU"
-
-
-def _wrong_number(start: _Start) -> Iterator[str]:
+        yield "devices-uneven", f"it holds {spread(start.units)}, not the same number on each GPU"
     if start.request and start.units and start.request.gpus != len(start.units):
-        label = start.policy.resources.count
-        yield f"it requests {start.request.gpus} GPUs (label {label}) but holds devices of {len(start.units)}"
+        asked = f"{start.request.gpus} GPUs (label {start.policy.resources.count})"
+        yield "gpu-count", f"it requests {asked} but holds devices of {len(start.units)}"
 
 
-def _given_twice(start: _Start) -> Iterator[str]:
+def _given_twice(start: _Start) -> _Checked:
     """Kubelet may give devices twice: it forgets what it is about to give if it looks for ended pods meanwhile.
-
     UpdateAllocatedDevices of its pkg/kubelet/cm/devicemanager/manager.go, which every List of PodResources and every
-    Allocate begins with. Of two pods with one device, the one that received it last is evicted.
-    """
+    Allocate begins with. Of two pods with one device, the one that received it last is evicted."""
     own, last = set(start.starting.memory), start.given_at(start.starting)
     for one in start.node.held:
         twice = own.intersection(one.memory)
         if twice and one.pod != start.starting.pod and start.given_at(one) <= last:
-            yield f"kubelet has already allocated {len(twice)} of its devices to pod {'/'.join(one.pod)}"
+            message = f"kubelet has already allocated {len(twice)} of its devices to pod {'/'.join(one.pod)}"
+            yield "devices-given-twice", message
 
 
-def _wrong_amount(start: _Start) -> Iterator[str]:
-    held = sum(start.units.values())
-    if start.request and held and held != start.request.memory_units:
-        yield f"it holds {held} of {start.policy.resources.memory} but requests {start.request.memory_units}"
+def _wrong_amount(start: _Start) -> _Checked:
+    held, wanted = sum(start.units.values()), start.request.memory_units if start.request else 0
+    if start.request and held not in (0, wanted):
+        yield "memory-amount", f"it holds {held} of {start.policy.resources.memory} but requests {wanted}"
 
 
-def _apart(start: _Start) -> Iterator[str]:
+def _apart(start: _Start) -> _Checked:
     """A pod has one grant, on one GPU or on as many as its label says; every container has all of them."""
     for one in start.node.held:
         if one.pod != start.starting.pod or not start.units:
@@ -187,13 +173,11 @@ def _apart(start: _Start) -> Iterator[str]:
             continue
         if there and there != frozenset(start.units):
             name = one.container.container
-            yield (
-                f"it is on {start.labels(start.units)} and container {name} of its pod on {start.labels(there)}; "
-                "all containers of a pod must be on the same GPUs"
-            )
+            places = f"it is on {start.labels(start.units)} and container {name} of its pod on {start.labels(there)}"
+            yield "pod-on-two-gpus", f"{places}; all containers of a pod must be on the same GPUs"
 
 
-def _percent_over(start: _Start) -> Iterator[str]:
+def _percent_over(start: _Start) -> _Checked:
     """Of pods that together have too much of a GPU, only those that came last are at fault."""
     domains = tuple(Domain(record.domain, record.gpus) for record in start.node.records)
     grants = pod_grants(start.held, start.node.journal, start.node.pods, domains, start.policy)
@@ -205,10 +189,8 @@ def _percent_over(start: _Start) -> Iterator[str]:
         before = [grant for grant in grants if uuid in grant.gpus and _came(grant, start) <= last]
         total = sum(grant.part_of(uuid).reserved_percent for grant in before)
         if total > most:
-            yield (
-                f"with its pod's {own.reserved_percent} percent, {total} percent of the threads of "
-                f"{start.label(uuid)} are reserved, which exceeds {most} percent"
-            )
+            total_is = f"{total} percent of the threads of {start.label(uuid)} are reserved, more than {most} percent"
+            yield "percent-over-gpu", f"with its pod's {own.reserved_percent} percent, {total_is}"
 
 
 def _pod_of(grant: Grant) -> PodKey:
@@ -222,53 +204,28 @@ def _came(grant: Grant, start: _Start) -> tuple[float, str, str]:
     return 0.0 if 0.0 in times else max(times, default=0.0), pod.created if pod else "", grant.id
 
 
-def _other_limit(start: _Start) -> Iterator[str]:
+def _other_limit(start: _Start) -> _Checked:
     """Allocate answers for the pod it expects, and two pods with equal requests can be mistaken for each other."""
     if start.request is None:
         return
-    devices = start.starting
-    entries = [start.noted.get(frozenset(ids)) for ids in (devices.memory, devices.percent) if ids]
+    entries = [*map(start.noted.get, start.starting.sets)]
     answered = {entry.thread_percent for entry in entries if entry and entry.thread_percent is not None}
     asked = start.request.thread_percent
     wanted = start.policy.requests.default_thread_percent if asked is None else asked
-    if answered - {wanted}:
-        others = " and ".join(f"{percent} percent" for percent in sorted(answered - {wanted}))
-        yield f"its threads were limited to {others} but it requests {wanted} percent"
+    if others := " and ".join(f"{percent} percent" for percent in sorted(answered - {wanted})):
+        yield "percent-of-another", f"its threads were limited to {others} but it requests {wanted} percent"
     elif None not in entries and entries and not answered:
-        yield f"its threads were not limited but it requests {wanted} percent"
+        yield "percent-of-another", f"its threads were not limited but it requests {wanted} percent"
 
 
-def _not_served(start: _Start) -> Iterator[str]:
-    here = {gpu.uuid for gpu in start.node.gpus}
+def _not_served(start: _Start) -> _Checked:
     for uuid in start.units:
-        if start.record(uuid) is None and uuid in here:
-            yield f"{start.label(uuid)} has no control daemon yet; the container starts once it has one"
+        if start.record(uuid) is None and start.is_here(uuid):
+            yield _WAITING, f"{start.label(uuid)} has no control daemon yet; the container starts once it has one"
     for record in start.node.records:
         if not start.units.keys().isdisjoint(record.gpus) and record.state not in SERVING:
             why = f" ({record.reason})" if record.reason else ""
-            yield f"{record.domain} is {after_is(record.state)}{why}; the container starts once it is ready"
+            yield _WAITING, f"{record.domain} is {after_is(record.state)}{why}; the container starts once it is ready"
 
 
-@dataclass(frozen=True, slots=True)
-class _Check:
-    rule: str
-    sentences: Callable[[_Start], Iterator[str]]
-    waits: bool = False
-
-    @property
-    def remedy(self) -> str:
-        return "" if self.waits else _RECREATE
-
-
-_CHECKS = (
-    _Check("device-gone", _gone),
-    _Check("devices-of-domains", _of_two_domains),
-    _Check("devices-uneven", _uneven),
-    _Check("gpu-count", _wrong_number),
-    _Check("devices-given-twice", _given_twice),
-    _Check("memory-amount", _wrong_amount),
-    _Check("pod-on-two-gpus", _apart),
-    _Check("percent-over-gpu", _percent_over),
-    _Check("percent-of-another", _other_limit),
-    _Check("domain-not-ready", _not_served, waits=True),
-)
+_CHECKS = (_devices, _given_twice, _wrong_amount, _apart, _percent_over, _other_limit, _not_served)

@@ -12,30 +12,22 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 
 import grpc
 
+from mpsd.kubelet import client
 from mpsd.kubelet.api import deviceplugin_pb2 as wire
 from mpsd.kubelet.api import deviceplugin_pb2_grpc as services
-from mpsd.kubelet.client import (
-    KUBELET_SOCKET,
-    OPTIONS,
-    KubeletRefused,
-    KubeletUnavailable,
-    SocketIdentity,
-    identity_of,
-    register,
-)
+from mpsd.kubelet.client import KUBELET_SOCKET, KubeletUnavailable, SocketIdentity, identity_of
 from mpsd.kubelet.rules.allocation import Answer, Device
 from mpsd.kubelet.rules.plugin_calls import Call, CallOutcome
 from mpsd.model.problem import InvalidInput
+from mpsd.platform.event_loop import until
 from mpsd.platform.logs import logger
-from mpsd.platform.waiting import until
 
-_ANSWER_WITHIN_S = 25.0  # kubelet has a deadline for PreStartContainer alone, of 30 s
-_STOP_WITHIN_S = 2.0
 _LONGEST_REFUSAL = 700  # it travels in an HTTP/2 header, percent-encoded, and those end at 8 KiB
 
 _LOOK_S = 0.25  # a stat of two sockets
@@ -51,7 +43,7 @@ class StartDeferred(Exception):
     """The plugin refuses a start, for now or for good; the message says why. Not a failure, so it is not logged."""
 
 
-_OUTCOMES = {InvalidInput: CallOutcome.REFUSED, StartDeferred: CallOutcome.HELD_BACK}
+_OUTCOMES = {InvalidInput: CallOutcome.REFUSED, StartDeferred: CallOutcome.HELD_BACK, TimeoutError: CallOutcome.LATE}
 
 
 class Plugin(Protocol):
@@ -59,91 +51,20 @@ class Plugin(Protocol):
 
     def devices(self) -> AsyncIterator[tuple[Device, ...]]:
         """All devices at once, then all of them again whenever one changes."""
-        ...
 
     async def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """The ids that kubelet should take for one container. It may take others."""
-        ...
 
     async def allocate(self, ids: Sequence[str]) -> Answer:
         """What the container that receives these ids gets. Any exception refuses the pod; InvalidInput is expected."""
-        ...
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """Returns if the container with these ids may start. An exception defers it: kubelet retries."""
-        ...
-
-
-class PluginServer:
-    """One resource on one socket. After `stop` it may be started again.
-
-    endpoint: the socket's name in kubelet's device-plugins folder. on_call: called after each call, with its devices,
-    its outcome, and how many seconds it took.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        endpoint: str,
-        plugin: Plugin,
-        *,
-        answer_within_s: float = _ANSWER_WITHIN_S,
-        stop_within_s: float = _STOP_WITHIN_S,
-        on_call: OnCall = lambda *_call: None,
-    ) -> None:
-        self._path = folder / endpoint
-        self._stop_within_s = stop_within_s
-        self._service = _Service(plugin, answer_within_s, on_call)
-        self._server: grpc.aio.Server | None = None  # while it does not serve
-        self._socket: SocketIdentity | None = None  # likewise
-
-    @property
-    def reachable(self) -> bool:
-        """Whether the socket is still there and ours. A kubelet that starts deletes every socket in its folder."""
-        return self._socket is not None and identity_of(self._path) == self._socket
-
-    @property
-    def watchers(self) -> int:
-        """How many streams of devices kubelet reads now; 0 some seconds after `register` means to register again.
-
-        Kubelet finds its plugins by resource name (handler.go of its device manager): one that is slow to see the end
-        of our last stream closes the new one instead.
-        """
-        return self._service.watchers
-
-    async def start(self) -> None:
-        """Replaces what lies at the socket's path. KubeletUnavailable where the folder cannot be used."""
-        # Created under a temporary name, so that the socket is never there without answering; and gRPC, which deletes
-        # the name that it created when it stops, then does not delete the socket of another process.
-        making = self._path.with_name(f".{secrets.token_hex(4)}")
-        server = grpc.aio.server()
-        services.add_DevicePluginServicer_to_server(self._service, server)
-        try:
-            server.add_insecure_port(f"unix:{making}")
-            making.chmod(0o600)
-            await server.start()
-            making.rename(self._path)
-        except (RuntimeError, OSError) as error:
-            await server.stop(grace=None)
-            raise KubeletUnavailable(f"cannot create a socket in {self._path.parent}: {error}") from None
-        self._server, self._socket = server, identity_of(self._path)
-
-    async def stop(self) -> None:
-        """Ends every stream of devices, lets the calls under way end, and removes the socket if it is still ours."""
-        server, self._server = self._server, None
-        if self.reachable:
-            self._path.unlink(missing_ok=True)
-        self._socket = None
-        if server is not None:
-            self._service.end_streams()
-            await server.stop(self._stop_within_s)
 
 
 class _Stream:
-    """The lists of devices that one kubelet reads.
-
-    It ends while the next list is waited for, never in a write: gRPC breaks a call that returns with one under way.
-    """
+    """The lists of devices that one kubelet reads. It ends while the next list is waited for, never in a write: gRPC
+    breaks a call that returns with one under way."""
 
     def __init__(self, lists: AsyncIterator[tuple[Device, ...]]) -> None:
         self._lists = lists
@@ -175,28 +96,71 @@ class _Stream:
             await self._lists.aclose()
 
 
-class _Service(services.DevicePluginServicer):
-    """Kubelet's calls, by their names in its API."""
+@dataclass(eq=False)
+class PluginServer(services.DevicePluginServicer):
+    """One resource on one socket, with kubelet's calls by their names in its API. After `stop` it may be started again.
+    endpoint: the socket's name in `folder`, kubelet's device-plugins. on_call: called after each call, with its
+    devices, its outcome, and how many seconds it took."""
 
-    def __init__(self, plugin: Plugin, answer_within_s: float, on_call: OnCall) -> None:
-        self._plugin = plugin
-        self._answer_within_s = answer_within_s
-        self._on_call = on_call
+    folder: Path
+    endpoint: str
+    plugin: Plugin
+    answer_within_s: float = 25.0  # kubelet has a deadline for PreStartContainer alone, of 30 s
+    stop_within_s: float = 2.0
+    on_call: OnCall = lambda *_call: None
+
+    def __post_init__(self) -> None:
+        self._path = self.folder / self.endpoint
         self._streams: set[_Stream] = set()
+        self._server: grpc.aio.Server | None = None  # while it does not serve
+        self._socket: SocketIdentity | None = None  # likewise
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the socket is still there and ours. A kubelet that starts deletes every socket in its folder."""
+        return self._socket is not None and identity_of(self._path) == self._socket
 
     @property
     def watchers(self) -> int:
+        """How many streams of devices kubelet reads now; 0 some seconds after `register` means to register again.
+        Kubelet finds its plugins by resource name (handler.go of its device manager): one that is slow to see the end
+        of our last stream closes the new one instead."""
         return len(self._streams)
 
-    def end_streams(self) -> None:
-        for stream in self._streams:
-            stream.end()
+    async def start(self) -> None:
+        """Replaces what lies at the socket's path. KubeletUnavailable where the folder cannot be used."""
+        # Created under a temporary name, so that the socket is never there without answering; and gRPC, which deletes
+        # the name that it created when it stops, then does not delete the socket of another process.
+        making = self._path.with_name(f".{secrets.token_hex(4)}")
+        server = grpc.aio.server()
+        services.add_DevicePluginServicer_to_server(self, server)
+        try:
+            server.add_insecure_port(f"unix:{making}")
+            making.chmod(0o600)
+            await server.start()
+            making.rename(self._path)
+        except (RuntimeError, OSError) as error:
+            await server.stop(grace=None)
+            raise KubeletUnavailable(f"cannot create a socket in {self._path.parent}: {error}") from None
+        self._server, self._socket = server, identity_of(self._path)
+        self._streams = set()  # what an earlier start served may not have ended yet
+
+    async def stop(self) -> None:
+        """Ends every stream of devices, lets the calls under way end, and removes the socket if it is still ours."""
+        server, self._server = self._server, None
+        if self.reachable:
+            self._path.unlink(missing_ok=True)
+        self._socket = None
+        if server is not None:
+            for stream in self._streams:
+                stream.end()
+            await server.stop(self.stop_within_s)
 
     async def GetDevicePluginOptions(self, _request: wire.Empty, _context: _Context) -> wire.DevicePluginOptions:  # noqa: N802
-        return OPTIONS
+        return client.OPTIONS
 
     async def ListAndWatch(self, _request: wire.Empty, context: _Context) -> None:  # noqa: N802
-        stream = _Stream(self._plugin.devices())
+        stream = _Stream(self.plugin.devices())
         self._streams.add(stream)
         try:
             while (devices := await stream.next()) is not None:
@@ -212,22 +176,21 @@ class _Service(services.DevicePluginServicer):
         self, request: wire.PreferredAllocationRequest, context: _Context
     ) -> wire.PreferredAllocationResponse:
         async def answer() -> list[wire.ContainerPreferredAllocationResponse]:
-            return [await self._preferred(asked) for asked in request.container_requests]
+            chosen = [
+                await self.plugin.preferred(
+                    tuple(asked.available_deviceIDs), tuple(asked.must_include_deviceIDs), asked.allocation_size
+                )
+                for asked in request.container_requests
+            ]
+            return [wire.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in chosen]
 
         ids = [each for asked in request.container_requests for each in asked.must_include_deviceIDs]
         found = await self._in_time(answer(), context, Call.PREFER, ids)
         return wire.PreferredAllocationResponse(container_responses=found)
 
-    async def _preferred(
-        self, asked: wire.ContainerPreferredAllocationRequest
-    ) -> wire.ContainerPreferredAllocationResponse:
-        available, must_include = tuple(asked.available_deviceIDs), tuple(asked.must_include_deviceIDs)
-        ids = await self._plugin.preferred(available, must_include, asked.allocation_size)
-        return wire.ContainerPreferredAllocationResponse(deviceIDs=ids)
-
     async def Allocate(self, request: wire.AllocateRequest, context: _Context) -> wire.AllocateResponse:  # noqa: N802
         async def answer() -> list[wire.ContainerAllocateResponse]:
-            return [_answer(await self._plugin.allocate(tuple(a.devices_ids))) for a in request.container_requests]
+            return [_answer(await self.plugin.allocate(tuple(a.devices_ids))) for a in request.container_requests]
 
         ids = [each for asked in request.container_requests for each in asked.devices_ids]
         return wire.AllocateResponse(container_responses=await self._in_time(answer(), context, Call.ALLOCATE, ids))
@@ -236,28 +199,24 @@ class _Service(services.DevicePluginServicer):
         self, request: wire.PreStartContainerRequest, context: _Context
     ) -> wire.PreStartContainerResponse:
         ids = tuple(request.devices_ids)
-        await self._in_time(self._plugin.pre_start(ids), context, Call.PRE_START, ids)
+        await self._in_time(self.plugin.pre_start(ids), context, Call.PRE_START, ids)
         return wire.PreStartContainerResponse()
 
     async def _in_time(self, answer: Awaitable[Value], context: _Context, call: Call, ids: Sequence[str]) -> Value:
         outcome, began = CallOutcome.ANSWERED, time.monotonic()
         try:
-            async with asyncio.timeout(self._answer_within_s):
+            async with asyncio.timeout(self.answer_within_s):
                 return await answer
-        except TimeoutError as error:
-            outcome = CallOutcome.LATE
-            reason = str(error) or f"mpsd did not answer within {self._answer_within_s:g} s; see the log of its agent"
-            await _refuse(TimeoutError(reason), context)
         except Exception as error:
             outcome = _OUTCOMES.get(type(error), CallOutcome.FAILED)
-            await _refuse(error, context)
+            late = f"mpsd did not answer within {self.answer_within_s:g} s; see the log of its agent"
+            await _refuse(error if str(error) or outcome is not CallOutcome.LATE else TimeoutError(late), context)
         finally:
-            self._on_call(call, ids, outcome, time.monotonic() - began)
+            self.on_call(call, ids, outcome, time.monotonic() - began)
 
 
 async def _refuse(error: Exception, context: _Context) -> NoReturn:
-    """Ends the call with the message of the error."""
-    if not isinstance(error, InvalidInput | TimeoutError | StartDeferred):
+    if type(error) not in _OUTCOMES:
         logger().error("kubelet's call failed", exc_info=error)
     message = " ".join(str(error).split()) or type(error).__name__
     code = grpc.StatusCode.INVALID_ARGUMENT if isinstance(error, InvalidInput) else grpc.StatusCode.UNAVAILABLE
@@ -267,9 +226,9 @@ async def _refuse(error: Exception, context: _Context) -> NoReturn:
 def _answer(answer: Answer) -> wire.ContainerAllocateResponse:
     return wire.ContainerAllocateResponse(
         envs=answer.environment,
-        mounts=[wire.Mount(host_path=m.host, container_path=m.inside, read_only=m.read_only) for m in answer.mounts],
+        mounts=[wire.Mount(host_path=m.source, container_path=m.inside, read_only=m.read_only) for m in answer.mounts],
         devices=[
-            wire.DeviceSpec(host_path=node.host, container_path=node.inside, permissions=node.permissions)
+            wire.DeviceSpec(host_path=node.source, container_path=node.inside, permissions=node.access)
             for node in answer.devices
         ],
         annotations=answer.annotations,
@@ -282,10 +241,8 @@ class PluginService:
 
     def __init__(self, resource: str, folder: Path, endpoint: str, plugin: Plugin, on_call: OnCall) -> None:
         self.resource = resource
-        self._endpoint = endpoint
-        self._plugin = plugin
-        self._on_call = on_call
-        self._folder = folder
+        self._kubelet = folder / KUBELET_SOCKET
+        self._server = PluginServer(folder, endpoint, plugin, on_call=on_call)
         self._log = logger(resource=resource)
         self._trouble = ""
         self.registered = False
@@ -293,22 +250,20 @@ class PluginService:
     async def run(self) -> None:
         """Until it is cancelled; then the socket is removed, by which kubelet learns that the resource is gone."""
         while True:
-            server = PluginServer(self._folder, self._endpoint, self._plugin, on_call=self._on_call)
             try:
-                await self._serve(server)
-            except (KubeletUnavailable, KubeletRefused) as error:
+                await self._serve()
+            except KubeletUnavailable as error:
                 self._report(str(error))
                 await asyncio.sleep(_RETRY_S)
             finally:
                 self.registered = False
-                await server.stop()
+                await self._server.stop()
 
-    async def _serve(self, server: PluginServer) -> None:
+    async def _serve(self) -> None:
         """Serves and registers, until the resource has to be registered again."""
-        kubelet = self._folder / KUBELET_SOCKET
-        before = identity_of(kubelet)
+        server, before = self._server, identity_of(self._kubelet)
         await server.start()
-        await register(self._folder, self._endpoint, self.resource)
+        await client.register(server.folder, server.endpoint, self.resource)
         try:
             what = f"kubelet, which has registered {self.resource}, reads its devices"
             await until(lambda: server.watchers, _FIRST_STREAM_S, what, look_again_s=_LOOK_S)
@@ -316,24 +271,23 @@ class PluginService:
             raise KubeletUnavailable(str(error)) from None
         self.registered = True
         self._report("")
-        while not (reason := self._lost(server, before)):  # noqa: ASYNC110  mostly files of another process
+        while not (reason := self._lost(before)):  # noqa: ASYNC110  mostly files of another process
             await asyncio.sleep(_LOOK_S)
         self.registered = False
         self._log.info("registering again", reason=reason)
-        if identity_of(kubelet) == before:
+        if identity_of(self._kubelet) == before:
             await server.stop()
             await asyncio.sleep(_RETRY_S)  # for kubelet to see the end of this one first
 
-    def _lost(self, server: PluginServer, kubelet: SocketIdentity | None) -> str:
+    def _lost(self, kubelet: SocketIdentity | None) -> str:
         """Why the resource has to be registered again; empty while it need not."""
-        if identity_of(self._folder / KUBELET_SOCKET) != kubelet:
+        if identity_of(self._kubelet) != kubelet:
             return "kubelet has restarted"
-        if not server.reachable:
+        if not self._server.reachable:
             return "socket gone"
-        return "" if server.watchers else "kubelet no longer reads the devices"
+        return "" if self._server.watchers else "kubelet no longer reads the devices"
 
     def _report(self, trouble: str) -> None:
-        """Logs each trouble once, and its end."""
         if trouble and trouble != self._trouble:
             self._log.warning("not registered", reason=trouble)
         if not trouble:

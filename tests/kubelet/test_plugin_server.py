@@ -17,12 +17,13 @@ from mpsd.kubelet.api.deviceplugin_pb2_grpc import (
     RegistrationServicer,
     add_RegistrationServicer_to_server,
 )
-from mpsd.kubelet.client import KUBELET_SOCKET, KubeletRefused, KubeletUnavailable, dial, identity_of, register
-from mpsd.kubelet.device_plugin import PluginServer, StartDeferred
-from mpsd.kubelet.rules.allocation import Answer, Device, DeviceNode, HostMount
+from mpsd.kubelet.client import KUBELET_SOCKET, KubeletUnavailable, dial, identity_of, register
+from mpsd.kubelet.plugin_server import PluginServer, StartDeferred
+from mpsd.kubelet.rules.allocation import Answer, Device
 from mpsd.kubelet.rules.plugin_calls import Call, CallOutcome
+from mpsd.model.grants import DeviceNode, HostMount
 from mpsd.model.problem import InvalidInput, Problem
-from mpsd.platform.waiting import until
+from mpsd.platform.event_loop import until
 
 KUBELETS_LONGEST_MESSAGE = 4 * 1024**2  # the default of grpc-go, which kubelet does not change
 FULL = Answer(
@@ -395,7 +396,7 @@ def test_a_kubelet_that_is_away_silent_or_says_no_is_told_apart(folder: Path) ->
         asyncio.run(register(folder, "mem.sock", "aliyun.com/gpu-mem"))
     with pytest.raises(KubeletUnavailable, match=r"did not answer on .* within 0\.2 s"):
         register_with(Kubelet(wait_s=30), folder, deadline_s=0.2)
-    with pytest.raises(KubeletRefused, match="the resource name is invalid"):
+    with pytest.raises(KubeletUnavailable, match=r"kubelet refused the call on .*: the resource name is invalid"):
         register_with(Kubelet(refusal="the resource name is invalid"), folder)
 
 

@@ -7,43 +7,31 @@ to accept a client of its size. That the percents on each GPU add up is checked 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 
 from mpsd.agent.agent import AgentRole
-from mpsd.kubelet.device_plugin import StartDeferred
 from mpsd.kubelet.ledger import KubeletGrants
-from mpsd.kubelet.rules.allocation import (
-    Allocation,
-    Answer,
-    Device,
-    NodeConditions,
-    allocate_memory,
-    allocate_percent,
-    gpu_of,
-    healthy,
-    memory_answer,
-    memory_devices,
-    number_of,
-    percent_answer,
-    percent_devices,
-)
-from mpsd.kubelet.rules.gpu_choice import Cards, Choice, preferred
-from mpsd.kubelet.rules.ledger import KINDS, ContainerDevices, JournalEntry, Kind, served
-from mpsd.kubelet.rules.node_pods import ContainerName, RequestingContainer, expected, memory_units, percents
+from mpsd.kubelet.plugin_server import StartDeferred
+from mpsd.kubelet.rules import allocation as rules
+from mpsd.kubelet.rules.allocation import Allocation, Answer, Device, NodeConditions, gpu_of
+from mpsd.kubelet.rules.gpu_choice import Offer, preferred
+from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, served
+from mpsd.kubelet.rules.node_pods import KINDS, ContainerName, Kind, RequestingContainer, expected
 from mpsd.kubelet.rules.start_checks import StartContext, StartProblem, start_problems, starting_container
 from mpsd.model.domain import Domain
-from mpsd.model.events import Event, Reason, pod_subject
-from mpsd.model.identity import PodName
+from mpsd.model.events import Reason
+from mpsd.model.grants import rooms
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput
-from mpsd.model.request import ContainerRequest
-from mpsd.mps.node import Node
+from mpsd.mps.node_gpus import Node
 from mpsd.platform import processes
-from mpsd.platform.event_loop import Watchable
+from mpsd.platform.event_loop import Watchable, until
 from mpsd.platform.logs import logger
-from mpsd.platform.waiting import until
+from mpsd.watchdog.watchdog import ClusterReporter
 
 _API_LAG_S = 1.0  # kubelet may know a pod before the agent does
 _LOOK_AGAIN_S = 0.05
@@ -54,26 +42,18 @@ _RAISE_S = 3.0
 _ANSWER_S = 6.0
 _START_S = 20.0
 
-_AMOUNTS: Mapping[Kind, Callable[[ContainerRequest], int]] = {"memory": memory_units, "percent": percents}
-_UNKNOWN = ContainerName("", "(unknown)", "(unknown)")
 
-
+@dataclass(eq=False)
 class NodeDevices:
     """The devices of this node and who holds them, for both plugins. memory, percent: all devices of each resource."""
 
-    def __init__(
-        self,
-        node: Node,
-        domains: tuple[Domain, ...],
-        agent: AgentRole,
-        ledger: KubeletGrants,
-        policy: Callable[[], Policy],
-    ) -> None:
-        self.node = node
-        self.domains = domains
-        self.agent = agent
-        self.ledger = ledger
-        self.policy = policy
+    node: Node
+    domains: tuple[Domain, ...]
+    agent: AgentRole
+    ledger: KubeletGrants
+    policy: Callable[[], Policy]
+
+    def __post_init__(self) -> None:
         self.memory = Watchable[tuple[Device, ...]](())
         self.percent = Watchable[tuple[Device, ...]](())
         self._made_from: tuple[frozenset[str], Policy] | None = None  # None before the first look
@@ -82,43 +62,36 @@ class NodeDevices:
     def update(self, view: NodeView) -> None:
         """Brings the devices up to date with this look at the node."""
         policy = self.policy()
-        serving = (domain.record for domain in view.domains if healthy(domain.state, domain.record.served))
+        serving = (domain.record for domain in view.domains if rules.healthy(domain.state, domain.record.served))
         good = frozenset(uuid for record in serving for uuid in record.gpus)
         if self._made_from == (good, policy):
             return
         self._made_from = good, policy
-        memory = memory_devices(self.node.gpus, policy)
+        memory = rules.memory_devices(self.node.gpus, policy)
         self.memory.set(tuple(Device(device, gpu_of(device) in good) for device in memory))
-        self.percent.set(tuple(Device(device, bool(good)) for device in percent_devices(self.node.gpus, policy)))
+        self.percent.set(tuple(Device(device, bool(good)) for device in rules.percent_devices(self.node.gpus, policy)))
 
     def context(self) -> StartContext:
-        """What a start is checked against."""
-        view, ledger = self.agent.view, self.ledger
-        records = tuple(domain.record for domain in view.domains) if view else ()
+        ledger = self.ledger
+        records = tuple(domain.record for domain in self.agent.view.domains) if self.agent.view else ()
         return StartContext(self.node.gpus, records, ledger.held_devices, ledger.entries, ledger.pods_seen)
 
     async def container_for(self, kind: Kind, count: int, gpus: int | None = None) -> RequestingContainer | None:
-        """The container that `count` devices are most likely for; None where none is known to wait for so many.
-
-        gpus: the number of GPUs they lie on, where that is settled.
-        """
-        found = self.guess(kind, count, gpus)
-        if found is None:
-            with suppress(TimeoutError):
-                what = "the pod is known"
-                await until(lambda: self.guess(kind, count, gpus), _API_LAG_S, what, look_again_s=_LOOK_AGAIN_S)
-            found = self.guess(kind, count, gpus)
-        return found
+        """The container that `count` devices are most likely for; None where none is known to wait for so many. gpus:
+        the number of GPUs they lie on, where that is settled."""
+        guess = partial(self.guess, kind, count, gpus)
+        with suppress(TimeoutError):
+            await until(guess, _API_LAG_S, "the pod is known", look_again_s=_LOOK_AGAIN_S)
+        return guess()
 
     def guess(self, kind: Kind, count: int, gpus: int | None = None) -> RequestingContainer | None:
         """As `container_for`, without waiting for the API."""
         ledger, pods = self.ledger, self.ledger.pods_seen
         have = {each: served(each, ledger.held_devices, ledger.entries, pods) for each in KINDS}
         begun = frozenset().union(*(containers for each, containers in have.items() if each != kind))
-        return expected(pods, have[kind], _AMOUNTS[kind], count, gpus=gpus, begun=begun)
+        return expected(pods, have[kind], kind, count, gpus=gpus, begun=begun)
 
     def note(self, kind: Kind, ids: Sequence[str], container: RequestingContainer | None, percent: int | None) -> None:
-        """Records an answer in the journal."""
         name, uid = (container.name, container.pod.uid) if container else (None, "")
         unit_mib = self.policy().resources.memory_unit_mib if kind == "memory" else 0
         boot_id = processes.boot_id()
@@ -126,30 +99,19 @@ class NodeDevices:
 
 
 class MemoryPlugin:
-    """The plugin of the memory resource. report: records an event. evict: evicts a pod that can never start."""
-
-    def __init__(
-        self,
-        devices: NodeDevices,
-        conditions: NodeConditions,
-        report: Callable[[Event], None],
-        evict: Callable[[PodName, str], Awaitable[None]],
-    ) -> None:
+    def __init__(self, devices: NodeDevices, conditions: NodeConditions, cluster: ClusterReporter) -> None:
         self._node = devices
         self._conditions = conditions
-        self._report = report
-        self._evict = evict
+        self._cluster = cluster
         self._log = logger(role="device plugin")
 
     def devices(self) -> AsyncIterator[tuple[Device, ...]]:
         return self._node.memory.follow()
 
     async def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """Asks kubelet first: for a pod that came a moment ago the journal may have guessed another's percent.
-
-        Kubelet answers meanwhile: it holds no lock while it asks this (callGetPreferredAllocationIfAvailable of its
-        pkg/kubelet/cm/devicemanager/manager.go).
-        """
+        """Asks kubelet first: for a pod that came a moment ago the journal may have guessed another's percent. Kubelet
+        answers meanwhile: it holds no lock while it asks this (callGetPreferredAllocationIfAvailable of its
+        pkg/kubelet/cm/devicemanager/manager.go)."""
         node, ledger = self._node, self._node.ledger
         await ledger.refresh_now(_PREFER_S)
         container = await node.container_for("memory", size)
@@ -159,8 +121,9 @@ class MemoryPlugin:
             noted = (one.ids for one in ledger.entries if one.resource == "memory" and one.uid == container.pod.uid)
             held.update(*listed, *noted)
         domain_of = {uuid: domain.name for domain in node.domains for uuid in domain.gpus}
-        cards = Cards(node.node.gpus, domain_of, tuple(one.grant for one in ledger.held()))
-        return preferred(Choice(available, must_include, size), container, cards, node.policy(), tuple(held))
+        here = rooms(node.node.gpus, domain_of, [one.grant for one in ledger.view.held], node.policy())
+        offer = Offer(available, must_include, size, container.request.gpus if container else 1)
+        return preferred(offer, container, here, node.policy(), tuple(held))
 
     async def allocate(self, ids: Sequence[str]) -> Answer:
         """InvalidInput where no container can have these devices together; then the pod gets an event too."""
@@ -170,35 +133,33 @@ class MemoryPlugin:
                 allocation = self._allocation(ids, container)
             except InvalidInput as error:
                 if container:
-                    subject = pod_subject(container.pod.identity)
-                    self._report(Event(subject, Reason.ALLOCATION_REFUSED, str(error)))
+                    self._cluster.report(container.pod.identity, Reason.ALLOCATION_REFUSED, str(error))
                 self._log.warning("allocation refused", devices=len(ids), reason=str(error))
                 raise
             self._node.note("memory", ids, container, allocation.thread_percent)
         why = await self._node.agent.until_allowed(allocation.domain, allocation.memory_mib, _RAISE_S)
-        self._log.info(
-            "allocated",
-            container=str(container.name) if container else "unknown",
-            gpus=allocation.gpus,
-            memory_mib=allocation.memory_mib,
-            **({"starts_later": why} if why else {}),
-        )
-        return memory_answer(allocation, self._conditions)
+        later = {"starts_later": why} if why else {}
+        name = str(container.name) if container else "unknown"
+        self._log.info("allocated", container=name, gpus=allocation.gpus, memory_mib=allocation.memory_mib, **later)
+        return rules.memory_answer(allocation, self._conditions)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """StartDeferred with the reason; kubelet retries, unless the pod has been evicted.
-
-        A container that started before kubelet lists what its pod holds could be judged by too small a grant.
-        """
+        """StartDeferred with the reason; kubelet retries, unless the pod has been evicted. A container that started
+        before kubelet lists what its pod holds could be judged by too small a grant."""
         if silent := await self._node.ledger.until_answered(_ANSWER_S):
             raise StartDeferred(f"kubelet does not list who holds which device: {silent}")
-        starting = self._starting(ids)
+        starting = starting_container(tuple(ids), self._node.context())
+        # After a reboot the init container that kubelet starts is guessed, and recorded.
+        if starting is None and (guess := self._node.guess("memory", len(ids), _gpus_of(ids))):
+            self._node.note("memory", ids, guess, self._allocation(ids, guess).thread_percent)
+            starting = starting_container(tuple(ids), self._node.context())
+        starting = starting or ContainerDevices(ContainerName("", "(unknown)", "(unknown)"), tuple(ids))
         problems = self._problems(starting)
         pod = self._node.context().pod(starting.pod)
         if wrong := "; ".join(problem.sentence for problem in problems if not problem.waits):
             if pod:
-                self._report(Event(pod_subject(pod.identity), Reason.LIMITS_MISMATCH, wrong))
-                await self._evict(pod.identity, wrong)
+                self._cluster.report(pod.identity, Reason.LIMITS_MISMATCH, wrong)
+                await self._cluster.evict(pod.identity, wrong)
             raise StartDeferred(wrong)
         request = pod.request(starting.container.container) if pod else None
         allocation = self._allocation(ids, RequestingContainer(pod, request) if pod and request else None)
@@ -207,26 +168,17 @@ class MemoryPlugin:
         if waits:
             self._log.warning("start deferred", container=str(starting.container), reason=waits)
             if pod and request:
-                self._report(Event(pod_subject(pod.identity), Reason.START_HELD_BACK, waits))
+                self._cluster.report(pod.identity, Reason.START_HELD_BACK, waits)
             raise StartDeferred(waits)
 
     def _allocation(self, ids: Sequence[str], container: RequestingContainer | None) -> Allocation:
-        return allocate_memory(ids, container, self._node.domains, self._node.policy())
+        return rules.allocate_memory(ids, container, self._node.domains, self._node.policy())
 
     def _problems(self, starting: ContainerDevices) -> Sequence[StartProblem]:
         return start_problems(starting, self._node.context(), self._node.policy())
 
-    def _starting(self, ids: Sequence[str]) -> ContainerDevices:
-        """The container that kubelet starts; after a reboot an init container is guessed, and recorded."""
-        found = starting_container(tuple(ids), self._node.context())
-        if found is None and (container := self._node.guess("memory", len(ids), _gpus_of(ids))):
-            self._node.note("memory", ids, container, self._allocation(ids, container).thread_percent)
-            found = starting_container(tuple(ids), self._node.context())
-        return found or ContainerDevices(_UNKNOWN, tuple(ids), ())
-
 
 def _gpus_of(ids: Sequence[str]) -> int:
-    """The number of GPUs that these devices lie on."""
     return len(set(map(gpu_of, ids)))
 
 
@@ -240,16 +192,16 @@ class PercentPlugin:
         return self._node.percent.follow()
 
     async def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        free = sorted(set(available).difference(must_include), key=number_of)
+        free = sorted(set(available).difference(must_include), key=rules.number_of)
         return [*must_include, *free][:size]
 
     async def allocate(self, ids: Sequence[str]) -> Answer:
         """InvalidInput where so many percents are no share of a GPU."""
         async with self._node.one_at_a_time:
             container = await self._node.container_for("percent", len(ids))
-            percent = allocate_percent(ids, container, self._node.policy())
+            percent = rules.allocate_percent(ids, container, self._node.policy())
             self._node.note("percent", ids, container, percent)
-        return percent_answer(percent)
+        return rules.percent_answer(percent)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """Percents never defer a start."""
