@@ -14,10 +14,10 @@ from aiohttp import web
 
 from mpsd.agent.rules.decide import Refuse, had_room
 from mpsd.agent.sources import AgentSources, No, known_asker, read
-from mpsd.containers.dialects.reading import read_dialect
+from mpsd.containers.dialects.parsing import read_dialect
 from mpsd.containers.dialects.request import DialectRequest, InvalidDialect, Off, cards_request, messages
 from mpsd.containers.rules.admission import container_answer, container_findings
-from mpsd.containers.rules.grant_change import GrantChange, changed, is_misuse, report
+from mpsd.containers.rules.grant_change import changed, is_misuse, report
 from mpsd.grants.ledger import ContainerGrant, KeptGrant, LocalGrants
 from mpsd.grants.rules.messages import (
     ExecAnswer,
@@ -28,36 +28,28 @@ from mpsd.grants.rules.messages import (
     Refusal,
 )
 from mpsd.kubelet.rules.allocation import DeviceListStrategy, NodeConditions
-from mpsd.model.grants import CardsRequest, GpuShare, Grant
+from mpsd.model.grants import Grant
 from mpsd.model.identity import HostContainer, ProcessIdentity
 from mpsd.model.node_view import WaitingRequest
 from mpsd.platform import processes
+from mpsd.platform.event_loop import until
 from mpsd.platform.listener import Handler, json_answer
 from mpsd.platform.logs import logger
-from mpsd.platform.waiting import until
 
 _GONE_S = 1.0  # for NVML to let go of a container's processes, which took 0.04 to 0.07 s
-_LOOK_AGAIN_S = 0.02
+_GONE_LOOK_S = 0.02
 
 
 class ContainersApi:
     """Before a container is created, at its end, and for its later processes. Beside a kubelet it refuses all."""
 
     def __init__(self, sources: AgentSources) -> None:
-        self._sources = sources
-        self._settings = sources.settings
-        self._agent = sources.agent
-        self._node = sources.node
-        self._ledger = sources.ledger
+        self._sources, self._settings, self._node = sources, sources.settings, sources.node
+        self._agent, self._ledger = sources.agent, sources.ledger
         self._locks: WeakValueDictionary[HostContainerName, asyncio.Lock] = WeakValueDictionary()
         self._log = logger(role="containers")
-        self._around = NodeConditions(
-            str(self._settings.run_directory),
-            DeviceListStrategy.ENVVAR,
-            self._node.extra,
-            self._node.shared,
-            self._node.device_lists,
-        )
+        node, directory = self._node, str(self._settings.run_directory)
+        self._around = NodeConditions(directory, DeviceListStrategy.ENVVAR, node.extra, node.shared, node.device_lists)
 
     @property
     def routes(self) -> Mapping[str, Handler]:
@@ -69,15 +61,14 @@ class ContainersApi:
 
     async def _create(self, request: web.Request) -> web.Response:
         """201 with what goes into the bundle; 204 where nothing is requested; 400, 403 and 409 where it is refused."""
+        wanted = None
         try:
             caller = self._caller(request)
             wanted = await read(request, HostContainerRequest)
-        except No as no:
-            return no.answer
-        try:
             return await self._grant(wanted, caller)
         except No as no:
-            self._log.info("container refused", container=wanted.id, reason=str(no), reserved="nothing")
+            if wanted:
+                self._log.info("container refused", container=wanted.id, reason=str(no), reserved="nothing")
             return no.answer
 
     async def _grant(self, wanted: HostContainerRequest, caller: ProcessIdentity) -> web.Response:
@@ -137,14 +128,10 @@ class ContainersApi:
         finally:
             ledger.forget(waiting.id)
         if isinstance(answer, Refuse):
-            self._log_released(wanted, cards)
+            there = had_room(cards, self._agent.look(), self._sources.policy)  # what some could give is not kept
+            self._log.info("released", container=wanted.id, gpus=there, reason="another GPU cannot give what is asked")
             raise No(400 if answer.for_ever else 409, answer.reason, for_ever=answer.for_ever)
         return answer.grant
-
-    def _log_released(self, wanted: HostContainerRequest, cards: CardsRequest) -> None:
-        """All cards or none: what some could give is not kept."""
-        there = had_room(cards, self._agent.look(), self._sources.policy)
-        self._log.info("released", container=wanted.id, gpus=there, reason="another GPU cannot give what is asked")
 
     async def _over(self, request: web.Request) -> web.Response:
         """200 whether or not it was known, once its grant is released or the agent will release it."""
@@ -157,11 +144,11 @@ class ContainersApi:
         found = ledger.of_container(name) if ledger else None
         if ledger and found and (not found[1] or ledger.is_unmade(found[0], caller.pid)):
             try:
-                await until(lambda: not self._left_of(found[0]), _GONE_S, "its processes are gone", _LOOK_AGAIN_S)
+                await until(lambda: not self._left_of(found[0]), _GONE_S, "its processes are gone", _GONE_LOOK_S)
             except TimeoutError:
                 pass  # the agent ends the grant with the last of them
             else:
-                if found[0].id in ledger.pods():
+                if found[0].id in ledger.view.pods:
                     ledger.release(found[0])
         return json_answer({})
 
@@ -191,7 +178,7 @@ class ContainersApi:
 # -- another size of memory, percentage or weight for a grant ----------------------------------------------------------
 
 _TURN_S = 10.0  # for the agent's turn to end, in which a daemon may not answer
-_RAISED_S = 10.0  # for the domain's servers to let a larger client in
+_RAISE_S = 10.0  # for the domain's servers to admit a larger client
 
 
 class GrantSetApi:
@@ -202,9 +189,7 @@ class GrantSetApi:
     """
 
     def __init__(self, sources: AgentSources) -> None:
-        self._sources = sources
-        self._agent = sources.agent
-        self._ledger = sources.ledger
+        self._sources, self._agent, self._ledger = sources, sources.agent, sources.ledger
         self._log = logger(role="grants")
 
     @property
@@ -224,32 +209,29 @@ class GrantSetApi:
 
     async def _change(self, grant_id: str, wanted: GrantChangeRequest) -> GrantChanged:
         if self._ledger is None:
-            raise No(
-                409,
-                "kubelet assigns this node's GPUs to pods; change the pod's request, and recreate it",
-                for_ever=False,
-            )
+            why = "kubelet assigns this node's GPUs to pods; change the pod's request, and recreate it"
+            raise No(409, why, for_ever=False)
         try:
-            async with asyncio.timeout(_TURN_S), self._agent.between_cycles():
+            async with asyncio.timeout(_TURN_S), self._agent.cycle_lock:
                 before, after, answer = self._decided(grant_id, wanted)
                 if not wanted.dry_run:
                     self._ledger.change(after)
         except TimeoutError:
-            raise No(
-                409, f"the agent has been busy for {_TURN_S:g} s; nothing was changed; try again", for_ever=False
-            ) from None
-        if not wanted.dry_run and after.memory_mib > before.memory_mib:
+            why = f"the agent has been busy for {_TURN_S:g} s; nothing was changed; try again"
+            raise No(409, why, for_ever=False) from None
+        if wanted.dry_run:
+            return answer
+        if after.memory_mib > before.memory_mib:
             await self._until_raised(before, after, self._ledger)
-        if not wanted.dry_run:
-            self._log.info(
-                "grant changed",
-                grant=grant_id,
-                holder=str(after.holder),
-                memory_mib=[part.memory_mib for part in after.parts],
-                reserved_percent=[part.reserved_percent for part in after.parts],
-                thread_percent=after.thread_percent,
-                forced=wanted.forced,
-            )
+        self._log.info(
+            "grant changed",
+            grant=grant_id,
+            holder=str(after.holder),
+            memory_mib=[part.memory_mib for part in after.parts],
+            reserved_percent=[part.reserved_percent for part in after.parts],
+            thread_percent=after.thread_percent,
+            forced=wanted.forced,
+        )
         return answer
 
     def _decided(self, grant_id: str, wanted: GrantChangeRequest) -> tuple[KeptGrant, KeptGrant, GrantChanged]:
@@ -257,8 +239,7 @@ class GrantSetApi:
         before = next((held.grant for held in view.grants if held.grant.id == grant_id), None)
         if not isinstance(before, KeptGrant):
             raise No(404, f"grant {grant_id} does not exist", for_ever=False)
-        change = GrantChange(wanted.memory_mib, wanted.percent, wanted.weight, wanted.gpu, wanted.forced)
-        after = changed(before, change, view, policy)
+        after = changed(before, wanted, view, policy)
         if isinstance(after, tuple):
             misuse = is_misuse(after)
             raise No(400 if misuse else 409, *map(str, after), for_ever=misuse)
@@ -266,15 +247,13 @@ class GrantSetApi:
 
     async def _until_raised(self, before: KeptGrant, after: KeptGrant, ledger: LocalGrants) -> None:
         """No where the servers do not admit that much; the memory is then as before."""
-        why = await self._agent.until_allowed(after.domain, after.memory_mib, _RAISED_S)
+        why = await self._agent.until_allowed(after.domain, after.memory_mib, _RAISE_S)
         if not why:
             return
-        async with self._agent.between_cycles():
-            now = next((held.grant for held in ledger.held() if held.grant.id == after.id), None)
+        async with self._agent.cycle_lock:
+            now = next((held.grant for held in ledger.view.held if held.grant.id == after.id), None)
             if isinstance(now, KeptGrant) and now.parts == after.parts:  # else it was changed again, or has ended
-                ledger.change(replace(now, parts=tuple(map(_less, before.parts, after.parts))))
+                pairs = zip(before.parts, after.parts, strict=True)
+                parts = tuple(replace(new, memory_mib=min(old.memory_mib, new.memory_mib)) for old, new in pairs)
+                ledger.change(replace(now, parts=parts))
         raise No(409, f"{why}; its memory is unchanged", for_ever=False)
-
-
-def _less(before: GpuShare, after: GpuShare) -> GpuShare:
-    return replace(after, memory_mib=min(before.memory_mib, after.memory_mib))

@@ -4,6 +4,8 @@ A file is replaced in one step, with its owner, mode and label, and only while i
 decided. A file that is a link is followed, because whoever made the link wants it to stay one.
 """
 
+import difflib
+import io
 import os
 import shutil
 import stat
@@ -13,11 +15,43 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mpsd.containers.engines.change import FileChange
 from mpsd.model.problem import InvalidInput, Problem, shown
 
 _LARGEST_BYTES = 3 * 1024**2
 _BACKUP = ".before-mpsd"
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """One file, whole before and after, so what is shown is what is done. before None: there is none. after None: it is
+    removed. what: the file, in words.
+
+    backup: where the old file is kept, empty for nowhere. spare: a backup that is the same as the file afterwards, and
+    is removed; empty for none.
+    """
+
+    file: str
+    what: str
+    before: str | None
+    after: str | None
+    mode: int = 0o644
+    backup: str = ""
+    spare: str = ""
+
+    @property
+    def action(self) -> str:
+        if self.before == self.after:
+            return "keep"
+        return "remove" if self.after is None else "create" if self.before is None else "change"
+
+    def diff(self) -> str:
+        """As `diff -u` shows it; empty where nothing changes."""
+        old, new = (self.file if text is not None else "/dev/null" for text in (self.before, self.after))
+        before, after = (list(io.StringIO(text or "")) for text in (self.before, self.after))  # lines end with \n alone
+        return "".join(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for line in difflib.unified_diff(before, after, old, new)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +61,9 @@ class EngineFile:
     path: Path
     text: str | None
     linked_from: Path | None = None
+
+    def changed(self, what: str, after: str | None, mode: int = 0o644) -> FileChange:
+        return FileChange(str(self.path), what, self.text, after, mode)
 
 
 class ChangedMeanwhile(Exception):
@@ -47,7 +84,7 @@ def find(path: Path, root: Path) -> EngineFile:
             raise _unusable(path, f"is a link to {place}, which is not there", "remove the link, or make the file")
         return EngineFile(place, None)
     if not place.is_file():
-        raise _unusable(path, "is no file", "move it away")
+        raise _unusable(path, "is not a file", "move it away")
     with place.open("rb") as file:
         data = file.read(_LARGEST_BYTES + 1)
     if len(data) > _LARGEST_BYTES:
@@ -60,7 +97,7 @@ def find(path: Path, root: Path) -> EngineFile:
 
 
 def backups(path: Path) -> dict[Path, str]:
-    """What is kept of the file, the newest first."""
+    """The newest first."""
     found = [one for one in path.parent.glob(f"{path.name}{_BACKUP}*") if one.is_file() and not one.is_symlink()]
     kept = {}
     for one in sorted(found, key=lambda one: (one.stat().st_mtime_ns, one.name), reverse=True):
@@ -90,7 +127,8 @@ def perform(change: FileChange) -> None:
     if change.action == "keep":
         return
     path = Path(change.file)
-    if _text_of(path) != change.before:
+    before = path.read_bytes().decode() if path.exists() else None
+    if before != change.before:
         raise ChangedMeanwhile(f"{path} was changed by somebody else meanwhile; do it again")
     if change.after is None:
         path.unlink()
@@ -101,13 +139,6 @@ def perform(change: FileChange) -> None:
         _write(path, change.after, like=path if path.exists() else None, mode=change.mode)
     if change.spare:
         Path(change.spare).unlink()
-
-
-def _text_of(path: Path) -> str | None:
-    try:
-        return path.read_bytes().decode()
-    except FileNotFoundError:
-        return None
 
 
 def _write(path: Path, text: str, like: Path | None, mode: int) -> None:
@@ -142,8 +173,9 @@ def _unusable(path: Path, message: str, remedy: str) -> InvalidInput:
 
 # -- whether somebody other than root could change a program that root will run: every folder and link on the way counts
 
-_LINKS = 40  # what the kernel follows
-_MOST = 5  # problems that are reported
+
+_MOST_SHOWN = 5
+_MOST_LINKS = 40  # that the kernel follows on one way
 
 
 def writable_by_others(what: str, path: Path, *, below: bool = False) -> list[Problem]:
@@ -151,8 +183,10 @@ def writable_by_others(what: str, path: Path, *, below: bool = False) -> list[Pr
 
     Root and whoever asks are not others: without root nobody puts a launcher where root starts it.
     """
-    places = [*_way(path), *(_below(Path(os.path.realpath(path))) if below else ())]
-    return [problem for place in dict.fromkeys(places) if (problem := _problem(what, place))][:_MOST]
+    places = list(_way(path))
+    for at, folders, files in os.walk(os.path.realpath(path)) if below else ():
+        places += (Path(at) / name for name in (*folders, *files))
+    return [problem for place in dict.fromkeys(places) if (problem := _problem(what, place))][:_MOST_SHOWN]
 
 
 def _problem(what: str, place: Path) -> Problem | None:
@@ -161,19 +195,16 @@ def _problem(what: str, place: Path) -> Problem | None:
     except FileNotFoundError:
         return Problem("launcher-unsafe", what, str(place), "is not there", "check the path")
     if found.st_uid not in {0, os.geteuid()}:
-        who = f"belongs to user {found.st_uid}"
-        return _unsafe(what, place, who, f"install mpsd as root (or: chown root {place})")
-    if stat.S_ISLNK(found.st_mode) or (found.st_mode & stat.S_ISVTX and stat.S_ISDIR(found.st_mode)):
+        why, remedy = f"belongs to user {found.st_uid}", f"install mpsd as root (or: chown root {place})"
+    elif stat.S_ISLNK(found.st_mode) or (found.st_mode & stat.S_ISVTX and stat.S_ISDIR(found.st_mode)):
         return None  # a link has no mode; in a folder such as /tmp nobody can replace what is another's
-    if found.st_mode & stat.S_IWOTH:
-        return _unsafe(what, place, "may be written by everybody", f"chmod o-w {place}")
-    if found.st_mode & stat.S_IWGRP and found.st_gid not in {0, os.getegid()}:
-        return _unsafe(what, place, f"may be written by group {found.st_gid}", f"chmod g-w {place}")
-    return None
-
-
-def _unsafe(what: str, place: Path, message: str, remedy: str) -> Problem:
-    return Problem("launcher-unsafe", what, str(place), f"{message}, and the launcher is run by root", remedy)
+    elif found.st_mode & stat.S_IWOTH:
+        why, remedy = "may be written by everybody", f"chmod o-w {place}"
+    elif found.st_mode & stat.S_IWGRP and found.st_gid not in {0, os.getegid()}:
+        why, remedy = f"may be written by group {found.st_gid}", f"chmod g-w {place}"
+    else:
+        return None
+    return Problem("launcher-unsafe", what, str(place), f"{why}, and the launcher is run by root", remedy)
 
 
 def _way(path: Path) -> Iterator[Path]:
@@ -185,13 +216,8 @@ def _way(path: Path) -> Iterator[Path]:
         part = left.pop(0)
         place = place.parent if part == ".." else place / part
         yield place
-        if place.is_symlink() and links < _LINKS:
+        if place.is_symlink() and links < _MOST_LINKS:
             links += 1
             target = place.readlink()
             place = Path("/") if target.is_absolute() else place.parent
             left = [*(target.parts[1:] if target.is_absolute() else target.parts), *left]
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for at, folders, files in os.walk(folder):
-        yield from (Path(at) / name for name in (*folders, *files))

@@ -6,8 +6,9 @@
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +16,8 @@ import typer
 
 import mpsd
 from mpsd.containers import engine_files
-from mpsd.containers.engine_files import writable_by_others
-from mpsd.containers.engines import change
-from mpsd.containers.engines.change import CONFIGURATION, LAUNCHER, Engine, FileChange
+from mpsd.containers.engine_files import EngineFile, FileChange, writable_by_others
+from mpsd.containers.engines.configuration import CONFIGURATIONS, LAUNCHER, Engine
 from mpsd.containers.engines.launcher import launcher
 from mpsd.containers.users import ContainerUser, users
 from mpsd.model.problem import InvalidInput, Problem, printable, shown
@@ -27,79 +27,78 @@ from mpsd.platform.settings import SYSTEM_DIRECTORY, settings
 
 # -- options and paths -----------------------------------------------------------------------------------------------
 
-_LONGEST = 4096
+_CALLS = "from mpsd.runtime.main import main"  # what every launcher of any version does
 EngineName = Annotated[Engine, typer.Argument(metavar="ENGINE", help="docker, containerd or podman.")]
 To = Annotated[str, typer.Option("--to", metavar="PATH", help="The launcher.")]
-Config = Annotated[
-    str | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="The engine's configuration: /etc/docker/daemon.json, /etc/containerd/config.toml or"
-        " /etc/containers/containers.conf.d/mpsd.conf.",
-        show_default=False,
-    ),
-]
+_CONFIG = (
+    "The engine's configuration: /etc/docker/daemon.json, /etc/containerd/config.toml or "
+    "/etc/containers/containers.conf.d/mpsd.conf."
+)
+Config = Annotated[str | None, typer.Option("--config", metavar="FILE", help=_CONFIG)]
 Root = Annotated[str, typer.Option("--root", metavar="DIR", help="A folder that stands for /, such as an image's.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show every step and difference, and change nothing.")]
 
-_LOG = "/var/log/mpsd/runtime.log"
-Next = Annotated[
-    str,
-    typer.Option(
-        "--next",
-        metavar="PATH",
-        help="The runtime behind it; else nvidia-container-runtime where it is there, else runc.",
-        show_default=False,
-    ),
-]
+_NEXT = "The runtime that creates the containers; nvidia-container-runtime if it is installed, else runc."
+Next = Annotated[str, typer.Option("--next", metavar="PATH", help=_NEXT)]
 Log = Annotated[str, typer.Option("--log", metavar="FILE", help="Where mpsd-runtime writes what it does.")]
-Force = Annotated[bool, typer.Option("--force", help="Although containers use it: says what that costs them.")]
+Force = Annotated[bool, typer.Option("--force", help="Remove it although containers use it; print what they lose.")]
 
 
-class _Places:
-    """The files of one engine below a root. launcher: as it is written into files."""
+class _Installation:
+    """The launcher and the configuration of one engine, below a root. OSError; InvalidInput where one cannot be used.
 
-    def __init__(self, engine: Engine, to: str, config: str | None, root: str) -> None:
-        """InvalidInput where a path cannot be used."""
-        _check("--to", to)
+    launcher: its path as it is written into files.
+    """
+
+    def __init__(self, engine: Engine, launcher: str, config: str | None, root: str) -> None:
+        for option, path in (("--to", launcher), ("--config", config)):
+            is_plain = path is None or (path.startswith("/") and not path.endswith("/") and path.isprintable())
+            if not is_plain or ".." in (path or "").split("/"):
+                message, remedy = "is not an absolute path", f"write it from / on, such as {LAUNCHER}"
+                raise InvalidInput("settings", [Problem("setting", option, shown(path), message, remedy)])
         self.root = Path(root).absolute()
         if not self.root.is_dir():
-            message, remedy = "is no existing folder", "make it, or name another"
-            problem = Problem("setting", "--root", printable(root, _LONGEST), message, remedy)
-            raise InvalidInput("settings", [problem])
-        self.launcher = to
-        self._config = config or CONFIGURATION[engine]
-        if config:
-            _check("--config", config)
+            message, remedy = "is not an existing folder", "make it, or name another"
+            raise InvalidInput("settings", [Problem("setting", "--root", printable(root, 4096), message, remedy)])
+        self.engine = engine
+        self.launcher = launcher
+        self.launcher_file = self._find(launcher)
+        if self.launcher_file.linked_from:  # another could be put behind it
+            raise self._taken(f"is a link to {self.launcher_file.path}", "remove the link")
+        before = self.launcher_file.text
+        if before is not None and not (before.startswith("#!") and _CALLS in before):
+            remedy = "move it away, or write the launcher to another place: --to PATH"
+            raise self._taken("is not a launcher of mpsd", remedy)
+        self.file = self._find(config or CONFIGURATIONS[engine].file)
+        self.subject = str(self.file.linked_from or self.file.path)
+        self.configuration = CONFIGURATIONS[engine](self.subject, launcher)
 
-    def find_launcher(self) -> engine_files.EngineFile:
-        """InvalidInput where it is a link: another could be put behind it."""
-        found = engine_files.find(self.here(self.launcher), self.root)
-        if found.linked_from:
-            message = f"is a link to {found.path}"
-            problem = Problem("launcher-taken", "the file", "", message, "remove the link")
-            raise InvalidInput(self.launcher, [problem])
-        return found
-
-    def find_config(self) -> engine_files.EngineFile:
-        return engine_files.find(self.here(self._config), self.root)
+    def engines_beside(self) -> list[Engine]:
+        """The other engines whose configuration names the launcher, or cannot be read, and so may."""
+        return [other for other in Engine if other != self.engine and self._is_named_by(other)]
 
     def here(self, path: str) -> Path:
         return self.root / path.lstrip("/")
 
+    def _is_named_by(self, engine: Engine) -> bool:
+        configuration = CONFIGURATIONS[engine](engine, self.launcher)
+        try:
+            text = self._find(configuration.file).text
+            return text is not None and configuration.has_runtime(text)
+        except (OSError, InvalidInput):
+            return True
 
-def _check(option: str, path: str) -> None:
-    if not path.startswith("/") or path.endswith("/") or ".." in path.split("/") or not path.isprintable():
-        message = "is not an absolute path"
-        problem = Problem("setting", option, shown(path), message, f"write it from / on, such as {LAUNCHER}")
-        raise InvalidInput("settings", [problem])
+    def _find(self, path: str) -> EngineFile:
+        return engine_files.find(self.here(path), self.root)
+
+    def _taken(self, message: str, remedy: str) -> InvalidInput:
+        return InvalidInput(str(self.here(self.launcher)), [Problem("launcher-taken", "the file", "", message, remedy)])
 
 
 # -- the report: text has the same contents as JSON --------------------------------------------------------------------
 
 _DONE = {"create": "written", "change": "changed", "remove": "removed", "keep": "unchanged"}
-_WOULD = {"create": "would be written", "change": "would be changed", "remove": "would be removed"}
+_WOULD = _DONE | {"create": "would be written", "change": "would be changed", "remove": "would be removed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class _Report:
     to_do: Sequence[str]
     notes: Sequence[str]
     dry_run: bool
-    users: Sequence[ContainerUser] = field(default=())
+    users: Sequence[ContainerUser] = ()
     refused: str = ""
 
     @property
@@ -121,6 +120,7 @@ class _Report:
         return any(change.action != "keep" for change in self.changes)
 
     def record(self) -> dict[str, object]:
+        shown_fields = ("file", "what", "action", "backup", "spare")
         return {
             "verb": self.verb,
             "engine": self.engine,
@@ -129,15 +129,7 @@ class _Report:
             "refused": self.refused,
             "users": [asdict(user) for user in self.users],
             "changes": [
-                {
-                    "file": one.file,
-                    "what": one.what,
-                    "action": one.action,
-                    "backup": one.backup,
-                    "spare": one.spare,
-                    "diff": one.diff(),
-                }
-                for one in self.changes
+                {**{name: getattr(one, name) for name in shown_fields}, "diff": one.diff()} for one in self.changes
             ],
             "to_do": list(self.to_do) if self.changes_something else [],
             "notes": list(self.notes),
@@ -153,23 +145,15 @@ def _perform(report: _Report, output: Format) -> None:
             _print_change(one, dry_run=report.dry_run)
     if output is Format.JSON:
         print_json(report.record())
-        return
-    if not report.changes_something:
+    elif report.changes_something:
+        for line in (*(f"now run: {command}" for command in report.to_do), *(f"note: {note}" for note in report.notes)):
+            _print(line)
+    else:
         _print(f"nothing to change: {report.engine} is already as `mpsd {report.verb} {report.engine}` leaves it")
-        return
-    for command in report.to_do:
-        _print(f"now run: {command}")
-    for note in report.notes:
-        _print(f"note: {note}")
-
-
-def _print_users(users: Sequence[ContainerUser]) -> None:
-    for user in users:
-        complaints().print(one_line(f"  {user}: {user.known_from}"))
 
 
 def _print_change(change: FileChange, *, dry_run: bool) -> None:
-    done = (_WOULD | {"keep": _DONE["keep"]} if dry_run else _DONE)[change.action]
+    done = (_WOULD if dry_run else _DONE)[change.action]
     kept = f"; backup: {change.backup}" if change.backup else ""
     spare = f"; {change.spare} is now the same and is removed too" if change.spare else ""
     _print(f"{change.file} ({change.what}): {done}{kept}{spare}")
@@ -189,64 +173,61 @@ def install(
     engine: EngineName,
     to: To = LAUNCHER,
     next_runtime: Next = "",
-    log: Log = _LOG,
+    log: Log = "/var/log/mpsd/runtime.log",
     config: Config = None,
     root: Root = "/",
     dry_run: DryRun = False,
     run_dir: RunDirectory = None,
     output: OutputFormat = Format.TEXT,
 ) -> None:
-    """Make docker, containerd or podman know the OCI runtime `mpsd`, which gives containers their share of a GPU.
+    """Register the OCI runtime `mpsd` with docker, containerd or podman. It gives containers their share of a GPU.
 
-    Writes the launcher /usr/local/bin/mpsd-runtime and the engine's configuration, in which everything else stays as it
-    is; beside it is left what it was (.before-mpsd). It starts and stops nothing, and says what to run. Done twice it
-    changes nothing. The way back is `mpsd uninstall ENGINE` (`kubectl mps uninstall` is another: it takes mpsd off a
-    cluster). Exits with 0 when the engine's configuration has the runtime, 1 when a file cannot be written, 2 when one
-    cannot be used as it is.
+    It writes the launcher /usr/local/bin/mpsd-runtime, and adds the runtime to the engine's configuration. The rest of
+    the configuration is unchanged, and the old file is kept beside it (.before-mpsd). It starts and stops nothing: it
+    prints the command that makes the engine read its configuration again. A second run changes nothing. `mpsd uninstall
+    ENGINE` reverses it (`kubectl mps uninstall` removes mpsd from a cluster). Exits with 0 when the engine's
+    configuration has the runtime, 1 when a file cannot be written, 2 when one cannot be used as it is.
 
         mpsd install docker --dry-run
         mpsd install docker && systemctl reload docker
         mpsd install containerd --next /usr/bin/nvidia-container-runtime
         mpsd install podman -o json
     """
-    places = _Places(engine, to, config, root)
-    try:
-        launcher_now = places.find_launcher()
-        found = places.find_config()
-        text = _launcher_text(places, next_runtime, log, run_dir)
-        subject = str(found.linked_from or found.path)
-        after = change.with_runtime(engine, found.text, subject, places.launcher)
+    with _explained("install", engine):
+        here = _Installation(engine, to, config, root)
+        launcher_text = _launcher_text(here, next_runtime, log, run_dir)
+        after = here.configuration.with_runtime(here.file.text)
         changes = [
-            change.launcher_written(str(launcher_now.path), launcher_now.text, text),
-            engine_files.with_backup(FileChange(str(found.path), f"{engine}'s configuration", found.text, after)),
+            here.launcher_file.changed("the launcher", launcher_text, 0o755),
+            engine_files.with_backup(here.file.changed(f"{engine}'s configuration", after)),
         ]
-        notes = change.notes(engine, found.text, subject, places.launcher)
-        if elsewhere := _options({"--to": to if to != LAUNCHER else None, "--config": config, "--run-dir": run_dir}):
-            notes.append(f"to take it out again: mpsd uninstall {engine} {elsewhere}")
-        if found.linked_from:
-            notes.insert(0, f"{found.linked_from} is a link, and stays one: {found.path} is the file")
-        to_do = change.to_do(engine) if changes[-1].action != "keep" else []
-        _perform(_Report("install", engine, changes, to_do, notes, dry_run), output)
-    except (OSError, engine_files.ChangedMeanwhile) as error:
-        raise _failed("install", engine, error) from None
+        notes = here.configuration.notes(here.file.text)
+        elsewhere = {"--to": to if to != LAUNCHER else None, "--config": config, "--run-dir": run_dir}
+        if words := [word for name, value in elsewhere.items() if value for word in (name, value)]:
+            notes.append(f"to take it out again: mpsd uninstall {engine} {shlex.join(words)}")
+        if here.file.linked_from:
+            notes.insert(0, f"{here.file.linked_from} is a link, and stays one: {here.file.path} is the file")
+        _perform(_Report("install", engine, changes, _to_do(here, changes[1]), notes, dry_run), output)
 
 
-def _launcher_text(places: _Places, next_runtime: str, log: str, run_dir: str | None) -> str:
+def _launcher_text(here: _Installation, next_runtime: str, log: str, run_dir: str | None) -> str:
     """InvalidInput where others than root could change what it runs."""
     python, folder = sys.executable, Path(mpsd.__file__).parents[1]
-    unusable = [
+    problems = [
         Problem("setting", option, shown(path), "is not an absolute path", "write it from / on")
         for option, path in (("--next", next_runtime), ("--log", log))
         if path and not path.startswith("/")
     ]
-    problems = [
-        *unusable,
+    to = here.here(here.launcher)
+    while not to.exists():
+        to = to.parent
+    problems += [
         *writable_by_others("this python", Path(python)),
         *writable_by_others("its library", Path(os.__file__).parent),
         *writable_by_others("the package mpsd", Path(mpsd.__file__).parent, below=True),
-        *writable_by_others("--to", _existing(places.here(places.launcher))),
+        *writable_by_others("--to", to),
     ]
-    if next_runtime and places.root == Path("/"):
+    if next_runtime and here.root == Path("/"):
         problems += writable_by_others("--next", Path(next_runtime))
     if problems:
         raise InvalidInput("mpsd install", problems)
@@ -260,13 +241,9 @@ def _launcher_text(places: _Places, next_runtime: str, log: str, run_dir: str | 
         raise InvalidInput("mpsd install", [problem]) from None
 
 
-def _options(given: Mapping[str, str | None]) -> str:
-    return shlex.join(word for name, value in given.items() if value for word in (name, value))
-
-
-def _existing(path: Path) -> Path:
-    """The longest part of the path that exists."""
-    return path if path.exists() else _existing(path.parent)
+def _to_do(here: _Installation, configuration: FileChange) -> list[str]:
+    """What makes the engine read its configuration again."""
+    return [here.configuration.reload] if here.configuration.reload and configuration.action != "keep" else []
 
 
 def uninstall(
@@ -279,82 +256,71 @@ def uninstall(
     run_dir: RunDirectory = None,
     output: OutputFormat = Format.TEXT,
 ) -> None:
-    """Take the runtime `mpsd` out of docker's, containerd's or podman's configuration. Refused while containers use it.
+    """Remove the runtime `mpsd` from docker's, containerd's or podman's configuration. Refused while containers use it.
 
-    Exactly what `mpsd install ENGINE` wrote is taken out again, and what others have written since stays; a file that
-    says nothing else than before is the same again, byte for byte. The launcher goes when no other engine's
-    configuration names it. Who uses it is asked of `mpsd up`, or, where that does not run, looked up in what the
-    runtimes keep of their containers. To take mpsd off a cluster is another verb: `kubectl mps uninstall`. Exits with 0
-    when the runtime is gone, 1 when containers use it or a file cannot be written, 2 when one cannot be used as it is.
+    It removes exactly what `mpsd install ENGINE` wrote, and keeps what others have written since. If nobody has written
+    anything since, the file is the same as before, byte for byte. The launcher is removed when no other engine's
+    configuration names it. `mpsd up` is asked which containers use the runtime; if it is not running, the state that
+    the runtimes keep of their containers is read. `kubectl mps uninstall` removes mpsd from a cluster. Exits with 0
+    when the runtime is removed, 1 when containers use it or a file cannot be written, 2 when one cannot be used as it
+    is.
 
         mpsd uninstall docker --dry-run
         mpsd uninstall docker && systemctl reload docker
         mpsd uninstall containerd --force
     """
-    places = _Places(engine, to, config, root)
-    try:
-        report = _uninstall_report(engine, places, run_dir, dry_run=dry_run)
+    with _explained("uninstall", engine):
+        here = _Installation(engine, to, config, root)
+        report = _uninstall_report(here, run_dir, dry_run=dry_run)
         if report.users and report.changes_something:
-            _although_used(report, force=force, output=output)
+            cost = here.configuration.cost_of_removal(launcher_stays=report.changes[1].action == "keep")
+            _warn_of_users(report, cost, force=force, output=output)
         _perform(report, output)
-    except (OSError, engine_files.ChangedMeanwhile) as error:
-        raise _failed("uninstall", engine, error) from None
 
 
-def _uninstall_report(engine: Engine, places: _Places, run_dir: str | None, *, dry_run: bool) -> _Report:
-    found = places.find_config()
-    subject = str(found.linked_from or found.path)
-    kept = list(engine_files.backups(found.path).values())
-    after = found.text
-    if found.text is not None:
-        after = change.without_runtime(engine, found.text, subject, places.launcher, kept)
-    configuration = engine_files.with_spare(FileChange(str(found.path), f"{engine}'s configuration", found.text, after))
-    launcher = places.find_launcher()
-    others = [other for other in Engine if other != engine and _names(other, places)]
-    changes = [configuration, change.launcher_removed(str(launcher.path), launcher.text, others)]
-    to_do = change.to_do(engine) if configuration.action != "keep" else []
-    using = users(_socket(places, run_dir), places.root, places.launcher)
-    return _Report("uninstall", engine, changes, to_do, [], dry_run, using)
+def _uninstall_report(here: _Installation, run_dir: str | None, *, dry_run: bool) -> _Report:
+    after = here.file.text
+    if after is not None:
+        after = here.configuration.without_runtime(after, list(engine_files.backups(here.file.path).values()))
+    configuration = engine_files.with_spare(here.file.changed(f"{here.engine}'s configuration", after))
+    if others := here.engines_beside():
+        what = f"the launcher, which {' and '.join(others)} {'needs' if len(others) == 1 else 'need'}"
+        launcher_change = here.launcher_file.changed(what, here.launcher_file.text)
+    else:
+        launcher_change = here.launcher_file.changed("the launcher", None)
+    chosen = settings(run_directory=run_dir)
+    socket = here.here(str(SYSTEM_DIRECTORY / chosen.socket.name)) if chosen.by_default else chosen.socket
+    using = users(socket, here.root, here.launcher)
+    changes = [configuration, launcher_change]
+    return _Report("uninstall", here.engine, changes, _to_do(here, configuration), [], dry_run, using)
 
 
-def _although_used(report: _Report, *, force: bool, output: Format) -> None:
+def _warn_of_users(report: _Report, cost: str, *, force: bool, output: Format) -> None:
     """Ends the program unless it is forced."""
-    cost = change.cost_of_going(report.engine, launcher_stays=report.changes[-1].action == "keep")
     program = f"mpsd uninstall {report.engine}"
-    if force:
-        complaints().print(f"{program}: --force, although these containers use mpsd: {cost}")
-        _print_users(report.users)
-        return
     count = len(report.users)
     refused = f"{count} container{' uses' if count == 1 else 's use'} mpsd"
-    if output is Format.JSON:
+    if output is Format.JSON and not force:
         print_json(replace(report, refused=refused).record())
-    else:
-        complaints().print(f"{program}: refused: {refused}")
-        _print_users(report.users)
+        raise typer.Exit(ExitCode.NO)
+    what = f"--force, although these containers use mpsd: {cost}" if force else f"refused: {refused}"
+    complaints().print(f"{program}: {what}")
+    for user in report.users:
+        complaints().print(one_line(f"  {user}: {user.known_from}"))
+    if not force:
         complaints().print(one_line(f"stop and remove them first; or --force: {cost}"))
-    raise typer.Exit(ExitCode.NO)
+        raise typer.Exit(ExitCode.NO)
 
 
-def _socket(places: _Places, run_dir: str | None) -> Path:
-    chosen = settings(run_directory=run_dir)
-    return places.here(str(SYSTEM_DIRECTORY / chosen.socket.name)) if chosen.by_default else chosen.socket
-
-
-def _names(engine: Engine, places: _Places) -> bool:
-    """Whether another engine's configuration names the launcher, or cannot be read, and so may."""
+@contextmanager
+def _explained(verb: str, engine: Engine) -> Iterator[None]:
+    """Ends the program with the reason why a file could not be used."""
     try:
-        found = engine_files.find(places.here(CONFIGURATION[engine]), places.root)
-    except (OSError, InvalidInput):
-        return True
-    return found.text is not None and change.names_launcher(engine, found.text, str(found.path), places.launcher)
-
-
-def _failed(verb: str, engine: Engine, error: Exception) -> typer.Exit:
-    """Reports why a file could not be used; the exit to raise."""
-    remedy = "; run it as root" if isinstance(error, PermissionError) and os.geteuid() else ""
-    why = str(error)
-    if isinstance(error, OSError) and error.filename:
-        why = f"{error.filename} cannot be used: {error.strerror}"
-    complaints().print(f"mpsd {verb} {engine}: {why}{remedy}")
-    return typer.Exit(ExitCode.NO)
+        yield
+    except (OSError, engine_files.ChangedMeanwhile) as error:
+        remedy = "; run it as root" if isinstance(error, PermissionError) and os.geteuid() else ""
+        why = str(error)
+        if isinstance(error, OSError) and error.filename:
+            why = f"{error.filename} cannot be used: {error.strerror}"
+        complaints().print(f"mpsd {verb} {engine}: {why}{remedy}")
+        raise typer.Exit(ExitCode.NO) from None

@@ -5,15 +5,15 @@ mpsd when its poststop hook is mpsd-runtime's. One whose state cannot be read co
 files that root's programs have written are read, never anything inside a container's own file system.
 """
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from mpsd.model.identity import ProcessIdentity
+from mpsd.model.identity import HostContainer
+from mpsd.model.node_status import NodeStatus
 from mpsd.platform import local_api, processes, records
 
 _STARTED_BY_PYTHON = "mpsd.runtime.main"  # in a hook where mpsd-runtime was started without its launcher
@@ -54,106 +54,49 @@ def _list(value: object) -> list[Any]:
 
 # -- what the runtimes keep of containers ----------------------------------------------------------------------------
 
-_BUNDLES = (  # of containerd, and of docker with a containerd of its own
+_STATES = (
+    # of containerd, and of docker with a containerd of its own
     "run/containerd/io.containerd.runtime.v2.task/*/*/config.json",
     "run/docker/containerd/daemon/io.containerd.runtime.v2.task/*/*/config.json",
-)
-_STATES = (  # of runc: its own --root, and those of ctr, of docker and of podman
+    # of runc: its own --root, and those of ctr, of docker and of podman
     "run/runc/*/state.json",
     "run/containerd/runc/*/*/state.json",
     "run/docker/runtime-runc/*/*/state.json",
+    "run/crun/*/status",
 )
-_CRUN = "run/crun/*/status"
-_LARGEST_BYTES = 16 * 1024**2
-
-
-class _UnreadableRecord(Exception):
-    """A file whose contents are not known."""
 
 
 def bundle_users(root: Path, launcher: str) -> list[ContainerUser]:
     """Each once, by its id; one that cannot be read is among them, as it may use mpsd."""
     found: dict[str, ContainerUser] = {}
-    for path, bundle in _kept(root):
-        name = path.parent.name
+    for path in (path for pattern in _STATES for path in sorted(root.glob(pattern))):
+        name, bundle = path.parent.name, path
         try:
-            is_user = _has_hook(_read(bundle), launcher)
-            known_from = str(bundle)
-        except FileNotFoundError:
-            continue  # it has ended meanwhile
-        except _UnreadableRecord as error:
-            is_user, known_from = True, f"{bundle} cannot be read ({error}), so it may be one"
-        if is_user:
-            found.setdefault(name, ContainerUser(name, "", known_from))
+            if path.name == "status":  # crun's, which only names the bundle
+                named = _object(records.read(path, object)).get("bundle")
+                if not isinstance(named, str):
+                    continue
+                bundle = root / named.lstrip("/") / "config.json"
+            if _has_hook(records.read(bundle, object), launcher):  # None where it has ended meanwhile
+                found.setdefault(name, ContainerUser(name, "", str(bundle)))
+        except records.UnreadableRecord as error:
+            found.setdefault(name, ContainerUser(name, "", _unreadable(bundle, error)))
     return list(found.values())
 
 
-def _kept(root: Path) -> Iterator[tuple[Path, Path]]:
-    """The state of each container, and the file that has its hooks."""
-    for pattern in (*_BUNDLES, *_STATES):
-        yield from ((path, path) for path in sorted(root.glob(pattern)))
-    for path in sorted(root.glob(_CRUN)):
-        try:
-            status = _read(path)
-        except FileNotFoundError:
-            continue
-        except _UnreadableRecord:
-            yield path, path
-            continue
-        bundle = _object(status).get("bundle")
-        if isinstance(bundle, str):
-            yield path, root / bundle.lstrip("/") / "config.json"
-
-
-def _read(path: Path) -> object:
-    """FileNotFoundError; _UnreadableRecord."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(_LARGEST_BYTES + 1)
-        if len(data) > _LARGEST_BYTES:
-            raise _UnreadableRecord(f"larger than {_LARGEST_BYTES // 1024**2} MiB")
-        return json.loads(data)
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, RecursionError) as error:
-        raise _UnreadableRecord(str(error)) from None
+def _unreadable(path: Path, error: records.UnreadableRecord) -> str:
+    return f"{path} cannot be read ({error.reason}), so it may use mpsd"
 
 
 # -- what mpsd knows -------------------------------------------------------------------------------------------------
 
-_DEADLINE_S = 10.0
-_LEDGER = "grants/*.container.json"  # in the run directory
-
-
-@dataclass(frozen=True, slots=True)
-class _GrantRecord:
-    """As model.node_status.GrantStatus has it. container None: a program holds the grant, or mpsd is older."""
-
-    id: str
-    container: str | None = None
-    container_name: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _NodeStatus:
-    grants: tuple[_GrantRecord, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _UsingContainer:
-    """process: its first one, or the runtime that is creating it."""
-
-    id: str
-    process: ProcessIdentity
-    name: str = ""
-
 
 @dataclass(frozen=True, slots=True)
 class _LedgerEntry:
-    """A container's grant in the ledger, as far as it matters here."""
+    """Of a container's grant in the ledger, what is read here."""
 
     id: str
-    holder: _UsingContainer
+    holder: HostContainer
 
 
 def users(socket: Path, root: Path, launcher: str) -> list[ContainerUser]:
@@ -162,13 +105,10 @@ def users(socket: Path, root: Path, launcher: str) -> list[ContainerUser]:
     Where none answers: those of its ledger that live, and those found below root; each once, by its id.
     """
     try:
-        _status, body = local_api.ask(socket, "GET", "/v1/node", timeout_s=_DEADLINE_S)
-        node = local_api.read(body, _NodeStatus)
+        _status, body = local_api.ask(socket, "GET", "/v1/node", timeout_s=10.0)
+        node = local_api.read(body, NodeStatus)
     except (local_api.NotRunning, TimeoutError, OSError):
-        found: dict[str, ContainerUser] = {}
-        for user in (*_in_ledger(socket.parent), *bundle_users(root, launcher)):
-            found.setdefault(user.id, user)
-        return list(found.values())
+        return list({user.id: user for user in (*bundle_users(root, launcher), *_in_ledger(socket.parent))}.values())
     return [
         ContainerUser(held.container, held.container_name or "", f"holds grant {held.id} of mpsd up")
         for held in node.grants
@@ -178,11 +118,11 @@ def users(socket: Path, root: Path, launcher: str) -> list[ContainerUser]:
 
 def _in_ledger(run_directory: Path) -> list[ContainerUser]:
     found = []
-    for path in sorted(run_directory.glob(_LEDGER)):
+    for path in sorted(run_directory.glob("grants/*.container.json")):
         try:
             entry = records.read(path, _LedgerEntry)
         except records.UnreadableRecord as error:
-            found.append(ContainerUser(path.name, "", f"{path} cannot be read ({error.reason}), so it may be one"))
+            found.append(ContainerUser(path.name, "", _unreadable(path, error)))
             continue
         if entry and processes.is_alive(entry.holder.process):
             holder = entry.holder
@@ -192,9 +132,6 @@ def _in_ledger(run_directory: Path) -> list[ContainerUser]:
 
 # -- names: docker and podman pass only ids to their runtimes --------------------------------------------------------
 # Source: https://docs.docker.com/reference/api/engine/ (GET /containers/json), which podman's service answers too.
-
-_NAMES_S = 1.0
-_OK = 200
 
 
 class _NamedContainer(msgspec.Struct, rename="pascal"):
@@ -206,17 +143,15 @@ class _NamedContainer(msgspec.Struct, rename="pascal"):
 
 def engine_names(sockets: Iterable[Path]) -> dict[str, str]:
     """The names of running containers by their ids, as far as an engine answers."""
-    return {container.id: name for socket in sockets for container in _running(socket) if (name := _name(container))}
-
-
-def _running(socket: Path) -> list[_NamedContainer]:
-    try:
-        status, body = local_api.ask(socket, "GET", "/containers/json", timeout_s=_NAMES_S)
-        return msgspec.json.decode(body, type=list[_NamedContainer]) if status == _OK else []
-    except (local_api.NotRunning, msgspec.MsgspecError, OSError):
-        return []
-
-
-def _name(container: _NamedContainer) -> str:
-    plain = [name.removeprefix("/") for name in container.names]
-    return next((name for name in plain if name and "/" not in name), "")
+    found = {}
+    for socket in sockets:
+        try:
+            status, body = local_api.ask(socket, "GET", "/containers/json", timeout_s=1.0)
+            containers = msgspec.json.decode(body, type=list[_NamedContainer]) if status == 200 else []
+        except (local_api.NotRunning, msgspec.MsgspecError, OSError):
+            continue
+        for container in containers:
+            plain = [name.removeprefix("/") for name in container.names]
+            if name := next((name for name in plain if name and "/" not in name), ""):
+                found[container.id] = name
+    return found

@@ -1,6 +1,6 @@
 """Machines with cards of the published examples, and what environments ask of them."""
 
-from mpsd.containers.dialects.reading import read_dialect
+from mpsd.containers.dialects.parsing import read_dialect
 from mpsd.containers.dialects.request import CardRequest, DialectRequest, InvalidDialect, Off
 from mpsd.model.gpu_facts import Capability
 from mpsd.model.grants import Gpu

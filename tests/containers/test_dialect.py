@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.containers.dialects.names import VARIABLES
-from mpsd.containers.dialects.reading import read_dialect
+from mpsd.containers.dialects.parsing import environment_in, read_dialect
 from mpsd.containers.dialects.request import MIB, DialectRequest, InvalidDialect, Off
-from mpsd.containers.dialects.variables import environment_in
 from mpsd.model.cgpu_policies import POLICIES
 from mpsd.model.policy import CardCompute, Compute
 from mpsd.model.problem import InvalidInput

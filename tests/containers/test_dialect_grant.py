@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpsd.containers.dialects.reading import read_dialect
+from mpsd.containers.dialects.parsing import read_dialect
 from mpsd.containers.dialects.request import DialectRequest, cards_request, messages
 from mpsd.model.grants import Gpu
 from mpsd.model.policy import Compute

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.containers.engines.containerd import has_runtime, notes, with_runtime, without_runtime
+from mpsd.containers.engines.configuration import CONFIGURATIONS, LAUNCHER, Engine
 from mpsd.model.problem import InvalidInput
 
-LAUNCHER = "/usr/local/bin/mpsd-runtime"
-FILE = "/etc/containerd/config.toml"
+CONFIGURATION = CONFIGURATIONS[Engine.CONTAINERD]("/etc/containerd/config.toml", LAUNCHER)
 PLUGINS = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 
 
@@ -49,17 +48,17 @@ def _runtimes(text: str) -> dict[str, Any]:
 
 @given(_texts())
 def test_installed_and_taken_out_again_the_file_is_the_same_byte_for_byte(text: str) -> None:
-    assert without_runtime(with_runtime(text, FILE, LAUNCHER), FILE, LAUNCHER, [text]) == text
+    assert CONFIGURATION.without_runtime(CONFIGURATION.with_runtime(text), [text]) == text
 
 
 @given(_texts())
 def test_no_line_of_the_file_is_touched(text: str) -> None:
-    assert with_runtime(text, FILE, LAUNCHER).startswith(text)
+    assert CONFIGURATION.with_runtime(text).startswith(text)
 
 
 @given(_texts())
 def test_the_runtime_is_where_this_version_looks_for_it_and_the_others_are_as_before(text: str) -> None:
-    before, after = _runtimes(text), _runtimes(with_runtime(text, FILE, LAUNCHER))
+    before, after = _runtimes(text), _runtimes(CONFIGURATION.with_runtime(text))
     entry = after.pop("mpsd")
     assert entry["runtime_type"] == "io.containerd.runc.v2"
     assert entry["options"]["BinaryName"] == LAUNCHER
@@ -69,21 +68,21 @@ def test_the_runtime_is_where_this_version_looks_for_it_and_the_others_are_as_be
 @given(_texts())
 def test_cgroups_are_made_as_for_runc(text: str) -> None:
     is_systemd = _runtimes(text).get("runc", {}).get("options", {}).get("SystemdCgroup", False)
-    assert _runtimes(with_runtime(text, FILE, LAUNCHER))["mpsd"]["options"].get("SystemdCgroup", False) is is_systemd
+    assert _runtimes(CONFIGURATION.with_runtime(text))["mpsd"]["options"].get("SystemdCgroup", False) is is_systemd
 
 
 @given(_texts())
 def test_done_twice_it_changes_nothing(text: str) -> None:
-    once = with_runtime(text, FILE, LAUNCHER)
-    assert with_runtime(once, FILE, LAUNCHER) == once
-    assert has_runtime(once, FILE, LAUNCHER)
-    assert not has_runtime(text, FILE, LAUNCHER)
+    once = CONFIGURATION.with_runtime(text)
+    assert CONFIGURATION.with_runtime(once) == once
+    assert CONFIGURATION.has_runtime(once)
+    assert not CONFIGURATION.has_runtime(text)
 
 
 @given(_texts())
 def test_what_others_wrote_behind_it_stays_with_its_comments(text: str) -> None:
     later = "\n# of the night shift\n[later]\n  key = 1  # why\n"
-    left = without_runtime(with_runtime(text, FILE, LAUNCHER) + later, FILE, LAUNCHER, [text])
+    left = CONFIGURATION.without_runtime(CONFIGURATION.with_runtime(text) + later, [text])
     assert left is not None
     ended = text if text.endswith("\n") else text + "\n"
     assert left == ended + later
@@ -92,41 +91,44 @@ def test_what_others_wrote_behind_it_stays_with_its_comments(text: str) -> None:
 @given(_texts())
 def test_an_entry_that_others_have_changed_is_taken_out_all_the_same(text: str) -> None:
     later = "# of the night shift\n[later]\nkey = 1\n"
-    changed = with_runtime(text, FILE, LAUNCHER).replace(
+    changed = CONFIGURATION.with_runtime(text).replace(
         "    BinaryName", "    NoPivotRoot = true  # for the test\n    BinaryName"
     )
-    left = without_runtime(changed + later, FILE, LAUNCHER, [text])
+    left = CONFIGURATION.without_runtime(changed + later, [text])
     assert left is not None
     assert "mpsd" not in left
     assert left.endswith(later)
     assert all(line in left.split("\n") for line in text.split("\n"))
-    assert _runtimes(left) == (_runtimes(text) or {"runc": {"runtime_type": "io.containerd.runc.v2"}})
+    assert _runtimes(left) == _runtimes(text)
 
 
 def test_whoever_came_since_keeps_the_runtime_runc() -> None:
     came = '\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.kata]\nruntime_type = "io.containerd.kata.v2"\n'
-    left = without_runtime(with_runtime("version = 2\n", FILE, LAUNCHER) + came, FILE, LAUNCHER, ["version = 2\n"])
+    left = CONFIGURATION.without_runtime(CONFIGURATION.with_runtime("version = 2\n") + came, ["version = 2\n"])
     assert left is not None
     assert set(_runtimes(left)) == {"runc", "kata"}
 
 
 def test_a_file_that_was_not_there_is_gone_again() -> None:
-    assert without_runtime(with_runtime(None, FILE, LAUNCHER), FILE, LAUNCHER, []) is None
+    assert CONFIGURATION.without_runtime(CONFIGURATION.with_runtime(None), []) is None
 
 
 def test_what_else_decides_is_said() -> None:
-    assert "replaces the one in /etc/containerd/config.toml" in notes('version = 2\nimports = ["/x/*.toml"]', FILE)[0]
-    assert "which containerd 2 does not read any more" in notes("", FILE)[0]
-    assert notes("version = 3\n", FILE) == notes(None, FILE) == []
+    assert (
+        "replaces the one in /etc/containerd/config.toml"
+        in CONFIGURATION.notes('version = 2\nimports = ["/x/*.toml"]')[1]
+    )
+    assert "which containerd 2 no longer reads" in CONFIGURATION.notes("")[1]
+    assert len(CONFIGURATION.notes("version = 3\n")) == len(CONFIGURATION.notes(None)) == 2
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("version = ", "is not TOML: "),
-        ("version = 4", "version is 4: is another form of configuration"),
+        ("version = 4", "version is 4: is not supported"),
         ('version = "2"', 'version is "2"'),
-        ("version = 2\nplugins = 3", "plugins is 3: is no table"),
+        ("version = 2\nplugins = 3", "plugins is 3: is not a table"),
         (
             'version = 2\nplugins = {"io.containerd.grpc.v1.cri" = {containerd = {}}}',
             "takes no further table at its end",
@@ -139,7 +141,7 @@ def test_what_else_decides_is_said() -> None:
 )
 def test_a_file_that_cannot_be_used_is_refused_with_its_place_and_a_remedy(text: str, said: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        with_runtime(text, FILE, LAUNCHER)
+        CONFIGURATION.with_runtime(text)
     assert said in str(refused.value)
     assert all(problem.remedy for problem in refused.value.problems)
 
@@ -148,4 +150,4 @@ def test_an_entry_in_one_line_is_left_to_whoever_wrote_it() -> None:
     at = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes]'
     text = f'version = 2\n{at}\nmpsd = {{options = {{BinaryName = "{LAUNCHER}"}}}}\n'
     with pytest.raises(InvalidInput, match="take it out of the file by hand"):
-        without_runtime(text, FILE, LAUNCHER, [])
+        CONFIGURATION.without_runtime(text, [])

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.containers.engines.docker import has_runtime, with_runtime, without_runtime
+from mpsd.containers.engines.configuration import CONFIGURATIONS, LAUNCHER, Engine
 from mpsd.model.problem import InvalidInput
 
-LAUNCHER = "/usr/local/bin/mpsd-runtime"
-FILE = "/etc/docker/daemon.json"
+CONFIGURATION = CONFIGURATIONS[Engine.DOCKER]("/etc/docker/daemon.json", LAUNCHER)
 
 _values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -37,13 +36,13 @@ def _without(document: dict[str, Any], key: str) -> dict[str, Any]:
 
 @given(_texts)
 def test_installed_and_taken_out_again_the_file_is_the_same_byte_for_byte(text: str) -> None:
-    installed = with_runtime(text, FILE, LAUNCHER)
-    assert without_runtime(installed, FILE, LAUNCHER, [text]) == text
+    installed = CONFIGURATION.with_runtime(text)
+    assert CONFIGURATION.without_runtime(installed, [text]) == text
 
 
 @given(_texts)
 def test_every_other_key_stays_as_and_where_it_was(text: str) -> None:
-    before, after = json.loads(text), json.loads(with_runtime(text, FILE, LAUNCHER))
+    before, after = json.loads(text), json.loads(CONFIGURATION.with_runtime(text))
     assert after["runtimes"].pop("mpsd") == {"path": LAUNCHER}
     assert list(after["runtimes"].items()) == list(before.get("runtimes", {}).items())
     names = [*before] if "runtimes" in before else [*before, "runtimes"]
@@ -53,18 +52,18 @@ def test_every_other_key_stays_as_and_where_it_was(text: str) -> None:
 
 @given(_texts)
 def test_done_twice_it_changes_nothing(text: str) -> None:
-    once = with_runtime(text, FILE, LAUNCHER)
-    assert with_runtime(once, FILE, LAUNCHER) == once
-    assert has_runtime(once, FILE, LAUNCHER)
-    assert not has_runtime(text, FILE, LAUNCHER)
+    once = CONFIGURATION.with_runtime(text)
+    assert CONFIGURATION.with_runtime(once) == once
+    assert CONFIGURATION.has_runtime(once)
+    assert not CONFIGURATION.has_runtime(text)
 
 
 @given(_texts, st.text(), _values)
 def test_what_others_wrote_since_stays_and_no_backup_undoes_it(text: str, key: str, value: object) -> None:
-    installed = json.loads(with_runtime(text, FILE, LAUNCHER))
+    installed = json.loads(CONFIGURATION.with_runtime(text))
     if key == "runtimes" or key in installed:
         return
-    left = without_runtime(json.dumps({**installed, key: value}), FILE, LAUNCHER, [text])
+    left = CONFIGURATION.without_runtime(json.dumps({**installed, key: value}), [text])
     assert left is not None
     said = json.loads(left)
     assert said.pop(key) == value
@@ -76,15 +75,15 @@ def test_what_others_wrote_since_stays_and_no_backup_undoes_it(text: str, key: s
 def test_the_indentation_is_the_one_of_the_file(indent: str) -> None:
     text = f'{{\n{indent}"debug": true\n}}\n'
     expected = {"debug": True, "runtimes": {"mpsd": {"path": LAUNCHER}}}
-    assert with_runtime(text, FILE, LAUNCHER) == json.dumps(expected, indent=indent) + "\n"
+    assert CONFIGURATION.with_runtime(text) == json.dumps(expected, indent=indent) + "\n"
 
 
 def test_a_file_that_was_not_there_is_gone_again() -> None:
-    assert without_runtime(with_runtime(None, FILE, LAUNCHER), FILE, LAUNCHER, []) is None
+    assert CONFIGURATION.without_runtime(CONFIGURATION.with_runtime(None), []) is None
 
 
 def test_a_file_that_was_empty_is_empty_again() -> None:
-    assert without_runtime(with_runtime("", FILE, LAUNCHER), FILE, LAUNCHER, [""]) == ""
+    assert CONFIGURATION.without_runtime(CONFIGURATION.with_runtime(""), [""]) == ""
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ def test_a_file_that_was_empty_is_empty_again() -> None:
         ('{"debug": tru', "is not JSON"),
         ("[]", "is not an object"),
         ('{"a": 1, "a": 2}', 'has the key "a" twice in one object'),
-        ('{"a": NaN}', "has NaN, which is no number in JSON"),
+        ('{"a": NaN}', "has NaN, which is not a number in JSON"),
         ('{"a": 1e999}', "has a number beyond all bounds"),
         ('{"a": ' + "[" * 100_000, "is nested too deep"),
         ('{"runtimes": ["runc"]}', 'runtimes is ["runc"]: is not an object'),
@@ -104,6 +103,6 @@ def test_a_file_that_was_empty_is_empty_again() -> None:
 )
 def test_a_file_that_cannot_be_used_is_refused_with_its_place_and_a_remedy(text: str, said: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        with_runtime(text, FILE, LAUNCHER)
+        CONFIGURATION.with_runtime(text)
     assert said in str(refused.value)
     assert all(problem.remedy for problem in refused.value.problems)

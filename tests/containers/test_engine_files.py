@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.containers import engine_files
-from mpsd.containers.engines.change import FileChange
+from mpsd.containers.engine_files import FileChange
 from mpsd.model.problem import InvalidInput
 
 ROOT = Path("/")
@@ -59,5 +59,5 @@ def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes, said: str) -> N
 
 
 def test_a_folder_in_its_place_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="is no file"):
+    with pytest.raises(InvalidInput, match="is not a file"):
         engine_files.find(tmp_path, ROOT)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.containers.rules.grant_change import GrantChange, changed
+from mpsd.containers.rules.grant_change import changed
+from mpsd.grants.rules.messages import GrantChangeRequest
 from mpsd.model.client_limits import ClientLimit, environment
 from mpsd.model.grants import Grant, free_weight, promised_mib
 from mpsd.model.identity import PodName
@@ -37,7 +38,7 @@ def granted(node: Node, environment: dict[str, str]) -> Grant:
     return answer
 
 
-def after(node: Node, grant: Grant, change: GrantChange) -> Grant:
+def after(node: Node, grant: Grant, change: GrantChangeRequest) -> Grant:
     """What it becomes; the node has it then."""
     found = changed(grant, change, node.view(), node.policy)
     assert isinstance(found, Grant), found
@@ -45,7 +46,7 @@ def after(node: Node, grant: Grant, change: GrantChange) -> Grant:
     return found
 
 
-def refusals(node: Node, grant: Grant, change: GrantChange) -> list[Problem]:
+def refusals(node: Node, grant: Grant, change: GrantChangeRequest) -> list[Problem]:
     found = changed(grant, change, node.view(), node.policy)
     assert isinstance(found, tuple), found
     assert all(problem.message and problem.remedy for problem in found)
@@ -59,9 +60,9 @@ def client(grant: Grant, used_mib: int | None, gpu: int = 0, pid: int = 900) -> 
 def test_b3_memory_grows_on_one_card_or_on_all_as_far_as_it_is_free() -> None:
     node = Node(cards())
     grant = granted(node, TWO)
-    one = after(node, grant, GrantChange(memory_mib=12288, gpu=grant.gpus[0]))
+    one = after(node, grant, GrantChangeRequest(memory_mib=12288, gpu=grant.gpus[0]))
     assert [part.memory_mib for part in one.parts] == [12288, 20480]
-    every = after(node, one, GrantChange(memory_mib=32768))
+    every = after(node, one, GrantChangeRequest(memory_mib=32768))
     assert [part.memory_mib for part in every.parts] == [32768, 32768]
     assert (every.thread_percent, every.parts[1].reserved_percent) == (25, 50)
 
@@ -69,13 +70,13 @@ def test_b3_memory_grows_on_one_card_or_on_all_as_far_as_it_is_free() -> None:
 def test_b3_growing_over_the_card_or_what_others_leave_of_it_is_refused_with_what_is_free() -> None:
     node = Node(cards())
     grant = granted(node, TWO)
-    (over,) = refusals(node, grant, GrantChange(memory_mib=32769, gpu=grant.gpus[1]))
+    (over,) = refusals(node, grant, GrantChangeRequest(memory_mib=32769, gpu=grant.gpus[1]))
     assert str(over) == (
         "memory on gpu1 is 32769 MiB: 32768 of 32768 MiB are free for this grant, including what it has; "
         "write at most 32768"
     )
     granted(node, egpu((0, 20480, 10), (1, 1024, 10)))
-    each = refusals(node, grant, GrantChange(memory_mib=32000))
+    each = refusals(node, grant, GrantChangeRequest(memory_mib=32000))
     assert [(one.where, one.remedy) for one in each] == [
         ("memory on gpu0", "write at most 12288"),
         ("memory on gpu1", "write at most 31744"),
@@ -86,18 +87,18 @@ def test_b3_a_percentage_over_100_in_all_is_refused_with_what_is_free() -> None:
     node = Node(cards())
     grant = granted(node, TWO)
     granted(node, egpu((0, 1024, 60)))
-    (over,) = refusals(node, grant, GrantChange(percent=41))
+    (over,) = refusals(node, grant, GrantChangeRequest(percent=41))
     assert (over.where, over.remedy) == ("the percentage on gpu0", "write at most 40")
-    fits = after(node, grant, GrantChange(percent=40))
+    fits = after(node, grant, GrantChangeRequest(percent=40))
     assert [part.reserved_percent for part in fits.parts] == [40, 40]
     assert fits.thread_percent == 40
 
 
 def test_the_cap_is_the_smallest_percentage_of_its_cards_and_0_takes_it_away() -> None:
     node = Node(cards())
-    grant = after(node, granted(node, TWO), GrantChange(percent=90, gpu=cards()[0].uuid))
+    grant = after(node, granted(node, TWO), GrantChangeRequest(percent=90, gpu=cards()[0].uuid))
     assert (grant.thread_percent, [part.reserved_percent for part in grant.parts]) == (50, [90, 50])
-    free = after(node, grant, GrantChange(percent=0))
+    free = after(node, grant, GrantChangeRequest(percent=0))
     assert (free.thread_percent, [part.reserved_percent for part in free.parts]) == (100, [0, 0])
 
 
@@ -105,21 +106,21 @@ def test_memory_below_what_is_used_is_refused_unless_it_is_forced() -> None:
     node = Node(cards())
     grant = granted(node, TWO)
     node.clients = (client(grant, 4000), client(grant, 2000, pid=901), client(grant, 100, gpu=1))
-    (used,) = refusals(node, grant, GrantChange(memory_mib=5999))
+    (used,) = refusals(node, grant, GrantChangeRequest(memory_mib=5999))
     assert (used.rule, used.where) == ("memory-in-use", "memory on gpu0")
     assert used.remedy == "write at least 6000, or force it"
-    assert after(node, grant, GrantChange(memory_mib=5999, forced=True)).memory_mib == 5999
+    assert after(node, grant, GrantChangeRequest(memory_mib=5999, forced=True)).memory_mib == 5999
 
 
 def test_memory_whose_use_nobody_knows_is_lowered_only_by_force() -> None:
     node = Node(cards())
     grant = granted(node, TWO)
     node.clients = (client(grant, None),)
-    assert [one.rule for one in refusals(node, grant, GrantChange(memory_mib=8192, gpu=grant.gpus[0]))] == [
+    assert [one.rule for one in refusals(node, grant, GrantChangeRequest(memory_mib=8192, gpu=grant.gpus[0]))] == [
         "use-unknown"
     ]
     blind = replace(node.view(), clients=None)
-    lower = GrantChange(memory_mib=8192)
+    lower = GrantChangeRequest(memory_mib=8192)
     assert isinstance(changed(grant, lower, blind, node.policy), tuple)
     assert isinstance(changed(grant, replace(lower, forced=True), blind, node.policy), Grant)
 
@@ -127,7 +128,7 @@ def test_memory_whose_use_nobody_knows_is_lowered_only_by_force() -> None:
 def test_memory_that_holds_no_context_is_refused_even_by_force() -> None:
     node = Node(cards())
     grant = granted(node, TWO)
-    found = refusals(node, grant, GrantChange(memory_mib=10, forced=True))
+    found = refusals(node, grant, GrantChangeRequest(memory_mib=10, forced=True))
     assert {one.rule for one in found} == {"memory-below-context"}
 
 
@@ -135,16 +136,16 @@ def test_b3_a_weight_is_another_cap_where_the_cards_policy_is_a_share_by_weight(
     node = Node(cards(A10_MIB), policy=FIXED)
     grant = granted(node, cgpu())
     assert (grant.thread_percent, grant.parts[0].weight) == (20, 2)
-    heavier = after(node, grant, GrantChange(weight=4))
+    heavier = after(node, grant, GrantChangeRequest(weight=4))
     assert (heavier.thread_percent, heavier.parts[0].reserved_percent, heavier.parts[0].weight) == (40, 40, 4)
 
 
 def test_b3_a_weight_says_nothing_under_other_policies_and_for_other_dialects() -> None:
     node = Node(cards(A10_MIB), policy=FIXED)
-    native = refusals(node, granted(node, cgpu(devices="1")), GrantChange(weight=4))
+    native = refusals(node, granted(node, cgpu(devices="1")), GrantChangeRequest(weight=4))
     assert [one.rule for one in native] == ["weight-meaningless"]
     assert "MPS has no weights" in native[0].message
-    assert [one.rule for one in refusals(node, granted(node, egpu((0, 1024, 10))), GrantChange(weight=4))] == [
+    assert [one.rule for one in refusals(node, granted(node, egpu((0, 1024, 10))), GrantChangeRequest(weight=4))] == [
         "weight-not-cgpus"
     ]
 
@@ -153,27 +154,27 @@ def test_b3_free_weight_is_what_the_containers_leave_of_max_inst() -> None:
     node = Node(cards(A10_MIB), policy=FIXED)
     first, second = granted(node, cgpu(weight=2)), granted(node, cgpu(weight=5))
     assert [free_weight(gpu, node.grants, node.policy.compute) for gpu in node.gpus] == [3, None, 10]
-    (over,) = [one for one in refusals(node, first, GrantChange(weight=6)) if one.rule == "weight-over-free"]
+    (over,) = [one for one in refusals(node, first, GrantChangeRequest(weight=6)) if one.rule == "weight-over-free"]
     assert over.remedy == "write at most 5"
-    assert after(node, first, GrantChange(weight=5)).thread_percent == 50
+    assert after(node, first, GrantChangeRequest(weight=5)).thread_percent == 50
     assert free_weight(node.gpus[0], node.grants, node.policy.compute) == 0
-    assert after(node, second, GrantChange(weight=1)).thread_percent == 10
+    assert after(node, second, GrantChangeRequest(weight=1)).thread_percent == 10
 
 
 @pytest.mark.parametrize(
     ("change", "rules"),
     [
-        (GrantChange(), ["nothing-to-change"]),
-        (GrantChange(percent=10, weight=2), ["threads-twice"]),
-        (GrantChange(percent=101), ["percent-range"]),
-        (GrantChange(percent=-1), ["percent-range"]),
-        (GrantChange(weight=0), ["weight-range"]),
-        (GrantChange(memory_mib=1024, gpu="GPU-another"), ["gpu-not-granted"]),
-        (GrantChange(gpu="GPU-another", percent=200), ["gpu-not-granted", "percent-range"]),
+        (GrantChangeRequest(), ["nothing-to-change"]),
+        (GrantChangeRequest(percent=10, weight=2), ["threads-twice"]),
+        (GrantChangeRequest(percent=101), ["percent-range"]),
+        (GrantChangeRequest(percent=-1), ["percent-range"]),
+        (GrantChangeRequest(weight=0), ["weight-range"]),
+        (GrantChangeRequest(memory_mib=1024, gpu="GPU-another"), ["gpu-not-granted"]),
+        (GrantChangeRequest(gpu="GPU-another", percent=200), ["gpu-not-granted", "percent-range"]),
     ],
 )
 def test_a_change_that_cannot_be_is_refused_with_everything_that_is_wrong(
-    change: GrantChange, rules: list[str]
+    change: GrantChangeRequest, rules: list[str]
 ) -> None:
     node = Node(cards())
     assert [one.rule for one in refusals(node, granted(node, TWO), change)] == rules
@@ -182,17 +183,17 @@ def test_a_change_that_cannot_be_is_refused_with_everything_that_is_wrong(
 def test_the_share_of_a_pod_is_kubelets_to_change() -> None:
     node = Node(cards())
     of_pod = replace(granted(node, TWO), holder=PodName("default", "train", "a-uid"))
-    assert [one.rule for one in refusals(node, of_pod, GrantChange(percent=10))] == ["grant-of-pod"]
+    assert [one.rule for one in refusals(node, of_pod, GrantChangeRequest(percent=10))] == ["grant-of-pod"]
 
 
 def test_nothing_is_changed_while_a_gpu_or_the_grants_are_not_seen() -> None:
     node = Node(cards())
     grant = granted(node, TWO)
     away = replace(node.view(), gpus=node.gpus[1:])
-    found = changed(grant, GrantChange(percent=10), away, node.policy)
+    found = changed(grant, GrantChangeRequest(percent=10), away, node.policy)
     assert isinstance(found, tuple)
     assert [one.rule for one in found] == ["gpu-away"]
-    found = changed(grant, GrantChange(percent=10), replace(node.view(), grants_known=False), node.policy)
+    found = changed(grant, GrantChangeRequest(percent=10), replace(node.view(), grants_known=False), node.policy)
     assert isinstance(found, tuple)
     assert [one.rule for one in found] == ["grants-unknown"]
 
@@ -201,8 +202,8 @@ def test_what_a_program_was_started_with_before_the_change_is_no_escape() -> Non
     node = Node(cards())
     grant = granted(node, TWO)
     running = environment(ClientLimit(grant.memory_mib, grant.thread_percent), "/run/mpsd/client")
-    less = after(node, grant, GrantChange(memory_mib=2048, percent=10))
-    again = after(node, less, GrantChange(memory_mib=1024, percent=5))
+    less = after(node, grant, GrantChangeRequest(memory_mib=2048, percent=10))
+    again = after(node, less, GrantChangeRequest(memory_mib=1024, percent=5))
     for now in (less, again):
         assert all(escapes(running, gpu, ClientLimits(now, now.memory_mib, now.gpus)) == () for gpu in now.gpus)
 
@@ -212,7 +213,7 @@ ASKED = st.builds(lambda first, second: egpu((0, *first), (1, *second)), SHARES,
     cgpu, st.integers(1, 20), st.integers(1, 10), st.sampled_from(["0", "1", "0,2"])
 )
 CHANGES = st.builds(
-    GrantChange,
+    GrantChangeRequest,
     memory_mib=st.none() | st.integers(0, 40_000),
     percent=st.none() | st.integers(-1, 110),
     weight=st.none() | st.integers(0, 12),
@@ -223,7 +224,7 @@ CHANGES = st.builds(
 
 @given(st.lists(ASKED, min_size=1, max_size=6), st.lists(st.tuples(st.integers(0, 5), CHANGES), max_size=15))
 def test_whatever_is_changed_no_card_is_promised_beyond_its_size_and_what_is_refused_changes_nothing(
-    asked: list[dict[str, str]], changes: list[tuple[int, GrantChange]]
+    asked: list[dict[str, str]], changes: list[tuple[int, GrantChangeRequest]]
 ) -> None:
     node = Node(cards(), policy=FIXED)
     for container in asked:

@@ -44,7 +44,7 @@ def test_b1_a_third_container_finds_no_room_and_is_not_created(host: Host) -> No
     third = host.container(GPU_TEST1)
     refused = third.create()
     assert refused.code == 1
-    assert "6043 MiB are asked for" in refused.errors
+    assert "6043 MiB are requested" in refused.errors
     assert third.status == ""
     assert host.ledger == before
 

@@ -164,11 +164,11 @@ def test_b3_less_than_is_used_is_refused_and_by_force_ends_what_is_over(host: Ho
     made = host.holding(cgpu(6), "alloc=3000")
     refused = host.asked("set", made.name, "--mem", "2000")
     assert refused.code == 1
-    assert "that its programs use, which mpsd would end" in refused.errors
+    assert "that its programs use, and mpsd would end them" in refused.errors
     assert made.status == "running"
     forced = host.asked("set", made.name, "--mem", "2000", "--force")
     assert forced.code == 0
-    assert "mpsd ends what is over" in forced.output
+    assert "mpsd ends those that exceed it" in forced.output
     made.until_stopped()
 
 

@@ -61,7 +61,7 @@ def test_c5_the_script_is_a_process_of_the_container_and_never_more(host: Host) 
     granted = host.granted_to(container).memory_mib
     assert f"MPSD_OOM_GRANTED_MIB={granted}" in lines
     used = next(line for line in lines if line.startswith("MPSD_OOM_USED_MIB="))
-    assert int(used.partition("=")[2]) > 4000
+    assert int(used.partition("=")[2]) > granted  # by how much is a matter of the scan that saw it
     eventually(lambda: ended(container), "the process is ended")
 
 

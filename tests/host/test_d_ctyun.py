@@ -95,7 +95,7 @@ def test_d4_the_fourth_container_is_refused_and_nothing_stays_reserved(host: Hos
     assert host.ledger == ledger(first, second, third)
     assert {host.ledger[card][0] for card in range(3)} == {32768}
     _made, done = refused(host, [(1024, 10)] * 3)
-    assert "0 of 32768 MiB free, and 1024 MiB are asked for" in done.errors
+    assert "0 of 32768 MiB free, and 1024 MiB are requested" in done.errors
     assert all(container.status == "running" for container in held)
     for container in held:
         assert container.delete(force=True).code == 0
@@ -118,4 +118,4 @@ def test_d4_the_fourth_container_is_refused_where_the_weights_come_to_100(host: 
     assert host.ledger == ledger(first, second, third)
     assert {host.ledger[card][1] for card in range(3)} == {100}
     _made, done = refused(host, [(1024, 10)] * 3)
-    assert "0 % of its threads free, and 10 % are asked for" in done.errors
+    assert "0 % of its threads free, and 10 % are requested" in done.errors

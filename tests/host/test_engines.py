@@ -57,7 +57,7 @@ def test_b1_two_containers_share_the_card_and_what_is_removed_is_free_by_then(en
     assert host.ledger == {0: (T4_MIB * 6 // 15 + T4_MIB * 8 // 15, 0)}
     refused = engine.detach(SIX, "sleep", "300", name="gpu_test3")
     assert refused.code != 0, refused
-    assert "6043 MiB are asked for" in refused.errors
+    assert "6043 MiB are requested" in refused.errors
     for name in ("gpu_test1", "gpu_test2", "gpu_test3"):
         engine.remove(name)
     host.nothing_reserved()
@@ -76,6 +76,6 @@ def test_d4_more_than_a_card_has_is_refused_and_its_user_is_told_why(engine: Eng
     refused = engine.run(OVER, "sim-cuda", name="over")
     assert refused.code in {1, 125, 126}, refused  # ctr's, podman's and docker's for a container that is not created
     assert "40960 MiB" in refused.errors
-    assert "ask for at most" in refused.errors
+    assert "request at most" in refused.errors
     engine.remove("over")
     host.nothing_reserved()

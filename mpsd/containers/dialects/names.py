@@ -3,7 +3,7 @@
 Nothing is imported, because every container that is started waits for this to load.
 """
 
-VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # which cards, in every dialect
+NVIDIA_VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # which cards, in every dialect
 
 # Shared by cGPU and eGPU.
 CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"
@@ -23,7 +23,7 @@ OOM_SCRIPT = "ALIYUN_COM_GPU_OOM_SCRIPT"  # requests no share: it is called befo
 EGPU = "EGPU"
 
 REQUESTING = (CONTAINER, DEV, WEIGHT, SWITCH, BYTES, PERCENT, RESERVED, EGPU)  # without any, nothing is requested
-VARIABLES = (*REQUESTING, VISIBLE_DEVICES)  # everything that says what is requested
+VARIABLES = (*REQUESTING, NVIDIA_VISIBLE_DEVICES)  # everything that says what is requested
 
 NEXT_RUNTIMES = ("nvidia-container-runtime", "runc")  # the first that is found, where no other is named
 COMMANDS = ("create", "run", "exec", "over")  # those that mpsd-runtime handles; the rest is the next runtime's

@@ -79,41 +79,32 @@ def request_of(
 
     cards: as far as they could be read, at least one unless there are problems.
     """
-    limited = [replace(card, memory_mib=_limit_mib(card)) for card in cards]
+    limited = [  # MPS counts whole MiB of what its server leaves of a card
+        replace(card, memory_mib=min(card.gpu.memory_mib - card.gpu.capability.server_mib, card.memory_bytes // MIB))
+        for card in cards
+    ]
     # A program has one limit of memory and one percentage for all of its cards.
     memory_mib = max((card.memory_mib for card in limited), default=0)
     thread_percent = min((card.thread_percent for card in limited), default=100)
     if found := (*problems, *(problem for card in limited for problem in _problems(card, thread_percent))):
         return InvalidDialect(found)
-    return DialectRequest(
-        dialect,
-        tuple(
-            replace(
-                card,
-                thread_percent=thread_percent,
-                differs=(*card.differs, *_differs(card, memory_mib, thread_percent)),
-            )
-            for card in limited
-        ),
+    settled = (
+        replace(card, thread_percent=thread_percent, differs=tuple(_differs(card, memory_mib, thread_percent)))
+        for card in limited
     )
-
-
-def _limit_mib(card: CardRequest) -> int:
-    """MPS counts whole MiB of what its server leaves of a card."""
-    return min(card.gpu.memory_mib - card.gpu.capability.server_mib, card.memory_bytes // MIB)
+    return DialectRequest(dialect, tuple(settled))
 
 
 def _problems(card: CardRequest, thread_percent: int) -> tuple[Problem, ...]:
-    gpu, limit_mib = card.gpu, card.memory_mib
-    if card.memory_bytes > gpu.memory_mib * MIB:
-        limit_mib = -(-card.memory_bytes // MIB)
-    limit = ClientLimit(max(0, limit_mib), thread_percent)
-    return problems_with(limit, f"{card.where} on {gpu.label}", gpu.capability, gpu.memory_mib, gpu.sms)
+    gpu, is_over = card.gpu, card.memory_bytes > card.gpu.memory_mib * MIB
+    limit = ClientLimit(-(-card.memory_bytes // MIB) if is_over else max(0, card.memory_mib), thread_percent)
+    return tuple(problems_with(limit, f"{card.where} on {gpu.label}", gpu.capability, gpu.memory_mib, gpu.sms))
 
 
 def _differs(card: CardRequest, memory_mib: int, thread_percent: int) -> Iterator[str]:
-    """What MPS does differently whatever the dialect. memory_mib, thread_percent: of all cards together."""
+    """All that MPS does differently. memory_mib, thread_percent: of all cards together."""
     gpu = card.gpu
+    yield from card.differs
     if card.memory_mib < card.memory_bytes // MIB:
         yield f"the MPS server uses {gpu.capability.server_mib} MiB of the card, so the limit is {card.memory_mib} MiB"
     elif short := card.memory_bytes - card.memory_mib * MIB:
@@ -127,10 +118,9 @@ def _differs(card: CardRequest, memory_mib: int, thread_percent: int) -> Iterato
             f"mpsd ends what uses more than {card.memory_mib} MiB here"
         )
     if thread_percent < card.thread_percent:
-        own = "no cap is requested here"
-        if card.thread_percent < 100:
-            own = f"{card.thread_percent} % are requested here"
-        yield f"MPS has one percentage for all cards of a program: it gets the smallest, {thread_percent} %; {own}"
+        own = f"{card.thread_percent} % are" if card.thread_percent < 100 else "no cap is"
+        one = f"MPS has one percentage for all cards of a program: it gets the smallest, {thread_percent} %"
+        yield f"{one}; {own} requested here"
 
 
 # -- from the request to the ledger and to the user ------------------------------------------------------------------
@@ -138,18 +128,11 @@ def _differs(card: CardRequest, memory_mib: int, thread_percent: int) -> Iterato
 
 def cards_request(request: DialectRequest) -> CardsRequest:
     """What the ledger is to hold: of every card what was requested of that card, whatever MPS is given for all."""
-    return CardsRequest(
-        parts=tuple(
-            GpuShare(
-                card.gpu.uuid,
-                card.memory_mib,
-                card.reserved_percent,
-                None if card.policy is None else card.weight or 1,  # cGPU's is 1 where none is written
-            )
-            for card in request.cards
-        ),
-        thread_percent=min(card.thread_percent for card in request.cards),
-    )
+    parts = []
+    for card in request.cards:
+        weight = None if card.policy is None else card.weight or 1  # cGPU's is 1 where none is written
+        parts.append(GpuShare(card.gpu.uuid, card.memory_mib, card.reserved_percent, weight))
+    return CardsRequest(tuple(parts), min(card.thread_percent for card in request.cards))
 
 
 def messages(request: DialectRequest) -> tuple[str, ...]:

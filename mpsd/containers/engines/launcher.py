@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from mpsd.containers.dialects.names import COMMANDS, NEXT_RUNTIMES
 
-_FLAGS = ("help", "-h", "--help*", "--next*", "--run-dir*", "--runtime-log*")
 _TEXT = """\
 #!/bin/sh
 # Written by `mpsd install`; `mpsd uninstall` removes it.
@@ -47,7 +46,7 @@ def launcher(python: str, folder: str, run_directory: str, next_runtime: str, lo
         f"sys.exit(main(run_directory={run_directory!a}, next_runtime={next_runtime!a}, log={log!a}))"
     )
     return _TEXT.format(
-        words=" | ".join((*COMMANDS, *_FLAGS)),
+        words=" | ".join((*COMMANDS, "help", "-h", "--help*", "--next*", "--run-dir*", "--runtime-log*")),
         following=shlex.join([next_runtime] if next_runtime else NEXT_RUNTIMES),
         python=shlex.quote(python),
         code=shlex.quote(code),
@@ -63,18 +62,14 @@ class Launched:
     next_runtimes: tuple[str, ...]
 
 
-_NEXT = re.compile(r"^    for mpsd_next in (.*); do$", re.MULTILINE)
-_EXEC = re.compile(r"^exec (.* -ISc .*)$", re.MULTILINE)
-_FOLDER = re.compile(r"sys\.path\.append\((.*?)\); from mpsd")
-
-
 def launched(text: str) -> Launched | None:
     """What this text of a launcher starts; None where it is none that this version writes."""
-    following, started = _NEXT.search(text), _EXEC.search(text)
+    following = re.search(r"^    for mpsd_next in (.*); do$", text, re.MULTILINE)
+    started = re.search(r"^exec (.* -ISc .*)$", text, re.MULTILINE)
     try:
         words = shlex.split(started[1]) if started else []
         names = shlex.split(following[1]) if following else []
-        folder = _FOLDER.search(words[2]) if len(words) > 2 else None
+        folder = re.search(r"sys\.path\.append\((.*?)\); from mpsd", words[2]) if len(words) > 2 else None
         return Launched(words[0], str(ast.literal_eval(folder[1])), tuple(names)) if folder and names else None
     except (ValueError, SyntaxError):
         return None

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mpsd.containers.dialects.names import OOM_SCRIPT
-from mpsd.grants.rules.messages import BundleDevice, BundleMount, ContainerAnswer, HostContainerRequest
+from mpsd.grants.rules.messages import ContainerAnswer, HostContainerRequest
 from mpsd.kubelet.rules.allocation import Allocation, NodeConditions, memory_answer
+from mpsd.model.client_limits import NVIDIA_DRIVER_CAPABILITIES
 from mpsd.model.grants import Grant
 from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
 from mpsd.model.problem import Problem, shown
 
 _IPC_UNNEEDED = 580  # the driver from which on clients need not share the host's IPC namespace
-_ID = re.compile(r"[A-Za-z0-9_+.-]{1,255}")  # what runc makes a folder of, so that it never leads out of its root
 
 # What engines give every container unasked; it has these in the bounding set, and the device cgroup holds it.
 # Source: https://github.com/moby/moby/blob/master/daemon/pkg/oci/caps/defaults.go
@@ -38,17 +38,18 @@ class Findings:
 def container_findings(request: HostContainerRequest, policy: Policy, driver: str) -> Findings:
     """What the policy finds wrong with a request. driver: its version, such as 580.159.04."""
     modes = policy.admission.rules
-    ruled = [*_capabilities(request, policy), *_root(request), *_ipc(request, policy, driver)]
+    ruled = tuple(_ruled(request, policy, driver))
     return Findings(
-        problems=(*_malformed(request), *(one for rule, one in ruled if modes[rule] is RuleMode.ENFORCE)),
-        messages=tuple(str(one) for rule, one in ruled if modes[rule] is RuleMode.WARN),
+        problems=(*_malformed(request), *(one for one in ruled if modes[RuleId(one.rule)] is RuleMode.ENFORCE)),
+        messages=tuple(str(one) for one in ruled if modes[RuleId(one.rule)] is RuleMode.WARN),
     )
 
 
 def _malformed(request: HostContainerRequest) -> Iterator[Problem]:
     if not request.root.startswith("/"):
         yield Problem("container-root", "--root", shown(request.root), "is not an absolute path", "write it from / on")
-    if not _ID.fullmatch(request.id) or not request.id.strip("."):
+    # What runc makes a folder of, so that it never leads out of its root.
+    if not re.fullmatch(r"[A-Za-z0-9_+.-]{1,255}", request.id) or not request.id.strip("."):
         remedy = "write at most 255 letters, digits, _, +, - and ."
         yield Problem("container-id", "the container's id", shown(request.id), "is not a valid container id", remedy)
     if request.oom_script and not request.oom_script.startswith("/"):
@@ -56,36 +57,23 @@ def _malformed(request: HostContainerRequest) -> Iterator[Problem]:
         yield Problem("oom-script-path", OOM_SCRIPT, shown(request.oom_script), "is not an absolute path", remedy)
 
 
-def _capabilities(request: HostContainerRequest, policy: Policy) -> Iterator[tuple[RuleId, Problem]]:
+def _ruled(request: HostContainerRequest, policy: Policy, driver: str) -> Iterator[Problem]:
     names = [name.upper().removeprefix("CAP_") for name in request.capabilities]
     blocked = frozenset(policy.admission.blocked_capabilities) - _GIVEN_TO_ALL
     if found := tuple(dict.fromkeys(name for name in names if name in blocked)):
         message = "with these a container can bypass its limits"
         remedy = "create it without --privileged and without --cap-add of these"
-        problem = Problem(RuleId.CAPABILITIES, "its set of capabilities", shown(", ".join(found)), message, remedy)
-        yield RuleId.CAPABILITIES, problem
-
-
-def _root(request: HostContainerRequest) -> Iterator[tuple[RuleId, Problem]]:
+        yield Problem(RuleId.CAPABILITIES, "its set of capabilities", shown(", ".join(found)), message, remedy)
     if request.host_root:
         message = "may be root on this machine, and so can end other programs on a GPU"
         remedy = "create it with --user, or in a user namespace"
-        yield RuleId.HOST_ROOT, Problem(RuleId.HOST_ROOT, "its user", "0", message, remedy)
-
-
-def _ipc(request: HostContainerRequest, policy: Policy, driver: str) -> Iterator[tuple[RuleId, Problem]]:
-    """Nobody adds the host's IPC namespace to a bundle, so `inject` is taken as `require` is."""
-    if request.host_ipc or policy.admission.host_ipc is HostIPC.OFF or not _is_before(driver, _IPC_UNNEEDED):
-        return
-    message = f"MPS clients need the host's IPC namespace with driver {driver}"
-    problem = Problem(RuleId.HOST_IPC_MISSING, "its IPC namespace", "", message, "create it with --ipc=host")
-    yield RuleId.HOST_IPC_MISSING, problem
-
-
-def _is_before(driver: str, release: int) -> bool:
-    """A driver without a number counts as an old one."""
+        yield Problem(RuleId.HOST_ROOT, "its user", "0", message, remedy)
+    # Nobody adds the host's IPC namespace to a bundle, so `inject` is taken as `require` is.
     major = driver.partition(".")[0]
-    return not (major.isascii() and major.isdecimal()) or int(major) < release
+    is_old = not (major.isascii() and major.isdecimal()) or int(major) < _IPC_UNNEEDED  # also without a number
+    if is_old and not request.host_ipc and policy.admission.host_ipc is not HostIPC.OFF:
+        message = f"MPS clients need the host's IPC namespace with driver {driver}"
+        yield Problem(RuleId.HOST_IPC_MISSING, "its IPC namespace", "", message, "create it with --ipc=host")
 
 
 def container_answer(
@@ -97,11 +85,11 @@ def container_answer(
     comes up without a GPU.
     """
     given = memory_answer(Allocation(grant.domain, grant.gpus, grant.memory_mib, grant.thread_percent), around)
-    devices = given.devices if with_gate else ()
     return ContainerAnswer(
         grant=grant.id,
-        environment=dict(given.environment),
-        mounts=tuple(BundleMount(mount.host, mount.inside, mount.read_only) for mount in given.mounts),
-        devices=tuple(BundleDevice(device.host, device.inside, device.permissions) for device in devices),
+        # Which of the driver's libraries a container without Kubernetes gets is its engine's business.
+        environment={name: value for name, value in given.environment.items() if name != NVIDIA_DRIVER_CAPABILITIES},
+        mounts=given.mounts,
+        devices=given.devices if with_gate else (),
         messages=messages,
     )

@@ -19,7 +19,6 @@ RECORD = "mpsd-runtime.json"  # what mpsd did to the bundle
 # -- files: names are looked up in an open folder, never through a link, and a file is replaced as a whole ------------
 
 _LONGEST = 16 * 1024**2  # bytes: hundreds of times what any engine writes
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -27,11 +26,10 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 def open_folder(path: str, what: str) -> int:
     """A descriptor. Refused, which names it as `what`."""
     try:
-        return os.open(path or ".", _FOLDER)
+        return os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise ContainerRefused(
-            f"{what} {path or '.'} cannot be opened: {error.strerror}; name a folder that is there"
-        ) from None
+        why = f"{what} {path or '.'} cannot be opened: {error.strerror}"
+        raise ContainerRefused(f"{why}; name a folder that is there") from None
 
 
 def read(folder: int, name: str, what: str) -> bytes:
@@ -41,9 +39,8 @@ def read(folder: int, name: str, what: str) -> bytes:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise ContainerRefused(
-            f"{what} cannot be opened: {error.strerror}; it must be a plain file, and no link"
-        ) from None
+        why = f"{what} cannot be opened: {error.strerror}"
+        raise ContainerRefused(f"{why}; it must be a plain file, and no link") from None
     try:
         seen = os.fstat(file)
         if not stat.S_ISREG(seen.st_mode):
@@ -124,7 +121,7 @@ def dialect(entries: list[str]) -> tuple[str, dict[str, str]]:
         if found.setdefault(name, value) != value:
             problems.append(f"the variable {name} is set to {shown(found[name])} and to {shown(value)}; set it once")
         if any("\ud800" <= char <= "\udfff" for char in value):  # bytes that are not UTF-8
-            problems.append(f"the variable {name} is {shown(value)}, which is no text; write UTF-8")
+            problems.append(f"the variable {name} is {shown(value)}, which is not text; write UTF-8")
     if problems:
         raise ContainerRefused(*problems)
     return found.pop(OOM_SCRIPT, ""), found
@@ -147,37 +144,54 @@ _PLACES = (  # in config.json, of the lists that are added to
 )
 
 
-class Record:
-    """What was added. lists: in the order of _PLACES. variables: the values that each was given. before: the entries of
-    these names that were there."""
+class BundleRecord:
+    """What mpsd did to a bundle. root, container: whose it is. environment: what its processes are started with.
+
+    lists: what was added, in the order of _PLACES. variables: the values that each was given. before: the entries of
+    these names that were there.
+    """
 
     def __init__(self) -> None:
+        self.root = self.container = ""
+        self.environment: dict[str, str] = {}
         self.lists: list[list[object]] = [[] for _ in _PLACES]
         self.variables: dict[str, list[str]] = {}
         self.before: dict[str, list[str]] = {}
 
-    def written(self) -> dict[str, object]:
-        return {"lists": self.lists, "variables": self.variables, "before": self.before}
+
+def read_record(folder: int) -> BundleRecord | None:
+    """None for a bundle that mpsd did nothing to. Refused where the file cannot be read."""
+    try:
+        return record_in(read(folder, RECORD, RECORD))
+    except FileNotFoundError:
+        return None
 
 
-def record_of(value: object, where: str) -> Record:
+def record_in(data: bytes) -> BundleRecord:
     """A record as it was written. Refused."""
-    holder = table(value, where)
-    record = Record()
+    value, record = table(json_text.read(data, RECORD), RECORD), BundleRecord()
+    record.root, record.container = text(value, "root", RECORD), text(value, "id", RECORD)
+    environment = inner(value, "environment", RECORD)
+    record.environment = {name: word(entry, f"{RECORD}: environment") for name, entry in environment.items()}
+    where = f"{RECORD}: added"
+    holder = table(value.get("added"), where)
     for added, row in zip(record.lists, rows(holder, "lists", where), strict=False):
         added += row if isinstance(row, list) else []
-    record.variables = _entries(inner(holder, "variables", where), where)
-    record.before = _entries(inner(holder, "before", where), where)
+    for name, found in (("variables", record.variables), ("before", record.before)):
+        found |= {each: texts({each: lists}, each, where) for each, lists in inner(holder, name, where).items()}
     return record
 
 
-def _entries(lists: dict[str, object], where: str) -> dict[str, list[str]]:
-    return {name: [word(each, where) for each in rows({name: found}, name, where)] for name, found in lists.items()}
+def written(record: BundleRecord) -> str:
+    """Refused where it cannot be written as JSON."""
+    added = {"lists": record.lists, "variables": record.variables, "before": record.before}
+    owner = {"root": record.root, "id": record.container, "environment": record.environment}
+    return json_text.write({**owner, "added": added}, RECORD) + "\n"
 
 
-def undo(config: dict[str, object], record: Record) -> Record:
+def undo(config: dict[str, object], record: BundleRecord) -> BundleRecord:
     """Takes out what is still there as it was added, and returns that. Refused."""
-    found = Record()
+    found = BundleRecord()
     for place, recorded, taken in zip(_PLACES, record.lists, found.lists, strict=True):
         there = _list_at(config, place)
         taken += [row for row in there if row in recorded]
@@ -195,15 +209,21 @@ def undo(config: dict[str, object], record: Record) -> Record:
     return found
 
 
-def apply(config: dict[str, object], granted: Granted, hook: dict[str, object]) -> Record:
+def apply(config: dict[str, object], granted: Granted, hook: dict[str, object]) -> BundleRecord:
     """Adds all of a grant. Refused, with nothing added."""
     nodes = [_node(source, inside) for source, inside, _access in granted.devices]
     problems = _conflicts(config, [inside for _source, inside, _read_only in granted.mounts])
     if problems:
         raise ContainerRefused(*problems)
-    record = Record()
+    record = BundleRecord()
     lists = [_list_at(config, place) for place in _PLACES]
-    added: list[list[object]] = [[_mount(*each) for each in granted.mounts], [], [], [hook]]
+    # Last of all mounts, so that they lie on top of whatever the bundle mounts above them.
+    options = ["bind", "rprivate", "nosuid", "nodev"]
+    mounts: list[object] = [
+        {"destination": inside, "type": "bind", "source": source, "options": [*options, "ro" if read_only else "rw"]}
+        for source, inside, read_only in granted.mounts
+    ]
+    added: list[list[object]] = [mounts, [], [], [hook]]
     for (_source, _inside, access), node in zip(granted.devices, nodes, strict=True):
         if not _has_node(lists[1], node):
             added[1].append(node)
@@ -221,9 +241,9 @@ def apply(config: dict[str, object], granted: Granted, hook: dict[str, object]) 
     return record
 
 
-def merged(found: Record, added: Record) -> Record:
+def merged(found: BundleRecord, added: BundleRecord) -> BundleRecord:
     """One record for a file that is still as it was found, or already as it is to be."""
-    record = Record()
+    record = BundleRecord()
     for together, old, new in zip(record.lists, found.lists, added.lists, strict=True):
         together += [*new, *(row for row in old if row not in new)]
     record.variables = {**found.variables, **added.variables}
@@ -231,12 +251,6 @@ def merged(found: Record, added: Record) -> Record:
         record.variables[name] = sorted({*values, *record.variables[name]})
     record.before = {**found.before, **added.before}
     return record
-
-
-def _mount(source: str, inside: str, read_only: bool) -> dict[str, object]:
-    """Last of all mounts, so that it lies on top of whatever the bundle mounts above it."""
-    options = ["bind", "rprivate", "nosuid", "nodev", "ro" if read_only else "rw"]
-    return {"destination": inside, "type": "bind", "source": source, "options": options}
 
 
 def _node(source: str, inside: str) -> dict[str, object]:
@@ -247,7 +261,7 @@ def _node(source: str, inside: str) -> dict[str, object]:
         raise ContainerRefused(f"mpsd's device {source} is missing: {error.strerror}; see `mpsd status`") from None
     kind = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}.get(stat.S_IFMT(seen.st_mode), "")
     if not kind:
-        raise ContainerRefused(f"mpsd's device {source} is no device; see `mpsd status`")
+        raise ContainerRefused(f"mpsd's device {source} is not a device; see `mpsd status`")
     numbers = {"major": os.major(seen.st_rdev), "minor": os.minor(seen.st_rdev)}
     return {"path": inside, "type": kind, **numbers, "fileMode": stat.S_IMODE(seen.st_mode), "uid": 0, "gid": 0}
 
@@ -296,34 +310,3 @@ def _steps(path: str) -> tuple[str, ...]:
         elif step not in {"", "."}:
             steps.append(step)
     return tuple(steps[1:] if steps[:2] == ["var", "run"] else steps)
-
-
-class BundleRecord:
-    """The file of what mpsd did to a bundle. root, container: whose bundle it is. variables: what its processes are
-    started with."""
-
-    def __init__(self, root: str, container: str, variables: dict[str, str], record: Record) -> None:
-        self.root = root
-        self.container = container
-        self.variables = variables
-        self.record = record
-
-
-def read_record(folder: int) -> BundleRecord | None:
-    """None for a bundle that mpsd did nothing to. Refused where the file cannot be read."""
-    try:
-        data = read(folder, RECORD, RECORD)
-    except FileNotFoundError:
-        return None
-    value = table(json_text.read(data, RECORD), RECORD)
-    variables = inner(value, "environment", RECORD)
-    environment = {name: word(entry, f"{RECORD}: environment") for name, entry in variables.items()}
-    record = record_of(value.get("added"), f"{RECORD}: added")
-    return BundleRecord(text(value, "root", RECORD), text(value, "id", RECORD), environment, record)
-
-
-def write_record(folder: int, kept: BundleRecord) -> None:
-    """OSError, Refused."""
-    added = kept.record.written()
-    value = {"root": kept.root, "id": kept.container, "environment": kept.variables, "added": added}
-    replace(folder, RECORD, json_text.write(value, RECORD) + "\n", 0o600)

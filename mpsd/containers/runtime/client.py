@@ -13,34 +13,27 @@ from mpsd.containers.runtime import json_text
 from mpsd.containers.runtime.json_text import ContainerRefused, rows, table, text, texts, word
 
 _LONGEST_ANSWER = 1024**2  # bytes
-_FIRST_ERROR = 400
 _RETRY_S = 0.05
-_CREDENTIALS = 12  # bytes: pid, uid, gid; unix(7)
-
-
-class HttpAnswer:
-    """body: None where there is none."""
-
-    def __init__(self, status: int, body: object) -> None:
-        self.status = status
-        self.body = body
-
-
-class NoAnswer(ContainerRefused):
-    """mpsd does not run, or did not answer in time."""
 
 
 class _Disconnected(Exception):
     """The connection ended before the answer did: mpsd is being upgraded, perhaps."""
 
 
-def ask(run_directory: str, url: str, body: object, answer_s: float = 30.0, patience_s: float = 5.0) -> HttpAnswer:
-    """The answer to a POST. NoAnswer after `answer_s` in all, or where nobody listened for `patience_s`; Refused.
+def ask(
+    run_directory: str, url: str, body: object, answer_s: float = 30.0, patience_s: float = 5.0
+) -> tuple[int, object]:
+    """The status and the body, if any, that answer a POST. Refused, also after `answer_s` in all, or where nobody
+    listened for `patience_s`.
 
     Asking again is safe: mpsd knows by the pid and the name who asks, and for what.
     """
     path = f"{run_directory}/mpsd.sock"
-    request = _request(url, json_text.write(body, "the request"))
+    data = json_text.write(body, "the request")
+    request = (
+        f"POST {url} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n{data}"
+    ).encode("ascii")
     end = time.monotonic() + answer_s
     absent = None  # since when nobody listens; None where somebody did at the last try
     while True:
@@ -50,27 +43,21 @@ def ask(run_directory: str, url: str, body: object, answer_s: float = 30.0, pati
             now = time.monotonic()
             absent = now if absent is None else absent
             if now + _RETRY_S > min(end, absent + patience_s):
-                what = "closed the connection" if isinstance(error, _Disconnected) else "is not running: nobody answers"
-                raise NoAnswer(f"mpsd {what} on {path}; start it with `mpsd up`, or see its log") from None
+                is_there = isinstance(error, _Disconnected)
+                what = "closed the connection" if is_there else "is not running: no process answers"
+                raise ContainerRefused(f"mpsd {what} on {path}; start it with `mpsd up`, or see its log") from None
         except BlockingIOError:  # its queue is full
             absent = None
             if time.monotonic() + _RETRY_S > end:
-                raise NoAnswer(f"mpsd accepts no more connections on {path}; see its log") from None
+                raise ContainerRefused(f"mpsd accepts no more connections on {path}; see its log") from None
         except TimeoutError:
-            raise NoAnswer(f"mpsd did not answer on {path} within {answer_s:g} s; see its log") from None
+            raise ContainerRefused(f"mpsd did not answer on {path} within {answer_s:g} s; see its log") from None
         except PermissionError:
-            raise ContainerRefused(f"you may not use {path}; ask whoever runs mpsd on this machine") from None
+            raise ContainerRefused(f"this user has no access to {path}; ask this machine's administrator") from None
         except OSError as error:
             why = error.strerror or error
             raise ContainerRefused(f"{path} cannot be used: {why}; name mpsd's folder with --run-dir") from None
         time.sleep(_RETRY_S)
-
-
-def _request(url: str, body: str) -> bytes:
-    return (
-        f"POST {url} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}"
-    ).encode("ascii")
 
 
 def _exchange(path: str, request: bytes, end: float) -> bytes:
@@ -79,7 +66,8 @@ def _exchange(path: str, request: bytes, end: float) -> bytes:
     try:
         connection.settimeout(_left(end))
         connection.connect(path)
-        uid = int.from_bytes(connection.getsockopt(SOL_SOCKET, SO_PEERCRED, _CREDENTIALS)[4:8], sys.byteorder)
+        pid_uid_gid = connection.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)  # unix(7)
+        uid = int.from_bytes(pid_uid_gid[4:8], sys.byteorder)
         if uid not in {0, geteuid()}:
             raise ContainerRefused(f"user {uid} answers on {path}, who is neither root nor you; start mpsd as root")
         received = bytearray()
@@ -103,7 +91,7 @@ def _left(end: float) -> float:
     return max(end - time.monotonic(), 0.001)
 
 
-def _answer(received: bytes) -> HttpAnswer:
+def _answer(received: bytes) -> tuple[int, object]:
     """_Disconnected where it is not whole; Refused where it is no HTTP, or no JSON."""
     head, between, body = received.partition(b"\r\n\r\n")
     if not between:
@@ -118,11 +106,11 @@ def _answer(received: bytes) -> HttpAnswer:
             raise _Disconnected
     status = int(words[1])
     try:
-        return HttpAnswer(status, json_text.read(body, _ANSWER) if body else None)
+        return status, json_text.read(body, _ANSWER) if body else None
     except ContainerRefused:
-        if status < _FIRST_ERROR:
+        if status < 400:
             raise
-        return HttpAnswer(status, None)  # of its HTTP server, in words
+        return status, None  # of its HTTP server, in words
 
 
 # -- what is answered about a container ------------------------------------------------------------------------------
@@ -135,24 +123,19 @@ _NOT_FOUND = 404
 
 class Granted:
     """What goes into the bundle: variables; (source, inside, read_only) of folders of this machine; and (source,
-    inside, access) of device nodes that are made again in the container."""
+    inside, access) of device nodes that are made again in the container. Refused."""
 
     def __init__(self, body: object) -> None:
-        """Refused."""
         answer = table(body, _ANSWER)
         self.grant = text(answer, "grant", _ANSWER)
         self.environment = environment(answer)
-        self.mounts: list[tuple[str, str, bool]] = []
-        for row in rows(answer, "mounts", _ANSWER):
-            mount = table(row, f"{_ANSWER}: a mount")
-            self.mounts.append((_path(mount, "source"), _path(mount, "inside"), mount.get("read_only") is not False))
-        self.devices: list[tuple[str, str, str]] = []
-        for row in rows(answer, "devices", _ANSWER):
-            device = table(row, f"{_ANSWER}: a device")
-            access = text(device, "access", _ANSWER)
+        mounts = [table(row, f"{_ANSWER}: a mount") for row in rows(answer, "mounts", _ANSWER)]
+        self.mounts = [(*_places(mount), mount.get("read_only") is not False) for mount in mounts]
+        devices = [table(row, f"{_ANSWER}: a device") for row in rows(answer, "devices", _ANSWER)]
+        self.devices = [(*_places(device), text(device, "access", _ANSWER)) for device in devices]
+        for _source, _inside, access in self.devices:
             if not access or access.strip("rwm"):
                 raise ContainerRefused(f"{_ANSWER} names the access {access!a}; see its log")
-            self.devices.append((_path(device, "source"), _path(device, "inside"), access))
         self.messages = texts(answer, "messages", _ANSWER)
 
 
@@ -165,16 +148,17 @@ def environment(answer: dict[str, object]) -> dict[str, str]:
     return {name: word(value, f"{_ANSWER}: environment: {name}") for name, value in variables.items()}
 
 
-def refusal(answer: HttpAnswer) -> ContainerRefused:
+def refusal(status: int, body: object) -> ContainerRefused:
     """Why mpsd refuses, in its own words where it has any."""
-    reasons = texts(answer.body, "reasons", _ANSWER) if isinstance(answer.body, dict) else []
-    if not reasons and answer.status == _NOT_FOUND:
+    reasons = texts(body, "reasons", _ANSWER) if isinstance(body, dict) else []
+    if not reasons and status == _NOT_FOUND:
         reasons = ["the mpsd that runs here does not support containers; upgrade it"]
-    return ContainerRefused(*reasons or [f"mpsd answers {answer.status} without a reason; see its log"])
+    return ContainerRefused(*reasons or [f"mpsd answers {status} without a reason; see its log"])
 
 
-def _path(row: dict[str, object], name: str) -> str:
-    path = text(row, name, _ANSWER)
-    if not path.startswith("/"):
-        raise ContainerRefused(f"{_ANSWER} names the path {path!a}, which is not absolute; see its log")
-    return path
+def _places(row: dict[str, object]) -> tuple[str, str]:
+    source, inside = text(row, "source", _ANSWER), text(row, "inside", _ANSWER)
+    for path in (source, inside):
+        if not path.startswith("/"):
+            raise ContainerRefused(f"{_ANSWER} names the path {path!a}, which is not absolute; see its log")
+    return source, inside

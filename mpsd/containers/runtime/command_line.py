@@ -27,73 +27,41 @@ _EXEC_SHORT = {
 class CommandLine:
     """own: mpsd-runtime's flags that were given, by name. options: global ones with their values. passed: what the next
     runtime is given. command: empty where there is none. arguments: what follows it.
+
+    root: where the next runtime keeps its containers' state; container: the one that is created or entered, both once
+    they are known.
     """
 
-    def __init__(self) -> None:
-        self.own: dict[str, str] = {}
-        self.options: dict[str, str] = {}
-        self.flags: set[str] = set()
-        self.passed: list[str] = []
-        self.command = ""
-        self.arguments: list[str] = []
-        self.root = ""
-        self.container = ""
+    def __init__(self, found: "Options") -> None:
+        self.own = {name: value for name, value in found.values.items() if name in _OWN}
+        self.options = {name: value for name, value in found.values.items() if name in _GLOBAL}
+        self.passed = found.passed
+        self.command, self.arguments = "".join(found.rest[:1]), found.rest[1:]
+        self.wants_own_help = _OWN_HELP in found.values
+        asks = "help" in found.values or "h" in found.values
+        self.wants_help = asks or (self.command in {"help", "h"} and not self.arguments)  # of the whole program
+        self.root = self.container = ""
 
     @property
-    def wants_help(self) -> bool:
-        """Of the whole program, not of one command."""
-        return bool(self.flags & {"help", "h"}) or (self.command in {"help", "h"} and not self.arguments)
-
-    @property
-    def wants_own_help(self) -> bool:
-        return _OWN_HELP in self.flags
+    def run_directory(self) -> str:
+        return self.own["run-dir"]
 
 
 def read(argv: list[str]) -> CommandLine:
     """The command line, without the program's name."""
-    line = CommandLine()
-    unsure = False  # after an unknown option, a word may be its value
-    at = 0
-    while at < len(argv):
-        word = argv[at]
-        if not _is_option(word):
-            if unsure and word not in COMMANDS:
-                line.passed.append(word)
-                at += 1
-                continue
-            line.command, line.arguments = word, argv[at + 1 :]
-            break
-        if word == "--":
-            line.command, line.arguments = "".join(argv[at + 1 : at + 2]), argv[at + 2 :]
-            break
-        name, equals, value = word.lstrip("-").partition("=")
-        end = at + 1
-        if name in (*_OWN, *_GLOBAL):
-            if not equals:
-                value, end = "".join(argv[at + 1 : at + 2]), at + 2
-            (line.own if name in _OWN else line.options)[name] = value
-        elif name in _GLOBAL_FLAGS or name == _OWN_HELP:
-            line.flags.add(name)
-        elif not equals:
-            unsure = True
-        if name not in _OWN and name != _OWN_HELP:
-            line.passed += argv[at:end]
-        at = end
-    line.passed += argv[at:]
-    return line
-
-
-def _is_option(word: str) -> bool:
-    return word.startswith("-") and word != "-"
+    return CommandLine(_options(argv, (*_OWN, *_GLOBAL), (*_GLOBAL_FLAGS, _OWN_HELP), {}, known=COMMANDS))
 
 
 class Options:
-    """values: by long name; flags by theirs, with no value. words: the positional arguments."""
+    """values: by long name; flags by theirs, with no value. words: the positional arguments. rest: from the word on at
+    which the options end. passed: all but mpsd-runtime's own flags."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
         self.words: list[str] = []
         self.unknown: list[str] = []
+        self.rest: list[str] = []
+        self.passed: list[str] = []
 
 
 def of_create(arguments: list[str]) -> Options:
@@ -102,38 +70,48 @@ def of_create(arguments: list[str]) -> Options:
     hidden = len(options.words) != 1 or any(not word.startswith("--") for word in options.unknown)
     if options.unknown and hidden:
         names = ", ".join(shown(word) for word in options.unknown)
-        raise ContainerRefused(
-            f"mpsd-runtime does not know the option {names}; write its value as --NAME=VALUE, or leave it out"
-        )
+        remedy = "write its value as --NAME=VALUE, or leave it out"
+        raise ContainerRefused(f"mpsd-runtime does not know the option {names}; {remedy}")
     return options
 
 
 def of_exec(arguments: list[str]) -> Options:
     """Of `exec`, whose options end at the id."""
-    return _options(arguments, _EXEC, _EXEC_FLAGS, _EXEC_SHORT, mixed=False)
+    return _options(arguments, _EXEC, _EXEC_FLAGS, _EXEC_SHORT)
 
 
 def _options(
-    arguments: list[str], valued: tuple[str, ...], flags: tuple[str, ...], short: dict[str, str], *, mixed: bool
+    arguments: list[str],
+    valued: tuple[str, ...],
+    flags: tuple[str, ...],
+    short: dict[str, str],
+    *,
+    mixed: bool = False,
+    known: tuple[str, ...] = (),
 ) -> Options:
+    """mixed: options may follow positional words. known: the words that end the options even after an unknown option,
+    whose value any other word may be; empty for all."""
     found = Options()
     at = 0
     while at < len(arguments):
-        word = arguments[at]
-        at += 1
-        if word == "--" or not (_is_option(word) or mixed):
-            found.words += arguments[at - (word != "--") :]
+        word, begin, at = arguments[at], at, at + 1
+        is_option = word.startswith("-") and word != "-"
+        is_last = not (is_option or mixed) and not (known and found.unknown and word not in known)
+        if word == "--" or is_last:
+            found.rest = arguments[at if word == "--" else begin :]
+            found.words += found.rest
+            found.passed += arguments[begin:]
             break
-        if not _is_option(word):
-            found.words.append(word)
-            continue
-        name, equals, value = word.lstrip("-").partition("=")
+        name, equals, value = word.lstrip("-").partition("=") if is_option else ("", "", "")
         name = short.get(name, name)
         if name in valued and not equals:
-            value = "".join(arguments[at : at + 1])
-            at += 1
-        if name in valued or name in flags:
+            value, at = "".join(arguments[at : at + 1]), at + 1
+        if not is_option:
+            found.words.append(word)
+        elif name in valued or name in flags:
             found.values[name] = value
         elif not equals:
             found.unknown.append(word)
+        if name not in (*_OWN, _OWN_HELP):
+            found.passed += arguments[begin:at]
     return found

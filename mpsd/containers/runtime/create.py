@@ -7,52 +7,31 @@ bundle: whatever is killed in between, it names everything that is there.
 import os
 
 from mpsd.containers.runtime import bundle, json_text
-from mpsd.containers.runtime.bundle import CONFIG, RECORD, BundleRecord, Record
+from mpsd.containers.runtime.bundle import CONFIG, RECORD, BundleRecord
 from mpsd.containers.runtime.client import CREATED, NOTHING_REQUESTED, Granted, ask, refusal
+from mpsd.containers.runtime.command_line import CommandLine
 from mpsd.containers.runtime.json_text import ContainerRefused, inner, member, rows, shown, table, text, texts
 from mpsd.containers.runtime.log import RuntimeLog, warn
 
 
-class BundleOwner:
-    """The container that a bundle is for, and where mpsd listens.
+def prepare(path: str, line: CommandLine, runtime: str, hook: list[str]) -> None:
+    """Refused, with the bundle as it was.
 
-    hook: the command that reports the container's end to mpsd. runtime: the next one, which creates the container.
+    runtime: the next one, which creates the container. hook: the command that reports the container's end to mpsd.
     """
-
-    def __init__(
-        self, root: str, container: str, run_directory: str, log: RuntimeLog, hook: list[str], runtime: str
-    ) -> None:
-        self.root = root
-        self.container = container
-        self.run_directory = run_directory
-        self.log = log
-        self.hook = hook
-        self.runtime = runtime
-
-
-def prepare(path: str, owner: BundleOwner) -> None:
-    """Refused, with the bundle as it was."""
     folder = bundle.open_folder(path, "the bundle")
     try:
-        config = _config(folder)
+        config = table(json_text.read(bundle.read(folder, CONFIG, CONFIG), CONFIG), CONFIG)
         entries = texts(inner(config, "process", CONFIG), "env", CONFIG)
         if bundle.requests_share(entries) or bundle.is_there(folder, RECORD):
-            _settle(folder, config, owner)
+            _settle(folder, config, line, runtime, hook)
+    except FileNotFoundError:
+        raise ContainerRefused("the bundle has no config.json; name the bundle's folder with --bundle") from None
     finally:
         os.close(folder)
 
 
-def _config(folder: int) -> dict[str, object]:
-    try:
-        data = bundle.read(folder, CONFIG, CONFIG)
-    except FileNotFoundError:
-        raise ContainerRefused("the bundle has no config.json; name the bundle's folder with --bundle") from None
-    return table(json_text.read(data, CONFIG), CONFIG)
-
-
 # -- whether a bundle's program may be root on the machine itself: runtime-spec, config-linux.md ----------------------
-
-_MAPPING = ("containerID", "hostID", "size")
 
 
 def may_be_root(config: dict[str, object]) -> bool:
@@ -63,14 +42,13 @@ def may_be_root(config: dict[str, object]) -> bool:
     kinds = [table(row, f"{CONFIG}: a namespace").get("type") for row in rows(linux, "namespaces", CONFIG)]
     if "user" not in kinds:
         return uid == 0
-    mappings = [table(row, f"{CONFIG}: uidMappings") for row in rows(linux, "uidMappings", CONFIG)]
-    return not mappings or any(_holds_root(mapping) for mapping in mappings)
-
-
-def _holds_root(mapping: dict[str, object]) -> bool:
-    """Whether root of this machine is somebody in the container, who can be become there."""
-    _inside, here, size = (_number(mapping, name, f"{CONFIG}: uidMappings") for name in _MAPPING)
-    return here == 0 and size > 0
+    where = f"{CONFIG}: uidMappings"
+    mappings = [
+        [_number(table(row, where), name, where) for name in ("containerID", "hostID", "size")]
+        for row in rows(linux, "uidMappings", CONFIG)
+    ]
+    # Where root of this machine is somebody in the container, it can be become there.
+    return not mappings or any(here == 0 and size > 0 for _inside, here, size in mappings)
 
 
 def _number(holder: dict[str, object], name: str, where: str) -> int:
@@ -90,39 +68,40 @@ _LONGEST_NAME = 128  # characters of a container's name; an annotation may have 
 _NAMES = ("nerdctl/name", "io.kubernetes.cri.container-name", "io.kubernetes.container.name")
 
 
-def _settle(folder: int, config: dict[str, object], owner: BundleOwner) -> None:
-    """Refused, with the bundle as it was."""
+def _settle(folder: int, config: dict[str, object], line: CommandLine, runtime: str, hook: list[str]) -> None:
+    log = RuntimeLog(line)
     kept = bundle.read_record(folder)
-    found = bundle.undo(config, kept.record) if kept else Record()
-    request = _request(config, owner)
-    granted = _granted(request, owner) if request else None
+    found = bundle.undo(config, kept) if kept else BundleRecord()
+    request = _request(config, line, runtime)
+    granted = _granted(request, line.run_directory, log) if request else None
     if granted is None:
         if kept:
-            _replace(folder, config)
+            bundle.replace(folder, CONFIG, json_text.write(config, CONFIG))
             bundle.remove(folder, RECORD)
         return
-    added = bundle.apply(config, granted, {"path": owner.hook[0], "args": owner.hook, "timeout": _HOOK_S})
+    added = bundle.apply(config, granted, {"path": hook[0], "args": hook, "timeout": _HOOK_S})
     record = bundle.merged(found, added)
-    bundle.write_record(folder, BundleRecord(owner.root, owner.container, granted.environment, record))
-    _replace(folder, config)
-    owner.log.event("granted", grant=granted.grant, environment=granted.environment)
+    record.root, record.container, record.environment = line.root, line.container, granted.environment
+    bundle.replace(folder, RECORD, bundle.written(record), 0o600)
+    bundle.replace(folder, CONFIG, json_text.write(config, CONFIG))
+    log.event("granted", grant=granted.grant, environment=granted.environment)
     for message in granted.messages:
         warn(message)
 
 
-def _granted(request: dict[str, object], owner: BundleOwner) -> Granted | None:
+def _granted(request: dict[str, object], run_directory: str, log: RuntimeLog) -> Granted | None:
     """None where nothing is requested after all. Refused."""
-    owner.log.event("asked", environment=request["environment"])
-    answer = ask(owner.run_directory, "/v1/containers", request)
-    if answer.status == NOTHING_REQUESTED:
-        owner.log.event("off", environment=request["environment"])
+    log.event("asked", environment=request["environment"])
+    status, body = ask(run_directory, "/v1/containers", request)
+    if status == NOTHING_REQUESTED:
+        log.event("off", environment=request["environment"])
         return None
-    if answer.status != CREATED:
-        raise refusal(answer)
-    return Granted(answer.body)
+    if status != CREATED:
+        raise refusal(status, body)
+    return Granted(body)
 
 
-def _request(config: dict[str, object], owner: BundleOwner) -> dict[str, object] | None:
+def _request(config: dict[str, object], line: CommandLine, runtime: str) -> dict[str, object] | None:
     """A HostContainerRequest of mpsd/grants/rules/messages.py; None where nothing is requested. Refused."""
     process = inner(config, "process", CONFIG)
     entries = texts(process, "env", CONFIG)
@@ -131,15 +110,15 @@ def _request(config: dict[str, object], owner: BundleOwner) -> dict[str, object]
     script, variables = bundle.dialect(entries)
     annotations = inner(config, "annotations", CONFIG)
     return {
-        "root": owner.root,
-        "id": owner.container,
+        "root": line.root,
+        "id": line.container,
         "name": next((str(annotations[name])[:_LONGEST_NAME] for name in _NAMES if annotations.get(name)), ""),
         "environment": variables,
         "oom_script": script,
         "capabilities": texts(inner(process, "capabilities", CONFIG), "bounding", CONFIG),
         "host_ipc": _has_host_ipc(inner(config, "linux", CONFIG)),
         "host_root": may_be_root(config),
-        "runtime": owner.runtime,
+        "runtime": runtime,
     }
 
 
@@ -149,17 +128,8 @@ def _has_host_ipc(linux: dict[str, object]) -> bool:
         namespace = table(row, f"{CONFIG}: a namespace")
         if member(namespace, "type", CONFIG) == "ipc":
             path = text(namespace, "path", CONFIG)
-            return bool(path) and _is_ours(path)
+            try:
+                return bool(path) and os.path.samefile(path, "/proc/self/ns/ipc")
+            except OSError:
+                return False  # the next runtime cannot enter it either, and reports that
     return True
-
-
-def _is_ours(path: str) -> bool:
-    try:
-        there, ours = os.stat(path), os.stat("/proc/self/ns/ipc")
-    except OSError:
-        return False  # the next runtime cannot enter it either, and says so
-    return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
-
-
-def _replace(folder: int, config: dict[str, object]) -> None:
-    bundle.replace(folder, CONFIG, json_text.write(config, CONFIG))

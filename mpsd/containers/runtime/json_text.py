@@ -28,10 +28,6 @@ def shown(text: str, longest: int = 60) -> str:
 _SPACE = " \t\r\n"
 
 
-def _no_constant(text: str) -> object:
-    raise ValueError(text)  # NaN and Infinity, which are no JSON
-
-
 class _Rules:
     """What make_scanner looks up, by these names."""
 
@@ -40,7 +36,10 @@ class _Rules:
     object_pairs_hook = None
     parse_float = float
     parse_int = int
-    parse_constant = staticmethod(_no_constant)
+
+    @staticmethod
+    def parse_constant(text: str) -> object:
+        raise ValueError(text)  # NaN and Infinity, which are no JSON
 
 
 def _unknown(value: object) -> object:
@@ -55,6 +54,7 @@ def read(data: bytes, what: str) -> object:
     """The value of a JSON text. Refused, which names it as `what`, where it is none, or is nested too deeply."""
     text = data.decode("utf-8", "surrogateescape")
     begin = len(text) - len(text.lstrip(_SPACE))
+    value: object
     try:
         value, end = _scan(text, begin)
         if text[end:].strip(_SPACE):
@@ -63,8 +63,7 @@ def read(data: bytes, what: str) -> object:
         raise ContainerRefused(f"{what} is not JSON; write it anew") from None
     except (RecursionError, MemoryError):
         raise ContainerRefused(f"{what} is nested too deeply to be read; write it flatter") from None
-    read_value: object = value
-    return read_value
+    return value
 
 
 def write(value: object, what: str) -> str:
@@ -76,7 +75,6 @@ def write(value: object, what: str) -> str:
 
 
 def table(value: object, where: str) -> dict[str, object]:
-    """An object. Refused."""
     if not isinstance(value, dict):
         raise ContainerRefused(f"{where} is {_kind(value)}; it must be an object")
     return value

@@ -7,25 +7,28 @@ import os
 import time
 
 from mpsd.containers.runtime import json_text
+from mpsd.containers.runtime.command_line import CommandLine
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class RuntimeLog:
-    """One JSON line for each event of one container. path: of the log file; its folder is made."""
+    """One JSON line for each event of one container. The folder of the file is made."""
 
-    def __init__(self, path: str, root: str, container: str) -> None:
-        self._path = path
-        self._root = root
-        self._container = container
+    def __init__(self, line: CommandLine) -> None:
+        self._path = line.own["runtime-log"]
+        self._of = {"id": line.container, "root": line.root}
         self._works = True
 
     def event(self, name: str, **fields: object) -> None:
         if not self._works:
             return
-        line = {"time": _now(), "event": name, "id": self._container, "root": self._root, **fields}
+        line = {"time": _now(), "event": name, **self._of, **fields}
         try:
-            _make_folder(os.path.dirname(self._path))
+            try:  # noqa: SIM105 - contextlib takes longer to load
+                os.mkdir(os.path.dirname(self._path), 0o750)
+            except FileExistsError:
+                pass
             _append(self._path, json_text.write(line, "the event") + "\n", 0o640, os.O_NOFOLLOW)
         except OSError as error:
             self._works = False
@@ -33,7 +36,7 @@ class RuntimeLog:
 
 
 def warn(text: str) -> None:
-    """To the user: `docker run` shows it."""
+    """`docker run` shows it."""
     try:
         os.write(2, f"mpsd-runtime: {text}\n".encode("utf-8", "backslashreplace"))
     except OSError:
@@ -61,13 +64,6 @@ def _append(path: str, line: str, mode: int, flags: int) -> None:
         os.write(file, line.encode())  # one write: lines of others stay whole
     finally:
         os.close(file)
-
-
-def _make_folder(path: str) -> None:
-    try:
-        os.mkdir(path, 0o750)
-    except FileExistsError:
-        return
 
 
 def _now() -> str:

@@ -18,11 +18,6 @@ from mpsd.containers.runtime import command_line
 from mpsd.containers.runtime.command_line import CommandLine
 from mpsd.containers.runtime.json_text import ContainerRefused
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from mpsd.containers.runtime.log import RuntimeLog
-
-_INTERRUPTED = 130  # as mpsd.platform.imports.INTERRUPTED, which is slow to import
 _HELP = """\
 mpsd-runtime: an OCI runtime in front of another. Where a container's environment requests a share of a
 GPU (ALIYUN_COM_GPU_MEM_CONTAINER, GPU_MEM_PER_DEVICE, EGPU and others: `mpsd explain --env`), it asks `mpsd up` for it
@@ -57,14 +52,15 @@ def main(
     try:
         return _run(line)
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return 130  # as mpsd.platform.console.INTERRUPTED, which is slow to import
 
 
 def _run(line: CommandLine) -> int:
     if line.command == "over":
         from mpsd.containers.runtime.processes import over
 
-        over(_root(line, ""), line.own["run-dir"], line.own["runtime-log"])
+        line.root = _root(line, "")
+        over(line)
         return 0
     if line.wants_own_help:
         _show_help(line)
@@ -81,9 +77,8 @@ def _run(line: CommandLine) -> int:
     except ContainerRefused as refused:
         return _give_up(line, refused)
     except OSError as error:
-        return _give_up(
-            line, ContainerRefused(f"{error.filename or line.command}: {error.strerror}; see that it can be written")
-        )
+        what = f"{error.filename or line.command}: {error.strerror}"
+        return _give_up(line, ContainerRefused(f"{what}; see that it can be written"))
     return _give_up(line, become(following, line.passed))
 
 
@@ -97,10 +92,8 @@ def _create(line: CommandLine, following: str) -> None:
         raise ContainerRefused("mpsd-runtime reads no other file than the bundle's config.json; leave --config out")
     from mpsd.containers.runtime import create
 
-    hook = [*_own_command(), "--run-dir", line.own["run-dir"], "--runtime-log", line.own["runtime-log"]]
-    hook += ["--root", line.root, "over"]
-    owner = create.BundleOwner(line.root, line.container, line.own["run-dir"], _log(line), hook, following)
-    create.prepare(options.values.get("bundle", ""), owner)
+    hook = [*_own_command(), "--run-dir", line.run_directory, "--runtime-log", line.own["runtime-log"]]
+    create.prepare(options.values.get("bundle", ""), line, following, [*hook, "--root", line.root, "over"])
 
 
 def _exec(line: CommandLine) -> None:
@@ -111,23 +104,16 @@ def _exec(line: CommandLine) -> None:
     line.container = options.words[0]
     from mpsd.containers.runtime import processes
 
-    processes.prepare(line.root, line.container, options.values["process"], line.own["run-dir"], _log(line))
+    processes.prepare(options.values["process"], line)
 
 
 def _root(line: CommandLine, following: str) -> str:
     """Where the next runtime keeps its containers' state."""
-    given = line.options.get("root", "")
-    if given:
+    if given := line.options.get("root", ""):
         return os.path.abspath(given)
     name = "crun" if following.endswith("/crun") else "runc"
     own = os.environ.get("XDG_RUNTIME_DIR", "") if os.geteuid() else ""
     return f"{own or '/run'}/{name}"
-
-
-def _log(line: CommandLine) -> "RuntimeLog":
-    from mpsd.containers.runtime.log import RuntimeLog
-
-    return RuntimeLog(line.own["runtime-log"], line.root, line.container)
 
 
 def _own_command() -> list[str]:
@@ -149,17 +135,13 @@ def _give_up(line: CommandLine, refused: ContainerRefused) -> int:
     text = f"mpsd-runtime: {subject}{refused}"
     log.report_error(line.options.get("log", ""), line.options.get("log-format", ""), text)
     if line.container:
-        _log(line).event("refused", reasons=list(refused.reasons))
+        log.RuntimeLog(line).event("refused", reasons=list(refused.reasons))
     return refused.exit_code
 
 
 def _show_help(line: CommandLine) -> None:
-    own = line.own
-    shown = _HELP.format(
-        next=own["next"] or "nvidia-container-runtime where there is one, else runc",
-        run_directory=own["run-dir"],
-        log=own["runtime-log"],
-    )
+    following = line.own["next"] or "nvidia-container-runtime if it is installed, else runc"
+    shown = _HELP.format(next=following, run_directory=line.run_directory, log=line.own["runtime-log"])
     os.write(1, (shown + ("\n" if line.wants_help else "")).encode())
 
 
@@ -167,18 +149,19 @@ def _show_help(line: CommandLine) -> None:
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where the environment names none
 _NOT_FOUND = 127  # as a shell says it
-_COERCED = "LC_CTYPE"
+_COERCED = b"LC_CTYPE"
 
 
 def find_next(asked: str) -> str:
     """The program's path. asked: a path or a name, empty for the usual ones. Refused."""
     names = [asked] if asked else NEXT_RUNTIMES
     for name in names:
-        path = _on_path(name)
-        if path and _is_this_program(path):
-            raise ContainerRefused(f"the next runtime {path} is mpsd-runtime itself; name another with --next")
-        if path:
-            return path
+        folders = os.environ.get("PATH", _PATH).split(":")
+        for path in [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in folders]:
+            if os.access(path, os.X_OK) and not os.path.isdir(path):
+                if _is_this_program(path):
+                    raise ContainerRefused(f"the next runtime {path} is mpsd-runtime itself; name another with --next")
+                return path
     missing = " or ".join(names)
     raise ContainerRefused(f"the next runtime, {missing}, is not found; name one with --next", exit_code=_NOT_FOUND)
 
@@ -190,33 +173,22 @@ def become(path: str, arguments: list[str]) -> ContainerRefused:
     try:
         os.execve(path, [path, *arguments], _environment())
     except OSError as error:
-        return ContainerRefused(
-            f"the next runtime {path} cannot be started: {error.strerror}; name one with --next", exit_code=126
-        )
+        why = f"the next runtime {path} cannot be started: {error.strerror}"
+        return ContainerRefused(f"{why}; name one with --next", exit_code=126)
 
 
 def _environment() -> dict[bytes, bytes]:
     """As it was before Python began, which adds LC_CTYPE where it finds the locale C (PEP 538)."""
     found = dict(os.environb)
-    if _COERCED.encode() in found:
+    if _COERCED in found:
         try:
             with open("/proc/self/environ", "rb") as given:
                 began = given.read().split(b"\0")
         except OSError:
             return found
-        if not any(entry.startswith(_COERCED.encode() + b"=") for entry in began):
-            del found[_COERCED.encode()]
+        if not any(entry.startswith(_COERCED + b"=") for entry in began):
+            del found[_COERCED]
     return found
-
-
-def _on_path(name: str) -> str:
-    """Empty where there is none that may be run."""
-    folders = [""] if "/" in name else os.environ.get("PATH", _PATH).split(":")
-    for folder in folders:
-        path = f"{folder or '.'}/{name}" if "/" not in name else name
-        if os.access(path, os.X_OK) and not os.path.isdir(path):
-            return path
-    return ""
 
 
 def _is_this_program(path: str) -> bool:

@@ -13,18 +13,16 @@ import time
 from mpsd.containers.runtime import bundle, json_text
 from mpsd.containers.runtime.client import ask
 from mpsd.containers.runtime.client import environment as variables_of
+from mpsd.containers.runtime.command_line import CommandLine
 from mpsd.containers.runtime.json_text import ContainerRefused, inner, table, text, texts
 from mpsd.containers.runtime.log import RuntimeLog
 
-_STATES = ("state.json", "status")  # runc's and crun's, in the container's folder below the root
 _LABEL = "bundle="  # in runc's state
-_OK = 200
-_ANSWER_S = 5.0
 
 
-def prepare(root: str, container: str, process: str, run_directory: str, log: RuntimeLog) -> None:
+def prepare(process: str, line: CommandLine) -> None:
     """Refused, with the file as it was."""
-    kept = _kept(root, container)
+    kept = _kept(line.root, line.container)
     if kept is None:
         return
     folder_path, _, name = process.rpartition("/")
@@ -32,42 +30,39 @@ def prepare(root: str, container: str, process: str, run_directory: str, log: Ru
     try:
         holder = table(json_text.read(bundle.read(folder, name, process), process), process)
         entries = texts(holder, "env", process)
-        variables = _variables(kept, root, container, run_directory)
+        variables = _variables(kept, line)
         holder["env"] = bundle.replaced(entries, variables)
         bundle.replace(folder, name, json_text.write(holder, process))
     except FileNotFoundError:
         raise ContainerRefused(f"{process} is not there; name a file with --process") from None
     finally:
         os.close(folder)
-    log.event("exec", environment=variables)
+    RuntimeLog(line).event("exec", environment=variables)
 
 
-def _variables(kept: bundle.BundleRecord, root: str, container: str, run_directory: str) -> dict[str, str]:
+def _variables(kept: bundle.BundleRecord, line: CommandLine) -> dict[str, str]:
     """Those that hold now; where mpsd does not answer, those that the container was created with. Refused."""
     try:
-        asked = {"root": root, "id": container}
-        answer = ask(run_directory, "/v1/containers/environment", asked, _ANSWER_S, patience_s=0.0)
-        if answer.status == _OK:
-            return variables_of(table(answer.body, "mpsd's answer"))
+        asked = {"root": line.root, "id": line.container}
+        status, body = ask(line.run_directory, "/v1/containers/environment", asked, answer_s=5.0, patience_s=0.0)
+        if status == 200:
+            return variables_of(table(body, "mpsd's answer"))
     except ContainerRefused:
         pass
-    if (kept.root, kept.container) != (root, container):
-        raise ContainerRefused(
-            "mpsd does not answer, and the bundle belongs to another container now; start it with `mpsd up`"
-        )
-    return kept.variables
+    if (kept.root, kept.container) != (line.root, line.container):
+        why = "mpsd does not answer, and the bundle belongs to another container now"
+        raise ContainerRefused(f"{why}; start it with `mpsd up`")
+    return kept.environment
 
 
 def _kept(root: str, container: str) -> bundle.BundleRecord | None:
     """What mpsd did to the container's bundle; None where it did nothing, or where there is no such container."""
-    if "/" in container or container in {"", ".", ".."}:
-        return None
-    path = _bundle_path(f"{root}/{container}")
-    if not path:
-        return None
+    path = "" if "/" in container or container in {"", ".", ".."} else _bundle_path(f"{root}/{container}")
     try:
-        folder = bundle.open_folder(path, "the bundle")
+        folder = bundle.open_folder(path, "the bundle") if path else None
     except ContainerRefused:
+        return None
+    if folder is None:
         return None
     try:
         return bundle.read_record(folder)
@@ -82,7 +77,7 @@ def _bundle_path(state_path: str) -> str:
     except ContainerRefused:
         return ""
     try:
-        for name in _STATES:
+        for name in ("state.json", "status"):  # runc's and crun's
             try:
                 state = table(json_text.read(bundle.read(folder, name, name), name), name)
             except FileNotFoundError:
@@ -102,19 +97,18 @@ _LONGEST_STATE = 1024**2  # bytes
 _STATE = "the container's state"
 
 
-def over(root: str, run_directory: str, log_path: str) -> None:
+def over(line: CommandLine) -> None:
     """Reads the OCI state of the container on standard input."""
     end = time.monotonic() + _DEADLINE_S
-    log = RuntimeLog(log_path, root, "")
+    reasons: dict[str, object] = {}
     try:
-        container = text(table(json_text.read(_state(end), _STATE), _STATE), "id", _STATE)
-        log = RuntimeLog(log_path, root, container)
+        line.container = text(table(json_text.read(_state(end), _STATE), _STATE), "id", _STATE)
         left = max(end - time.monotonic(), 0.0)
-        ask(run_directory, "/v1/containers/over", {"root": root, "id": container}, left, patience_s=0.0)
+        asked = {"root": line.root, "id": line.container}
+        ask(line.run_directory, "/v1/containers/over", asked, left, patience_s=0.0)
     except (ContainerRefused, OSError) as error:
-        log.event("over", reasons=[str(error)])
-    else:
-        log.event("over")
+        reasons = {"reasons": [str(error)]}
+    RuntimeLog(line).event("over", **reasons)
 
 
 def _state(end: float) -> bytes:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.containers.runtime.client import NoAnswer, ask, refusal
+from mpsd.containers.runtime.client import ask, refusal
 from mpsd.containers.runtime.json_text import ContainerRefused
 
 
@@ -59,7 +59,7 @@ def _ask(folder: Path, answer_s: float = 5.0) -> object:
 def test_an_answer_is_understood(tmp_path: Path, said: bytes, status: int, body: object) -> None:
     with _saying(tmp_path, said):
         answer = ask(str(tmp_path), "/v1/containers", {})
-    assert (answer.status, answer.body) == (status, body)
+    assert answer == (status, body)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_an_answer_is_understood(tmp_path: Path, said: bytes, status: int, body:
 def test_what_is_no_answer_is_refused(tmp_path: Path, said: bytes) -> None:
     with pytest.raises(ContainerRefused) as raised, _saying_until_closed(tmp_path, said):
         _ask(tmp_path)
-    assert not isinstance(raised.value, NoAnswer)
+    assert not any(words in str(raised.value) for words in ("start it with `mpsd up`", "did not answer"))
 
 
 @contextmanager
@@ -103,23 +103,23 @@ def _saying_until_closed(folder: Path, said: bytes) -> Iterator[None]:
 def test_one_that_goes_away_before_it_answered_is_asked_again(tmp_path: Path) -> None:
     cut = b'HTTP/1.1 201 Created\r\nContent-Length: 100\r\n\r\n{"a":'
     with _saying(tmp_path, b"", cut, b"HTTP/1.1 204 x\r\n\r\n"):
-        assert ask(str(tmp_path), "/v1/containers", {}).status == 204
+        assert ask(str(tmp_path), "/v1/containers", {})[0] == 204
 
 
 def test_one_that_goes_away_for_good_is_said(tmp_path: Path) -> None:
-    with _saying(tmp_path, b""), pytest.raises(NoAnswer, match="start it with `mpsd up`"):
+    with _saying(tmp_path, b""), pytest.raises(ContainerRefused, match="start it with `mpsd up`"):
         ask(str(tmp_path), "/v1/containers", {}, 5.0, patience_s=0.0)
 
 
 def test_one_that_never_answers_is_given_up(tmp_path: Path) -> None:
-    with _listening(tmp_path), pytest.raises(NoAnswer, match="did not answer"):
+    with _listening(tmp_path), pytest.raises(ContainerRefused, match="did not answer"):
         _ask(tmp_path, 0.2)
 
 
 def test_one_whose_queue_is_full_is_given_up_in_time(tmp_path: Path) -> None:
     with _listening(tmp_path, backlog=0), socket.socket(socket.AF_UNIX) as first:
         first.connect(str(tmp_path / "mpsd.sock"))
-        with pytest.raises(NoAnswer, match="accepts no more connections"):
+        with pytest.raises(ContainerRefused, match="accepts no more connections"):
             _ask(tmp_path, 0.2)
 
 
@@ -128,7 +128,7 @@ def test_nobody_there_is_said_with_the_remedy(tmp_path: Path, left: bool) -> Non
     if left:
         with _listening(tmp_path):
             pass
-    with pytest.raises(NoAnswer, match=r"nobody answers on .*; start it with `mpsd up`"):
+    with pytest.raises(ContainerRefused, match=r"no process answers on .*; start it with `mpsd up`"):
         _ask(tmp_path)
 
 
@@ -160,5 +160,5 @@ def test_a_stranger_in_mpsds_place_is_not_believed(tmp_path: Path) -> None:
 
 def test_a_refusal_without_words_gets_some(tmp_path: Path) -> None:
     with _saying(tmp_path, b"HTTP/1.1 404 Not Found\r\n\r\n404: Not Found", b"HTTP/1.1 500 x\r\n\r\noh"):
-        assert "upgrade it" in str(refusal(ask(str(tmp_path), "/v1/containers", {})))
-        assert "mpsd answers 500" in str(refusal(ask(str(tmp_path), "/v1/containers", {})))
+        assert "upgrade it" in str(refusal(*ask(str(tmp_path), "/v1/containers", {})))
+        assert "mpsd answers 500" in str(refusal(*ask(str(tmp_path), "/v1/containers", {})))

@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mpsd.grants.rules.messages import BundleDevice, BundleMount, ContainerAnswer, HostContainerRequest, Refusal
+from mpsd.grants.rules.messages import ContainerAnswer, HostContainerRequest, Refusal
+from mpsd.model.grants import DeviceNode, HostMount
 from tests.containers.runtime.ground import Ground, names
 from tests.containers.runtime.mpsd_answers import Answers, answering
 
@@ -28,8 +29,8 @@ def granted(ground: Ground, **changes: object) -> tuple[int, object]:
     answer = ContainerAnswer(
         "g7",
         {"CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client", "NVIDIA_VISIBLE_DEVICES": "GPU-7"},
-        (BundleMount(str(ground.folder), "/run/mpsd/client", read_only=True),),
-        (BundleDevice("/dev/null", "/run/mpsd/gate", "r"),),
+        (HostMount(str(ground.folder), "/run/mpsd/client", read_only=True),),
+        (DeviceNode("/dev/null", "/run/mpsd/gate", "r"),),
         ("WEIGHT is not what cGPU makes of it",),
     )
     return 201, msgspec.to_builtins(answer) | changes

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mpsd.containers.dialects import names
 from mpsd.containers.runtime import bundle, json_text
-from mpsd.containers.runtime.bundle import Record
+from mpsd.containers.runtime.bundle import BundleRecord
 from mpsd.containers.runtime.client import Granted
 from mpsd.containers.runtime.json_text import ContainerRefused
 
@@ -53,7 +53,7 @@ def test_a_bundle_has_what_was_granted_last_once_whatever_was_killed_before(
     """killed: after the record was written, and before config.json."""
     own = {"destination": "/own"}
     on_disk: dict[str, object] = {"process": {"env": entries}, "mounts": [own]}
-    record = Record()
+    record = BundleRecord()
     hook: dict[str, object] = {"path": "/hook"}
     for variables, mounts, killed in turns:
         config = copy.deepcopy(on_disk)
@@ -61,7 +61,7 @@ def test_a_bundle_has_what_was_granted_last_once_whatever_was_killed_before(
         assert sorted(config["process"]["env"]) == sorted(entries)
         assert config["mounts"] == [own]
         added = bundle.apply(config, _granted(variables, mounts), hook)
-        record = bundle.record_of(json.loads(json.dumps(bundle.merged(found, added).written())), "the record")
+        record = bundle.record_in(bundle.written(bundle.merged(found, added)).encode())
         if not killed:
             on_disk = config
             assert [mount["destination"] for mount in config["mounts"]] == ["/own", *mounts]

@@ -1,37 +1,30 @@
-"""The three dialects: which of them a container's environment speaks, and what it requests in it.
+"""Parses a container's variables: which of the three dialects they are written in, and what they request.
 
 cGPU: shares of a card in GiB, a list for several cards, and a compute policy. eGPU: a main switch, memory in bytes or
 by proportion, and a percentage of the threads. EGPU, CTyun's: one variable with a header and, for every card, MiB and a
 percentage. There is always exactly one answer: nothing is requested, everything that is wrong, or a request.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from mpsd.admission.rules.rule import NO_DEVICES
 from mpsd.containers.dialects.names import (
     BYTES,
     CONTAINER,
     DEV,
     EGPU,
+    NVIDIA_VISIBLE_DEVICES,
     PERCENT,
     RESERVED,
     SWITCH,
-    VISIBLE_DEVICES,
     WEIGHT,
 )
-from mpsd.containers.dialects.request import (
-    MIB,
-    CardRequest,
-    Dialect,
-    InvalidDialect,
-    Off,
-    Reading,
-    request_of,
-)
-from mpsd.containers.dialects.variables import LONGEST_TEXT, Variables, whole_number
+from mpsd.containers.dialects.request import MIB, CardRequest, Dialect, InvalidDialect, Off, Reading, request_of
 from mpsd.model.cgpu_policies import ThreadCap, percent_of, policy_for
 from mpsd.model.grants import Gpu
 from mpsd.model.policy import CardCompute, Compute
-from mpsd.model.problem import Problem, printable, shown
+from mpsd.model.problem import InvalidInput, Problem, printable, shown
 
 # Variables of one dialect alone. CONTAINER and DEV are cGPU's and eGPU's: the switch decides whose they are.
 _OWN = {Dialect.CGPU: (WEIGHT,), Dialect.EGPU: (SWITCH, BYTES, PERCENT, RESERVED), Dialect.CTYUN: (EGPU,)}
@@ -74,6 +67,96 @@ def _size_gib(gpu: Gpu) -> int:
     return -(-gpu.memory_mib // 1024)
 
 
+# -- one variable after the other: whatever a tenant wrote takes no noticeable time to read ----------------------------
+
+_LONGEST_TEXT = 2048  # characters: 40 UUIDs with room
+_NAME_CARDS = "name the cards, by index or by UUID, separated by commas"
+
+
+def _whole_number(text: str) -> int | None:
+    """The whole number that `text` is, 0 or more and under 10 to the 18th; None where it is none."""
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
+
+
+class _Variables:
+    """The variables of one container; what is wrong with those that were read gathers in `problems`."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self.problems: list[Problem] = []
+
+    def refuse(self, rule: str, where: str, value: object, message: str, remedy: str) -> None:
+        self.problems.append(Problem(rule, where, shown(value), message, remedy))
+
+    def are_valid(self, *names: str) -> bool:
+        """Whether nothing is wrong with these variables, as far as they were read."""
+        return not any(problem.where in names for problem in self.problems)
+
+    def text(self, name: str) -> str | None:
+        """The variable as written; None where it is not set, or too long to be meant."""
+        text = self._environment.get(name)
+        if text is None or len(text) <= _LONGEST_TEXT:
+            return text
+        self.refuse("too-long", name, text, f"has {len(text)} characters", f"write at most {_LONGEST_TEXT}")
+        return None
+
+    def number(self, name: str, remedy: str, least: int = 1) -> int | None:
+        """The whole number that a variable is; None where it is not set, or wrong."""
+        text = self.text(name)
+        number = None if text is None else _whole_number(text)
+        if text is not None and (number is None or number < least):
+            self.refuse("not-a-number", name, text, f"is not a whole number of at least {least}", remedy)
+            return None
+        return number
+
+    def numbers(self, name: str, remedy: str) -> tuple[int, ...]:
+        """The whole numbers of a list with commas, 0 or more; none where it is not set, or wrong."""
+        text = self.text(name)
+        if text is None:
+            return ()
+        numbers = [_whole_number(part) for part in text.split(",")]
+        if None in numbers:
+            self.refuse("not-a-number", name, text, "is neither a whole number nor a list of them with commas", remedy)
+            return ()
+        return tuple(number for number in numbers if number is not None)
+
+    def gpus(self, machine: Sequence[Gpu]) -> tuple[Gpu, ...]:
+        """The machine's cards that the container sees, in the order that it names them; wrong unless one at least.
+
+        Where the variable is not set, the machine's only card is meant.
+        """
+        text = self._environment.get(NVIDIA_VISIBLE_DEVICES)
+        if not machine:
+            message = "this machine has no GPU"
+            self.refuse("no-gpu", NVIDIA_VISIBLE_DEVICES, text or "", message, "run it where a GPU is")
+        elif text is None and len(machine) > 1:
+            message, remedy = f"is not set, and the machine has {len(machine)} cards", f"{_NAME_CARDS}, or write all"
+            self.problems.append(Problem("devices-unsaid", NVIDIA_VISIBLE_DEVICES, "", message, remedy))
+        elif text in NO_DEVICES:
+            message = "gives the container no card, but a share of one is requested"
+            self.refuse("devices-none", NVIDIA_VISIBLE_DEVICES, text, message, f"{_NAME_CARDS}, or leave the share out")
+        elif text in (None, "all"):
+            return tuple(machine)
+        elif (named := self.text(NVIDIA_VISIBLE_DEVICES)) is not None:
+            return self._named(named.split(","), machine)
+        return ()
+
+    def _named(self, names: Sequence[str], machine: Sequence[Gpu]) -> tuple[Gpu, ...]:
+        by_name = {gpu.uuid: gpu for gpu in machine} | {str(gpu.ordinal): gpu for gpu in machine}
+        found: dict[str, Gpu] = {}
+        for name in names:
+            gpu = by_name.get(name)
+            if gpu is None:
+                remedy = f"write {', '.join(str(gpu.ordinal) for gpu in machine)}, or a card's UUID"
+                self.refuse("device-unknown", NVIDIA_VISIBLE_DEVICES, name, "is not a card of this machine", remedy)
+            elif gpu.uuid in found:
+                message = f"names {gpu.label} a second time"
+                self.refuse("device-twice", NVIDIA_VISIBLE_DEVICES, name, message, "name each card once")
+            else:
+                found[gpu.uuid] = gpu
+        return tuple(found.values())
+
+
 # -- cGPU ------------------------------------------------------------------------------------------------------------
 
 
@@ -82,14 +165,14 @@ def _why_cgpu_off(environment: Mapping[str, str]) -> str | None:
     text = environment.get(CONTAINER)
     if text is None:
         return f"{CONTAINER} is not set"
-    parts = [whole_number(part) for part in text[:LONGEST_TEXT].split(",")]
-    is_off = len(text) <= LONGEST_TEXT and None not in parts and 0 in parts
+    parts = [_whole_number(part) for part in text[:_LONGEST_TEXT].split(",")]
+    is_off = len(text) <= _LONGEST_TEXT and None not in parts and 0 in parts
     return f"{CONTAINER}={printable(text)} turns cGPU off" if is_off else None
 
 
 def _read_cgpu(environment: Mapping[str, str], machine: Sequence[Gpu], compute: Compute) -> Reading:
     """Bytes are card × CONTAINER / DEV, rounded down; the last value of a list is that of all further cards."""
-    variables = Variables(environment)
+    variables = _Variables(environment)
     parts = variables.numbers(CONTAINER, "write GiB for all cards, such as 6, or for each, such as 3,4,5,6")
     dev = variables.number(DEV, "write the card's size in GiB, such as 15")
     weight = variables.number(WEIGHT, "write 1 or more; above 1 it selects the weighted policy")
@@ -113,15 +196,10 @@ def _read_cgpu(environment: Mapping[str, str], machine: Sequence[Gpu], compute: 
 def _cgpu_card(gpu: Gpu, memory_bytes: int, weight: int | None, compute: CardCompute) -> CardRequest:
     policy = policy_for(weight or 1, compute.policy)
     percent = percent_of(policy.share, weight or 1, compute.max_inst)
+    reserved_percent = 0 if policy.share is ThreadCap.WHOLE else percent
+    differs = (f"policy {policy.number}, {policy.name}: {policy.on_mps}",)
     return CardRequest(
-        gpu=gpu,
-        where=CONTAINER,
-        memory_bytes=memory_bytes,
-        thread_percent=min(100, percent),
-        reserved_percent=0 if policy.share is ThreadCap.WHOLE else percent,
-        weight=weight,
-        policy=policy.number,
-        differs=(f"policy {policy.number}, {policy.name}: {policy.on_mps}",),
+        gpu, CONTAINER, memory_bytes, min(100, percent), reserved_percent, weight, policy.number, differs
     )
 
 
@@ -129,10 +207,8 @@ def _cgpu_card(gpu: Gpu, memory_bytes: int, weight: int | None, compute: CardCom
 
 _RESERVED_MIB = 10  # where it is not set
 _LARGEST_PERCENT = 95  # over it compute is not controlled
-_EGPU_CAPPED = (
-    f"{PERCENT} caps the SMs that a program may use, where eGPU counts time; it is set when a program makes its context"
-)
-_NO_LIMIT = "no limit of memory is requested: mpsd reserves the whole card for it, so nobody shares it"
+_CAPPED = "{} caps the SMs that a program may use, where {} counts time; it is set when a program makes its context"
+_NO_LIMIT = "no limit of memory is requested: mpsd reserves the whole card for it, so no other container can share it"
 
 
 def _why_egpu_off(environment: Mapping[str, str]) -> str | None:
@@ -144,17 +220,17 @@ def _why_egpu_off(environment: Mapping[str, str]) -> str | None:
 
 
 def _read_egpu(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Reading:
-    variables = Variables(environment)
+    variables = _Variables(environment)
     size_bytes = variables.number(BYTES, "write bytes, such as 5000000000")
     container = variables.number(CONTAINER, "write the container's part, such as 5")
     dev = variables.number(DEV, "write the card's size in the same unit, such as 16")
     reserved_mib = variables.number(RESERVED, f"write MB, such as {_RESERVED_MIB}", least=0)
     percent = variables.number(PERCENT, f"write 1 to {_LARGEST_PERCENT}, or 0 for no cap", least=0) or 0
     if BYTES in environment and CONTAINER in environment:
-        message = f"and {CONTAINER} both set the amount of memory"
+        message = f"cannot be set together with {CONTAINER}"
         variables.refuse("memory-twice", BYTES, environment[BYTES], message, "leave one of them out")
     if DEV in environment and CONTAINER not in environment:
-        message = f"gives the size of a card, but {CONTAINER} does not say how much of it"
+        message = f"gives the size of a card, but {CONTAINER}, the container's part of it, is not set"
         variables.refuse("share-unsaid", DEV, environment[DEV], message, f"set {CONTAINER}, or leave {DEV} out")
     is_capped = 0 < percent <= _LARGEST_PERCENT
     if not (variables.problems or size_bytes or container or is_capped):
@@ -175,7 +251,7 @@ def _read_egpu(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readin
             memory_bytes=memory_bytes(gpu),
             thread_percent=percent if is_capped else 100,
             reserved_percent=percent if is_capped else 0,
-            differs=(*([_EGPU_CAPPED] if is_capped else []), *([] if is_limited else [_NO_LIMIT])),
+            differs=(*([_CAPPED.format(PERCENT, "eGPU")] if is_capped else []), *([] if is_limited else [_NO_LIMIT])),
         )
         for gpu in gpus
         if variables.are_valid(BYTES, CONTAINER, DEV, RESERVED)
@@ -192,19 +268,16 @@ _CARD = {  # what each is at least and at most, and what to write instead; None:
     "MEM": (1, None, "write MiB"),
     "WEIGHT": (1, 100, "write 1 to 100"),
 }
-_CTYUN_CAPPED = (
-    "WEIGHT caps the SMs that a program may use, where EGPU counts time; it is set when a program makes its context"
-)
 
 
 def _read_ctyun(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Reading:
     """Nothing is reserved for a variable that is not as published; not set is as wrong as empty."""
-    variables = Variables(environment)
+    variables = _Variables(environment)
     header, *parts = (variables.text(EGPU) or "").split(":")
     if not variables.problems:
         for key, value in _fields(variables, header, _HEADER).items():
             if value != _HEADER[key]:
-                message = f"is not {_HEADER[key]}, the only value that is published"
+                message = f"is not {_HEADER[key]}, the only documented value"
                 variables.refuse("dialect-unknown-value", f"{EGPU} {key}", value, message, f"write {_HEADER[key]}")
         if not parts:
             variables.refuse("no-card", EGPU, header, "names no card", f"write it as {_EXAMPLE}")
@@ -220,7 +293,7 @@ def _read_ctyun(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readi
             thread_percent=(weight := card.get("WEIGHT", 100)),  # with a wrong one, memory is still checked
             reserved_percent=weight,
             weight=weight,
-            differs=(_CTYUN_CAPPED,) if weight < 100 else (),
+            differs=(_CAPPED.format("WEIGHT", "EGPU"),) if weight < 100 else (),
         )
         for gpu in _ctyun_gpus(variables, environment, machine, by_ordinal)
         if "MEM" in (card := by_ordinal[gpu.ordinal])
@@ -228,7 +301,7 @@ def _read_ctyun(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readi
     return request_of(Dialect.CTYUN, cards, variables.problems)
 
 
-def _fields(variables: Variables, part: str, keys: Mapping[str, object]) -> dict[str, str]:
+def _fields(variables: _Variables, part: str, keys: Mapping[str, object]) -> dict[str, str]:
     """The KEY=VALUE of one part; wrong unless every key is there once and no other."""
     pairs = [pair.partition("=") for pair in part.split(",")]
     if sorted(key for key, _, _ in pairs) != sorted(keys) or not all(equals for _, equals, _ in pairs):
@@ -238,14 +311,13 @@ def _fields(variables: Variables, part: str, keys: Mapping[str, object]) -> dict
     return {key: value for key, _, value in pairs}
 
 
-def _card_numbers(variables: Variables, part: str) -> dict[str, int]:
-    """The numbers of one card, those that are valid."""
+def _card_numbers(variables: _Variables, part: str) -> dict[str, int]:
     valid = {}
     for key, text in _fields(variables, part, _CARD).items():
         least, most, remedy = _CARD[key]
-        number, where = whole_number(text), f"{EGPU} {key}"
+        number, where = _whole_number(text), f"{EGPU} {key}"
         if most is not None and number is not None and not least <= number <= most:
-            message = f"is no percentage of a card from {least} to {most}"
+            message = f"is not a percentage of a card from {least} to {most}"
             variables.refuse("percent-range", where, text, message, remedy)
         elif number is None or number < least:
             variables.refuse("not-a-number", where, text, f"is not a whole number of at least {least}", remedy)
@@ -255,24 +327,53 @@ def _card_numbers(variables: Variables, part: str) -> dict[str, int]:
 
 
 def _ctyun_gpus(
-    variables: Variables, environment: Mapping[str, str], machine: Sequence[Gpu], by_ordinal: Mapping[int, object]
+    variables: _Variables, environment: Mapping[str, str], machine: Sequence[Gpu], by_ordinal: Mapping[int, object]
 ) -> tuple[Gpu, ...]:
     """The cards that PGPU names: exactly those that the container sees, where NVIDIA_VISIBLE_DEVICES is set."""
     known = {gpu.ordinal: gpu for gpu in machine}
     for ordinal in by_ordinal:
         if ordinal not in known:
             remedy = f"write {', '.join(map(str, known))}" if known else "run it where a GPU is"
-            variables.refuse("device-unknown", f"{EGPU} PGPU", ordinal, "is no card of this machine", remedy)
+            variables.refuse("device-unknown", f"{EGPU} PGPU", ordinal, "is not a card of this machine", remedy)
     named = tuple(known[ordinal] for ordinal in by_ordinal if ordinal in known)
-    seen = variables.gpus(machine) if VISIBLE_DEVICES in environment else ()
+    seen = variables.gpus(machine) if NVIDIA_VISIBLE_DEVICES in environment else ()
     if seen and by_ordinal:
         for gpu in seen:
             if gpu.ordinal not in by_ordinal:
                 message = f"shows {gpu.label}, but {EGPU} has no PGPU={gpu.ordinal}"
-                value = environment[VISIBLE_DEVICES]
-                variables.refuse("device-unlimited", VISIBLE_DEVICES, value, message, "name the same cards")
+                value = environment[NVIDIA_VISIBLE_DEVICES]
+                variables.refuse("device-unlimited", NVIDIA_VISIBLE_DEVICES, value, message, "name the same cards")
         for gpu in named:
             if gpu not in seen:
-                message = f"names {gpu.label}, which {VISIBLE_DEVICES} does not show"
+                message = f"names {gpu.label}, which {NVIDIA_VISIBLE_DEVICES} does not show"
                 variables.refuse("device-unseen", f"{EGPU} PGPU", gpu.ordinal, message, "name the same cards")
     return named
+
+
+# -- variables of a file -----------------------------------------------------------------------------------------------
+
+
+def environment_in(lines: Iterable[str], subject: str, needed: Collection[str]) -> dict[str, str]:
+    """The variables in the lines of a file, as docker reads `--env-file`: a value is taken with its quotes and blanks.
+
+    A name without a value is the shell's, which is not known here: wrong for those that are `needed`. InvalidInput
+    names `subject`.
+    """
+    found: dict[str, str] = {}
+    problems = []
+    for number, written in enumerate(lines, 1):
+        line = written.lstrip().removesuffix("\r")
+        if not line or line.startswith("#"):
+            continue
+        key, equals, value = line.partition("=")
+        if not key or any(char.isspace() for char in key):
+            message = "has no name before its =" if not key else "has a blank in its name"
+            problems.append(Problem("line-malformed", f"line {number}", shown(line), message, "write KEY=VALUE"))
+        elif equals:
+            found[key] = value
+        elif key in needed:
+            message = "has no value here: docker takes it from the shell"
+            problems.append(Problem("value-unknown", f"line {number}", shown(key), message, "write KEY=VALUE"))
+    if problems:
+        raise InvalidInput(subject, problems)
+    return found

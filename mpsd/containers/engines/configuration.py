@@ -1,0 +1,384 @@
+"""The configuration files of docker, containerd and podman, with the runtime mpsd and without it.
+
+All that others wrote stays, with its comments and its order, or it is InvalidInput.
+"""
+
+import json
+import re
+import tomllib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from mpsd.model.problem import InvalidInput, Problem, shown
+
+LAUNCHER = "/usr/local/bin/mpsd-runtime"
+RUNTIME = "mpsd"
+_Document = dict[str, Any]
+_Keys = tuple[str, ...]
+
+
+class Engine(StrEnum):
+    """What starts containers."""
+
+    DOCKER = "docker"
+    CONTAINERD = "containerd"
+    PODMAN = "podman"
+
+
+class Configuration(ABC):
+    """The configuration file of one engine. subject: the file as people name it. All methods raise InvalidInput.
+
+    file: where the engine looks for it. reload: the command after a change, empty for none, and cost: what that means.
+    inside: the keys of the launcher in a runtime's entry. new_file: what counts as the text of a missing file. place:
+    where the file has its runtimes.
+    """
+
+    engine: ClassVar[Engine]
+    file: ClassVar[str]
+    cost: ClassVar[str]
+    reload: ClassVar[str] = ""
+    inside: ClassVar[_Keys] = ()
+    place: ClassVar[_Keys] = ()
+    new_file: ClassVar[str] = ""
+    a_table: ClassVar[str] = "a table"
+    repair: ClassVar[str]
+
+    def __init__(self, subject: str, launcher: str) -> None:
+        self.subject = subject
+        self.launcher = launcher
+
+    def _keys(self, _document: _Document) -> _Keys:
+        return self.place
+
+    @abstractmethod
+    def _added(self, text: str, document: _Document, runtimes: _Document) -> str: ...
+
+    @abstractmethod
+    def _removed(self, text: str, document: _Document, others: _Document, backups: Sequence[str]) -> str | None: ...
+
+    def with_runtime(self, text: str | None) -> str:
+        """The file with the runtime; the very same text where it has it. text None: there is no file."""
+        before = self.new_file if text is None else text
+        document = self._document(before)
+        runtimes = self._runtimes(document)
+        if RUNTIME not in runtimes:
+            return self._added(before, document, runtimes)
+        self._check(document, runtimes[RUNTIME])
+        return before
+
+    def without_runtime(self, text: str, backups: Sequence[str]) -> str | None:
+        """The file without the runtime: the very bytes of a backup where that has the same contents.
+
+        None: there was no file before, and nobody has written anything else into it.
+        """
+        document = self._document(text)
+        runtimes = self._runtimes(document)
+        if RUNTIME not in runtimes:
+            return text
+        self._check(document, runtimes[RUNTIME])
+        others = {name: entry for name, entry in runtimes.items() if name != RUNTIME}
+        return self._removed(text, document, others, backups)
+
+    def has_runtime(self, text: str) -> bool:
+        """Whether the file names the launcher, as any runtime."""
+        return any(self.launcher in self._paths(entry) for entry in self._runtimes(self._document(text)).values())
+
+    def notes(self, _text: str | None) -> list[str]:
+        """What to know once the engine has the runtime. text: its configuration before."""
+        share = "-e ALIYUN_COM_GPU_MEM_CONTAINER=6 … gives a container its share"
+        return [self.cost, f"{self.engine} run --runtime={RUNTIME} {share}"]
+
+    def cost_of_removal(self, *, launcher_stays: bool) -> str:
+        """What removing the runtime does to the containers that use it."""
+        starts = "ctr task" if self.engine is Engine.CONTAINERD else self.engine
+        never = f"they cannot be started again ({starts} start fails)"
+        if launcher_stays:
+            return (
+                "they keep running with their limits and release their share at their end, because the launcher stays "
+                f"for other engines; but those that {self.engine} created have lost their runtime: {never}"
+            )
+        return (
+            "they keep running with their limits, but their engine calls the launcher to enter, stop and remove them, "
+            "which fails until a link to runc is put in its place; the hook that releases their share at their end is "
+            f"removed too, so mpsd up releases it only when it notices that they have ended; and {never}"
+        )
+
+    def _document(self, text: str) -> _Document:
+        try:
+            return tomllib.loads(text)
+        except (ValueError, RecursionError) as error:  # ValueError: also numbers of thousands of digits
+            raise self._refused("the file", "", f"is not TOML: {error}", self.repair) from None
+
+    def _runtimes(self, document: _Document) -> _Document:
+        keys = self._keys(document)
+        table: Any = document
+        for at, key in enumerate(keys, 1):
+            table = table.get(key, {})
+            if not isinstance(table, dict):
+                where, remedy = ".".join(keys[:at]), f"write {self.a_table}, or leave it out"
+                raise self._refused(where, shown(table), f"is not {self.a_table}", remedy)
+        return dict(table)
+
+    def _paths(self, entry: Any) -> list[Any]:
+        for key in self.inside:
+            entry = _table(entry).get(key)
+        return entry if isinstance(entry, list) else [entry]
+
+    def _check(self, document: _Document, entry: object) -> None:
+        paths = self._paths(entry)
+        if paths != [self.launcher]:
+            (path,) = paths if len(paths) == 1 else [paths]
+            remedy = f"take it out of the file, or name it: --to {path}" if isinstance(path, str) else "take it out"
+            where = ".".join((*self._keys(document), RUNTIME, *self.inside))
+            raise self._refused(where, shown(path), f"is not the launcher {self.launcher}", remedy)
+
+    def _refused(self, where: str, value: str, message: str, remedy: str) -> InvalidInput:
+        return InvalidInput(self.subject, [Problem("engine-config", where, value, message, remedy)])
+
+
+# -- docker: JSON, written anew in its order and indentation ----------------------------------------------------------
+
+
+class _Docker(Configuration):
+    engine = Engine.DOCKER
+    file = "/etc/docker/daemon.json"
+    reload = "systemctl reload docker"  # it reads its runtimes at SIGHUP
+    cost = "docker reads its runtimes again when it is reloaded; running containers are not affected"
+    inside = ("path",)
+    place = ("runtimes",)
+    a_table = "an object"
+    repair = "repair it first (`dockerd --validate` reports errors)"
+
+    def _added(self, text: str, document: _Document, runtimes: _Document) -> str:
+        return self._written(document | {"runtimes": runtimes | {RUNTIME: {"path": self.launcher}}}, text)
+
+    def _removed(self, text: str, document: _Document, others: _Document, backups: Sequence[str]) -> str | None:
+        kept = document | {"runtimes": others}
+        bare = kept if others else {key: value for key, value in document.items() if key != "runtimes"}
+        for backup in backups:
+            with suppress(InvalidInput):
+                if json.dumps(self._document(backup)) in map(json.dumps, (bare, kept)):
+                    return backup
+        return self._written(bare, text) if bare or backups else None
+
+    def _document(self, text: str) -> _Document:
+        """An empty file has the same contents as {}."""
+        try:
+            document = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number) if text.strip() else {}
+        except json.JSONDecodeError as error:
+            where = f"line {error.lineno}, column {error.colno}"
+            raise self._refused(where, "", f"is not JSON: {error.msg}", self.repair) from None
+        except (ValueError, RecursionError) as error:
+            message = "is nested too deep" if isinstance(error, RecursionError) else str(error)
+            raise self._refused("the file", "", message, self.repair) from None
+        if not isinstance(document, dict):
+            raise self._refused("the file", shown(document), "is not an object", "write { } around its contents")
+        return document
+
+    def _written(self, document: _Document, like: str) -> str:
+        """In the indentation of `like`, with its end; `like` empty: as docker's own documents are written."""
+        found = re.match(r"\s*\{[^\S\n]*\r?\n([ \t]+)\S", like)
+        indent = found[1] if found else None if "\n" not in like.strip() and like.strip() not in {"", "{}"} else "  "
+        try:
+            text = json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False)
+            if any("\ud800" <= char <= "\udfff" for char in text):  # half of a pair, which only an escape can write
+                text = json.dumps(document, indent=indent)
+        except ValueError:
+            raise self._refused("the file", "", "has a number beyond all bounds", self.repair) from None
+        return text + (like[len(like.rstrip()) :] if like.strip() else "\n")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> _Document:
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        twice = next(key for key in document if [name for name, _ in pairs].count(key) > 1)
+        raise ValueError(f"has the key {shown(twice)} twice in one object")
+    return document
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"has {name}, which is not a number in JSON")
+
+
+# -- podman: a drop-in file of mpsd's own, written and removed as a whole ----------------------------------------------
+
+
+class _Podman(Configuration):
+    engine = Engine.PODMAN
+    file = "/etc/containers/containers.conf.d/mpsd.conf"
+    place = ("engine", "runtimes")
+    cost = "podman reads its configuration whenever it is run: nothing needs a restart"
+    repair = "remove it: it is mpsd's own"
+
+    def _added(self, _text: str, document: _Document, _runtimes: _Document) -> str:
+        if document:
+            where = f"engine.runtimes.{RUNTIME}"
+            raise self._refused(where, "", "is missing in mpsd's own file", "remove the file")
+        head = "# Written by `mpsd install podman`; `mpsd uninstall podman` removes it."
+        return f"{head}\n[engine.runtimes]\n{RUNTIME} = [{json.dumps(self.launcher, ensure_ascii=False)}]\n"
+
+    def _removed(self, _text: str, document: _Document, others: _Document, _backups: Sequence[str]) -> None:
+        if others or document.keys() != {"engine"} or document["engine"].keys() != {"runtimes"}:
+            remedy = "move the other entries to a file of their own, or take the runtime out by hand"
+            where = f"engine.runtimes.{RUNTIME}"
+            raise self._refused(where, "", "is not the only entry in mpsd's own file", remedy)
+
+
+# -- containerd: TOML, to which lines are added at the end and taken out again; the result is read back ----------------
+
+_DEFAULT = "runc"
+_TYPE = "io.containerd.runc.v2"
+_PLUGINS = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+_HEAD = "# Written by `mpsd install containerd`; `mpsd uninstall containerd` takes it out again."
+
+
+class _Containerd(Configuration):
+    engine = Engine.CONTAINERD
+    file = "/etc/containerd/config.toml"
+    reload = "systemctl restart containerd"
+    cost = "containerd reads its configuration when it starts; running containers are not affected"
+    inside = ("options", "BinaryName")
+    new_file = "version = 2\n"  # what every containerd from 1.3 to 2 reads
+    repair = "repair it first (`containerd config dump` reports errors)"
+
+    def _keys(self, document: _Document) -> _Keys:
+        version = document.get("version", 1)
+        if type(version) is not int or version not in _PLUGINS:
+            remedy = "use version 1, 2 or 3, or add the runtime by hand"
+            raise self._refused("version", shown(version), "is not supported", remedy)
+        return ("plugins", _PLUGINS[version], "containerd", "runtimes")
+
+    def _added(self, text: str, document: _Document, runtimes: _Document) -> str:
+        """Cgroups are made as for runc. Where no runtime is named, runc is, whose default the table replaces."""
+        keys = self._keys(document)
+        options: _Document = {"BinaryName": self.launcher}
+        if _table(_table(runtimes.get(_DEFAULT)).get("options")).get("SystemdCgroup") is True:
+            options["SystemdCgroup"] = True
+        table = _header_of(keys)
+        lines = [f"    {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in options.items()]
+        entry = [f"[{table}.{RUNTIME}]", f'  runtime_type = "{_TYPE}"', "", f"  [{table}.{RUNTIME}.options]", *lines]
+        after = f"{_ended(text)}\n{_HEAD}\n{'' if runtimes else _own_default(keys)}" + "\n".join([*entry, ""])
+        all_runtimes = (runtimes or {_DEFAULT: {"runtime_type": _TYPE}}) | {
+            RUNTIME: {"runtime_type": _TYPE, "options": options}
+        }
+        try:
+            if _canonical(tomllib.loads(after)) == _canonical(_replaced(document, keys, all_runtimes)):
+                return after
+            message = "means something else with the runtime at its end"
+        except tomllib.TOMLDecodeError as error:
+            message = f"takes no further table at its end: {error}"
+        remedy = f"write the parts of {'.'.join(keys)} as [tables], not as values in one line"
+        raise self._refused(".".join(keys), "", message, remedy)
+
+    def _removed(self, text: str, document: _Document, others: _Document, backups: Sequence[str]) -> str | None:
+        keys = self._keys(document)
+        left = text.replace(f"\n{_HEAD}\n", "", 1)
+        if others == {_DEFAULT: {"runtime_type": _TYPE}} and _own_default(keys) in left:
+            left, others = left.replace(_own_default(keys), "", 1), {}  # else whoever came since may need it
+        left = _cut(left, (*keys, RUNTIME))
+        wanted, is_gone = _replaced(document, keys, others), False
+        with suppress(tomllib.TOMLDecodeError):
+            is_gone = _canonical(_pruned(tomllib.loads(left), keys)) == _canonical(_pruned(wanted, keys))
+        if not is_gone:
+            where, remedy = ".".join((*keys, RUNTIME)), "take it out of the file by hand"
+            raise self._refused(where, "", "is not written as [tables] of its own", remedy)
+        if not backups and left == self.new_file:
+            return None
+        return next((backup for backup in backups if _ended(backup) == left), left)  # its last line had no end
+
+    def notes(self, text: str | None) -> list[str]:
+        document = {"version": 2} if text is None else self._document(text)
+        found = [self.cost]
+        if imports := document.get("imports"):
+            found.append(
+                f"imports is {shown(imports)}: a section of plugins in one of those files replaces the one in "
+                f"{self.subject}; `containerd config dump` shows whether the runtime {RUNTIME} is known"
+            )
+        if document.get("version", 1) == 1:
+            found.append(f"{self.subject} is of version 1, which containerd 2 no longer reads")
+        found.append(
+            f"`ctr run --runc-binary {self.launcher}` and nerdctl's `--runtime {self.launcher}` do not need "
+            "containerd's configuration"
+        )
+        return found
+
+
+def _header_of(keys: _Keys) -> str:
+    return ".".join(key if key.isidentifier() else json.dumps(key) for key in keys)
+
+
+def _own_default(keys: _Keys) -> str:
+    why = "# containerd's own runtime, which it forgets where another one is named"
+    return f'{why}\n[{_header_of(keys)}.{_DEFAULT}]\n  runtime_type = "{_TYPE}"\n\n'
+
+
+def _cut(text: str, keys: _Keys) -> str:
+    """Without the tables below these keys; comments and empty lines before the next table are left, they are its."""
+    kept: list[str] = []
+    held: list[str] = []  # after the last line of a table that is cut: they may be the next one's
+    cutting = False
+    for line in re.split(r"(?<=\n)", text):
+        path = _header(line)
+        if path is not None:
+            if not cutting or path[: len(keys)] != keys:
+                kept += held
+            held = []
+            cutting = path[: len(keys)] == keys
+        if not cutting:
+            kept.append(line)
+        elif not line.strip() or line.lstrip().startswith("#"):
+            held.append(line)
+        else:
+            held = []
+    return "".join(line for line in [*kept, *held] if line.strip() != _HEAD)
+
+
+def _header(line: str) -> _Keys | None:
+    """The keys of a table that begins in this line; None where none does."""
+    if not re.match(r"\s*\[.+\]\s*(#.*)?$", line.rstrip("\r\n")):
+        return None
+    try:
+        found: Any = tomllib.loads(line)
+    except tomllib.TOMLDecodeError:
+        return None
+    path = []
+    while found and isinstance(found, dict | list):
+        if isinstance(found, list):
+            found = found[0]
+        else:
+            ((key, found),) = found.items()
+            path.append(key)
+    return tuple(path)
+
+
+def _pruned(document: _Document, keys: _Keys) -> _Document:
+    """Without the empty tables on the way of these keys."""
+    if not keys or keys[0] not in document:
+        return document
+    below = _pruned(_table(document[keys[0]]), keys[1:])
+    return {key: below if key == keys[0] else value for key, value in document.items() if key != keys[0] or below}
+
+
+def _replaced(document: _Document, keys: _Keys, value: _Document) -> _Document:
+    if not keys:
+        return value
+    return {**document, keys[0]: _replaced(_table(document.get(keys[0])), keys[1:], value)}
+
+
+def _table(value: object) -> _Document:
+    return value if isinstance(value, dict) else {}
+
+
+def _canonical(document: _Document) -> str:
+    """The same for the same contents in another order; 1 is not true, and nan is nan."""
+    return json.dumps(document, sort_keys=True, default=repr)
+
+
+def _ended(text: str) -> str:
+    return text if not text or text.endswith("\n") else text + "\n"
+
+
+CONFIGURATIONS: Mapping[Engine, type[Configuration]] = {one.engine: one for one in (_Docker, _Containerd, _Podman)}
