@@ -1,12 +1,14 @@
 """Views for tests of the page, and a source that shows what a test says."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from mpsd.model.domain import State
 from mpsd.model.grants import Gpu, Grant, evenly
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import Client, DomainRecord, DomainView, HeldGrant, NodeView
-from mpsd.status.page.rules.node import node_page
+from mpsd.status.page.rules.pages import node_page
 from mpsd.status.page.rules.view import PageView
 from mpsd.status.rules.node_status import node_status
 from tests.model.worlds import GPUS as SOME
@@ -57,13 +59,15 @@ class Played:
     def show(self, page: PageView) -> None:
         self._next = page
 
-    async def begin(self) -> None:
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
         self.is_open = True
+        try:
+            yield
+        finally:
+            self.is_open = False
 
     async def look(self) -> PageView | None:
         self.looks += 1
         shown, self._next = self._next, None
         return shown
-
-    async def end(self) -> None:
-        self.is_open = False

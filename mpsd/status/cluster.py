@@ -8,19 +8,19 @@ Rights of whoever looks: get, list, and to go on looking watch, of mpsnodes.mpsd
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from mpsd.model.cluster_status import ClusterStatus
-from mpsd.model.mpsnode_reading import cluster_status
+from mpsd.model.mpsnode import cluster_status
 from mpsd.model.names import LIMITS, NAMESPACE
 from mpsd.model.policy import Policy
-from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.model.problem import InvalidInput, Problem, shortened, shown
 from mpsd.platform.kube import MPS_NODES, Expired, Forbidden, Kube, KubeError, NotFound, Object, Resource, Unavailable
-from mpsd.platform.kube_mirror import Mirror, Selection
-from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, load_limits
-from mpsd.platform.rules.limits_reading import read_gpu_facts, read_policy
+from mpsd.platform.kube_mirror import Mirror, Selection, following
+from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, load_limits, read_gpu_facts, read_policy
 from mpsd.platform.yaml_files import parse_yaml
 
 _PAUSE_S, _FIRST_PAUSE_S = 1.0, 0.05  # between two looks at what was heard
@@ -39,7 +39,7 @@ async def mpsnodes(kube: Kube, names: Sequence[str]) -> Sequence[Object]:
     found = await asyncio.gather(*(_one(kube, name) for name in dict.fromkeys(names)))
     missing = [name for name, thing in zip(dict.fromkeys(names), found, strict=True) if thing is None]
     if missing:
-        raise _unknown(missing, await _known(kube))
+        raise await _unknown(missing, kube)
     return [thing for thing in found if thing is not None]
 
 
@@ -61,19 +61,13 @@ async def _all(kube: Kube) -> Sequence[Object]:
         raise NotInstalled(_NO_SUCH_KIND) from None
 
 
-async def _known(kube: Kube) -> list[str] | None:
-    """The names there are; None where one may not ask for them."""
-    try:
-        return [str(thing["metadata"]["name"]) for thing in await _all(kube)]
-    except Forbidden:
-        return None
-
-
-def _unknown(missing: Sequence[str], known: Sequence[str] | None) -> InvalidInput:
-    return InvalidInput(
-        "the cluster",
-        [Problem("node-unknown", f"node {shown(name)}", "", "has no MPSNode", _there(name, known)) for name in missing],
-    )
+async def _unknown(missing: Sequence[str], kube: Kube) -> InvalidInput:
+    known: list[str] | None = None  # None where one may not ask for them
+    with suppress(Forbidden):
+        known = [str(thing["metadata"]["name"]) for thing in await _all(kube)]
+    remedies = {name: _there(name, known) for name in missing}
+    problems = [Problem("node-unknown", f"node {shown(one)}", "", "has no MPSNode", it) for one, it in remedies.items()]
+    return InvalidInput("the cluster", problems)
 
 
 def _there(name: str, known: Sequence[str] | None) -> str:
@@ -82,9 +76,7 @@ def _there(name: str, known: Sequence[str] | None) -> str:
     if not known:
         return "no node of this cluster has one: see whether the pods of the DaemonSet mpsd-agent run"
     near = get_close_matches(name, known, _MOST_NAMED, 0.4)
-    named = list(dict.fromkeys([*near, *sorted(known)]))[:_MOST_NAMED]
-    more = f" and {len(known) - len(named)} more" if len(known) > len(named) else ""
-    return f"name one of {', '.join(named)}{more}"
+    return f"name one of {shortened(list(dict.fromkeys([*near, *sorted(known)])), _MOST_NAMED)}"
 
 
 # -- watching --------------------------------------------------------------------------------------------------------
@@ -93,9 +85,7 @@ def _there(name: str, known: Sequence[str] | None) -> str:
 @dataclass(frozen=True, slots=True)
 class Picture:
     """The nodes as last heard of. away: why nothing is heard since `away_since`, None while the API server answers.
-
-    gone: nodes that were asked for and are no more.
-    """
+    gone: nodes that were asked for and are no more."""
 
     status: ClusterStatus
     away: str | None
@@ -110,11 +100,14 @@ async def pictures(kube: Kube, names: Sequence[str], beat_s: float = math.inf) -
     """
     changed = asyncio.Event()
     selected = {"fieldSelector": f"metadata.name={names[0]}"} if len(names) == 1 else {}
-    mirror = Mirror(kube, Selection(MPS_NODES, query=selected), _wanted(names), changed.set)
-    keeping = asyncio.create_task(mirror.run())
+
+    def wanted(thing: Object) -> Object | None:
+        return thing if not names or thing["metadata"]["name"] in names else None
+
+    mirror = Mirror(kube, Selection(MPS_NODES, query=selected), wanted, changed.set)
     given: Picture | None = None
     given_at = 0.0
-    try:
+    async with following(mirror):
         while True:
             picture = await _picture(kube, mirror, names, begun=given is not None)
             now = time.monotonic()
@@ -124,13 +117,6 @@ async def pictures(kube: Kube, names: Sequence[str], beat_s: float = math.inf) -
                 given, given_at = picture, now
                 yield picture
             await asyncio.sleep(_PAUSE_S if given else _FIRST_PAUSE_S)
-    finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
-
-
-def _wanted(names: Sequence[str]) -> Callable[[Object], Object | None]:
-    return lambda thing: thing if not names or thing["metadata"]["name"] in names else None
 
 
 async def _picture(kube: Kube, mirror: Mirror[Object], names: Sequence[str], *, begun: bool) -> Picture | None:
@@ -145,23 +131,20 @@ async def _picture(kube: Kube, mirror: Mirror[Object], names: Sequence[str], *, 
     objects = mirror.objects()
     gone = tuple(sorted(set(names) - {thing["metadata"]["name"] for thing in objects}))
     if gone and not begun:
-        raise _unknown(gone, await _known(kube))
+        raise await _unknown(gone, kube)
     status = cluster_status(objects, time.time())
     return Picture(status, str(trouble) if trouble else None, mirror.out_of_sync_since if trouble else None, gone)
 
 
 # -- the policy ------------------------------------------------------------------------------------------------------
 
-_CONFIG_MAPS = Resource("v1", "configmaps")
 OF_CLUSTER, SHIPPED = f"ConfigMap {NAMESPACE}/{LIMITS}", "shipped with this mpsd"
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyInForce:
-    """The cluster's own policy, else the one that was shipped. clients: that a GPU serves at least.
-
-    source: OF_CLUSTER or SHIPPED. why: it is not the cluster's; empty where it is.
-    """
+    """The cluster's own policy, else the one that was shipped. clients: that a GPU serves at least. source: OF_CLUSTER
+    or SHIPPED. why: it is not the cluster's; empty where it is."""
 
     policy: Policy
     clients: int
@@ -172,7 +155,7 @@ class PolicyInForce:
 async def policy_in_force(kube: Kube) -> PolicyInForce:
     """It takes the right to get the ConfigMap, and does without."""
     try:
-        thing = await kube.get(_CONFIG_MAPS, LIMITS, NAMESPACE)
+        thing = await kube.get(Resource("v1", "configmaps"), LIMITS, NAMESPACE)
         policy = read_policy(_value(thing, POLICY_FILE), f"{OF_CLUSTER}, {POLICY_FILE}")
         facts = read_gpu_facts(_value(thing, GPU_FACTS_FILE), f"{OF_CLUSTER}, {GPU_FACTS_FILE}")
         return PolicyInForce(policy, facts.fewest_clients, OF_CLUSTER, "")
@@ -181,9 +164,8 @@ async def policy_in_force(kube: Kube) -> PolicyInForce:
         return PolicyInForce(limits.policy, limits.facts.fewest_clients, SHIPPED, str(error))
 
 
-def _value(thing: object, file: str) -> object:
+def _value(thing: Object, file: str) -> object:
     """What the file in a ConfigMap holds; None for nothing."""
-    data = thing.get("data") if isinstance(thing, dict) else None
-    text = data.get(file) if isinstance(data, dict) else None
-    documents = parse_yaml(str(text or "").encode(), f"{OF_CLUSTER}, {file}")
+    text = (thing.get("data") or {}).get(file) or ""
+    documents = parse_yaml(text.encode(), f"{OF_CLUSTER}, {file}")
     return documents[0].value if documents else None

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 from rich.console import RenderableType
-from rich.text import Text
 
 from mpsd.model.cluster_status import ClusterStatus, pod_rows, troubles
 from mpsd.model.domain import State
@@ -22,14 +21,14 @@ from mpsd.model.times import lasting
 from mpsd.platform.console import ExitCode, StatusFormat, complaints, extra_needed, one_line
 from mpsd.platform.imports import lasting as lasting_imports
 from mpsd.platform.imports import unswept
+from mpsd.platform.terminal import WIDEST, Frame, Screen, console, print_frame
 from mpsd.status.glance import Glance
-from mpsd.status.rules.top import NoLook, Top, cluster_top
 from mpsd.status.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, domain_line, node_table, suspects_line, table
-from mpsd.status.terminal import WIDEST, Frame, Screen, console, print_frame
 
 if TYPE_CHECKING:
-    from mpsd.platform.kube import Kube, KubeError
+    from mpsd.platform.kube import Kube
     from mpsd.status.cluster import Picture
+    from mpsd.status.rules.top import Top
 
 Answer = TypeVar("Answer")
 
@@ -51,66 +50,57 @@ class ClusterAccess:
     context: str | None
     rights: str = _RIGHTS
 
-    def glance(self, nodes: Sequence[str]) -> Glance:
-        """A look that is under way."""
-        return Glance(nodes, self.kubeconfig, self.context)
-
-    def looked(self, nodes: Sequence[str]) -> ClusterStatus:
-        """What the client of our own sees; ends the program as `ask` does."""
-        with extra_needed(self.program, "kubectl"):
-            from mpsd.status.cluster import look
-
-        return self.ask(lambda kube: look(kube, nodes))
-
     def ask(self, question: "Callable[[Kube], Awaitable[Answer]]") -> Answer:
         """The answer; ends the program with NO and what to do where there is none."""
         with extra_needed(self.program, "kubectl"):
-            from mpsd.platform.kube import KubeError
+            from mpsd.platform.kube import Forbidden, KubeError, Unavailable
 
             try:
                 return self.answer(question)
             except KubeError as error:
-                remedy = self._remedy(error)
-                complaints().print(f"{self.program}: {one_line(str(error))}{'; ' if remedy else ''}{remedy}")
+                from mpsd.status.cluster import NotInstalled
+
+                known: dict[type, str] = {NotInstalled: _NOT_INSTALLED, Unavailable: _AWAY, Forbidden: self.rights}
+                remedy = next((f"; {words}" for kind, words in known.items() if isinstance(error, kind)), "")
+                complaints().print(f"{self.program}: {one_line(str(error))}{remedy}")
                 sys.exit(ExitCode.NO)
 
-    def answer(self, question: "Callable[[Kube], Awaitable[Answer]]") -> Answer:
-        """KubeError where there is none."""
+    def answer(self, question: "Callable[[Kube], Awaitable[Answer]]", deadline_s: float | None = None) -> Answer:
+        """KubeError where there is none; TimeoutError after `deadline_s`."""
         with lasting_imports():
             import asyncio
 
             from mpsd.platform import logs
-            from mpsd.platform.kube import open_kube_of_user
+            from mpsd.platform.kube_access import open_kube_of_user
         logs.be_silent()
 
         async def main() -> Answer:
             kube = open_kube_of_user(self.kubeconfig, self.context)
             try:
-                return await question(kube)
+                async with asyncio.timeout(deadline_s):
+                    return await question(kube)
             finally:
                 kube.close()
 
         return asyncio.run(main())
 
-    def _remedy(self, error: "KubeError") -> str:
-        from mpsd.platform.kube import Forbidden, Unavailable
-        from mpsd.status.cluster import NotInstalled
 
-        known: dict[type[KubeError], str] = {NotInstalled: _NOT_INSTALLED, Unavailable: _AWAY, Forbidden: self.rights}
-        return next((words for kind, words in known.items() if isinstance(error, kind)), "")
+def _looked(cluster: ClusterAccess, nodes: Sequence[str]) -> ClusterStatus:
+    with extra_needed(cluster.program, "kubectl"):
+        from mpsd.status.cluster import look
+
+    return cluster.ask(lambda kube: look(kube, nodes))
 
 
 def show_cluster(
-    cluster: ClusterAccess, nodes: Sequence[str], output: StatusFormat, *, watch: bool, glance: Glance | None = None
+    cluster: ClusterAccess, nodes: Sequence[str], output: StatusFormat, *, watch: bool, glance: Glance | None
 ) -> NoReturn:
-    """Shows these nodes, all where none is named, and ends the program with what that answers.
-
-    glance: where the look is under way already.
-    """
+    """Shows these nodes, all where none is named, and ends the program with what that answers. glance: the look that is
+    under way; None to watch, and where kubectl is not to be asked."""
     if watch:
         _watch(cluster, nodes, output)
     with unswept():
-        status = (glance or cluster.glance(nodes)).status() or cluster.looked(nodes)
+        status = (glance.status() if glance else None) or _looked(cluster, nodes)
         if not status.nodes:
             why = "no node has reported anything yet; see whether the pods of the DaemonSet mpsd-agent run:"
             complaints().print(f"{cluster.program}: {why} kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent")
@@ -125,8 +115,7 @@ def _watch(cluster: ClusterAccess, nodes: Sequence[str], output: StatusFormat) -
     screen = Screen(output)
 
     async def follow(kube: "Kube") -> None:
-        beat_s = _BEAT_S if screen.redraws else float("inf")
-        async with aclosing(pictures(kube, nodes, beat_s)) as seen:
+        async with aclosing(pictures(kube, nodes, _BEAT_S if screen.redraws else float("inf"))) as seen:
             async for picture in seen:
                 screen.show(_picture_frame(picture, output))
 
@@ -137,19 +126,21 @@ def _watch(cluster: ClusterAccess, nodes: Sequence[str], output: StatusFormat) -
 
 def cluster_tops(
     cluster: ClusterAccess, nodes: Sequence[str], namespace: str | None, begun: Glance
-) -> Callable[[], Top]:
+) -> "Callable[[], Top]":
     """Looks at the cluster each time it is called. begun: the first look, which is under way.
 
     The first look may end the program with what is wrong; a later one raises NoLook.
     """
-    first: list[Glance] = [begun]
+    from mpsd.status.rules.top import cluster_top
 
-    def look() -> Top:
-        status = (first or [cluster.glance(nodes)])[0].status()
-        if status is None:
-            status = cluster.looked(nodes) if first else _looked_again(cluster, nodes)
-        first.clear()
-        return cluster_top(status, namespace)
+    is_first = True
+
+    def look() -> "Top":
+        nonlocal is_first
+        glance = begun if is_first else Glance(nodes, cluster.kubeconfig, cluster.context)
+        otherwise = _looked if is_first else _looked_again
+        is_first = False
+        return cluster_top(glance.status() or otherwise(cluster, nodes), namespace)
 
     return look
 
@@ -157,6 +148,7 @@ def cluster_tops(
 def _looked_again(cluster: ClusterAccess, nodes: Sequence[str]) -> ClusterStatus:
     from mpsd.platform.kube import KubeError
     from mpsd.status.cluster import look
+    from mpsd.status.rules.top import NoLook
 
     try:
         return cluster.answer(lambda kube: look(kube, nodes))
@@ -178,9 +170,9 @@ def _picture_frame(picture: "Picture", output: StatusFormat) -> Frame:
     lines = [f"{name} has no MPSNode any more" for name in picture.gone]
     if picture.away is not None:
         since = "" if picture.away_since is None else f" for {lasting(time.time() - picture.away_since)}"
-        lines.append(f"nothing is heard from the API server{since} ({picture.away}); shown is what was heard last")
+        lines.append(f"the API server has not answered{since} ({picture.away}); its last answer is shown")
     record = shown.record | {"away": picture.away} if isinstance(shown.record, dict) else None
-    return Frame(record, [*shown.parts, *map(_line, lines)])
+    return Frame(record, [*shown.parts, *map(one_line, lines)])
 
 
 def cluster_parts(status: ClusterStatus, *, wide: bool) -> Iterator[RenderableType]:
@@ -195,10 +187,6 @@ def cluster_parts(status: ClusterStatus, *, wide: bool) -> Iterator[RenderableTy
         yield table(CLUSTER_POD_COLUMNS, (row for node in nodes for row in pod_rows(node)), wide=wide)
     for node in nodes:
         unready = [domain for domain in node.domains if domain.state != State.READY]
-        yield from (_line(domain_line(domain, status.now)) for domain in unready)
-        yield from (_line(suspects_line(domain)) for domain in node.domains if domain.suspects)
-        yield from (_line(sentence) for sentence in troubles(node, status.now))
-
-
-def _line(sentence: str) -> Text:
-    return Text(one_line(sentence))
+        yield from (domain_line(domain, status.now) for domain in unready)
+        yield from (suspects_line(domain) for domain in node.domains if domain.suspects)
+        yield from map(one_line, troubles(node, status.now))

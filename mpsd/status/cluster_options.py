@@ -7,13 +7,14 @@ import io
 import os
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from mpsd.platform.console import StatusFormat
+from mpsd.platform.options import completed
 
 if TYPE_CHECKING:
     from mpsd.model.cluster_status import ClusterStatus
@@ -23,13 +24,9 @@ Answer = TypeVar("Answer")
 _DEADLINE_S = 2.0
 
 Kubeconfig = Annotated[
-    str | None,
-    typer.Option("--kubeconfig", metavar="FILE", help="As kubectl finds it, where not given.", show_default=False),
+    str | None, typer.Option("--kubeconfig", metavar="FILE", help="As kubectl finds it, where not given.")
 ]
-Context = Annotated[
-    str | None,
-    typer.Option("--context", metavar="NAME", help="Which cluster of the kubeconfig.", show_default=False),
-]
+Context = Annotated[str | None, typer.Option("--context", metavar="NAME", help="Which cluster of the kubeconfig.")]
 StatusOutput = Annotated[
     StatusFormat,
     typer.Option("-o", "--output", metavar="FORMAT", help="text or wide for people, json or yaml for machines."),
@@ -39,35 +36,20 @@ Watch = Annotated[
 ]
 
 
-def _completed(kind: str) -> Callable[..., list[str]]:
-    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        return [name for name in _known(kind, ctx.params) if name.startswith(incomplete)]
-
-    return complete
-
-
-def _known(kind: str, given: dict[str, Any]) -> Iterator[str]:
-    """Nothing where the cluster cannot be asked: completion has no way to complain."""
-    try:
-        found = {"nodes": _nodes, "gpus": _gpus, "pods": _pods}[kind](given)
-    except Exception:  # whatever it is, a person who presses Tab is not to see a traceback
-        return
-    yield from found
-
-
+@completed
 def _nodes(given: Mapping[str, Any]) -> list[str]:
-    """given: the command line so far, of which --kubeconfig and --context count, and what stands there already."""
     there = given.get("nodes") or ()
     return [node.name for node in _look(given, ()).nodes if node.name not in there]
 
 
+@completed
 def _gpus(given: Mapping[str, Any]) -> list[str]:
-    """Those of the node that was named before."""
     there = given.get("gpus") or ()
     status = _look(given, [given["node"]])
     return [label for node in status.nodes for label in (*node.labels.values(), "all") if label not in there]
 
 
+@completed
 def _pods(given: Mapping[str, Any]) -> list[str]:
     """Those of the namespace that ask for a GPU, as the policy that was shipped names such resources."""
     if given.get("pod"):
@@ -91,47 +73,19 @@ def _look(given: Mapping[str, Any], names: Sequence[str]) -> "ClusterStatus":
 
 def _ask(given: Mapping[str, Any], question: "Callable[[Kube], Awaitable[Answer]]") -> Answer:
     """TimeoutError after a moment: somebody has pressed Tab, and waits."""
-    import asyncio
+    from mpsd.status.cluster_answers import ClusterAccess
 
-    from mpsd.platform import logs
-    from mpsd.platform.kube import open_kube_of_user
-
-    logs.be_silent()
-
-    async def main() -> Answer:
-        kube = open_kube_of_user(given.get("kubeconfig"), given.get("context"))
-        try:
-            async with asyncio.timeout(_DEADLINE_S):
-                return await question(kube)
-        finally:
-            kube.close()
-
-    return asyncio.run(main())
+    return ClusterAccess("", given.get("kubeconfig"), given.get("context")).answer(question, _DEADLINE_S)
 
 
 NodeNames = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[NODE]...", help="Only these nodes.", show_default=False, autocompletion=_completed("nodes")
-    ),
+    list[str] | None, typer.Argument(metavar="[NODE]...", help="Only these nodes.", autocompletion=_nodes)
 ]
-NodeName = Annotated[
-    str, typer.Argument(metavar="NODE", help="The node.", show_default=False, autocompletion=_completed("nodes"))
-]
-PodName = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="POD", help="The pod, or what made it.", show_default=False, autocompletion=_completed("pods")
-    ),
-]
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node.", autocompletion=_nodes)]
+PodName = Annotated[str | None, typer.Argument(metavar="POD", help="The pod, or what made it.", autocompletion=_pods)]
 GpuNames = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[GPU]...",
-        help="Such as gpu0, or a UUID; all where none is named.",
-        show_default=False,
-        autocompletion=_completed("gpus"),
-    ),
+    typer.Argument(metavar="[GPU]...", help="Such as gpu0, or a UUID; all where none is named.", autocompletion=_gpus),
 ]
 GpuOptions = Annotated[
     list[str] | None,
@@ -139,16 +93,13 @@ GpuOptions = Annotated[
         "--gpu",
         metavar="GPU",
         help="Such as gpu0, or a UUID; again for each; all where none is named.",
-        show_default=False,
-        autocompletion=_completed("gpus"),
+        autocompletion=_gpus,
     ),
 ]
 
 
 # What kubectl asks its plugins at Tab: a line a word, then what cobra calls a directive.
 # https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/ and kubectl's own pkg/cmd/plugin.
-
-_NO_FILES = 4  # cobra's ShellCompDirectiveNoFileComp
 
 
 def offer(app: typer.Typer, program: str) -> None:
@@ -169,4 +120,4 @@ def offer(app: typer.Typer, program: str) -> None:
         for name in asked:
             del os.environ[name]
     lines = [line for line in offered.getvalue().splitlines() if line]  # an empty one would be offered too
-    print(*lines, f":{_NO_FILES}", sep="\n")
+    print(*lines, ":4", sep="\n")  # cobra's ShellCompDirectiveNoFileComp

@@ -1,12 +1,23 @@
-"""`kubectl mps`, `kubectl mps status` and `mpsd status --cluster`: the GPUs of a cluster."""
+"""`kubectl mps`, `kubectl mps status`, `mpsd status --cluster` and `kubectl mps top`: the GPUs of a cluster."""
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
-from mpsd.platform.console import StatusFormat
+import typer
+
+from mpsd.platform.console import Format, StatusFormat
 from mpsd.platform.imports import lasting
+from mpsd.platform.options import OutputFormat
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames, StatusOutput, Watch
 from mpsd.status.glance import Glance
+from mpsd.status.rules.top import Sort
+
+# The options of `mpsd top` too.
+SortBy = Annotated[Sort, typer.Option("--sort", help="What the rows are sorted by; who is over its limit comes first.")]
+Once = Annotated[bool, typer.Option("--once", help="One look, without control codes, for a pipe or a file.")]
+Iterations = Annotated[
+    int | None, typer.Option("--iterations", metavar="NUMBER", help="Exit after this many snapshots.", min=1)
+]
 
 
 def status(
@@ -43,3 +54,39 @@ def show(
         from mpsd.status.cluster_answers import ClusterAccess, show_cluster
 
     show_cluster(ClusterAccess(program, kubeconfig, context), nodes, output, watch=watch, glance=glance)
+
+
+def top(
+    nodes: NodeNames = None,
+    namespace: Annotated[
+        str | None, typer.Option("-n", "--namespace", metavar="NAME", help="Only its pods; all without.")
+    ] = None,
+    sort: SortBy = Sort.MEMORY,
+    interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", help="Between two looks.", min=1.0)] = 2.0,
+    iterations: Iterations = None,
+    once: Once = False,
+    output: OutputFormat = Format.TEXT,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show the GPUs of a cluster and the pods that use them, live, as each node's MPSNode reports them.
+
+    Nodes report what is granted at once and what is used at most twice a minute; they do not report how busy the SMs
+    are: on a node, `mpsd top` shows it. A pod that uses more than was granted comes first. Keys: m memory, n name,
+    arrows and PageUp and PageDown to scroll, q quits. If the API server does not answer, top waits for it.
+
+    In a pipe each look stands below the one before; with -o json it is one object a line. Exits with 0, 1 where the
+    cluster cannot be asked, 2 where there is no such node, 130 at Ctrl-C.
+
+        kubectl mps top
+        kubectl mps top gpu-a1 gpu-a2 -n training
+        kubectl mps top --once --sort name
+        kubectl mps top --once -o json | jq '.users[] | select(.over)'
+    """
+    glance = Glance(nodes or (), kubeconfig, context)
+    with lasting():  # while kubectl asks
+        from mpsd.status.cluster_answers import ClusterAccess, cluster_tops
+        from mpsd.status.top_show import TopOptions, show_top
+
+    asked = TopOptions("kubectl mps top", sort, interval, 1 if once else iterations, output is Format.JSON, once)
+    show_top(asked, cluster_tops(ClusterAccess(asked.program, kubeconfig, context), nodes or (), namespace, glance))

@@ -4,36 +4,32 @@ Completion asks with a short deadline, and has no way to complain.
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-import typer
-
-from mpsd.containers.rules.grant_change import CurrentGrant, known_as, meant, words
 from mpsd.containers.users import engine_names
 from mpsd.model.node_status import GrantStatus, NodeStatus
 from mpsd.model.problem import printable, shown
 from mpsd.platform import local_api
 from mpsd.platform.console import ExitCode, complaints
+from mpsd.platform.options import completed
 from mpsd.platform.settings import Settings, settings
 from mpsd.status.rules.use import GrantUse
 
-One = TypeVar("One", bound=CurrentGrant)
+CurrentGrant = GrantStatus | GrantUse
 Shown = TypeVar("Shown", GrantStatus, GrantUse)
+_SHORT = 12  # characters of a container's id, as engines show it
 _TAB_S = 1.0
 _LONGEST = 200
 
 
-def completed(ctx: typer.Context, incomplete: str) -> list[str]:
+@completed
+def holders(given: Mapping[str, Any]) -> Iterable[str]:
     """The containers and programs that hold a grant."""
-    try:
-        chosen = settings(run_directory=ctx.params.get("run_dir"))
-        _code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/node", timeout_s=_TAB_S)
-        grants = named(local_api.read(body, NodeStatus).grants, chosen)
-        return [word for word in words(grants) if word.startswith(incomplete)]
-    except Exception:  # whatever it is, a person who presses Tab is not to see a traceback
-        return []
+    chosen = settings(run_directory=given.get("run_dir"))
+    _code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/node", timeout_s=_TAB_S)
+    return words(named(local_api.read(body, NodeStatus).grants, chosen))
 
 
 def named(grants: Sequence[Shown], chosen: Settings) -> tuple[Shown, ...]:
@@ -47,24 +43,64 @@ def named(grants: Sequence[Shown], chosen: Settings) -> tuple[Shown, ...]:
     )
 
 
-def the_one(program: str, grants: Sequence[One], word: str) -> One:
+def the_one(program: str, grants: Sequence[Shown], word: str) -> Shown:
     """The grant that is meant; else it ends the program: 1 where there is none, 2 where there are several."""
     found = meant(grants, word)
+    names = ", ".join(printable(known_as(one), _LONGEST) for one in found or grants)
     if not found:
-        there = ", ".join(_listed(grants)) or "none at all"
-        give_up(
-            f"{program}: no container or program that holds a grant is {shown(word)}; there are: {there}", ExitCode.NO
-        )
+        why = f"no container or program that holds a grant is {shown(word)}; there are: {names or 'none at all'}"
+        give_up(f"{program}: {why}", ExitCode.NO)
     if len(found) > 1:
-        several = ", ".join(_listed(found))
-        give_up(f"{program}: {shown(word)} may be {several}; write more of the id", ExitCode.MISUSE)
+        give_up(f"{program}: {shown(word)} may be {names}; write more of the id", ExitCode.MISUSE)
     return found[0]
-
-
-def _listed(grants: Iterable[CurrentGrant]) -> list[str]:
-    return [printable(known_as(one), _LONGEST) for one in grants]
 
 
 def give_up(message: str, code: int) -> NoReturn:
     complaints().print(message)
     sys.exit(code)
+
+
+# -- the grant that a word means: a container's id or its beginning, its name, a pod, or a grant's id ------------------
+
+
+def meant(grants: Iterable[Shown], word: str) -> tuple[Shown, ...]:
+    """Those that the word may mean; none where there is no such grant.
+
+    A word in full comes before the beginning of one, and an id, also as engines show it, before a name, which whoever
+    creates a container chooses. Several that match equally are all returned.
+    """
+    among = tuple(grants)
+
+    def whose(names: Callable[[CurrentGrant], Iterable[str]]) -> tuple[Shown, ...]:
+        return tuple(one for one in among if word in names(one))
+
+    by_start = tuple(one for one in among if word and any(each.startswith(word) for each in _ids(one)))
+    return whose(lambda one: [*_ids(one), short_id(one)]) or whose(_names) or by_start
+
+
+def _ids(one: CurrentGrant) -> Sequence[str]:
+    return [one.id] if one.container is None else [one.container, one.id]
+
+
+def _names(one: CurrentGrant) -> Sequence[str]:
+    if one.pod:
+        return [one.pod, f"{one.namespace}/{one.pod}"]
+    return [one.container_name] if one.container_name else []
+
+
+def words(grants: Iterable[CurrentGrant]) -> tuple[str, ...]:
+    """What each of them may be called, for completion: ids as engines show them, and names."""
+    return tuple(dict.fromkeys(word for one in grants for word in (short_id(one), *_names(one))))
+
+
+def short_id(one: CurrentGrant) -> str:
+    """The container's id as engines show it; the grant's where no container holds it."""
+    return (one.container or one.id)[:_SHORT]
+
+
+def known_as(one: CurrentGrant) -> str:
+    """The grant's holder, as people know it: `3f2a… (train)`."""
+    if one.pod:
+        return f"{one.namespace}/{one.pod}"
+    name = (one.container_name or "") if one.container else one.command
+    return f"{short_id(one)} ({name})" if name else short_id(one)

@@ -5,7 +5,7 @@ It loads nothing that a cluster or the library of the command line takes: somebo
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
@@ -18,34 +18,33 @@ from mpsd.model.quantity import gib
 from mpsd.platform import local_api
 from mpsd.platform.console import ExitCode, StatusFormat, complaints
 from mpsd.platform.settings import Settings, settings
-from mpsd.status.tables import (
-    GPU_COLUMNS,
-    domain_line,
-    fault_lines,
-    grant_table,
-    known_gib,
-    suspects_line,
-    table,
-    violation_lines,
-)
-from mpsd.status.terminal import Frame, Screen, console, print_frame
+from mpsd.platform.terminal import Frame, Screen, console, print_frame
+from mpsd.status import tables
 
 if TYPE_CHECKING:  # only `top` needs it
     from mpsd.status.rules.top import Top
 
-_OK = 200
 _PAUSE_S = 1.0  # between two looks at this machine
 _LAST, _ALL = 5, 100  # violations that are shown
 _LASTING = ("since", "counts", "last", "unjudged")  # of the violations, what is not another at every look
 
 
 def show_machine(run_dir: str | None, output: StatusFormat, *, watch: bool) -> NoReturn:
-    """Shows it, and ends the program with what that answers."""
-    here = LocalMachine(run_dir, output)
+    """Shows it, and ends the program with what that answers; to watch, it shows it again at every change."""
+    socket = settings(run_directory=run_dir).socket_to_ask
+
+    def look() -> tuple[Frame, bool]:
+        """What there is to show, and whether every GPU is ready."""
+        _code, body = local_api.ask(socket, "GET", "/v1/node")
+        node = local_api.read(body, NodeStatus)
+        ready = {domain.name for domain in node.domains if domain.state is State.READY}
+        frame = Frame(msgspec.json.decode(body), tuple(_parts(node, wide=output is StatusFormat.WIDE)))
+        return frame, bool(node.gpus) and all(gpu.domain in ready for gpu in node.gpus)
+
     if watch:
-        here.watch()
+        watch_machine(lambda: look()[0], output, _PAUSE_S, _without_time)
     try:
-        frame, ready = here.look()
+        frame, ready = look()
     except (local_api.NotRunning, TimeoutError) as error:
         complaints().print(f"mpsd status: {error}")
         sys.exit(ExitCode.NO)
@@ -53,35 +52,26 @@ def show_machine(run_dir: str | None, output: StatusFormat, *, watch: bool) -> N
     sys.exit(ExitCode.YES if ready else ExitCode.NO)
 
 
-class LocalMachine:
-    """This machine."""
-
-    def __init__(self, run_dir: str | None, output: StatusFormat) -> None:
-        self._socket = settings(run_directory=run_dir).socket_to_ask
-        self._output = output
-
-    def look(self) -> tuple[Frame, bool]:
-        """What there is to show, and whether every GPU is ready. NotRunning; TimeoutError."""
-        _code, body = local_api.ask(self._socket, "GET", "/v1/node")
-        node = local_api.read(body, NodeStatus)
-        ready = {domain.name for domain in node.domains if domain.state is State.READY}
-        frame = Frame(msgspec.json.decode(body), tuple(_parts(node, wide=self._output is StatusFormat.WIDE)))
-        return frame, bool(node.gpus) and all(gpu.domain in ready for gpu in node.gpus)
-
-    def watch(self) -> NoReturn:
-        """Shows it again at every change; an agent that is being restarted is waited for."""
-        screen = Screen(self._output)
-        told: object = None
-        with screen.until_interrupted():
-            while True:
-                try:
-                    frame, _ready = self.look()
-                except (local_api.NotRunning, TimeoutError) as error:
-                    frame = Frame({"away": str(error)}, [str(error)])
-                told, before = _without_time(frame.record), told
-                if screen.redraws or told != before:
-                    screen.show(frame)
-                time.sleep(_PAUSE_S)
+def watch_machine(
+    look: Callable[[], Frame],
+    output: StatusFormat,
+    pause_s: float,
+    lasting_part: Callable[[object], object] | None = None,
+) -> NoReturn:
+    """Shows one look after the other; an agent that is being restarted is waited for. lasting_part: of a record,
+    without which a look is not another; None: each is shown."""
+    screen = Screen(output)
+    shown: object = None
+    with screen.until_interrupted():
+        while True:
+            try:
+                frame = look()
+            except (local_api.NotRunning, TimeoutError) as error:
+                frame = Frame({"away": str(error)}, [str(error)])
+            before, shown = shown, lasting_part(frame.record) if lasting_part else object()
+            if screen.redraws or shown != before:
+                screen.show(frame)
+            time.sleep(pause_s)
 
 
 def _without_time(record: object) -> object:
@@ -103,42 +93,38 @@ def machine_top(chosen: Settings) -> "Top":
         _code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/node")
         node = local_api.read(body, NodeStatus)
         code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/use")
-        use = local_api.read(body, UseStatus) if code == _OK else None  # an older agent does not know it
+        use = local_api.read(body, UseStatus) if code == 200 else None  # an older agent does not know it
     except (local_api.NotRunning, TimeoutError) as error:
         raise NoLook(str(error)) from None
     return node_top(node, UseStatus(use.now, named(use.grants, chosen), use.gpus, use.unknown) if use else None)
 
 
 def show(node: NodeStatus, to: Console) -> None:
-    """The node for people."""
     for part in _parts(node, wide=False):
         to.print(part)
 
 
 def _parts(node: NodeStatus, *, wide: bool) -> Iterator[RenderableType]:
-    yield table(GPU_COLUMNS, gpu_rows(node), wide=wide)
-    for domain, told in zip(domain_rows(node), node.domains, strict=True):
+    yield tables.table(tables.GPU_COLUMNS, gpu_rows(node), wide=wide)
+    for domain, status in zip(domain_rows(node), node.domains, strict=True):
         if domain.state != State.READY:
-            yield domain_line(domain, node.now)
+            yield tables.domain_line(domain, node.now)
         elif domain.doubt:
             yield f"{domain.name} serves, although its canary found: {domain.doubt}"
-        yield from fault_lines(domain.name, told.faults, node.now)
+        yield from tables.fault_lines(domain.name, status.faults, node.now)
         if domain.suspects:
-            yield suspects_line(domain)
+            yield tables.suspects_line(domain)
     if node.grants:
-        yield grant_table(grant_rows(node), wide=wide)
-    yield from _strangers(node)
-    for waiting in node.waiting:
-        yield f"pid {waiting.holder_pid} waits for {gib(waiting.memory_mib)} GiB: {waiting.command}"
-    for what in node.unknown:
-        yield f"unknown: {what}"
-    if node.violations:
-        yield from violation_lines(node.violations, most=_ALL if wide else _LAST)
-
-
-def _strangers(node: NodeStatus) -> Iterator[str]:
-    """Processes on the GPUs that the ledger do not know."""
+        rows = grant_rows(node)  # pods by their names where a kubelet gives them, else programs
+        columns = tables.POD_COLUMNS if any(row.pod for row in rows) else tables.GRANT_COLUMNS
+        yield tables.table(columns, rows, wide=wide)
     for client in node.clients or ():
         if client.grant is None:
             how = "on MPS without a grant" if client.on_mps else "beside MPS, without limits"
-            yield f"pid {client.pid} uses {known_gib(client.used_mib)} {how}: {client.command}"
+            yield f"pid {client.pid} uses {tables.known_gib(client.used_mib)} {how}: {client.command}"
+    for waiting in node.waiting:
+        yield f"pid {waiting.holder_pid} waits for {gib(waiting.memory_mib)} GiB: {waiting.command}"
+    yield from (f"unknown: {what}" for what in node.unknown)
+    yield from tables.event_lines(node.daemon_ends[-_LAST:], node.now)
+    if node.violations:
+        yield from tables.violation_lines(node.violations, most=_ALL if wide else _LAST)

@@ -2,14 +2,11 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.exposition import choose_encoder
 
 from mpsd.agent.sources import AgentSources
-from mpsd.kubelet.rules.plugin_calls import PluginCallCounts
+from mpsd.kubelet.rules.plugin_calls import PluginCalls
 from mpsd.mps.control_daemon import command_times
 from mpsd.platform.listener import Handler, json_answer
 from mpsd.platform.nvml import NvmlFailed
@@ -24,11 +21,15 @@ class Exposition:
     """The node's metrics and those of this process, which are prometheus_client's, as is the choice of a format."""
 
     def __init__(self) -> None:
+        from prometheus_client import CollectorRegistry, ProcessCollector  # 1 MiB that nobody needs who is not scraped
+
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
 
     def text(self, samples: Sequence[Sample], accept: str) -> tuple[bytes, str]:
         """The metrics in the format that the header Accept asks for, and its content type."""
+        from prometheus_client.exposition import choose_encoder
+
         encode, content_type = choose_encoder(accept)
         openmetrics = content_type.startswith(_OPENMETRICS)
         if openmetrics and "version=1." not in content_type:  # a later one, whose rules nobody here has read
@@ -37,46 +38,35 @@ class Exposition:
 
 
 class MetricsApi:
-    """The metrics, on the Unix socket and on the ports for readers. calls: None without a kubelet.
-
-    A scrape asks neither NVML nor a daemon: it reports the last view, and what `mpsd control` has written beside its
-    records.
+    """The metrics, on the Unix socket and on the ports for readers. calls: None without a kubelet. A scrape asks
+    neither NVML nor a daemon: it reports the last view, and what `mpsd control` has written to files.
     """
 
-    def __init__(self, sources: AgentSources, calls: PluginCallCounts | None) -> None:
-        self._sources = sources
-        self._calls = calls
+    def __init__(self, sources: AgentSources, calls: PluginCalls | None) -> None:
+        self._sources, self._calls = sources, calls
+        self._exposition: Exposition | None = None  # until somebody scrapes
 
     @property
     def routes(self) -> Mapping[str, Handler]:
         return {"GET /metrics": self._show}
 
     async def _show(self, request: web.Request) -> web.Response:
-        body, content_type = self._exposition.text(self._samples(), request.headers.get("Accept", ""))
-        return web.Response(body=body, headers={"Content-Type": content_type})
-
-    @cached_property
-    def _exposition(self) -> Exposition:
-        return Exposition()  # only where somebody scrapes
-
-    def _samples(self) -> list[Sample]:
         agent = self._sources.agent
         status = node_status(agent.view, self._sources.policy, agent.watchdog.status()) if agent.view else None
         domains = [domain.name for domain in status.domains] if status else ()
-        return [
+        found = [
             *samples(status, limits_wrong=self._sources.limits.wrong is not None),
             *command_samples(command_times(self._sources.settings, domains)),
-            *plugin_samples(self._calls.now if self._calls else None),
+            *plugin_samples(self._calls),
         ]
-
-
-_LATELY_US = 2_000_000  # the driver takes a sample every second at least
+        self._exposition = self._exposition or Exposition()
+        body, content_type = self._exposition.text(found, request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
 
 class UseApi:
-    """Who uses what of the GPUs now; whoever may look at the node may look at this.
-
-    NVML is asked for samples only here: that costs 1.4 ms a GPU with 40 clients (docs/mps-observed.md, section 7).
+    """Who uses what of the GPUs now; whoever may look at the node may look at this. NVML is asked for samples only
+    here: that costs 1.4 ms a GPU with 40 clients (docs/mps-observed.md, section 7).
     """
 
     def __init__(self, sources: AgentSources) -> None:
@@ -87,13 +77,13 @@ class UseApi:
         return {"GET /v1/use": self._use}
 
     async def _use(self, _request: web.Request) -> web.Response:
-        since_us = time.time_ns() // 1000 - _LATELY_US
+        since_us = time.time_ns() // 1000 - 2_000_000  # the driver takes a sample every second at least
         node = self._sources.node
-        busy, unsaid = {}, []
+        busy, unknown = {}, []
         for gpu in node.gpus:
             try:
                 percent = node.nvml.busy_percent(gpu.uuid)
                 busy[gpu.uuid] = Busy(percent, node.nvml.sm_percents(gpu.uuid, since_us))
             except NvmlFailed as error:
-                unsaid.append(f"how busy {gpu.label} is: {error}")
-        return json_answer(use_status(self._sources.agent.look(), self._sources.policy, busy, unsaid))
+                unknown.append(f"how busy {gpu.label} is: {error}")
+        return json_answer(use_status(self._sources.agent.look(), self._sources.policy, busy, unknown))

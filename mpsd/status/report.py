@@ -3,57 +3,38 @@
 The node never waits for the API server: what is to be reported is remembered as it is now, and written by tasks of
 their own. After an hour without an API server it gets the node as it is then, once.
 
-Rights of the agent's service account, none of which can be limited to its own node by RBAC:
-
-    get                   nodes
-    patch                 nodes/status
-    get, create, patch    mpsnodes.mpsd.io (list, watch too for spec.cordoned)
-    patch                 mpsnodes.mpsd.io/status
-    patch                 pods (list, watch too for the pods of the node)
-    create, patch         events
-    create                pods/eviction (for whoever evicts, not here)
+None of the rights that this takes (manifests/base/agent) can be limited to its own node by RBAC.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from mpsd.agent.rules.node_events import node_events
-from mpsd.model.events import Event, EventCount, count_in, event_object, event_patch, is_told_by, node_subject
+from mpsd.model import events
+from mpsd.model.events import Event, EventCount, Reason
 from mpsd.model.identity import PodName
-from mpsd.model.node_view import NodeView, is_as_before
+from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
-from mpsd.platform.kube import (
-    NODES,
-    PODS,
-    Conflict,
-    Kube,
-    KubeError,
-    NotFound,
-    Object,
-    PatchKind,
-    Resource,
-    Unavailable,
-)
+from mpsd.platform.event_loop import until_one_ends
+from mpsd.platform.kube import EVENTS, NODES, PODS, Conflict, Kube, KubeError, NotFound, Object, PatchKind, Unavailable
 from mpsd.platform.logs import Logger, logger
-from mpsd.status.report_node import MPSNodeDuty, NodeConditionDuty, ReadyCondition, ThisNode
-from mpsd.status.rules.events import EventAggregator, Writing, dropped_happening
-from mpsd.status.rules.pods import PodAnnotations, marks_patch
+from mpsd.status.report_node import MPSNodeDuty, NodeConditionDuty, ThisNode
+from mpsd.status.rules.events import EventAggregator, Writing
+from mpsd.status.rules.pods import PodAnnotations
 from mpsd.watchdog.rules.reported import NodeViolations
 
-EVENTS = Resource("v1", "events")
 _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
 
 
 class Duty(Protocol):
-    """A thing that the API server is kept informed of. changed: set when there may be something to write.
-
-    What is written is true at that moment; nothing waits in a queue for the API server to return.
+    """A thing that the API server is kept informed of. changed: set when there may be something to write. What is
+    written is true at that moment; nothing waits in a queue for the API server to return.
     """
 
     name: str
@@ -69,21 +50,19 @@ class Duty(Protocol):
 class Reachability:
     """Logs once that the API server is away, and once that it is back; other troubles when they begin and end."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+    def __init__(self) -> None:
         self._log = logger(role="agent", part="report")
         self._away: set[str] = set()  # the duties that do not reach it
         self._troubles: dict[str, str] = {}
-        self.away_since: float | None = None
+        self.away_since: float | None = None  # seconds since 1970; None while the API server answers
 
     def failed(self, duty: str, error: BaseException | None) -> None:
         if isinstance(error, Unavailable):
             self._away.add(duty)
             if self.away_since is None:
-                self.away_since = self._now()
-                self._log.warning(
-                    "API server away", reason=str(error), then="the node is reported as it is on its return"
-                )
+                self.away_since = time.time()
+                then = "the node is reported as it is on its return"
+                self._log.warning("API server away", reason=str(error), then=then)
         elif self._troubles.get(duty) != str(error):
             self._troubles[duty] = str(error)
             self._log.warning("not reported", what=duty, reason=str(error))
@@ -91,7 +70,7 @@ class Reachability:
     def succeeded(self, duty: str) -> None:
         self._away.discard(duty)
         if self.away_since is not None and not self._away:
-            self._log.info("API server back", after_s=round(self._now() - self.away_since))
+            self._log.info("API server back", after_s=round(time.time() - self.away_since))
             self.away_since = None
         if self._troubles.pop(duty, None):
             self._log.info("reported again", what=duty)
@@ -105,48 +84,39 @@ async def keep(duty: Duty, reachability: Reachability) -> None:
 
     retrying = AsyncRetrying(wait=_BACK_OFF, retry=retry_if_exception_type(KubeError), before_sleep=note)
     while True:
-        await _until_due(duty)
-        await retrying(duty.write)
-        reachability.succeeded(duty.name)
-
-
-async def _until_due(duty: Duty) -> None:
-    while True:
         duty.changed.clear()
-        due_s = duty.due_in_s()
-        if due_s is not None and due_s <= 0:
-            return
+        if (due_s := duty.due_in_s()) is not None and due_s <= 0:
+            await retrying(duty.write)
+            reachability.succeeded(duty.name)
+            continue
         with suppress(TimeoutError):
             async with asyncio.timeout(due_s):
                 await duty.changed.wait()
 
 
 class EventsDuty:
-    """Writes what happened as Kubernetes Events; `status.rules.events` decides which and when.
-
-    An event that the API server refuses is dropped, so that it holds up no other.
+    """Writes what happened as Kubernetes Events; `status.rules.events` decides which and when. An event that the API
+    server refuses is dropped, so that it holds up no other.
     """
 
     name = "events"
 
     def __init__(self, kube: Kube, node: str) -> None:
         self.changed = asyncio.Event()
-        self._kube = kube
-        self._node = node
-        self._events = EventAggregator()
-        self._dropped = 0
+        self._kube, self._node = kube, node
+        self._events, self._dropped = EventAggregator(), 0
         self._log = logger(role="agent", part="report")
 
-    def note(self, happening: Event) -> None:
-        self._events.note(happening, time.time() if happening.at is None else happening.at)
+    def note(self, event: Event) -> None:
+        self._events.note(event, time.time() if event.at is None else event.at)
         if self._events.dropped > self._dropped:
             self._dropped = self._events.dropped
-            self._events.note(dropped_happening(node_subject(self._node)), time.time())
+            lost = "more happened than could be reported; see the log of the agent"
+            self._events.note(Event(events.node_subject(self._node), Reason.EVENTS_DROPPED, lost), time.time())
         self.changed.set()
 
     def due_in_s(self) -> float | None:
-        now = time.time()
-        due = self._events.next_due(now)
+        due = self._events.next_due(now := time.time())
         return None if due is None else due - now
 
     async def write(self) -> None:
@@ -156,53 +126,46 @@ class EventsDuty:
             except Unavailable:
                 raise
             except KubeError as error:  # its namespace is being deleted, or a right is missing
-                self._events.refused(writing.event)
+                self._events.refused(writing.seen)
                 self._dropped = self._events.dropped
-                self._log.warning("event dropped", subject=str(writing.event.happening.subject), reason=str(error))
+                self._log.warning("event dropped", subject=str(writing.seen.event.subject), reason=str(error))
 
     async def _write(self, writing: Writing) -> None:
-        event = writing.event
-        namespace = event.happening.subject.event_namespace
+        seen, count = writing.seen, None
         if writing.is_new:
             try:
-                await self._kube.create(EVENTS, event_object(event, self._node), namespace)
+                namespace = seen.event.subject.event_namespace
+                await self._kube.create(EVENTS, events.event_object(seen, self._node), namespace)
             except Conflict:  # an agent before this one wrote it
-                self._events.wrote(event, time.time(), await self._count_on(event, namespace))
-                return
+                count = await self._count_on(seen)
         else:
             try:
-                await self._patch(event, event_patch(event), namespace)
+                await self._patch(seen, events.event_patch(seen))
             except NotFound:  # the API server keeps events for an hour
-                self._events.gone(event)
+                self._events.gone(seen)
                 return
-        self._events.wrote(event, time.time())
+        self._events.wrote(seen, time.time(), count)
 
-    async def _count_on(self, event: EventCount, namespace: str) -> int:
+    async def _count_on(self, seen: EventCount) -> int:
         """Adds our count to the one that is there; gives the sum. The first patch changes nothing: it reads."""
-        found = await self._patch(event, {}, namespace)
-        if is_told_by(found, event):
-            return count_in(found)
-        count = count_in(found) + event.count
-        await self._patch(event, event_patch(event) | {"count": count}, namespace)
+        found = await self._patch(seen, {})
+        if events.is_reported_by(found, seen):
+            return events.count_in(found)
+        count = events.count_in(found) + seen.count
+        await self._patch(seen, events.event_patch(seen) | {"count": count})
         return count
 
-    async def _patch(self, event: EventCount, patch: Object, namespace: str) -> Object:
-        return await self._kube.patch(EVENTS, event.name, patch, PatchKind.MERGE, namespace)
+    async def _patch(self, seen: EventCount, patch: Object) -> Object:
+        namespace = seen.event.subject.event_namespace
+        return await self._kube.patch(EVENTS, seen.name, patch, PatchKind.MERGE, namespace)
 
 
 _AGAIN_S = 60.0  # between two writes of the same on one pod, should somebody else write otherwise
 
 
-@dataclass(frozen=True, slots=True)
-class _ReportedAnnotations:
-    wants: dict[str, str]
-    at: float
-
-
 class PodAnnotationsDuty:
-    """Writes what mpsd decided for a pod as annotations of it.
-
-    A pod that has gone, or whose name another has by now, is left alone.
+    """Writes what mpsd decided for a pod as annotations of it. A pod that has gone, or whose name another has by now,
+    is left alone. They are written with its status: the right to patch a pod itself includes its image.
     """
 
     name = "the pods' annotations"
@@ -212,7 +175,7 @@ class PodAnnotationsDuty:
         self._kube = kube
         self._offered: Sequence[PodAnnotations] | None = None  # None before the first offer
         self._marks: dict[PodName, PodAnnotations] = {}
-        self._told: dict[PodName, _ReportedAnnotations] = {}
+        self._written: dict[PodName, tuple[dict[str, str], float]] = {}  # and when, by a monotonic clock
 
     def offer(self, marks: Sequence[PodAnnotations]) -> None:
         """The pods of this node as they are now, and no others. The very same marks again are nothing new."""
@@ -221,7 +184,7 @@ class PodAnnotationsDuty:
         self._offered = marks
         self._marks = {one.pod: one for one in marks if one.missing}
         here = {one.pod for one in marks}
-        self._told = {pod: told for pod, told in self._told.items() if pod in here}
+        self._written = {pod: written for pod, written in self._written.items() if pod in here}
         self.changed.set()
 
     def due_in_s(self) -> float | None:
@@ -231,95 +194,76 @@ class PodAnnotationsDuty:
         for marks in [one for one in self._marks.values() if self._due_in_s(one) <= 0]:
             pod = marks.pod
             with suppress(NotFound, Conflict):  # it has gone
-                await self._kube.patch(PODS, pod.name, marks_patch(marks), PatchKind.MERGE, pod.namespace)
-            self._told[pod] = _ReportedAnnotations(dict(marks.wants), time.monotonic())
+                await self._kube.patch(PODS, pod.name, marks.patch, PatchKind.MERGE, pod.namespace, "status")
+            self._written[pod] = dict(marks.wants), time.monotonic()
 
     def _due_in_s(self, marks: PodAnnotations) -> float:
-        told = self._told.get(marks.pod)
-        if told is None or told.wants != marks.wants:
-            return 0.0
-        return told.at + _AGAIN_S - time.monotonic()
+        wants, at = self._written.get(marks.pod, ({}, 0.0))
+        return at + _AGAIN_S - time.monotonic() if wants == marks.wants else 0.0
 
 
 _REST_S = 1.0  # what a stop waits for the API server
 
 
 class NodeReport:
-    """Reports a node. node: its name in the cluster. `report` and `happened` return at once, whatever the API server
-    does.
-    """
+    """Reports a node, by its name in the cluster. `report` and `add_event` wait for no API server."""
 
     def __init__(self, kube: Kube, node: str, policy: Callable[[], Policy]) -> None:
-        self._node = node
         self._policy = policy
-        self._view: NodeView | None = None  # None before the first one
-        self._policy_then: Policy | None = None  # likewise
-        self._ready = ReadyCondition()
-        this_node = ThisNode(kube, node, self._ready)
-        self._condition = NodeConditionDuty(kube, this_node, self._ready, policy)
-        self._mpsnode = MPSNodeDuty(kube, this_node, self._ready, policy)
+        self._policy_then: Policy | None = None  # None before the first view
+        self._node = ThisNode(kube, node)
+        self._condition = NodeConditionDuty(kube, self._node, policy)
+        self._mpsnode = MPSNodeDuty(kube, self._node, policy)
         self._pods = PodAnnotationsDuty(kube)
         self._events = EventsDuty(kube, node)
-        self._reachability = Reachability(time.time)
-        self.on_happening: Callable[[Event], None] = lambda _happening: None
+        self._duties: tuple[Duty, ...] = (self._condition, self._mpsnode, self._pods, self._events)
+        self.reachability = Reachability()
+        self.on_event: Callable[[Event], None] = lambda _event: None
 
     def report(
         self, view: NodeView, marks: Sequence[PodAnnotations] = (), violations: NodeViolations | None = None
     ) -> None:
         """The node as it is now. marks: each pod of this node that holds devices, with the annotations it must have.
-
-        violations: None where nobody watches.
+        violations: None without a watchdog.
         """
-        news = self._policy() is not self._policy_then or not is_as_before(self._view, view)
+        before, policy = self._node.view, self._policy()
+        news = policy is not self._policy_then or before is None or replace(before, now=view.now) != view
         if news:
-            for happening in node_events(self._view, view, self._node):
-                self._events.note(happening)
-            self._ready.see(view)
-        self._view, self._policy_then = view, self._policy()
-        self._condition.offer(view, news=news)
-        self._mpsnode.offer_with(violations, view, news=news)
+            for event in node_events(before, view, self._node.name):
+                self._events.note(event)
+            self._condition.changed.set()
+        if news or violations != self._node.violations:
+            self._mpsnode.changed.set()
+        self._node.see(view, violations, news=news)
+        self._policy_then = policy
         self._pods.offer(marks)
 
-    def happened(self, happening: Event) -> None:
-        """Something that a view does not show, such as an allocation that was refused. Reported as an event."""
-        self._events.note(happening)
-        self.on_happening(happening)
-
-    @property
-    def away_since(self) -> float | None:
-        """Seconds since 1970 since when the API server does not answer; None while it does."""
-        return self._reachability.away_since
+    def add_event(self, pod: PodName | None, reason: Reason, message: str) -> None:
+        """Reports what no view shows, such as a refused allocation. pod: None for an event of the node."""
+        event = Event(events.pod_subject(pod) if pod else events.node_subject(self._node.name), reason, message)
+        self._events.note(event)
+        self.on_event(event)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`, and a second more at most."""
-        tasks: list[asyncio.Task[object]] = [
-            asyncio.create_task(keep(duty, self._reachability)) for duty in self._duties
-        ]
-        stopping: asyncio.Task[object] = asyncio.create_task(stop.wait())
+        loops = (stop.wait(), *(keep(duty, self.reachability) for duty in self._duties))
+        tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
         try:
-            await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                if task.done():
-                    task.result()  # a duty ends only by a fault of ours, which must not stay unseen
+            await until_one_ends(tasks)  # a duty ends only by a fault of ours, which must not stay unseen
         finally:
-            for task in (*tasks, stopping):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, stopping, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         await self._write_the_rest()
 
-    @property
-    def _duties(self) -> tuple[Duty, ...]:
-        return self._condition, self._mpsnode, self._pods, self._events
-
     async def _write_the_rest(self) -> None:
-        """What was about to be written; nobody else knows of the events."""
-        if self.away_since is not None:
+        """What was about to be written; the events are known only here."""
+        if self.reachability.away_since is not None:
             return
         with suppress(TimeoutError, KubeError):
             async with asyncio.timeout(_REST_S):
                 for duty in self._duties:
-                    due_s = duty.due_in_s()
-                    if due_s is not None and due_s <= _REST_S:
+                    if (due_s := duty.due_in_s()) is not None and due_s <= _REST_S:
                         await duty.write()
 
 
@@ -327,37 +271,33 @@ _SETTLE_S = 1.0  # from a pod's binding to its Allocate: two watches and kubelet
 _DEADLINE_S = 1.0  # an agent goes, whether the API server answers or not
 
 
+@dataclass(frozen=True, slots=True)
 class ShutdownReport:
     """Reports that nothing is free here before an agent ends, so that no pod is on its way when its plugin is gone.
-
     Kubelet refuses for good what comes to it without a plugin (UnexpectedAdmissionError; a Job burns a retry), and
     counts devices only every ten seconds. So the scheduler gets it from us, and from kubelet a little later; when the
     next agent has registered, kubelet counts again and the node is open. node: its name in the cluster.
     """
 
-    def __init__(self, kube: Kube, node: str, policy: Callable[[], Policy], log: Logger) -> None:
-        self._kube = kube
-        self._node = node
-        self._policy = policy
-        self._log = log
+    kube: Kube
+    node: str
+    policy: Callable[[], Policy]
+    log: Logger
 
     async def announce(self) -> None:
-        """While the plugin still serves. Returns when what was on its way has come; at once where nobody hears it."""
-        if await self._write():
-            self._log.info("nothing offered", reason="the agent stops")
+        """While the plugin still serves. Returns when what was on its way has come; at once if that is not written."""
+        if await self.write():
+            self.log.info("nothing offered", reason="the agent stops")
             await asyncio.sleep(_SETTLE_S)
 
-    async def repeat(self) -> None:
-        """When the plugin has gone: kubelet may have counted in between."""
-        await self._write()
-
-    async def _write(self) -> bool:
-        resources = self._policy().resources
+    async def write(self) -> bool:
+        """Also when the plugin has gone: kubelet may have counted in between. False where it is not written."""
+        resources = self.policy().resources
         patch = {"status": {"allocatable": {resources.memory: "0", resources.percent: "0"}}}
         try:
             async with asyncio.timeout(_DEADLINE_S):
-                await self._kube.patch(NODES, self._node, patch, PatchKind.STRATEGIC, subresource="status")
+                await self.kube.patch(NODES, self.node, patch, PatchKind.STRATEGIC, subresource="status")
         except (KubeError, TimeoutError) as error:
-            self._log.warning("shutdown not reported", reason=str(error) or "the Kubernetes API does not answer")
+            self.log.warning("shutdown not reported", reason=str(error) or "the Kubernetes API does not answer")
             return False
         return True

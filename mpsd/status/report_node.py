@@ -1,8 +1,7 @@
 """Keeps the API server informed of a node as a whole: its MPSNode, its condition MPSReady, its number of GPUs.
 
 Of the Node only our condition and our resources are touched; of the MPSNode never the spec, which is the operator's.
-
-Rights: get nodes; patch nodes/status; get, create, patch mpsnodes; patch mpsnodes/status.
+The rights that it takes are among those of status.report.
 """
 
 import asyncio
@@ -16,98 +15,75 @@ from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.model.times import stamp
 from mpsd.platform.kube import MPS_NODES, NODES, Kube, NotFound, Object, PatchKind
-from mpsd.status.rules.mpsnode import (
-    CHANGE_S,
-    HEARTBEAT_S,
-    WrittenStatus,
-    belonging_patch,
-    gave_back,
-    given_back_patch,
-    mpsnode_for,
-    mpsnode_status,
-    write_due,
-)
+from mpsd.status.rules import mpsnode as rules
+from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, WrittenStatus
 from mpsd.watchdog.rules.reported import NodeViolations, with_violations
 
 
-class ReadyCondition:
-    """The condition MPSReady, with since when it is so across restarts of the agent."""
+class ThisNode:
+    """The Node that this agent runs on, as it was last seen, and its condition MPSReady, with its time of change across
+    restarts.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, kube: Kube, name: str) -> None:
+        self.name, self._kube, self._uid = name, kube, ""
+        self.view: NodeView | None = None  # None before the first one
+        self.violations: NodeViolations | None = None  # not reported before the watchdog has
         self._condition: Condition | None = None
         self._object: Object = {}
         self._ours = False  # whether it has changed since we look, so that the time of the change is ours
 
-    def see(self, view: NodeView) -> None:
+    def see(self, view: NodeView, violations: NodeViolations | None, *, news: bool) -> None:
+        """news: whether anything but the time is another than when it was last seen."""
+        self.view, self.violations = view, violations
+        if not news:
+            return
         condition = mps_ready(view)
         self._ours = self._ours or (self._condition is not None and condition.status is not self._condition.status)
         self._condition = condition
         self._object = condition_object(condition, self._object, stamp(view.now))
 
-    def adopt(self, node: Object) -> None:
-        """Takes over since when it is so from what an earlier agent reported."""
-        if self._condition and not self._ours:
-            self._object = condition_object(self._condition, condition_in(node), self._object["lastTransitionTime"])
-
-    def object(self) -> Object:
+    @property
+    def condition(self) -> Object:
+        """As Kubernetes has it."""
         return dict(self._object)
 
-
-class ThisNode:
-    """The Node that this agent runs on, looked up when something of it is needed that does not change."""
-
-    def __init__(self, kube: Kube, name: str, ready: ReadyCondition) -> None:
-        self.name = name
-        self._kube = kube
-        self._ready = ready
-        self._uid = ""
-
     async def uid(self, *, afresh: bool = False) -> str:
+        """Looked up when it is needed. Takes over since when the condition is so from what an earlier agent wrote."""
         if afresh or not self._uid:
             node = await self._kube.get(NODES, self.name)
-            self._ready.adopt(node)
+            if self._condition and not self._ours:
+                since = self._object["lastTransitionTime"]
+                self._object = condition_object(self._condition, condition_in(node), since)
             self._uid = str(node["metadata"]["uid"])
         return self._uid
 
 
 class _NodeDuty:
-    """A report of the last view."""
+    """A report of the node as it was last seen."""
 
-    def __init__(self, kube: Kube, node: ThisNode, ready: ReadyCondition, policy: Callable[[], Policy]) -> None:
+    def __init__(self, kube: Kube, node: ThisNode, policy: Callable[[], Policy]) -> None:
         self.changed = asyncio.Event()
-        self._kube = kube
-        self._node = node
-        self._ready = ready
-        self._policy = policy
-        self._view: NodeView | None = None  # None before the first one
-
-    def offer(self, view: NodeView, *, news: bool) -> None:
-        """news: whether anything but the time is another than at the last offer."""
-        self._view = view
-        if news:
-            self.changed.set()
+        self._kube, self._node, self._policy = kube, node, policy
 
 
 class NodeConditionDuty(_NodeDuty):
     """The Node's condition and its number of GPUs."""
 
     name = "the node's condition"
-
-    def __init__(self, kube: Kube, node: ThisNode, ready: ReadyCondition, policy: Callable[[], Policy]) -> None:
-        super().__init__(kube, node, ready, policy)
-        self._reported: Any = None
-        self._reported_at = float("-inf")
-        self._count = ""
+    _reported: Any = None
+    _reported_at = float("-inf")
+    _count = ""
 
     def due_in_s(self) -> float | None:
-        if self._view is None:
+        if self._node.view is None:
             return None
-        pause_s = HEARTBEAT_S if self._reported == self._now(self._view) else CHANGE_S
+        pause_s = HEARTBEAT_S if self._reported == self._now(self._node.view) else CHANGE_S
         return self._reported_at + pause_s - time.monotonic()
 
     async def write(self) -> None:
         await self._node.uid()
-        view = self._view
+        view = self._node.view
         assert view, "it is not due before the first view"
         now = condition, count, gpus = self._now(view)
         patch = node_status_patch(condition, count, gpus, stamp(time.time()), self._count)
@@ -115,75 +91,59 @@ class NodeConditionDuty(_NodeDuty):
         self._reported, self._reported_at, self._count = now, time.monotonic(), count
 
     def _now(self, view: NodeView) -> tuple[Object, str, int]:
-        return self._ready.object(), self._policy().resources.count, len(view.gpus)
+        return self._node.condition, self._policy().resources.count, len(view.gpus)
 
 
 class MPSNodeDuty(_NodeDuty):
     """The status of this node's MPSNode, which is made where it is missing."""
 
     name = "the MPSNode"
-
-    def __init__(self, kube: Kube, node: ThisNode, ready: ReadyCondition, policy: Callable[[], Policy]) -> None:
-        super().__init__(kube, node, ready, policy)
-        self._violations: NodeViolations | None = None  # not reported while nobody has said
-        self._written: WrittenStatus | None = None
-        self._looked_at = float("-inf")  # making a status of hundreds of grants is not free
-        self._belongs = False  # whether there is an MPSNode that belongs to its Node
-
-    def offer_with(self, violations: NodeViolations | None, view: NodeView, *, news: bool) -> None:
-        """As `offer`, with what programs did that they may not."""
-        news = news or violations != self._violations
-        self._violations = violations
-        self.offer(view, news=news)
+    _written: WrittenStatus | None = None
+    _looked_at = float("-inf")  # making a status of hundreds of grants is not free
+    _belongs = False  # whether there is an MPSNode that belongs to its Node
 
     def due_in_s(self) -> float | None:
-        if self._view is None:
+        if self._node.view is None:
             return None
         now = time.monotonic()
-        rest_s = self._looked_at + CHANGE_S - now
-        if rest_s > 0:
+        if (rest_s := self._looked_at + CHANGE_S - now) > 0:
             return rest_s
         self._looked_at = now
-        return write_due(self._status(self._view), self._written) - now
+        return rules.write_due(self._status(self._node.view), self._written) - now
 
     async def write(self) -> None:
         if not self._belongs:
             await self._make_belong()
-        view = self._view
+        view = self._node.view
         assert view, "it is not due before the first view"
         status = self._status(view)
         try:
-            await self._patch({"status": status}, "status")
+            patch = rules.status_patch(status)
+            await self._kube.patch(MPS_NODES, self._node.name, patch, PatchKind.JSON, subresource="status")
         except NotFound:  # somebody deleted it
             self._belongs = False
             raise
         # After the MPSNode, which has room by then for the pods that are tried again.
-        if self._written is None or gave_back(status, self._written.status):
-            patch = given_back_patch(int(time.time()))
-            await self._kube.patch(NODES, self._node.name, patch, PatchKind.MERGE, subresource="status")
+        if self._written is None or rules.gave_back(status, self._written.status):
+            amount = {rules.GIVEN_BACK: str(int(time.time()))}
+            room: Object = {"status": {"capacity": amount, "allocatable": amount}}
+            await self._kube.patch(NODES, self._node.name, room, PatchKind.MERGE, subresource="status")
         self._written = WrittenStatus(status, time.monotonic())
 
     async def _make_belong(self) -> None:
-        uid = await self._node.uid(afresh=True)
+        name, uid = self._node.name, await self._node.uid(afresh=True)
         try:
-            found = await self._kube.get(MPS_NODES, self._node.name)
+            found = await self._kube.get(MPS_NODES, name)
         except NotFound:
-            await self._create(uid)
+            try:
+                await self._kube.create(MPS_NODES, rules.mpsnode_for(name, uid))
+            except NotFound as error:
+                raise NotFound(f"{error}; this cluster does not know MPSNode: kubectl apply -k manifests") from None
         else:
-            patch = belonging_patch(found, self._node.name, uid)
-            if patch:
-                await self._patch(patch, "")
+            if patch := rules.belonging_patch(found, name, uid):
+                await self._kube.patch(MPS_NODES, name, patch, PatchKind.MERGE)
         self._belongs = True
 
-    async def _create(self, node_uid: str) -> None:
-        try:
-            await self._kube.create(MPS_NODES, mpsnode_for(self._node.name, node_uid))
-        except NotFound as error:
-            raise NotFound(f"{error}; this cluster does not know MPSNode: kubectl apply -k manifests") from None
-
-    async def _patch(self, patch: Object, subresource: str) -> None:
-        await self._kube.patch(MPS_NODES, self._node.name, patch, PatchKind.MERGE, subresource=subresource)
-
     def _status(self, view: NodeView) -> Object:
-        status = mpsnode_status(view, self._policy(), self._ready.object(), mpsd.__version__)
-        return with_violations(status, self._violations) if self._violations else status
+        status = rules.mpsnode_status(view, self._policy(), self._node.condition, mpsd.__version__)
+        return with_violations(status, self._node.violations) if self._node.violations else status

@@ -10,7 +10,7 @@ from mpsd.platform.imports import lasting
 from mpsd.platform.options import OutputFormat, RunDirectory
 from mpsd.platform.verbs import extra_needed
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames, StatusOutput, Watch
-from mpsd.status.cluster_top import Once, SortBy
+from mpsd.status.cluster_verbs import Once, SortBy, show
 from mpsd.status.rules.top import Sort
 
 
@@ -38,8 +38,6 @@ def status(
             remedy = "leave it out to ask a cluster, or leave --cluster and nodes out to ask this machine"
             raise InvalidInput("mpsd status", [Problem("setting", "--run-dir", "", "is of this machine", remedy)])
         with extra_needed("mpsd status --cluster", "kubectl"):
-            from mpsd.status.cluster_verbs import show
-
             show("mpsd status", nodes or (), output, watch=watch, kubeconfig=kubeconfig, context=context)
     with lasting():
         from mpsd.status.machine import show_machine
@@ -50,10 +48,7 @@ def top(
     sort: SortBy = Sort.MEMORY,
     interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", help="Between two looks.", min=0.2)] = 1.0,
     iterations: Annotated[
-        int | None,
-        typer.Option(
-            "-n", "--iterations", metavar="NUMBER", help="Exit after this many snapshots.", min=1, show_default=False
-        ),
+        int | None, typer.Option("-n", "--iterations", metavar="NUMBER", help="Exit after this many snapshots.", min=1)
     ] = None,
     once: Once = False,
     output: OutputFormat = Format.TEXT,

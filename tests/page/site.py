@@ -5,7 +5,8 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
-from mpsd.platform.listener import Listener, ListenerSettings, TcpAddress
+from mpsd.platform.listener import Listener, ListenerSettings
+from mpsd.platform.settings import ListenAddress
 from mpsd.status.page.rules.view import PageView
 from mpsd.status.page.server import PageApi
 from tests.page_worlds import Played
@@ -39,7 +40,7 @@ def played(first: PageView) -> Iterator[PlayedSite]:
 
     source = Played(first)
     api = PageApi(source)
-    server = Listener(api.routes, TcpAddress("127.0.0.1", 0), ListenerSettings(4096, cancels=True))
+    server = Listener(api.routes, ListenAddress("127.0.0.1", 0), ListenerSettings(4096, cancels=True))
     try:
         do(server.start)
         yield PlayedSite(source, server, loop)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from msgspec.structs import replace as changed
 
 from mpsd.model.cluster_status import KindCount, PodViolations, ShownViolation, ShownViolations
-from mpsd.status.page.rules.cluster import cluster_page, node_parts
+from mpsd.status.page.rules.pages import cluster_page, node_parts
 from mpsd.status.page.rules.view import PageHead, PageScope
 from tests.page.browser import Browser
 from tests.page.site import played

@@ -12,8 +12,7 @@ from mpsd.model.node_status import ViolationsStatus, ViolationStatus
 from mpsd.model.node_view import Client, DomainView, NodeView
 from mpsd.model.times import stamp
 from mpsd.model.violations import Response, ViolationKind
-from mpsd.status.page.rules.cluster import aged, cluster_page, node_parts
-from mpsd.status.page.rules.node import node_page, own_scene, pods_here
+from mpsd.status.page.rules.pages import aged, cluster_page, node_page, node_parts, own_scene, pods_here
 from mpsd.status.page.rules.view import PageHead, PageScope, PageView, PodsHeard, PodsHere, pod_card
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.node_status import node_status

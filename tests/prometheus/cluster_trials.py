@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
 from mpsd.model.domain import State
-from mpsd.model.metrics import Teller
+from mpsd.model.metrics import Exporter
 from mpsd.platform.certificates import issue, new_authority
 from tests.prometheus.meanwhile import beside, stopped
 from tests.prometheus.scraped_cluster import POLICY, World
@@ -144,11 +144,11 @@ def _certificate_not_renewed(world: World) -> Iterator[None]:
     flags = {"cert_dir": str(folder / "certs"), "client_ca": str(folder / "ca.crt")}
     with extender(folder, world.cluster.kubeconfig, **flags) as late:
         late.wait_until_ready()
-        world.prometheus.scrape(Teller.SCHEDULER, "late", late.metrics_port)
+        world.prometheus.scrape(Exporter.SCHEDULER, "late", late.metrics_port)
         yield
         show(30 * DAY_S)
         world.prometheus.until_quiet("MPSDCertificateEnds")
-        world.prometheus.forget(Teller.SCHEDULER, "late")
+        world.prometheus.forget(Exporter.SCHEDULER, "late")
 
 
 @contextmanager
@@ -157,11 +157,11 @@ def _new_scheduler_without_api_server(world: World) -> Iterator[None]:
     folder.mkdir()
     with stopped(world.cluster.api.process), extender(folder, world.cluster.kubeconfig) as blind:
         eventually(lambda: blind.public("/healthz").status == 200, "it answers")
-        world.prometheus.scrape(Teller.SCHEDULER, "blind", blind.metrics_port)
+        world.prometheus.scrape(Exporter.SCHEDULER, "blind", blind.metrics_port)
         yield
         world.cluster.api.send(signal.SIGCONT)
         world.prometheus.until_quiet("MPSDSchedulerBlind")
-        world.prometheus.forget(Teller.SCHEDULER, "blind")
+        world.prometheus.forget(Exporter.SCHEDULER, "blind")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mpsd.model.metrics import Teller
+from mpsd.model.metrics import Exporter
 from mpsd.platform import records
 from mpsd.simulator.card import Quirk
 from tests.prometheus.meanwhile import beside, stopped
@@ -67,7 +67,7 @@ def on_node(machine: Machine, prometheus: Prometheus) -> Iterator[Node]:
     port = free_port()
     control, agent = machine.service("control"), machine.service("agent", {LISTEN: f"127.0.0.1:{port}"})
     machine.until_ready()
-    prometheus.scrape(Teller.AGENT, NODE, port)
+    prometheus.scrape(Exporter.AGENT, NODE, port)
     yield Node(machine, prometheus, control, agent)
 
 

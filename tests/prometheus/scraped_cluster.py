@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from mpsd.model.metrics import Teller
-from mpsd.platform.waiting import wait_until
+from mpsd.model.metrics import Exporter
+from mpsd.platform.event_loop import wait_until
 from tests.prometheus.meanwhile import beside
 from tests.prometheus.node_trials import LISTEN
 from tests.prometheus.server import COMPONENT, DEADLINE_S, Prometheus
@@ -132,9 +132,9 @@ def world(folder: Path, prometheus: Prometheus) -> Iterator[World]:
             extender(folder, cluster.kubeconfig) as scheduler,
         ):
             scheduler.wait_until_ready()
-            prometheus.scrape(Teller.AGENT, NODE, cluster.port)
-            prometheus.scrape(Teller.WEBHOOK, WEBHOOK, one.metrics_port)
-            prometheus.scrape(Teller.SCHEDULER, SCHEDULER, scheduler.metrics_port)
+            prometheus.scrape(Exporter.AGENT, NODE, cluster.port)
+            prometheus.scrape(Exporter.WEBHOOK, WEBHOOK, one.metrics_port)
+            prometheus.scrape(Exporter.SCHEDULER, SCHEDULER, scheduler.metrics_port)
             prometheus.until_up(3)
             yield World(folder, prometheus, cluster, api, one, scheduler)
         cluster.stop()

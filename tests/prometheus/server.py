@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mpsd.model.metrics import Teller
-from mpsd.platform.waiting import wait_until
+from mpsd.model.metrics import Exporter
+from mpsd.platform.event_loop import wait_until
 from tests.prometheus.shipped import COMPONENT, INSTANCE, JOB, hurried, job_of
 from tests.served import free_port
 
@@ -60,7 +60,7 @@ class Prometheus:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self._folder, self._port = folder, free_port()
-        self._targets: dict[tuple[Teller, str], int] = {}
+        self._targets: dict[tuple[Exporter, str], int] = {}
         self._write_targets()
         self.scrape_readers(None)
         (folder / "rules.yaml").write_text(yaml.safe_dump(hurried(WINDOW)))
@@ -77,13 +77,13 @@ class Prometheus:
                 env={**os.environ, "GOMAXPROCS": "1"},
             )
 
-    def scrape(self, teller: Teller, instance: str, port: int) -> None:
+    def scrape(self, exporter: Exporter, instance: str, port: int) -> None:
         """From now on; honest labels are the target's own."""
-        self._targets[teller, instance] = port
+        self._targets[exporter, instance] = port
         self._write_targets()
 
-    def forget(self, teller: Teller, instance: str) -> None:
-        del self._targets[teller, instance]
+    def forget(self, exporter: Exporter, instance: str) -> None:
+        del self._targets[exporter, instance]
         self._write_targets()
 
     def scrape_readers(self, port: int | None, token: str = "") -> None:
@@ -93,8 +93,8 @@ class Prometheus:
 
     def _write_targets(self) -> None:
         found = [
-            {"targets": [f"127.0.0.1:{port}"], "labels": {JOB: job_of(teller), INSTANCE: instance}}
-            for (teller, instance), port in self._targets.items()
+            {"targets": [f"127.0.0.1:{port}"], "labels": {JOB: job_of(exporter), INSTANCE: instance}}
+            for (exporter, instance), port in self._targets.items()
         ]
         self._write("targets.json", json.dumps(found))
 
@@ -188,7 +188,7 @@ def _targets_in(file: str) -> list[dict[str, object]]:
 def _readers_port() -> dict[str, object]:
     """What the operator makes of the agent's PodMonitor, but for who is scraped."""
     monitors = yaml.safe_load_all((COMPONENT / "pod-monitors.yaml").read_text())
-    (agent,) = (one for one in monitors if one["metadata"]["name"] == job_of(Teller.AGENT))
+    (agent,) = (one for one in monitors if one["metadata"]["name"] == job_of(Exporter.AGENT))
     (endpoint,) = agent["spec"]["podMetricsEndpoints"]
     return {
         "job_name": READERS,

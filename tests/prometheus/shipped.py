@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from mpsd.model.metrics import Teller
+from mpsd.model.metrics import Exporter
 from tests.docs.pages import ROOT
 
 JOB, INSTANCE = (
@@ -27,9 +27,9 @@ _THRESHOLD = re.compile(r"(.+) (?:==|[<>]) [\d.* ]+")
 _WINDOW = re.compile(r"\[\w+\]")
 
 
-def job_of(teller: Teller) -> str:
+def job_of(exporter: Exporter) -> str:
     """The value of `job` for this process."""
-    return f"mpsd-{teller.value}"
+    return f"mpsd-{exporter.value}"
 
 
 def measured(expression: str) -> str:

@@ -13,7 +13,7 @@ from mpsd.scheduler.rules.reservations import Reservation
 from tests.model.worlds import POLICY
 
 GIB = 1024
-TERMS = Terms.of(POLICY, clients=48)
+TERMS = Terms(POLICY, clients=48)
 
 
 def uuid(node: str, ordinal: int) -> str:
@@ -100,7 +100,7 @@ def ledger(draw: st.DrawFn, node: str) -> NodeCapacity:
         )
         for n in range(draw(st.integers(0, 4)))
     )
-    policy = TERMS.policies[draw(st.sampled_from(Placement))]
+    policy = TERMS.policy_of(draw(st.sampled_from(Placement)))
     return NodeCapacity(node, policy, rooms, (), (), "", tuple((room.gpu, room.memory_mib_total) for room in rooms))
 
 

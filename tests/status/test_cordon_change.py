@@ -12,9 +12,10 @@ from msgspec.structs import replace as changed
 
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import Domain, State, drains
-from mpsd.model.mpsnode_reading import read_mpsnode
+from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.problem import InvalidInput
-from mpsd.status.rules.cordon import cordon_change, effects, merge_patch, progress
+from mpsd.operations.lifecycle.rules.emptying import are_empty
+from mpsd.status.rules.cordon import cordon_change, effects, merge_patch
 from tests.mpsnodes import NOW, mpsnode
 from tests.status.test_mpsnode import _VERSION as DEFINITION
 
@@ -56,31 +57,30 @@ def test_one_gpu_is_put_back_of_a_node_that_is_cordoned_whole() -> None:
 def test_the_gpus_of_a_domain_go_together_and_that_is_said() -> None:
     before = node("gpu-a2")
     change = cordon_change(before, ["gpu2"], cordon=True)
-    assert list(effects(before, change)) == [
-        "gpu-a2: no new pods on gpu2 from now on; what runs there goes on",
-        "with it, since they share a control daemon: gpu3",
-        "pod default/wide-0 holds 8 GiB of gpu2, gpu3 until it ends",
-    ]
+    assert (labels(before, change.gpus), labels(before, change.along), change.kept) == (["gpu2"], ["gpu3"], ())
+    named, along, holder = effects(before, change)
+    assert ("gpu2" in named, "gpu3" in along, "default/wide-0 (8 GiB of gpu2,gpu3)" in holder) == (True, True, True)
     after = node("gpu-a2", "gpu2")
-    assert list(effects(after, cordon_change(after, ["gpu2"], cordon=False))) == [
-        "gpu-a2: new pods are accepted on gpu2 again",
-        "with it, since they share a control daemon: gpu3",
-    ]
+    back = cordon_change(after, ["gpu2"], cordon=False)
+    assert (labels(after, back.gpus), labels(after, back.along), back.kept) == (["gpu2"], ["gpu3"], ())
 
 
 def test_a_gpu_whose_mate_is_cordoned_stays_out_of_use_and_that_is_said() -> None:
     both = node("gpu-a2", "gpu2", "gpu3")
-    why = "still out of use, since gpu3 of the same domain is cordoned: gpu2"
-    assert list(effects(both, cordon_change(both, ["gpu2"], cordon=False))) == [why]
+    change = cordon_change(both, ["gpu2"], cordon=False)
+    assert (change.changes, labels(both, change.kept)) == (True, ["gpu2"])
+    (why,) = effects(both, change)
     mate = node("gpu-a2", "gpu3")
-    assert list(effects(mate, cordon_change(mate, ["gpu2"], cordon=False))) == ["gpu-a2: not cordoned: gpu2", why]
+    again = cordon_change(mate, ["gpu2"], cordon=False)
+    assert (again.changes, labels(mate, again.kept)) == (False, ["gpu2"])
+    assert [*effects(mate, again)][1:] == [why]
 
 
 def test_what_is_so_already_is_said_and_not_written() -> None:
     before = node("gpu-a1", "gpu0")
     change = cordon_change(before, ["gpu0"], cordon=True)
     assert not change.changes
-    assert list(effects(before, change)) == ["gpu-a1: cordoned already: gpu0"]
+    assert len([*effects(before, change)]) == 1
 
 
 def test_every_gpu_that_is_not_there_is_named_with_those_that_are() -> None:
@@ -104,9 +104,9 @@ def test_it_is_done_once_the_node_drains_and_drained_once_nothing_is_left() -> N
     change = cordon_change(before, [], cordon=True)
     seen = [(state, with_state(before, state)) for state in State]
     assert [state for state, now in seen if change.is_done(now)] == [State.DRAINING, State.DRAINED]
-    assert [state for state, now in seen if change.is_drained(now)] == [State.DRAINED]
-    assert not change.is_drained(replace(with_state(before, State.DRAINED), stale=True))
-    assert not change.is_drained(replace(with_state(before, State.DRAINED), told_at=None))
+    assert [state for state, now in seen if are_empty(now, change.touched)] == [State.DRAINED]
+    assert not are_empty(replace(with_state(before, State.DRAINED), stale=True), change.touched)
+    assert not are_empty(replace(with_state(before, State.DRAINED), told_at=None), change.touched)
     back = cordon_change(node("gpu-a1", "all"), [], cordon=False)
     assert not any(back.is_done(with_state(before, state)) for state in (State.DRAINING, State.DRAINED))
     assert back.is_done(with_state(before, State.STARTING))
@@ -116,13 +116,6 @@ def test_only_the_gpus_that_were_named_are_waited_for() -> None:
     before = node("gpu-a2", "gpu0")
     assert cordon_change(before, ["gpu0"], cordon=True).is_done(before)
     assert not cordon_change(before, ["gpu1"], cordon=True).is_done(before)
-
-
-def test_the_way_to_drained_is_said_with_who_is_left() -> None:
-    before = node("gpu-a2")
-    assert progress(before, cordon_change(before, ["gpu0"], cordon=True)) == (
-        "gpu-a2: gpu0 draining (clients: 1); left: default/train-1"
-    )
 
 
 everything = ["all", "gpu0", "gpu1", "gpu2", "gpu3"]

@@ -29,7 +29,7 @@ def tell(book: EventAggregator, now: float) -> list[Writing]:
     told = []
     while writing := book.take(now):
         told.append(writing)
-        book.wrote(writing.event, now)
+        book.wrote(writing.seen, now)
     return told
 
 
@@ -37,13 +37,13 @@ def test_the_first_time_is_told_at_once_and_a_repetition_is_counted_later() -> N
     book = EventAggregator()
     book.note(happening("a"), 0.0)
     (first,) = tell(book, 0.0)
-    assert (first.is_new, first.event.count) == (True, 1)
+    assert (first.is_new, first.seen.count) == (True, 1)
     for second in range(9):
         book.note(happening("a"), float(second))
     assert tell(book, 9.0) == []
     assert book.next_due(9.0) == REPEAT_S
     (second_time,) = tell(book, REPEAT_S)
-    assert (second_time.is_new, second_time.event.count, second_time.event.last) == (False, 10, 8.0)
+    assert (second_time.is_new, second_time.seen.count, second_time.seen.last) == (False, 10, 8.0)
     assert book.next_due(REPEAT_S) is None
 
 
@@ -62,7 +62,7 @@ def test_a_write_that_failed_is_due_again_with_everything_that_happened_since() 
     assert book.take(0.0)  # and the API server is away
     book.note(happening("a"), 1.0)
     (writing,) = tell(book, 3600.0)
-    assert (writing.is_new, writing.event.count, writing.event.first, writing.event.last) == (True, 2, 0.0, 1.0)
+    assert (writing.is_new, writing.seen.count, writing.seen.first, writing.seen.last) == (True, 2, 0.0, 1.0)
 
 
 def test_what_happens_while_it_is_being_told_is_not_lost() -> None:
@@ -71,9 +71,9 @@ def test_what_happens_while_it_is_being_told_is_not_lost() -> None:
     writing = book.take(0.0)
     assert writing
     book.note(happening("a"), 0.1)
-    book.wrote(writing.event, 0.2)
+    book.wrote(writing.seen, 0.2)
     (rest,) = tell(book, 60.0)
-    assert rest.event.count == 2
+    assert rest.seen.count == 2
 
 
 def test_an_event_of_an_earlier_agent_is_counted_on() -> None:
@@ -81,10 +81,10 @@ def test_an_event_of_an_earlier_agent_is_counted_on() -> None:
     book.note(happening("a"), 0.0)
     writing = book.take(0.0)
     assert writing
-    book.wrote(writing.event, 0.0, known=5)  # four of which we knew nothing
+    book.wrote(writing.seen, 0.0, known=5)  # four of which we knew nothing
     book.note(happening("a"), 1.0)
     (rest,) = tell(book, 60.0)
-    assert (rest.is_new, rest.event.count) == (False, 6)
+    assert (rest.is_new, rest.seen.count) == (False, 6)
 
 
 def test_an_event_that_the_api_server_has_forgotten_is_told_as_new() -> None:
@@ -94,7 +94,7 @@ def test_an_event_that_the_api_server_has_forgotten_is_told_as_new() -> None:
     book.note(happening("a"), 1.0)
     writing = book.take(60.0)
     assert writing
-    book.gone(writing.event)
+    book.gone(writing.seen)
     (again,) = tell(book, 60.0)
     assert again.is_new
 
@@ -103,7 +103,7 @@ def test_many_messages_about_one_thing_become_one_event() -> None:
     book = EventAggregator()
     for number in range(100):
         book.note(happening("a", f"message {number}"), float(number))
-    messages = [writing.event.happening.message for writing in tell(book, 100.0)]
+    messages = [writing.seen.event.message for writing in tell(book, 100.0)]
     assert len(messages) == MESSAGES + 1
     assert messages[-1] == f"{SIMILAR}MPSFault"
 
@@ -113,7 +113,7 @@ def test_what_is_refused_is_never_tried_again() -> None:
     book.note(happening("a"), 0.0)
     writing = book.take(0.0)
     assert writing
-    book.refused(writing.event)
+    book.refused(writing.seen)
     assert book.next_due(0.0) is None
     assert book.dropped == 1
 
@@ -124,7 +124,7 @@ def test_what_is_told_is_forgotten_after_an_hour_and_what_is_not_told_never() ->
     tell(book, 0.0)
     book.note(happening("untold"), 1.0)
     book.note(happening("told"), FORGET_S + 2.0)  # as if it were the first time
-    assert {writing.event.count for writing in tell(book, FORGET_S + 2.0)} == {1}
+    assert {writing.seen.count for writing in tell(book, FORGET_S + 2.0)} == {1}
 
 
 def test_an_hour_away_costs_bounded_memory_and_what_is_lost_is_counted() -> None:
@@ -166,13 +166,13 @@ def test_no_sequence_of_happenings_writes_more_than_its_share_and_every_count_is
             times.append(now)
             if not is_there:
                 break
-            book.wrote(writing.event, now)
-            told[writing.event.happening] = writing.event.count
+            book.wrote(writing.seen, now)
+            told[writing.seen.event] = writing.seen.count
     while (due := book.next_due(now)) is not None:
         now = max(now, due)
         for writing in tell(book, now):
             times.append(now)
-            told[writing.event.happening] = writing.event.count
+            told[writing.seen.event] = writing.seen.count
     assert told == happened
     for first in range(len(times)):
         for last in range(first, len(times)):

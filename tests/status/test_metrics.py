@@ -23,12 +23,12 @@ from mpsd.model.metrics import (
     METRICS,
     CommandTimes,
     Durations,
+    Exporter,
     Metric,
     MetricUnit,
-    Teller,
     Type,
+    exported_by,
     no_durations,
-    told_by,
 )
 from mpsd.model.node_status import (
     CardStatus,
@@ -138,7 +138,7 @@ def test_names_end_in_their_unit_and_say_their_type() -> None:
         assert one.name.endswith("_total") == (one.type is Type.COUNTER), one
         assert one.name.endswith("_info") == (one.type is Type.INFO), one
         assert one.help.endswith("."), one
-        assert one.tellers, one
+        assert one.exporters, one
         assert set(one.name) <= {*string.ascii_lowercase, "_"}, one
         assert one.unit is not MetricUnit.NONE or not one.family.endswith(("_bytes", "_seconds", "_ratio")), one
 
@@ -301,9 +301,13 @@ def test_what_daemons_took_is_read_as_histograms(times: dict[str, list[float]], 
 
 @given(st.dictionaries(st.sampled_from(Call), TIMES), st.integers(0, 9))
 def test_calls_of_kubelet_are_read_by_call_and_outcome(times: dict[Call, list[float]], held_back: int) -> None:
-    durations = {call: seen(times.get(call, ()), CALL_BOUNDS_S) for call in Call}
-    counts = {(call, outcome): len(times.get(call, ())) for call in Call for outcome in CallOutcome}
-    found = list(plugin_samples(PluginCalls(counts, durations, held_back)))
+    book = PluginCalls(lambda: 0.0)
+    for call, own in times.items():
+        for took_s in own:
+            book.note(call, (), CallOutcome.ANSWERED, took_s)
+    for number in range(held_back):
+        book.note(Call.PRE_START, (f"a/{number}",), CallOutcome.HELD_BACK, 0.1)
+    found = list(plugin_samples(book))
     assert len([*read_openmetrics(text(found, openmetrics=True) + "# EOF\n")]) == 3
     calls = {(one.labels["call"], one.labels["outcome"]) for one in found if one.name == "mpsd_plugin_calls_total"}
     assert calls == {(call.value, outcome.value) for call in Call for outcome in CallOutcome}
@@ -321,9 +325,8 @@ def test_times_that_another_version_counted_by_other_bounds_are_not_told() -> No
 
 
 def test_samples_have_the_labels_of_the_table() -> None:
-    calls = PluginCalls({(Call.ALLOCATE, CallOutcome.ANSWERED): 1}, {Call.ALLOCATE: no_durations(CALL_BOUNDS_S)}, 0)
     table = {series: one for one in METRICS for series in one.series}
-    for one in (*command_samples({"gpu0": CommandTimes("boot")}), *plugin_samples(calls)):
+    for one in (*command_samples({"gpu0": CommandTimes("boot")}), *plugin_samples(PluginCalls(lambda: 0.0))):
         metric = table[one.name]
         bucket = {"le"} if metric.type is Type.HISTOGRAM and one.name.endswith("_bucket") else set()
         assert one.labels.keys() == {*metric.labels} | bucket
@@ -331,7 +334,7 @@ def test_samples_have_the_labels_of_the_table() -> None:
 
 # What is written of the metrics is read back the same by the parsers of Prometheus's own library.
 
-AGENTS = told_by(Teller.AGENT)
+AGENTS = exported_by(Exporter.AGENT)
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 _VALUES = st.integers(0, 2**53) | st.floats(0, allow_infinity=False) | st.booleans()
 

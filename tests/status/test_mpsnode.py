@@ -26,7 +26,7 @@ from mpsd.status.rules.mpsnode import (
     mpsnode_status,
     write_due,
 )
-from mpsd.watchdog.rules.reported import NodeViolations, with_violations
+from mpsd.watchdog.rules.reported import NodeViolations, of_node, with_violations
 from tests.model.worlds import POLICY, UUIDS, grant
 from tests.model.worlds import view as local_view
 from tests.status.pod_worlds import client, held, node
@@ -75,7 +75,7 @@ def test_the_api_server_keeps_every_field_of_a_status(view: NodeView) -> None:
 
 
 def test_every_column_shows_something_that_is_told() -> None:
-    told = with_violations(status(VIEWS["pods and clients"]), NodeViolations(0.0, {}, (), {}))
+    told = with_violations(status(VIEWS["pods and clients"]), NodeViolations(of_node(0.0, {}, []), {}))
     whole = {"spec": {"cordoned": ["all"]}, "status": told}
     for column in _VERSION["additionalPrinterColumns"]:
         found: Any = whole

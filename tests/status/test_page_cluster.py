@@ -18,10 +18,10 @@ from mpsd.model.cluster_status import (
 )
 from mpsd.model.conditions import CONDITION
 from mpsd.model.domain import State
-from mpsd.model.mpsnode_reading import read_mpsnode
+from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.names import STALE_S
 from mpsd.model.times import seconds
-from mpsd.status.page.rules.cluster import MOST_LATELY, MOST_VIOLATIONS, aged, cluster_page, no_mpsnode, node_parts
+from mpsd.status.page.rules.pages import MOST_LATELY, MOST_VIOLATIONS, aged, cluster_page, no_mpsnode, node_parts
 from mpsd.status.page.rules.view import LISTS, Level, NoteKind, PageHead, PageScope, PageView, pod_card
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.pods import Why, read_pod_seen
@@ -68,6 +68,12 @@ def test_a_domain_that_does_not_serve_makes_its_node_as_bad(state: State) -> Non
     assert (note.kind, note.where, note.state, note.text) == (NoteKind.STATE, "node1 gpu0", state.value, "because")
     assert parts.card.level is note.level is parts.gpus[0].level
     assert note.since == NOW - 5
+
+
+def test_a_wedged_domain_shows_when_it_is_restarted_and_no_other_does() -> None:
+    times = [node_parts(in_state(state), NOW, 60.0).notes[0].restart_at for state in (State.WEDGED, State.FAULT)]
+    assert times == [NOW - 5 + 60, None]
+    assert node_parts(in_state(State.WEDGED), NOW).notes[0].restart_at is None
 
 
 def test_a_node_that_has_told_nothing_of_late_is_silent_in_the_words_of_kubectl_mps() -> None:
@@ -137,7 +143,7 @@ def test_what_a_pod_did_marks_its_slice_and_is_what_happened_lately_once() -> No
     assert [one.violations for one in page.gpus[0].slices or ()] == [3, 0, None]
     assert [(line.what, line.where, line.text) for line in page.lately] == [
         ("memory_over_grant", "node1 default/train", "to be ended"),
-        ("in_no_pod", "node1", "told of"),
+        ("in_no_pod", "node1", "reported"),
         ("memory_over_grant", "node1 default/thief", "to be ended and evicted"),
     ]
 

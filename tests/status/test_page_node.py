@@ -11,7 +11,7 @@ from mpsd.model.events import PastEvent, Reason
 from mpsd.model.node_status import ViolationsStatus, ViolationStatus
 from mpsd.model.node_view import Canary, Client, DomainView, HeldGrant, NodeView, WaitingRequest
 from mpsd.model.violations import Response, ViolationKind
-from mpsd.status.page.rules.node import MOST_LATELY, MOST_WAITING, node_page
+from mpsd.status.page.rules.pages import MOST_LATELY, MOST_WAITING, node_page
 from mpsd.status.page.rules.view import LISTS, Level, NoteKind, PageScope, PageView, SliceHolder, level_of
 from mpsd.status.rules.node_status import node_status
 from tests.model.worlds import GPUS, NOW, POLICY, grant, identity, view, waiting
@@ -131,7 +131,7 @@ def test_what_happened_is_told_the_newest_first_and_violations_once() -> None:
     status = node_status(node(GPUS, []), POLICY, watched)
     happened = [
         PastEvent(NOW + 1, Reason.READY.value, "gpu-a1", "MPS domain gpu0 serves"),
-        PastEvent(NOW + 2, Reason.GPU_MEMORY_EXCEEDED.value, "default/train", "as the pod was told"),
+        PastEvent(NOW + 2, Reason.MEMORY_OVER_GRANT.value, "default/train", "as the pod was told"),
         PastEvent(NOW + 3, REFUSED, "train", "no single GPU has 7 GiB"),
     ]
     lately = node_page(status, "gpu-a1", happened).lately

@@ -10,7 +10,7 @@ from mpsd.model.domain import State
 from mpsd.model.events import PastEvent, Reason
 from mpsd.model.node_view import DomainView, NodeView
 from mpsd.model.times import seconds
-from mpsd.status.page.rules.node import MOST_ON_NODE, last_warnings, node_page, own_scene, pods_here
+from mpsd.status.page.rules.pages import MOST_ON_NODE, last_warnings, node_page, own_scene, pods_here
 from mpsd.status.page.rules.view import Level, PageView, PodsHeard, PodsHere, WaitingCard
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.node_status import node_status
@@ -82,8 +82,7 @@ def test_a_pod_of_which_nothing_is_known_is_said_not_to_have_started_and_where_t
     other = PastEvent(NOW, Reason.START_HELD_BACK.value, "default/train", HELD_BACK, "uid-of-an-earlier-train")
     one = card(node(GPUS, []), bound(), other)
     assert one.text == (
-        "pod default/train waits on gpu-a1: kubelet has not started it yet; "
-        "what it does is in kubectl describe pod train -n default"
+        "pod default/train waits on gpu-a1: kubelet has not started it yet; see kubectl describe pod train -n default"
     )
 
 

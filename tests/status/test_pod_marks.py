@@ -1,15 +1,13 @@
 """Annotations that a pod must have."""
 
 from mpsd.model.identity import PodName
-from mpsd.status.rules.pods import PodAnnotations, marks_patch
+from mpsd.status.rules.pods import PodAnnotations
 from tests.status.pod_worlds import pod
 
 
 def test_only_what_differs_is_written_on_the_very_pod() -> None:
     marks = PodAnnotations(pod("a"), {"mpsd.io/gpu": "GPU-0", "theirs": "1"}, {"mpsd.io/gpu": "GPU-1", "other": "2"})
-    assert marks_patch(marks) == {
-        "metadata": {"uid": "uid-of-a", "annotations": {"mpsd.io/gpu": "GPU-1", "other": "2"}}
-    }
+    assert marks.patch == {"metadata": {"uid": "uid-of-a", "annotations": {"mpsd.io/gpu": "GPU-1", "other": "2"}}}
 
 
 def test_nothing_is_missing_where_all_is_there() -> None:
@@ -18,4 +16,4 @@ def test_nothing_is_missing_where_all_is_there() -> None:
 
 def test_a_pod_of_unknown_uid_is_known_by_its_name() -> None:
     marks = PodAnnotations(PodName("default", "a", ""), {}, {"a": "1"})
-    assert marks_patch(marks) == {"metadata": {"annotations": {"a": "1"}}}
+    assert marks.patch == {"metadata": {"annotations": {"a": "1"}}}

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from mpsd.model.problem import printable
-from mpsd.status.tables import ColumnHead, TextTable
+from mpsd.status.tables import Column, TextTable
 
 # Wide characters too; rich drops spaces at the end of some cells, and widens emoji by what follows them.
 letters = st.characters(codec="ascii") | st.sampled_from("é漢字─…")
@@ -31,13 +31,14 @@ def drawn(thing: RenderableType, width: int, *, terminal: bool = False) -> str:
 def test_plain_cells_lie_where_richs_own_table_has_them(
     heads: list[tuple[str, bool]], rows: list[list[str]], width: int
 ) -> None:
-    sheet = TextTable([ColumnHead(*head) for head in heads], [row[: len(heads)] for row in rows])
-    assert drawn(sheet, width) == drawn(sheet._table(), width)
+    columns: list[Column[str]] = [Column(title, str, left) for title, left in heads]
+    sheet = TextTable(columns, [[row[place] for row in rows] for place in range(len(heads))])
+    assert drawn(sheet, width) == drawn(sheet._narrow(), width)
 
 
 def test_colours_reach_a_terminal_and_nothing_else() -> None:
-    sheet = TextTable([ColumnHead("STATE", left=True), ColumnHead("N", left=False)], [[Text("down", "red"), "1"]])
+    sheet = TextTable([Column("STATE", str, left=True), Column("N", str)], [[Text("down", "red")], ["1"]])
     coloured = io.StringIO()
     Console(file=coloured, width=80, force_terminal=True, color_system="standard").print(sheet)
-    assert "\x1b[31mdown\x1b[0m" in coloured.getvalue()
+    assert "\x1b[31mdown \x1b[0m" in coloured.getvalue()
     assert drawn(sheet, 80).splitlines()[1:4] == [" STATE   N ", " ───────── ", " down    1 "]

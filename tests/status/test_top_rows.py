@@ -6,7 +6,7 @@ from itertools import permutations, product
 import pytest
 
 from mpsd.model.grants import evenly
-from mpsd.model.mpsnode_reading import cluster_status
+from mpsd.model.mpsnode import cluster_status
 from mpsd.model.node_view import Client, HeldGrant
 from mpsd.status.rules.node_status import node_status
 from mpsd.status.rules.top import NO_SM_USE, Sort, Top, TopUser, cluster_top, node_top

@@ -11,7 +11,7 @@ from mpsd.model.policy import Response
 from mpsd.model.violations import Violation, ViolationKind
 from mpsd.status.machine import show
 from mpsd.status.rules.node_status import node_status
-from mpsd.watchdog.history import ViolationHistory
+from mpsd.watchdog.watchdog import ViolationHistory
 from tests.model.worlds import NOW, POLICY
 from tests.status.pod_worlds import client as pod_client
 from tests.status.pod_worlds import held, node
@@ -76,7 +76,7 @@ def test_looks_and_the_longest_pause_between_two_are_counted() -> None:
 
 
 def test_where_nobody_is_judged_the_reason_is_shown() -> None:
-    assert "nobody is watched: kubelet has not said yet who holds what" in shown(
+    assert "violations are not detected: kubelet has not said yet who holds what" in shown(
         ViolationHistory(NOW).status(0.0, "kubelet has not said yet who holds what")
     )
     assert "watched" not in shown(ViolationHistory(NOW).status(0.0, ""))

@@ -7,18 +7,18 @@ Rights: list and watch mpsnodes, nodes and pods, which the scheduler has.
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import mpsd
 from mpsd.model.cluster_status import ClusterNode
-from mpsd.model.mpsnode_reading import read_mpsnode
+from mpsd.model.mpsnode import read_mpsnode
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, Object
-from mpsd.platform.kube_mirror import Mirror, Selection
+from mpsd.platform.kube_mirror import Mirror, Selection, following
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, read_kubernetes_node
 from mpsd.scheduler.ledger import ClusterLedger
-from mpsd.scheduler.rules.capacity import NodeCapacity
-from mpsd.status.page.rules.cluster import MOST_WAITING, NodeParts, aged, cluster_page, no_mpsnode, node_parts
+from mpsd.status.page.rules.pages import NodeParts, aged, cluster_page, no_mpsnode, node_parts
 from mpsd.status.page.rules.view import PageHead, PageScope, PageView, WaitingCard, pod_card
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.pods import ExplanationContext, PodSeen, read_pod_seen
@@ -26,40 +26,42 @@ from mpsd.status.rules.pods import ExplanationContext, PodSeen, read_pod_seen
 _AT_ONCE = 8  # nodes, before others are served
 _SHARE = 10  # of the time, one part at most is spent on why pods wait
 _LOOK_AGAIN_S = 30.0  # where nothing was heard: what is silent becomes stale, and reservations end
-_PENDING = {"fieldSelector": "status.phase=Pending"}
-_NAME = "cluster"
+MOST_WAITING = 1000
 
 
 class ClusterPage:
     """The views of the cluster. ledger: what the scheduler knows to be free."""
 
     def __init__(self, kube: Kube, ledger: ClusterLedger) -> None:
-        self._kube = kube
-        self._ledger = ledger
+        self._kube, self._ledger = kube, ledger
         self._changed = True
         self._looked_at = 0.0
         self._made: dict[str, tuple[object, NodeParts]] = {}  # by node, and what it was made from
         self._explained: Sequence[WaitingCard] = ()
         self._explained_until = 0.0  # monotonic: when they may be made anew
-        self._tasks: Sequence[asyncio.Task[None]] = ()
         self._mirrors: Sequence[Mirror[Any]] = ()
         self._mpsnodes: Mirror[ClusterNode]
         self._nodes: Mirror[KubernetesNode]
         self._pods: Mirror[PodSeen]
 
-    async def begin(self) -> None:
-        self._mpsnodes = Mirror(self._kube, Selection(MPS_NODES), _read_mpsnode, self._note)
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        def read(thing: Object) -> ClusterNode:
+            return read_mpsnode(thing, time.time())
+
+        def read_pod(thing: Object) -> PodSeen | None:
+            pod = read_pod_seen(thing, self._ledger.policy)
+            return pod if pod.shared or pod.unreadable else None
+
+        self._mpsnodes = Mirror(self._kube, Selection(MPS_NODES), read, self._note)
         self._nodes = Mirror(self._kube, Selection(NODES), read_kubernetes_node, self._note)
-        self._pods = Mirror(self._kube, Selection(PODS, query=_PENDING), self._read_pod, self._note)
+        pending = Selection(PODS, query={"fieldSelector": "status.phase=Pending"})
+        self._pods = Mirror(self._kube, pending, read_pod, self._note)
         self._mirrors = (self._mpsnodes, self._nodes, self._pods)
         self._made, self._changed, self._explained_until = {}, True, 0.0
-        self._tasks = [asyncio.create_task(mirror.run()) for mirror in self._mirrors]
-
-    async def end(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks, self._made = (), {}
+        async with following(*self._mirrors):
+            yield
+        self._made = {}
 
     async def look(self) -> PageView | None:
         """None where nothing has been heard since the last look, and while nothing is known."""
@@ -75,10 +77,6 @@ class ClusterPage:
     def _note(self) -> None:
         self._changed = True
 
-    def _read_pod(self, thing: Object) -> PodSeen | None:
-        pod = read_pod_seen(thing, self._ledger.policy)
-        return pod if pod.shared or pod.unreadable else None
-
     async def _view(self, away: str) -> PageView:
         now = time.time()
         reported = {node.name: aged(node, now) for node in self._mpsnodes.objects()}
@@ -86,21 +84,18 @@ class ClusterPage:
         parts = []
         for place, node in enumerate(reported.values(), 1):
             parts.append(self._parts(node, now))
-            await _let_others(place)
+            if place % _AT_ONCE == 0:
+                await asyncio.sleep(0)
         self._made = {name: made for name, made in self._made.items() if name in reported}
-        pods = self._pods.objects()
-        await self._explain(
-            ExplanationContext(self._ledger.policy, now, reported, self._free(), machines), pods[:MOST_WAITING]
-        )
+        pods, table = self._pods.objects(), self._ledger.table
+        free = {name: found for name in table.nodes if (found := table.ledger(name))}
+        context = ExplanationContext(self._ledger.policy, now, reported, free, machines)
+        await self._explain(context, pods[:MOST_WAITING])
         waiting = {pod.name.uid for pod in pods}
         stories = [card for card in self._explained if card.id in waiting]
         silent = sorted(one.name for one in machines.values() if one.is_labelled and one.name not in reported)
         head = self._head(away, max(0, len(pods) - MOST_WAITING))
         return cluster_page(head, parts, stories, tuple(map(no_mpsnode, silent)))
-
-    def _free(self) -> Mapping[str, NodeCapacity]:
-        table = self._ledger.table
-        return {name: found for name in table.nodes if (found := table.ledger(name))}
 
     async def _explain(self, context: ExplanationContext, pods: Sequence[PodSeen]) -> None:
         """On a thread, since thousands of GPUs take seconds; then not again for so long that it costs little."""
@@ -116,19 +111,10 @@ class ClusterPage:
         source = node if node.ready else (node, int(now // 60))
         known = self._made.get(node.name)
         if known is None or (known[0] is not source and known[0] != source):
-            known = self._made[node.name] = source, node_parts(node, now)
+            known = self._made[node.name] = source, node_parts(node, now, self._ledger.policy.graces.wedged_limit_s)
         return known[1]
 
     def _head(self, away: str, more: int = 0) -> PageHead:
         since = [one.out_of_sync_since for one in self._mirrors if one.trouble and one.out_of_sync_since]
         away_since = min(since) if away and since else None
-        return PageHead(PageScope.CLUSTER, _NAME, mpsd.__version__, time.time(), away, away_since, more)
-
-
-async def _let_others(place: int) -> None:
-    if place % _AT_ONCE == 0:
-        await asyncio.sleep(0)
-
-
-def _read_mpsnode(thing: Object) -> ClusterNode:
-    return read_mpsnode(thing, time.time())
+        return PageHead(PageScope.CLUSTER, "cluster", mpsd.__version__, time.time(), away, away_since, more)

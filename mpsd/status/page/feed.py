@@ -1,16 +1,16 @@
 """What readers of the page are shown now, and what has changed since they were sent something last.
 
 A view is made once for all readers, and only while there are some; what a reader has not been sent yet is worked out
-when it can take it, so that nothing is kept for one that is slow.
+when it can take it, so that nothing is queued for one that is slow.
 """
 
 import asyncio
 import contextlib
 import time
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import msgspec
 
@@ -22,7 +22,6 @@ SHORTEST_PAUSE_S = 0.5  # between two looks
 _SHARE = 20  # of the time, one part at most is spent on looks
 _LINGER_S = 30.0  # that looking goes on after the last reader, who may only have loaded the page anew
 _AFTER_FAULT_S = 10.0
-_GONE_KEPT = 4096
 
 
 class Full(Exception):
@@ -46,95 +45,58 @@ def who_gives_way(there: Sequence[str], newcomer: str) -> int | None:
     return max(place for place, address in enumerate(there) if address == most)
 
 
-@dataclass(eq=False, slots=True)
-class _Place:
-    """The place of a reader. hang_up: ends its stream."""
-
-    reader: str
-    hang_up: Callable[[], None]
-
-
-class _ListEntry(Protocol):
-    """An entry of a list of a view."""
-
-    @property
-    def id(self) -> str: ...
-
-
 class ViewSource(Protocol):
-    """Where views come from. Between `begin` and `end` it is asked again and again."""
+    """Where views come from. While it is watching it is asked again and again."""
 
-    async def begin(self) -> None: ...
+    def watching(self) -> contextlib.AbstractAsyncContextManager[None]: ...
 
     async def look(self) -> PageView | None:
         """None where nothing can have changed since the last look."""
 
-    async def end(self) -> None: ...
 
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """An entry of a list, and since which serial it is so."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _ShownEntry:
+    """An entry of a list, and its JSON; equal to itself alone, and the very same in each view until it changes."""
 
     value: object
     text: bytes
-    serial: int
 
 
-@dataclass(slots=True)
-class _Shown:
-    """What was made of the views so far. serial: how often that was another; 0 before the first view."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Shown:
+    """A view as readers get it: its entries by list and id."""
 
-    serial: int = 0
-    head: PageHead | None = None  # None before the first view
-    view: PageView | None = None  # likewise
-    parts: dict[str, dict[str, _Part]] = field(default_factory=lambda: {name: {} for name in LISTS})
-    gone: deque[tuple[int, str, str]] = field(default_factory=lambda: deque(maxlen=_GONE_KEPT))
+    head: PageHead
+    entries: Mapping[str, Mapping[str, _ShownEntry]]
 
-    def take(self, view: PageView) -> bool:
-        """Whether anything but the time has changed."""
-        serial, before = self.serial + 1, self.head
-        changed = before is None or _lasting(before) != _lasting(view.head)
-        for name in LISTS:
-            old, new = self.parts[name], dict(_encoded(name, view, self.parts[name], serial))
-            missing = old.keys() - new.keys()
-            self.gone.extend((serial, name, one) for one in missing)
-            changed = changed or bool(missing) or any(part.serial == serial for part in new.values())
-            self.parts[name] = new
-        self.head, self.view = view.head, view
-        self.serial += changed
-        return changed
-
-    def since(self, serial: int) -> bytes:
-        """As JSON: everything where `serial` is 0 or too long ago, else what has changed after it."""
-        whole = serial == 0 or (len(self.gone) == _GONE_KEPT and self.gone[0][0] > serial)
-        after = 0 if whole else serial
-        put = {
-            name: b"[" + b",".join(part.text for part in parts.values() if part.serial > after) + b"]"
-            for name, parts in self.parts.items()
-        }
-        gone: dict[str, list[str]] = {}
-        for at, name, one in self.gone:
-            if at > after and not whole and one not in self.parts[name]:
-                gone.setdefault(name, []).append(one)
-        message = {"whole": whole, "head": self.head, "gone": gone}
-        return msgspec.json.encode(message | {"put": {name: msgspec.Raw(text) for name, text in put.items()}})
+    def differs(self, other: "Shown") -> bool:
+        """In anything but the time."""
+        return replace(self.head, at=other.head.at) != other.head or self.entries != other.entries
 
 
-def _lasting(head: PageHead) -> tuple[object, ...]:
-    """The head without the time."""
-    return head.scope, head.name, head.version, head.away, head.away_since, head.waiting_more, head.pods
+def shown(view: PageView, before: Shown | None) -> Shown:
+    """before: what readers got last, with which it shares what has not changed; None before the first view."""
 
-
-def _encoded(name: str, view: PageView, before: Mapping[str, _Part], serial: int) -> Iterator[tuple[str, _Part]]:
-    entries: Sequence[_ListEntry] = getattr(view, name)
-    for value in entries:
-        known = before.get(value.id)
-        if known is not None and known.value is value:
-            yield value.id, known
-            continue
+    def entry(name: str, value: Any) -> _ShownEntry:
+        known = before.entries[name].get(value.id) if before else None
+        if known and known.value is value:
+            return known
         text = msgspec.json.encode(value)
-        yield value.id, (known if known is not None and known.text == text else _Part(value, text, serial))
+        return known if known and known.text == text else _ShownEntry(value, text)
+
+    return Shown(view.head, {name: {one.id: entry(name, one) for one in getattr(view, name)} for name in LISTS})
+
+
+def changes(before: Shown | None, now: Shown, head: PageHead) -> bytes:
+    """What a reader who got `before` last is sent, as JSON: everything where that is None. head: of the last view."""
+    put, gone = {}, {}
+    for name, entries in now.entries.items():
+        known = before.entries[name] if before else {}
+        texts = [entry.text for one, entry in entries.items() if known.get(one) is not entry]
+        put[name] = msgspec.Raw(b"[" + b",".join(texts) + b"]")
+        if missing := [one for one in known if one not in entries]:
+            gone[name] = missing
+    return msgspec.json.encode({"whole": before is None, "head": head, "gone": gone, "put": put})
 
 
 class PageFeed:
@@ -142,76 +104,62 @@ class PageFeed:
 
     def __init__(self, source: ViewSource) -> None:
         self._source = source
-        self._shown = _Shown()
-        self._places: list[_Place] = []  # the first who came first
+        self.view: PageView | None = None  # the last one; None before the first
+        self._shown: Shown | None = None  # likewise; the last that differed in more than the time
+        self._places: list[tuple[str, Callable[[], None]]] = []  # who reads and what ends it; the first who came first
         self._idle_since = time.monotonic()
         self._task: asyncio.Task[None] | None = None  # None while nobody reads
         self._news = asyncio.Event()
-        self._last: tuple[tuple[int, int, PageHead | None], bytes] = (
-            (-1, -1, None),
-            b"",
-        )  # sent last: of what, and the text
+        self._sent: tuple[object, bytes] = None, b""  # sent last: of what, and the text
         self.closed = False
         self._log = logger()
 
     @property
     def readers(self) -> int:
-        """How many read now."""
         return len(self._places)
 
     @contextlib.asynccontextmanager
-    async def reading(self, reader: str, hang_up: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
+    async def reading(self, reader: str, hang_up: Callable[[], None] | None = None) -> AsyncIterator[None]:
         """Full where too many do already. reader: who it is. hang_up: ends it, to make place for who reads less."""
-        place = _Place(reader, hang_up)
         self._make_room(reader)
+        place = reader, hang_up or (lambda: None)
         self._places.append(place)
         try:
             if self._task is None or self._task.done():
-                self._shown = _Shown()
+                self.view = self._shown = None
                 self._task = asyncio.create_task(self._run())
             yield
         finally:
-            if place in self._places:
-                self._places.remove(place)
+            self._places = [one for one in self._places if one is not place]
             self._idle_since = time.monotonic()
 
     def _make_room(self, newcomer: str) -> None:
-        whose = [place.reader for place in self._places]
         if self.closed:
             raise Full(0)
-        if len(whose) < MOST_READERS:
-            return
-        place = who_gives_way(whose, newcomer)
-        if place is None:
-            raise Full(whose.count(newcomer))
-        self._places.pop(place).hang_up()
+        whose = [reader for reader, _hang_up in self._places]
+        if len(whose) >= MOST_READERS:
+            place = who_gives_way(whose, newcomer)
+            if place is None:
+                raise Full(whose.count(newcomer))
+            _reader, hang_up = self._places.pop(place)
+            hang_up()
 
-    async def news(self, serial: int, longest_s: float) -> tuple[int, bytes] | None:
-        """What has changed after this serial (0: everything), and up to which; None where nothing has by then."""
-        if self._shown.serial <= serial and not self.closed:
+    async def news(self, before: Shown | None, longest_s: float) -> tuple[Shown, bytes] | None:
+        """What a reader who got `before` last (None: nothing yet) gets now, and its text; None where that has not
+        changed by then."""
+        if self._shown is before and not self.closed:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(longest_s):
                     await self._news.wait()
-        now = self._shown.serial
-        if self.closed or now <= serial:
+        now, view = self._shown, self.view
+        if self.closed or now is before or now is None or view is None:
             return None
-        of = (serial, now, self._shown.head)
-        if self._last[0] != of:
-            self._last = of, self._shown.since(serial)
-        return now, self._last[1]
-
-    @property
-    def head(self) -> PageHead | None:
-        """None before the first view."""
-        return self._shown.head
-
-    @property
-    def view(self) -> PageView | None:
-        """None before the first."""
-        return self._shown.view
+        of = (before, now, view.head)
+        if self._sent[0] != of:
+            self._sent = of, changes(before, now, view.head)
+        return now, self._sent[1]
 
     async def close(self) -> None:
-        """Ends what every reader waits for, at once."""
         self.closed = True
         self._news.set()
         if self._task:
@@ -221,7 +169,9 @@ class PageFeed:
     async def _run(self) -> None:
         while self._is_wanted:
             try:
-                await self._look_on()
+                async with self._source.watching():
+                    while self._is_wanted:
+                        await self._look()
             except Exception as error:  # a fault of ours, which may cost the page and nothing else
                 self._log.exception("page failed", error=type(error).__name__)
                 await asyncio.sleep(_AFTER_FAULT_S)
@@ -230,19 +180,13 @@ class PageFeed:
     def _is_wanted(self) -> bool:
         return self.readers > 0 or time.monotonic() - self._idle_since < _LINGER_S
 
-    async def _look_on(self) -> None:
-        try:
-            await self._source.begin()
-            while self._is_wanted:
-                began = time.monotonic()
-                view = await self._source.look()
-                if view and self._shown.take(view):
-                    self._wake()
-                await asyncio.sleep(max(SHORTEST_PAUSE_S, _SHARE * (time.monotonic() - began)))
-        finally:
-            await self._source.end()
-
-    def _wake(self) -> None:
-        """Wakes everybody who waits for news now."""
-        waiting, self._news = self._news, asyncio.Event()
-        waiting.set()
+    async def _look(self) -> None:
+        began = time.monotonic()
+        view = await self._source.look()
+        if view:
+            self.view, now = view, shown(view, self._shown)
+            if self._shown is None or now.differs(self._shown):
+                self._shown = now
+                waiting, self._news = self._news, asyncio.Event()
+                waiting.set()
+        await asyncio.sleep(max(SHORTEST_PAUSE_S, _SHARE * (time.monotonic() - began)))

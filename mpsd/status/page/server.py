@@ -12,51 +12,52 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from importlib import resources
-from importlib.resources.abc import Traversable
 
 import msgspec
 from aiohttp import web
 
 from mpsd.model.problem import shown_name
 from mpsd.platform.listener import Handler, asker
-from mpsd.status.page.feed import MOST_READERS, Full, PageFeed, ViewSource
+from mpsd.status.page.feed import MOST_READERS, Full, PageFeed, Shown, ViewSource
 from mpsd.status.page.rules.view import PageView
 
 _LANGUAGES = ("en", "zh")
 SCRIPTS = ("words", "elements", "known", "connection", "top", "lines", "gpus", "nodes", "drawing")  # in this order
-_STYLE, _SCRIPT, _WORDS = "/* page.css */", "/* page.js */", "{}"
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The page as browsers get it: one file, made of those in mpsd/status/page/static.
-
-    policy: its Content-Security-Policy, by which a browser runs these scripts and no others.
-    """
+    """The page as browsers get it: one file, made of those in mpsd/status/page/static. policy: its
+    Content-Security-Policy, by which a browser runs these scripts and no others."""
 
     html: bytes
     zipped: bytes
     policy: str
 
 
+@cache
 def page() -> Page:
     folder = resources.files("mpsd") / "status" / "page" / "static"
-    style, words = _read(folder / "page.css"), _read(folder / "words.json")
-    script = "\n".join(_read(folder / f"{name}.js") for name in SCRIPTS)
-    # A `<` in a word would end the element that the words are in.
-    packed = json.dumps(by_language(json.loads(words)), ensure_ascii=False, separators=(",", ":")).replace(
-        "<", "\\u003c"
-    )
-    html = _read(folder / "page.html")
-    for place, text in ((_STYLE, style), (_SCRIPT, script), (_WORDS, packed)):
+
+    def read(name: str) -> str:
+        return (folder / name).read_text("utf-8")
+
+    style, words = read("page.css"), read("words.json")
+    script = "\n".join(read(f"{name}.js") for name in SCRIPTS)
+    packed = json.dumps(by_language(json.loads(words)), ensure_ascii=False, separators=(",", ":"))
+    packed = packed.replace("<", "\\u003c")  # it would end the element that the words are in
+    html = read("page.html")
+    for place, text in (("/* page.css */", style), ("/* page.js */", script), ("{}", packed)):
         before, found, after = html.partition(f">{place}<")
         if not found:
             raise ValueError(f"mpsd/status/page/static/page.html has no place for {place}")
         html = f"{before}>{text}<{after}"
-    whole = html.encode()
-    return Page(whole, gzip.compress(whole), _policy(style, script))
+    own = "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    trusted = "require-trusted-types-for 'script'; trusted-types 'none'"
+    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; {own}; {trusted}"
+    return Page(html.encode(), gzip.compress(html.encode()), policy)
 
 
 def by_language(words: dict[str, list[str]]) -> dict[str, dict[str, str]]:
@@ -64,29 +65,8 @@ def by_language(words: dict[str, list[str]]) -> dict[str, dict[str, str]]:
     return {language: {key: row[place] for key, row in words.items()} for place, language in enumerate(_LANGUAGES)}
 
 
-def _policy(style: str, script: str) -> str:
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {_hash(script)}",
-            f"style-src {_hash(style)}",
-            "connect-src 'self'",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-            "require-trusted-types-for 'script'",
-            "trusted-types 'none'",
-        )
-    )
-
-
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _read(file: Traversable) -> str:
-    return file.read_text("utf-8")
 
 
 BEAT_S = 15.0  # between two signs of life on a stream
@@ -113,31 +93,23 @@ class PageApi:
 
     @property
     def readers(self) -> int:
-        """How many read now."""
         return self._feed.readers
 
     @property
     def shown(self) -> PageView | None:
-        """None before the first view."""
         return self._feed.view
 
     async def start(self) -> None:
         """Nothing is done before somebody reads."""
 
     async def stop(self) -> None:
-        """Every stream ends at once."""
         await self._feed.close()
 
-    @cached_property
-    def _file(self) -> Page:
-        return page()
-
     async def _page(self, request: web.Request) -> web.Response:
-        zipped = "gzip" in request.headers.get("Accept-Encoding", "")
-        headers = _HEADERS | {"Content-Security-Policy": self._file.policy, "Vary": "Accept-Encoding"}
-        if zipped:
-            headers["Content-Encoding"] = "gzip"
-        body = self._file.zipped if zipped else self._file.html
+        zipped, file = "gzip" in request.headers.get("Accept-Encoding", ""), page()
+        headers = _HEADERS | {"Content-Security-Policy": file.policy, "Vary": "Accept-Encoding"}
+        headers |= {"Content-Encoding": "gzip"} if zipped else {}
+        body = file.zipped if zipped else file.html
         return web.Response(body=body, content_type="text/html", charset="utf-8", headers=headers)
 
     async def _view(self, request: web.Request) -> web.Response:
@@ -145,7 +117,7 @@ class PageApi:
         reader = asker(request)
         try:
             async with self._feed.reading(reader):
-                await self._feed.news(0, _FIRST_VIEW_S)
+                await self._feed.news(None, _FIRST_VIEW_S)
                 view = self._feed.view
         except Full as full:
             return _too_many(reader, full.own)
@@ -161,7 +133,7 @@ class PageApi:
         stream.content_type = "text/event-stream"
         reader, transport = asker(request), request.transport
         try:
-            async with self._feed.reading(reader, transport.abort if transport else lambda: None):
+            async with self._feed.reading(reader, transport.abort if transport else None):
                 await stream.prepare(request)
                 with contextlib.suppress(ConnectionError, TimeoutError):
                     await self._tell(stream, request)
@@ -173,14 +145,15 @@ class PageApi:
 
     async def _tell(self, stream: web.StreamResponse, request: web.Request) -> None:
         """Until the reader has gone or the feed ends. TimeoutError for a reader that is too slow."""
-        serial, told_at = 0, 0.0
+        shown: Shown | None = None  # what it was sent last
+        told_at = 0.0
         while not self._feed.closed and request.transport is not None and not request.transport.is_closing():
-            news = await self._feed.news(serial, _LOOK_S)
+            news = await self._feed.news(shown, _LOOK_S)
             if news is not None:
-                serial, text = news
+                shown, text = news
                 await _write(stream, b"page", text)
             elif time.monotonic() - told_at >= BEAT_S:
-                await _write(stream, b"beat", msgspec.json.encode(self._feed.head))
+                await _write(stream, b"beat", msgspec.json.encode(self._feed.view.head if self._feed.view else None))
             else:
                 continue
             told_at = time.monotonic()

@@ -7,19 +7,16 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from mpsd.model.cluster_status import ClusterNode, PodStatus
-from mpsd.model.domain import ALL, Domain, State, drains
+from mpsd.model.domain import ALL, DRAINS, drains
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.model.quantity import gib
-
-DRAINS = frozenset({State.DRAINING, State.DRAINED})
 
 
 @dataclass(frozen=True, slots=True)
 class CordonChange:
-    """cordoned: what `spec.cordoned` is to be. gpus: UUIDs of those that were named.
-
-    along: UUIDs of those that go with them, since they share a domain. kept: UUIDs of those that were to be put back
-    and stay out of use, since another GPU of their domain is cordoned.
+    """cordoned: what `spec.cordoned` is to be. gpus: UUIDs of those that were named. along: UUIDs of those that go with
+    them, since they share a domain. kept: UUIDs of those that were to be put back and stay out of use, since another
+    GPU of their domain is cordoned.
     """
 
     cordon: bool
@@ -37,14 +34,6 @@ class CordonChange:
     def is_done(self, node: ClusterNode) -> bool:
         """Whether the node has begun to do it."""
         return all((gpu.state in DRAINS) is self.cordon for gpu in node.gpus if gpu.uuid in self.touched and gpu.domain)
-
-    def is_drained(self, node: ClusterNode) -> bool:
-        """Whether no program is left on the GPUs. One that no control daemon holds has none.
-
-        The last report of a silent node is not believed.
-        """
-        touched = [gpu for gpu in node.gpus if gpu.uuid in self.touched and gpu.domain]
-        return node.told_at is not None and not node.stale and all(gpu.state == State.DRAINED for gpu in touched)
 
 
 def cordon_change(node: ClusterNode, named: Sequence[str], *, cordon: bool) -> CordonChange:
@@ -72,7 +61,7 @@ def cordon_change(node: ClusterNode, named: Sequence[str], *, cordon: bool) -> C
 
 def _draining(node: ClusterNode, cordoned: frozenset[str]) -> frozenset[str]:
     """The GPUs that are out of use where so much is cordoned."""
-    names = drains(cordoned, [Domain(domain.name, domain.gpus) for domain in node.domains])
+    names = drains(cordoned, node.domains)
     whole = {uuid for domain in node.domains if domain.name in names for uuid in domain.gpus}
     return frozenset(whole | {gpu.uuid for gpu in node.gpus if not cordoned.isdisjoint({ALL, gpu.uuid})})
 
@@ -84,11 +73,8 @@ def _named(node: ClusterNode, named: Sequence[str]) -> tuple[str, ...]:
     strange = [name for name in dict.fromkeys(named) if name not in known]
     if strange:
         has = ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in node.gpus) or "none that it has reported"
-        remedy = f"{node.name} has {has}; name one, or {ALL}"
-        raise InvalidInput(
-            f"node {node.name}",
-            [Problem("gpu-unknown", name, "", "is no GPU of this node", remedy) for name in strange],
-        )
+        message, remedy = "is no GPU of this node", f"{node.name} has {has}; name one, or {ALL}"
+        raise InvalidInput(f"node {node.name}", [Problem("gpu-unknown", one, "", message, remedy) for one in strange])
     return tuple(dict.fromkeys(known[name] for name in named))
 
 
@@ -100,60 +86,38 @@ def merge_patch(change: CordonChange, version: str) -> dict[str, dict[str, objec
 def effects(node: ClusterNode, change: CordonChange, *, with_pods: bool = True) -> Iterator[str]:
     """What it does, a sentence each. node: as it was before. with_pods: those that are there too."""
     named = _labels(node, change.gpus) or "every GPU"
+    back = [uuid for uuid in change.gpus if uuid not in change.kept]
     if not change.changes:
         yield f"{node.name}: {'cordoned already' if change.cordon else 'not cordoned'}: {named}"
-    else:
-        yield from _changed(node, change, named, with_pods=with_pods)
+    elif change.cordon:
+        yield f"{node.name}: no new pods on {named} from now on; running programs continue"
+    elif back or not change.gpus:
+        yield f"{node.name}: new pods are accepted on {_labels(node, back) or named} again"
+    if change.changes and change.along:
+        yield f"with it, since they share a control daemon: {_labels(node, change.along)}"
+    if change.changes and change.cordon and with_pods:
+        pods = holders(node, change.touched)
+        if not pods:
+            yield f"{node.name} does not report its pods" if node.pods is None else "no pod is there"
+        yield from (f"pod {holding(pod, node.labels)} runs until it ends" for pod in pods)
     if change.kept:
         others = _labels(node, _mates(node, change.kept).intersection(change.cordoned))
         yield f"still out of use, since {others} of the same domain is cordoned: {_labels(node, change.kept)}"
 
 
-def _changed(node: ClusterNode, change: CordonChange, named: str, *, with_pods: bool) -> Iterator[str]:
-    back = [uuid for uuid in change.gpus if uuid not in change.kept]
-    if change.cordon:
-        yield f"{node.name}: no new pods on {named} from now on; what runs there goes on"
-    elif back or not change.gpus:
-        yield f"{node.name}: new pods are accepted on {_labels(node, back) or named} again"
-    if change.along:
-        yield f"with it, since they share a control daemon: {_labels(node, change.along)}"
-    if change.cordon and with_pods:
-        yield from _running(node, change)
+def holders(node: ClusterNode, gpus: Collection[str]) -> tuple[PodStatus, ...]:
+    """The pods that hold something of these GPUs."""
+    return tuple(pod for pod in node.pods or () if not set(pod.gpus).isdisjoint(gpus))
 
 
-def progress(node: ClusterNode, change: CordonChange) -> str:
-    """How far the GPUs are on the way to be drained."""
-    gpus = [gpu for gpu in node.gpus if gpu.uuid in change.touched]
-    each = ", ".join(f"{gpu.label} {gpu.state or 'without a daemon'}{_clients(gpu.clients)}" for gpu in gpus)
-    left = [f"{pod.namespace}/{pod.pod}" for pod in _pods_on(node, change)]
-    return f"{node.name}: {each or 'no GPU'}" + (f"; left: {', '.join(left)}" if left else "")
-
-
-def _clients(number: int | None) -> str:
-    return f" (clients: {number})" if number else ""
-
-
-def _pods_on(node: ClusterNode, change: CordonChange) -> list[PodStatus]:
-    return [pod for pod in node.pods or () if not change.touched.isdisjoint(pod.gpus)]
-
-
-def _running(node: ClusterNode, change: CordonChange) -> Iterator[str]:
-    if node.pods is None:
-        yield f"which pods are there {node.name} does not know"
-        return
-    pods = _pods_on(node, change)
-    if not pods:
-        yield "no pod is there"
-    for pod in pods:
-        yield f"pod {pod.namespace}/{pod.pod} holds {_amount(pod)} of {_labels(node, pod.gpus)} until it ends"
+def holding(pod: PodStatus, labels: dict[str, str]) -> str:
+    """A pod with what it holds, such as `default/train-0 (12 GiB of gpu0)`."""
+    amount = "something" if pod.memory_mib is None else f"{gib(pod.memory_mib)} GiB"
+    return f"{pod.namespace}/{pod.pod} ({amount} of {','.join(labels.get(uuid, uuid) for uuid in pod.gpus)})"
 
 
 def _mates(node: ClusterNode, gpus: Sequence[str]) -> frozenset[str]:
     return frozenset(uuid for domain in node.domains if not set(domain.gpus).isdisjoint(gpus) for uuid in domain.gpus)
-
-
-def _amount(pod: PodStatus) -> str:
-    return "something" if pod.memory_mib is None else f"{gib(pod.memory_mib)} GiB"
 
 
 def _labels(node: ClusterNode, gpus: Collection[str]) -> str:

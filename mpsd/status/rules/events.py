@@ -7,7 +7,7 @@ memory is bounded; and the last count of everything that is remembered is writte
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
-from mpsd.model.events import Event, EventCount, Reason, Subject
+from mpsd.model.events import Event, EventCount
 
 BURST = 60  # a daemon that ends takes up to 60 clients with it, and each of their pods gets one
 EVERY_S = 1.0  # between two writes once that is used up
@@ -16,15 +16,13 @@ LONGEST_REPEAT_S = 600.0
 REMEMBERED = 1000  # events
 FORGET_S = 3600.0  # as long as the API server keeps an event by default
 MESSAGES = 10  # different messages of one reason about one object in FORGET_S; further ones are counted as one
-_ROUNDING = 1e-6  # of fractions that add up to one write
 SIMILAR = "(combined from similar events) "
 
 
 @dataclass(frozen=True, slots=True)
-class _EventEntry:
-    """An event that is remembered.
-
-    written: the count that the API server knows. due: when the next write may be; repeat_s: and how long after it.
+class Writing:
+    """An event that is remembered, and how it is to be written. written: the count that the API server knows. due: when
+    the next write may be; repeat_s: and how long after it.
     """
 
     seen: EventCount
@@ -32,109 +30,96 @@ class _EventEntry:
     due: float
     repeat_s: float
 
+    @property
+    def is_unwritten(self) -> bool:
+        return self.seen.count > self.written
 
-@dataclass(frozen=True, slots=True)
-class Writing:
-    """One event to write. is_new: it is to be created, else its count is to be patched."""
-
-    event: EventCount
-    is_new: bool
+    @property
+    def is_new(self) -> bool:
+        """Whether it is to be created, else its count is to be patched."""
+        return self.written == 0
 
 
 class EventAggregator:
     """`now` is always seconds since 1970; a clock that goes back delays and loses nothing."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[Event, _EventEntry] = OrderedDict()  # what happened last is last
+        self._entries: OrderedDict[Event, Writing] = OrderedDict()  # what happened last is last
         self._tokens = float(BURST)
         self._counted_at: float | None = None  # None before the first question
-        self.dropped = 0  # events that nobody will see, because too much happened
+        self.dropped = 0  # events that are lost, because too much happened
 
-    def note(self, happening: Event, now: float) -> None:
+    def note(self, event: Event, now: float) -> None:
         """Something happened."""
         self._forget(now)
-        happening = self._combined(happening)
-        entry = self._entries.pop(happening, None)
+        event = self._combined(event)
+        entry = self._entries.pop(event, None)
         if entry:
             seen = replace(entry.seen, last=max(now, entry.seen.last), count=entry.seen.count + 1)
-            self._entries[happening] = replace(entry, seen=seen)
+            self._entries[event] = replace(entry, seen=seen)
         else:
-            self._entries[happening] = _EventEntry(EventCount(happening, now, now, 1), 0, now, REPEAT_S)
+            self._entries[event] = Writing(EventCount(event, now, now, 1), 0, now, REPEAT_S)
         if len(self._entries) > REMEMBERED:
             self._drop()
 
     def next_due(self, now: float) -> float | None:
         """When the next write may be; None where everything is written."""
-        due = min((entry.due for entry in self._entries.values() if _is_unwritten(entry)), default=None)
-        if due is None:
-            return None
-        return max(due, now + max(0.0, 1.0 - self._tokens_at(now)) * EVERY_S)
+        due = min((entry.due for entry in self._entries.values() if entry.is_unwritten), default=None)
+        return None if due is None else max(due, now + max(0.0, 1.0 - self._tokens_at(now)) * EVERY_S)
 
     def take(self, now: float) -> Writing | None:
         """The write that is to be made now, the one that has waited longest; None where none may be."""
-        ready = [entry for entry in self._entries.values() if _is_unwritten(entry) and entry.due <= now]
-        if not ready or self._tokens_at(now) < 1.0 - _ROUNDING:
+        ready = [entry for entry in self._entries.values() if entry.is_unwritten and entry.due <= now]
+        if not ready or self._tokens_at(now) < 1.0 - 1e-6:  # for the rounding of fractions that add up to one write
             return None
         self._tokens, self._counted_at = self._tokens_at(now) - 1.0, now
-        entry = min(ready, key=lambda entry: entry.due)
-        return Writing(entry.seen, is_new=entry.written == 0)
+        return min(ready, key=lambda entry: entry.due)
 
     def wrote(self, written: EventCount, now: float, known: int | None = None) -> None:
         """It is written. known: the count that the API server has now, where that is another than ours."""
-        entry = self._entries.get(written.happening)
+        entry = self._entries.get(written.event)
         if entry is None:  # it was dropped in the meantime
             return
         ahead = (known or written.count) - written.count  # what an earlier agent had counted
         seen = replace(entry.seen, count=entry.seen.count + ahead)
         longer = min(LONGEST_REPEAT_S, entry.repeat_s * 2)
-        self._entries[written.happening] = _EventEntry(seen, written.count + ahead, now + entry.repeat_s, longer)
+        self._entries[written.event] = Writing(seen, written.count + ahead, now + entry.repeat_s, longer)
 
     def gone(self, written: EventCount) -> None:
         """The API server has forgotten the event: what happens from now on is written as new."""
-        entry = self._entries.get(written.happening)
+        entry = self._entries.get(written.event)
         if entry:
-            self._entries[written.happening] = replace(entry, written=0)
+            self._entries[written.event] = replace(entry, written=0)
 
     def refused(self, written: EventCount) -> None:
         """The API server will not have it, now or later."""
-        self._entries.pop(written.happening, None)
+        self._entries.pop(written.event, None)
         self.dropped += 1
 
     def _tokens_at(self, now: float) -> float:
         since = 0.0 if self._counted_at is None else max(0.0, now - self._counted_at)
         return min(float(BURST), self._tokens + since / EVERY_S)
 
-    def _combined(self, happening: Event) -> Event:
+    def _combined(self, event: Event) -> Event:
         """Itself, or what stands for it where its object has had too many messages of this reason."""
-        if happening in self._entries:
-            return happening
-        key = (happening.subject, happening.reason)
+        if event in self._entries:
+            return event
+        key = (event.subject, event.reason)
         others = sum((other.subject, other.reason) == key for other in self._entries)
-        if others < MESSAGES:
-            return happening
-        return replace(happening, message=SIMILAR + happening.reason)
+        return event if others < MESSAGES else replace(event, message=SIMILAR + event.reason)
 
     def _forget(self, now: float) -> None:
         """What is written and has not happened for long."""
         while self._entries:
             oldest = next(iter(self._entries.values()))
-            if _is_unwritten(oldest) or now - oldest.seen.last < FORGET_S:
+            if oldest.is_unwritten or now - oldest.seen.last < FORGET_S:
                 return
             self._entries.popitem(last=False)
 
     def _drop(self) -> None:
         """Makes room: of what is written, what happened longest ago; if nothing is, of all."""
-        oldest = next((name for name, entry in self._entries.items() if not _is_unwritten(entry)), None)
+        oldest = next((name for name, entry in self._entries.items() if not entry.is_unwritten), None)
         if oldest is None:
             oldest = next(iter(self._entries))
             self.dropped += self._entries[oldest].seen.count
         del self._entries[oldest]
-
-
-def _is_unwritten(entry: _EventEntry) -> bool:
-    return entry.seen.count > entry.written
-
-
-def dropped_happening(subject: Subject) -> Event:
-    """For a node whose agent had more to report than it could keep."""
-    return Event(subject, Reason.EVENTS_DROPPED, "more happened than could be reported; see the log of the agent")

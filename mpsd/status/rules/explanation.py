@@ -9,17 +9,15 @@ from enum import Enum
 from mpsd.kubelet.rules.gpu_choice import chosen_gpus
 from mpsd.model.cluster_status import ClusterNode, GpuRow, PodStatus, silence
 from mpsd.model.domain import State, after_is
-from mpsd.model.grants import GpuName
 from mpsd.model.problem import shown_name
 from mpsd.model.quantity import gib
 from mpsd.model.times import lasting
+from mpsd.scheduler.rules.capacity import gpu_name
 from mpsd.status.rules.pods import ContainerState, Explanation, ExplanationContext, PodSeen, Why, listed, quoted, wanted
 from mpsd.status.rules.waiting import waiting_story
 
 _UNEXPECTED, _OUT_OF = "UnexpectedAdmissionError", "OutOf"  # kubelet's reasons: it had nothing of what was asked for
-_KILLED = 137  # 128 and SIGKILL
-_PULLS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
-_CRASHES = "CrashLoopBackOff"
+_WAITS = "docs/operations/on-call.md#why-a-pod-waits"
 
 
 class ExplanationNeeds(Enum):
@@ -42,31 +40,29 @@ def wants_warning(pod: PodSeen) -> bool:
     return needs(pod) is ExplanationNeeds.ITS_NODE and (pod.is_pending or bool(pod.waiting))
 
 
-def story(pod: PodSeen, scene: ExplanationContext, warning: str = "") -> Explanation:
+def story(pod: PodSeen, context: ExplanationContext, warning: str = "") -> Explanation:
     """warning: the last Warning event about the pod, reason and message; empty where there is none or nobody looked."""
     if _never_placed(pod) or (pod.shared is None and pod.unreadable):
-        on = (
-            f"is on {shown_name(pod.node)}, which cannot give it what it asks for"
-            if pod.node
-            else "waits, and no node takes it"
-        )
-        words = f"pod {_name(pod)} {on}: {pod.unreadable}; make it anew with that"
-        return Explanation(Why.ASKS_UNREADABLY, words, node=pod.node)
+        on = f"is on {shown_name(pod.node)}, which cannot give it what it asks for"
+        words = f"{on if pod.node else 'waits, and no node takes it'}: {pod.unreadable}; recreate it with that"
+        return Explanation(Why.ASKS_UNREADABLY, f"{_pod(pod)} {words}", node=pod.node)
     if pod.shared is None:
-        return _no_gpu(pod, scene)
+        resource = context.policy.resources.memory
+        words = f"{_pod(pod)} asks for no GPU: none of its containers has {resource} under resources.limits"
+        said = f'; its scheduler says "{quoted(pod.unscheduled)}"' if pod.is_pending and pod.unscheduled else ""
+        is_well = pod.phase in ("Running", "Succeeded")
+        return Explanation(Why.ASKS_FOR_NO_GPU, words + said, is_well, node=pod.node)
     if pod.phase == "Succeeded":
-        return Explanation(
-            Why.SUCCEEDED, f"pod {_name(pod)} has finished well, and holds no GPU any more", is_well=True
-        )
+        return Explanation(Why.SUCCEEDED, f"{_pod(pod)} has finished well, and holds no GPU any more", is_well=True)
     if pod.phase == "Failed":
         return _failed(pod)
     if not pod.node:
-        return waiting_story(pod, pod.shared.request, scene)
-    return _on_node(pod, scene, warning)
+        return waiting_story(pod, pod.shared.request, context)
+    return _on_node(pod, context, warning)
 
 
-def _name(pod: PodSeen) -> str:
-    return shown_name(str(pod.name))
+def _pod(pod: PodSeen) -> str:
+    return f"pod {shown_name(str(pod.name))}"
 
 
 def _kubectl(verb: str, pod: PodSeen) -> str:
@@ -77,85 +73,59 @@ def _never_placed(pod: PodSeen) -> bool:
     return bool(pod.unreadable) and pod.is_pending and not pod.node
 
 
-def _no_gpu(pod: PodSeen, scene: ExplanationContext) -> Explanation:
-    resource = scene.policy.resources.memory
-    words = f"pod {_name(pod)} asks for no GPU: none of its containers has {resource} under resources.limits"
-    said = f'; its scheduler says "{quoted(pod.unscheduled)}"' if pod.is_pending and pod.unscheduled else ""
-    return Explanation(Why.ASKS_FOR_NO_GPU, words + said, is_well=pod.phase in ("Running", "Succeeded"), node=pod.node)
-
-
 # -- ended badly ---------------------------------------------------------------------------------------------------
 
 
 def _failed(pod: PodSeen) -> Explanation:
-    if pod.reason == _UNEXPECTED or pod.reason.startswith(_OUT_OF):
-        return _refused(pod)
-    if pod.reason:
-        said = f": {quoted(pod.message)}" if pod.message else ""
-        words = f"pod {_name(pod)} failed: {quoted(pod.reason)}{said}{_counts(pod)}"
-    elif pod.ended:
-        words = f"pod {_name(pod)} failed: {_ended(pod.ended[0])}{_counts(pod)}; {_kubectl('logs', pod)}"
-    else:
-        words = f"pod {_name(pod)} failed{_counts(pod)}; {_kubectl('describe pod', pod)}"
-    return Explanation(Why.FAILED, words, node=pod.node)
-
-
-def _ended(container: ContainerState) -> str:
-    why = f", {quoted(container.reason)}" if container.reason not in ("", "Error") else ""
-    killed = " (SIGKILL)" if container.exit_code == _KILLED else ""
-    return f"container {shown_name(container.name)} ended with exit code {container.exit_code}{killed}{why}"
-
-
-def _counts(pod: PodSeen) -> str:
     owner = pod.owners[0] if pod.owners else None
-    return f", which {owner} counts as one of its retries (spec.backoffLimit)" if owner and owner.kind == "Job" else ""
-
-
-def _refused(pod: PodSeen) -> Explanation:
-    """A Pod that kubelet has refused is never started again, by whomever."""
-    where = f" of {shown_name(pod.node)}" if pod.node else ""
+    is_job = owner is not None and owner.kind == "Job"
+    counts = f", which {owner} counts as one of its retries (spec.backoffLimit)" if is_job else ""
     said = f": {quoted(pod.message)}" if pod.message else ""
-    owner = pod.owners[-1] if pod.owners else None
-    if _counts(pod):
-        then = f"it is never started again{_counts(pod)}"
-    elif owner:
-        then = f"it is never started again, and {owner} makes another"
+    if pod.reason == _UNEXPECTED or pod.reason.startswith(_OUT_OF):
+        then = f", and {pod.owners[-1]} makes another" if owner else ", and must be recreated"
+        where = f"kubelet{f' of {shown_name(pod.node)}' if pod.node else ''} refused it with {quoted(pod.reason)}{said}"
+        remedy = "with the scheduler of mpsd such a pod waits for room instead"
+        words = f"{where}; it is never started again{counts or then}; {remedy} ({_WAITS})"
+        return Explanation(Why.REFUSED_BY_KUBELET, f"{_pod(pod)} failed: {words}", node=pod.node)
+    if pod.reason:
+        words = f": {quoted(pod.reason)}{said}{counts}"
+    elif pod.ended:
+        last = pod.ended[0]
+        why = f", {quoted(last.reason)}" if last.reason not in ("", "Error") else ""
+        killed = " (SIGKILL)" if last.exit_code == 128 + 9 else ""
+        ended = f"container {shown_name(last.name)} ended with exit code {last.exit_code}{killed}{why}"
+        words = f": {ended}{counts}; {_kubectl('logs', pod)}"
     else:
-        then = "it is never started again, and must be recreated"
-    remedy = "with the scheduler of mpsd such a pod waits for room instead (docs/operations/on-call.md#why-a-pod-waits)"
-    words = f"pod {_name(pod)} failed: kubelet{where} refused it with {quoted(pod.reason)}{said}; {then}; {remedy}"
-    return Explanation(Why.REFUSED_BY_KUBELET, words, node=pod.node)
+        words = f"{counts}; {_kubectl('describe pod', pod)}"
+    return Explanation(Why.FAILED, f"{_pod(pod)} failed{words}", node=pod.node)
 
 
 # -- on a node -----------------------------------------------------------------------------------------------------
 
 
-def _on_node(pod: PodSeen, scene: ExplanationContext, warning: str) -> Explanation:
-    node = scene.told.get(pod.node)
+def _on_node(pod: PodSeen, context: ExplanationContext, warning: str) -> Explanation:
+    node = context.told.get(pod.node)
     grant = next((one for one in (node.pods if node else None) or () if one.uid == pod.name.uid), None)
     gpus = _gpus(pod, node, grant)
-    where = f"{listed([gpu.label for gpu in gpus], 8)} of {shown_name(pod.node)}" if gpus else shown_name(pod.node)
     labels = tuple(gpu.label for gpu in gpus)
-    trouble = _trouble(gpus, node, scene.now)
+    where = f"{listed(labels, 8)} of {shown_name(pod.node)}" if gpus else shown_name(pod.node)
+    trouble = _trouble(gpus, node, context.now)
+    stopped = next((one for one in pod.waiting if not one.is_plain), None)
     if pod.is_pending:
-        words = f"pod {_name(pod)} waits on {where}: {_not_started(pod, trouble, warning)}"
-        return Explanation(Why.NOT_STARTED, words, node=pod.node, gpus=labels)
-    if stopped := [one for one in pod.waiting if not one.is_plain]:
-        words = f"pod {_name(pod)} is on {where}, and {_waiting(stopped[0], warning)}; {_remedy(stopped[0], pod)}"
-        return Explanation(Why.RESTARTS, words, node=pod.node, gpus=labels)
-    held = _held(pod, grant) if gpus else "; mpsd has not told which GPU it has"
-    after = f"; but {trouble}" if trouble else ""
-    return Explanation(
-        Why.RUNS, f"pod {_name(pod)} runs on {where}{held}{after}", is_well=True, node=pod.node, gpus=labels
-    )
+        why, words = Why.NOT_STARTED, f"waits on {where}: {_not_started(pod, stopped, trouble, warning)}"
+    elif stopped:
+        why, words = Why.RESTARTS, f"is on {where}, and {_waiting(stopped, warning)}; {_remedy(stopped, pod)}"
+    else:
+        held = _held(pod, grant) if gpus else "; mpsd has not reported which GPU it has"
+        why, words = Why.RUNS, f"runs on {where}{held}{f'; but {trouble}' if trouble else ''}"
+    return Explanation(why, f"{_pod(pod)} {words}", why is Why.RUNS, pod.node, labels)
 
 
 def _gpus(pod: PodSeen, node: ClusterNode | None, grant: PodStatus | None) -> tuple[GpuRow, ...]:
     """Those that kubelet gave, else those that are written on the pod."""
     if node is None or pod.shared is None:
         return ()
-    names = [GpuName(gpu.uuid, int(label) if (label := gpu.label[3:]).isdecimal() else -1) for gpu in node.gpus]
-    uuids = grant.gpus if grant else chosen_gpus(pod.shared.choice, names)
+    uuids = grant.gpus if grant else chosen_gpus(pod.shared.choice, [gpu_name(gpu) for gpu in node.gpus])
     return tuple(gpu for gpu in node.gpus if gpu.uuid in uuids)
 
 
@@ -168,12 +138,10 @@ def _held(pod: PodSeen, grant: PodStatus | None) -> str:
 
 
 def _trouble(gpus: tuple[GpuRow, ...], node: ClusterNode | None, now: float) -> str:
-    """What is wrong with where it is; empty for nothing."""
     if node is None:
         return ""
-    said = silence(node, now)
-    if said:
-        return quoted(said)
+    if silent := silence(node, now):
+        return quoted(silent)
     for gpu in gpus:
         if gpu.state is None:
             return f"{gpu.label} has no control daemon"
@@ -185,33 +153,30 @@ def _trouble(gpus: tuple[GpuRow, ...], node: ClusterNode | None, now: float) -> 
     return ""
 
 
-def _not_started(pod: PodSeen, trouble: str, warning: str) -> str:
-    stopped = [one for one in pod.waiting if not one.is_plain]
+def _not_started(pod: PodSeen, stopped: ContainerState | None, trouble: str, warning: str) -> str:
     if trouble:
-        said = f"; {_waiting(stopped[0], '')}" if stopped else ""
+        said = f"; {_waiting(stopped, '')}" if stopped else ""
         return f"{trouble}; its containers start as soon as that is over{said}"
     if stopped:
-        return f"{_waiting(stopped[0], warning)}; {_remedy(stopped[0], pod)}"
+        return f"{_waiting(stopped, warning)}; {_remedy(stopped, pod)}"
     if pod.running:
-        logs = f"{_kubectl('logs', pod)} -c {shown_name(pod.running[0])}"
-        return f"its container {shown_name(pod.running[0])} runs, and others start after it; what it does is in {logs}"
+        first = shown_name(pod.running[0])
+        return f"its container {first} runs, and others start after it; see {_kubectl('logs', pod)} -c {first}"
     if warning:
         return f"its last warning is {quoted(warning)}; more in {_kubectl('describe pod', pod)}"
-    return f"kubelet has not started it yet; what it does is in {_kubectl('describe pod', pod)}"
+    return f"kubelet has not started it yet; see {_kubectl('describe pod', pod)}"
 
 
 def _waiting(container: ContainerState, warning: str) -> str:
-    message = quoted(container.message)
-    words = (
-        f"container {shown_name(container.name)} waits: {quoted(container.reason)}{f': {message}' if message else ''}"
-    )
-    known = not warning or (message and message in quoted(warning))
-    return words if known else f"{words}; last warning: {quoted(warning)}"
+    message, last = quoted(container.message), quoted(warning)
+    reason = f"{quoted(container.reason)}{f': {message}' if message else ''}"
+    more = f"; last warning: {last}" if warning and not (message and message in last) else ""
+    return f"container {shown_name(container.name)} waits: {reason}{more}"
 
 
 def _remedy(container: ContainerState, pod: PodSeen) -> str:
-    if container.reason in _PULLS:
+    if container.reason in {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}:
         return "correct its image, or the secret that it is pulled with"
-    if container.reason == _CRASHES:
+    if container.reason == "CrashLoopBackOff":
         return f"why it ended is in {_kubectl('logs', pod)} --previous"
     return f"more in {_kubectl('describe pod', pod)}"

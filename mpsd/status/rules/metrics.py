@@ -4,34 +4,26 @@ What is not known has no sample, for unknown is never zero; no sample is there t
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from mpsd.kubelet.rules.plugin_calls import PluginCalls
 from mpsd.model import metrics as names
+from mpsd.model.cluster_status import total
 from mpsd.model.domain import State
-from mpsd.model.metrics import (
-    CALL_BOUNDS_S,
-    COMMAND_BOUNDS_S,
-    CommandTimes,
-    Durations,
-    HolderKind,
-    Metric,
-    MetricUnit,
-    Teller,
-    Type,
-    told_by,
-)
-from mpsd.model.node_status import CardStatus, DomainStatus, GpuStatus, GrantStatus, NodeStatus, ViolationsStatus
+from mpsd.model.metrics import CommandTimes, Durations, HolderKind, Metric, MetricUnit
+from mpsd.model.node_status import CardStatus, GpuStatus, GrantStatus, NodeStatus, ViolationsStatus
 from mpsd.model.policy import Response
 from mpsd.model.violations import ViolationKind
 
 Labels = Mapping[str, str]
+_Part = tuple[GrantStatus, CardStatus]
+_Client = tuple[str | None, str]  # its grant and its GPU
 _NONE: Labels = {}
-_MIB = 1024**2
-# To find a member in its enum costs as much as the rest of a sample.
-_BYTES, _RATIO = MetricUnit.BYTES, MetricUnit.RATIO
+_BYTES, _RATIO = MetricUnit.BYTES, MetricUnit.RATIO  # to find a member in its enum costs as much as a sample
+_POD, _PROGRAM, _CONTAINER = HolderKind.POD, HolderKind.PROGRAM, HolderKind.CONTAINER
 
 
 class Sample(NamedTuple):  # there are thousands at each scrape, and a dataclass takes three times as long to make
@@ -42,28 +34,13 @@ class Sample(NamedTuple):  # there are thousands at each scrape, and a dataclass
     value: float
 
 
-class _HolderLabels(NamedTuple):
-    """Who holds a share of which GPU, as its labels say. A program's pid is no label: programs are counted together."""
-
-    gpu: str
-    holder: HolderKind
-    namespace: str = ""
-    pod: str = ""
-    container: str = ""
-
-
-_Share = tuple[GrantStatus, CardStatus]
-
-
 class _Samples(list[Sample]):
-    """The samples so far."""
-
     def add(self, metric: Metric, value: float | None, labels: Labels = _NONE) -> None:
         """value: as it is in a status; a metric in bytes has MiB there, and one that is a ratio a percentage."""
         if value is None:
             return
         if metric.unit is _BYTES:
-            value *= _MIB
+            value *= 1024**2
         elif metric.unit is _RATIO:
             value /= 100
         self.append(Sample(metric.name, labels, value))
@@ -80,7 +57,15 @@ def samples(status: NodeStatus | None, *, limits_wrong: bool) -> list[Sample]:
     found.add(names.UNKNOWN, len(status.unknown))
     found.add(names.WAITING, len(status.waiting))
     for domain in status.domains:
-        _add_domain(found, domain)
+        labels = {"domain": as_label(domain.name)}
+        for state in State:
+            found.add(names.DOMAIN_STATE, state is domain.state, {**labels, "state": state.value})
+        found.add(names.DOMAIN_SINCE, domain.since, labels)
+        found.add(names.DOMAIN_RESTARTS, domain.restarts, labels)
+        found.add(names.DOMAIN_SERVERS, len(domain.servers), labels)
+        found.add(names.DOMAIN_FAULTS, domain.faults.count, labels)
+        found.add(names.DOMAIN_FAULT_AT, domain.faults.last, labels)
+        found.add(names.DOMAIN_CANARY, None if domain.canary is None else not domain.canary.problem, labels)
     for gpu in status.gpus:
         _add_gpu(found, gpu, status)
     _add_grants(found, status)
@@ -94,18 +79,6 @@ def as_label(value: str) -> str:
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
-def _add_domain(found: _Samples, domain: DomainStatus) -> None:
-    labels = {"domain": as_label(domain.name)}
-    for state in State:
-        found.add(names.DOMAIN_STATE, state is domain.state, {**labels, "state": state.value})
-    found.add(names.DOMAIN_SINCE, domain.since, labels)
-    found.add(names.DOMAIN_RESTARTS, domain.restarts, labels)
-    found.add(names.DOMAIN_SERVERS, len(domain.servers), labels)
-    found.add(names.DOMAIN_FAULTS, domain.faults.count, labels)
-    found.add(names.DOMAIN_FAULT_AT, domain.faults.last, labels)
-    found.add(names.DOMAIN_CANARY, None if domain.canary is None else not domain.canary.problem, labels)
-
-
 def _add_gpu(found: _Samples, gpu: GpuStatus, status: NodeStatus) -> None:
     labels = {"gpu": as_label(gpu.label), "uuid": as_label(gpu.uuid)}
     about = {"domain": as_label(gpu.domain or ""), "model": as_label(gpu.name)}
@@ -113,14 +86,16 @@ def _add_gpu(found: _Samples, gpu: GpuStatus, status: NodeStatus) -> None:
     found.add(names.GPU_MEMORY, gpu.memory_mib, labels)
     found.add(names.GPU_PROMISED, gpu.promised_mib, labels)
     found.add(names.GPU_USED, gpu.used_mib, labels)
+    found.add(names.GPU_UNEXPLAINED, gpu.unexplained_mib, labels)
     found.add(names.GPU_PROMISED_THREADS, gpu.promised_percent, labels)
     found.add(names.GPU_PROMISED_CLIENTS, gpu.promised_clients, labels)
     found.add(names.GPU_CLIENTS, gpu.clients, labels)
     if status.grants_known:
         found.add(names.GPU_GRANTED, gpu.granted_mib, labels)
         found.add(names.GPU_GRANTED_THREADS, gpu.granted_percent, labels)
-        for holder, count in _holders(gpu.uuid, status.grants).items():
-            found.add(names.GRANTS, count, {**labels, "holder": holder.value})
+        holders = Counter(_holder(grant) for grant in status.grants if gpu.uuid in grant.gpus)
+        for holder in HolderKind:
+            found.add(names.GRANTS, holders[holder], {**labels, "holder": holder.value})
     if status.clients is not None:
         here = [client for client in status.clients if client.gpu == gpu.uuid]
         found.add(names.GPU_OUTSIDE, sum(not client.on_mps for client in here), labels)
@@ -128,77 +103,42 @@ def _add_gpu(found: _Samples, gpu: GpuStatus, status: NodeStatus) -> None:
             found.add(names.GPU_STRANGERS, sum(client.grant is None for client in here), labels)
 
 
-def _holders(gpu: str, grants: Iterable[GrantStatus]) -> Mapping[HolderKind, int]:
-    counts = Counter(_holder(grant) for grant in grants if gpu in grant.gpus)
-    return {holder: counts[holder] for holder in HolderKind}
-
-
 def _holder(grant: GrantStatus) -> HolderKind:
     if grant.pod is not None:
-        return HolderKind.POD
-    return HolderKind.PROGRAM if grant.container is None else HolderKind.CONTAINER
+        return _POD
+    return _PROGRAM if grant.container is None else _CONTAINER
 
 
 def _add_grants(found: _Samples, status: NodeStatus) -> None:
     """A pod and a container by its name, as long as it lives; containers without one together, as programs are."""
-    gpus = {as_label(gpu.uuid): as_label(gpu.label) for gpu in status.gpus}
+    gpus = {gpu.uuid: (as_label(gpu.label), as_label(gpu.uuid)) for gpu in status.gpus}
     clients = None if status.clients is None else Counter((client.grant, client.gpu) for client in status.clients)
-    shares: defaultdict[_HolderLabels, list[_Share]] = defaultdict(list)
+    shares: defaultdict[tuple[str, ...], list[_Part]] = defaultdict(list)
     for grant in status.grants:
         holder = _holder(grant)
-        if holder is HolderKind.PROGRAM or grant.holder_alive:
+        if holder is _PROGRAM or grant.holder_alive:
+            names_of_holder = [
+                as_label(name) if name else "" for name in (grant.namespace, grant.pod, grant.container_name)
+            ]
             for card in grant.cards:
-                shares[_held(grant, holder, card.gpu)].append((grant, card))
+                gpu = gpus.get(card.gpu) or (as_label(card.gpu),) * 2
+                shares[*gpu, holder.value, *names_of_holder].append((grant, card))
     for held, own in shares.items():
-        _add_share(found, held, own, gpus.get(held.gpu, held.gpu), clients)
+        _add_share(found, dict(zip(names.SHARE_LIMIT.labels, held, strict=True)), own, clients)
 
 
-def _held(grant: GrantStatus, holder: HolderKind, gpu: str) -> _HolderLabels:
-    match holder:
-        case HolderKind.POD:
-            return _HolderLabels(as_label(gpu), holder, as_label(grant.namespace or ""), as_label(grant.pod or ""))
-        case HolderKind.CONTAINER:
-            return _HolderLabels(as_label(gpu), holder, container=as_label(grant.container_name or ""))
-        case HolderKind.PROGRAM:
-            return _HolderLabels(as_label(gpu), holder)
-
-
-def _add_share(
-    found: _Samples,
-    held: _HolderLabels,
-    own: list[_Share],
-    gpu: str,
-    clients: Mapping[tuple[str | None, str], int] | None,
-) -> None:
-    labels = {
-        "gpu": gpu,
-        "uuid": held.gpu,
-        "holder": held.holder.value,
-        "namespace": held.namespace,
-        "pod": held.pod,
-        "container": held.container,
-    }
-    limit_mib = reserved = threads = processes = known_mib = known = 0
-    over = False
-    for grant, card in own:
-        limit_mib += card.memory_mib
-        reserved += card.reserved_percent
-        threads = max(threads, grant.thread_percent)
-        over = over or card.over
-        if card.used_mib is not None:
-            known_mib += card.used_mib
-            known += 1
-        if clients is not None:
-            processes += clients.get((grant.id, card.gpu), 0)
-    found.add(names.SHARE_LIMIT, limit_mib, labels)
-    found.add(names.SHARE_RESERVED, reserved, labels)
-    if held.holder is not HolderKind.PROGRAM:
-        found.add(names.SHARE_THREADS, threads, labels)
-    if known == len(own):
-        found.add(names.SHARE_USED, known_mib, labels)
-        found.add(names.SHARE_OVER, over, labels)
+def _add_share(found: _Samples, labels: Labels, own: Sequence[_Part], clients: Mapping[_Client, int] | None) -> None:
+    cards = [card for _grant, card in own]
+    used_mib = total([card.used_mib for card in cards])
+    found.add(names.SHARE_LIMIT, sum([card.memory_mib for card in cards]), labels)
+    found.add(names.SHARE_RESERVED, sum([card.reserved_percent for card in cards]), labels)
+    if labels["holder"] != _PROGRAM:
+        found.add(names.SHARE_THREADS, max([grant.thread_percent for grant, _card in own]), labels)
+    if used_mib is not None:
+        found.add(names.SHARE_USED, used_mib, labels)
+        found.add(names.SHARE_OVER, any(card.over for card in cards), labels)
     if clients is not None:
-        found.add(names.SHARE_CLIENTS, processes, labels)
+        found.add(names.SHARE_CLIENTS, sum([clients.get((grant.id, card.gpu), 0) for grant, card in own]), labels)
 
 
 def _add_watchdog(found: _Samples, seen: ViolationsStatus) -> None:
@@ -217,14 +157,11 @@ def _add_watchdog(found: _Samples, seen: ViolationsStatus) -> None:
     found.add(names.NVML_SECONDS, seen.nvml_s)
 
 
-_INFINITY = "+Inf"
-
-
 def command_samples(times: Mapping[str, CommandTimes]) -> Iterator[Sample]:
     """times: by domain."""
     for domain, one in times.items():
         labels = {"domain": as_label(domain)}
-        yield from _histogram(names.DOMAIN_COMMAND_SECONDS, labels, one.answered, COMMAND_BOUNDS_S)
+        yield from _histogram(names.DOMAIN_COMMAND_SECONDS, labels, one.answered, names.COMMAND_BOUNDS_S)
         yield Sample(names.DOMAIN_UNANSWERED.name, labels, one.unanswered)
 
 
@@ -235,7 +172,7 @@ def plugin_samples(calls: PluginCalls | None) -> Iterator[Sample]:
     for (call, outcome), count in calls.counts.items():
         yield Sample(names.PLUGIN_CALLS.name, {"call": call.value, "outcome": outcome.value}, count)
     for call, durations in calls.times.items():
-        yield from _histogram(names.PLUGIN_SECONDS, {"call": call.value}, durations, CALL_BOUNDS_S)
+        yield from _histogram(names.PLUGIN_SECONDS, {"call": call.value}, durations, names.CALL_BOUNDS_S)
     yield Sample(names.PLUGIN_HELD_BACK.name, {}, calls.held_back)
 
 
@@ -244,7 +181,7 @@ def _histogram(metric: Metric, labels: Labels, seen: Durations, bounds_s: Sequen
     found = [*seen.up_to(bounds_s)]
     if found:  # else an mpsd control of another version counts by other bounds
         for bound, so_far in found:
-            yield Sample(bucket, {**labels, "le": _INFINITY if bound == float("inf") else repr(bound)}, so_far)
+            yield Sample(bucket, {**labels, "le": "+Inf" if bound == float("inf") else repr(bound)}, so_far)
         yield Sample(total, labels, seen.sum_s)
         yield Sample(count, labels, seen.count)
 
@@ -252,7 +189,7 @@ def _histogram(metric: Metric, labels: Labels, seen: Durations, bounds_s: Sequen
 # The two formats that Prometheus reads, its text format and OpenMetrics. prometheus_client's own writer takes 24 µs a
 # sample where this takes one: 52 ms for a node with 320 pods, in which the agent could do nothing else.
 
-_OURS = told_by(Teller.AGENT)
+_OURS = names.exported_by(names.Exporter.AGENT)
 _OF = {series: metric.name for metric in _OURS for series in metric.series}
 _WRITTEN = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN", "True": "1", "False": "0"}  # what Python writes otherwise
 
@@ -267,14 +204,15 @@ def text(found: Sequence[Sample], *, openmetrics: bool) -> str:
         if shown is None:
             shown = labels[where] = _labels(tuple(own.items()))
         lines[_OF[name]].append(f"{name}{shown} {_WRITTEN.get(number, number)}\n")
-    told = (metric for metric in _OURS if metric.name in lines)
-    return "".join(part for metric in told for part in (*_head(metric, openmetrics=openmetrics), *lines[metric.name]))
+    present = (metric for metric in _OURS if metric.name in lines)
+    parts = ((*_head(metric, openmetrics=openmetrics), *lines[metric.name]) for metric in present)
+    return "".join(chain.from_iterable(parts))
 
 
 def _head(metric: Metric, *, openmetrics: bool) -> Iterator[str]:
     """The text format knows no families, infos and units."""
     name = metric.family if openmetrics else metric.name
-    kind = Type.GAUGE if metric.type is Type.INFO and not openmetrics else metric.type
+    kind = names.Type.GAUGE if metric.type is names.Type.INFO and not openmetrics else metric.type
     yield f"# HELP {name} {_escaped(metric.help) if openmetrics else metric.help}\n"
     yield f"# TYPE {name} {kind}\n"
     if openmetrics and metric.unit is not MetricUnit.NONE:

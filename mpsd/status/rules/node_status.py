@@ -4,22 +4,14 @@ A sum with one part that nobody knows is not known; the status of a node with 32
 them for each GPU and each grant.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from mpsd.model import node_status as shape
+from mpsd.model.cluster_status import total
 from mpsd.model.grants import Gpu, GpuShare, promised_mib
 from mpsd.model.identity import PodName, process_of
-from mpsd.model.node_status import (
-    CardStatus,
-    ClientStatus,
-    DomainStatus,
-    GpuStatus,
-    GrantStatus,
-    NodeStatus,
-    ViolationsStatus,
-    WaitingStatus,
-)
-from mpsd.model.node_view import Client, HeldGrant, NodeView, WaitingRequest, pod_names
+from mpsd.model.node_view import Client, HeldGrant, NodeView, pod_names
 from mpsd.model.violations import most_mib
 from mpsd.mps.rules.faults import faults_status
 
@@ -31,32 +23,29 @@ Value = TypeVar("Value")
 
 
 def node_status(
-    view: NodeView, policy: "Policy", violations: ViolationsStatus | None = None, version: str = ""
-) -> NodeStatus:
+    view: NodeView, policy: "Policy", violations: shape.ViolationsStatus | None = None, version: str = ""
+) -> shape.NodeStatus:
     """The view in the words of the interface, with what the watchdog has seen."""
     parts = _by((part.gpu, part) for held in view.grants for part in held.grant.parts)
     on_gpus = None if view.clients is None else _by((client.gpu, client) for client in view.clients)
     of_grants = None if view.clients is None else _by((client.grant, client) for client in view.clients)
-    reasons = _why_waiting(view, policy) if view.waiting else {}
-    return NodeStatus(
+    clients = [
+        shape.ClientStatus(one.pid, one.gpu, one.used_mib, one.on_mps, one.grant, one.command)
+        for one in view.clients or ()
+    ]
+    return shape.NodeStatus(
         now=view.now,
         driver=view.driver,
-        gpus=tuple(_gpu(gpu, view, parts, on_gpus, policy) for gpu in view.gpus),
-        domains=tuple(_domain_statuses(view)),
+        gpus=tuple(_gpu(gpu, view, parts.get(gpu.uuid, ()), on_gpus, policy) for gpu in view.gpus),
+        domains=tuple(_domains(view)),
         grants=tuple(_grant(held, of_grants, policy) for held in view.grants),
-        clients=None if view.clients is None else tuple(map(_client, view.clients)),
-        waiting=tuple(_waiting(one, reasons) for one in view.waiting),
+        clients=None if view.clients is None else tuple(clients),
+        waiting=tuple(_waiting(view, policy)) if view.waiting else (),
         unknown=view.unknown,
         violations=violations,
         grants_known=view.grants_known,
         version=version,
     )
-
-
-def _why_waiting(view: NodeView, policy: "Policy") -> Mapping[str, str]:
-    from mpsd.agent.rules.decide import why_waiting  # late: who only reads status.rules.use_status does without
-
-    return why_waiting(view, policy)
 
 
 def _by(pairs: Iterable[tuple[Key, Value]]) -> Mapping[Key, Sequence[Value]]:
@@ -70,13 +59,12 @@ def _by(pairs: Iterable[tuple[Key, Value]]) -> Mapping[Key, Sequence[Value]]:
 def _gpu(
     gpu: Gpu,
     view: NodeView,
-    parts: Mapping[str, Sequence[GpuShare]],
+    parts: Sequence[GpuShare],
     on_gpus: Mapping[str, Sequence[Client]] | None,
     policy: "Policy",
-) -> GpuStatus:
-    here = parts.get(gpu.uuid, ())
+) -> shape.GpuStatus:
     clients = None if on_gpus is None else on_gpus.get(gpu.uuid, ())
-    return GpuStatus(
+    return shape.GpuStatus(
         uuid=gpu.uuid,
         label=gpu.label,
         name=gpu.name,
@@ -84,19 +72,20 @@ def _gpu(
         memory_mib=gpu.memory_mib,
         sms=gpu.sms,
         promised_mib=promised_mib(gpu, policy),
-        granted_mib=sum(part.memory_mib for part in here),
-        granted_percent=sum(part.reserved_percent for part in here),
+        granted_mib=sum(part.memory_mib for part in parts),
+        granted_percent=sum(part.reserved_percent for part in parts),
         used_mib=_used_mib(clients, gpu.uuid),
         clients=None if clients is None else len(clients),
         promised_percent=policy.oversubscription.thread_percent,
         promised_clients=gpu.capability.clients,
+        unexplained_mib=None if clients is None else view.unexplained_mib.get(gpu.uuid, 0),
     )
 
 
-def _domain_statuses(view: NodeView) -> list[DomainStatus]:
+def _domains(view: NodeView) -> Iterator[shape.DomainStatus]:
     names = pod_names(view)
-    return [
-        DomainStatus(
+    for record in (domain.record for domain in view.domains):
+        yield shape.DomainStatus(
             name=record.domain,
             gpus=record.gpus,
             state=record.state,
@@ -109,21 +98,25 @@ def _domain_statuses(view: NodeView) -> list[DomainStatus]:
             canary=record.canary,
             version=record.written_by,
         )
-        for record in (domain.record for domain in view.domains)
-    ]
 
 
-def _grant(held: HeldGrant, of_grants: Mapping[str | None, Sequence[Client]] | None, policy: "Policy") -> GrantStatus:
+def _grant(
+    held: HeldGrant, of_grants: Mapping[str | None, Sequence[Client]] | None, policy: "Policy"
+) -> shape.GrantStatus:
     grant = held.grant
     pod, container = grant.pod, grant.container
     own = None if of_grants is None else of_grants.get(grant.id, ())
-    cards = tuple(_card(part, own, policy) for part in grant.parts)
-    return GrantStatus(
+    used = [_used_mib(own, part.gpu) for part in grant.parts]
+    cards = tuple(
+        shape.CardStatus(part.gpu, part.memory_mib, part.reserved_percent, mib, (mib or 0) > most_mib(part, policy))
+        for part, mib in zip(grant.parts, used, strict=True)
+    )
+    return shape.GrantStatus(
         id=grant.id,
         gpus=grant.gpus,
         memory_mib=grant.memory_mib,
         thread_percent=grant.thread_percent,
-        used_mib=_most(card.used_mib for card in cards),
+        used_mib=None if None in used else max(mib or 0 for mib in used),
         clients=None if own is None else len({client.pid for client in own}),
         holder_pid=None if isinstance(grant.holder, PodName) else process_of(grant.holder).pid,
         holder_alive=held.holder_alive,
@@ -137,41 +130,22 @@ def _grant(held: HeldGrant, of_grants: Mapping[str | None, Sequence[Client]] | N
     )
 
 
-def _card(part: GpuShare, own: Sequence[Client] | None, policy: "Policy") -> CardStatus:
-    used_mib = _used_mib(own, part.gpu)
-    over = used_mib is not None and used_mib > most_mib(part, policy)
-    return CardStatus(part.gpu, part.memory_mib, part.reserved_percent, used_mib, over)
-
-
 def _used_mib(clients: Sequence[Client] | None, gpu: str) -> int | None:
     """What these clients use of one GPU; None as soon as the use of one of them is not known."""
-    if clients is None:
-        return None
-    used_mib = 0
-    for client in clients:
-        if client.gpu == gpu:
-            if client.used_mib is None:
-                return None
-            used_mib += client.used_mib
-    return used_mib
+    return None if clients is None else total([client.used_mib for client in clients if client.gpu == gpu])
 
 
-def _most(amounts: Iterable[int | None]) -> int | None:
-    known = list(amounts)
-    return None if None in known else max(amount for amount in known if amount is not None)
+def _waiting(view: NodeView, policy: "Policy") -> Iterator[shape.WaitingStatus]:
+    from mpsd.agent.rules.decide import why_waiting  # late: who only reads status.rules.use_status does without
 
-
-def _client(client: Client) -> ClientStatus:
-    return ClientStatus(client.pid, client.gpu, client.used_mib, client.on_mps, client.grant, client.command)
-
-
-def _waiting(waiting: WaitingRequest, reasons: Mapping[str, str]) -> WaitingStatus:
-    return WaitingStatus(
-        id=waiting.id,
-        memory_mib=waiting.request.memory_mib,
-        thread_percent=waiting.request.thread_percent,
-        gpus=waiting.request.gpus,
-        holder_pid=process_of(waiting.holder).pid,
-        command=waiting.command,
-        reason=reasons.get(waiting.id, ""),
-    )
+    reasons = why_waiting(view, policy)
+    for one in view.waiting:
+        yield shape.WaitingStatus(
+            id=one.id,
+            memory_mib=one.request.memory_mib,
+            thread_percent=one.request.thread_percent,
+            gpus=one.request.gpus,
+            holder_pid=process_of(one.holder).pid,
+            command=one.command,
+            reason=reasons.get(one.id, ""),
+        )

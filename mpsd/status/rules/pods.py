@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
-from mpsd.kubelet.rules.node_pods import request_problems
+from mpsd.kubelet.rules.node_pods import requested
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.fields import FieldReader, Fields
 from mpsd.model.grants import Request
@@ -24,7 +24,6 @@ _STATUSES = ("initContainerStatuses", "containerStatuses")
 _LONGEST = 400
 _HASH = "pod-template-hash"  # a ReplicaSet of a Deployment is named after the Deployment and this label of its pods
 _CRON_DIGITS = 8  # minutes since 1970 behind the name of a CronJob's Job; seconds before Kubernetes 1.21
-_UNSAID = frozenset({"", "PodInitializing", "ContainerCreating"})  # reasons that tell nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class ContainerState:
     @property
     def is_plain(self) -> bool:
         """It waits as every container does at its start."""
-        return self.exit_code is None and self.reason in _UNSAID
+        return self.exit_code is None and self.reason in {"", "PodInitializing", "ContainerCreating"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +55,9 @@ class Owner:
 @dataclass(frozen=True, slots=True)
 class PodSeen:
     """shared: what it asks of GPUs; None where it asks for none. reason, message: of the whole pod, as kubelet says.
-
     unscheduled: what its scheduler says of it; empty where it says nothing. waiting, ended: its containers, init
     containers first; ended are those that ended badly. owners: from the nearest. bound: RFC 3339, when it got its node;
-    empty where that is not said. running: the names of the containers that run now, init containers first.
-    """
+    empty where that is not said. running: the names of the containers that run now, init containers first."""
 
     name: PodName
     shared: SharedPod | None
@@ -92,16 +89,18 @@ def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
     spec, status = shape.mapping(fields, "spec", ""), shape.mapping(fields, "status", "")
     namespace, name, uid = (shape.text(metadata, key, "metadata") for key in ("namespace", "name", "uid"))
     gates = [shape.text(entry, "name", path) for path, entry in shape.entries(spec, "schedulingGates", "spec")]
-    states = [*_states(shape, status)]
+    found = [*_states(shape, status)]
+    states = [one for one in found if not isinstance(one, str)]
+    phase, reason, message = (shape.text(status, key, "status") for key in ("phase", "reason", "message"))
     return PodSeen(
         name=PodName(namespace, name, uid),
         shared=read_shared_pod(thing, policy),
-        unreadable=", and ".join(map(str, request_problems(thing, policy))),
-        phase=shape.text(status, "phase", "status"),
+        unreadable=", and ".join(map(str, requested(thing, policy).problems)),
+        phase=phase,
         node=shape.text(spec, "nodeName", "spec"),
         scheduler=shape.text(spec, "schedulerName", "spec"),
-        reason=shape.text(status, "reason", "status"),
-        message=shape.text(status, "message", "status"),
+        reason=reason,
+        message=message,
         unscheduled=_scheduled(shape, status, "False", "message", "reason"),
         gates=tuple(filter(None, gates)),
         waiting=tuple(one for one in states if one.exit_code is None),
@@ -110,7 +109,7 @@ def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
         wishes=read_wishes(shape, spec),
         terminating=metadata.get("deletionTimestamp") is not None,
         bound=_scheduled(shape, status, "True", "lastTransitionTime"),
-        running=tuple(_running(shape, status)),
+        running=tuple(one for one in found if isinstance(one, str)),
     )
 
 
@@ -122,25 +121,20 @@ def _scheduled(shape: FieldReader, status: Fields, truth: str, *fields: str) -> 
     return ""
 
 
-def _states(shape: FieldReader, status: Fields) -> Iterator[ContainerState]:
-    for key in _STATUSES:
-        for path, entry in shape.entries(status, key, "status"):
-            name, state = shape.text(entry, "name", path), shape.mapping(entry, "state", path)
-            for kind in ("waiting", "terminated"):
-                said = shape.mapping(state, kind, path)
-                reason, message = (shape.text(said, field, path) for field in ("reason", "message"))
-                code = shape.number(said, "exitCode", path, absent=0)
-                if kind == "waiting" and state.get(kind) is not None:
-                    yield ContainerState(name, reason, message)
-                elif code:
-                    yield ContainerState(name, reason, message, code)
-
-
-def _running(shape: FieldReader, status: Fields) -> Iterator[str]:
-    for key in _STATUSES:
-        for path, entry in shape.entries(status, key, "status"):
-            if shape.mapping(entry, "state", path).get("running") is not None:
-                yield shape.text(entry, "name", path)
+def _states(shape: FieldReader, status: Fields) -> Iterator[ContainerState | str]:
+    """Of each container that waits or has ended badly; the name of one that runs. Init containers first."""
+    for path, entry in [one for key in _STATUSES for one in shape.entries(status, key, "status")]:
+        name, state = shape.text(entry, "name", path), shape.mapping(entry, "state", path)
+        if state.get("running") is not None:
+            yield name
+        for kind in ("waiting", "terminated"):
+            said = shape.mapping(state, kind, path)
+            reason, message = (shape.text(said, field, path) for field in ("reason", "message"))
+            code = shape.number(said, "exitCode", path, absent=0)
+            if kind == "waiting" and state.get(kind) is not None:
+                yield ContainerState(name, reason, message)
+            elif code:
+                yield ContainerState(name, reason, message, code)
 
 
 def _owners(shape: FieldReader, metadata: Fields) -> Iterator[Owner]:
@@ -207,21 +201,15 @@ def last_warning(events: Iterable[object]) -> str:
 
 def _seen_at(shape: FieldReader, event: Fields) -> str:
     """RFC 3339 in UTC, which sorts as text. Older events have the first, those of newer clients the others."""
-    series = shape.text(shape.mapping(event, "series", ""), "lastObservedTime", "series")
-    times = [series, *(shape.text(event, key, "") for key in ("lastTimestamp", "eventTime"))]
-    made = shape.text(shape.mapping(event, "metadata", ""), "creationTimestamp", "metadata")
-    return max(filter(None, [*times, made]), default="")
-
-
-# -- annotations -----------------------------------------------------------------------------------------------------
+    nested = ("series", "lastObservedTime"), ("metadata", "creationTimestamp")
+    times = [shape.text(shape.mapping(event, within, ""), key, within) for within, key in nested]
+    return max(*times, *(shape.text(event, key, "") for key in ("lastTimestamp", "eventTime")))
 
 
 @dataclass(frozen=True, slots=True)
 class PodAnnotations:
-    """The annotations that a pod must have; no others are touched.
-
-    has: its annotations as last seen. wants: those that it must have, the same from look to look.
-    """
+    """The annotations that a pod must have; no others are touched. has: its annotations as last seen. wants: those that
+    it must have, the same from look to look."""
 
     pod: PodName
     has: Mapping[str, str]
@@ -231,11 +219,11 @@ class PodAnnotations:
     def missing(self) -> dict[str, str]:
         return {key: value for key, value in self.wants.items() if self.has.get(key) != value}
 
-
-def marks_patch(marks: PodAnnotations) -> dict[str, Any]:
-    """A merge patch, refused with a conflict where another pod has the name by now."""
-    uid = {"uid": marks.pod.uid} if marks.pod.uid else {}
-    return {"metadata": {**uid, "annotations": marks.missing}}
+    @property
+    def patch(self) -> dict[str, Any]:
+        """A merge patch, refused with a conflict where another pod has the name by now."""
+        uid = {"uid": self.pod.uid} if self.pod.uid else {}
+        return {"metadata": {**uid, "annotations": self.missing}}
 
 
 # -- the answer ------------------------------------------------------------------------------------------------------
@@ -268,6 +256,11 @@ class Why(StrEnum):
     SCHEDULER_SAYS = "scheduler-says"
     NOT_LOOKED_AT = "not-looked-at"
 
+    @property
+    def is_permanent(self) -> bool:
+        """Whether only people end it."""
+        return self in {Why.ASKS_UNREADABLY, Why.OTHER_SCHEDULER, Why.NO_NODE, Why.TOO_LARGE}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExplanationContext:
@@ -286,11 +279,9 @@ class ExplanationContext:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The answer about one pod: a sentence, which ends with what to do where something is to be done.
-
-    is_well: it runs, or has finished well. node, gpus: where it is, as far as is known; gpus by label. room: where it
-    would fit, `gpu0 of node1`.
-    """
+    """The answer about one pod: a sentence, which ends with what to do where something is to be done. is_well: it runs,
+    or has finished well. node, gpus: where it is, as far as is known; gpus by label. room: where it would fit, `gpu0 of
+    node1`."""
 
     why: Why
     sentence: str
@@ -307,8 +298,7 @@ def counted(names: Sequence[str], what: str) -> str:
 
 def listed(words: Sequence[str], most: int = _MOST_NAMED) -> str:
     """`a`, `a and b`, `a, b, c and 4 more`."""
-    shown = list(words[:most])
-    shown += [f"{len(words) - most} more"] if len(words) > most else []
+    shown = [*words[:most], *([f"{len(words) - most} more"] if len(words) > most else [])]
     return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
 
 

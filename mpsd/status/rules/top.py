@@ -4,7 +4,7 @@ What is not known is None and comes after what is known; who uses more than was 
 Names and units are an interface, that of `top -o json`: fields are added, never renamed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
@@ -13,10 +13,11 @@ import msgspec
 
 from mpsd.model.cluster_status import GpuRow, GrantRow, gpu_rows, grant_rows, pod_rows
 from mpsd.model.names import STALE_S
+from mpsd.model.problem import shortened
 from mpsd.model.times import lasting
 
 if TYPE_CHECKING:  # as in model.grants
-    from mpsd.model.cluster_status import ClusterNode, ClusterStatus
+    from mpsd.model.cluster_status import ClusterStatus
     from mpsd.model.node_status import ClientStatus, NodeStatus
     from mpsd.status.rules.use import GrantUse, UseStatus
 
@@ -58,10 +59,8 @@ class TopGpu(msgspec.Struct, frozen=True, gc=False):
 
 class TopUser(msgspec.Struct, frozen=True, gc=False):
     """A pod, a container or a program on one GPU (gpu: its UUID; of pods of a cluster, several with commas).
-
     granted_mib None: it was granted nothing. thread_percent: what MPS holds each of its processes to. over: it uses
-    more than it may, or uses a GPU without a grant.
-    """
+    more than it may, or uses a GPU without a grant."""
 
     node: str
     name: str
@@ -78,9 +77,7 @@ class TopUser(msgspec.Struct, frozen=True, gc=False):
 @dataclass(frozen=True, slots=True)
 class Top:
     """One look. notes: what else is to be known, a sentence each. away: why nothing newer is known, empty while it is.
-
-    away_since: seconds since 1970.
-    """
+    away_since: seconds since 1970."""
 
     now: float
     gpus: tuple[TopGpu, ...]
@@ -98,7 +95,6 @@ class NoLook(Exception):
 
 
 def _exceeds(used_mib: int | None, most_mib: int | None) -> bool:
-    """False where either is not known."""
     return used_mib is not None and most_mib is not None and used_mib > most_mib
 
 
@@ -106,51 +102,22 @@ Row = TypeVar("Row", TopGpu, TopUser)
 
 
 def ordered(rows: Iterable[Row], by: Sort) -> tuple[Row, ...]:
-    amount = _AMOUNTS[by]
-
     def key(row: Row) -> tuple[bool, bool, int, str, str]:
-        found = amount(row)
-        return (not row.over, found is None, -(found or 0), row.node, row.name)
+        amount = {Sort.MEMORY: row.used_mib, Sort.SM: row.sm_percent, Sort.NAME: 0}[by]
+        return (not row.over, amount is None, -(amount or 0), row.node, row.name)
 
     return tuple(sorted(rows, key=key))
 
 
-_AMOUNTS: Mapping[Sort, Callable[[TopGpu | TopUser], int | None]] = {
-    Sort.MEMORY: lambda row: row.used_mib,
-    Sort.SM: lambda row: row.sm_percent,
-    Sort.NAME: lambda _row: 0,
-}
-
-
 def _gpu(row: GpuRow, state: str | None, sm_percent: int | None = None) -> TopGpu:
-    return TopGpu(
-        node=row.node,
-        gpu=row.uuid,
-        label=row.label,
-        model=row.name,
-        state=state or NO_DAEMON,
-        memory_mib=row.promised_mib,
-        granted_mib=row.granted_mib,
-        used_mib=row.used_mib,
-        clients=row.clients,
-        sm_percent=sm_percent,
-    )
+    share = row.promised_mib, row.granted_mib, row.used_mib, row.clients
+    return TopGpu(row.node, row.uuid, row.label, row.name, state or NO_DAEMON, *share, sm_percent)
 
 
 def _user(row: GrantRow, name: str, sm_percent: int | None = None) -> TopUser:
     """On all GPUs of the grant."""
-    return TopUser(
-        node=row.node,
-        name=name,
-        gpu=",".join(row.gpus),
-        label=",".join(row.labels),
-        granted_mib=row.memory_mib,
-        used_mib=row.used_mib,
-        thread_percent=row.thread_percent,
-        sm_percent=sm_percent,
-        clients=row.clients,
-        over=row.over,
-    )
+    share = row.memory_mib, row.used_mib, row.thread_percent
+    return TopUser(row.node, name, ",".join(row.gpus), ",".join(row.labels), *share, sm_percent, row.clients, row.over)
 
 
 # -- one machine -----------------------------------------------------------------------------------------------------
@@ -169,9 +136,12 @@ def _users(node: "NodeStatus", use: "UseStatus | None") -> Iterator[TopUser]:
     uses = {one.id: one for one in use.grants} if use else {}
     for row in grant_rows(node):
         yield from _of_grant(row, uses.get(row.id), node.clients)
-    for client in node.clients or ():
-        if client.grant is None:
-            yield _stranger(client, labels)
+    for one in node.clients or ():
+        if one.grant is None:
+            how = "without a grant" if one.on_mps else "beside MPS"
+            name = f"pid {one.pid}, {how}: {one.command or 'a process'}"
+            label = labels.get(one.gpu, one.gpu)
+            yield TopUser("", name, one.gpu, label, None, one.used_mib, None, None, clients=1, over=True)
 
 
 def _of_grant(row: GrantRow, use: "GrantUse | None", clients: "tuple[ClientStatus, ...] | None") -> Iterator[TopUser]:
@@ -196,39 +166,17 @@ def _of_grant(row: GrantRow, use: "GrantUse | None", clients: "tuple[ClientStatu
         )
 
 
-def _stranger(client: "ClientStatus", labels: Mapping[str, str]) -> TopUser:
-    """A process without a grant."""
-    how = "without a grant" if client.on_mps else "beside MPS"
-    return TopUser(
-        node="",
-        name=f"pid {client.pid}, {how}: {client.command or 'a process'}",
-        gpu=client.gpu,
-        label=labels.get(client.gpu, client.gpu),
-        granted_mib=None,
-        used_mib=client.used_mib,
-        thread_percent=None,
-        sm_percent=None,
-        clients=1,
-        over=True,
-    )
-
-
 # -- a cluster -------------------------------------------------------------------------------------------------------
 
 
 def cluster_top(status: "ClusterStatus", namespace: str | None) -> Top:
-    """namespace: of whose pods; None for all."""
+    """namespace: None for all."""
     prefix = "" if namespace is None else f"{namespace}/"
     gpus = [_gpu(row, SILENT if node.stale else row.state) for node in status.nodes for row in node.gpus]
-    users = [user for node in status.nodes for user in _pods(node, prefix)]
-    return Top(status.now, tuple(gpus), tuple(users), tuple(_notes(status)))
-
-
-def _pods(node: "ClusterNode", prefix: str) -> Iterator[TopUser]:
-    for row in pod_rows(node):
-        if row.pod and row.pod.startswith(prefix):
-            user = _user(row, row.pod)
-            yield msgspec.structs.replace(user, over=True) if _exceeds(row.used_mib, row.memory_mib) else user
+    rows = [row for node in status.nodes for row in pod_rows(node) if row.pod and row.pod.startswith(prefix)]
+    over = (msgspec.structs.replace(row, over=_exceeds(row.used_mib, row.memory_mib)) for row in rows)
+    users = tuple([_user(row, row.pod or "") for row in over])
+    return Top(status.now, tuple(gpus), users, tuple(_notes(status)))
 
 
 def _notes(status: "ClusterStatus") -> Iterator[str]:
@@ -242,5 +190,4 @@ def _notes(status: "ClusterStatus") -> Iterator[str]:
         ([node for node in nodes if node.unreadable], "their MPSNodes cannot be read in full; `kubectl mps` says why"),
     ):
         if found:
-            more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-            yield f"{', '.join(node.name for node in found[:_MOST_NAMED])}{more}: {what}"
+            yield f"{shortened([node.name for node in found], _MOST_NAMED)}: {what}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.model.domain import State
-from mpsd.model.events import Event, Reason, node_subject
+from mpsd.model.events import Reason
 from tests.simulated_api import SimulatedApi
 from tests.status.pod_worlds import client, held, node
 from tests.status.report.test_telling import BUSY, told
@@ -35,11 +35,11 @@ def test_reporting_takes_no_time_whatever_the_api_server_does(api: SimulatedApi,
 
 
 async def is_away(world: World) -> bool:
-    return world.report.away_since is not None
+    return world.report.reachability.away_since is not None
 
 
 async def is_back(world: World) -> bool:
-    return world.report.away_since is None
+    return world.report.reachability.away_since is None
 
 
 def test_on_return_the_state_of_then_is_told_and_what_happened_in_between_once(
@@ -88,7 +88,7 @@ def test_a_missing_right_is_said_once_and_keeps_nothing_else_from_being_told(
     async def test(world: World) -> None:
         await world.make_node()
         world.report.report(BUSY)
-        world.report.happened(Event(node_subject(NODE), Reason.CORDON_UNKNOWN, "told all the same"))
+        world.report.add_event(None, Reason.CORDON_UNKNOWN, "told all the same")
 
         async def event() -> bool:
             return (NODE, "MPSCordonUnknown", 1) in await world.events()

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from mpsd.platform.event_loop import until
 from mpsd.platform.kube import PatchKind
-from mpsd.platform.waiting import until
 from mpsd.status.page.node import PodsOfNode
 from mpsd.status.page.rules.view import PodsHeard, PodsHere
 from tests.model.worlds import GPUS, POLICY
@@ -22,11 +22,8 @@ SEEN = node(GPUS, [])
 @asynccontextmanager
 async def read(world: World) -> AsyncIterator[PodsOfNode]:
     pods = PodsOfNode(world.kube, NODE, lambda: POLICY)
-    await pods.begin()
-    try:
+    async with pods.watching():
         yield pods
-    finally:
-        await pods.end()
 
 
 def names(here: PodsHere) -> list[str]:
@@ -50,9 +47,9 @@ def test_only_pods_of_this_node_that_ask_for_a_gpu_and_do_not_run_are_known(api:
         await make(world, "without-gpu", gib=0, nodeName=NODE)
         async with read(world) as pods:
             await eventually(pods, lambda here: names(here) == ["default/ours"], "the one that waits is heard of")
-            assert not pods.have_changed
+            assert not pods.changed.is_set()
             await make(world, "another", nodeName=NODE)
-            await until(lambda: pods.have_changed, DEADLINE_S, "the new one is heard of")
+            await until(pods.changed.is_set, DEADLINE_S, "the new one is heard of")
             both = ["default/another", "default/ours"]
             await eventually(pods, lambda here: names(here) == both, "both are known")
             runs = {"status": {"phase": "Running"}}

@@ -4,16 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as changed
 
 from mpsd.model.domain import State
-from mpsd.model.events import Event, Reason, pod_subject
+from mpsd.model.events import Reason
 from mpsd.model.identity import PodName
+from mpsd.model.mpsnode import ReportedViolation
 from mpsd.model.times import stamp
-from mpsd.model.violations import Response, ViolationKind
+from mpsd.model.violations import ViolationKind
 from mpsd.platform.kube import NotFound, Object, PatchKind
 from mpsd.status.rules import mpsnode
 from mpsd.status.rules.pods import PodAnnotations
-from mpsd.watchdog.rules.reported import LastViolation, NodeViolations, Tally
+from mpsd.watchdog.rules.reported import NodeViolations, of_grant, of_node
 from tests.model.worlds import POLICY, UUIDS
 from tests.simulated_api import SimulatedApi
 from tests.status.pod_worlds import client, held, node
@@ -172,10 +174,11 @@ def test_what_a_program_did_that_it_may_not_is_told_of_its_pod_once_the_pod_is_g
     api: SimulatedApi, tmp_path: Path
 ) -> None:
     who = PodName("default", "train", BUSY.grants[0].grant.id)
-    last = LastViolation(BUSY.now, ViolationKind.MEMORY_OVER_GRANT, Response.KILL, who)
+    last = ReportedViolation(stamp(BUSY.now), "memory_over_grant", "kill")
     counts = {ViolationKind.MEMORY_OVER_GRANT: 1}
-    quiet = NodeViolations(BUSY.now, {}, (), {})
-    one = replace(quiet, counts=counts, last=(last,), grants={who.uid: Tally(counts, last)})
+    quiet = NodeViolations(of_node(BUSY.now, {}, []), {})
+    of_all = of_node(BUSY.now, counts, [changed(last, pod=str(who))])
+    one = NodeViolations(of_all, {who.uid: of_grant(counts, last)})
 
     async def test(world: World) -> None:
         await world.define()
@@ -205,12 +208,49 @@ def test_what_a_program_did_that_it_may_not_is_told_of_its_pod_once_the_pod_is_g
     run(api, tmp_path, test)
 
 
+def test_what_is_no_longer_known_goes_from_an_mpsnode_also_what_an_earlier_agent_reported(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
+    of_before = {"violations": {"since": stamp(1.0), "pods": 3}, "summary": {"violations": 7}}
+    quiet = NodeViolations(of_node(BUSY.now, {}, []), {})
+
+    async def test(world: World) -> None:
+        await world.define()
+        made = await world.make_node()
+        await world.kube.create(MPS_NODES, mpsnode.mpsnode_for(NODE, made["metadata"]["uid"]))
+        await world.kube.patch(MPS_NODES, NODE, {"status": of_before}, PatchKind.MERGE, subresource="status")
+        world.report.report(BUSY)  # without a watchdog
+        status: Object = (await told(world, "True"))["status"]
+        assert "violations" not in status
+        assert "violations" not in status["summary"]
+        world.report.report(BUSY, violations=quiet)
+
+        async def are_reported() -> bool:
+            found: Object = (await world.mpsnode())["status"]
+            return (
+                found["violations"].get("pods") == 0 and found["summary"]["pods"] == 1
+                if "violations" in found
+                else False
+            )
+
+        await eventually(are_reported, "violations")
+        world.report.report(replace(BUSY, grants=(), grants_known=False), violations=quiet)
+
+        async def are_gone() -> bool:
+            found: Object = (await world.mpsnode())["status"]
+            return "grants" not in found and "pods" not in found["violations"] and "pods" not in found["summary"]
+
+        await eventually(are_gone, "an end of the grants and of their numbers")
+
+    run(api, tmp_path, test)
+
+
 def test_an_event_in_a_namespace_that_is_gone_keeps_no_other_from_being_told(api: SimulatedApi, tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.make_node()
         lost = PodName("no-such-namespace", "lost", "uid")
-        world.report.happened(Event(pod_subject(lost), Reason.EVICTED, "it is gone"))
-        world.report.happened(Event(pod_subject(PodName("default", "a", "uid")), Reason.EVICTED, "it is told"))
+        world.report.add_event(lost, Reason.EVICTED, "it is gone")
+        world.report.add_event(PodName("default", "a", "uid"), Reason.EVICTED, "it is told")
 
         async def one() -> bool:
             return await world.events() == [("a", "MPSEvicted", 1)]
@@ -312,7 +352,7 @@ def test_what_happened_last_is_told_before_the_agent_ends(api: SimulatedApi, tmp
     async def test(world: World) -> None:
         await world.make_node()
         world.report.report(BUSY)
-        world.report.happened(Event(pod_subject(PodName("default", "a", "uid")), Reason.EVICTED, "in the last moment"))
+        world.report.add_event(PodName("default", "a", "uid"), Reason.EVICTED, "in the last moment")
         await world.stop_reporting()
         assert ("a", "MPSEvicted", 1) in await world.events()
 

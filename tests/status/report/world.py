@@ -11,7 +11,8 @@ import structlog
 import yaml
 
 from mpsd.model.policy import Policy
-from mpsd.platform.kube import Kube, NotFound, Object, PatchKind, Resource, open_kube
+from mpsd.platform.kube import Kube, NotFound, Object, PatchKind, Resource
+from mpsd.platform.kube_access import open_kube
 from mpsd.status.report import NodeReport
 from tests.model.worlds import POLICY
 from tests.simulated_api import SimulatedApi

@@ -8,19 +8,22 @@ list has an `id` that stays the same while it is the same thing, by which change
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow
-from mpsd.model.domain import State, remedy
+from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow, total
+from mpsd.model.domain import DRAINS, State, remedy
 from mpsd.model.problem import printable, shown_name
 from mpsd.model.times import seconds
-from mpsd.status.rules.pods import Explanation, PodSeen, Why
+
+if TYPE_CHECKING:  # as in page.rules.pages
+    from mpsd.status.rules.pods import Explanation, PodSeen
 
 VERSION = "v1"
 _LONGEST_TEXT = 2000
 
 
 class Level(StrEnum):
-    """How much something wants an operator."""
+    """How much something wants an operator, the worst first."""
 
     BAD = "bad"  # programs are stopped, or nobody knows whether limits hold
     WARN = "warn"  # to be looked at, in the morning
@@ -60,21 +63,19 @@ class SliceHolder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one holder has of one GPU. name: `namespace/pod`, a container's name, or a command.
-
-    memory_mib None: not told, or nothing was granted (STRANGER). used_mib, clients None: not known. ended: its holder
-    is gone, though not all of its processes. pid: of a program or a stranger. violations: how often it did what it may
-    not, as a cluster is told; None: not told.
-    """
+    """What one holder has of one GPU. name: `namespace/pod`, a container's name, or a command. memory_mib None: not
+    told, or nothing was granted (STRANGER). used_mib, clients None: not known. ended: its holder is gone, though not
+    all of its processes. pid: of a program or a stranger. violations: how often it did what it may not, as a cluster is
+    told; None: not told."""
 
     id: str
     holder: SliceHolder
     name: str
-    memory_mib: int | None
-    used_mib: int | None
-    thread_percent: int | None
-    reserved_percent: int | None
-    clients: int | None
+    memory_mib: int | None = None
+    used_mib: int | None = None
+    thread_percent: int | None = None
+    reserved_percent: int | None = None
+    clients: int | None = None
     pid: int | None = None
     over: bool = False
     ended: bool = False
@@ -83,11 +84,8 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class GpuCard:
-    """node: empty where it is the node that is shown. state None: no control daemon holds it.
-
-    level: of its state, or of what is wrong with who is on it. since: seconds since 1970. slices None: what is granted
-    is not known.
-    """
+    """node: empty where it is the node that is shown. state None: no control daemon holds it. level: of its state, or
+    of what is wrong with who is on it. since: seconds since 1970. slices None: what is granted is not known."""
 
     id: str
     node: str
@@ -128,9 +126,8 @@ class NodeCard:
 @dataclass(frozen=True, slots=True)
 class Note:
     """Something that wants to be looked at. where: a GPU, a pod, a node. since: seconds since 1970; None: not known.
-
-    remedy: what to do about a domain that does not serve; empty where there is nothing to do.
-    """
+    remedy: what to do about a domain that does not serve; empty where there is nothing to do. restart_at: seconds since
+    1970 when a wedged domain is restarted; None: it is not, or it is not known when."""
 
     id: str
     level: Level
@@ -140,15 +137,14 @@ class Note:
     since: float | None = None
     state: str = ""
     remedy: str = ""
+    restart_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingCard:
-    """Who waits for a GPU, and why. why: a value of status.rules.pods.Why; empty for a program on this node.
-
-    place: in the queue, 0 where there is none. since: seconds since 1970 when a pod was bound to its node, or made
-    where it has none; None: not reported.
-    """
+    """Who waits for a GPU, and why. why: a value of status.rules.pods.Why; empty for a program on this node. place: in
+    the queue, 0 where there is none. since: seconds since 1970 when a pod was bound to its node, or made where it has
+    none; None: not reported."""
 
     id: str
     name: str
@@ -179,9 +175,7 @@ class EventLine:
 @dataclass(frozen=True, slots=True)
 class PodsHeard:
     """How far it is known which pods of a node do not run yet. away: why nothing is heard of them; empty while it is.
-
-    since: seconds since 1970 since when; None where they were never heard of, so that none listed means nothing.
-    """
+    since: seconds since 1970 since when; None where they were never heard of, so that none listed means nothing."""
 
     away: str = ""
     since: float | None = None
@@ -228,14 +222,11 @@ class PageView:
 
 LISTS = ("notes", "nodes", "gpus", "waiting", "lately")  # the fields of a view whose entries have ids
 
-_SOON_WELL = frozenset({State.STARTING, State.DRAINING, State.DRAINED})
-
 
 def level_of(state: str | None) -> Level:
     """Of a domain in this state; None where there is no domain."""
-    if state == State.READY:
-        return Level.WELL
-    return Level.WARN if state in _SOON_WELL else Level.BAD
+    passing = state in {State.STARTING, *DRAINS}
+    return Level.WELL if state == State.READY else Level.WARN if passing else Level.BAD
 
 
 def shown_text(text: str) -> str:
@@ -243,9 +234,10 @@ def shown_text(text: str) -> str:
     return printable(text, _LONGEST_TEXT)
 
 
-_FOREVER = frozenset(
-    {Why.ASKS_UNREADABLY, Why.OTHER_SCHEDULER, Why.NO_NODE, Why.TOO_LARGE}
-)  # nothing but people ends them
+_AS_REPORTED = (  # fields of a row and of a card
+    *("domain", "cordoned", "restarts", "memory_mib", "promised_mib", "granted_mib", "used_mib"),
+    *("granted_percent", "promised_percent", "clients", "promised_clients"),
+)
 
 
 def gpu_card(gpu: GpuRow, domain: DomainRow | None, slices: Iterable[Slice] | None) -> GpuCard:
@@ -260,32 +252,18 @@ def gpu_card(gpu: GpuRow, domain: DomainRow | None, slices: Iterable[Slice] | No
         label=shown_name(gpu.label),
         model=shown_name(gpu.name),
         uuid=uuid,
-        domain=gpu.domain,
         state=None if gpu.state is None else shown_name(gpu.state),
         level=level,
         since=domain.since if domain else None,
         reason=shown_text(domain.reason) if domain else "",
-        cordoned=gpu.cordoned,
-        restarts=gpu.restarts,
-        memory_mib=gpu.memory_mib,
-        promised_mib=gpu.promised_mib,
-        granted_mib=gpu.granted_mib,
-        used_mib=gpu.used_mib,
-        granted_percent=gpu.granted_percent,
-        promised_percent=gpu.promised_percent,
-        clients=gpu.clients,
-        promised_clients=gpu.promised_clients,
         slices=known,
+        **{name: getattr(gpu, name) for name in _AS_REPORTED},
     )
 
 
 def holder_of(row: GrantRow) -> tuple[SliceHolder, str]:
-    """Who holds a grant, and by which name."""
-    if row.pod is not None:
-        return SliceHolder.POD, shown_name(row.pod)
-    if row.container is not None:
-        return SliceHolder.CONTAINER, shown_name(row.container)
-    return SliceHolder.PROGRAM, shown_name(row.command)
+    names = (SliceHolder.POD, row.pod), (SliceHolder.CONTAINER, row.container), (SliceHolder.PROGRAM, row.command)
+    return next((holder, shown_name(name)) for holder, name in names if name is not None)
 
 
 def grant_slices(gpu: str, rows: Iterable[GrantRow]) -> Iterator[Slice]:
@@ -296,34 +274,23 @@ def grant_slices(gpu: str, rows: Iterable[GrantRow]) -> Iterator[Slice]:
         if gpu in row.gpus:
             holder, name = holder_of(row)
             part = next((card for card in row.cards if card.gpu == gpu), row)
-            yield Slice(
-                id=row.id or name,
-                holder=holder,
-                name=name,
-                memory_mib=part.memory_mib,
-                used_mib=part.used_mib,
-                thread_percent=row.thread_percent,
-                reserved_percent=part.reserved_percent,
-                clients=row.clients,
-                pid=row.pid if holder is SliceHolder.PROGRAM else None,
-                over=part.over,
-                ended=row.ended,
-                violations=row.violations.total if row.violations else None,
-            )
+            share = part.memory_mib, part.used_mib, row.thread_percent, part.reserved_percent, row.clients
+            pid = row.pid if holder is SliceHolder.PROGRAM else None
+            violations = total(one.count for one in row.violations.counts) if row.violations else None
+            yield Slice(row.id or name, holder, name, *share, pid, part.over, row.ended, violations)
 
 
-def domain_notes(domain: DomainRow, suspects_since: float | None = None) -> Iterator[Note]:
-    """What an operator should look at in a domain."""
+def domain_notes(
+    domain: DomainRow, wedged_limit_s: float | None, suspects_since: float | None = None
+) -> Iterator[Note]:
     where, level = shown_name(f"{domain.node} {domain.name}".strip()), level_of(domain.state)
     if level is not Level.WELL:
-        about = (
-            where,
-            shown_text(domain.reason),
-            domain.since,
-            shown_name(domain.state),
-            remedy(domain.state, domain.reason),
-        )
-        yield Note(f"state {where}", level, NoteKind.STATE, *about)
+        reason, state = shown_text(domain.reason), shown_name(domain.state)
+        restart_at = None
+        if domain.state == State.WEDGED and domain.since is not None and wedged_limit_s is not None:
+            restart_at = domain.since + wedged_limit_s
+        key, what_to_do = f"state {where}", remedy(domain.state, domain.reason)
+        yield Note(key, level, NoteKind.STATE, where, reason, domain.since, state, what_to_do, restart_at)
     elif domain.doubt:
         yield Note(f"canary {where}", Level.WARN, NoteKind.CANARY, where, shown_text(domain.doubt))
     if domain.suspects:
@@ -334,23 +301,19 @@ def domain_notes(domain: DomainRow, suspects_since: float | None = None) -> Iter
 def no_daemon_notes(gpus: Iterable[GpuRow]) -> Iterator[Note]:
     for gpu in gpus:
         if gpu.state is None:
-            where = shown_name(f"{gpu.node} {gpu.label}".strip())
-            key = f"{gpu.node} {gpu.uuid}".strip()
+            where, key = (shown_name(f"{gpu.node} {name}".strip()) for name in (gpu.label, gpu.uuid))
             yield Note(f"no-daemon {key}", Level.BAD, NoteKind.NO_DAEMON, where, "")
 
 
-def pod_card(pod: PodSeen, answer: Explanation) -> WaitingCard:
+def newest(lines: Iterable[EventLine]) -> tuple[EventLine, ...]:
+    return tuple(sorted(lines, key=lambda line: (-line.at, line.id)))
+
+
+def pod_card(pod: "PodSeen", answer: "Explanation") -> WaitingCard:
     """A pod that waits, with the sentence of `kubectl mps explain`."""
     request = pod.shared.request if pod.shared else None
     began = pod.bound if pod.node else pod.shared.created if pod.shared else ""
-    return WaitingCard(
-        id=pod.name.uid or str(pod.name),
-        name=shown_name(str(pod.name)),
-        level=Level.BAD if answer.why in _FOREVER else Level.WARN,
-        why=answer.why.value,
-        text=shown_text(answer.sentence),
-        memory_mib=request.memory_mib if request else None,
-        thread_percent=request.thread_percent if request else None,
-        gpus=request.gpus if request else None,
-        since=seconds(began),
-    )
+    mib, percent, gpus = (request.memory_mib, request.thread_percent, request.gpus) if request else (None, None, None)
+    level, name = Level.BAD if answer.why.is_permanent else Level.WARN, str(pod.name)
+    words = answer.why.value, shown_text(answer.sentence)
+    return WaitingCard(pod.name.uid or name, shown_name(name), level, *words, mib, percent, gpus, since=seconds(began))

@@ -39,7 +39,9 @@ function fillLine(line, level, { name = "", chip = "", words = "", asks = "", si
 
 function fillNote(line, note) {
   const chip = note.kind === "state" ? label("state", note.state) : "";
-  fillLine(line, note.level, { name: note.where, chip, words: chip ? "" : t(`note.${note.kind}`), since: note.since, text: [note.text, note.remedy].filter(Boolean).join("; ") });
+  const restart = note.restart_at === null ? "" : t("note.restart", { at: clock(note.restart_at) });
+  const text = [note.text, note.remedy, restart].filter(Boolean).join("; ");
+  fillLine(line, note.level, { name: note.where, chip, words: chip ? "" : t(`note.${note.kind}`), since: note.since, text });
 }
 
 function fillWaiting(line, one) {
